@@ -1,0 +1,87 @@
+"""The ``posenet`` command and what all tools share: parsing, logging, errors and exit status.
+
+A tool is a module of this package with a docstring (its first line is the help text), an
+``add_arguments(parser)`` and a ``run(args)``. Exit status: 0 done, 2 bad input, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+
+import posenet
+from posenet.errors import PosenetError
+
+TOOLS = {
+    "make-synthetic": "make_synthetic",
+    "build-hdf5": "build_hdf5",
+    "train": "train",
+    "evaluate": "evaluate",
+    "predict": "predict",
+    "benchmark": "benchmark",
+}
+"""Subcommand to module name."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``posenet SUBCOMMAND ...`` and return the exit status."""
+    argv = _with_dashes(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(prog="posenet", description=posenet.__doc__.partition("\n")[0],
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--version", action="version", version=f"posenet {posenet.__version__}")
+    parser.epilog = "tools:\n" + "\n".join(f"  {name:<16}{_describe(_module(name))}" for name in TOOLS)
+    parser.add_argument("tool", choices=TOOLS, metavar="tool", help="one of the tools below; posenet TOOL --help")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    chosen = parser.parse_args(argv)
+    return run_tool(chosen.tool, chosen.arguments, prog=f"posenet {chosen.tool}")
+
+
+def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = None) -> int:
+    """Parse ``argv`` for one tool, run it and return the exit status.
+
+    Option names may be written with ``-`` or ``_``. A ``PosenetError`` or an operating-system error is
+    printed as one line on standard error and gives status 2.
+    """
+    module = _module(name)
+    parser = argparse.ArgumentParser(prog=prog, description=_describe(module),
+                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    module.add_arguments(parser)
+    args = parser.parse_args(_with_dashes(sys.argv[1:] if argv is None else argv))
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        module.run(args)
+    except PosenetError as error:
+        return _fail(parser, str(error))
+    except OSError as error:
+        where = f": {error.filename}" if error.filename else ""
+        return _fail(parser, f"{error.strerror or error}{where}")
+    except KeyboardInterrupt:
+        print(f"\n{parser.prog}: interrupted", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"posenet.cli.{TOOLS[name]}")
+
+
+def _describe(module: ModuleType) -> str:
+    return module.__doc__.partition("\n")[0]
+
+
+def _fail(parser: argparse.ArgumentParser, message: str) -> int:
+    print(f"{parser.prog}: error: {' '.join(message.split())}", file=sys.stderr)
+    return 2
+
+
+def _with_dashes(argv: Sequence[str]) -> list[str]:
+    """``--checkpoint_path=a_b`` becomes ``--checkpoint-path=a_b``."""
+    result = []
+    for word in argv:
+        name, equals, value = word.partition("=")
+        result.append(name.replace("_", "-") + equals + value if name.startswith("--") else word)
+    return result

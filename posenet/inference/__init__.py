@@ -1,0 +1,1 @@
+"""From a picture to people: decoding, prediction, evaluation and drawing."""

@@ -1,0 +1,148 @@
+"""Keypoints, body parts and output channels, all derived from keypoint names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Skeleton:
+    """What a network predicts and how an annotation file names it.
+
+    Attributes:
+        keypoints: K keypoint names, in channel order.
+        parts: B body parts, each a pair of keypoint names, in channel order.
+        left_right: pairs of names that a horizontal flip swaps.
+        derived: keypoints that no file holds, each the middle of two others.
+        file_keypoints: for every keypoint an annotation file holds, in file order, our name for it.
+        file_names: the same keypoints as the file's ``categories`` spell them.
+        sigmas: the OKS constant of every file keypoint, in file order.
+    """
+
+    keypoints: tuple[str, ...]
+    parts: tuple[tuple[str, str], ...]
+    left_right: tuple[tuple[str, str], ...]
+    derived: dict[str, tuple[str, str]] = field(hash=False)
+    file_keypoints: tuple[str, ...]
+    file_names: tuple[str, ...]
+    sigmas: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        known = set(self.keypoints)
+        used = {n for pair in self.parts + self.left_right for n in pair} | set(self.file_keypoints)
+        used |= set(self.derived) | {n for pair in self.derived.values() for n in pair}
+        if unknown := used - known:
+            raise ValueError(f"skeleton names unknown keypoints: {', '.join(sorted(unknown))}")
+        if missing := known - set(self.file_keypoints) - set(self.derived):
+            raise ValueError(f"keypoints neither in the file nor derived: {', '.join(sorted(missing))}")
+        if not len(self.file_keypoints) == len(self.file_names) == len(self.sigmas):
+            raise ValueError("file_keypoints, file_names and sigmas differ in length")
+
+    @property
+    def num_keypoints(self) -> int:
+        return len(self.keypoints)
+
+    @property
+    def num_parts(self) -> int:
+        return len(self.parts)
+
+    @property
+    def num_channels(self) -> int:
+        """Body parts, keypoints, person mask, keypoint foreground."""
+        return self.num_parts + self.num_keypoints + 2
+
+    @property
+    def part_channels(self) -> slice:
+        return slice(0, self.num_parts)
+
+    @property
+    def keypoint_channels(self) -> slice:
+        return slice(self.num_parts, self.num_parts + self.num_keypoints)
+
+    @property
+    def mask_channel(self) -> int:
+        return self.num_channels - 2
+
+    @property
+    def foreground_channel(self) -> int:
+        return self.num_channels - 1
+
+    def index(self, name: str) -> int:
+        """Channel-order index of the keypoint called ``name``."""
+        return self.keypoints.index(name)
+
+    @cached_property
+    def part_ends(self) -> np.ndarray:
+        """(B, 2) int64: the keypoint indices at both ends of every body part."""
+        return np.array([[self.index(a), self.index(b)] for a, b in self.parts])
+
+    @cached_property
+    def flip_keypoints(self) -> np.ndarray:
+        """(K,) int64: keypoint k of a flipped picture is keypoint ``flip_keypoints[k]`` of the original."""
+        swap = {a: b for a, b in self.left_right} | {b: a for a, b in self.left_right}
+        return np.array([self.index(swap.get(name, name)) for name in self.keypoints])
+
+    @cached_property
+    def flip_channels(self) -> np.ndarray:
+        """(C,) int64: channel c of a flipped picture is channel ``flip_channels[c]`` of the original."""
+        where = {frozenset(ends): i for i, ends in enumerate(map(tuple, self.part_ends.tolist()))}
+        parts = [where[frozenset(self.flip_keypoints[list(ends)].tolist())] for ends in self.part_ends]
+        keypoints = (self.num_parts + self.flip_keypoints).tolist()
+        return np.array(parts + keypoints + [self.mask_channel, self.foreground_channel])
+
+    @cached_property
+    def _file_indices(self) -> list[int]:
+        return [self.index(name) for name in self.file_keypoints]
+
+    def from_file(self, keypoints: np.ndarray) -> np.ndarray:
+        """Annotated keypoints to network keypoints.
+
+        Args:
+            keypoints: (P, F, 3) x, y in pixels and COCO visibility (0 not labelled, 1 hidden, 2 visible).
+
+        Returns:
+            (P, K, 3) float32. A derived keypoint is labelled when both its sources are, and as visible as
+            the less visible one. Coordinates of unlabelled keypoints are 0.
+        """
+        joints = np.zeros((len(keypoints), self.num_keypoints, 3), np.float32)
+        joints[:, self._file_indices] = keypoints
+        for name, (a, b) in self.derived.items():
+            first, second = joints[:, self.index(a)], joints[:, self.index(b)]
+            joints[:, self.index(name), :2] = (first[:, :2] + second[:, :2]) / 2
+            joints[:, self.index(name), 2] = np.minimum(first[:, 2], second[:, 2])
+        joints[joints[..., 2] <= 0] = 0
+        return joints
+
+    def to_file(self, keypoints: np.ndarray) -> np.ndarray:
+        """(..., K, 3) network keypoints to (..., F, 3) in the order of the annotation file."""
+        return np.asarray(keypoints)[..., self._file_indices, :]
+
+
+def _coco() -> Skeleton:
+    keypoints = ("nose neck Rsho Relb Rwri Lsho Lelb Lwri Rhip Rkne Rank Lhip Lkne Lank "
+                 "Reye Leye Rear Lear").split()
+    parts = ("neck-nose neck-Reye neck-Leye neck-Rear neck-Lear nose-Reye nose-Leye Reye-Rear Leye-Lear "
+             "neck-Rsho Rsho-Relb Relb-Rwri neck-Lsho Lsho-Lelb Lelb-Lwri neck-Rhip Rhip-Rkne Rkne-Rank "
+             "neck-Lhip Lhip-Lkne Lkne-Lank nose-Rsho nose-Lsho Rsho-Rhip Rhip-Lkne Lsho-Lhip Lhip-Rkne "
+             "Rear-Rsho Lear-Lsho Rhip-Lhip").split()
+    file = "nose Leye Reye Lear Rear Lsho Rsho Lelb Relb Lwri Rwri Lhip Rhip Lkne Rkne Lank Rank".split()
+    spelled = {"sho": "shoulder", "elb": "elbow", "wri": "wrist", "hip": "hip", "kne": "knee", "ank": "ankle",
+               "eye": "eye", "ear": "ear"}
+    side = {"L": "left", "R": "right"}
+    return Skeleton(
+        keypoints=tuple(keypoints),
+        parts=tuple((a, b) for a, b in (part.split("-") for part in parts)),
+        left_right=tuple((name, "R" + name[1:]) for name in keypoints if name[0] == "L"),
+        derived={"neck": ("Rsho", "Lsho")},
+        file_keypoints=tuple(file),
+        file_names=tuple(n if n == "nose" else f"{side[n[0]]}_{spelled[n[1:]]}" for n in file),
+        # The constants of the COCO keypoint challenge: nose, eyes, ears, shoulders, ... ankles.
+        sigmas=(.026, .025, .025, .035, .035, .079, .079, .072, .072, .062, .062, .107, .107, .087, .087, .089, .089),
+    )
+
+
+COCO = _coco()
+"""The 18 keypoints and 30 body parts of Simple Pose on COCO annotations."""
