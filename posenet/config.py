@@ -127,7 +127,8 @@ class LossConfig:
     """Target values from here up count as foreground in the focal factor."""
 
     def __post_init__(self) -> None:
-        _check(self.gamma >= 0, "loss.gamma must not be negative")
+        # Between 0 and 1 the gradient is infinite where a prediction is exact.
+        _check(self.gamma == 0 or self.gamma >= 1, "loss.gamma must be 0 (plain L2) or at least 1")
         _check(len(self.scale_weights) == 5, "loss.scale_weights needs five numbers, fine to coarse")
         for name in ("stack_weights", "scale_weights"):
             weights = getattr(self, name)
@@ -227,7 +228,7 @@ class CheckpointConfig:
     every_minutes: float = 10.0
     """Minutes between checkpoints, besides one per epoch; 0 is off."""
     keep: int = 3
-    """Numbered checkpoints to keep, besides last and best."""
+    """Newest checkpoints to keep; the best one is kept besides."""
 
     def __post_init__(self) -> None:
         _check(self.every_steps >= 0 and self.every_minutes >= 0,
@@ -295,17 +296,17 @@ class Config:
                "loss.stack_weights needs one number per stack (model.stacks)")
 
 
-def load_config(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Config:
+def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), base: Config | None = None) -> Config:
     """Read an experiment file and apply overrides.
 
     Args:
-        path: TOML file; None starts from the defaults.
+        path: TOML file; None starts from ``base``, or the defaults.
         overrides: ``"section.key=value"`` pairs, read as TOML and, where that fails, as plain text.
 
     Raises:
         ConfigError: unreadable file, unknown key, value of the wrong type or out of range.
     """
-    tables: dict[str, Any] = {}
+    tables: dict[str, Any] = config_to_dict(base) if base is not None and path is None else {}
     if path is not None:
         try:
             tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))

@@ -1,0 +1,261 @@
+"""Checkpoints: unwrapped names, atomic writing, safe reading, remapping and fine-tuning."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import re
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from posenet.config import Config, config_from_dict
+from posenet.errors import CheckpointError
+from posenet.model import published
+from posenet.model.posenet import PoseNet
+
+FORMAT = 1
+"""Version of the dictionary a run saves; a newer one is refused."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What became of every name when weights were loaded.
+
+    Attributes:
+        loaded: names copied into the model.
+        missing: names of the model that the file lacks; these kept their values.
+        unexpected: names of the file that the model lacks.
+        reshaped: names on both sides whose shapes differ; these kept their values.
+    """
+
+    path: str
+    loaded: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    reshaped: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        lines = [f"{self.path}: loaded {len(self.loaded)} tensors"]
+        for kind in ("missing", "unexpected", "reshaped"):
+            if names := getattr(self, kind):
+                more = f" ... (+{len(names) - 5} more)" if len(names) > 5 else ""
+                lines.append(f"  {kind} {len(names)}: {', '.join(names[:5])}{more}")
+        return "\n".join(lines)
+
+    def require_all(self) -> None:
+        """Raise ``CheckpointError`` unless file and model agree on every name and shape."""
+        if wrong := self.missing + self.reshaped + self.unexpected:
+            raise CheckpointError(f"{self.path} is of another architecture ({len(wrong)} tensors do not fit, "
+                                  f"first {wrong[0]}); give the configuration it was trained with")
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """Read a checkpoint file on the CPU, never running code from it.
+
+    Raises:
+        CheckpointError: missing, truncated, foreign, of a newer format, or holding objects that are not plain data.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise CheckpointError(f"checkpoint {path} does not exist or is not a file; check the path")
+    try:
+        # torch.load does not look at the checksums that the zip container holds for every entry.
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                if damaged := archive.testzip():
+                    raise CheckpointError(f"checkpoint {path} is damaged (entry {damaged}); use an older one")
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (CheckpointError, OSError):
+        raise
+    except pickle.UnpicklingError as error:
+        raise CheckpointError(f"{path} is not a checkpoint of plain tensors: damaged, foreign, or holding code, "
+                              "which is never run; use another file") from error
+    # Arbitrary bytes make the unpickler raise almost anything; all of it means the same to the user.
+    except Exception as error:
+        raise CheckpointError(f"{path} is damaged or not a PyTorch checkpoint; use an older one") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} holds no dictionary of weights; use another file")
+    version = state.get("format", FORMAT)
+    if not isinstance(version, int) or version > FORMAT:
+        raise CheckpointError(f"{path} has format {version}, newer than this program's {FORMAT}; update posenet")
+    return state
+
+
+def write(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a checkpoint so that ``path`` holds either its old content or all of the new, whatever happens."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            torch.save(dict(state), file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def weights_of(state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
+    """The model's tensors in a checkpoint of ours, a published one or a bare state dict, under our names.
+
+    Raises:
+        CheckpointError: there are no weights in it.
+    """
+    keys = ("model", "weights", "state_dict")
+    weights = next((state[key] for key in keys if isinstance(state.get(key), Mapping)), state)
+    weights = {unwrapped_name(k): v for k, v in weights.items() if isinstance(k, str) and isinstance(v, Tensor)}
+    if not weights:
+        raise CheckpointError(f"{path} holds no weights; use another file")
+    return published.to_ours(weights) if published.is_published(weights) else weights
+
+
+def unwrapped_name(name: str) -> str:
+    """A parameter's name without what DataParallel, DistributedDataParallel and torch.compile add."""
+    name = name.replace("_orig_mod.", "")
+    while name.startswith("module."):
+        name = name.removeprefix("module.")
+    return name
+
+
+def load_weights(model: nn.Module, path: str | Path, *, state: Mapping[str, Any] | None = None,
+                 least: float = 0.5) -> LoadReport:
+    """Copy what fits from a checkpoint into a model and report the rest.
+
+    Args:
+        path: our own checkpoint, a published one or a bare state dict, with any wrapper's prefixes.
+        state: the file's content where it has been read already.
+        least: smallest share of the model's tensors that must load.
+
+    Raises:
+        CheckpointError: unreadable, or less than ``least`` of the model fits.
+    """
+    given = weights_of(read(path) if state is None else state, path)
+    own = model.state_dict()
+    report = LoadReport(
+        path=str(path),
+        loaded=[n for n in own if n in given and given[n].shape == own[n].shape],
+        missing=[n for n in own if n not in given],
+        unexpected=[n for n in given if n not in own],
+        reshaped=[n for n in own if n in given and given[n].shape != own[n].shape],
+    )
+    if len(report.loaded) < least * len(own):
+        raise CheckpointError(f"{path}: only {len(report.loaded)} of {len(own)} tensors fit this network; "
+                              "it is of another architecture")
+    model.load_state_dict(own | {n: given[n] for n in report.loaded})
+    return report
+
+
+def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet, Config]:
+    """Build the network a checkpoint belongs to and load it whole.
+
+    Args:
+        config: overrules the configuration that the checkpoint carries; a published file carries none
+            and means the default network.
+
+    Returns:
+        The network on the CPU in eval mode, and its configuration.
+
+    Raises:
+        CheckpointError: unreadable, or weights that do not all fit.
+    """
+    state = read(path)
+    config = config or config_of(state, path) or Config()
+    model = PoseNet.from_config(config)
+    load_weights(model, path, state=state, least=0).require_all()
+    return model.eval(), config
+
+
+def config_of(state: Mapping[str, Any], path: str | Path) -> Config | None:
+    """The configuration a checkpoint of ours carries, else None."""
+    tables = state.get("config")
+    return config_from_dict(tables, source=str(path)) if isinstance(tables, dict) else None
+
+
+class CheckpointFolder:
+    """The checkpoints of one run: ``step-N.pth``, the newest ``keep`` of them; ``last.pth`` and ``best.pth``.
+
+    ``last`` and ``best`` are second names (hard links) of numbered files and take no room of their own
+    until the numbered file is dropped.
+    """
+
+    def __init__(self, path: Path, keep: int = 3) -> None:
+        self.path, self.keep = path, keep
+        self.last, self.best = path / "last.pth", path / "best.pth"
+
+    def holds_run(self) -> bool:
+        return any(self.path.glob("*.pth"))
+
+    def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
+        """Write ``state`` as the newest checkpoint, and as the best one where it is.
+
+        Args:
+            step: optimizer steps of the run so far.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        numbered = self.path / f"step-{step:08d}.pth"
+        write(numbered, state)
+        _point(self.last, numbered)
+        if best:
+            _point(self.best, numbered)
+        for old in self.history()[self.keep:]:
+            old.unlink(missing_ok=True)
+
+    def history(self) -> list[Path]:
+        """The numbered checkpoints, newest first."""
+        found = [p for p in self.path.glob("step-*.pth") if re.fullmatch(r"step-\d+\.pth", p.name)]
+        return sorted(found, key=lambda p: int(p.stem.removeprefix("step-")), reverse=True)
+
+    def newest_sound(self) -> tuple[Path, dict[str, Any]] | None:
+        """The newest checkpoint that can be read, with its content; None where there is none at all.
+
+        Damaged ones are named in a warning.
+
+        Raises:
+            CheckpointError: there are checkpoints, all of them damaged.
+        """
+        candidates = [p for p in [self.last, *self.history(), self.best] if p.exists()]
+        damaged = []
+        for path in candidates:
+            try:
+                state = read(path)
+            except CheckpointError as error:
+                _log.warning("WARNING: %s", error)
+                damaged.append(path)
+                continue
+            if damaged:
+                _log.warning("WARNING: going on from %s instead", path)
+            return path, state
+        if damaged:
+            raise CheckpointError(f"every checkpoint in {self.path} is damaged; start anew in another folder")
+        return None
+
+
+def _point(name: Path, target: Path) -> None:
+    """Make ``name`` the same file as ``target``, atomically; a copy where the file system has no hard links."""
+    temporary = name.with_name(f".{name.name}.{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(target, temporary)
+    except OSError:
+        temporary.write_bytes(target.read_bytes())
+    os.replace(temporary, name)
+
+
+def _sync_folder(folder: Path) -> None:
+    # So that the rename itself survives a power cut; Windows has no such call.
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,15 @@
+"""Train a PoseNet on one device; Ctrl-C finishes the step and saves, --resume goes on."""
+
+from __future__ import annotations
+
+import argparse
+
+from posenet.cli.training import add_training_options, train
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_training_options(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    train(args)

@@ -1,0 +1,232 @@
+"""What the training tools share: their flags, the configuration they give, and the trainer built from it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from posenet.checkpoint import CheckpointFolder, config_of, load_weights, read
+from posenet.cli.options import add_config_options
+from posenet.config import Config, config_to_dict, differences, load_config
+from posenet.data.dataset import PoseDataset, make_loader
+from posenet.data.sampler import TrainSampler, ValidationSampler
+from posenet.data.store import Store, overlap
+from posenet.data.targets import TargetRenderer
+from posenet.errors import CheckpointError, ConfigError, DataError
+from posenet.guard import LossGuard
+from posenet.loss import FocalL2Loss
+from posenet.model.posenet import PoseNet
+from posenet.optim import Schedule, freeze, make_optimizer
+from posenet.runlog import RunLog
+from posenet.runtime import Runtime, grad_scaler, pick_device
+from posenet.step import TrainStep
+from posenet.trainer import Limits, Trainer
+from posenet.validation import CocoValidation
+
+_log = logging.getLogger(__name__)
+
+FLAG_KEYS = {
+    "checkpoint_path": "checkpoint.path",
+    "weights": "train.weights",
+    "freeze": "train.freeze",
+    "amp": "train.amp",
+    "loss_scale": "train.loss_scale",
+    "epochs": "train.epochs",
+    "batch_size": "train.batch_size",
+    "lr": "optim.lr",
+    "max_grad_norm": "optim.max_grad_norm",
+    "print_freq": "log.every_steps",
+    "device": "train.device",
+}
+"""The configuration key that a flag sets."""
+
+OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
+"""Apex's optimization levels and the precision that stands for them here."""
+
+
+def add_training_options(parser: argparse.ArgumentParser) -> None:
+    """The flags of every training tool; those that set a configuration key name it."""
+    add_config_options(parser)
+    add = parser.add_argument
+    add("-r", "--resume", nargs="?", const="", metavar="PATH",
+        help="go on from this checkpoint or run folder; without PATH from the newest sound checkpoint of the "
+             "run's own folder, or anew where it holds none")
+    add("--no-resume", dest="resume", action="store_const", const=None, help="start anew")
+    add("-p", "--checkpoint-path", metavar="DIR",
+        help="folder of the run (checkpoint.path; unset: checkpoints/NAME of the experiment file)")
+    add("--weights", metavar="FILE", help="fine-tune from these weights, ours or published (train.weights)")
+    add("--freeze", nargs="+", metavar="PATTERN",
+        help="freeze parameters by glob over their names, or all-but-heads (train.freeze)")
+    add("--no-freeze", dest="freeze", action="store_const", const=[], help="freeze nothing")
+    add("--amp", choices=["off", "bf16", "fp16"], help="precision of the network (train.amp)")
+    add("--opt-level", choices=OPT_LEVELS, help="Apex's word for --amp: O0 is off, the others are fp16")
+    add("--loss-scale", metavar="X", help="fixed loss scale for fp16, or dynamic (train.loss_scale)")
+    add("--epochs", type=int, metavar="N", help="train.epochs")
+    add("--batch-size", type=int, metavar="N", help="samples per process and batch (train.batch_size)")
+    add("--lr", type=float, metavar="X", help="learning rate (optim.lr)")
+    add("--warmup", action=argparse.BooleanOptionalAction,
+        help="warm the learning rate up over the first epochs, 3 where the configuration has none "
+             "(optim.warmup_epochs)")
+    add("--max-grad-norm", type=float, metavar="X", help="clip the gradient's norm, 0 does not (optim.max_grad_norm)")
+    add("--print-freq", type=int, metavar="N", help="steps between log lines (log.every_steps)")
+    add("--device", metavar="D", help="auto, cpu, cuda, cuda:1, mps ... (train.device)")
+    add("--max-steps", type=int, default=0, metavar="N",
+        help="stop after the run's N-th optimizer step, counted from its very start; 0 does not")
+
+
+def train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runtime] = Runtime) -> None:
+    """Run the training that the flags describe, anew or resumed."""
+    if args.max_steps < 0:
+        raise ConfigError(f"--max-steps must not be negative, not {args.max_steps}")
+    config, resumed = _configure(args)
+    folder = CheckpointFolder(Path(config.checkpoint.path), config.checkpoint.keep)
+    if resumed is None and folder.holds_run():
+        raise CheckpointError(f"{folder.path} already holds a run; go on with it by --resume, or choose another folder "
+                              "with --checkpoint-path")
+    if config.train.threads:
+        torch.set_num_threads(config.train.threads)
+    torch.manual_seed(config.train.seed)
+    runtime = make_runtime(pick_device(config.train.device))
+    with contextlib.ExitStack() as stack:
+        train_store, val_store = _open_stores(config, stack)
+        network = _make_network(config, fine_tune=resumed is None)
+        log = stack.enter_context(contextlib.closing(RunLog(folder.path, config.log.tensorboard)))
+        trainer = build_trainer(config, network, runtime, train_store, val_store, folder, log, args.max_steps)
+        if resumed is not None:
+            source, state = resumed
+            trainer.load_state_dict(state, str(source))
+            _log.info("Resuming from %s: epoch %d, step %d of %d", source, trainer.progress.epoch + 1,
+                      trainer.progress.step, trainer.sampler.steps)
+        if trainer.fit():
+            _log.info("Finished %d epochs; the run is in %s", config.train.epochs, folder.path)
+
+
+def build_trainer(config: Config, network: PoseNet, runtime: Runtime, train_store: Store, val_store: Store | None,
+                  folder: CheckpointFolder, log: RunLog, max_steps: int = 0) -> Trainer:
+    """Wire a trainer from a configuration; the network may be partly frozen."""
+    t, d = config.train, config.data
+    network.to(runtime.device, memory_format=torch.channels_last if t.channels_last else torch.contiguous_format)
+    pin = runtime.device.type != "cpu"
+    train_set = PoseDataset(train_store, t.size, d.framing, config.augment, t.seed)
+    sampler = TrainSampler(len(train_set), t.batch_size, t.seed, config.optim.accumulate, runtime.rank, runtime.world)
+    val_loader = None
+    if val_store is not None:
+        val_set = PoseDataset(val_store, t.size, d.framing)
+        val_sampler = ValidationSampler(len(val_set), t.batch_size, runtime.rank, runtime.world)
+        val_loader = make_loader(val_set, val_sampler, d.workers, pin)
+    return Trainer(
+        runtime=runtime,
+        step=TrainStep(network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), t.amp),
+        optimizer=make_optimizer(network, config.optim),
+        schedule=Schedule.from_config(config.optim, runtime.world),
+        scaler=grad_scaler(runtime.device, t.amp, t.loss_scale),
+        guard=LossGuard(config.guard.threshold, config.guard.max_skips),
+        train_loader=make_loader(train_set, sampler, d.workers, pin),
+        val_loader=val_loader,
+        folder=folder,
+        log=log,
+        limits=Limits(epochs=t.epochs, max_steps=max_steps, accumulate=config.optim.accumulate,
+                      max_grad_norm=config.optim.max_grad_norm, checkpoint_steps=config.checkpoint.every_steps,
+                      checkpoint_minutes=config.checkpoint.every_minutes, log_steps=config.log.every_steps,
+                      evaluate_epochs=t.evaluate_every),
+        evaluate=CocoValidation.from_config(config, network, runtime.device, log),
+        config=config_to_dict(config),
+    )
+
+
+def _configure(args: argparse.Namespace) -> tuple[Config, tuple[Path, dict[str, Any]] | None]:
+    """The configuration of a run, and the checkpoint it resumes from with its content."""
+    overrides = args.overrides + _flag_overrides(args)
+    if args.resume is None:
+        return _with_folder(load_config(args.config, overrides), args), None
+    if args.resume:
+        resumed = _checkpoint_at(Path(args.resume))
+    else:
+        wanted = _with_folder(load_config(args.config, overrides), args)
+        resumed = CheckpointFolder(Path(wanted.checkpoint.path)).newest_sound()
+        if resumed is None:
+            _log.info("%s holds no checkpoint: starting anew", wanted.checkpoint.path)
+            return wanted, None
+    path, state = resumed
+    # The folder may have moved since the checkpoint was written.
+    base = load_config(None, [_pair("checkpoint.path", str(path.parent))], base=config_of(state, path))
+    config = load_config(args.config, overrides, base=base)
+    if not config.checkpoint.path:
+        config = load_config(None, [_pair("checkpoint.path", str(path.parent))], base=config)
+    changed = differences(base, config)
+    _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")
+    return config, resumed
+
+
+def _checkpoint_at(path: Path) -> tuple[Path, dict[str, Any]]:
+    if not path.is_dir():
+        return path, read(path)
+    found = CheckpointFolder(path).newest_sound()
+    if found is None:
+        raise CheckpointError(f"{path} holds no checkpoint to resume; leave out --resume to start anew")
+    return found
+
+
+def _with_folder(config: Config, args: argparse.Namespace) -> Config:
+    """Give the run a folder where the configuration names none."""
+    if config.checkpoint.path:
+        return config
+    folder = Path("checkpoints") / (Path(args.config).stem if args.config else "run")
+    return load_config(None, [_pair("checkpoint.path", str(folder))], base=config)
+
+
+def _pair(key: str, value: Any) -> str:
+    """An override; JSON's strings, numbers and lists are TOML too."""
+    return f"{key}={json.dumps(value, ensure_ascii=False)}"
+
+
+def _flag_overrides(args: argparse.Namespace) -> list[str]:
+    """Flags as ``key=value`` pairs."""
+    values = {key: getattr(args, flag) for flag, key in FLAG_KEYS.items() if getattr(args, flag) is not None}
+    if args.opt_level:
+        values["train.amp"] = OPT_LEVELS[args.opt_level]
+        _log.info("--opt-level %s is Apex's; using --amp %s, PyTorch's own", args.opt_level, values["train.amp"])
+    scale = values.get("train.loss_scale")
+    if scale is not None:
+        try:
+            values["train.loss_scale"] = 0.0 if scale == "dynamic" else float(scale)
+        except ValueError as error:
+            raise ConfigError(f"--loss-scale must be a number or dynamic, not {scale!r}") from error
+    if args.warmup is False:
+        values["optim.warmup_epochs"] = 0
+    elif args.warmup and load_config(args.config, args.overrides).optim.warmup_epochs == 0:
+        values["optim.warmup_epochs"] = 3
+    return [_pair(key, value) for key, value in values.items()]
+
+
+def _open_stores(config: Config, stack: contextlib.ExitStack) -> tuple[Store, Store | None]:
+    if not config.data.train:
+        raise ConfigError("data.train is not set; build a store with tools/build_hdf5.py and name it in the experiment "
+                          "file or by --set data.train=FILE.h5")
+    train_store = stack.enter_context(Store(config.data.train))
+    if not config.data.val:
+        _log.info("data.val is not set: no validation loss")
+        return train_store, None
+    val_store = stack.enter_context(Store(config.data.val))
+    shared = overlap(train_store, val_store)
+    if len(shared) and not config.data.allow_overlap:
+        raise DataError(f"{config.data.train} and {config.data.val} share {len(shared)} images (first id {shared[0]}); "
+                        "validation images are never trained on: build them from separate splits, or set "
+                        "data.allow_overlap=true to overfit on purpose")
+    return train_store, val_store
+
+
+def _make_network(config: Config, fine_tune: bool) -> PoseNet:
+    network = PoseNet.from_config(config)
+    if config.train.weights and fine_tune:
+        _log.info("Fine-tuning. %s", load_weights(network, config.train.weights))
+    if frozen := freeze(network, config.train.freeze):
+        _log.info("Frozen: %d of %d parameters", len(frozen), sum(1 for _ in network.parameters()))
+    return network

@@ -1,0 +1,126 @@
+"""Random augmentation: drawn first, applied later, so that image, masks and points always agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+
+from posenet.config import AugmentConfig
+from posenet.skeleton import COCO, Skeleton
+
+BORDER_COLOUR = (124, 127, 127)
+"""BGR fill where the warped picture ends."""
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """One draw of all random numbers of a sample; the default changes nothing.
+
+    Attributes:
+        flip: mirror the picture and swap left and right keypoints.
+        degrees: rotation; positive turns the x axis towards negative y.
+        shift: x, y in network-input pixels, after everything else.
+        scale: factor on top of the framing's own.
+        jitter: added to OpenCV's hue (0-180), saturation and value (0-255); None leaves colours alone.
+        person_height: share of the input height that the framed person fills at scale 1.
+    """
+
+    flip: bool = False
+    degrees: float = 0.0
+    shift: tuple[float, float] = (0.0, 0.0)
+    scale: float = 1.0
+    jitter: tuple[float, float, float] | None = None
+    person_height: float = 0.6
+
+    @classmethod
+    def sample(cls, rng: np.random.Generator, config: AugmentConfig) -> Augmentation:
+        """Draw one augmentation. The order and the number of draws are fixed, whatever the outcome."""
+        c = config
+        jittered = rng.random() < c.jitter_probability
+        jitter = tuple(float(rng.uniform(*bounds)) for bounds in (c.jitter_hue, c.jitter_saturation, c.jitter_value))
+        scaled = rng.random() < c.scale_probability
+        scale = float(rng.uniform(*c.scale))
+        return cls(
+            jitter=jitter if jittered else None,
+            scale=scale if scaled else 1.0,
+            degrees=float(rng.uniform(-c.degrees, c.degrees)),
+            shift=(float(rng.uniform(-c.shift, c.shift)), float(rng.uniform(-c.shift, c.shift))),
+            flip=bool(rng.random() < c.flip_probability),
+            person_height=c.person_height,
+        )
+
+    def matrix(self, center: tuple[float, float], person_scale: float, size: tuple[int, int]) -> np.ndarray:
+        """The warp that frames one person.
+
+        Args:
+            center: x, y of the person's box centre, in pixels of the picture.
+            person_scale: height of the person's box over the height of the network input.
+            size: (width, height) of the network input.
+
+        Returns:
+            (2, 3) float64: picture pixels to network-input pixels.
+        """
+        height = size[1]
+        return self._matrix(center, self.person_height / (person_scale * height / (height - 1)), size)
+
+    def image_matrix(self, image_size: tuple[int, int], size: tuple[int, int]) -> np.ndarray:
+        """The warp that frames a whole picture at the largest scale that fits; sizes are (width, height)."""
+        fit = min(size[0] / image_size[0], size[1] / image_size[1])
+        return self._matrix(((image_size[0] - 1) / 2, (image_size[1] - 1) / 2), fit, size)
+
+    def _matrix(self, center: tuple[float, float], zoom: float, size: tuple[int, int]) -> np.ndarray:
+        angle = np.deg2rad(self.degrees)
+        rotation = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+        linear = np.diag([-1.0 if self.flip else 1.0, 1.0]) @ rotation * (zoom * self.scale)
+        middle = np.array([(size[0] - 1) / 2 + self.shift[0], (size[1] - 1) / 2 + self.shift[1]])
+        return np.column_stack([linear, middle - linear @ np.asarray(center, float)])
+
+
+def warp_image(image: np.ndarray, augmentation: Augmentation, matrix: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Warp and recolour a (H, W, 3) BGR uint8 picture to network input of ``size`` (width, height)."""
+    warped = cv2.warpAffine(image, matrix, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT,
+                            borderValue=BORDER_COLOUR)
+    return warped if augmentation.jitter is None else _jitter(warped, augmentation.jitter)
+
+
+def warp_mask(mask: np.ndarray, matrix: np.ndarray, size: tuple[int, int], border: int,
+              stride: int = 4) -> np.ndarray:
+    """Warp a (H, W) mask of 0 and 1 straight to the maps' cells.
+
+    Args:
+        matrix: picture pixels to network-input pixels, (2, 3).
+        size: (width, height) of the network input.
+        border: value, 0 or 1, outside the picture.
+
+    Returns:
+        (height / stride, width / stride) uint8, 0-255 for 0-1, sampled at the cell centres.
+    """
+    # Cell i is centred on input pixel stride * i + (stride - 1) / 2.
+    to_cells = np.array(matrix, float) / stride
+    to_cells[:, 2] -= (stride - 1) / 2 / stride
+    cells = (size[0] // stride, size[1] // stride)
+    return cv2.warpAffine(mask * np.uint8(255), to_cells, cells, flags=cv2.INTER_LINEAR,
+                          borderMode=cv2.BORDER_CONSTANT, borderValue=255 * border)
+
+
+def warp_joints(joints: np.ndarray, augmentation: Augmentation, matrix: np.ndarray,
+                skeleton: Skeleton = COCO) -> np.ndarray:
+    """(P, K, 3) joints in picture pixels to network-input pixels; a flip swaps left and right.
+
+    Labelled keypoints that the warp moves outside stay labelled: their maps reach in.
+    """
+    warped = joints.astype(np.float32)
+    warped[..., :2] = joints[..., :2] @ matrix[:, :2].T + matrix[:, 2]
+    warped[joints[..., 2] <= 0] = 0
+    return warped[:, skeleton.flip_keypoints] if augmentation.flip else warped
+
+
+def _jitter(image: np.ndarray, shifts: tuple[float, float, float]) -> np.ndarray:
+    hue, saturation, value = (int(round(s)) for s in shifts)
+    levels = np.arange(256)
+    # Hue is an angle, so it wraps around; the other two stop at the ends of their range.
+    tables = np.stack([(levels + hue) % 180, np.clip(levels + saturation, 0, 255), np.clip(levels + value, 0, 255)], 1)
+    hsv = cv2.cvtColor(image, cv2.COLOR_BGR2HSV)
+    return cv2.cvtColor(cv2.LUT(hsv, tables.astype(np.uint8)[:, None]), cv2.COLOR_HSV2BGR)

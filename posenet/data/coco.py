@@ -1,0 +1,314 @@
+"""COCO keypoint annotations: strict reading, main persons, person masks.
+
+Coordinates are pixels of the picture as stored (EXIF orientation ignored), as in the annotation file.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+import numpy as np
+from pycocotools import mask as coco_mask
+
+from posenet.errors import DataError
+from posenet.skeleton import COCO, Skeleton
+
+MIN_LABELLED = 5
+"""Labelled keypoints that a main person has at least."""
+MIN_AREA = 32 * 32
+"""Area in square pixels that a main person has at least."""
+MIN_DISTANCE = 0.3
+"""Main persons lie farther apart than this share of the earlier one's longer box side."""
+MAX_SIDE = 65535
+"""No picture is larger and no outline reaches farther; JPEG cannot hold more."""
+
+
+@dataclass(frozen=True)
+class CocoImage:
+    """One entry of ``images``; sizes in pixels."""
+
+    id: int
+    file_name: str
+    height: int
+    width: int
+
+
+@dataclass(frozen=True, eq=False)
+class PersonAnnotation:
+    """One person or crowd region.
+
+    Attributes:
+        keypoints: (K, 3) float32 x, y, visibility in the skeleton's order, derived keypoints included.
+        num_labelled: labelled keypoints among those that the file holds.
+        box: (4,) float32 x, y, width, height.
+        area: square pixels.
+        crowd: the region covers several people.
+        segmentation: polygons (flat lists x, y, x, y, ...), run lengths (int64, column by column, background
+            first), or None where the file gives no usable outline; masks then take the box.
+    """
+
+    id: int
+    keypoints: np.ndarray
+    num_labelled: int
+    box: np.ndarray
+    area: float
+    crowd: bool
+    segmentation: list[list[float]] | np.ndarray | None
+
+    @property
+    def labelled(self) -> bool:
+        """A single person with at least one labelled keypoint."""
+        return self.num_labelled > 0 and not self.crowd
+
+
+@dataclass(frozen=True)
+class CocoDataset:
+    """An annotation file: its images in file order and, for every image id, its people in file order."""
+
+    path: Path
+    images: tuple[CocoImage, ...]
+    people: dict[int, list[PersonAnnotation]]
+
+
+def read_annotations(path: str | Path, skeleton: Skeleton = COCO) -> CocoDataset:
+    """Read a COCO keypoint file.
+
+    Annotations of categories other than the one with the skeleton's keypoints are left out. Keypoints may lie
+    outside the image and boxes may be empty; a person without ``keypoints`` is one without labelled keypoints.
+
+    Raises:
+        DataError: the file is missing, is not JSON or not COCO, describes other keypoints, or holds an entry
+            that contradicts another or makes no sense.
+    """
+    path = Path(path)
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"cannot read annotations {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not valid JSON ({error}); give a COCO keypoint file") from error
+    try:
+        return _dataset(path, document, skeleton)
+    except ValueError as error:
+        raise DataError(f"{path}: {error}; repair or re-export the annotations") from error
+
+
+def main_persons(people: Sequence[PersonAnnotation]) -> list[int]:
+    """Indices of one image's main persons, each of which gives a training sample.
+
+    A main person has at least 5 labelled keypoints, an area of at least 32 x 32 pixels, a box that is not empty,
+    and a box centre farther than 0.3 times the longer side of *every earlier* main person's box from that box's
+    centre. "Earlier" is file order, so that the choice does not depend on anything but the file. Crowds never are.
+    """
+    main: list[int] = []
+    for row, person in enumerate(people):
+        complete = person.num_labelled >= MIN_LABELLED and person.area >= MIN_AREA and min(person.box[2:]) > 0
+        if complete and not person.crowd and all(_apart(people[earlier].box, person.box) for earlier in main):
+            main.append(row)
+    return main
+
+
+def masks(people: Sequence[PersonAnnotation], height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Person mask and supervision mask of one image.
+
+    Where an ignored region (a crowd, a person without labelled keypoints) overlaps the outline of a labelled
+    person, the labelled person wins and the pixel is supervised: its keypoints are known, and a crowd's outline
+    is drawn coarsely, often over the annotated people in it. A person without a usable outline counts with the box.
+
+    Returns:
+        ``mask_all`` (H, W) uint8: 1 on any person, crowds included. ``mask_miss`` (H, W) uint8: 0 on people
+        without labelled keypoints and on crowds, 1 elsewhere.
+    """
+    labelled = _cover([person for person in people if person.labelled], height, width)
+    ignored = _cover([person for person in people if not person.labelled], height, width)
+    return labelled | ignored, 1 - (ignored & ~labelled)
+
+
+def decode_rle(counts: bytes, height: int, width: int) -> np.ndarray:
+    """(H, W) uint8 mask of COCO's compressed run lengths.
+
+    In place of pycocotools' decoder, which trusts its input and reads and writes past its buffers on damaged text.
+
+    Raises:
+        ValueError: the text is damaged or describes another size.
+    """
+    return _fill(_runs(counts, height * width), height, width)
+
+
+def encode_rle(mask: np.ndarray) -> bytes:
+    """COCO's compressed run lengths of an (H, W) uint8 mask of 0 and 1."""
+    return coco_mask.encode(np.asfortranarray(mask))["counts"]
+
+
+def _dataset(path: Path, document: Any, skeleton: Skeleton) -> CocoDataset:
+    if not isinstance(document, dict):
+        raise ValueError(f"the top level is a {type(document).__name__}, not a COCO data set")
+    for key in ("images", "annotations", "categories"):
+        if not isinstance(document.get(key), list) or not all(isinstance(entry, dict) for entry in document[key]):
+            raise ValueError(f"{key!r} is missing or not a list of objects, as COCO has it")
+    images = {}
+    for entry in document["images"]:
+        image = _image(entry)
+        if image.id in images:
+            raise ValueError(f"image id {image.id} appears twice")
+        images[image.id] = image
+    entries = _person_entries(document, images, skeleton)
+    numbers = [_numbers(entry, "keypoints", 3 * len(skeleton.file_names)) for entry in entries]
+    keypoints = np.array(numbers, np.float32).reshape(len(entries), len(skeleton.file_names), 3)
+    people: dict[int, list[PersonAnnotation]] = {number: [] for number in images}
+    for entry, annotated, joints in zip(entries, keypoints, skeleton.from_file(keypoints)):
+        if not np.isin(annotated[:, 2], (0, 1, 2)).all():
+            raise ValueError(f"annotation {entry['id']} has a visibility other than 0, 1 and 2")
+        image = images[entry["image_id"]]
+        people[image.id].append(_person(entry, joints, np.count_nonzero(annotated[:, 2]), image))
+    return CocoDataset(path, tuple(images.values()), people)
+
+
+def _person_entries(document: dict[str, Any], images: dict[int, CocoImage], skeleton: Skeleton) -> list[dict[str, Any]]:
+    """The annotations of the category that has the skeleton's keypoints, their ids checked."""
+    categories = {_integer(entry, "id", "a category"): entry.get("keypoints") for entry in document["categories"]}
+    wanted = {number for number, names in categories.items() if names == list(skeleton.file_names)}
+    if not wanted:
+        found = next((names for names in categories.values() if names), "none")
+        raise ValueError(f"no category has the keypoints {', '.join(skeleton.file_names)} (found: {found})")
+    seen: set[int] = set()
+    for entry in document["annotations"]:
+        number = _integer(entry, "id", "an annotation")
+        if number in seen:
+            raise ValueError(f"annotation id {number} appears twice")
+        seen.add(number)
+        if (image_id := _integer(entry, "image_id", f"annotation {number}")) not in images:
+            raise ValueError(f"annotation {number} names image {image_id}, which is not listed")
+        if (category := _integer(entry, "category_id", f"annotation {number}")) not in categories:
+            raise ValueError(f"annotation {number} names category {category}, which is not listed")
+    return [entry for entry in document["annotations"] if entry["category_id"] in wanted]
+
+
+def _image(entry: dict[str, Any]) -> CocoImage:
+    number = _integer(entry, "id", "an image")
+    name = entry.get("file_name")
+    if not isinstance(name, str) or not name:
+        raise ValueError(f"image {number} has no file_name")
+    parts = PurePosixPath(name).parts + PureWindowsPath(name).parts
+    if ".." in parts or PurePosixPath(name).root or PureWindowsPath(name).anchor or not name.isprintable():
+        raise ValueError(f"image {number} has file_name {name!r}, which leads out of the image folder")
+    height, width = (_integer(entry, key, f"image {number}") for key in ("height", "width"))
+    if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
+        raise ValueError(f"image {number} has the impossible size {width} x {height}")
+    return CocoImage(number, name, height, width)
+
+
+def _person(entry: dict[str, Any], joints: np.ndarray, num_labelled: int, image: CocoImage) -> PersonAnnotation:
+    box, (area,) = _numbers(entry, "bbox", 4), _numbers(entry, "area", 1)
+    if min(area, *box[2:]) < 0:
+        raise ValueError(f"annotation {entry['id']} has a box or area of negative size")
+    if (crowd := entry.get("iscrowd", 0)) not in (0, 1):
+        raise ValueError(f"annotation {entry['id']} has iscrowd {crowd!r}, which is neither 0 nor 1")
+    return PersonAnnotation(entry["id"], joints, int(num_labelled), box, float(area), bool(crowd),
+                            _segmentation(entry, image))
+
+
+def _integer(entry: dict[str, Any], key: str, owner: str) -> int:
+    value = entry.get(key)
+    if type(value) is not int or abs(value) >= 2 ** 63:
+        raise ValueError(f"{owner} has no whole number as {key}: {value!r}")
+    return value
+
+
+def _numbers(entry: dict[str, Any], key: str, count: int) -> np.ndarray:
+    """(count,) float32; a person without keypoints has none labelled."""
+    value = entry.get(key, [0] * count if key == "keypoints" else None)
+    value = value if isinstance(value, list) else [value]
+    if len(value) != count or not all(type(number) in (int, float) for number in value):
+        raise ValueError(f"annotation {entry['id']}: {key} must hold {count} number{'s'[:count > 1]}")
+    with np.errstate(over="ignore"):
+        numbers = np.array(value, np.float64).astype(np.float32)
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"annotation {entry['id']}: {key} holds a number that is not finite")
+    return numbers
+
+
+def _segmentation(entry: dict[str, Any], image: CocoImage) -> list[list[float]] | np.ndarray | None:
+    """A checked outline, or None where there is none, it is damaged or it fits another size."""
+    outline = entry.get("segmentation")
+    if isinstance(outline, list):
+        return [polygon for polygon in outline if _is_polygon(polygon, entry["id"])] or None
+    if not isinstance(outline, dict) or outline.get("size") != [image.height, image.width]:
+        return None
+    counts = outline.get("counts")
+    try:
+        return _runs(counts.encode() if isinstance(counts, str) else counts, image.height * image.width)
+    except ValueError:
+        return None
+
+
+def _is_polygon(polygon: Any, owner: int) -> bool:
+    if not isinstance(polygon, list) or len(polygon) < 6 or len(polygon) % 2:
+        return False
+    if not all(type(number) in (int, float) for number in polygon):
+        return False
+    if not math.isfinite(sum(polygon)):
+        raise ValueError(f"annotation {owner}: segmentation holds a number that is not finite")
+    # The rasteriser walks along every edge, so that an absurd coordinate would cost gigabytes.
+    return max(polygon) <= MAX_SIDE and min(polygon) >= -MAX_SIDE
+
+
+def _apart(earlier: np.ndarray, later: np.ndarray) -> bool:
+    """Whether the box centres are farther apart than the earlier box demands."""
+    distance = math.dist(earlier[:2] + earlier[2:] / 2, later[:2] + later[2:] / 2)
+    return distance > MIN_DISTANCE * max(earlier[2:])
+
+
+def _cover(people: Sequence[PersonAnnotation], height: int, width: int) -> np.ndarray:
+    """(H, W) uint8: 1 on any of ``people``."""
+    cover = np.zeros((height, width), np.uint8)
+    polygons: list[list[float]] = []
+    for person in people:
+        if isinstance(person.segmentation, np.ndarray):
+            cover |= _fill(person.segmentation, height, width)
+        else:
+            polygons += person.segmentation or [_rectangle(person.box, height, width)]
+    if polygons:
+        cover |= coco_mask.decode(coco_mask.merge(coco_mask.frPyObjects(polygons, height, width)))
+    return cover
+
+
+def _rectangle(box: np.ndarray, height: int, width: int) -> list[float]:
+    """Polygon of the pixels that a box touches; its corners lie on pixel borders, as COCO's boxes do."""
+    left, right = np.clip([math.floor(box[0]), math.ceil(box[0] + box[2])], 0, width).tolist()
+    top, bottom = np.clip([math.floor(box[1]), math.ceil(box[1] + box[3])], 0, height).tolist()
+    return [left, top, right, top, right, bottom, left, bottom]
+
+
+def _runs(counts: Any, total: int) -> np.ndarray:
+    """Run lengths (int64, background first) of compressed text or of a list; ``ValueError`` unless they sum to total.
+
+    The text has one number in groups of 5 bits, low first, 48 added, bit 5 set on all but the last group, bit 4 of
+    which is the sign; from the fourth number on it is the difference to the number two places before.
+    """
+    if isinstance(counts, list):
+        runs = np.array(counts if all(type(run) is int and 0 <= run <= total for run in counts) else [-1], np.int64)
+    else:
+        digits = np.frombuffer(counts or b"", np.uint8).astype(np.int64) - 48
+        ends = np.flatnonzero(digits < 32)
+        lengths = np.diff(ends, prepend=-1)
+        if not len(ends) or ends[-1] != len(digits) - 1 or digits.min() < 0 or digits.max() > 63 or lengths.max() > 8:
+            raise ValueError("damaged run lengths")
+        place = np.arange(len(digits)) - np.repeat(ends - lengths + 1, lengths)
+        runs = np.add.reduceat((digits & 31) << 5 * place, ends - lengths + 1)
+        runs -= np.where(digits[ends] & 16, 1 << 5 * lengths, 0)
+        runs[1::2], runs[2::2] = np.cumsum(runs[1::2]), np.cumsum(runs[2::2])
+    if not len(runs) or runs.min() < 0 or runs.max() > total or runs.sum() != total:
+        raise ValueError("run lengths that do not fill the picture")
+    return runs
+
+
+def _fill(runs: np.ndarray, height: int, width: int) -> np.ndarray:
+    """(H, W) uint8, C-contiguous, of run lengths that go column by column."""
+    columns = np.repeat(np.arange(len(runs), dtype=np.int64).astype(np.uint8) & 1, runs)
+    return np.ascontiguousarray(columns.reshape(width, height).T)

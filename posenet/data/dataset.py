@@ -1,0 +1,123 @@
+"""The training data set: a record of the store, augmented, as uint8 images, joints and masks."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from posenet.config import AugmentConfig
+from posenet.data.augment import Augmentation, warp_image, warp_joints, warp_mask
+from posenet.data.sampler import Key
+from posenet.data.store import Record, Store
+
+
+class Sample(NamedTuple):
+    """One augmented record, in network-input pixels."""
+
+    image: np.ndarray
+    """(H, W, 3) BGR uint8."""
+    joints: np.ndarray
+    """(P, K, 3) float32: x, y, visibility."""
+    person_mask: np.ndarray
+    """(H/4, W/4) uint8, 255 where people are."""
+    mask_miss: np.ndarray
+    """(H/4, W/4) uint8, 255 where the loss supervises."""
+    image_id: int
+
+
+class Batch(NamedTuple):
+    """Stacked samples: some 0.8 MB each at 512 x 512, rendered to targets on the device."""
+
+    images: Tensor
+    """(N, H, W, 3) BGR uint8."""
+    joints: Tensor
+    """(N, P, K, 3) float32; rows of zeros pad images with fewer people."""
+    person_mask: Tensor
+    """(N, H/4, W/4) uint8."""
+    mask_miss: Tensor
+    """(N, H/4, W/4) uint8."""
+    image_ids: Tensor
+    """(N,) int64."""
+
+    def to(self, device: torch.device) -> Batch:
+        return Batch(*(t.to(device, non_blocking=True) for t in self))
+
+
+class PoseDataset(Dataset[Sample]):
+    """Samples of a store, addressed by (epoch, index).
+
+    Args:
+        size: (height, width) of the network input.
+        framing: "person" gives one sample per main person, "image" one per picture.
+        augment: how to augment; None shows every sample plainly.
+        seed: together with epoch and index the only source of randomness.
+    """
+
+    def __init__(self, store: Store, size: tuple[int, int], framing: str = "person",
+                 augment: AugmentConfig | None = None, seed: int = 0) -> None:
+        self.store, self.size, self.framing, self.augment, self.seed = store, size, framing, augment, seed
+
+    def __len__(self) -> int:
+        return self.store.num_images if self.framing == "image" else len(self.store)
+
+    def __getitem__(self, key: Key) -> Sample:
+        """Read, decode and warp one sample.
+
+        Raises:
+            DataError: the record cannot be read or decoded.
+        """
+        epoch, index = key
+        record, person = (self.store.image(index), None) if self.framing == "image" else self.store.sample(index)
+        augmentation = Augmentation()
+        if self.augment is not None:
+            augmentation = Augmentation.sample(np.random.default_rng((self.seed, epoch, index)), self.augment)
+        return self._warp(record, person, augmentation)
+
+    def _warp(self, record: Record, person: int | None, augmentation: Augmentation) -> Sample:
+        height, width = self.size
+        size = (width, height)
+        if person is None:
+            matrix = augmentation.image_matrix((record.width, record.height), size)
+        else:
+            x, y, w, h = record.boxes[person].tolist()
+            matrix = augmentation.matrix((x + w / 2, y + h / 2), h / height, size)
+        mask_all, mask_miss = record.masks()
+        return Sample(
+            image=warp_image(record.decode_image(), augmentation, matrix, size),
+            joints=warp_joints(record.joints, augmentation, matrix),
+            person_mask=warp_mask(mask_all, matrix, size, border=0),
+            mask_miss=warp_mask(mask_miss, matrix, size, border=1),
+            image_id=record.image_id,
+        )
+
+
+def collate(samples: list[Sample]) -> Batch:
+    """Stack samples, padding joints to the picture with the most people."""
+    people = max(len(s.joints) for s in samples)
+    joints = np.zeros((len(samples), people, *samples[0].joints.shape[1:]), np.float32)
+    for row, sample in zip(joints, samples):
+        row[:len(sample.joints)] = sample.joints
+    return Batch(
+        images=torch.from_numpy(np.stack([s.image for s in samples])),
+        joints=torch.from_numpy(joints),
+        person_mask=torch.from_numpy(np.stack([s.person_mask for s in samples])),
+        mask_miss=torch.from_numpy(np.stack([s.mask_miss for s in samples])),
+        image_ids=torch.tensor([s.image_id for s in samples]),
+    )
+
+
+def make_loader(dataset: PoseDataset, sampler: Sampler[list[Key]], workers: int,
+                pin_memory: bool = False) -> DataLoader:
+    """A loader of ``Batch``; its workers live for the whole run."""
+    return DataLoader(dataset, batch_sampler=sampler, num_workers=workers, collate_fn=collate, pin_memory=pin_memory,
+                      worker_init_fn=_start_worker, persistent_workers=workers > 0)
+
+
+def _start_worker(_: int) -> None:
+    # One thread a worker: OpenCV's own pool would fight the other workers for the same cores.
+    cv2.setNumThreads(0)

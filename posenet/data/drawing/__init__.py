@@ -1,0 +1,1 @@
+"""People and places drawn by program: canvas, poses, figures, scenery."""

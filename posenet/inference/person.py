@@ -1,0 +1,47 @@
+"""A person: where the keypoints are and how sure the network is of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from posenet.skeleton import COCO, Skeleton
+
+
+@dataclass(frozen=True, eq=False)
+class Person:
+    """One person found in a picture.
+
+    Attributes:
+        keypoints: (K, 3) float32, in the skeleton's channel order: x and y in pixels of the picture (the centre
+            of the first pixel is (0, 0)) and a score. A keypoint that was not found has score 0.
+        score: ranks people: how sure and how complete this one is.
+        skeleton: what the rows of ``keypoints`` mean.
+    """
+
+    keypoints: np.ndarray
+    score: float
+    skeleton: Skeleton = COCO
+
+    def __eq__(self, other: object) -> bool:
+        return (isinstance(other, Person) and self.score == other.score and self.skeleton == other.skeleton
+                and np.array_equal(self.keypoints, other.keypoints))
+
+    __hash__ = None
+
+    @property
+    def found(self) -> np.ndarray:
+        """(K,) bool: which keypoints were found."""
+        return self.keypoints[:, 2] > 0
+
+    def box(self) -> np.ndarray:
+        """(4,) float32: left, top, right and bottom of the keypoints found, in pixels; zeros if there are none."""
+        points = self.keypoints[self.found, :2]
+        if not len(points):
+            return np.zeros(4, np.float32)
+        return np.concatenate([points.min(0), points.max(0)])
+
+    def to_coco(self) -> np.ndarray:
+        """(F, 3) float32: x, y, score in the order of the annotation file, 17 rows for COCO."""
+        return self.skeleton.to_file(self.keypoints)

@@ -1,0 +1,93 @@
+"""The focal L2 loss over all stacks, scales and tasks: one value per image."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from posenet.config import Config
+from posenet.skeleton import COCO, Skeleton
+
+Predictions = Sequence[Sequence[Tensor]]
+"""predictions[stack][scale]: (N, C, h >> scale, w >> scale)."""
+
+
+class FocalL2Loss(nn.Module):
+    """Squared error, weighted by how far a cell still is from its answer (Simple Pose, section 3.4).
+
+    With prediction s and target t, q = s where t is foreground, else 1 - s, and the cell's loss is
+    (s - t)^2 |1 - q|^gamma. Cells and channels are summed, stacks and scales averaged by weight.
+
+    Args:
+        gamma: focal exponent; 0 is plain L2.
+        scale_weights: five weights, fine to coarse; they are divided by their sum.
+        stack_weights: one weight per stack, divided by their sum; empty means equal.
+        part_weight, keypoint_weight, mask_weight, foreground_weight: weights of the channel groups.
+        positive_threshold: target values from here up are foreground.
+    """
+
+    def __init__(self, gamma: float = 2.0, scale_weights: Sequence[float] = (0.1, 0.2, 0.4, 1.6, 6.4),
+                 stack_weights: Sequence[float] = (), part_weight: float = 1.0, keypoint_weight: float = 3.0,
+                 mask_weight: float = 0.1, foreground_weight: float = 1.0, positive_threshold: float = 0.01,
+                 skeleton: Skeleton = COCO) -> None:
+        super().__init__()
+        self.gamma, self.positive_threshold = gamma, positive_threshold
+        self.scale_weights = [w / sum(scale_weights) for w in scale_weights]
+        self.stack_weights = [w / sum(stack_weights) for w in stack_weights]
+        weights = ([part_weight] * skeleton.num_parts + [keypoint_weight] * skeleton.num_keypoints
+                   + [mask_weight, foreground_weight])
+        self.register_buffer("channel_weights", torch.tensor(weights).view(1, -1, 1, 1), persistent=False)
+
+    @classmethod
+    def from_config(cls, config: Config) -> FocalL2Loss:
+        c = config.loss
+        return cls(c.gamma, c.scale_weights, c.stack_weights, c.part_weight, c.keypoint_weight, c.mask_weight,
+                   c.foreground_weight, c.positive_threshold)
+
+    def forward(self, predictions: Predictions, target: Tensor, mask_miss: Tensor) -> Tensor:
+        """The loss of every image.
+
+        Args:
+            predictions: predictions[stack][scale] of shape (N, C, h >> scale, w >> scale).
+            target: (N, C, h, w) at the finest scale, in [0, 1].
+            mask_miss: (N, 1, h, w); 1 supervises a cell, 0 ignores it.
+
+        Returns:
+            (N,) float32, so that a mean over images is the same on one device and on many.
+
+        Raises:
+            ValueError: the number of stacks or scales does not fit the weights.
+        """
+        stacks = len(predictions)
+        if self.stack_weights and len(self.stack_weights) != stacks:
+            raise ValueError(f"{len(self.stack_weights)} stack weights for {stacks} stacks")
+        if any(len(scales) != len(self.scale_weights) for scales in predictions):
+            raise ValueError(f"every stack must predict {len(self.scale_weights)} scales")
+        target, mask_miss = target.float(), mask_miss.float()
+        total = target.new_zeros(len(target))
+        for scale, scale_weight in enumerate(self.scale_weights):
+            if scale:
+                target = F.avg_pool2d(target, 2)
+            weight = self.channel_weights * self._shrink(mask_miss, target.shape[2:])
+            foreground = target >= self.positive_threshold
+            for stack, stack_weight in enumerate(self.stack_weights or [1 / stacks] * stacks):
+                prediction = predictions[stack][scale].float()
+                loss = self._cells(prediction, target, foreground) * weight
+                total = total + scale_weight * stack_weight * loss.sum((1, 2, 3))
+        return total
+
+    def _cells(self, prediction: Tensor, target: Tensor, foreground: Tensor) -> Tensor:
+        error = (prediction - target) ** 2
+        if self.gamma == 0:
+            return error
+        # |1 - q|: the distance to 1 on foreground, to 0 elsewhere.
+        difficulty = torch.where(foreground, 1 - prediction, prediction).abs()
+        return error * (difficulty if self.gamma == 1 else difficulty**self.gamma)
+
+    @staticmethod
+    def _shrink(mask_miss: Tensor, size: Sequence[int]) -> Tensor:
+        small = F.interpolate(mask_miss, size=tuple(size), mode="bilinear", align_corners=False)
+        return torch.where(small < 0.5, torch.zeros_like(small), small)

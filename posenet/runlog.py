@@ -1,0 +1,84 @@
+"""What a run tells: progress bar, text log, JSON lines, TensorBoard and pictures."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from tqdm import tqdm
+from tqdm.contrib.logging import logging_redirect_tqdm
+
+_log = logging.getLogger(__name__)
+
+
+class RunLog:
+    """Writes into the run's folder: ``log.txt`` to read, ``log.jsonl`` for programs, ``pictures/``.
+
+    Args:
+        folder: the run's folder; created.
+        tensorboard: also write TensorBoard events, where TensorBoard is installed.
+    """
+
+    def __init__(self, folder: Path, tensorboard: bool = True) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._json = open(folder / "log.jsonl", "a", encoding="utf-8")
+        self._text = logging.FileHandler(folder / "log.txt", encoding="utf-8")
+        self._text.setFormatter(logging.Formatter("%(asctime)s  %(message)s", "%Y-%m-%d %H:%M:%S"))
+        logging.getLogger("posenet").addHandler(self._text)
+        self._board = _board(folder) if tensorboard else None
+
+    def close(self) -> None:
+        logging.getLogger("posenet").removeHandler(self._text)
+        self._text.close()
+        self._json.close()
+        if self._board is not None:
+            self._board.close()
+
+    @contextlib.contextmanager
+    def progress(self, title: str, total: int, done: int = 0) -> Iterator[tqdm]:
+        """A progress bar that log messages do not tear apart."""
+        with logging_redirect_tqdm(), tqdm(total=total, initial=done, desc=title, unit="step", leave=False,
+                                           dynamic_ncols=True) as bar:
+            yield bar
+
+    def record(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """One JSON line, and the numbers among its values to TensorBoard as ``kind/name``."""
+        line = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}
+        self._json.write(json.dumps(line) + "\n")
+        self._json.flush()
+        if self._board is not None:
+            for name, value in values.items():
+                if isinstance(value, (int, float)):
+                    self._board.add_scalar(f"{kind}/{name}", value, step)
+
+    def epoch(self, epoch: int, step: int, values: Mapping[str, Any]) -> None:
+        """The line people read: ``Epoch N  train_loss ...  val_loss ...``."""
+        parts = [f"{k} {v:.4f}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items() if v is not None]
+        _log.info("Epoch %d  %s", epoch, "  ".join(parts))
+        self.record("epoch", step, {"epoch": epoch, **values})
+
+    def picture(self, name: str, image: np.ndarray, step: int) -> None:
+        """Save a (H, W, 3) BGR uint8 picture as ``pictures/NAME.jpg``."""
+        folder = self.folder / "pictures"
+        folder.mkdir(exist_ok=True)
+        ok, jpeg = cv2.imencode(".jpg", image)
+        if ok:
+            (folder / f"{name}.jpg").write_bytes(jpeg.tobytes())
+        if self._board is not None:
+            self._board.add_image("predictions", image[..., ::-1], step, dataformats="HWC")
+
+
+def _board(folder: Path) -> Any | None:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder / "tensorboard"))

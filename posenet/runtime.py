@@ -1,0 +1,143 @@
+"""Where and how a computation runs: device, precision, random states and, for one process, the collectives.
+
+The trainer asks a ``Runtime`` whether it may write, what all processes together decided, and for the
+wrapped module. This one is the world of a single process on a single device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from posenet.errors import ConfigError
+
+Amp = Literal["off", "bf16", "fp16"]
+_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """The device called ``name``; "auto" is the accelerator PyTorch finds, else the CPU.
+
+    Raises:
+        ConfigError: an unknown name, or a device that this machine does not have.
+    """
+    if name == "auto":
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ConfigError(f"device {name!r} cannot be used here ({reason}); try --device cpu") from error
+    return device
+
+
+def autocast(device: torch.device, amp: Amp) -> contextlib.AbstractContextManager[Any]:
+    """Run the network in bf16 or fp16 where that is safe; "off" does nothing."""
+    if amp == "off":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=_DTYPES[amp])
+
+
+def grad_scaler(device: torch.device, amp: Amp, fixed: float = 0.0) -> torch.amp.GradScaler:
+    """The loss scaler of fp16 training; for other precisions one that does nothing.
+
+    Args:
+        fixed: constant loss scale; 0 adapts it.
+    """
+    if not fixed:
+        return torch.amp.GradScaler(device.type, enabled=amp == "fp16")
+    # A growth interval that no run reaches and a backoff of 1 hold the scale where it is.
+    return torch.amp.GradScaler(device.type, init_scale=fixed, backoff_factor=1.0, growth_interval=2**31 - 1,
+                                enabled=amp == "fp16")
+
+
+class Runtime:
+    """One process on one device.
+
+    Attributes:
+        device: where the network runs.
+        rank, world: this process's number and how many there are.
+    """
+
+    rank = 0
+    world = 1
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process prints and writes."""
+        return self.rank == 0
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """Move a module to the device and make it train as one over all processes."""
+        return module.to(self.device)
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so."""
+        return flag
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Elementwise sum over processes."""
+        return values
+
+    def gather(self, value: Any) -> list[Any]:
+        """One value from every process, in rank order."""
+        return [value]
+
+    def random_state(self) -> dict[str, Any]:
+        """PyTorch's generators on the CPU and this device."""
+        state = {"cpu": torch.get_rng_state()}
+        if self.device.type != "cpu":
+            state["device"] = torch.get_device_module(self.device).get_rng_state(self.device)
+        return state
+
+    def set_random_state(self, state: dict[str, Any]) -> None:
+        torch.set_rng_state(state["cpu"])
+        if self.device.type != "cpu" and "device" in state:
+            torch.get_device_module(self.device).set_rng_state(state["device"], self.device)
+
+    def synchronize(self) -> None:
+        """Wait for the device, before a clock is read."""
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize(self.device)
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """Turn Ctrl-C and SIGTERM into a flag, so that a step in progress ends well.
+
+    Yields a function that tells whether a signal has come. A second Ctrl-C interrupts at once. Outside the
+    main thread, where Python lets nobody catch signals, it never has.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    caught: list[int] = []
+
+    def remember(number: int, _: FrameType | None) -> None:
+        if caught and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        caught.append(number)
+
+    previous = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(caught)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def usable_cores() -> int:
+    """CPU cores this process may run on, which containers and schedulers limit."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

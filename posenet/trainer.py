@@ -1,0 +1,288 @@
+"""The training loop: steps, validation, checkpoints and the ways a run can stop."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.utils.data import DataLoader
+from tqdm import tqdm
+
+from posenet import checkpoint
+from posenet.checkpoint import CheckpointFolder
+from posenet.data.dataset import Batch
+from posenet.errors import CheckpointError, TrainingError
+from posenet.guard import LossGuard, Verdict
+from posenet.optim import Schedule, set_lr, train_mode
+from posenet.runlog import RunLog
+from posenet.runtime import Runtime, stop_signals
+from posenet.step import TrainStep
+from posenet.update import GuardedUpdate
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class Progress:
+    """Where a run stands; everything here is saved and comes back.
+
+    Attributes:
+        epoch: epochs completed.
+        step: steps completed in the epoch under way.
+        total_steps: steps since the very start, skipped ones included.
+        loss_sum, loss_steps: training loss so far in this epoch, over the steps that were trained on.
+        best: best score so far; greater is better.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    total_steps: int = 0
+    loss_sum: float = 0.0
+    loss_steps: int = 0
+    best: float = -math.inf
+
+
+@dataclass
+class Meter:
+    """Speed since the last log line."""
+
+    started: float
+    samples: int = 0
+    waited: float = 0.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop, save and speak; 0 means never, except for ``epochs`` and ``log_steps``."""
+
+    epochs: int
+    max_steps: int = 0
+    accumulate: int = 1
+    max_grad_norm: float = 0.0
+    checkpoint_steps: int = 0
+    checkpoint_minutes: float = 0.0
+    log_steps: int = 20
+    evaluate_epochs: int = 0
+
+
+class Trainer:
+    """Trains one network over epochs that can be interrupted at any step.
+
+    Args:
+        step: module that gives one loss per image; what is saved is ``step.network``.
+        evaluate: gives named scores of the network on the validation pictures, "AP" among them; None
+            where there are none. Called every ``limits.evaluate_epochs`` epochs.
+        config: plain tables to save with every checkpoint.
+    """
+
+    def __init__(self, *, runtime: Runtime, step: TrainStep, optimizer: Optimizer, schedule: Schedule,
+                 scaler: torch.amp.GradScaler, guard: LossGuard, train_loader: DataLoader,
+                 val_loader: DataLoader | None, folder: CheckpointFolder, log: RunLog, limits: Limits,
+                 evaluate: Callable[[int, int], dict[str, float]] | None = None,
+                 config: dict[str, Any] | None = None) -> None:
+        self.runtime, self.step, self.optimizer, self.schedule = runtime, step, optimizer, schedule
+        self.scaler, self.guard, self.train_loader, self.val_loader = scaler, guard, train_loader, val_loader
+        self.folder, self.log, self.limits, self.evaluate, self.config = folder, log, limits, evaluate, config or {}
+        self.progress = Progress()
+        self.update = GuardedUpdate(runtime.wrap(step), optimizer, scaler, guard, runtime, limits.max_grad_norm)
+        self._saved_at = time.monotonic()
+
+    @property
+    def sampler(self) -> Any:
+        return self.train_loader.batch_sampler
+
+    def fit(self) -> bool:
+        """Train to the last epoch, ``max_steps`` or a stop signal; return whether the last epoch was reached.
+
+        Raises:
+            TrainingError: the loss explodes again right after a return to the last checkpoint.
+        """
+        with stop_signals() as stop_asked:
+            while self.progress.epoch < self.limits.epochs:
+                if self._must_stop(stop_asked) or not self.train_one_epoch(stop_asked):
+                    self.save()
+                    _log.info("Stopped after step %d (epoch %d); --resume goes on from there",
+                              self.progress.total_steps, self.progress.epoch + 1)
+                    return False
+                self._finish_epoch()
+        return True
+
+    def train_one_epoch(self, stop_asked: Callable[[], bool] = lambda: False) -> bool:
+        """Train from where the epoch stands to its end; return False where it was stopped before that."""
+        p, steps = self.progress, self.sampler.steps
+        self.sampler.start(p.epoch, p.step)
+        train_mode(self.step)
+        meter = Meter(time.monotonic())
+        with self.log.progress(f"epoch {p.epoch + 1}/{self.limits.epochs}", steps, p.step) as bar:
+            for batches in self._steps(meter):
+                lr = self.schedule.lr_at(p.epoch, p.step, steps)
+                set_lr(self.optimizer, lr)
+                loss = self._train_step(batches)
+                p.step, p.total_steps = p.step + 1, p.total_steps + 1
+                if loss is not None:
+                    p.loss_sum, p.loss_steps = p.loss_sum + loss, p.loss_steps + 1
+                bar.update()
+                if p.total_steps % self.limits.log_steps == 0 or p.step == steps:
+                    meter = self._report(bar, meter, lr)
+                if p.step < steps:
+                    self._save_when_due()
+                    if self._must_stop(stop_asked):
+                        return False
+        return True
+
+    def _steps(self, meter: Meter) -> Iterator[list[Batch]]:
+        """The batches of one optimizer step at a time, on the device; counts what was waited for."""
+        batches: list[Batch] = []
+        loader = iter(self.train_loader)
+        while True:
+            asked = time.monotonic()
+            batch = next(loader, None)
+            meter.waited += time.monotonic() - asked
+            if batch is None:
+                return
+            batches.append(batch.to(self.runtime.device))
+            if len(batches) == self.limits.accumulate:
+                meter.samples += sum(len(b.images) for b in batches) * self.runtime.world
+                yield batches
+                batches = []
+
+    def _train_step(self, batches: list[Batch]) -> float | None:
+        """One optimizer step; its mean loss, or None where it was dropped."""
+        outcome = self.update(batches)
+        if outcome.loss is not None:
+            self.guard.judge(bad=False)
+        elif outcome.bad_value is not None:
+            self._judge_bad(batches, outcome.bad_value)
+        return outcome.loss
+
+    def _judge_bad(self, batches: list[Batch], value: float) -> None:
+        ids = [int(i) for batch in batches for i in batch.image_ids]
+        step = self.progress.total_steps + 1
+        _log.warning("Step %d skipped: loss or gradient norm %g; image ids %s", step, value, ids)
+        self.log.record("skip", step, {"value": str(value), "image_ids": ids})
+        verdict = self.guard.judge(bad=True)
+        if verdict is Verdict.FAIL:
+            raise TrainingError(f"the loss explodes again after a return to a checkpoint (step {step}, value {value:g}); "
+                                f"lower optim.lr or look at images {ids}")
+        if verdict is Verdict.ROLL_BACK:
+            self._roll_back()
+
+    def _roll_back(self) -> None:
+        """Back to the last checkpoint's weights, but on with the batches that come next."""
+        found = self.folder.newest_sound()
+        if found is None:
+            raise TrainingError(f"{self.guard.max_skips} steps in a row exploded before the first checkpoint; "
+                                "lower optim.lr or raise optim.warmup_epochs")
+        path, state = found
+        _log.warning("%d steps skipped in a row: returning to %s", self.guard.max_skips, path)
+        self._restore_weights(state)
+
+    @torch.no_grad()
+    def validate(self) -> float | None:
+        """Mean validation loss per image over all processes; None without a validation set."""
+        if self.val_loader is None:
+            return None
+        self.step.eval()
+        total = torch.zeros(2, dtype=torch.float64, device=self.runtime.device)
+        for batch in tqdm(self.val_loader, "validate", unit="batch", leave=False, disable=not self.runtime.is_main):
+            losses = self.step(*batch.to(self.runtime.device)[:4])
+            total += torch.stack([losses.double().sum(), losses.new_tensor(len(losses), dtype=torch.float64)])
+        loss, count = self.runtime.sum(total).tolist()
+        return loss / count
+
+    def _finish_epoch(self) -> None:
+        p = self.progress
+        values: dict[str, Any] = {"train_loss": p.loss_sum / p.loss_steps if p.loss_steps else math.nan,
+                                  "val_loss": self.validate()}
+        p.epoch, p.step, p.loss_sum, p.loss_steps = p.epoch + 1, 0, 0.0, 0
+        last = p.epoch == self.limits.epochs
+        every = self.limits.evaluate_epochs
+        evaluated = bool(self.evaluate and every) and (last or p.epoch % every == 0)
+        if evaluated:
+            self.step.eval()
+            values |= self.evaluate(p.epoch, p.total_steps)
+        # Scores of one kind only are compared: AP where the run is evaluated at all, else the validation loss.
+        score = None
+        if self.evaluate and every:
+            score = values.get("AP")
+        elif values["val_loss"] is not None:
+            score = -values["val_loss"]
+        best = score is not None and score > p.best
+        if best:
+            p.best = score
+        self.log.epoch(p.epoch, p.total_steps, values)
+        self.save(best)
+
+    def _report(self, bar: tqdm, meter: Meter, lr: float) -> Meter:
+        self.runtime.synchronize()
+        now, p = time.monotonic(), self.progress
+        seconds = max(now - meter.started, 1e-9)
+        loss = p.loss_sum / p.loss_steps if p.loss_steps else math.nan
+        values = {"epoch": p.epoch, "loss": loss, "lr": lr, "samples_per_s": meter.samples / seconds,
+                  "data_wait": meter.waited / seconds}
+        bar.set_postfix_str(f"loss {loss:.2f}, lr {lr:.1e}, {values['samples_per_s']:.1f} samples/s, "
+                            f"data wait {values['data_wait']:.0%}")
+        self.log.record("train", p.total_steps, values)
+        meter.started, meter.samples, meter.waited = now, 0, 0.0
+        return meter
+
+    def _must_stop(self, stop_asked: Callable[[], bool]) -> bool:
+        done = bool(self.limits.max_steps) and self.progress.total_steps >= self.limits.max_steps
+        return self.runtime.any(done or stop_asked())
+
+    def _save_when_due(self) -> None:
+        steps, minutes = self.limits.checkpoint_steps, self.limits.checkpoint_minutes
+        by_steps = bool(steps) and self.progress.total_steps % steps == 0
+        by_time = bool(minutes) and time.monotonic() - self._saved_at >= 60 * minutes
+        if self.runtime.any(by_steps or by_time):
+            self.save()
+
+    def save(self, best: bool = False) -> None:
+        """Write everything the run needs to go on as if it had never stopped."""
+        random_states = self.runtime.gather(self.runtime.random_state())
+        if self.runtime.is_main:
+            self.folder.save(self.state_dict() | {"random": random_states}, self.progress.total_steps, best)
+        self._saved_at = time.monotonic()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain tensors and values only, so that ``weights_only=True`` reads them back."""
+        return {"format": checkpoint.FORMAT, "model": self.step.network.state_dict(),
+                "optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict(),
+                "guard": self.guard.state_dict(), "progress": asdict(self.progress),
+                "steps_per_epoch": self.sampler.steps, "config": self.config}
+
+    def load_state_dict(self, state: dict[str, Any], path: str) -> None:
+        """Go on from a checkpoint's state.
+
+        Raises:
+            CheckpointError: it is not a run's checkpoint, or belongs to another network or optimizer.
+        """
+        wanted = ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch")
+        if missing := [key for key in wanted if key not in state]:
+            raise CheckpointError(f"{path} holds no run to resume (no {missing[0]}); fine-tune from it with --weights")
+        self._restore_weights(state, path)
+        self.guard.load_state_dict(state["guard"])
+        self.progress = Progress(**state["progress"])
+        if state["steps_per_epoch"] != self.sampler.steps:
+            # Another data set or batch size: the same share of the epoch is done.
+            self.progress.step = self.progress.step * self.sampler.steps // state["steps_per_epoch"]
+        states = state.get("random", [])
+        if self.runtime.rank < len(states):
+            self.runtime.set_random_state(states[self.runtime.rank])
+
+    def _restore_weights(self, state: dict[str, Any], path: str = "checkpoint") -> None:
+        checkpoint.load_weights(self.step.network, path, state=state, least=0).require_all()
+        try:
+            self.optimizer.load_state_dict(state["optimizer"])
+        except (ValueError, KeyError) as error:
+            raise CheckpointError(f"{path} was saved by another optimizer or other frozen parameters; keep optim.name "
+                                  "and train.freeze, or use --weights instead of --resume") from error
+        if state["scaler"]:
+            self.scaler.load_state_dict(state["scaler"])
+

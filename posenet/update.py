@@ -1,0 +1,85 @@
+"""One guarded optimizer step: forward, vote, backward, clip, update, or nothing at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_, get_total_norm
+from torch.optim import Optimizer
+
+from posenet.data.dataset import Batch
+from posenet.guard import LossGuard
+from posenet.optim import batch_norms
+from posenet.runtime import Runtime
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one step.
+
+    Attributes:
+        loss: mean loss over its batches; None where the step was dropped.
+        bad_value: the loss or gradient norm for which the guard must judge the step; None otherwise.
+    """
+
+    loss: float | None = None
+    bad_value: float | None = None
+
+
+class GuardedUpdate:
+    """Applies one optimizer step, or drops it without a trace.
+
+    A dropped step changes no weight, no optimizer state and no BatchNorm statistic.
+
+    Args:
+        module: the (wrapped) training step: a batch to one loss per image.
+        max_grad_norm: clip the norm of the true (unscaled, averaged) gradient to this; 0 is off.
+    """
+
+    def __init__(self, module: nn.Module, optimizer: Optimizer, scaler: torch.amp.GradScaler, guard: LossGuard,
+                 runtime: Runtime, max_grad_norm: float = 0.0) -> None:
+        self.module, self.optimizer, self.scaler, self.guard = module, optimizer, scaler, guard
+        self.runtime, self.max_grad_norm = runtime, max_grad_norm
+        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.statistics: list[Tensor] = [b for norm in batch_norms(module) for b in norm.buffers(recurse=False)]
+
+    def __call__(self, batches: Sequence[Batch]) -> Outcome:
+        """Train on the mean gradient of the batches."""
+        before = [b.clone() for b in self.statistics]
+        outcome = self._attempt(batches)
+        if outcome.loss is None and before:
+            torch._foreach_copy_(self.statistics, before)
+        self.optimizer.zero_grad(set_to_none=True)
+        return outcome
+
+    def _attempt(self, batches: Sequence[Batch]) -> Outcome:
+        total = 0.0
+        for batch in batches:
+            loss = self.module(*batch[:4]).mean()
+            value = loss.item()
+            # The vote comes before backward, so that all processes skip the step or none does.
+            if self.runtime.any(self.guard.is_bad(value)):
+                return Outcome(bad_value=value)
+            total += value
+            self.scaler.scale(loss / len(batches)).backward()
+        self.scaler.unscale_(self.optimizer)
+        norm = self._clip()
+        if math.isfinite(norm):
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            return Outcome(loss=total / len(batches))
+        scale = self.scaler.get_scale()
+        self.scaler.update()
+        # A loss scale that was too large is fp16's everyday business: it has just been lowered.
+        too_large_scale = self.scaler.is_enabled() and self.scaler.get_scale() < scale and scale > 1
+        return Outcome(bad_value=None if too_large_scale else norm)
+
+    def _clip(self) -> float:
+        """The gradient's norm before clipping; not finite where any gradient is not."""
+        if self.max_grad_norm:
+            return clip_grad_norm_(self.parameters, self.max_grad_norm).item()
+        return get_total_norm([p.grad for p in self.parameters if p.grad is not None]).item()

@@ -1,0 +1,33 @@
+"""Shared fixtures: pinned threads, and real data where the environment points to it."""
+
+import os
+from pathlib import Path
+
+import cv2
+import pytest
+import torch
+
+torch.set_num_threads(1)
+cv2.setNumThreads(0)
+
+
+def _folder(variable: str) -> Path:
+    value = os.environ.get(variable)
+    if not value:
+        pytest.skip(f"{variable} is not set")
+    folder = Path(value)
+    if not folder.is_dir():
+        pytest.fail(f"{variable}={value} is not a folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def coco_sample() -> Path:
+    """A COCO-layout folder with real photographs (annotations/, train2017/, val2017/)."""
+    return _folder("POSENET_COCO_SAMPLE")
+
+
+@pytest.fixture(scope="session")
+def parity() -> Path:
+    """Measured fixtures that hold COCO annotations and so are not part of the project."""
+    return _folder("POSENET_PARITY")
