@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor, nn
@@ -68,14 +68,26 @@ def read(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"checkpoint {path} does not exist or is not a file; check the path")
+    with open(path, "rb") as file:
+        state = _parse(file, path)
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} holds no dictionary of weights; use another file")
+    version = state.get("format", FORMAT)
+    if not isinstance(version, int) or version > FORMAT:
+        raise CheckpointError(f"{path} has format {version}, newer than this program's {FORMAT}; update posenet")
+    return state
+
+
+def _parse(file: BinaryIO, path: Path) -> Any:
     try:
         # torch.load does not look at the checksums that the zip container holds for every entry.
-        if zipfile.is_zipfile(path):
-            with zipfile.ZipFile(path) as archive:
+        if zipfile.is_zipfile(file):
+            with zipfile.ZipFile(file) as archive:
                 if damaged := archive.testzip():
                     raise CheckpointError(f"checkpoint {path} is damaged (entry {damaged}); use an older one")
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    except (CheckpointError, OSError):
+        file.seek(0)
+        return torch.load(file, map_location="cpu", weights_only=True)
+    except CheckpointError:
         raise
     except pickle.UnpicklingError as error:
         raise CheckpointError(f"{path} is not a checkpoint of plain tensors: damaged, foreign, or holding code, "
@@ -83,12 +95,6 @@ def read(path: str | Path) -> dict[str, Any]:
     # Arbitrary bytes make the unpickler raise almost anything; all of it means the same to the user.
     except Exception as error:
         raise CheckpointError(f"{path} is damaged or not a PyTorch checkpoint; use an older one") from error
-    if not isinstance(state, dict):
-        raise CheckpointError(f"{path} holds no dictionary of weights; use another file")
-    version = state.get("format", FORMAT)
-    if not isinstance(version, int) or version > FORMAT:
-        raise CheckpointError(f"{path} has format {version}, newer than this program's {FORMAT}; update posenet")
-    return state
 
 
 def write(path: Path, state: Mapping[str, Any]) -> None:

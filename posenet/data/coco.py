@@ -13,8 +13,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 import numpy as np
-from pycocotools import mask as coco_mask
 
+from posenet.data import rle
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
 
@@ -94,7 +94,7 @@ def read_annotations(path: str | Path, skeleton: Skeleton = COCO) -> CocoDataset
         raise DataError(f"{path} is not valid JSON ({error}); give a COCO keypoint file") from error
     try:
         return _dataset(path, document, skeleton)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise DataError(f"{path}: {error}; repair or re-export the annotations") from error
 
 
@@ -129,22 +129,6 @@ def masks(people: Sequence[PersonAnnotation], height: int, width: int) -> tuple[
     return labelled | ignored, 1 - (ignored & ~labelled)
 
 
-def decode_rle(counts: bytes, height: int, width: int) -> np.ndarray:
-    """(H, W) uint8 mask of COCO's compressed run lengths.
-
-    In place of pycocotools' decoder, which trusts its input and reads and writes past its buffers on damaged text.
-
-    Raises:
-        ValueError: the text is damaged or describes another size.
-    """
-    return _fill(_runs(counts, height * width), height, width)
-
-
-def encode_rle(mask: np.ndarray) -> bytes:
-    """COCO's compressed run lengths of an (H, W) uint8 mask of 0 and 1."""
-    return coco_mask.encode(np.asfortranarray(mask))["counts"]
-
-
 def _dataset(path: Path, document: Any, skeleton: Skeleton) -> CocoDataset:
     if not isinstance(document, dict):
         raise ValueError(f"the top level is a {type(document).__name__}, not a COCO data set")
@@ -158,14 +142,17 @@ def _dataset(path: Path, document: Any, skeleton: Skeleton) -> CocoDataset:
             raise ValueError(f"image id {image.id} appears twice")
         images[image.id] = image
     entries = _person_entries(document, images, skeleton)
-    numbers = [_numbers(entry, "keypoints", 3 * len(skeleton.file_names)) for entry in entries]
-    keypoints = np.array(numbers, np.float32).reshape(len(entries), len(skeleton.file_names), 3)
+    count = len(skeleton.file_names)
+    keypoints = np.array([_numbers(entry, "keypoints", 3 * count) for entry in entries], np.float32)
+    keypoints = keypoints.reshape(len(entries), count, 3)
+    known = np.isin(keypoints[..., 2], (0, 1, 2)).all(axis=1)
+    if not known.all():
+        raise ValueError(f"annotation {entries[known.argmin()]['id']} has a visibility other than 0, 1 and 2")
+    labelled = np.count_nonzero(keypoints[..., 2], axis=1).tolist()
     people: dict[int, list[PersonAnnotation]] = {number: [] for number in images}
-    for entry, annotated, joints in zip(entries, keypoints, skeleton.from_file(keypoints)):
-        if not np.isin(annotated[:, 2], (0, 1, 2)).all():
-            raise ValueError(f"annotation {entry['id']} has a visibility other than 0, 1 and 2")
+    for entry, joints, num_labelled in zip(entries, skeleton.from_file(keypoints), labelled):
         image = images[entry["image_id"]]
-        people[image.id].append(_person(entry, joints, np.count_nonzero(annotated[:, 2]), image))
+        people[image.id].append(_person(entry, joints, num_labelled, image))
     return CocoDataset(path, tuple(images.values()), people)
 
 
@@ -196,7 +183,7 @@ def _image(entry: dict[str, Any]) -> CocoImage:
         raise ValueError(f"image {number} has no file_name")
     parts = PurePosixPath(name).parts + PureWindowsPath(name).parts
     if ".." in parts or PurePosixPath(name).root or PureWindowsPath(name).anchor or not name.isprintable():
-        raise ValueError(f"image {number} has file_name {name!r}, which leads out of the image folder")
+        raise ValueError(f"image {number} has file_name {name!r}, which is not a path inside the image folder")
     height, width = (_integer(entry, key, f"image {number}") for key in ("height", "width"))
     if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
         raise ValueError(f"image {number} has the impossible size {width} x {height}")
@@ -209,7 +196,7 @@ def _person(entry: dict[str, Any], joints: np.ndarray, num_labelled: int, image:
         raise ValueError(f"annotation {entry['id']} has a box or area of negative size")
     if (crowd := entry.get("iscrowd", 0)) not in (0, 1):
         raise ValueError(f"annotation {entry['id']} has iscrowd {crowd!r}, which is neither 0 nor 1")
-    return PersonAnnotation(entry["id"], joints, int(num_labelled), box, float(area), bool(crowd),
+    return PersonAnnotation(entry["id"], joints, num_labelled, box, float(area), bool(crowd),
                             _segmentation(entry, image))
 
 
@@ -224,7 +211,7 @@ def _numbers(entry: dict[str, Any], key: str, count: int) -> np.ndarray:
     """(count,) float32; a person without keypoints has none labelled."""
     value = entry.get(key, [0] * count if key == "keypoints" else None)
     value = value if isinstance(value, list) else [value]
-    if len(value) != count or not all(type(number) in (int, float) for number in value):
+    if len(value) != count or not set(map(type, value)) <= {int, float}:
         raise ValueError(f"annotation {entry['id']}: {key} must hold {count} number{'s'[:count > 1]}")
     with np.errstate(over="ignore"):
         numbers = np.array(value, np.float64).astype(np.float32)
@@ -240,17 +227,19 @@ def _segmentation(entry: dict[str, Any], image: CocoImage) -> list[list[float]] 
         return [polygon for polygon in outline if _is_polygon(polygon, entry["id"])] or None
     if not isinstance(outline, dict) or outline.get("size") != [image.height, image.width]:
         return None
-    counts = outline.get("counts")
+    counts, total = outline.get("counts"), image.height * image.width
     try:
-        return _runs(counts.encode() if isinstance(counts, str) else counts, image.height * image.width)
-    except ValueError:
-        return None
+        if isinstance(counts, str):
+            return rle.check(rle.parse(counts.encode()), total)
+        if isinstance(counts, list) and set(map(type, counts)) <= {int}:
+            return rle.check(np.array(counts, np.int64), total)
+    except (ValueError, OverflowError):
+        pass
+    return None
 
 
 def _is_polygon(polygon: Any, owner: int) -> bool:
-    if not isinstance(polygon, list) or len(polygon) < 6 or len(polygon) % 2:
-        return False
-    if not all(type(number) in (int, float) for number in polygon):
+    if not isinstance(polygon, list) or len(polygon) < 6 or len(polygon) % 2 or set(map(type, polygon)) - {int, float}:
         return False
     if not math.isfinite(sum(polygon)):
         raise ValueError(f"annotation {owner}: segmentation holds a number that is not finite")
@@ -270,11 +259,11 @@ def _cover(people: Sequence[PersonAnnotation], height: int, width: int) -> np.nd
     polygons: list[list[float]] = []
     for person in people:
         if isinstance(person.segmentation, np.ndarray):
-            cover |= _fill(person.segmentation, height, width)
+            cover |= rle.fill(person.segmentation, height, width)
         else:
             polygons += person.segmentation or [_rectangle(person.box, height, width)]
     if polygons:
-        cover |= coco_mask.decode(coco_mask.merge(coco_mask.frPyObjects(polygons, height, width)))
+        cover |= rle.polygons_to_mask(polygons, height, width)
     return cover
 
 
@@ -283,32 +272,3 @@ def _rectangle(box: np.ndarray, height: int, width: int) -> list[float]:
     left, right = np.clip([math.floor(box[0]), math.ceil(box[0] + box[2])], 0, width).tolist()
     top, bottom = np.clip([math.floor(box[1]), math.ceil(box[1] + box[3])], 0, height).tolist()
     return [left, top, right, top, right, bottom, left, bottom]
-
-
-def _runs(counts: Any, total: int) -> np.ndarray:
-    """Run lengths (int64, background first) of compressed text or of a list; ``ValueError`` unless they sum to total.
-
-    The text has one number in groups of 5 bits, low first, 48 added, bit 5 set on all but the last group, bit 4 of
-    which is the sign; from the fourth number on it is the difference to the number two places before.
-    """
-    if isinstance(counts, list):
-        runs = np.array(counts if all(type(run) is int and 0 <= run <= total for run in counts) else [-1], np.int64)
-    else:
-        digits = np.frombuffer(counts or b"", np.uint8).astype(np.int64) - 48
-        ends = np.flatnonzero(digits < 32)
-        lengths = np.diff(ends, prepend=-1)
-        if not len(ends) or ends[-1] != len(digits) - 1 or digits.min() < 0 or digits.max() > 63 or lengths.max() > 8:
-            raise ValueError("damaged run lengths")
-        place = np.arange(len(digits)) - np.repeat(ends - lengths + 1, lengths)
-        runs = np.add.reduceat((digits & 31) << 5 * place, ends - lengths + 1)
-        runs -= np.where(digits[ends] & 16, 1 << 5 * lengths, 0)
-        runs[1::2], runs[2::2] = np.cumsum(runs[1::2]), np.cumsum(runs[2::2])
-    if not len(runs) or runs.min() < 0 or runs.max() > total or runs.sum() != total:
-        raise ValueError("run lengths that do not fill the picture")
-    return runs
-
-
-def _fill(runs: np.ndarray, height: int, width: int) -> np.ndarray:
-    """(H, W) uint8, C-contiguous, of run lengths that go column by column."""
-    columns = np.repeat(np.arange(len(runs), dtype=np.int64).astype(np.uint8) & 1, runs)
-    return np.ascontiguousarray(columns.reshape(width, height).T)

@@ -48,6 +48,11 @@ class Canvas:
             cv2.polylines(self.owner, points, True, code, thickness, cv2.LINE_8, _SHIFT)
         self.fill(polygon, colour, code)
 
+    def trace(self, polygon: np.ndarray, colour: Colour, thickness: int) -> None:
+        """Draw the edge of a polygon as decoration."""
+        points = [np.round(polygon * (1 << _SHIFT)).astype(np.int32)]
+        cv2.polylines(self.image, points, True, colour, thickness, cv2.LINE_AA, _SHIFT)
+
     def shadow(self, centre: Sequence[float], radii: Sequence[float], strength: float) -> None:
         """Darken an ellipse by the share ``strength``; who owns the pixels does not change."""
         height, width = self.image.shape[:2]

@@ -1,0 +1,34 @@
+"""Evaluate a checkpoint on a COCO keypoint split: AP and AR, and the results file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from posenet.cli.inference import add_predictor_options, make_predictor
+from posenet.errors import DataError
+from posenet.inference.evaluate import evaluate
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_predictor_options(parser)
+    parser.add_argument("--images", required=True, metavar="DIR", help="folder of the split's pictures")
+    parser.add_argument("--annotations", required=True, metavar="JSON",
+                        help="person_keypoints_*.json, or image_info_*.json for predictions without numbers")
+    parser.add_argument("--output", metavar="JSON", help="write the predictions here, in COCO's results format")
+    parser.add_argument("--image-ids", type=int, nargs="+", metavar="ID", help="only these images of the split")
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.output and Path(args.output).resolve() == Path(args.annotations).resolve():
+        raise DataError(f"--output {args.output} would replace the annotations; choose another name")
+    predictor = make_predictor(args)
+    evaluation = evaluate(predictor.batch, args.images, args.annotations, results_path=args.output,
+                          image_ids=args.image_ids, skeleton=predictor.skeleton)
+    if args.output:
+        print(f"wrote {args.output}")
+    if evaluation is None:
+        print(f"{args.annotations} holds no annotations: nothing to compare with")
+        return
+    print(f"{evaluation.images} images")
+    print(evaluation.table())

@@ -1,0 +1,50 @@
+"""What the tools that run a trained network share: their flags and the predictor these give."""
+
+from __future__ import annotations
+
+import argparse
+
+from posenet.checkpoint import load_model
+from posenet.cli.options import add_config_options
+from posenet.config import load_config
+from posenet.inference.predictor import Predictor
+from posenet.runtime import pick_device
+
+_SETTINGS = ("height", "scales", "flip", "batch_size")
+"""Flags that stand for keys of the configuration's ``inference`` section."""
+
+
+def add_predictor_options(parser: argparse.ArgumentParser) -> None:
+    """The flags that choose a network and how it is run."""
+    add = parser.add_argument
+    add("--checkpoint", "--weights", required=True, metavar="FILE",
+        help="checkpoint of a run, or a published one")
+    add("--height", type=int, metavar="N", default=argparse.SUPPRESS,
+        help="resize pictures to this height (inference.height)")
+    add("--scales", type=float, nargs="+", metavar="S", default=argparse.SUPPRESS,
+        help="average over these multiples of the height (inference.scales)")
+    add("--flip", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS,
+        help="average with the mirrored picture (inference.flip)")
+    add("--batch-size", type=int, metavar="N", default=argparse.SUPPRESS,
+        help="pictures that go through the network together (inference.batch_size)")
+    add("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:1, mps ...")
+    add("--amp", choices=["off", "bf16", "fp16"], default="off", help="precision of the network")
+    add_config_options(parser)
+
+
+def make_predictor(args: argparse.Namespace) -> Predictor:
+    """Load the network that the flags name.
+
+    ``--config`` stands in for the configuration that the checkpoint carries; ``--set`` and the other flags
+    overrule either.
+
+    Raises:
+        PosenetError: a checkpoint, configuration, flag or device that cannot be used.
+    """
+    device = pick_device(args.device)
+    model, config = load_model(args.checkpoint, load_config(args.config, args.overrides) if args.config else None)
+    config = load_config(None, args.overrides, base=config)
+    settings = {name: getattr(args, name) for name in _SETTINGS if name in args}
+    if "scales" in settings:
+        settings["scales"] = tuple(settings["scales"])
+    return Predictor.from_config(model, config, device=device, amp=args.amp, **settings)

@@ -1,0 +1,244 @@
+"""The store: one HDF5 file per split that holds pictures, people and masks.
+
+Layout. Three flat byte arrays hold the pictures' original bytes (``jpeg``) and the compressed run lengths of the
+two masks; ``*_offset`` arrays of one entry more than there are images say where each image's slice begins. People lie
+in file order in ``joints``, ``box``, ``area`` and ``annotation_id``, sliced by ``person_offset``. ``sample`` has one
+(image row, person row within the image) for every main person. Nothing is filtered, so that reading is a slice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import cv2
+import h5py
+import numpy as np
+
+from posenet.data import rle
+from posenet.errors import DataError
+from posenet.skeleton import COCO, Skeleton
+
+FORMAT = "posenet store"
+SCHEMA = 1
+DIGEST_BYTES = 16
+BLOBS = ("jpeg", "mask_all", "mask_miss")
+
+
+def columns(num_keypoints: int) -> dict[str, tuple[str, tuple[int, ...], str]]:
+    """Name of every array but the flat ones: dtype, shape of one row, and what it has rows for."""
+    return {
+        "image_id": ("<i8", (), "images"),
+        "file_name": ("S", (), "images"),
+        "height": ("<i4", (), "images"),
+        "width": ("<i4", (), "images"),
+        "digest": ("u1", (DIGEST_BYTES,), "images"),
+        **{f"{name}_offset": ("<i8", (), "offsets") for name in (*BLOBS, "person")},
+        "joints": ("<f4", (num_keypoints, 3), "people"),
+        "box": ("<f4", (4,), "people"),
+        "area": ("<f4", (), "people"),
+        "annotation_id": ("<i8", (), "people"),
+        "sample": ("<i8", (2,), "samples"),
+    }
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """One image and its P people; coordinates are pixels of the stored picture, EXIF orientation ignored.
+
+    Attributes:
+        source: what errors name, the store's path.
+        jpeg: (bytes,) uint8, the file's original bytes, of whatever format OpenCV reads.
+        joints: (P, K, 3) float32 x, y, visibility.
+        boxes: (P, 4) float32 x, y, width, height.
+        areas: (P,) float32 square pixels.
+        annotation_ids: (P,) int64.
+        mask_all_rle, mask_miss_rle: COCO's compressed run lengths.
+    """
+
+    source: Path
+    image_id: int
+    file_name: str
+    height: int
+    width: int
+    jpeg: np.ndarray
+    joints: np.ndarray
+    boxes: np.ndarray
+    areas: np.ndarray
+    annotation_ids: np.ndarray
+    mask_all_rle: bytes
+    mask_miss_rle: bytes
+
+    def decode_image(self) -> np.ndarray:
+        """(H, W, 3) BGR uint8; ``DataError`` where the bytes are damaged or the size is not the annotated one."""
+        try:
+            image = cv2.imdecode(self.jpeg, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION) if self.jpeg.size else None
+        except cv2.error:
+            image = None
+        if image is None:
+            raise self._fault("cannot be decoded")
+        if image.shape[:2] != (self.height, self.width):
+            raise self._fault(f"is {image.shape[1]} x {image.shape[0]}, not {self.width} x {self.height} as annotated")
+        return image
+
+    def masks(self) -> tuple[np.ndarray, np.ndarray]:
+        """``mask_all`` and ``mask_miss``, (H, W) uint8 of 0 and 1; ``DataError`` where they are damaged."""
+        try:
+            return (rle.decode(self.mask_all_rle, self.height, self.width),
+                    rle.decode(self.mask_miss_rle, self.height, self.width))
+        except ValueError as error:
+            raise self._fault(f"has masks with {error}") from error
+
+    def _fault(self, what: str) -> DataError:
+        return DataError(f"{self.source}: image {self.image_id} ({self.file_name}) {what}; "
+                         "restore the picture and build the store anew")
+
+
+class Store:
+    """Reads a store.
+
+    The header is checked and all arrays but the flat ones are held in memory (some 50 MB for the whole of COCO). The file
+    is opened anew in every process that reads from it, whether forked or spawned; pickling takes the path alone.
+
+    Attributes:
+        image_ids: (N,) int64.
+        digests: (N, 16) uint8, BLAKE2b of the picture's bytes.
+        samples: (S, 2) int64, image row and person row within that image.
+
+    Raises:
+        DataError: the file is missing, damaged, no store, or of another schema or skeleton.
+    """
+
+    def __init__(self, path: str | Path, skeleton: Skeleton = COCO) -> None:
+        self.path = Path(path)
+        self.skeleton = skeleton
+        self._file: h5py.File | None = None
+        self._process = 0
+        with self._reading():
+            file = self._open()
+            with file:
+                _check_header(file, skeleton)
+                self.fingerprint = str(file.attrs["fingerprint"])
+                self._columns = _read_columns(file, skeleton)
+        self.image_ids = self._columns["image_id"]
+        self.digests = self._columns["digest"]
+        self.samples = self._columns["sample"]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Store, (self.path, self.skeleton)
+
+    def __len__(self) -> int:
+        """Samples, one for every main person."""
+        return len(self.samples)
+
+    @property
+    def num_images(self) -> int:
+        return len(self.image_ids)
+
+    @property
+    def num_people(self) -> int:
+        return len(self._columns["joints"])
+
+    def sample(self, index: int) -> tuple[Record, int]:
+        """The image of sample ``index`` and the row of the main person among its people."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        image, person = self.samples[index].tolist()
+        return self.image(image), person
+
+    def image(self, index: int) -> Record:
+        """The image in row ``index`` with all its people; ``DataError`` where the file cannot be read."""
+        if not 0 <= index < self.num_images:
+            raise IndexError(f"image {index} of {self.num_images}")
+        table, people = self._columns, self._slice("person", index)
+        with self._reading():
+            jpeg, mask_all, mask_miss = (self._flat(name)[self._slice(name, index)] for name in BLOBS)
+        return Record(self.path, int(self.image_ids[index]), table["file_name"][index].decode(),
+                      int(table["height"][index]), int(table["width"][index]), jpeg,
+                      table["joints"][people], table["box"][people], table["area"][people],
+                      table["annotation_id"][people], mask_all.tobytes(), mask_miss.tobytes())
+
+    def content_fingerprint(self) -> str:
+        """What ``fingerprint`` must be, computed from all arrays as they are now."""
+        with self._reading():
+            return fingerprint(self._columns, [self._flat(name)[:] for name in BLOBS[1:]])
+
+    def close(self) -> None:
+        """Close the file; reading opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _slice(self, name: str, index: int) -> slice:
+        return slice(*self._columns[f"{name}_offset"][index:index + 2].tolist())
+
+    def _open(self) -> h5py.File:
+        # Slices of pictures never repeat, so that a chunk cache would only copy.
+        return h5py.File(self.path, "r", rdcc_nbytes=0)
+
+    def _flat(self, name: str) -> h5py.Dataset:
+        if self._file is None or self._process != os.getpid():
+            self.close()  # in a forked child this closes the child's copy of the parent's handle
+            self._file, self._process = self._open(), os.getpid()
+            if self._file.attrs["fingerprint"] != self.fingerprint:
+                raise ValueError("it was rebuilt while in use")
+        return self._file[name]
+
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise DataError(f"{self.path} does not exist; build it with tools/build_hdf5.py") from error
+        except (PermissionError, IsADirectoryError) as error:
+            raise DataError(f"cannot read store {self.path}: {os.strerror(error.errno)}") from error
+        except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise DataError(f"{self.path} cannot be used as a store ({error}); build it anew with tools/build_hdf5.py"
+                            ) from error
+
+
+@dataclass(frozen=True)
+class Summary:
+    """What a store holds."""
+
+    images: int
+    people: int
+    samples: int
+    picture_bytes: int
+    file_bytes: int
+
+
+def overlap(a: Store, b: Store) -> np.ndarray:
+    """(M,) int64, sorted: ids of the images that both stores hold with the same bytes."""
+    common, rows_a, rows_b = np.intersect1d(a.image_ids, b.image_ids, return_indices=True)
+    return common[(a.digests[rows_a] == b.digests[rows_b]).all(axis=1)]
+
+
+def content_digest(data: np.ndarray) -> np.ndarray:
+    """(16,) uint8 BLAKE2b of ``data``'s bytes."""
+    return np.frombuffer(hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest(), np.uint8)
+
+
+def fingerprint(table: Mapping[str, np.ndarray], masks: list[np.ndarray]) -> str:
+    """One digest of all columns and masks; the pictures are in it through their own digests."""
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for values in (*(table[name] for name in sorted(table)), *masks):
+        digest.update(np.ascontiguousarray(values))
+    return digest.hexdigest()
+
+
+def describe(skeleton: Skeleton) -> str:
+    """The skeleton as a store's attribute, JSON."""
+    return json.dumps({"keypoints": skeleton.keypoints, "derived": skeleton.derived, "parts": skeleton.parts})

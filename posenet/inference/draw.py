@@ -1,0 +1,88 @@
+"""People to picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+
+from posenet.inference.images import to_bgr
+from posenet.inference.person import Person
+from posenet.skeleton import COCO, Skeleton
+
+LIMBS = frozenset(map(frozenset, (limb.split("-") for limb in (
+    "nose-Reye nose-Leye Reye-Rear Leye-Lear neck-nose neck-Rsho neck-Lsho Rsho-Relb Relb-Rwri Lsho-Lelb Lelb-Lwri "
+    "Rsho-Rhip Lsho-Lhip Rhip-Lhip Rhip-Rkne Rkne-Rank Lhip-Lkne Lkne-Lank").split())))
+"""The body parts of the built-in skeleton that draw a human being; the others only help to link keypoints."""
+
+LEFT, RIGHT, MIDDLE = (255, 160, 40), (30, 130, 255), (90, 210, 90)
+"""BGR: blue, orange and green."""
+OUTLINE = (25, 25, 25)
+DOT = (255, 255, 255)
+
+_BITS = 4
+"""Fractional bits of the coordinates given to OpenCV."""
+
+
+def draw_people(image: np.ndarray, people: Sequence[Person], *, min_score: float = 0.0,
+                keypoint_min_score: float = 0.0) -> np.ndarray:
+    """Draw the keypoints and limbs of people on a copy of a picture.
+
+    The person's left is blue, the right orange, the middle green. Lines grow with the person and the picture.
+
+    Args:
+        image: (H, W, 3) BGR; grey, BGRA and 16-bit pictures are converted.
+        people: keypoints in pixels of the picture; the first lie on top.
+        min_score: people who score less are left out.
+        keypoint_min_score: keypoints that score less are left out.
+
+    Returns:
+        (H, W, 3) uint8 BGR.
+
+    Raises:
+        DataError: an array that is not a picture.
+    """
+    canvas = to_bgr(image).copy()
+    for person in reversed(people):
+        if person.score >= min_score:
+            _draw_person(canvas, person, keypoint_min_score)
+    return canvas
+
+
+def _draw_person(canvas: np.ndarray, person: Person, min_score: float) -> None:
+    skeleton = person.skeleton
+    shown = person.found & (person.keypoints[:, 2] >= min_score)
+    points = [tuple(point) for point in np.rint(person.keypoints[:, :2] * 2**_BITS).astype(int).tolist()]
+    limbs = [(a, b) for a, b in _limbs(skeleton) if shown[a] and shown[b]]
+    width = _line_width(canvas, person)
+    sides = _sides(skeleton)
+    # All outlines come first, so that none cuts through a limb.
+    for extra, outline in ((2 * max(1, width // 3), True), (0, False)):
+        for a, b in limbs:
+            colour = OUTLINE if outline else sides[a] if sides[a] != MIDDLE else sides[b]
+            cv2.line(canvas, points[a], points[b], colour, width + extra, cv2.LINE_AA, _BITS)
+    radius = round(0.9 * width * 2**_BITS)
+    for k in np.flatnonzero(shown).tolist():
+        cv2.circle(canvas, points[k], radius + (max(1, width // 3) << _BITS), OUTLINE, -1, cv2.LINE_AA, _BITS)
+        cv2.circle(canvas, points[k], radius, DOT if sides[k] == MIDDLE else sides[k], -1, cv2.LINE_AA, _BITS)
+
+
+def _line_width(canvas: np.ndarray, person: Person) -> int:
+    """Pixels: a fiftieth of the person's size, but neither hidden nor smothering in a picture of this size."""
+    left, top, right, bottom = person.box()
+    picture = max(canvas.shape[:2])
+    return round(float(np.clip(max(right - left, bottom - top) / 50, max(1, picture / 500), max(1, picture / 120))))
+
+
+def _limbs(skeleton: Skeleton) -> list[tuple[int, int]]:
+    """What to draw: of the built-in skeleton the human outline, of any other all parts."""
+    ends = skeleton.part_ends.tolist()
+    chosen = [tuple(pair) for names, pair in zip(skeleton.parts, ends) if frozenset(names) in LIMBS]
+    return chosen if skeleton == COCO else [tuple(pair) for pair in ends]
+
+
+def _sides(skeleton: Skeleton) -> list[tuple[int, int, int]]:
+    """The colour of every keypoint."""
+    colours = {name: colour for pair in skeleton.left_right for name, colour in zip(pair, (LEFT, RIGHT))}
+    return [colours.get(name, MIDDLE) for name in skeleton.keypoints]

@@ -1,0 +1,142 @@
+"""Pictures in and out: listing, reading ahead, conversion to 8-bit BGR, writing."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from posenet.errors import DataError
+
+SUFFIXES = frozenset(".bmp .jpeg .jpg .png .pgm .ppm .tif .tiff .webp".split())
+"""Files that count as pictures when a folder is listed, and that OpenCV writes everywhere."""
+
+
+def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:
+    """Read a picture as (H, W, 3) uint8 BGR; grey, transparent and 16-bit files are converted.
+
+    Args:
+        upright: turn the picture as its EXIF orientation says. Annotations are made on pictures that are not
+            turned.
+
+    Raises:
+        DataError: no such file, or not a picture that OpenCV can read.
+    """
+    try:
+        # Decoding from memory, unlike cv2.imread, takes any file name on any system.
+        data = np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    flags = cv2.IMREAD_COLOR if upright else cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
+    try:
+        image = cv2.imdecode(data, flags) if len(data) else None
+    except cv2.error as error:
+        raise DataError(f"cannot decode {path}: {error.err or error}; make it smaller or save it anew") from error
+    if image is None:
+        raise DataError(f"{path} is not a picture that OpenCV can read; convert it to JPEG or PNG")
+    return image
+
+
+def read_ahead(paths: Iterable[Path], *, upright: bool = True, workers: int = 2,
+               ahead: int = 16) -> Iterator[np.ndarray | DataError]:
+    """Read pictures in the given order on a few threads, at most ``ahead`` before they are asked for.
+
+    An unreadable one yields its error, so that the caller decides whether to go on.
+    """
+    def attempt(path: Path) -> np.ndarray | DataError:
+        try:
+            return read_image(path, upright=upright)
+        except DataError as error:
+            return error
+
+    with ThreadPoolExecutor(workers) as pool:
+        pending: deque = deque()
+        for path in paths:
+            pending.append(pool.submit(attempt, path))
+            if len(pending) > ahead:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+
+def to_bgr(image: np.ndarray) -> np.ndarray:
+    """Any picture in memory as (H, W, 3) uint8 BGR; one that is so already comes back as it is.
+
+    Args:
+        image: (H, W) or (H, W, 1) grey, (H, W, 3) BGR or (H, W, 4) BGRA, whose alpha is dropped; uint8 or uint16.
+
+    Raises:
+        DataError: an empty picture, another shape or another type.
+    """
+    image = np.asarray(image)
+    if image.ndim not in (2, 3) or not image.size or image.ndim == 3 and image.shape[2] not in (1, 3, 4):
+        raise DataError(f"a picture must be height x width with 1, 3 or 4 channels, not of shape {image.shape}")
+    if image.dtype not in (np.uint8, np.uint16):
+        raise DataError(f"a picture must be of type uint8 or uint16, not {image.dtype}; scale it to 0-255")
+    if image.dtype == np.uint16:
+        image = ((image.astype(np.uint32) + 128) // 257).astype(np.uint8)
+    if image.ndim == 2 or image.shape[2] == 1:
+        return np.repeat(image.reshape(*image.shape[:2], 1), 3, axis=2)
+    return np.ascontiguousarray(image[..., :3])
+
+
+def find_images(inputs: Sequence[str | Path]) -> list[Path]:
+    """Expand files, folders (not their subfolders) and glob patterns, each picture once, in the order given.
+
+    A file that is named is taken whatever its suffix; of a folder only ``SUFFIXES`` are.
+
+    Raises:
+        DataError: an input that does not exist, a folder without pictures, a pattern that matches no file.
+    """
+    found = [path for item in inputs for path in _expand(str(item))]
+    return list({path.resolve(): path for path in reversed(found)}.values())[::-1]
+
+
+def _expand(item: str) -> list[Path]:
+    path = Path(item)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        files = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
+        if not files:
+            raise DataError(f"no pictures in folder {item} (looked for {' '.join(sorted(SUFFIXES))})")
+        return files
+    if not glob.has_magic(item):
+        raise DataError(f"no such file or folder: {item}")
+    files = sorted(p for p in map(Path, glob.glob(item, recursive=True)) if p.is_file())
+    if not files:
+        raise DataError(f"no file matches {item}")
+    return files
+
+
+def write_image(path: str | Path, image: np.ndarray) -> None:
+    """Write a picture in the format of its suffix, complete or not at all.
+
+    Raises:
+        DataError: a suffix that OpenCV cannot write.
+    """
+    try:
+        done, data = cv2.imencode(Path(path).suffix, image)
+    except cv2.error as error:
+        raise DataError(f"cannot write {path}: {error.err or error}; choose .jpg or .png") from error
+    if not done:
+        raise DataError(f"cannot write {path}: its size does not suit the format; choose .png")
+    write_atomically(path, data.tobytes())
+
+
+def write_atomically(path: str | Path, data: bytes) -> None:
+    """Write a file under a temporary name beside it, then rename: whoever looks sees the old or the new one."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
