@@ -2,13 +2,15 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
+
 DEMO := data/demo
 DEMO_RUN := checkpoints/demo
-DEMO_TRAIN ?= 1500
-DEMO_VAL ?= 200
-DEMO_FLAGS ?=
+DEMO_TRAIN := 2000
+DEMO_VAL := 200
+DEMO_FLAGS :=
 
 .DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
 .PHONY: help setup test lint demo clean
 
 help:  ## list the targets
@@ -18,13 +20,13 @@ setup: $(VENV)/ready  ## create .venv and install posenet into it
 
 $(VENV)/ready: setup.cfg pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "Python 3.11 or newer is needed; name one with: make PYTHON=/path/to/python3 ..." >&2; exit 2; }
+		{ echo "Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python3" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[test]'
 	@$(RUN) -c 'import cv2' 2>/dev/null || { \
 		echo "OpenCV's system libraries (libGL, libglib, libxcb) are missing: installing opencv-python-headless instead"; \
 		$(RUN) -m pip uninstall --quiet --yes opencv-python && \
-		$(RUN) -m pip install --quiet --constraint constraints.txt --force-reinstall --no-deps opencv-python-headless && \
+		$(RUN) -m pip install --quiet --constraint constraints.txt --no-deps opencv-python-headless && \
 		$(RUN) -c 'import cv2'; }
 	@touch $@
 
@@ -33,6 +35,28 @@ test: $(VENV)/ready  ## run the tests
 
 lint: $(VENV)/ready  ## check the style
 	$(RUN) -m flake8 posenet tools tests
+
+demo: $(DEMO)/train.h5 $(DEMO)/val.h5  ## draw people, train on them, evaluate and predict: some minutes
+	@echo "== Training (Ctrl-C saves; make demo goes on)"
+	$(RUN) tools/train.py --config config/demo.toml --resume --checkpoint-path $(DEMO_RUN) $(DEMO_FLAGS) \
+		--set data.train=$(DEMO)/train.h5 data.val=$(DEMO)/val.h5
+	@echo "== Drawing what the network sees in pictures it was not trained on"
+	$(RUN) tools/predict.py --checkpoint $(DEMO_RUN)/last.pth $(DEMO)/val2017 --limit 24 \
+		--output $(DEMO_RUN)/drawn --json $(DEMO_RUN)/drawn.json
+	@echo "== Evaluating on the $(DEMO_VAL) held-out pictures"
+	$(RUN) tools/evaluate.py --checkpoint $(DEMO_RUN)/last.pth --images $(DEMO)/val2017 \
+		--annotations $(DEMO)/annotations/person_keypoints_val2017.json --output $(DEMO_RUN)/results.json
+	@echo "Open $(DEMO_RUN)/drawn/ for the pictures, $(DEMO_RUN)/log.txt for the losses,"
+	@echo "$(DEMO_RUN)/results.json for the keypoints; the AP is in the table above."
+
+$(DEMO)/annotations/person_keypoints_val2017.json: | $(VENV)/ready
+	@echo "== Drawing $(DEMO_TRAIN) pictures to train on and $(DEMO_VAL) to keep back"
+	$(RUN) tools/make_synthetic.py --output $(DEMO) --train $(DEMO_TRAIN) --val $(DEMO_VAL) --seed 1
+
+$(DEMO)/%.h5: $(DEMO)/annotations/person_keypoints_val2017.json
+	@echo "== Building the store $@"
+	$(RUN) tools/build_hdf5.py --images $(DEMO)/$*2017 --annotations $(DEMO)/annotations/person_keypoints_$*2017.json \
+		--output $@ --overwrite
 
 clean:  ## remove what the demo made
 	rm -rf $(DEMO) $(DEMO_RUN)

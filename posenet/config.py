@@ -108,7 +108,8 @@ class TargetsConfig:
     def __post_init__(self) -> None:
         _check(self.keypoint_sigma > 0 and self.part_sigma > 0, "targets.*_sigma must be positive")
         _check(self.part_margin >= 0, "targets.part_margin must not be negative")
-        _check(0 < self.threshold < 1 and 0 <= self.part_floor <= 1, "targets.threshold must lie in (0, 1)")
+        _check(0 < self.threshold < 1, "targets.threshold must lie in (0, 1)")
+        _check(0 <= self.part_floor <= 1, "targets.part_floor must lie between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,8 @@ class LossConfig:
         # Between 0 and 1 the gradient is infinite where a prediction is exact.
         _check(self.gamma == 0 or self.gamma >= 1, "loss.gamma must be 0 (plain L2) or at least 1")
         _check(len(self.scale_weights) == 5, "loss.scale_weights needs five numbers, fine to coarse")
+        for name in ("part_weight", "keypoint_weight", "mask_weight", "foreground_weight"):
+            _check(getattr(self, name) >= 0, f"loss.{name} must not be negative")
         for name in ("stack_weights", "scale_weights"):
             weights = getattr(self, name)
             _check(all(w >= 0 for w in weights) and (not weights or sum(weights) > 0),
@@ -347,7 +350,7 @@ def _apply(tables: dict[str, Any], pair: str) -> None:
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
-        value = text
+        value = text.strip()
     table = tables.setdefault(section, {})
     if not isinstance(table, dict):
         raise ConfigError(f"override {pair!r}: {section} is not a section")

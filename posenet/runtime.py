@@ -33,9 +33,10 @@ def pick_device(name: str = "auto") -> torch.device:
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
         device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).partition("\n")[0]
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError, ImportError) as error:
+        # PyTorch's first sentence says it all; the rest can be kilobytes of backend names.
+        reason = str(error).partition("\n")[0].partition(". ")[0]
         raise ConfigError(f"device {name!r} cannot be used here ({reason}); try --device cpu") from error
     return device
 
@@ -55,9 +56,10 @@ def grad_scaler(device: torch.device, amp: Amp, fixed: float = 0.0) -> torch.amp
     """
     if not fixed:
         return torch.amp.GradScaler(device.type, enabled=amp == "fp16")
-    # A growth interval that no run reaches and a backoff of 1 hold the scale where it is.
-    return torch.amp.GradScaler(device.type, init_scale=fixed, backoff_factor=1.0, growth_interval=2**31 - 1,
-                                enabled=amp == "fp16")
+    # A growth interval that no run reaches and a backoff of 1, which only the setter takes, hold the scale.
+    scaler = torch.amp.GradScaler(device.type, init_scale=fixed, growth_interval=2**31 - 1, enabled=amp == "fp16")
+    scaler.set_backoff_factor(1.0)
+    return scaler
 
 
 class Runtime:

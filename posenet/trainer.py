@@ -168,8 +168,8 @@ class Trainer:
         self.log.record("skip", step, {"value": str(value), "image_ids": ids})
         verdict = self.guard.judge(bad=True)
         if verdict is Verdict.FAIL:
-            raise TrainingError(f"the loss explodes again after a return to a checkpoint (step {step}, value {value:g}); "
-                                f"lower optim.lr or look at images {ids}")
+            raise TrainingError(f"the loss explodes again after a return to a checkpoint (step {step}, "
+                                f"value {value:g}); lower optim.lr or look at images {ids}")
         if verdict is Verdict.ROLL_BACK:
             self._roll_back()
 
@@ -201,22 +201,15 @@ class Trainer:
         values: dict[str, Any] = {"train_loss": p.loss_sum / p.loss_steps if p.loss_steps else math.nan,
                                   "val_loss": self.validate()}
         p.epoch, p.step, p.loss_sum, p.loss_steps = p.epoch + 1, 0, 0.0, 0
-        last = p.epoch == self.limits.epochs
-        every = self.limits.evaluate_epochs
-        evaluated = bool(self.evaluate and every) and (last or p.epoch % every == 0)
-        if evaluated:
+        if self.evaluate and (p.epoch % self.limits.evaluate_epochs == 0 or p.epoch == self.limits.epochs):
             self.step.eval()
             values |= self.evaluate(p.epoch, p.total_steps)
+        self.log.epoch(p.epoch, p.total_steps, values)
         # Scores of one kind only are compared: AP where the run is evaluated at all, else the validation loss.
-        score = None
-        if self.evaluate and every:
-            score = values.get("AP")
-        elif values["val_loss"] is not None:
-            score = -values["val_loss"]
+        score = values.get("AP") if self.evaluate else values["val_loss"] and -values["val_loss"]
         best = score is not None and score > p.best
         if best:
             p.best = score
-        self.log.epoch(p.epoch, p.total_steps, values)
         self.save(best)
 
     def _report(self, bar: tqdm, meter: Meter, lr: float) -> Meter:
@@ -285,4 +278,3 @@ class Trainer:
                                   "and train.freeze, or use --weights instead of --resume") from error
         if state["scaler"]:
             self.scaler.load_state_dict(state["scaler"])
-

@@ -7,6 +7,9 @@ import cv2
 import pytest
 import torch
 
+from posenet.data.build import build_store
+from posenet.data.synthetic import write_dataset
+
 torch.set_num_threads(1)
 cv2.setNumThreads(0)
 
@@ -31,3 +34,22 @@ def coco_sample() -> Path:
 def parity() -> Path:
     """Measured fixtures that hold COCO annotations and so are not part of the project."""
     return _folder("POSENET_PARITY")
+
+
+@pytest.fixture(scope="session")
+def tiny_coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A COCO-layout folder with drawn people: train2017 of 6 and val2017 of 3 small pictures."""
+    folder = tmp_path_factory.mktemp("coco")
+    write_dataset(folder, train=6, val=3, seed=7, workers=1)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def stores(tiny_coco: Path) -> dict[str, Path]:
+    """The stores of ``tiny_coco``: train and val."""
+    result = {}
+    for split in ("train", "val"):
+        result[split] = tiny_coco / f"{split}.h5"
+        build_store(tiny_coco / f"{split}2017", tiny_coco / "annotations" / f"person_keypoints_{split}2017.json",
+                    result[split], workers=1)
+    return result

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from posenet.checkpoint import load_model
+from posenet.checkpoint import config_of, load_model, read
 from posenet.cli.options import add_config_options
-from posenet.config import load_config
+from posenet.config import Config, load_config
 from posenet.inference.predictor import Predictor
 from posenet.runtime import pick_device
 
@@ -42,9 +42,15 @@ def make_predictor(args: argparse.Namespace) -> Predictor:
         PosenetError: a checkpoint, configuration, flag or device that cannot be used.
     """
     device = pick_device(args.device)
-    model, config = load_model(args.checkpoint, load_config(args.config, args.overrides) if args.config else None)
-    config = load_config(None, args.overrides, base=config)
+    model, config = load_model(args.checkpoint, _config(args))
     settings = {name: getattr(args, name) for name in _SETTINGS if name in args}
-    if "scales" in settings:
-        settings["scales"] = tuple(settings["scales"])
     return Predictor.from_config(model, config, device=device, amp=args.amp, **settings)
+
+
+def _config(args: argparse.Namespace) -> Config | None:
+    """The configuration that the flags ask for; None where it is the checkpoint's own."""
+    if args.config:
+        return load_config(args.config, args.overrides)
+    if args.overrides:
+        return load_config(None, args.overrides, base=config_of(read(args.checkpoint), args.checkpoint))
+    return None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from posenet.errors import ConfigError, DataError
 from posenet.inference.draw import draw_people
 from posenet.inference.evaluate import to_result
 from posenet.inference.images import SUFFIXES, find_images, read_ahead, write_atomically, write_image
+from posenet.inference.person import Person
+from posenet.inference.predictor import Predictor
 
 _log = logging.getLogger(__name__)
 
@@ -34,29 +36,72 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Predict all pictures that can be read; exit status 2 if one could not."""
+    """Predict all pictures that can be read; one that cannot be makes the exit status 2 in the end."""
     if not (args.output or args.json):
         raise ConfigError("nothing to write: give --output DIR, --json FILE or both")
     paths = find_images(args.inputs)
-    targets = _targets(paths, Path(args.output)) if args.output else [None] * len(paths)
-    _spare(paths, [*targets, Path(args.json) if args.json else None])
+    targets = _targets(paths, Path(args.output)) if args.output else {}
+    _spare(paths, [*targets.values(), *map(Path, filter(None, [args.json]))])
     predictor = make_predictor(args)
+    if args.output:
+        Path(args.output).mkdir(parents=True, exist_ok=True)
 
     results: list[dict[str, Any]] = []
-    failed: list[Path] = []
-    count = 0
-    for path, target, image, people in _predict(predictor, paths, targets):
+    unreadable: list[Path] = []
+    for path, image, people in _predict(predictor, paths):
         if image is None:
-            failed.append(path)
+            unreadable.append(path)
             continue
         people = [person for person in people if person.score >= args.min_score]
-        count += len(people)
         results += [to_result(person, _image_id(path)) | {"file_name": str(path)} for person in people]
-        if target:
-            write_image(target, draw_people(image, people))
+        if args.output:
+            write_image(targets[path], draw_people(image, people))
     if args.json:
         write_atomically(args.json, json.dumps(results).encode())
-    print(f"{count} people in {len(paths) - len(failed)} pictures")
-    if failed:
-        raise DataError(f"{len(failed)} of {len(paths)} pictures could not be used: "
-                        + ", ".join(map(str, failed[:5])) + (" ..." if len(failed) > 5 else ""))
+    print(f"{len(results)} people in {len(paths) - len(unreadable)} pictures")
+    if unreadable:
+        raise DataError(f"{len(unreadable)} of {len(paths)} pictures could not be read: "
+                        + ", ".join(map(str, unreadable[:5])) + (" ..." if len(unreadable) > 5 else ""))
+
+
+def _predict(predictor: Predictor, paths: Sequence[Path]) -> Iterator[tuple[Path, np.ndarray | None, list[Person]]]:
+    """Every picture with its people, in order; None for one that cannot be read, which is logged."""
+    pictures = zip(paths, read_ahead(paths))
+    with logging_redirect_tqdm(), tqdm(total=len(paths), desc="predict", unit="image") as bar:
+        while batch := list(itertools.islice(pictures, predictor.batch_size)):
+            people = iter(predictor.batch([image for _, image in batch if not isinstance(image, DataError)]))
+            for path, image in batch:
+                if isinstance(image, DataError):
+                    _log.warning("skipped: %s", image)
+                    yield path, None, []
+                else:
+                    yield path, image, next(people)
+                bar.update()
+
+
+def _targets(paths: Sequence[Path], folder: Path) -> dict[Path, Path]:
+    """Where each picture is drawn: under its own name, numbered where an earlier one has the same."""
+    targets: dict[Path, Path] = {}
+    taken: set[str] = set()
+    for path in paths:
+        suffix = path.suffix if path.suffix.lower() in SUFFIXES else ".png"
+        names = itertools.chain([path.stem + suffix], (f"{path.stem}-{n}{suffix}" for n in itertools.count(2)))
+        # Some file systems take Photo.jpg and photo.jpg for one.
+        name = next(name for name in names if name.lower() not in taken)
+        taken.add(name.lower())
+        targets[path] = folder / name
+        if name != path.name:
+            _log.info("%s is drawn as %s", path, name)
+    return targets
+
+
+def _spare(inputs: Sequence[Path], outputs: Sequence[Path]) -> None:
+    """Refuse to write over a picture that is read."""
+    originals = {path.resolve() for path in inputs}
+    if lost := next((path for path in outputs if path.resolve() in originals), None):
+        raise DataError(f"writing {lost} would replace an input; choose another folder or name")
+
+
+def _image_id(path: Path) -> int | str:
+    """COCO names pictures by their number; others are known by their path."""
+    return int(path.stem) if path.stem.isascii() and path.stem.isdecimal() else str(path)

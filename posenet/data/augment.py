@@ -79,10 +79,11 @@ class Augmentation:
 
 
 def warp_image(image: np.ndarray, augmentation: Augmentation, matrix: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Warp and recolour a (H, W, 3) BGR uint8 picture to network input of ``size`` (width, height)."""
-    warped = cv2.warpAffine(image, matrix, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT,
-                            borderValue=BORDER_COLOUR)
-    return warped if augmentation.jitter is None else _jitter(warped, augmentation.jitter)
+    """Recolour and warp a (H, W, 3) BGR uint8 picture to network input of ``size`` (width, height)."""
+    # Before the warp, so that the border keeps its colour.
+    source = image if augmentation.jitter is None else _jitter(image, augmentation.jitter)
+    return cv2.warpAffine(source, matrix, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT,
+                          borderValue=BORDER_COLOUR)
 
 
 def warp_mask(mask: np.ndarray, matrix: np.ndarray, size: tuple[int, int], border: int,

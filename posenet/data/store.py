@@ -78,14 +78,9 @@ class Record:
     def decode_image(self) -> np.ndarray:
         """(H, W, 3) BGR uint8; ``DataError`` where the bytes are damaged or the size is not the annotated one."""
         try:
-            image = cv2.imdecode(self.jpeg, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION) if self.jpeg.size else None
-        except cv2.error:
-            image = None
-        if image is None:
-            raise self._fault("cannot be decoded")
-        if image.shape[:2] != (self.height, self.width):
-            raise self._fault(f"is {image.shape[1]} x {image.shape[0]}, not {self.width} x {self.height} as annotated")
-        return image
+            return decode_picture(self.jpeg, self.height, self.width)
+        except ValueError as error:
+            raise self.fault(str(error)) from error
 
     def masks(self) -> tuple[np.ndarray, np.ndarray]:
         """``mask_all`` and ``mask_miss``, (H, W) uint8 of 0 and 1; ``DataError`` where they are damaged."""
@@ -93,9 +88,10 @@ class Record:
             return (rle.decode(self.mask_all_rle, self.height, self.width),
                     rle.decode(self.mask_miss_rle, self.height, self.width))
         except ValueError as error:
-            raise self._fault(f"has masks with {error}") from error
+            raise self.fault(f"has masks with {error}") from error
 
-    def _fault(self, what: str) -> DataError:
+    def fault(self, what: str) -> DataError:
+        """An error that names the store and the image."""
         return DataError(f"{self.source}: image {self.image_id} ({self.file_name}) {what}; "
                          "restore the picture and build the store anew")
 
@@ -103,8 +99,8 @@ class Record:
 class Store:
     """Reads a store.
 
-    The header is checked and all arrays but the flat ones are held in memory (some 50 MB for the whole of COCO). The file
-    is opened anew in every process that reads from it, whether forked or spawned; pickling takes the path alone.
+    The header is checked and all arrays but the flat ones are held in memory (some 50 MB for the whole of COCO). The
+    file is opened anew in every process that reads it, whether forked or spawned; pickling takes the path alone.
 
     Attributes:
         image_ids: (N,) int64.
@@ -120,12 +116,10 @@ class Store:
         self.skeleton = skeleton
         self._file: h5py.File | None = None
         self._process = 0
-        with self._reading():
-            file = self._open()
-            with file:
-                _check_header(file, skeleton)
-                self.fingerprint = str(file.attrs["fingerprint"])
-                self._columns = _read_columns(file, skeleton)
+        with self._reading(), self._open() as file:
+            _check_header(file, skeleton)
+            self._columns = _read_columns(file, skeleton)
+            self.fingerprint = str(file.attrs["fingerprint"])
         self.image_ids = self._columns["image_id"]
         self.digests = self._columns["digest"]
         self.samples = self._columns["sample"]
@@ -145,6 +139,10 @@ class Store:
     def num_people(self) -> int:
         return len(self._columns["joints"])
 
+    @property
+    def picture_bytes(self) -> int:
+        return int(self._columns["jpeg_offset"][-1])
+
     def sample(self, index: int) -> tuple[Record, int]:
         """The image of sample ``index`` and the row of the main person among its people."""
         if not 0 <= index < len(self):
@@ -159,7 +157,8 @@ class Store:
         table, people = self._columns, self._slice("person", index)
         with self._reading():
             jpeg, mask_all, mask_miss = (self._flat(name)[self._slice(name, index)] for name in BLOBS)
-        return Record(self.path, int(self.image_ids[index]), table["file_name"][index].decode(),
+            file_name = table["file_name"][index].decode()
+        return Record(self.path, int(self.image_ids[index]), file_name,
                       int(table["height"][index]), int(table["width"][index]), jpeg,
                       table["joints"][people], table["box"][people], table["area"][people],
                       table["annotation_id"][people], mask_all.tobytes(), mask_miss.tobytes())
@@ -209,21 +208,27 @@ class Store:
                             ) from error
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What a store holds."""
-
-    images: int
-    people: int
-    samples: int
-    picture_bytes: int
-    file_bytes: int
-
-
 def overlap(a: Store, b: Store) -> np.ndarray:
     """(M,) int64, sorted: ids of the images that both stores hold with the same bytes."""
     common, rows_a, rows_b = np.intersect1d(a.image_ids, b.image_ids, return_indices=True)
     return common[(a.digests[rows_a] == b.digests[rows_b]).all(axis=1)]
+
+
+def decode_picture(data: np.ndarray, height: int, width: int) -> np.ndarray:
+    """(H, W, 3) BGR uint8 of a picture file's bytes, EXIF orientation ignored as in COCO's annotations.
+
+    Raises:
+        ValueError: OpenCV cannot decode the bytes, or the picture is not ``height`` by ``width`` pixels.
+    """
+    try:
+        image = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    except cv2.error:  # no bytes, or a picture beyond OpenCV's limits
+        image = None
+    if image is None:
+        raise ValueError("cannot be decoded")
+    if image.shape[:2] != (height, width):
+        raise ValueError(f"is {image.shape[1]} x {image.shape[0]} pixels, annotated as {width} x {height}")
+    return image
 
 
 def content_digest(data: np.ndarray) -> np.ndarray:
@@ -232,7 +237,7 @@ def content_digest(data: np.ndarray) -> np.ndarray:
 
 
 def fingerprint(table: Mapping[str, np.ndarray], masks: list[np.ndarray]) -> str:
-    """One digest of all columns and masks; the pictures are in it through their own digests."""
+    """Hexadecimal digest of all columns and masks; the pictures are in it through their own digests."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for values in (*(table[name] for name in sorted(table)), *masks):
         digest.update(np.ascontiguousarray(values))
@@ -242,3 +247,54 @@ def fingerprint(table: Mapping[str, np.ndarray], masks: list[np.ndarray]) -> str
 def describe(skeleton: Skeleton) -> str:
     """The skeleton as a store's attribute, JSON."""
     return json.dumps({"keypoints": skeleton.keypoints, "derived": skeleton.derived, "parts": skeleton.parts})
+
+
+def _check_header(file: h5py.File, skeleton: Skeleton) -> None:
+    if file.attrs.get("format") != FORMAT:
+        raise ValueError("not written by tools/build_hdf5.py, or never finished")
+    if (schema := int(file.attrs["schema"])) > SCHEMA:
+        raise DataError(f"{file.filename} has schema {schema}, this program reads up to {SCHEMA}; update posenet")
+    if schema < SCHEMA:
+        raise ValueError(f"schema {schema} is no longer read")
+    stored, wanted = json.loads(file.attrs["skeleton"]), json.loads(describe(skeleton))
+    if any(stored[key] != wanted[key] for key in ("keypoints", "derived")):
+        raise ValueError(f"built for another skeleton, with the keypoints {', '.join(stored['keypoints'])}")
+
+
+def _read_columns(file: h5py.File, skeleton: Skeleton) -> dict[str, np.ndarray]:
+    """All arrays but the flat ones, checked against each other."""
+    rows = {key: int(file.attrs[key]) for key in ("images", "people", "samples")}
+    rows["offsets"] = rows["images"] + 1
+    table = {}
+    for name, (dtype, shape, counted) in columns(skeleton.num_keypoints).items():
+        dataset = _dataset(file, name, dtype)
+        if dataset.shape != (rows[counted], *shape):
+            raise ValueError(f"{name} has the shape {dataset.shape}")
+        table[name] = dataset[:]
+    ends = {name: len(_dataset(file, name, "u1")) for name in BLOBS} | {"person": rows["people"]}
+    for name, end in ends.items():
+        offsets = table[f"{name}_offset"]
+        if offsets[0] != 0 or offsets[-1] != end or (np.diff(offsets) <= 0).any():
+            raise ValueError(f"{name}_offset does not cut {name} into slices")
+    images, people = table["sample"].T
+    if not len(images) or min(images.min(), people.min()) < 0 or images.max() >= rows["images"]:
+        raise ValueError("samples of images that it does not hold")
+    if (people >= np.diff(table["person_offset"])[images]).any():
+        raise ValueError("samples of people that it does not hold")
+    if min(table["height"].min(), table["width"].min()) <= 0:
+        raise ValueError("pictures without a size")
+    if not all(np.isfinite(table[name]).all() for name in ("joints", "box", "area")):
+        raise ValueError("coordinates that are not finite")
+    return table
+
+
+def _dataset(file: h5py.File, name: str, dtype: str) -> h5py.Dataset:
+    """A dataset of the file itself: no link or reference out of it, and no larger than it."""
+    dataset = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
+    if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
+        raise ValueError(f"{name} is missing or lies outside the file")
+    if not np.issubdtype(dataset.dtype, np.dtype(dtype).type):
+        raise ValueError(f"{name} has the type {dataset.dtype}")
+    if dataset.nbytes > os.path.getsize(file.filename):
+        raise ValueError(f"{name} claims {dataset.nbytes} bytes, more than the file has")
+    return dataset

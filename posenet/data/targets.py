@@ -88,10 +88,11 @@ class TargetRenderer(nn.Module):
         drawn = (ends[..., 2] > 0).all(-1) & (ends[..., 0, :2] != ends[..., 1, :2]).any(-1)
         sample, person, part = torch.nonzero(drawn, as_tuple=True)
         first, second = ends[sample, person, part, :, :2].unbind(1)
-        limit = torch.tensor([width - 1, height - 1], device=joints.device)
+        # Clamped as floats: far away keypoints do not fit into integers.
+        limit = joints.new_tensor([width, height])
         low, high = torch.minimum(first, second), torch.maximum(first, second)
-        low = torch.round((low - self.part_margin) / self.stride).clamp(min=0).long()
-        high = torch.minimum(torch.round((high + self.part_margin) / self.stride).long(), limit)
+        low = torch.round((low - self.part_margin) / self.stride).clamp(min=0).minimum(limit).long()
+        high = torch.round((high + self.part_margin) / self.stride).clamp(min=-1).minimum(limit - 1).long()
         sides = (high - low + 1).clamp(min=0)
 
         # One flat list of all cells of all rectangles: `owner` is the part, `place` the cell within it.

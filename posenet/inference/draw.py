@@ -60,7 +60,7 @@ def _draw_person(canvas: np.ndarray, person: Person, min_score: float) -> None:
     # All outlines come first, so that none cuts through a limb.
     for extra, outline in ((2 * max(1, width // 3), True), (0, False)):
         for a, b in limbs:
-            colour = OUTLINE if outline else sides[a] if sides[a] != MIDDLE else sides[b]
+            colour = OUTLINE if outline else _limb_colour(sides[a], sides[b])
             cv2.line(canvas, points[a], points[b], colour, width + extra, cv2.LINE_AA, _BITS)
     radius = round(0.9 * width * 2**_BITS)
     for k in np.flatnonzero(shown).tolist():
@@ -68,18 +68,23 @@ def _draw_person(canvas: np.ndarray, person: Person, min_score: float) -> None:
         cv2.circle(canvas, points[k], radius, DOT if sides[k] == MIDDLE else sides[k], -1, cv2.LINE_AA, _BITS)
 
 
+def _limb_colour(first: tuple[int, int, int], second: tuple[int, int, int]) -> tuple[int, int, int]:
+    """The side that the ends agree on; from side to side, the middle's."""
+    named = {first, second} - {MIDDLE}
+    return named.pop() if len(named) == 1 else MIDDLE
+
+
 def _line_width(canvas: np.ndarray, person: Person) -> int:
     """Pixels: a fiftieth of the person's size, but neither hidden nor smothering in a picture of this size."""
     left, top, right, bottom = person.box()
     picture = max(canvas.shape[:2])
-    return round(float(np.clip(max(right - left, bottom - top) / 50, max(1, picture / 500), max(1, picture / 120))))
+    return round(float(np.clip(max(right - left, bottom - top) / 50, max(1, picture / 320), max(1, picture / 120))))
 
 
 def _limbs(skeleton: Skeleton) -> list[tuple[int, int]]:
-    """What to draw: of the built-in skeleton the human outline, of any other all parts."""
-    ends = skeleton.part_ends.tolist()
-    chosen = [tuple(pair) for names, pair in zip(skeleton.parts, ends) if frozenset(names) in LIMBS]
-    return chosen if skeleton == COCO else [tuple(pair) for pair in ends]
+    """The ends of what is drawn: of the built-in skeleton the human outline, of any other all parts."""
+    return [(a, b) for names, (a, b) in zip(skeleton.parts, skeleton.part_ends.tolist())
+            if skeleton != COCO or frozenset(names) in LIMBS]
 
 
 def _sides(skeleton: Skeleton) -> list[tuple[int, int, int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import json
 import os
 from collections.abc import Callable, Collection, Sequence
@@ -29,22 +28,22 @@ PredictBatch = Callable[[Sequence[np.ndarray]], list[list[Person]]]
 
 @dataclass(frozen=True)
 class Split:
-    """The pictures to predict and, unless it is a test set, what is in them.
+    """The pictures to predict and who is in them.
 
     Attributes:
-        images: COCO image records, each picture once.
-        category: id of the person category.
-        dataset: the annotation file.
+        images: COCO image records (id, file_name, width, height), each picture once.
+        category: id of the category that has the keypoints.
+        people: COCO annotations of that category; none in a test set.
     """
 
     images: list[dict[str, Any]]
     category: int
-    dataset: dict[str, Any]
+    people: list[dict[str, Any]]
 
     @property
     def annotated(self) -> bool:
-        """Whether the people are annotated; those of test-dev are not."""
-        return bool(self.dataset.get("annotations"))
+        """Whether there is anything to compare predictions with."""
+        return bool(self.people)
 
 
 @dataclass(frozen=True)
@@ -89,14 +88,14 @@ def evaluate(predict_batch: PredictBatch, images_dir: str | Path, annotations: s
     Raises:
         DataError: an annotation file or picture that cannot be used.
     """
-    split = read_split(annotations, image_ids)
+    split = read_split(annotations, image_ids, skeleton)
     results = predict_split(predict_batch, images_dir, split.images, split.category, progress=progress)
     if results_path is not None:
         write_atomically(results_path, json.dumps(results).encode())
     return score(results, split, skeleton) if split.annotated else None
 
 
-def read_split(annotations: str | Path, image_ids: Collection[int] | None = None) -> Split:
+def read_split(annotations: str | Path, image_ids: Collection[int] | None = None, skeleton: Skeleton = COCO) -> Split:
     """Read an annotation file; ``image_ids`` restricts the pictures.
 
     Raises:
@@ -104,23 +103,37 @@ def read_split(annotations: str | Path, image_ids: Collection[int] | None = None
     """
     try:
         dataset = json.loads(Path(annotations).read_bytes())
-        images = {image["id"]: image for image in dataset["images"]}
-        people = dataset.get("annotations") or []
-        categories = dataset.get("categories") or [{"id": 1, "name": "person"}]
-        category = next((c["id"] for c in categories if c["name"] == "person"), categories[0]["id"])
+        images = {image["id"]: {key: image[key] for key in ("id", "file_name", "width", "height")}
+                  for image in dataset["images"]}
+        categories = dataset.get("categories") or [{"id": 1}]
+        category = max(categories, key=lambda c: (bool(c.get("keypoints")), c.get("name") == "person"))["id"]
+        people = [person for person in dataset.get("annotations") or [] if person["category_id"] == category]
+        annotated = not people or any("keypoints" in person for person in people)
+        people = [_truth(person, len(skeleton.sigmas)) for person in people]
     except OSError as error:
         raise DataError(f"cannot read {annotations}: {error.strerror or error}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DataError(f"{annotations} is not a COCO annotation file ({type(error).__name__}: {error})") from error
-    if people and not any("keypoints" in person for person in people):
-        raise DataError(f"{annotations} holds no keypoints; use person_keypoints_*.json")
+        reason = f"no {error}" if isinstance(error, KeyError) else error
+        raise DataError(f"{annotations} is not a COCO keypoint file ({reason}); use person_keypoints_*.json") from error
+    if not annotated:
+        raise DataError(f"{annotations} holds people without keypoints; use person_keypoints_*.json")
     if image_ids is not None:
         if unknown := set(image_ids) - set(images):
-            raise DataError(f"{annotations} has no image {min(unknown)}")
+            raise DataError(f"{annotations} has no image {min(unknown)}; look at --image-ids")
         images = {i: images[i] for i in image_ids}
     if not images:
-        raise DataError(f"{annotations} lists no images")
-    return Split(list(images.values()), category, dataset)
+        raise DataError(f"{annotations} lists no images; use person_keypoints_*.json")
+    return Split(list(images.values()), category, people)
+
+
+def _truth(person: dict[str, Any], count: int) -> dict[str, Any]:
+    """What the COCO evaluation reads of a person; one without keypoints, such as a crowd, has them all unlabelled."""
+    keypoints = person.get("keypoints") or [0] * 3 * count
+    if len(keypoints) != 3 * count:
+        raise ValueError(f"a person has {len(keypoints) / 3:g} keypoints, not {count}")
+    return {key: person[key] for key in ("image_id", "category_id", "area", "bbox")} | {
+        "keypoints": keypoints, "num_keypoints": sum(v > 0 for v in keypoints[2::3]),
+        "iscrowd": person.get("iscrowd", 0)}
 
 
 def predict_split(predict_batch: PredictBatch, images_dir: str | Path, images: Sequence[dict[str, Any]], category: int,
@@ -141,7 +154,7 @@ def predict_split(predict_batch: PredictBatch, images_dir: str | Path, images: S
         raise DataError(f"{len(missing)} of {len(paths)} images are missing, for example {missing[0]}; "
                         "check the image folder")
     # Pictures of one shape come together, so that the network gets full batches.
-    order = sorted(images, key=lambda image: image.get("width", 1) / max(image.get("height", 1), 1))
+    order = sorted(images, key=lambda image: image["width"] / max(image["height"], 1))
     pictures = read_ahead((paths[image["id"]] for image in order), upright=False)
     found: dict[int, list[Person]] = {}
     with tqdm(total=len(order), desc="predict", unit="image", disable=not progress) as bar:
@@ -150,17 +163,19 @@ def predict_split(predict_batch: PredictBatch, images_dir: str | Path, images: S
             batch = [_sound(next(pictures)) for _ in ids]
             found.update(zip(ids, predict_batch(batch), strict=True))
             bar.update(len(ids))
-    return [to_result(person, image["id"], category) for image in images for person in found[image["id"]]]
+    return [to_result(person, image["id"], category, guess=True) for image in images for person in found[image["id"]]]
 
 
-def to_result(person: Person, image_id: int | str, category: int = 1) -> dict[str, Any]:
-    """One entry of a COCO results file.
+def to_result(person: Person, image_id: int | str, category: int = 1, *, guess: bool = False) -> dict[str, Any]:
+    """One entry of a COCO results file; keypoints not found have score 0.
 
-    COCO asks for a place of every keypoint; those not found get the middle of the others, and score 0.
+    Args:
+        guess: place those in the middle of the others, because COCO compares every keypoint's place whatever
+            its score, and takes a person's size from all of them. Otherwise they lie at (0, 0).
     """
     keypoints = person.to_coco().astype(float)
     missing = keypoints[:, 2] <= 0
-    if not missing.all():
+    if guess and not missing.all():
         keypoints[missing, :2] = keypoints[~missing, :2].mean(axis=0)
     return {"image_id": image_id, "category_id": category, "keypoints": keypoints.round(3).ravel().tolist(),
             "score": person.score}
@@ -168,13 +183,14 @@ def to_result(person: Person, image_id: int | str, category: int = 1) -> dict[st
 
 def score(results: Sequence[dict[str, Any]], split: Split, skeleton: Skeleton = COCO) -> Evaluation:
     """COCO's numbers for predictions in the results format, over all pictures of an annotated split."""
+    truth, predictions = CocoApi(), CocoApi()
+    # COCO's code writes into what it is given, and takes an annotation with id 0 for none at all.
+    truth.dataset = {"images": split.images, "categories": [{"id": split.category}],
+                     "annotations": [person | {"id": i} for i, person in enumerate(split.people, 1)]}
     with open(os.devnull, "w") as silence, contextlib.redirect_stdout(silence):
-        truth = CocoApi()
-        truth.dataset = split.dataset
         truth.createIndex()
-        predictions = CocoApi()
         if results:
-            predictions = truth.loadRes(copy.deepcopy(list(results)))
+            predictions = truth.loadRes([dict(result) for result in results])
         evaluation = COCOeval(truth, predictions, "keypoints")
         evaluation.params.imgIds = [image["id"] for image in split.images]
         evaluation.params.catIds = [split.category]

@@ -44,7 +44,7 @@ def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:
 
 
 def read_ahead(paths: Iterable[Path], *, upright: bool = True, workers: int = 2,
-               ahead: int = 16) -> Iterator[np.ndarray | DataError]:
+               ahead: int = 8) -> Iterator[np.ndarray | DataError]:
     """Read pictures in the given order on a few threads, at most ``ahead`` before they are asked for.
 
     An unreadable one yields its error, so that the caller decides whether to go on.

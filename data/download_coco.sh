@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Download COCO 2017 images and person keypoint annotations (some 19 GB) into data/coco, or the folder given.
+# Safe to interrupt and run again: finished files are skipped, partial ones are continued.
+set -euo pipefail
+folder=${1:-"$(dirname "$0")/coco"}
+mkdir -p "$folder"
+cd "$folder"
+
+fetch() {  # fetch URL FOLDER-THAT-IT-UNPACKS-TO
+    [ -e ".${2//\//_}.done" ] && return
+    local archive=${1##*/}
+    curl --fail --location --continue-at - --output "$archive" "$1"
+    unzip -q -o "$archive"
+    touch ".${2//\//_}.done"
+    rm "$archive"
+}
+
+fetch http://images.cocodataset.org/annotations/annotations_trainval2017.zip annotations
+fetch http://images.cocodataset.org/zips/val2017.zip val2017
+fetch http://images.cocodataset.org/zips/train2017.zip train2017
+echo "COCO is in $folder"

@@ -1,0 +1,78 @@
+"""How fast the network runs, against what the device can multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+from posenet.benchmark.report import Report, share
+from posenet.benchmark.timing import medians
+from posenet.model.posenet import PoseNet
+from posenet.runtime import Amp, Runtime, autocast
+
+DTYPES = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def measure_network(network: PoseNet, shadow: PoseNet, images: Tensor, runtime: Runtime, amp: Amp, repeats: int,
+                    matmul_side: int) -> Report:
+    """The deployment path and the training forward.
+
+    Args:
+        network: on the runtime's device.
+        shadow: the same network on the meta device, for counting.
+        images: (N, 3, H, W) float32 on the runtime's device.
+        matmul_side: rows and columns of the matrices whose product gives the limit.
+    """
+    def heatmaps() -> Tensor:
+        network.eval()
+        with torch.inference_mode(), autocast(runtime.device, amp):
+            return network.heatmaps(images)
+
+    def forward() -> list[list[Tensor]]:
+        network.train()
+        with autocast(runtime.device, amp):
+            return network(images)
+
+    ghost = images.to("meta")
+    gflop = {"heatmaps": count_gflop(lambda: shadow.heatmaps(ghost)), "forward": count_gflop(lambda: shadow(ghost))}
+    seconds = medians({"heatmaps": heatmaps, "forward": forward,
+                       "matmul": matmul_task(runtime.device, DTYPES[amp], matmul_side)}, repeats, runtime.synchronize)
+    peak = matmul_gflop(matmul_side) / seconds["matmul"]
+    speed = {name: gflop[name] / seconds[name] for name in gflop}
+    parameters = sum(p.numel() for p in network.parameters())
+    batch, _, height, width = images.shape
+    names = {"heatmaps": "heatmaps (inference)", "forward": "forward (training)"}
+    return Report(
+        title=f"network: {parameters / 1e6:.1f} M parameters, batch {batch}, {height} x {width}, amp {amp}",
+        header=("path", "ms", "images/s", "GFLOP", "GFLOP/s", "of matmul peak"),
+        rows=[(names[n], 1000 * seconds[n], batch / seconds[n], gflop[n], speed[n], share(speed[n], peak))
+              for n in gflop],
+        numbers={"parameters": parameters, "batch_size": batch, "input_size": [height, width], "amp": amp,
+                 "matmul_gflop_per_s": peak}
+        | {f"{n}_{unit}": value for n in gflop for unit, value in (
+            ("ms", 1000 * seconds[n]), ("images_per_s", batch / seconds[n]), ("gflop", gflop[n]),
+            ("gflop_per_s", speed[n]), ("share_of_peak", speed[n] / peak))},
+        notes=[f"limit: {matmul_side} x {matmul_side} matrices multiply at {peak:.0f} GFLOP/s; "
+               "one multiplication and addition count as 2 FLOP"],
+    )
+
+
+def count_gflop(task: Callable[[], object]) -> float:
+    """Billions of floating-point operations that a task on the meta device would take."""
+    with FlopCounterMode(display=False) as counter:
+        task()
+    return counter.get_total_flops() / 1e9
+
+
+def matmul_task(device: torch.device, dtype: torch.dtype, side: int) -> Callable[[], Tensor]:
+    """The product of two square matrices, the fastest arithmetic there is."""
+    a, b = torch.rand(2, side, side, device=device, dtype=dtype)
+    return partial(torch.matmul, a, b)
+
+
+def matmul_gflop(side: int) -> float:
+    return 2 * side**3 / 1e9

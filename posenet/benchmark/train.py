@@ -1,0 +1,94 @@
+"""How fast the training step is, and where its time goes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from posenet.benchmark.network import count_gflop, matmul_gflop, matmul_task
+from posenet.benchmark.report import Report, share
+from posenet.benchmark.targets import standing_people
+from posenet.benchmark.timing import Stopwatch, medians
+from posenet.data.dataset import Batch
+from posenet.errors import TrainingError
+from posenet.model.posenet import PoseNet
+from posenet.step import TrainStep
+from posenet.update import GuardedUpdate
+
+PEOPLE = 5
+"""People in every image of the synthetic batch."""
+
+
+def synthetic_batch(batch_size: int, size: tuple[int, int], seed: int = 0) -> Batch:
+    """A batch of noise with ``PEOPLE`` standing people in every image; ``size`` is (height, width)."""
+    rng = np.random.default_rng(seed)
+    joints = np.stack([standing_people(rng, PEOPLE, size) for _ in range(batch_size)])
+    cells = torch.full((batch_size, size[0] // 4, size[1] // 4), 255, dtype=torch.uint8)
+    images = torch.from_numpy(rng.integers(0, 256, (batch_size, *size, 3), np.uint8))
+    return Batch(images, torch.from_numpy(joints), cells, cells.clone(), torch.arange(batch_size))
+
+
+def measure_step(update: GuardedUpdate, step: TrainStep, shadow: PoseNet, batch: Batch, repeats: int,
+                 matmul_side: int) -> Report:
+    """One optimizer step on one batch, again and again.
+
+    Args:
+        update: the guarded update of ``step``, whose learning rate should be tiny so that the loss stays put.
+        shadow: the same network on the meta device, for counting.
+        batch: on the runtime's device.
+    """
+    runtime = update.runtime
+    seconds, whole = _stages(update, step, batch, repeats)
+    dtype = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[step.amp]
+    matmul = medians({"matmul": matmul_task(runtime.device, dtype, matmul_side)}, repeats, runtime.synchronize)
+    peak = matmul_gflop(matmul_side) / matmul["matmul"]
+    samples, height, width = batch.images.shape[:3]
+    ghost = torch.empty(samples, 3, height, width, device="meta")
+    gflop = count_gflop(lambda: _sum(shadow(ghost)).backward())
+    speed = gflop / whole
+    forward = sum(seconds[stage] for stage in ("targets", "network", "loss"))
+    return Report(
+        title=f"train: batch {samples}, {height} x {width}, {PEOPLE} people an image, amp {step.amp}",
+        header=("stage", "ms", "of the step"),
+        rows=[*((stage, 1000 * time, share(time, whole)) for stage, time in seconds.items()),
+              ("whole step", 1000 * whole, share(whole, whole))],
+        numbers={"samples_per_s": samples / whole, "step_ms": 1000 * whole, "forward_ms": 1000 * forward,
+                 "backward_ms": 1000 * seconds["backward"], "update_ms": 1000 * seconds["update"],
+                 "stage_ms": {stage: 1000 * time for stage, time in seconds.items()}, "step_gflop": gflop,
+                 "step_gflop_per_s": speed, "matmul_gflop_per_s": peak, "share_of_peak": speed / peak,
+                 "batch_size": samples, "input_size": [height, width], "amp": step.amp},
+        notes=[f"{samples / whole:.3g} samples/s; the batch lies in memory, so there is no data wait",
+               "targets includes the copy of BatchNorm's statistics, backward the guard's vote and the gradient's norm",
+               f"limit: {gflop:.0f} GFLOP a step at {speed:.0f} GFLOP/s, {share(speed, peak)} of the matmul peak "
+               f"of {peak:.0f} GFLOP/s"],
+    )
+
+
+def _stages(update: GuardedUpdate, step: TrainStep, batch: Batch, repeats: int) -> tuple[dict[str, float], float]:
+    """Median seconds of every stage and of the whole step; the first step warms up."""
+    watch = Stopwatch(update.runtime.synchronize)
+    stages = {"targets": step.renderer, "network": step.network, "loss": step.loss}
+    hooks = [module.register_forward_hook(partial(_lap, watch, stage)) for stage, module in stages.items()]
+    hooks.append(update.optimizer.register_step_pre_hook(partial(_lap, watch, "backward")))
+    for turn in range(repeats + 1):
+        watch.start_round()
+        outcome = update([batch])
+        watch.lap("update")
+        if outcome.loss is None:
+            raise TrainingError(f"the step was dropped (loss {outcome.bad_value}); benchmark another configuration")
+        if not turn:
+            watch.clear()
+    for hook in hooks:
+        hook.remove()
+    return watch.medians(), watch.total()
+
+
+def _lap(watch: Stopwatch, stage: str, *_: object) -> None:
+    watch.lap(stage)
+
+
+def _sum(predictions: list[list[Tensor]]) -> Tensor:
+    return sum(maps.sum() for scales in predictions for maps in scales)

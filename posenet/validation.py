@@ -1,0 +1,69 @@
+"""COCO evaluation of the network while it trains, with pictures of what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+import torch
+from torch import nn
+
+from posenet.config import Config
+from posenet.errors import DataError
+from posenet.inference.draw import draw_people
+from posenet.inference.evaluate import evaluate, read_split
+from posenet.inference.person import Person
+from posenet.inference.predictor import Predictor
+from posenet.runlog import RunLog
+
+TILE = 320
+"""Height of a picture on the validation sheet, in pixels."""
+
+
+class CocoValidation:
+    """Called after an epoch: predicts the validation pictures exactly as ``tools/evaluate.py`` does.
+
+    Args:
+        predictor: shares the network that is being trained.
+        images: folder of the pictures.
+        annotations: COCO keypoint JSON with people.
+        log: takes the sheet of predictions.
+        pictures: how many predictions to draw.
+    """
+
+    def __init__(self, predictor: Predictor, images: str, annotations: str, log: RunLog, pictures: int = 4) -> None:
+        self.predictor, self.images, self.annotations = predictor, images, annotations
+        self.log, self.pictures = log, pictures
+        # An unusable file is to end the run before its first epoch, not after.
+        if not read_split(annotations).annotated:
+            raise DataError(f"{annotations} holds no annotated people; name another file as data.val_annotations")
+
+    @classmethod
+    def from_config(cls, config: Config, network: nn.Module, device: torch.device, log: RunLog) -> CocoValidation | None:
+        """The configured validation; None where ``data.val_images`` or ``data.val_annotations`` is not set."""
+        if not (config.data.val_images and config.data.val_annotations and config.train.evaluate_every):
+            return None
+        predictor = Predictor.from_config(network, config, device=device, amp=config.train.amp)
+        return cls(predictor, config.data.val_images, config.data.val_annotations, log, config.log.pictures)
+
+    def __call__(self, epoch: int, step: int) -> dict[str, float]:
+        """COCO's ten numbers, "AP" first."""
+        tiles: list[np.ndarray] = []
+
+        def predict(images: Sequence[np.ndarray]) -> list[list[Person]]:
+            people = self.predictor.batch(images)
+            for image, found in zip(images, people):
+                if len(tiles) < self.pictures:
+                    tiles.append(_tile(draw_people(image, found)))
+            return people
+
+        result = evaluate(predict, self.images, self.annotations)
+        if tiles:
+            self.log.picture(f"epoch_{epoch:04d}", np.concatenate(tiles, axis=1), step)
+        return result.metrics
+
+
+def _tile(picture: np.ndarray) -> np.ndarray:
+    height, width = picture.shape[:2]
+    return cv2.resize(picture, (max(1, round(width * TILE / height)), TILE), interpolation=cv2.INTER_AREA)

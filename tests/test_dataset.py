@@ -1,0 +1,104 @@
+"""The data set: shapes, frames, determinism and loaders."""
+
+import numpy as np
+import pytest
+import torch
+
+from posenet.config import AugmentConfig
+from posenet.data.dataset import PoseDataset, Sample, collate, make_loader
+from posenet.data.sampler import TrainSampler
+from posenet.data.store import Store
+from posenet.skeleton import COCO
+
+
+@pytest.fixture
+def store(stores):
+    with Store(stores["train"]) as store:
+        yield store
+
+
+def equal(a: Sample, b: Sample) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(a, b))
+
+
+@pytest.mark.parametrize("framing", ["person", "image"])
+def test_sample_shapes_and_types(store, framing):
+    dataset = PoseDataset(store, (128, 192), framing, AugmentConfig())
+    assert len(dataset) == (len(store) if framing == "person" else store.num_images)
+    sample = dataset[0, 0]
+    assert sample.image.shape == (128, 192, 3) and sample.image.dtype == np.uint8
+    assert sample.joints.shape[1:] == (18, 3) and sample.joints.dtype == np.float32
+    assert sample.person_mask.shape == sample.mask_miss.shape == (32, 48)
+    assert sample.person_mask.dtype == sample.mask_miss.dtype == np.uint8
+    assert sample.person_mask.max() == 255
+
+
+def test_a_512_sample_is_light(store):
+    sample = PoseDataset(store, (512, 512))[0, 0]
+    assert sum(part.nbytes for part in sample[:4]) < 0.85e6
+
+
+def test_person_framing_centres_the_main_person_at_its_height(store):
+    dataset = PoseDataset(store, (256, 256), "person")
+    for index in range(len(store)):
+        record, row = store.sample(index)
+        joints = dataset[0, index].joints[row]
+        box = record.boxes[row]
+        scale = 0.6 * 255 / box[3]
+        labelled = joints[:, 2] > 0
+        expected = (record.joints[row][labelled, :2] - (box[:2] + box[2:] / 2)) * scale + 127.5
+        assert np.allclose(joints[labelled, :2], expected, atol=1e-3)
+
+
+def test_image_framing_shows_the_whole_picture(store):
+    dataset = PoseDataset(store, (256, 384), "image")
+    record = store.image(0)
+    joints = dataset[0, 0].joints
+    scale = min(256 / record.height, 384 / record.width)
+    labelled = joints[..., 2] > 0
+    expected = (record.joints[..., :2] - [(record.width - 1) / 2, (record.height - 1) / 2]) * scale + [191.5, 127.5]
+    assert np.allclose(joints[labelled][:, :2], expected[labelled], atol=1e-3)
+
+
+def test_sample_depends_on_seed_epoch_and_index_alone(store):
+    one, two = (PoseDataset(store, (64, 64), augment=AugmentConfig(), seed=3) for _ in range(2))
+    two[5, 2], two[0, 0]  # what was read before must not matter
+    np.random.seed(0)
+    assert equal(one[1, 0], two[1, 0])
+    assert not equal(one[1, 0], one[2, 0])
+    assert not equal(one[1, 0], PoseDataset(store, (64, 64), augment=AugmentConfig(), seed=4)[1, 0])
+
+
+def test_collate_pads_people_with_unlabelled_rows():
+    def sample(people: int) -> Sample:
+        return Sample(np.zeros((8, 8, 3), np.uint8), np.ones((people, 18, 3), np.float32),
+                      np.zeros((2, 2), np.uint8), np.zeros((2, 2), np.uint8), people)
+
+    batch = collate([sample(1), sample(3)])
+    assert batch.joints.shape == (2, 3, 18, 3)
+    assert batch.joints[0, 1:].abs().sum() == 0 and batch.joints[1].min() == 1
+    assert batch.images.dtype == torch.uint8 and batch.image_ids.tolist() == [1, 3]
+
+
+def test_workers_change_nothing(store):
+    dataset = PoseDataset(store, (64, 64), augment=AugmentConfig())
+    batches = {}
+    for workers in (0, 2):
+        sampler = TrainSampler(len(dataset), batch_size=2, seed=1)
+        sampler.start(epoch=1, step=1)
+        loader = make_loader(dataset, sampler, workers)
+        batches[workers] = list(loader)
+    assert len(batches[0]) == sampler.steps - 1
+    for a, b in zip(batches[0], batches[2], strict=True):
+        assert all(torch.equal(x, y) for x, y in zip(a, b))
+
+
+def test_flip_swaps_left_and_right_in_a_sample(store):
+    plain = AugmentConfig(jitter_probability=0, scale_probability=0, degrees=0, shift=0, flip_probability=0)
+    mirrored = AugmentConfig(jitter_probability=0, scale_probability=0, degrees=0, shift=0, flip_probability=1)
+    a = PoseDataset(store, (128, 128), augment=plain)[0, 0]
+    b = PoseDataset(store, (128, 128), augment=mirrored)[0, 0]
+    labelled = a.joints[..., 2] > 0
+    swapped = b.joints[:, COCO.flip_keypoints]
+    assert np.allclose(swapped[labelled][:, 0], 127 - a.joints[labelled][:, 0], atol=1e-3)
+    assert np.abs(a.image[:, ::-1].astype(int) - b.image).mean() < 3

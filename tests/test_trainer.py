@@ -1,0 +1,199 @@
+"""Training runs on drawn people: learning, resuming, guarding, freezing and what they leave behind."""
+
+import json
+import math
+import os
+import signal
+
+import pytest
+import torch
+
+from posenet import checkpoint
+from posenet.checkpoint import CheckpointFolder
+from posenet.cli.training import build_trainer
+from posenet.config import load_config
+from posenet.data.store import Store
+from posenet.errors import CheckpointError, TrainingError
+from posenet.model.posenet import PoseNet
+from posenet.optim import freeze
+from posenet.runlog import RunLog
+from posenet.runtime import Runtime
+
+
+@pytest.fixture
+def make(stores, tmp_path):
+    """Builds trainers of a tiny network; keyword ``steps`` is --max-steps, the rest are overrides."""
+    opened = []
+
+    def build(*overrides: str, folder: str = "run", steps: int = 0, frozen=()):
+        config = load_config(None, [
+            "model.stacks=1", "model.width=16", "model.growth=2", "train.input_size=64", "train.batch_size=2",
+            "train.epochs=2", "optim.name='adamw'", "optim.lr=1e-3", "optim.warmup_epochs=1", "data.workers=0",
+            "log.tensorboard=false", "log.every_steps=2", f"data.train={str(stores['train'])!r}",
+            f"data.val={str(stores['val'])!r}", *overrides])
+        torch.manual_seed(config.train.seed)
+        network = PoseNet.from_config(config)
+        freeze(network, frozen)
+        path = tmp_path / folder
+        log = RunLog(path, tensorboard=False)
+        train, val = Store(config.data.train), Store(config.data.val)
+        opened.extend([log, train, val])
+        return build_trainer(config, network, Runtime(torch.device("cpu")), train, val, CheckpointFolder(path), log, steps)
+
+    yield build
+    for thing in opened:
+        thing.close()
+
+
+def weights(trainer):
+    return {n: t.clone() for n, t in trainer.step.network.state_dict().items()}
+
+
+def assert_equal(a, b):
+    assert a.keys() == b.keys()
+    assert [n for n in a if not torch.equal(a[n], b[n])] == []
+
+
+def lines(trainer, kind):
+    text = (trainer.folder.path / "log.jsonl").read_text()
+    return [line for line in map(json.loads, text.splitlines()) if line["kind"] == kind]
+
+
+def test_a_run_leaves_checkpoints_and_logs(make):
+    trainer = make()
+    assert trainer.fit()
+    path = trainer.folder.path
+    assert {"last.pth", "best.pth", "log.txt", "log.jsonl"} <= set(os.listdir(path))
+    epochs = lines(trainer, "epoch")
+    assert [e["epoch"] for e in epochs] == [1, 2]
+    assert epochs[1]["train_loss"] < epochs[0]["train_loss"] and epochs[1]["val_loss"] > 0
+    assert lines(trainer, "train")[0].keys() >= {"loss", "lr", "samples_per_s", "data_wait"}
+    assert "Epoch 1  train_loss" in (path / "log.txt").read_text()
+    best = min(epochs, key=lambda e: e["val_loss"])
+    assert checkpoint.read(path / "best.pth")["progress"]["epoch"] == best["epoch"]
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 5])
+def test_resuming_anywhere_gives_the_uninterrupted_run(make, cut):
+    extra = ["optim.accumulate=2", "guard.max_skips=2"]
+    whole = make(*extra, "train.epochs=3", folder="whole")
+    assert whole.fit()
+    first = make(*extra, "train.epochs=3", folder="cut", steps=cut)
+    assert not first.fit() and first.progress.total_steps == cut
+    second = make(*extra, "train.epochs=3", folder="cut")
+    path, state = second.folder.newest_sound()
+    second.load_state_dict(state, str(path))
+    assert second.fit()
+    assert_equal(weights(second), weights(whole))
+    keys = ("epoch", "train_loss", "val_loss")
+    assert [[e[k] for k in keys] for e in lines(second, "epoch")] == [[e[k] for k in keys] for e in lines(whole, "epoch")]
+    assert second.progress.best == whole.progress.best
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_finishes_the_step_and_saves(make, number):
+    trainer = make("train.epochs=50")
+    update, calls = trainer.update, []
+
+    def interrupted(batches):
+        calls.append(1)
+        if len(calls) == 3:
+            os.kill(os.getpid(), number)
+        return update(batches)
+
+    trainer.update = interrupted
+    assert not trainer.fit()
+    assert checkpoint.read(trainer.folder.last)["progress"]["total_steps"] == 3
+
+
+def exploding(trainer, at):
+    """Make the loss of the given calls NaN."""
+    forward, calls = trainer.step.forward, []
+
+    def explode(*batch):
+        calls.append(1)
+        return forward(*batch) * (math.nan if len(calls) in at else 1)
+
+    trainer.step.forward = explode
+    return calls
+
+
+def test_guard_skips_and_names_the_images(make):
+    trainer = make()
+    exploding(trainer, {2})
+    assert trainer.fit()
+    skip, = lines(trainer, "skip")
+    assert skip["step"] == 2 and len(skip["image_ids"]) == 2
+    assert all(torch.isfinite(t).all() for t in weights(trainer).values())
+    assert all(math.isfinite(e["train_loss"]) for e in lines(trainer, "epoch"))
+
+
+def test_skips_in_a_row_return_to_the_checkpoint_and_go_on_after_them(make):
+    trainer = make("guard.max_skips=2", "checkpoint.every_steps=1", "train.epochs=3")
+    restored = []
+    restore = trainer._restore_weights
+    trainer._restore_weights = lambda state, *rest: (restored.append(state["progress"]["total_steps"]), restore(state, *rest))
+    exploding(trainer, {3, 4})
+    assert trainer.fit()
+    assert len(restored) == 1 and restored[0] >= 2
+    assert trainer.progress.total_steps == 3 * trainer.sampler.steps
+
+
+def test_explosion_after_the_return_ends_the_run_with_a_typed_error(make):
+    trainer = make("guard.max_skips=2", "checkpoint.every_steps=1", "train.epochs=9")
+    exploding(trainer, set(range(3, 99)))
+    with pytest.raises(TrainingError, match="explodes again"):
+        trainer.fit()
+
+
+def test_explosion_from_the_start_says_so(make):
+    trainer = make("guard.max_skips=2")
+    exploding(trainer, set(range(99)))
+    with pytest.raises(TrainingError, match="before the first checkpoint"):
+        trainer.fit()
+
+
+def test_frozen_weights_and_statistics_stay_bit_identical(make):
+    trainer = make(frozen=["stem.*", "stacks.0.hourglass.*"])
+    before = weights(trainer)
+    assert trainer.fit()
+    after = weights(trainer)
+    frozen = [n for n in before if n.startswith(("stem.", "stacks.0.hourglass."))]
+    assert any("running_mean" in n for n in frozen)
+    assert_equal({n: before[n] for n in frozen}, {n: after[n] for n in frozen})
+    assert any(not torch.equal(before[n], after[n]) for n in before if n.startswith("stacks.0.heads."))
+
+
+def test_another_network_is_not_resumed(make):
+    make(steps=1).fit()
+    other = make("model.width=32")
+    with pytest.raises(CheckpointError, match="another architecture"):
+        other.load_state_dict(checkpoint.read(other.folder.last), "last.pth")
+
+
+def test_other_frozen_parameters_are_not_resumed_silently(make):
+    make(steps=1).fit()
+    other = make(frozen=["stem.*"])
+    with pytest.raises(CheckpointError, match="train.freeze"):
+        other.load_state_dict(checkpoint.read(other.folder.last), "last.pth")
+
+
+def test_bare_weights_are_not_a_run(make, tmp_path):
+    trainer = make()
+    with pytest.raises(CheckpointError, match="--weights"):
+        trainer.load_state_dict({"model": trainer.step.network.state_dict()}, "bare.pth")
+
+
+def test_best_is_judged_by_ap_where_it_is_evaluated(make):
+    trainer = make("train.epochs=4")
+    scores = iter([0.1, 0.4, 0.3, 0.2])
+    trainer.evaluate = lambda epoch, step: {"AP": next(scores)}
+    assert trainer.fit()
+    best = checkpoint.read(trainer.folder.best)["progress"]
+    assert best["epoch"] == 2 and best["best"] == 0.4
+
+
+def test_bf16_trains(make):
+    trainer = make("train.amp='bf16'", steps=2)
+    assert not trainer.fit()
+    assert all(torch.isfinite(t).all() for t in weights(trainer).values())
