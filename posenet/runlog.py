@@ -16,6 +16,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 _log = logging.getLogger(__name__)
+_package = logging.getLogger("posenet")
 
 
 class RunLog:
@@ -32,11 +33,12 @@ class RunLog:
         self._json = open(folder / "log.jsonl", "a", encoding="utf-8")
         self._text = logging.FileHandler(folder / "log.txt", encoding="utf-8")
         self._text.setFormatter(logging.Formatter("%(asctime)s  %(message)s", "%Y-%m-%d %H:%M:%S"))
-        logging.getLogger("posenet").addHandler(self._text)
+        _package.addHandler(self._text)
+        _package.setLevel(logging.INFO)
         self._board = _board(folder) if tensorboard else None
 
     def close(self) -> None:
-        logging.getLogger("posenet").removeHandler(self._text)
+        _package.removeHandler(self._text)
         self._text.close()
         self._json.close()
         if self._board is not None:

@@ -93,7 +93,7 @@ def test_clipping_limits_the_true_gradient():
         before = [p.detach().clone() for p in module.parameters()]
         update([batch(1, scale=100.0)])
         moved = torch.cat([(p - q).flatten() for p, q in zip(module.parameters(), before)])
-        assert moved.norm() == pytest.approx(0.1 * 0.01, rel=1e-3)
+        assert moved.norm().item() == pytest.approx(0.1 * 0.01, rel=1e-3)
 
 
 def test_too_large_loss_scale_is_not_the_guards_business():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -40,7 +39,7 @@ def measure_network(network: PoseNet, shadow: PoseNet, images: Tensor, runtime: 
     ghost = images.to("meta")
     gflop = {"heatmaps": count_gflop(lambda: shadow.heatmaps(ghost)), "forward": count_gflop(lambda: shadow(ghost))}
     seconds = medians({"heatmaps": heatmaps, "forward": forward,
-                       "matmul": matmul_task(runtime.device, DTYPES[amp], matmul_side)}, repeats, runtime.synchronize)
+                       "matmul": matmul_task(runtime.device, amp, matmul_side)}, repeats, runtime.synchronize)
     peak = matmul_gflop(matmul_side) / seconds["matmul"]
     speed = {name: gflop[name] / seconds[name] for name in gflop}
     parameters = sum(p.numel() for p in network.parameters())
@@ -56,7 +55,7 @@ def measure_network(network: PoseNet, shadow: PoseNet, images: Tensor, runtime: 
         | {f"{n}_{unit}": value for n in gflop for unit, value in (
             ("ms", 1000 * seconds[n]), ("images_per_s", batch / seconds[n]), ("gflop", gflop[n]),
             ("gflop_per_s", speed[n]), ("share_of_peak", speed[n] / peak))},
-        notes=[f"limit: {matmul_side} x {matmul_side} matrices multiply at {peak:.0f} GFLOP/s; "
+        notes=[f"limit: {matmul_side} x {matmul_side} matrices multiply at {peak:.3g} GFLOP/s; "
                "one multiplication and addition count as 2 FLOP"],
     )
 
@@ -68,10 +67,21 @@ def count_gflop(task: Callable[[], object]) -> float:
     return counter.get_total_flops() / 1e9
 
 
-def matmul_task(device: torch.device, dtype: torch.dtype, side: int) -> Callable[[], Tensor]:
-    """The product of two square matrices, the fastest arithmetic there is."""
-    a, b = torch.rand(2, side, side, device=device, dtype=dtype)
-    return partial(torch.matmul, a, b)
+def matmul_task(device: torch.device, amp: Amp, side: int) -> Callable[[], Tensor]:
+    """The product of two square matrices in the network's precision, the fastest arithmetic there is."""
+    a, b = torch.rand(2, side, side, device=device).to(DTYPES[amp])
+    # On CUDA, float32 convolutions may round to TF32 unless told not to; matrix products do not unless told to.
+    precision = "high" if device.type == "cuda" and torch.backends.cudnn.allow_tf32 else "highest"
+
+    def multiply() -> Tensor:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(precision)
+        try:
+            return a @ b
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    return multiply
 
 
 def matmul_gflop(side: int) -> float:

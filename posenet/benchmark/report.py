@@ -28,7 +28,8 @@ class Report:
 
     def text(self) -> str:
         """Title, table and notes as plain text."""
-        return "\n".join([self.title, "", table(self.header, self.rows), *("", *self.notes)[:len(self.notes) + 1]])
+        blocks = [self.title, table(self.header, self.rows), "\n".join(self.notes)]
+        return "\n\n".join(block for block in blocks if block)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:

@@ -42,8 +42,7 @@ def measure_step(update: GuardedUpdate, step: TrainStep, shadow: PoseNet, batch:
     """
     runtime = update.runtime
     seconds, whole = _stages(update, step, batch, repeats)
-    dtype = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[step.amp]
-    matmul = medians({"matmul": matmul_task(runtime.device, dtype, matmul_side)}, repeats, runtime.synchronize)
+    matmul = medians({"matmul": matmul_task(runtime.device, step.amp, matmul_side)}, repeats, runtime.synchronize)
     peak = matmul_gflop(matmul_side) / matmul["matmul"]
     samples, height, width = batch.images.shape[:3]
     ghost = torch.empty(samples, 3, height, width, device="meta")
@@ -62,8 +61,8 @@ def measure_step(update: GuardedUpdate, step: TrainStep, shadow: PoseNet, batch:
                  "batch_size": samples, "input_size": [height, width], "amp": step.amp},
         notes=[f"{samples / whole:.3g} samples/s; the batch lies in memory, so there is no data wait",
                "targets includes the copy of BatchNorm's statistics, backward the guard's vote and the gradient's norm",
-               f"limit: {gflop:.0f} GFLOP a step at {speed:.0f} GFLOP/s, {share(speed, peak)} of the matmul peak "
-               f"of {peak:.0f} GFLOP/s"],
+               f"limit: {gflop:.3g} GFLOP of the network a step at {speed:.3g} GFLOP/s, {share(speed, peak)} of the "
+               f"matmul peak of {peak:.3g} GFLOP/s"],
     )
 
 

@@ -33,7 +33,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="posenet", description=posenet.__doc__.partition("\n")[0],
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"posenet {posenet.__version__}")
-    parser.epilog = "tools:\n" + "\n".join(f"  {name:<16}{_describe(_module(name))}" for name in TOOLS)
+    if not argv or argv[0] not in TOOLS:
+        # Only the overview needs this: describing a tool imports it, and with most of them PyTorch.
+        parser.epilog = "tools:\n" + "\n".join(f"  {name:<16}{_describe(_module(name))}" for name in TOOLS)
     parser.add_argument("tool", choices=TOOLS, metavar="tool", help="one of the tools below; posenet TOOL --help")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     chosen = parser.parse_args(argv)
@@ -79,9 +81,12 @@ def _fail(parser: argparse.ArgumentParser, message: str) -> int:
 
 
 def _with_dashes(argv: Sequence[str]) -> list[str]:
-    """``--checkpoint_path=a_b`` becomes ``--checkpoint-path=a_b``."""
-    result = []
-    for word in argv:
+    """``--checkpoint_path=a_b`` becomes ``--checkpoint-path=a_b``; after a lone ``--`` no word is an option."""
+    result = list(argv)
+    for i, word in enumerate(argv):
+        if word == "--":
+            break
         name, equals, value = word.partition("=")
-        result.append(name.replace("_", "-") + equals + value if name.startswith("--") else word)
+        if name.startswith("--"):
+            result[i] = name.replace("_", "-") + equals + value
     return result

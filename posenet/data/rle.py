@@ -30,7 +30,8 @@ def decode(counts: bytes, height: int, width: int) -> np.ndarray:
 
 def polygons_to_mask(polygons: Sequence[Sequence[float]], height: int, width: int) -> np.ndarray:
     """(H, W) uint8: 1 inside any polygon, a flat list x, y, x, y, ... of at least three corners in pixels."""
-    return coco_mask.decode(coco_mask.merge(coco_mask.frPyObjects(list(polygons), height, width)))
+    merged = coco_mask.merge(coco_mask.frPyObjects(list(polygons), height, width))
+    return decode(merged["counts"], height, width)
 
 
 def parse(counts: bytes) -> np.ndarray:

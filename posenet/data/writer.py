@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from posenet.skeleton import COCO, Skeleton
 BUFFER_BYTES = 16 * 2 ** 20
 """Picture bytes held before they are appended; a smaller store has its pictures in one piece, without padding."""
 CHUNK_BYTES = 64 * 2 ** 10
+SPARE_BYTES = 8 * 2 ** 20
+"""Room on the disk for what HDF5 writes besides the arrays."""
 
 
 class StoreWriter:
@@ -55,7 +58,8 @@ class StoreWriter:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._remove_stale()
-            self._file = h5py.File(self._unfinished, "w")
+            # Without a chunk cache a failing write fails here, not in a destructor.
+            self._file = h5py.File(self._unfinished, "w", rdcc_nbytes=0)
         except OSError as error:
             raise DataError(f"cannot write {self.path}: {_reason(error)}") from error
         return self
@@ -82,20 +86,32 @@ class StoreWriter:
         if self._buffered >= BUFFER_BYTES:
             self._append_pictures()
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         try:
             if kind is None:
                 self._finish()
-        except OSError as error:
-            raise DataError(f"cannot write {self.path}: {_reason(error)}") from error
+            elif issubclass(kind, OSError):
+                raise error
+        except OSError as reason:
+            raise DataError(f"cannot write {self.path}: {_reason(reason)}") from reason
         finally:
-            # After a full disk or an interrupted write the file may refuse to close; it is removed all the same.
-            with contextlib.suppress(Exception):
-                self._file.close()
-            self._unfinished.unlink(missing_ok=True)
+            self._discard()
+
+    def _discard(self) -> None:
+        """Remove the unfinished file, unless it has become the store."""
+        with contextlib.suppress(Exception):  # after a failed write HDF5 may fail to close as well
+            self._file.close()
+        self._unfinished.unlink(missing_ok=True)
+
+    def _require_room(self, size: int) -> None:
+        """``DataError`` unless the disk takes ``size`` bytes more. HDF5 itself may crash where it does not."""
+        free = shutil.disk_usage(self.path.parent).free
+        if free < size + SPARE_BYTES:
+            raise DataError(f"cannot write {self.path}: the disk has {free / 1e6:.0f} MB left; make room")
 
     def _append_pictures(self) -> None:
         block = np.concatenate(self._blobs["jpeg"])
+        self._require_room(block.nbytes)
         self._blobs["jpeg"], self._buffered = [], 0
         if "jpeg" not in self._file:
             self._file.create_dataset("jpeg", data=block, maxshape=(None,), chunks=(CHUNK_BYTES,))
@@ -114,7 +130,9 @@ class StoreWriter:
             self._append_pictures()
         masks = [np.concatenate(self._blobs[name]) for name in BLOBS[1:]]
         small = {} if "jpeg" in self._file else {"jpeg": np.concatenate(self._blobs["jpeg"])}
-        for name, values in (table | dict(zip(BLOBS[1:], masks)) | small).items():
+        arrays = table | dict(zip(BLOBS[1:], masks)) | small
+        self._require_room(sum(values.nbytes for values in arrays.values()))
+        for name, values in arrays.items():
             self._file.create_dataset(name, data=values)
         self._file.attrs.update({
             "format": FORMAT, "schema": SCHEMA, "skeleton": describe(self._skeleton), "source": self._source,

@@ -44,7 +44,7 @@ def decode(maps: np.ndarray | Tensor, *, stride: int = 4, keypoint_threshold: fl
     Args:
         maps: (C, h, w) output of the network. NaN counts as 0.
         stride: network-input pixels per cell; cell i is centred on pixel ``stride * i + (stride - 1) / 2``.
-        keypoint_threshold: smallest peak that counts.
+        keypoint_threshold: smallest peak that counts, above 0.
         part_threshold: smallest sample along a limb that counts as support.
         max_peaks: candidates looked at of each keypoint, the strongest first.
         min_keypoints: people with fewer are dropped.
@@ -115,7 +115,7 @@ def _shift(before: np.ndarray, peak: np.ndarray, after: np.ndarray) -> np.ndarra
     known = (before > 0) & (after > 0)
     before, peak, after = (np.log(np.where(known, value, 1)) for value in (before, peak, after))
     curve = 2 * peak - before - after
-    return np.divide(after - before, 2 * curve, out=np.zeros_like(curve), where=curve > 0)
+    return np.clip(np.divide(after - before, 2 * curve, out=np.zeros_like(curve), where=curve > 0), -0.5, 0.5)
 
 
 def find_limbs(maps: np.ndarray, peaks: Peaks, threshold: float, skeleton: Skeleton) -> np.ndarray:

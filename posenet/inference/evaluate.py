@@ -192,8 +192,6 @@ def score(results: Sequence[dict[str, Any]], split: Split, skeleton: Skeleton = 
         if results:
             predictions = truth.loadRes([dict(result) for result in results])
         evaluation = COCOeval(truth, predictions, "keypoints")
-        evaluation.params.imgIds = [image["id"] for image in split.images]
-        evaluation.params.catIds = [split.category]
         evaluation.params.kpt_oks_sigmas = np.array(skeleton.sigmas)
         evaluation.evaluate()
         evaluation.accumulate()

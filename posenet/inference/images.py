@@ -94,8 +94,11 @@ def find_images(inputs: Sequence[str | Path]) -> list[Path]:
     Raises:
         DataError: an input that does not exist, a folder without pictures, a pattern that matches no file.
     """
-    found = [path for item in inputs for path in _expand(str(item))]
-    return list({path.resolve(): path for path in reversed(found)}.values())[::-1]
+    found: dict[Path, Path] = {}
+    for item in inputs:
+        for path in _expand(str(item)):
+            found.setdefault(path.resolve(), path)
+    return list(found.values())
 
 
 def _expand(item: str) -> list[Path]:

@@ -14,8 +14,8 @@ import numpy as np
 Colour = tuple[float, float, float]
 
 _SHIFT = 4
-_HALF_TURN = np.linspace(np.pi / 2, -np.pi / 2, 7)
-_CAP = np.stack([np.cos(_HALF_TURN), np.sin(_HALF_TURN)], axis=1)
+_CAP = np.exp(1j * np.linspace(np.pi / 2, -np.pi / 2, 7))
+_NONE = np.empty(0, complex)
 _TURN = np.linspace(0, 2 * np.pi, 20, endpoint=False)
 _CIRCLE = np.stack([np.cos(_TURN), np.sin(_TURN)], axis=1)
 
@@ -34,14 +34,14 @@ class Canvas:
 
     def fill(self, polygon: np.ndarray, colour: Colour, code: int | None = None) -> None:
         """Fill an (N, 2) polygon; without a ``code`` the pixels keep their owner (decoration)."""
-        points = [np.round(polygon * (1 << _SHIFT)).astype(np.int32)]
+        points = [_fixed_point(polygon)]
         cv2.fillPoly(self.image, points, colour, cv2.LINE_AA, _SHIFT)
         if code is not None:
             cv2.fillPoly(self.owner, points, code, cv2.LINE_8, _SHIFT)
 
     def outlined(self, polygon: np.ndarray, colour: Colour, code: int | None, width: float) -> None:
         """Fill a polygon and trace its edge in a darker tone, ``width`` pixels to the outside."""
-        points = [np.round(polygon * (1 << _SHIFT)).astype(np.int32)]
+        points = [_fixed_point(polygon)]
         thickness = max(1, round(2 * width))
         cv2.polylines(self.image, points, True, shade(colour, OUTLINE), thickness, cv2.LINE_AA, _SHIFT)
         if code is not None:
@@ -50,7 +50,7 @@ class Canvas:
 
     def trace(self, polygon: np.ndarray, colour: Colour, thickness: int) -> None:
         """Draw the edge of a polygon as decoration."""
-        points = [np.round(polygon * (1 << _SHIFT)).astype(np.int32)]
+        points = [_fixed_point(polygon)]
         cv2.polylines(self.image, points, True, colour, thickness, cv2.LINE_AA, _SHIFT)
 
     def shadow(self, centre: Sequence[float], radii: Sequence[float], strength: float) -> None:
@@ -66,6 +66,10 @@ class Canvas:
         weight = np.clip(1 - across**2 - down[:, None]**2, 0, 1) * strength
         patch = self.image[top:bottom, left:right]
         patch[:] = (patch * (1 - weight[..., None])).astype(np.uint8)
+
+
+def _fixed_point(polygon: np.ndarray) -> np.ndarray:
+    return np.rint(polygon * (1 << _SHIFT)).astype(np.int32)
 
 
 OUTLINE = 0.5
@@ -105,17 +109,15 @@ def ribbon(start: np.ndarray, end: np.ndarray, widths: Sequence[float], spread: 
         spread: added to every half-width.
 
     Returns:
-        (2 * len(widths) + 14, 2) polygon.
+        (2 * len(widths) + 10, 2) polygon.
     """
+    along = complex(end[0] - start[0], end[1] - start[1])
+    length = abs(along)
+    turn = along / length if length > 1e-6 else 1j
     half = np.asarray(widths) + spread
-    along = end - start
-    length = np.hypot(along[0], along[1])
-    along = along / length if length > 1e-6 else np.array([0.0, 1.0])
-    across = np.array([-along[1], along[0]])
-    steps = np.linspace(0, length, len(half))
-    side = np.stack([steps, half], axis=1)
-    local = np.concatenate([side, _CAP * half[-1] + (length, 0), side[::-1] * (1, -1), _CAP * -half[0]])
-    return start + local[:, :1] * along + local[:, 1:] * across
+    sides = np.linspace(0, length, len(half))[1:-1] + 1j * half[1:-1] if len(half) > 2 else _NONE
+    outline = np.concatenate([_CAP * half[-1] + length, sides[::-1].conj(), _CAP * -half[0], sides])
+    return (outline * turn + complex(start[0], start[1])).view(np.float64).reshape(-1, 2)
 
 
 def hull(*shapes: np.ndarray) -> np.ndarray:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 
 import numpy as np
 
-from posenet.data.drawing.canvas import Canvas, Colour, box, ellipse, hsv, hull, ribbon, shade, smooth
-from posenet.data.drawing.head import FEATURES, HAIRSTYLES, Head, HeadLook
+from posenet.data.drawing.canvas import OUTLINE, Canvas, Colour, box, ellipse, hull, ribbon, shade, smooth
+from posenet.data.drawing.head import FEATURES, Head
 from posenet.data.drawing.pose import SIDES, Body, Posture
+from posenet.data.drawing.wardrobe import Look
 
 
 class Part(IntEnum):
@@ -28,51 +30,16 @@ class Part(IntEnum):
 _ARM = {"L": Part.LEFT_ARM, "R": Part.RIGHT_ARM}
 _LEG = {"L": Part.LEFT_LEG, "R": Part.RIGHT_LEG}
 
-SHOWN_BY: dict[str, tuple[Part, ...]] = {name: (Part.HEAD,) for name in FEATURES}
-"""Keypoint name to the parts of the same person on which it can be seen."""
-for _side in SIDES:
-    SHOWN_BY |= {_side + "sho": (Part.TRUNK, _ARM[_side]), _side + "elb": (_ARM[_side],),
-                 _side + "wri": (_ARM[_side],), _side + "hip": (Part.TRUNK, Part.SKIRT, _LEG[_side]),
-                 _side + "kne": (_LEG[_side],), _side + "ank": (_LEG[_side],)}
-
-_SKINS = ((196, 219, 246), (170, 200, 238), (150, 184, 228), (125, 165, 214), (98, 140, 195), (72, 110, 168),
-          (52, 82, 132), (40, 62, 102))
-_HAIRS = ((28, 24, 26), (36, 34, 44), (32, 48, 74), (40, 66, 104), (60, 104, 160), (96, 160, 214), (60, 90, 190),
-          (150, 150, 155), (205, 208, 210), (150, 70, 130))
-
-# Half-width and half-depth of the trunk, shares of the shoulders' half-width, from the hem to the neck.
+# The trunk at a few levels (0 the hips, 1 the shoulders): half-width and half-depth in shoulder half-widths.
 _LEVELS = np.array([-.20, 0, .40, .75, .97, 1.10])
 _WIDTHS = np.array([1.16, 1.08, .90, 1.04, 1.12, .45])
 _DEPTHS = np.array([.72, .72, .62, .70, .58, .40])
 
-
-@dataclass(frozen=True)
-class Look:
-    """What a person wears."""
-
-    head: HeadLook
-    shirt: Colour
-    accent: Colour
-    pattern: str
-    sleeve: float
-    """Share of the arm that is covered, 0-2: 1 is down to the elbow."""
-    bottoms: str
-    cloth: Colour
-    shoes: Colour
-    waist: float
-
-
-def draw_look(rng: np.random.Generator) -> Look:
-    """Random clothes, skin and hair."""
-    skin = _vary(rng, _SKINS[rng.integers(len(_SKINS))])
-    style = str(rng.choice(HAIRSTYLES))
-    head = HeadLook(skin, _vary(rng, _HAIRS[rng.integers(len(_HAIRS))]), style, _garment(rng),
-                    glasses=rng.random() < .15, beard=style in ("short", "receding", "bald") and rng.random() < .35)
-    bottoms = str(rng.choice(("trousers", "shorts", "skirt", "dress"), p=(.55, .23, .12, .10)))
-    shirt = _garment(rng)
-    cloth = shirt if bottoms == "dress" else _garment(rng)
-    return Look(head, shirt, _garment(rng), str(rng.choice(("plain", "stripes", "band", "emblem", "jacket"))),
-                float(rng.choice((0, 0.5, 0.62, 1.9))), bottoms, cloth, _garment(rng), float(rng.uniform(.85, 1.08)))
+# Radii at both ends and the joint between, shares of the standing height.
+_BARE_ARM, _SLEEVE = (.034, .028, .020), (.038, .034, .027)
+_BARE_LEG, _TROUSERS = (.050, .038, .025), (.056, .044, .034)
+_ARMPIT = .35
+"""Share of the upper arm whose edge the trunk hides, so that shirt and sleeve are one piece."""
 
 
 class Figure:
@@ -83,191 +50,182 @@ class Figure:
         height: of the standing person, pixels.
         ground: (2,) pixel of the ground below the pelvis.
         code: the canvas codes of this person's parts are ``code + Part``.
+
+    Attributes:
+        at: name to (2,) pixel of every joint of the posture and of the face's keypoints.
     """
 
-    def __init__(self, body: Body, posture: Posture, look: Look, height: float, ground: np.ndarray,
-                 code: int) -> None:
-        self.body, self.posture, self.look, self.height, self.code = body, posture, look, height, code
-        self.line = max(0.5, 0.004 * height)
+    def __init__(self, body: Body, posture: Posture, look: Look, height: float, ground: np.ndarray, code: int) -> None:
+        self.posture, self.look, self.height, self.code = posture, look, height, code
         self.at = {name: ground + height * point[:2] * (1, -1) for name, point in posture.joints.items()}
-        self.depth = {name: point[2] for name, point in posture.joints.items()}
-        radii = (body.head[0] * height, body.head[1] * height)
-        self.head = Head(self.at["head"], radii, posture.head, look.head, (code + Part.HEAD, code + Part.HAIR))
+        self.head = Head(self.at["head"], (body.head[0] * height, body.head[1] * height), posture.head, look.head,
+                         (code + Part.HEAD, code + Part.HAIR))
         self.at |= {name: self.head.locate(point)[0] for name, point in FEATURES.items()}
+        self._line = max(.5, .004 * height)
+        self._stout = height * (.55 + .45 * body.girth)
+        self._chest = body.shoulder * height * (.75 + .25 * body.girth)
 
-    def unlabelled(self) -> set[str]:
-        """Face points turned away from the viewer."""
-        return self.head.hidden_features()
+    def averted(self) -> set[str]:
+        """Face keypoints on the side turned away from the viewer."""
+        return self.head.averted()
 
     def codes_showing(self, name: str) -> list[int]:
-        """Canvas codes on which the keypoint can be seen: not the trunk, where it lies behind the trunk."""
-        parts = SHOWN_BY[name]
-        if name[1:] in ("sho", "hip"):
-            sideways = SIDES[name[0]] * self.posture.chest[2, 0]
-            parts = tuple(part for part in parts if sideways > -.6 or part not in (Part.TRUNK, Part.SKIRT))
+        """Canvas codes on which the keypoint can be seen."""
+        if name in FEATURES:
+            return [self.code + Part.HEAD]
+        side, joint = name[0], name[1:]
+        parts = [_ARM[side] if joint in ("sho", "elb", "wri") else _LEG[side]]
+        behind_trunk = SIDES[side] * self.posture.chest[2, 0] < -.6
+        if joint in ("sho", "hip") and not behind_trunk:
+            parts += [Part.TRUNK, Part.SKIRT]
         return [self.code + part for part in parts]
 
     def paint(self, canvas: Canvas) -> None:
         """Draw every part, far ones first."""
         if self.posture.seated:
             self._paint_seat(canvas)
-        layers = [(-4.0, self._paint_back_hair), (0.0, self._paint_trunk),
-                  (1.0 if self.depth["head"] > self.depth["chest"] - .06 else -1.5, self._paint_head)]
-        legs = {side: self.depth[side + "kne"] - self.depth["pelvis"] for side in SIDES}
-        wraps = self.look.bottoms in ("skirt", "dress") and max(legs.values()) > .12
-        layers.append((.8 if wraps else -1.0, self._paint_hips))
-        middle = (self.depth["pelvis"] + self.depth["chest"]) / 2
-        for side in SIDES:
-            reach = (self.depth[side + "elb"] + self.depth[side + "wri"]) / 2 - middle
-            if reach > -.045:
-                layers += [(3.0 + reach, self._arm_painter(side)), (-.5, self._armpit_painter(side))]
-            else:
-                layers.append((-3.0 + reach, self._arm_painter(side)))
-            layers.append((.1 * legs[side] + (.5 if legs[side] > .12 else -2), self._leg_painter(side)))
-        for _, paint in sorted(layers, key=lambda layer: layer[0]):
+        for _, paint in sorted(self._layers(), key=lambda layer: layer[0]):
             paint(canvas)
 
-    def _armpit_painter(self, side: str):
-        def paint(canvas: Canvas) -> None:
-            points = [self.at[side + name] for name in ("sho", "elb", "wri")]
-            colour = self.look.shirt if self.look.sleeve else self.look.head.skin
-            self._paint_limb(canvas, points, (.038, .034, .027), colour, self.code + _ARM[side], .5)
-        return paint
+    def _layers(self) -> list[tuple[float, Callable[[Canvas], None]]]:
+        """What to paint and how near it is: the trunk at 0, whole limbs behind or before it."""
+        depth = {name: point[2] for name, point in self.posture.joints.items()}
+        bowed_away = depth["head"] < depth["chest"] - .06
+        layers = [(-4.0, self.head.paint_behind), (0.0, self._paint_trunk),
+                  (-1.5 if bowed_away else 1.0, partial(self.head.paint, line=self._line))]
+        lap = False
+        for side in SIDES:
+            forward = depth[side + "kne"] - depth["pelvis"]
+            raised = forward > .12
+            lap |= raised
+            layers.append((.1 * forward + (.5 if raised else -2), partial(self._paint_leg, side=side)))
+            reach = (depth[side + "elb"] + depth[side + "wri"] - depth["pelvis"] - depth["chest"]) / 2
+            before = reach > -.045
+            layers.append((reach + (3 if before else -3), partial(self._paint_arm, side=side)))
+            if before:
+                layers.append((-.5, partial(self._paint_armpit, side=side)))
+        skirt = self.look.bottoms in ("skirt", "dress")
+        layers.append((.8 if skirt and lap else -1.0, self._paint_skirt if skirt else self._paint_hips))
+        return layers
 
-    def _arm_painter(self, side: str):
-        return lambda canvas: self._paint_arm(canvas, side)
-
-    def _leg_painter(self, side: str):
-        return lambda canvas: self._paint_leg(canvas, side)
-
-    def _paint_back_hair(self, canvas: Canvas) -> None:
-        self.head.paint_behind(canvas)
-
-    def _paint_head(self, canvas: Canvas) -> None:
-        self.head.paint(canvas, self.line)
+    def _paint_armpit(self, canvas: Canvas, side: str) -> None:
+        """The outer edge of the upper arm, which the trunk then covers where the two join."""
+        radii, colour = (_SLEEVE, self.look.shirt) if self.look.sleeve else (_BARE_ARM, self.look.head.skin)
+        self._paint_limb(canvas, self._joints(side, "sho", "elb", "wri"), radii, colour, _ARM[side], cover=.5)
 
     def _paint_arm(self, canvas: Canvas, side: str) -> None:
-        code = self.code + _ARM[side]
-        points = [self.at[side + name] for name in ("sho", "elb", "wri")]
-        hand = ribbon(self.at[side + "wri"], self.at[side + "hand"], np.array((.018, .025, .019)) * self.height)
-        self._paint_thumb(canvas, side, code)
-        canvas.outlined(hand, self.look.head.skin, code, self.line)
-        self._paint_limb(canvas, points, (.034, .028, .020), self.look.head.skin, code, edge=.35)
+        skin, part = self.look.head.skin, _ARM[side]
+        points = shoulder, elbow, wrist = self._joints(side, "sho", "elb", "wri")
+        hand = self.at[side + "hand"]
+        palm = ribbon(wrist, hand, np.array((.018, .025, .019)) * self.height)
+        along = hand - wrist
+        inward = np.array([-along[1], along[0]]) * SIDES[side] * (-.5 if self.head.from_behind else .5)
+        thumb = ribbon(wrist, wrist + .55 * along + inward, (.011 * self.height, .009 * self.height))
+        for shape in (thumb, palm):
+            canvas.outlined(shape, skin, self.code + part, self._line)
+        if self.look.sleeve < 2:
+            self._paint_limb(canvas, points, _BARE_ARM, skin, part, edge=_ARMPIT)
         if self.look.sleeve:
-            self._paint_limb(canvas, points, (.038, .034, .027), self.look.shirt, code, self.look.sleeve, edge=.35)
-        canvas.fill(hand, self.look.head.skin, code)
-
-    def _paint_thumb(self, canvas: Canvas, side: str, code: int) -> None:
-        wrist, hand, skin, size = self.at[side + "wri"], self.at[side + "hand"], self.look.head.skin, self.height
-        across = np.array([-(hand - wrist)[1], (hand - wrist)[0]]) * SIDES[side] * (-.5 if self.head.from_behind else .5)
-        thumb = ribbon(wrist, wrist + .55 * (hand - wrist) + across, (.011 * size, .009 * size))
-        canvas.outlined(thumb, skin, code, self.line)
+            self._paint_limb(canvas, points, _SLEEVE, self.look.shirt, part, cover=self.look.sleeve, edge=_ARMPIT)
+        canvas.fill(palm, skin, self.code + part)
 
     def _paint_leg(self, canvas: Canvas, side: str) -> None:
-        code = self.code + _LEG[side]
-        points = [self.at[side + name] for name in ("hip", "kne", "ank")]
-        self._paint_limb(canvas, points, (.050, .038, .025), self.look.head.skin, code)
-        self._paint_shoe(canvas, side, code)
-        if self.look.bottoms in ("trousers", "shorts"):
-            cover = 1.93 if self.look.bottoms == "trousers" else .72
-            self._paint_limb(canvas, points, (.056, .044, .034), self.look.cloth, code, cover)
+        points, part, bottoms = self._joints(side, "hip", "kne", "ank"), _LEG[side], self.look.bottoms
+        if bottoms != "trousers":
+            self._paint_limb(canvas, points, _BARE_LEG, self.look.head.skin, part)
+        self._paint_shoe(canvas, side)
+        if bottoms in ("trousers", "shorts"):
+            cover = 1.93 if bottoms == "trousers" else .72
+            self._paint_limb(canvas, points, _TROUSERS, self.look.cloth, part, cover=cover)
 
-    def _paint_shoe(self, canvas: Canvas, side: str, code: int) -> None:
-        heel, toe, ankle = (self.at[side + name] for name in ("heel", "toe", "ank"))
-        size, down = self.height, np.array([0, .010 * self.height])
-        sole = ribbon(heel + down, toe + down, np.array((.022, .024)) * size)
-        canvas.outlined(sole, shade(self.look.shoes, .6), code, self.line)
-        canvas.fill(hull(ribbon(heel, toe, np.array((.022, .024)) * size), ellipse(ankle, (.026 * size, .026 * size))),
-                    self.look.shoes, code)
+    def _paint_shoe(self, canvas: Canvas, side: str) -> None:
+        (heel, toe, ankle), code = self._joints(side, "heel", "toe", "ank"), self.code + _LEG[side]
+        widths, thickness = (.022 * self.height, .024 * self.height), np.array([0, .010 * self.height])
+        canvas.outlined(ribbon(heel + thickness, toe + thickness, widths), shade(self.look.shoes, .6), code, self._line)
+        upper = hull(ribbon(heel, toe, widths), ellipse(ankle, (.026 * self.height, .026 * self.height)))
+        canvas.fill(upper, self.look.shoes, code)
 
     def _paint_limb(self, canvas: Canvas, points: list[np.ndarray], radii: tuple[float, float, float], colour: Colour,
-                    code: int, cover: float = 2.0, edge: float = 0.0) -> None:
-        """Two tapered segments, or as much of them as ``cover`` (0-2) says, under one outline from ``edge`` on."""
-        radii = np.array(radii) * self.height * (0.55 + 0.45 * self.body.girth)
+                    part: Part, cover: float = 2.0, edge: float = 0.0) -> None:
+        """Two tapered segments, or as much of them as ``cover`` (0-2) says, under one outline.
+
+        The outline begins at the share ``edge`` of the first segment.
+        """
         pieces = []
         for k in range(2):
-            share = np.clip(cover - k, 0, 1)
-            if share > 0:
-                end = points[k] + share * (points[k + 1] - points[k])
-                pieces.append((points[k], end, (radii[k], radii[k] + share * (radii[k + 1] - radii[k]))))
-        for start, end, widths in pieces:
-            first = start + edge * (end - start) if start is points[0] else start
-            canvas.fill(ribbon(first, end, widths, spread=2 * self.line), shade(colour, .5), code)
-        for start, end, widths in pieces:
-            canvas.fill(ribbon(start, end, widths), colour, code)
-        for start, end, widths in pieces:
-            first = start + edge * (end - start) if start is points[0] else start
-            lit = np.array([.30 * widths[0], 0])
-            canvas.fill(ribbon(first - lit, end - lit, np.array(widths) * .5), shade(colour, 1.10))
-
-    def _paint_hips(self, canvas: Canvas) -> None:
-        size = self.height * (0.55 + 0.45 * self.body.girth)
-        hips = [ellipse(self.at[side + "hip"], (.052 * size, .050 * size)) for side in SIDES]
-        if self.look.bottoms in ("trousers", "shorts"):
-            canvas.outlined(hull(*hips), self.look.cloth, self.code + Part.TRUNK, self.line)
-            return
-        hems = [ellipse(self.at[side + "hip"] + .72 * (self.at[side + "kne"] - self.at[side + "hip"]),
-                        (.085 * size, .030 * size)) for side in SIDES]
-        canvas.outlined(hull(*hips, *hems), self.look.cloth, self.code + Part.SKIRT, self.line)
+            share = min(max(cover - k, 0), 1)
+            if share:
+                widths = [self._stout * radii[k], self._stout * (radii[k] + share * (radii[k + 1] - radii[k]))]
+                step = share * (points[k + 1] - points[k])
+                pieces.append((points[k], points[k] + (0 if k else edge) * step, points[k] + step, widths))
+        for _, inner, end, widths in pieces:
+            canvas.fill(ribbon(inner, end, widths, spread=2 * self._line), shade(colour, OUTLINE), self.code + part)
+        for start, _, end, widths in pieces:
+            canvas.fill(ribbon(start, end, widths), colour, self.code + part)
+        for _, inner, end, widths in pieces:
+            lit = np.array([-.3 * widths[0], 0])
+            canvas.fill(ribbon(inner + lit, end + lit, [.5 * width for width in widths]), shade(colour, 1.1))
 
     def _paint_seat(self, canvas: Canvas) -> None:
         """A stool below the pelvis; its pixels are nobody's."""
-        (x, top), size = self.at["pelvis"], self.height
-        top, ground = top + .045 * size, max(self.at["Lheel"][1], self.at["Rheel"][1]) - .01 * size
-        wide = .13 * size
-        for foot in (-.8, .65):
-            canvas.outlined(box(x + foot * wide, top, x + (foot + .15) * wide, ground), (60, 85, 120), 0, self.line)
-        canvas.outlined(box(x - wide, top, x + wide, top + .045 * size), (80, 120, 165), 0, self.line)
+        (x, pelvis), wide = self.at["pelvis"], .13 * self.height
+        top, ground = pelvis + .045 * self.height, max(self.at["Lheel"][1], self.at["Rheel"][1])
+        for leg in (-.8, .65):
+            shape = box(x + leg * wide, top, x + (leg + .15) * wide, max(ground - .01 * self.height, top))
+            canvas.outlined(shape, (60, 85, 120), 0, self._line)
+        canvas.outlined(box(x - wide, top, x + wide, top + .045 * self.height), (80, 120, 165), 0, self._line)
+
+    def _paint_hips(self, canvas: Canvas) -> None:
+        canvas.outlined(hull(*self._hips()), self.look.cloth, self.code + Part.TRUNK, self._line)
+
+    def _paint_skirt(self, canvas: Canvas) -> None:
+        hems = []
+        for side in SIDES:
+            hip, knee = self._joints(side, "hip", "kne")
+            hems.append(ellipse(hip + .72 * (knee - hip), (.085 * self._stout, .030 * self._stout)))
+        canvas.outlined(hull(*self._hips(), *hems), self.look.cloth, self.code + Part.SKIRT, self._line)
+
+    def _hips(self) -> list[np.ndarray]:
+        return [ellipse(self.at[side + "hip"], (.052 * self._stout, .050 * self._stout)) for side in SIDES]
 
     def _paint_trunk(self, canvas: Canvas) -> None:
-        code, look = self.code + Part.TRUNK, self.look
-        canvas.outlined(smooth(self._band(-.20, 1.10)), look.shirt, code, self.line)
+        code, look, chest, head = self.code + Part.TRUNK, self.look, self.at["chest"], self.at["head"]
+        canvas.outlined(smooth(self._band(-.20, 1.10)), look.shirt, code, self._line)
         canvas.fill(smooth(self._band(-.17, .95, (.45, .95))), shade(look.shirt, .88))
         if look.pattern == "stripes":
             for level in np.arange(-.1, .95, .22):
                 canvas.fill(self._band(level, level + .10), look.accent)
-        if look.pattern == "band":
+        elif look.pattern == "band":
             canvas.fill(self._band(.55, .82), look.accent)
-        front = self.posture.chest[:2, 2] * (1, -1) * self.body.shoulder * .6 * self.height
-        if self.posture.chest[2, 2] > .3:
-            self._paint_front(canvas, front)
-        neck = self.at["chest"] + .15 * (self.at["head"] - self.at["chest"])
-        width = .030 * self.height * (0.5 + 0.5 * self.body.girth)
-        if self.posture.chest[2, 2] > 0:
-            canvas.fill(ellipse(self.at["chest"] + .5 * front - (0, .01 * self.height), (1.5 * width, width)), look.head.skin, code)
-        canvas.outlined(ribbon(neck, self.at["head"], (width, width)), shade(look.head.skin, .88), code, self.line)
+        front, facing = self.posture.chest[:2, 2] * (.6, -.6) * self._chest, self.posture.chest[2, 2]
+        throat = .6 * self._stout * .05
+        if facing > .3:
+            self._paint_front(canvas, front, facing)
+        if facing > 0:
+            neckline = ellipse(chest + .5 * front - (0, .01 * self.height), (1.5 * throat, throat))
+            canvas.fill(neckline, look.head.skin, code)
+        neck = ribbon(chest + .15 * (head - chest), head, (throat, throat))
+        canvas.outlined(neck, shade(look.head.skin, .88), code, self._line)
 
-    def _paint_front(self, canvas: Canvas, front: np.ndarray) -> None:
-        pelvis, chest = self.at["pelvis"] + front, self.at["chest"] + front
+    def _paint_front(self, canvas: Canvas, front: np.ndarray, facing: float) -> None:
+        """What is on the front of a shirt, ``front`` pixels from the spine."""
+        pelvis, chest, size = self.at["pelvis"] + front, self.at["chest"] + front, .035 * self.height
         if self.look.pattern == "jacket":
-            strip = ribbon(pelvis, chest, np.full(2, .026 * self.height))
-            canvas.fill(strip, self.look.accent)
-        if self.look.pattern == "emblem":
-            centre = pelvis + .68 * (chest - pelvis)
-            canvas.fill(ellipse(centre, (.035 * self.height * self.posture.chest[2, 2], .035 * self.height)), self.look.accent)
+            canvas.fill(ribbon(pelvis, chest, (.75 * size, .75 * size)), self.look.accent)
+        elif self.look.pattern == "emblem":
+            canvas.fill(ellipse(pelvis + .68 * (chest - pelvis), (size * facing, size)), self.look.accent)
 
     def _band(self, low: float, high: float, sides: tuple[float, float] = (-1.0, 1.0)) -> np.ndarray:
         """Polygon of the trunk between two levels (0 hips, 1 shoulders) and two sides (-1 left edge, 1 right edge)."""
-        levels = np.unique(np.concatenate([[low], _LEVELS[(_LEVELS > low) & (_LEVELS < high)], [high]]))
+        levels = np.array([low, *_LEVELS[(_LEVELS > low) & (_LEVELS < high)], high])
         spine = self.at["chest"] - self.at["pelvis"]
         up = spine / max(np.hypot(*spine), 1e-6)
         across = np.array([-up[1], up[0]])
-        flat = self.posture.chest[:2] * [[1], [-1]]
-        lateral, frontal = across @ flat[:, 0], across @ flat[:, 2]
-        unit = self.body.shoulder * self.height * (0.75 + 0.25 * self.body.girth)
-        waist = np.interp(levels, (0, .4, .8), (1, self.look.waist, 1))
+        lateral, frontal = across @ (self.posture.chest[:2, ::2] * [[1], [-1]])
         half = np.hypot(np.interp(levels, _LEVELS, _WIDTHS) * lateral, np.interp(levels, _LEVELS, _DEPTHS) * frontal)
-        side = (half * waist * unit)[:, None] * across
-        middle = self.at["pelvis"] + levels[:, None] * spine
-        return np.concatenate([middle + sides[0] * side, (middle + sides[1] * side)[::-1]])
+        half *= np.interp(levels, (0, .4, .8), (1, self.look.waist, 1)) * self._chest
+        middle, edge = self.at["pelvis"] + levels[:, None] * spine, half[:, None] * across
+        return np.concatenate([middle + sides[0] * edge, (middle + sides[1] * edge)[::-1]])
 
-
-def _vary(rng: np.random.Generator, colour: Colour) -> Colour:
-    return tuple(float(np.clip(channel * rng.uniform(.93, 1.07), 0, 255)) for channel in colour)
-
-
-def _garment(rng: np.random.Generator) -> Colour:
-    """A colour for cloth: mostly coloured, sometimes near black, grey or white."""
-    if rng.random() < .3:
-        return hsv(rng.random(), rng.uniform(0, .12), rng.choice((.22, .35, .6, .92)))
-    return hsv(rng.random(), rng.uniform(.35, .85), rng.uniform(.35, .95))
+    def _joints(self, side: str, *names: str) -> list[np.ndarray]:
+        return [self.at[side + name] for name in names]

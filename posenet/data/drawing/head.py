@@ -5,11 +5,10 @@ Positions on the ball are in the head's own frame: x to the person's left, y up,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from posenet.data.drawing.canvas import Canvas, Colour, ellipse, mix, ribbon, shade, smooth
+from posenet.data.drawing.canvas import Canvas, ellipse, mix, ribbon, shade, smooth
+from posenet.data.drawing.wardrobe import HeadLook
 
 FEATURES = {"nose": (0, -.16, 1.06), "Leye": (.38, .08, .92), "Reye": (-.38, .08, .92),
             "Lear": (1.02, -.04, -.12), "Rear": (-1.02, -.04, -.12)}
@@ -18,21 +17,8 @@ FEATURES = {"nose": (0, -.16, 1.06), "Leye": (.38, .08, .92), "Reye": (-.38, .08
 # Hair ends where (normal . point) = offset: the cut of a plane through the ball.
 _HAIRLINES = {"short": ((0, .62, -.78), .05), "fringe": ((0, .93, -.36), .34), "receding": ((0, .48, -.88), .12),
               "beanie": ((0, .97, -.25), .30), "cap": ((0, .99, -.12), .36), "scarf": ((0, .25, -.97), -.42)}
-HAIRSTYLES = ("short", "short", "fringe", "fringe", "receding", "bald", "long", "long", "bun", "ponytail", "afro",
-              "beanie", "cap", "scarf")
-
-
-@dataclass(frozen=True)
-class HeadLook:
-    """Colours and habits of one head."""
-
-    skin: Colour
-    hair: Colour
-    style: str
-    cloth: Colour
-    """Of a hat or a scarf."""
-    glasses: bool
-    beard: bool
+_JAW = 0.22
+_DISC = ellipse(np.zeros(2), (1, 1))
 
 
 class Head:
@@ -50,16 +36,19 @@ class Head:
                  codes: tuple[int, int]) -> None:
         self.centre, self.radii, self.frame, self.look, self.codes = centre, radii, frame, look, codes
         up = frame[:2, 1] / max(np.hypot(*frame[:2, 1]), 1e-6)
-        self._axes = np.array([[up[1], -up[0]], up])
+        axes = np.array([[up[1], -up[0]], up])
+        self._seen = np.concatenate([axes @ frame[:2], frame[2:]])
         self.up = up * (1, -1)
+        self._across = np.array([-self.up[1], self.up[0]])
         self.from_behind = frame[2, 2] < 0
 
     def locate(self, point: tuple[float, float, float]) -> tuple[np.ndarray, float]:
         """Pixel and depth (1: nearest to the viewer, below 0: on the far side) of a point on the ball."""
-        seen = self.frame @ point
-        return self._to_pixels((self._axes @ seen[:2])[None])[0], float(seen[2])
+        right, up, depth = (self._seen @ point).tolist()
+        right *= self.radii[0] * (1 - _JAW * max(-up, 0) ** 1.5)
+        return self.centre + right * self._across + up * self.radii[1] * self.up, depth
 
-    def hidden_features(self) -> set[str]:
+    def averted(self) -> set[str]:
         """Face points on the side turned away, which an annotator would not mark."""
         margins = {"nose": 0.0, "Leye": 0.1, "Reye": 0.1, "Lear": -0.5, "Rear": -0.5}
         return {name for name, point in FEATURES.items() if self.locate(point)[1] < margins[name]}
@@ -79,9 +68,7 @@ class Head:
             canvas.outlined(ellipse(self.centre + self.up * self.radii[1] * .35, np.array(self.radii) * (1.5, 1.15),
                                     self.up), self.look.hair, hair, line)
         self._paint_ears(canvas, line, far=True)
-        around = np.linspace(0, 2 * np.pi, 28, endpoint=False)
-        outline = self._to_pixels(np.stack([np.cos(around), np.sin(around)], axis=1))
-        canvas.outlined(outline, self.look.skin, skin, line)
+        canvas.outlined(self._to_pixels(_DISC), self.look.skin, skin, line)
         self._paint_hair(canvas, line)
         if self.look.style != "scarf":
             self._paint_ears(canvas, line, far=False)
@@ -92,9 +79,9 @@ class Head:
 
     def _to_pixels(self, ball: np.ndarray) -> np.ndarray:
         """(N, 2) points of the ball's disc (right and up of the upright head) to pixels; the jaw is narrower."""
-        narrowing = 1 - 0.22 * np.clip(-ball[:, 1:], 0, 1) ** 1.5
-        local = ball * np.concatenate([narrowing, np.ones_like(narrowing)], axis=1) * self.radii
-        return self.centre + local[:, :1] * np.array([-self.up[1], self.up[0]]) + local[:, 1:] * self.up
+        right, up = ball[:, :1], ball[:, 1:]
+        right = right * self.radii[0] * (1 - _JAW * np.maximum(-up, 0) ** 1.5)
+        return self.centre + right * self._across + up * self.radii[1] * self.up
 
     def _cap(self, normal: tuple[float, float, float], offset: float, swell: float) -> np.ndarray:
         """Polygon of the seen part of the ball with ``normal . point > offset``, ``swell`` times as large outside.
@@ -102,8 +89,8 @@ class Head:
         Its border is an arc of the ball's silhouette, about the direction of the normal, closed by the near half
         of the circle in which the plane cuts the ball.
         """
-        seen = self.frame @ np.array(normal) / np.linalg.norm(normal)
-        flat, depth = self._axes @ seen[:2], seen[2]
+        *flat, depth = self._seen @ normal / np.linalg.norm(normal)
+        flat = np.array(flat)
         length = max(np.hypot(*flat), 1e-6)
         middle, half = np.arctan2(flat[1], flat[0]), np.arccos(np.clip(offset / length, -1, 1))
         arc = middle + np.linspace(-half, half, 18)
@@ -117,7 +104,7 @@ class Head:
     def _paint_hair(self, canvas: Canvas, line: float) -> None:
         style, skin, hair = self.look.style, *self.codes
         if self.look.beard and not self.from_behind:
-            canvas.fill(self._cap((0, -.86, .50), .50, 1.03), shade(self.look.hair, 1.1), skin)
+            canvas.fill(self._cap((0, -.90, .44), .60, 1.03), shade(self.look.hair, 1.1), skin)
         if style == "bald":
             return
         colour = self.look.cloth if style in ("beanie", "cap", "scarf") else self.look.hair
@@ -136,8 +123,7 @@ class Head:
         colour = self.look.hair if self.look.style == "long" else self.look.cloth
         back, _ = self.locate((0, .1, -.55))
         corners = np.array([[-.85, .9], [.85, .9], [1.25, -.2], [1.3, -1.5], [0, -1.65], [-1.3, -1.5], [-1.25, -.2]])
-        across = np.array([-self.up[1], self.up[0]])
-        shape = back + corners[:, :1] * wide * across + corners[:, 1:] * high * self.up
+        shape = back + corners[:, :1] * wide * self._across + corners[:, 1:] * high * self.up
         canvas.outlined(smooth(shape), shade(colour, .85), self.codes[1], 1)
 
     def _knot(self) -> tuple[np.ndarray, float] | None:
@@ -162,7 +148,7 @@ class Head:
 
     def _paint_face(self, canvas: Canvas) -> None:
         skin, hair, (wide, high) = self.look.skin, self.look.hair, self.radii
-        hidden = self.hidden_features()
+        hidden = self.averted()
         for side, name in ((1, "Leye"), (-1, "Reye")):
             if name in hidden:
                 continue
@@ -175,8 +161,9 @@ class Head:
             if self.look.glasses:
                 rim = ellipse(centre, (wide * .28 * narrow, high * .19), self.up)
                 canvas.trace(rim, (40, 35, 35), 1)
-            cheek, _ = self.locate((side * .55, -.32, .80))
-            canvas.fill(ellipse(cheek, (wide * .16 * narrow, high * .08)), mix(skin, (110, 110, 235), .25))
+            if not self.look.beard:
+                cheek, _ = self.locate((side * .55, -.32, .80))
+                canvas.fill(ellipse(cheek, (wide * .16 * narrow, high * .08)), mix(skin, (110, 110, 235), .25))
         if "nose" not in hidden:
             centre, depth = self.locate(FEATURES["nose"])
             canvas.fill(ellipse(centre, (wide * .13, high * .10), self.up), shade(skin, .78))

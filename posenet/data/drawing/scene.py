@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import cv2
 import numpy as np
 
 from posenet.data.drawing.canvas import Canvas
-from posenet.data.drawing.figure import Figure, Part, draw_look
+from posenet.data.drawing.figure import Figure, Part
 from posenet.data.drawing.pose import draw_body, draw_posture
 from posenet.data.drawing.scenery import draw_backdrop, draw_obstacle
+from posenet.data.drawing.wardrobe import draw_look
 
 _OBSTACLE = 1
 _PEOPLE = (1, 2, 3, 4, 5, 6)
@@ -98,18 +100,17 @@ class _Painter:
     def paint_people(self) -> None:
         """The people to label, and what stands between them and the viewer."""
         rng, (height, width) = self.rng, self.canvas.owner.shape
-        people = sorted(self._places(), key=lambda place: place[1][1])
-        obstacles = []
+        people = self._places()
+        queue = [(ground[1], partial(self._add, "person", [(size, ground)])) for size, ground in people]
         if rng.random() < .35:
             floor = people[rng.integers(len(people))][1][1]
             for _ in range(rng.integers(1, 3)):
-                obstacles.append((rng.uniform(0, width), rng.uniform(floor, max(floor, height) * 1.06)))
-        queue = [(ground[1], size, ground) for size, ground in people] + [(base[1], 0, base) for base in obstacles]
-        for row, size, base in sorted(queue, key=lambda item: item[0]):
-            if size:
-                self._add("person", [(size, base)])
-            else:
-                draw_obstacle(self.canvas, rng, base, min(row - self.horizon, .7 * height) / self.eye, _OBSTACLE)
+                row = rng.uniform(floor, max(floor, height) * 1.06)
+                size = min(row - self.horizon, .7 * height) / self.eye
+                base = (rng.uniform(0, width), row)
+                queue.append((row, partial(draw_obstacle, self.canvas, rng, base, size, _OBSTACLE)))
+        for _, paint in sorted(queue, key=lambda item: item[0]):
+            paint()
 
     def _places(self) -> list[tuple[float, np.ndarray]]:
         """Standing height and ground point of everybody, pixels."""
@@ -144,8 +145,9 @@ class _Painter:
 
 def _photographed(rng: np.random.Generator, image: np.ndarray) -> np.ndarray:
     """What a camera adds: a little blur, another exposure and tint, grain."""
-    height, width = image.shape[:2]
-    image = cv2.GaussianBlur(image, (0, 0), rng.uniform(.25, .6)).astype(np.float32)
-    image *= (rng.uniform(.8, 1.15) * rng.uniform(.95, 1.05, 3)).astype(np.float32)
-    image += rng.uniform(-12, 12) + rng.uniform(1, 5) * rng.standard_normal((height, width, 1), dtype=np.float32)
-    return np.clip(image, 0, 255).astype(np.uint8)
+    image = cv2.GaussianBlur(image, (0, 0), rng.uniform(.25, .6))
+    grain = int(rng.integers(1, 7))
+    gain, bias = rng.uniform(.8, 1.15) * rng.uniform(.95, 1.05, 3), rng.uniform(-12, 12) - grain
+    curves = np.clip(np.arange(256)[:, None] * gain + bias, 0, 255).astype(np.uint8)
+    noise = rng.integers(0, 2 * grain, image.shape[:2], dtype=np.uint8, endpoint=True)
+    return cv2.add(cv2.LUT(image, curves[:, None]), cv2.merge([noise] * 3))

@@ -22,12 +22,9 @@ def draw_backdrop(rng: np.random.Generator, width: int, height: int) -> tuple[np
     horizon = height * rng.uniform(.28, .52)
     place = rng.choice(4, p=(.3, .3, .3, .1))
     above, below = _grounds(rng, place)
-    image = np.empty((height, width, 3), np.float32)
-    rows = np.arange(height, dtype=np.float32)[:, None]
-    for half, colour in ((rows < horizon, above), (rows >= horizon, below)):
-        share = (rows / height - .5) * rng.uniform(-.35, .35) + 1
-        np.copyto(image, np.clip(share * np.array(colour), 0, 255)[:, None].astype(np.float32), where=half[..., None])
-    canvas = Canvas(image.astype(np.uint8))
+    rows = np.arange(height)[:, None]
+    colours = np.where(rows < horizon, [above], [below]) * (1 + (rows / height - .5) * rng.uniform(-.35, .35))
+    canvas = Canvas(np.repeat(np.minimum(colours, 255).astype(np.uint8)[:, None], width, axis=1))
     (_street, _park, _room, _plain)[place](canvas, rng, horizon)
     canvas.image = _textured(rng, canvas.image)
     return canvas.image, horizon
@@ -136,11 +133,10 @@ def _plain(canvas: Canvas, rng: np.random.Generator, horizon: float) -> None:
 def _textured(rng: np.random.Generator, image: np.ndarray) -> np.ndarray:
     """Blotches of two sizes over everything."""
     height, width = image.shape[:2]
-    result = image.astype(np.float32)
-    for cells, strength in ((8, rng.uniform(3, 12)), (60, rng.uniform(2, 9))):
-        coarse = rng.standard_normal((cells, cells), dtype=np.float32) * strength
-        result += cv2.resize(coarse, (width, height), interpolation=cv2.INTER_LINEAR)[..., None]
-    return np.clip(result, 0, 255).astype(np.uint8)
+    large = rng.standard_normal((8, 8), dtype=np.float32) * rng.uniform(3, 12)
+    small = rng.standard_normal((64, 64), dtype=np.float32) * rng.uniform(1, 6)
+    blotches = cv2.resize(cv2.resize(large, (64, 64)) + small, (width, height), interpolation=cv2.INTER_CUBIC)
+    return cv2.add(image, cv2.merge([blotches] * 3), dtype=cv2.CV_8U)
 
 
 def _leaves(rng: np.random.Generator) -> Colour:
@@ -176,8 +172,14 @@ def _shelf(canvas: Canvas, rng: np.random.Generator, base: Point, size: float) -
 
 def _sofa(canvas: Canvas, rng: np.random.Generator, base: Point, size: float) -> None:
     (x, y), cloth, wide = base, hsv(rng.random(), .5, rng.uniform(.3, .8)), rng.uniform(.35, .55) * size
-    canvas.outlined(smooth(box(x - wide, y - .42 * size, x + wide, y - .1 * size)), cloth, None, 1)
-    canvas.outlined(smooth(box(x - wide, y - .22 * size, x + wide, y + .02 * size), 1), shade(cloth, .85), None, 1)
+    for side in (-.85, .85):
+        canvas.fill(box(x + side * wide - 3, y, x + side * wide + 3, y + .05 * size), (40, 50, 60))
+    canvas.outlined(box(x - .95 * wide, y - .46 * size, x + .95 * wide, y - .1 * size), cloth, None, 1)
+    for side in (-.46, .46):
+        cushion = box(x + (side - .44) * wide, y - .25 * size, x + (side + .44) * wide, y)
+        canvas.outlined(cushion, shade(cloth, 1.15), None, 1)
+    for side in (-1, 1):
+        canvas.outlined(ellipse(np.array([x + side * wide, y - .14 * size]), (.12 * wide, .16 * size)), cloth, None, 1)
 
 
 def _plant(canvas: Canvas, rng: np.random.Generator, base: Point, size: float, code: int | None = None) -> None:
@@ -198,9 +200,9 @@ def _bush(canvas: Canvas, rng: np.random.Generator, base: Point, size: float, co
 
 
 def _post(canvas: Canvas, rng: np.random.Generator, base: Point, size: float, code: int) -> None:
-    (x, y), half = base, rng.uniform(.02, .045) * size
-    top = y - rng.uniform(.6, 1.7) * size
-    canvas.outlined(box(x - half, top, x + half, y), hsv(rng.random(), rng.uniform(0, .5), rng.uniform(.2, .8)), code, .7)
+    (x, y), half, top = base, rng.uniform(.02, .045) * size, base[1] - rng.uniform(.6, 1.7) * size
+    colour = hsv(rng.random(), rng.uniform(0, .5), rng.uniform(.2, .8))
+    canvas.outlined(box(x - half, top, x + half, y), colour, code, .7)
 
 
 def _crate(canvas: Canvas, rng: np.random.Generator, base: Point, size: float, code: int) -> None:

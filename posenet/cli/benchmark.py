@@ -1,0 +1,277 @@
+"""Measure the speed of one part: data, targets, network, train, decode or predict.
+
+Each benchmark runs one process on one thread unless told otherwise, warms up, reports medians, and compares them with
+a named baseline or a physical limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import torch
+
+from posenet.benchmark.data import measure_data
+from posenet.benchmark.decode import PerfectNetwork, measure_decode
+from posenet.benchmark.drawn import drawn_pictures, drawn_store
+from posenet.benchmark.machine import describe, in_words
+from posenet.benchmark.network import measure_network
+from posenet.benchmark.predict import measure_predict
+from posenet.benchmark.report import Report
+from posenet.benchmark.targets import measure_targets
+from posenet.benchmark.train import measure_step, synthetic_batch
+from posenet.checkpoint import load_model
+from posenet.cli.options import add_config_options
+from posenet.config import STRIDE, Config, load_config
+from posenet.data.dataset import PoseDataset
+from posenet.data.store import Store
+from posenet.data.targets import TargetRenderer
+from posenet.errors import ConfigError, DataError
+from posenet.guard import LossGuard
+from posenet.inference.images import find_images, write_atomically
+from posenet.inference.predictor import Predictor
+from posenet.loss import FocalL2Loss
+from posenet.model.posenet import PoseNet
+from posenet.optim import make_optimizer, set_lr
+from posenet.runtime import Runtime, grad_scaler, pick_device
+from posenet.step import TrainStep
+from posenet.update import GuardedUpdate
+
+FLAG_KEYS = {"device": "train.device", "amp": "train.amp", "input_size": "train.input_size",
+             "batch_size": "train.batch_size", "height": "inference.height"}
+"""The configuration key that a flag sets."""
+
+QUICK_REPEATS = 2
+QUICK_SAMPLES = 4
+DRAWN = 24
+"""Pictures drawn where none are given."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    kinds = parser.add_subparsers(dest="benchmark", required=True, metavar="benchmark")
+    for name, (_, add, repeats) in BENCHMARKS.items():
+        words = add.__doc__
+        kind = kinds.add_parser(name, help=words, description=words, formatter_class=parser.formatter_class)
+        add(kind)
+        kind.add_argument("--repeats", type=_positive, default=repeats, metavar="N",
+                          help="timed runs, of which the median counts")
+        kind.add_argument("--threads", type=_positive, default=1, metavar="N", help="CPU threads of PyTorch")
+        kind.add_argument("--quick", action=argparse.BooleanOptionalAction, default=False,
+                          help="few runs of little input: shows that it works, measures nothing")
+        kind.add_argument("--json", metavar="FILE", help="write the numbers here; an existing file is replaced")
+        add_config_options(kind)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run one benchmark and print its table."""
+    if args.json:
+        _check_output(Path(args.json), args)
+    if args.quick:
+        args.repeats = min(args.repeats, QUICK_REPEATS)
+    # OpenCV's own threads would measure another machine than --threads says.
+    cv2.setNumThreads(0)
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    config = load_config(args.config, args.overrides + _flag_overrides(args))
+    runtime = Runtime(pick_device(config.train.device) if "device" in args else torch.device("cpu"))
+    machine = describe(runtime.device)
+    print(in_words(machine) + "\n")
+    measure, _, _ = BENCHMARKS[args.benchmark]
+    report = measure(args, config, runtime)
+    print(report.text())
+    if args.json:
+        numbers = {"benchmark": args.benchmark, "machine": machine, "repeats": args.repeats, **report.numbers}
+        write_atomically(args.json, json.dumps(numbers, indent=2, allow_nan=False).encode())
+
+
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    """samples per second of the training data, on one core and from a loader's workers"""
+    parser.add_argument("--h5", metavar="FILE", help="store to read; unset, a small synthetic one is built")
+    parser.add_argument("--samples", type=_positive, default=64, metavar="N", help="different samples to make")
+    parser.add_argument("--workers", type=_natural, default=0, metavar="N",
+                        help="also measure a loader with so many processes")
+    _add_input_options(parser, batch_size=None)
+
+
+def _add_targets(parser: argparse.ArgumentParser) -> None:
+    """samples per second of the target renderer, by number of people"""
+    _add_input_options(parser, batch_size=1)
+    _add_device_options(parser, amp=False)
+
+
+def _add_network(parser: argparse.ArgumentParser) -> None:
+    """the network's forward time, size and share of the device's arithmetic"""
+    _add_input_options(parser, batch_size=1)
+    _add_device_options(parser)
+
+
+def _add_train(parser: argparse.ArgumentParser) -> None:
+    """one optimizer step on a batch in memory: forward, backward, update"""
+    _add_input_options(parser, batch_size=None)
+    _add_device_options(parser)
+
+
+def _add_decode(parser: argparse.ArgumentParser) -> None:
+    """pictures per second of the decoder on perfect maps, and its accuracy there"""
+    parser.add_argument("--annotations", metavar="JSON",
+                        help="COCO keypoint file, whose pictures are not needed; unset, a few are drawn")
+    parser.add_argument("--limit", type=_positive, metavar="N", help="only the first N pictures")
+    parser.add_argument("--height", type=int, metavar="N", help="height of the pictures (inference.height)")
+
+
+def _add_predict(parser: argparse.ArgumentParser) -> None:
+    """milliseconds of every stage from picture to drawing"""
+    parser.add_argument("inputs", nargs="*", metavar="INPUT",
+                        help="pictures, folders, or quoted glob patterns; without any a few are drawn")
+    parser.add_argument("--checkpoint", "--weights", metavar="FILE",
+                        help="checkpoint of a run, or a published one; unset, the configured network, untrained")
+    parser.add_argument("--height", type=int, metavar="N", help="resize pictures to this height (inference.height)")
+    _add_device_options(parser)
+
+
+def _add_input_options(parser: argparse.ArgumentParser, batch_size: int | None) -> None:
+    parser.add_argument("--input-size", type=int, metavar="N", help="side of the network's input (train.input_size)")
+    parser.add_argument("--batch-size", type=int, default=batch_size, metavar="N",
+                        help="samples in a batch (train.batch_size)")
+
+
+def _add_device_options(parser: argparse.ArgumentParser, amp: bool = True) -> None:
+    parser.add_argument("--device", metavar="D", help="auto, cpu, cuda, cuda:1, mps ... (train.device)")
+    if amp:
+        parser.add_argument("--amp", choices=["off", "bf16", "fp16"], help="precision of the network (train.amp)")
+
+
+def _data(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
+    with tempfile.TemporaryDirectory() as folder:
+        path = args.h5 or drawn_store(Path(folder), _drawn(args))
+        with Store(path) as store:
+            if not len(store):
+                raise DataError(f"{path} holds no samples; build it from pictures with people")
+            dataset = PoseDataset(store, config.train.size, "person", config.augment, config.train.seed)
+            samples = min(args.samples, QUICK_SAMPLES) if args.quick else args.samples
+            return measure_data(dataset, samples, config.train.batch_size, args.workers, args.repeats)
+
+
+def _targets(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
+    renderer = TargetRenderer.from_config(config).to(runtime.device)
+    return measure_targets(renderer, runtime, config.train.size, config.train.batch_size, args.repeats)
+
+
+def _network(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
+    network, shadow = _networks(config, runtime)
+    images = torch.rand(config.train.batch_size, 3, *config.train.size).to(
+        runtime.device, memory_format=_memory_format(config))
+    return measure_network(network, shadow, images, runtime, config.train.amp, args.repeats, _side(args, runtime))
+
+
+def _train(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
+    network, shadow = _networks(config, runtime)
+    amp = config.train.amp
+    step = TrainStep(network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), amp)
+    optimizer = make_optimizer(network, config.optim)
+    # The rate does not change the time; a tiny one keeps the loss where it starts.
+    set_lr(optimizer, 1e-12)
+    update = GuardedUpdate(step.to(runtime.device).train(), optimizer,
+                           grad_scaler(runtime.device, amp, config.train.loss_scale),
+                           LossGuard(config.guard.threshold), runtime, config.optim.max_grad_norm)
+    batch = synthetic_batch(config.train.batch_size, config.train.size).to(runtime.device)
+    return measure_step(update, step, shadow, batch, args.repeats, _side(args, runtime))
+
+
+def _decode(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
+    network = PerfectNetwork()
+    predictor = Predictor.from_config(network, config, device=runtime.device, scales=(1.0,), flip=False)
+    limit = min(args.limit or QUICK_SAMPLES, QUICK_SAMPLES) if args.quick else args.limit
+    with tempfile.TemporaryDirectory() as folder:
+        path = args.annotations or drawn_pictures(Path(folder), _drawn(args))[1]
+        return measure_decode(path, TargetRenderer.from_config(config), predictor, network, limit, args.repeats)
+
+
+def _predict(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
+    if args.checkpoint:
+        network, config = load_model(args.checkpoint, config if args.config else None)
+        config = load_config(None, args.overrides + _flag_overrides(args), base=config)
+    else:
+        network = PoseNet.from_config(config)
+
+    def make_predictor(watched: torch.nn.Module) -> Predictor:
+        return Predictor.from_config(watched, config, device=runtime.device, amp=args.amp or "off")
+
+    with tempfile.TemporaryDirectory() as folder:
+        paths = find_images(args.inputs or [drawn_pictures(Path(folder), _drawn(args))[0]])
+        return measure_predict(network, make_predictor, paths, runtime, args.repeats)
+
+
+def _networks(config: Config, runtime: Runtime) -> tuple[PoseNet, PoseNet]:
+    """The configured network on the device, and one without numbers for counting."""
+    cells = config.train.batch_size * math.prod(side // STRIDE for side in config.train.size)
+    if cells < 2:
+        raise ConfigError("BatchNorm cannot train on a single cell of the coarsest map; give a larger --input-size or "
+                          "--batch-size")
+    with torch.device("meta"):
+        shadow = PoseNet.from_config(config)
+    return PoseNet.from_config(config).to(runtime.device, memory_format=_memory_format(config)), shadow
+
+
+def _memory_format(config: Config) -> torch.memory_format:
+    return torch.channels_last if config.train.channels_last else torch.contiguous_format
+
+
+def _drawn(args: argparse.Namespace) -> int:
+    return QUICK_SAMPLES if args.quick else DRAWN
+
+
+def _side(args: argparse.Namespace, runtime: Runtime) -> int:
+    """Matrices large enough to keep the device busy."""
+    if args.quick:
+        return 128
+    return 2048 if runtime.device.type == "cpu" else 8192
+
+
+def _flag_overrides(args: argparse.Namespace) -> list[str]:
+    """Flags as ``key=value`` pairs; JSON's strings and numbers are TOML too."""
+    return [f"{key}={json.dumps(getattr(args, flag))}" for flag, key in FLAG_KEYS.items()
+            if getattr(args, flag, None) is not None]
+
+
+def _check_output(path: Path, args: argparse.Namespace) -> None:
+    """Refuse, before anything is measured, an output that cannot be written or is an input."""
+    if not path.parent.is_dir():
+        raise ConfigError(f"--json {path}: folder {path.parent} does not exist; create it")
+    if path.is_dir():
+        raise ConfigError(f"--json {path} is a folder; name a file")
+    inputs = [getattr(args, name, None) for name in ("h5", "annotations", "checkpoint", "config")]
+    inputs += getattr(args, "inputs", [])
+    if path.resolve() in {Path(given).resolve() for given in inputs if given}:
+        raise ConfigError(f"--json {path} would replace an input; choose another name")
+
+
+def _natural(text: str) -> int:
+    if (value := int(text)) < 0:
+        raise argparse.ArgumentTypeError("must not be negative")
+    return value
+
+
+def _positive(text: str) -> int:
+    if (value := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+Measure = Callable[[argparse.Namespace, Config, Runtime], Report]
+AddFlags = Callable[[argparse.ArgumentParser], None]
+
+BENCHMARKS: dict[str, tuple[Measure, AddFlags, int]] = {
+    "data": (_data, _add_data, 5),
+    "targets": (_targets, _add_targets, 20),
+    "network": (_network, _add_network, 5),
+    "train": (_train, _add_train, 3),
+    "decode": (_decode, _add_decode, 3),
+    "predict": (_predict, _add_predict, 3),
+}
+"""Name to measurement, its flags, and its timed runs."""

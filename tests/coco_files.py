@@ -1,0 +1,65 @@
+"""Tiny COCO data sets for tests: annotations as dictionaries, pictures as noise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from posenet.skeleton import COCO
+
+HEIGHT, WIDTH = 120, 160
+
+
+def person(number: int, image_id: int, box: tuple[float, ...] = (20, 20, 50, 60), labelled: int = 17,
+           **changes: Any) -> dict[str, Any]:
+    """An annotation whose outline is the box and whose first ``labelled`` keypoints lie on its diagonal."""
+    x, y, w, h = box
+    keypoints = [[x + w * k / 17, y + h * k / 17, 2] if k < labelled else [0, 0, 0] for k in range(17)]
+    return {"id": number, "image_id": image_id, "category_id": 1, "iscrowd": 0, "bbox": list(box), "area": w * h,
+            "num_keypoints": labelled, "keypoints": [value for point in keypoints for value in point],
+            "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]]} | changes
+
+
+def crowd(number: int, image_id: int, box: tuple[int, int, int, int], size: tuple[int, int] = (HEIGHT, WIDTH),
+          **changes: Any) -> dict[str, Any]:
+    """A crowd region that fills its box, as uncompressed run lengths."""
+    x, y, w, h = box
+    mask = np.zeros(size, np.uint8)
+    mask[y:y + h, x:x + w] = 1
+    edges = np.flatnonzero(np.diff(mask.T.ravel(), prepend=0, append=1 - mask[-1, -1]))
+    counts = np.diff(edges, prepend=0).tolist()
+    return person(number, image_id, box, 0, iscrowd=1, segmentation={"size": list(size), "counts": counts}, **changes)
+
+
+def document(image_ids: Iterable[int], annotations: list[dict[str, Any]]) -> dict[str, Any]:
+    """A COCO data set whose images all have the same size."""
+    images = [{"id": number, "file_name": f"{number:012d}.jpg", "height": HEIGHT, "width": WIDTH}
+              for number in image_ids]
+    category = {"id": 1, "name": "person", "keypoints": list(COCO.file_names), "skeleton": []}
+    return {"images": images, "annotations": annotations, "categories": [category]}
+
+
+def write_annotations(path: Path, content: Any) -> Path:
+    path.write_text(json.dumps(content))
+    return path
+
+
+def write_pictures(folder: Path, content: dict[str, Any]) -> Path:
+    """A noisy JPEG, another one for every id, for each image of ``content``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for image in content["images"]:
+        pixels = np.random.default_rng(image["id"]).integers(0, 256, (image["height"], image["width"], 3), np.uint8)
+        (folder / image["file_name"]).write_bytes(cv2.imencode(".jpg", pixels)[1].tobytes())
+    return folder
+
+
+def write_coco(root: Path, image_ids: Iterable[int] = (1, 2, 3)) -> tuple[Path, Path]:
+    """Image folder and annotation file of a set with one main person in every image."""
+    ids = list(image_ids)
+    content = document(ids, [person(10 + number, number) for number in ids])
+    return write_pictures(root / "images", content), write_annotations(root / "annotations.json", content)

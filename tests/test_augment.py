@@ -1,0 +1,231 @@
+"""Augmentation: the matrix, one lit pixel through image, masks and joints, borders, colours and draws."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from posenet.config import AugmentConfig
+from posenet.data.augment import BORDER_COLOUR, Augmentation, warp_image, warp_joints, warp_mask
+from posenet.skeleton import COCO
+
+MEASURED = json.loads((Path(__file__).parent / "fixtures" / "affine.json").read_text())
+SIZE = (256, 192)
+"""Network input, (width, height)."""
+IDENTITY = np.eye(2, 3)
+
+
+def draws(count: int, config: AugmentConfig = AugmentConfig()) -> list[Augmentation]:
+    rng = np.random.default_rng(0)
+    return [Augmentation.sample(rng, config) for _ in range(count)]
+
+
+def plain(colour: tuple[int, int, int], width: int = 90, height: int = 60) -> np.ndarray:
+    return np.full((height, width, 3), colour, np.uint8)
+
+
+def centroid(weights: np.ndarray) -> np.ndarray:
+    """x, y of the centre of mass."""
+    y, x = np.indices(weights.shape)
+    return np.array([(x * weights).sum(), (y * weights).sum()]) / weights.sum()
+
+
+@pytest.mark.parametrize("case", MEASURED["cases"], ids=lambda case: f"{case['degree']:.1f}")
+def test_matrices_are_the_measured_ones(case: dict[str, Any]) -> None:
+    augmentation = Augmentation(flip=case["flip"], degrees=case["degree"], shift=tuple(case["shift"]),
+                                scale=case["scale"], person_height=MEASURED["target_dist"])
+    matrix = augmentation.matrix(tuple(case["center"]), case["scale_provided"], (MEASURED["width"], MEASURED["height"]))
+    assert matrix.shape == (2, 3)
+    np.testing.assert_allclose(matrix, case["matrix"], rtol=0, atol=1e-6)
+
+
+def test_the_framed_person_stands_in_the_middle_at_the_configured_height() -> None:
+    matrix = Augmentation(person_height=0.5).matrix(center=(300, 200), person_scale=0.8, size=SIZE)
+    np.testing.assert_allclose(matrix @ [300, 200, 1], [(256 - 1) / 2, (192 - 1) / 2])
+    head, feet = (matrix @ [300, 200 + end * 0.8 * 192 / 2, 1] for end in (-1, 1))
+    np.testing.assert_allclose(feet - head, [0, 0.5 * 191], atol=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_one_lit_pixel_lands_alike_in_image_mask_and_joints(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    config = AugmentConfig(jitter_probability=0.0, shift=20.0)
+    augmentation = dataclasses.replace(Augmentation.sample(rng, config), flip=bool(seed % 2))
+    # The picture is blown up some ten times, so that even a map cell is smaller than the lit pixel.
+    matrix = augmentation.matrix(tuple(rng.uniform(60, 100, 2)), person_scale=0.06, size=SIZE)
+    wanted = rng.uniform([50, 50], [206, 142])
+    x, y = np.rint(np.linalg.solve(matrix[:, :2], wanted - matrix[:, 2])).astype(int)
+    image, mask = plain(BORDER_COLOUR, 160, 160), np.zeros((160, 160), np.uint8)
+    image[y, x], mask[y, x] = 255, 1
+    joints = np.zeros((1, 18, 3), np.float32)
+    joints[0, COCO.index("Lwri")] = (x, y, 2)
+
+    warped = warp_joints(joints, augmentation, matrix)
+    joint = warped[0, COCO.index("Rwri" if augmentation.flip else "Lwri")]
+    assert joint[2] == 2 and np.count_nonzero(warped[..., 2]) == 1
+    lit = warp_image(image, augmentation, matrix, SIZE).astype(float) - BORDER_COLOUR
+    np.testing.assert_allclose(centroid(lit.sum(-1)), joint[:2], atol=0.2)
+    cells = warp_mask(mask, matrix, SIZE, border=0)
+    assert cells.shape == (48, 64) and cells.dtype == np.uint8
+    np.testing.assert_allclose(4 * centroid(cells) + 1.5, joint[:2], atol=0.4)
+    np.testing.assert_array_equal(warp_mask(1 - mask, matrix, SIZE, border=1), 255 - cells)
+
+
+def test_a_flip_swaps_left_and_right_names() -> None:
+    joints = np.zeros((1, 18, 3), np.float32)
+    joints[0, COCO.index("Lsho")] = (10, 20, 1)
+    joints[0, COCO.index("nose")] = (30, 40, 2)
+    mirror = np.array([[-1.0, 0, 99], [0, 1, 0]])
+    warped = warp_joints(joints, Augmentation(flip=True), mirror)
+    np.testing.assert_array_equal(warped[0, COCO.index("Rsho")], [89, 20, 1])
+    np.testing.assert_array_equal(warped[0, COCO.index("nose")], [69, 40, 2])
+    assert np.count_nonzero(warped[..., 2]) == 2
+
+
+def test_joints_outside_stay_labelled_and_unlabelled_ones_stay_at_zero() -> None:
+    joints = np.zeros((2, 18, 3), np.float32)
+    joints[0, 0] = (10, 20, 1)
+    joints[1, 3] = (10, 20, 0)
+    before = joints.copy()
+    warped = warp_joints(joints, Augmentation(), np.array([[1.0, 0, -500], [0, 1, 900]]))
+    assert warped.dtype == np.float32
+    np.testing.assert_array_equal(warped[0, 0], [-490, 920, 1])
+    assert np.count_nonzero(warped) == 3
+    np.testing.assert_array_equal(joints, before)
+
+
+def test_a_picture_without_people_is_no_error() -> None:
+    assert warp_joints(np.zeros((0, 18, 3), np.float32), Augmentation(flip=True), IDENTITY).shape == (0, 18, 3)
+
+
+@pytest.mark.parametrize("image_size", [(640, 480), (480, 640), (256, 192), (100, 30), (31, 99)])
+@pytest.mark.parametrize("flip", [False, True])
+def test_image_framing_shows_the_whole_picture_as_large_as_it_fits(image_size: tuple[int, int], flip: bool) -> None:
+    matrix = Augmentation(flip=flip).image_matrix(image_size, SIZE)
+    width, height = image_size
+    edges = np.array([[-0.5, -0.5, 1], [width - 0.5, height - 0.5, 1]])
+    low, high = np.sort(edges @ matrix.T, axis=0)
+    gaps = np.concatenate([low + 0.5, np.array(SIZE) - 0.5 - high])
+    assert gaps.min() == pytest.approx(0, abs=1e-9)
+    np.testing.assert_allclose(gaps[:2], gaps[2:], atol=1e-9)
+
+
+def test_image_framing_follows_the_draw() -> None:
+    augmentation = Augmentation(degrees=30, shift=(7, -3), scale=1.2)
+    matrix = augmentation.image_matrix((640, 480), SIZE)
+    assert np.sqrt(np.linalg.det(matrix[:, :2])) == pytest.approx(1.2 * 192 / 480)
+    np.testing.assert_allclose(matrix @ [319.5, 239.5, 1], [127.5 + 7, 95.5 - 3])
+
+
+def test_positive_degrees_turn_the_x_axis_towards_negative_y() -> None:
+    matrix = Augmentation(degrees=90).image_matrix(SIZE, SIZE)
+    np.testing.assert_allclose(matrix[:, :2] @ [1, 0], [0, -1], atol=1e-12)
+
+
+@pytest.mark.parametrize("jitter", [None, (10.0, 60.0, 40.0)])
+def test_outside_the_picture_all_is_border(jitter: tuple[float, float, float] | None) -> None:
+    augmentation = Augmentation(degrees=20, scale=0.5, jitter=jitter)
+    matrix = augmentation.image_matrix((90, 60), SIZE)
+    inside = warp_mask(np.ones((60, 90), np.uint8), matrix, SIZE, border=0)
+    assert BORDER_COLOUR == (124, 127, 127)
+    image = warp_image(plain((10, 200, 30)), augmentation, matrix, SIZE)
+    assert image.shape == (192, 256, 3) and image.dtype == np.uint8
+    for row, column in ((0, 0), (0, -1), (-1, 0), (-1, -1), (0, 128), (96, 0)):
+        assert tuple(image[row, column]) == BORDER_COLOUR
+        assert inside[row // 4, column // 4] == 0
+    assert tuple(image[96, 128]) != BORDER_COLOUR and inside[24, 32] == 255
+    supervised = warp_mask(np.zeros((60, 90), np.uint8), matrix, SIZE, border=1)
+    np.testing.assert_array_equal(supervised, 255 - inside)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, bool])
+def test_masks_may_be_bytes_or_booleans(dtype: type) -> None:
+    mask = np.zeros((192, 256), dtype)
+    mask[:96] = 1
+    cells = warp_mask(mask, IDENTITY, SIZE, border=0)
+    assert cells[:24].min() == 255 and cells[24:].max() == 0
+
+
+def test_the_identity_changes_no_pixel() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (192, 256, 3), np.uint8)
+    np.testing.assert_array_equal(warp_image(image, Augmentation(), IDENTITY, SIZE), image)
+
+
+def test_a_jitter_of_nothing_changes_little() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (192, 256, 3), np.uint8)
+    before = image.copy()
+    jittered = warp_image(image, Augmentation(jitter=(0, 0, 0)), IDENTITY, SIZE)
+    difference = np.abs(jittered.astype(int) - image)
+    assert difference.mean() < 2 and difference.max() <= 8
+    np.testing.assert_array_equal(image, before)
+
+
+def jittered(colour: tuple[int, int, int], jitter: tuple[float, float, float]) -> np.ndarray:
+    """Hue, saturation and value of a BGR colour after a jitter."""
+    image = warp_image(plain(colour), Augmentation(jitter=jitter), IDENTITY, (90, 60))
+    return cv2.cvtColor(image, cv2.COLOR_BGR2HSV)[30, 45].astype(int)
+
+
+def test_hue_is_an_angle() -> None:
+    red, blue = (0, 0, 255), (255, 0, 0)
+    np.testing.assert_allclose(jittered(red, (-10, 0, 0)), [170, 255, 255], atol=1)
+    np.testing.assert_array_equal(jittered(red, (-10, 0, 0)), jittered(red, (170, 0, 0)))
+    np.testing.assert_allclose(jittered(blue, (70, 0, 0)), [10, 255, 255], atol=1)
+
+
+def test_saturation_and_value_stop_at_the_ends_of_their_range() -> None:
+    assert jittered((0, 0, 200), (0, 60, 40))[1:].tolist() == [255, 240]
+    assert jittered((250, 250, 250), (0, -20, 40))[1:].tolist() == [0, 255]
+    assert jittered((5, 5, 5), (0, 0, -20))[2] == 0
+    assert jittered((100, 100, 200), (0, -20, -20))[1:] == pytest.approx([128 - 20, 180], abs=2)
+
+
+def test_draws_stay_in_range_and_fill_it() -> None:
+    samples = draws(4000)
+    jitters = np.array([a.jitter for a in samples if a.jitter is not None])
+    values = {"degrees": ([a.degrees for a in samples], -40, 40), "dx": ([a.shift[0] for a in samples], -50, 50),
+              "dy": ([a.shift[1] for a in samples], -50, 50),
+              "scale": ([a.scale for a in samples if a.scale != 1], 0.7, 1.3), "hue": (jitters[:, 0], -10, 10),
+              "saturation": (jitters[:, 1], -20, 60), "value": (jitters[:, 2], -20, 40)}
+    for name, (drawn, low, high) in values.items():
+        quantiles = (np.quantile(drawn, [0, 0.25, 0.5, 0.75, 1]) - low) / (high - low)
+        assert 0 <= quantiles[0] and quantiles[4] <= 1, name
+        np.testing.assert_allclose(quantiles, [0, 0.25, 0.5, 0.75, 1], atol=0.06, err_msg=name)
+    together = np.corrcoef([values[name][0] for name in ("degrees", "dx", "dy")])
+    assert np.abs(together - np.eye(3)).max() < 0.06
+
+
+def test_draws_hit_their_probabilities() -> None:
+    samples = draws(4000)
+    shares = [np.mean([a.flip for a in samples]), np.mean([a.scale != 1 for a in samples]),
+              np.mean([a.jitter is not None for a in samples])]
+    np.testing.assert_allclose(shares, [0.5, 0.8, 0.2], atol=0.03)
+
+
+def test_a_configuration_without_any_change_draws_the_default() -> None:
+    off = AugmentConfig(jitter_probability=0, scale_probability=0, flip_probability=0, degrees=0, shift=0)
+    assert set(draws(20, off)) == {Augmentation()}
+    assert draws(1, dataclasses.replace(off, person_height=0.4))[0].person_height == 0.4
+
+
+def test_the_same_generator_draws_the_same_and_the_global_one_is_left_alone() -> None:
+    before = np.random.get_state()
+    assert draws(5) == draws(5) and len(set(draws(5))) == 5
+    for old, new in zip(before, np.random.get_state()):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_the_number_of_draws_does_not_depend_on_their_outcome() -> None:
+    states = []
+    for probability in (0.0, 1.0):
+        rng = np.random.default_rng(0)
+        Augmentation.sample(rng, AugmentConfig(jitter_probability=probability, scale_probability=probability,
+                                               flip_probability=probability))
+        states.append(rng.bit_generator.state)
+    assert states[0] == states[1]

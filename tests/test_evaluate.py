@@ -1,0 +1,213 @@
+import contextlib
+import io
+import json
+
+import cv2
+import numpy as np
+import pytest
+from pycocotools.coco import COCO as CocoApi
+
+from posenet.cli.main import run_tool
+from posenet.errors import DataError
+from posenet.inference.evaluate import METRICS, evaluate, predict_split, read_split, score, to_result
+from posenet.inference.images import write_image
+from posenet.inference.person import Person
+from posenet.skeleton import COCO
+from test_images import with_orientation
+
+SIZES = [(120, 160), (160, 120), (120, 161), (90, 160), (160, 90)]
+
+
+def image_of(number):
+    """A picture whose first pixel says which one it is."""
+    height, width = SIZES[number % len(SIZES)]
+    return np.full((height, width, 3), 10 * number, np.uint8)
+
+
+def annotation(rng, identity, image_id, **fields):
+    keypoints = np.concatenate([rng.integers(5, 80, (17, 2)), rng.integers(0, 3, (17, 1))], axis=1)
+    keypoints[0, 2] = 2
+    keypoints[keypoints[:, 2] == 0] = 0
+    return {"id": identity, "image_id": image_id, "category_id": 1, "keypoints": keypoints.ravel().tolist(),
+            "num_keypoints": int((keypoints[:, 2] > 0).sum()), "area": 5000.0, "bbox": [5, 5, 75, 75],
+            "iscrowd": 0} | fields
+
+
+@pytest.fixture
+def split(tmp_path):
+    """(image folder, annotation file): six pictures, one without people, one with a crowd."""
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "val"
+    images, people = [], []
+    for number in range(6):
+        write_image(folder / f"{number:03d}.png", image_of(number))
+        height, width = image_of(number).shape[:2]
+        images.append({"id": 100 + number, "file_name": f"{number:03d}.png", "height": height, "width": width})
+        people += [annotation(rng, len(people) + i, 100 + number) for i in range(number % 3)]
+    people.append(annotation(rng, 900, 101, iscrowd=1, num_keypoints=0, keypoints=[0] * 51))
+    path = tmp_path / "person_keypoints.json"
+    path.write_text(json.dumps({"images": images, "annotations": people, "categories": [
+        {"id": 1, "name": "person", "keypoints": list(COCO.file_names)}]}))
+    return folder, path
+
+
+def oracle(path, seen=None):
+    """A predictor that knows the annotations and tells pictures by their first pixel."""
+    people = json.loads(path.read_text())["annotations"]
+
+    def predict(images):
+        answer = []
+        for image in images:
+            image_id = 100 + int(image[0, 0, 0]) // 10
+            if seen is not None:
+                seen.append(image_id)
+            own = [p for p in people if p["image_id"] == image_id and not p["iscrowd"]]
+            joints = COCO.from_file(np.array([p["keypoints"] for p in own], np.float32).reshape(-1, 17, 3))
+            answer.append([Person(keypoints, 0.9) for keypoints in joints])
+        return answer
+
+    return predict
+
+
+def test_the_truth_scores_one_and_every_image_is_seen_once(split):
+    seen = []
+    result = evaluate(oracle(split[1], seen), *split, progress=False)
+    assert sorted(seen) == [100, 101, 102, 103, 104, 105]
+    assert result.images == 6 and tuple(result.metrics) == METRICS
+    assert result.ap == pytest.approx(1)
+    assert result.metrics["APL"] == -1
+    assert all(value == pytest.approx(1) for name, value in result.metrics.items() if not name.endswith("L"))
+    assert result.table().splitlines()[0].split() == list(METRICS)
+    assert result.table().splitlines()[1].split() == ["1.000"] * 4 + ["-"] + ["1.000"] * 4 + ["-"]
+
+
+def test_missed_images_count(split):
+    """The whole split is scored, not the pictures that happen to have results."""
+    everything = read_split(split[1])
+    results = predict_split(oracle(split[1]), split[0], everything.images, everything.category, progress=False)
+    some = [result for result in results if result["image_id"] == results[0]["image_id"]]
+    assert score(some, everything).metrics["AR"] == pytest.approx(len(some) / len(results))
+    assert score([], everything).ap == 0
+
+
+def test_shares_can_be_predicted_apart(split):
+    whole = read_split(split[1])
+    shares = [predict_split(oracle(split[1]), split[0], whole.images[rank::2], whole.category, batch_size=2,
+                            progress=False) for rank in range(2)]
+    assert score(shares[0] + shares[1], whole).ap == pytest.approx(1)
+
+
+def test_pictures_of_one_shape_come_together(split):
+    whole = read_split(split[1])
+    ratios = []
+
+    def predict(images):
+        ratios.extend(image.shape[1] / image.shape[0] for image in images)
+        return [[] for _ in images]
+
+    assert predict_split(predict, split[0], whole.images, whole.category, batch_size=2, progress=False) == []
+    assert ratios == sorted(ratios)
+
+
+def test_results_file_is_what_coco_reads(split, tmp_path):
+    path = tmp_path / "out" / "results.json"
+    evaluate(oracle(split[1]), *split, results_path=path, progress=False)
+    with contextlib.redirect_stdout(io.StringIO()):
+        loaded = CocoApi(str(split[1])).loadRes(str(path))
+    results = json.loads(path.read_text())
+    assert len(loaded.anns) == len(results) == 6
+    assert all(set(r) == {"image_id", "category_id", "keypoints", "score"} and len(r["keypoints"]) == 51
+               for r in results)
+    ids = [r["image_id"] for r in results]
+    assert ids == sorted(ids)
+
+
+def test_image_ids_restrict(split):
+    seen = []
+    result = evaluate(oracle(split[1], seen), *split, image_ids=[102, 104], progress=False)
+    assert sorted(seen) == [102, 104] and result.images == 2 and result.ap == pytest.approx(1)
+    with pytest.raises(DataError, match="999"):
+        evaluate(oracle(split[1]), *split, image_ids=[999], progress=False)
+
+
+def test_without_annotations_there_are_predictions_only(split, tmp_path):
+    dataset = json.loads(split[1].read_text())
+    info = tmp_path / "image_info.json"
+    info.write_text(json.dumps({"images": dataset["images"], "categories": [{"id": 3, "name": "car"},
+                                                                            {"id": 7, "name": "person"}]}))
+    results = tmp_path / "results.json"
+    assert evaluate(oracle(split[1]), split[0], info, results_path=results, progress=False) is None
+    assert {r["category_id"] for r in json.loads(results.read_text())} == {7}
+    assert not read_split(info).annotated
+
+
+def test_pictures_are_not_turned(split):
+    """Annotations are made on the stored pixels; EXIF orientation would turn them away from these."""
+    path = split[0] / "000.png"
+    path.write_bytes(with_orientation(cv2.imencode(".jpg", image_of(0))[1].tobytes(), 6))
+    shapes = []
+    evaluate(lambda images: [shapes.append(i.shape) or [] for i in images], *split, image_ids=[100], progress=False)
+    assert shapes == [image_of(0).shape]
+
+
+def test_missing_and_damaged_pictures_are_named(split):
+    (split[0] / "003.png").write_bytes(b"nonsense")
+    with pytest.raises(DataError, match="003.png"):
+        evaluate(oracle(split[1]), *split, progress=False)
+    (split[0] / "003.png").unlink()
+    with pytest.raises(DataError, match="1 of 6 images are missing.*003.png"):
+        evaluate(oracle(split[1]), *split, progress=False)
+
+
+ONE_IMAGE = '{"images": [{"id": 1, "file_name": "a", "width": 1, "height": 1}], "annotations": [%s]}'
+PERSON = '{"category_id": 1, "image_id": 1, "area": 1, "bbox": []%s}'
+
+
+@pytest.mark.parametrize("content, message", [
+    ("{", "keypoint file"), ("[]", "keypoint file"), ('{"images": []}', "no images"),
+    ('{"images": [{"id": 1}]}', "file_name"), (ONE_IMAGE % (PERSON % ""), "without keypoints"),
+    (ONE_IMAGE % '{"category_id": 1, "keypoints": []}', "image_id"),
+    (ONE_IMAGE % (PERSON % ', "keypoints": [1, 2, 2]'), "1 keypoints, not 17"),
+])
+def test_unusable_annotations_are_named(tmp_path, content, message):
+    path = tmp_path / "broken.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=message) as caught:
+        read_split(path)
+    assert "broken.json" in str(caught.value)
+
+
+def test_missing_keypoints_are_guessed_for_the_comparison_only():
+    keypoints = np.zeros((18, 3), np.float32)
+    keypoints[COCO.index("nose")] = (10, 20, 0.5)
+    keypoints[COCO.index("Lank")] = (30, 60, 0.5)
+    plain, guessed = (np.reshape(to_result(Person(keypoints, 0.1), 1, guess=g)["keypoints"], (17, 3)) for g in (0, 1))
+    lost = plain[:, 2] == 0
+    assert lost.sum() == 15 and not plain[lost].any()
+    np.testing.assert_array_equal(guessed[lost], [(20, 40, 0)] * 15)
+    np.testing.assert_array_equal(guessed[~lost], plain[~lost])
+
+
+def test_tool(split, tmp_path, capsys, monkeypatch):
+    import posenet.cli.evaluate as tool
+
+    class Stub:
+        batch, skeleton = staticmethod(oracle(split[1])), COCO
+
+    monkeypatch.setattr(tool, "make_predictor", lambda args: Stub)
+    argv = ["--weights", "x.pth", "--images", str(split[0]), "--annotations", str(split[1])]
+    assert run_tool("evaluate", [*argv, "--output", str(tmp_path / "r.json"), "--image_ids", "102", "104"]) == 0
+    out = capsys.readouterr().out
+    assert "2 images" in out and "APM" in out and "1.000" in out
+    assert (tmp_path / "r.json").exists()
+    assert run_tool("evaluate", [*argv, "--output", str(split[1])]) == 2
+    assert "would replace the annotations" in capsys.readouterr().err
+    assert read_split(split[1]).annotated
+
+
+def test_real_annotations_score_one(coco_sample):
+    path = coco_sample / "annotations" / "person_keypoints_val2017.json"
+    split = read_split(path)
+    results = [to_result(Person(COCO.from_file(np.reshape(p["keypoints"], (1, 17, 3)))[0], 1.0), p["image_id"])
+               for p in split.people if p["num_keypoints"]]
+    assert score(results, split).metrics == pytest.approx(dict.fromkeys(METRICS, 1.0), abs=1e-6)

@@ -1,0 +1,138 @@
+"""The house rules that a parser can check: who imports whom, and what no file may do."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "posenet"
+
+ROWS = """
+    errors skeleton config runtime
+
+    model.layers model.hourglass model.posenet model.published
+    data.rle data.coco data.store data.writer data.augment data.targets
+    loss optim checkpoint guard data.sampler
+
+    data.dataset data.drawing.* data.synthetic data.build step update
+    inference.images inference.person inference.decode inference.predictor inference.evaluate inference.draw
+
+    runlog validation trainer benchmark.* cli.*
+""".split()
+"""All modules below ``posenet``, lowest level first: each may import only from rows before its own.
+
+The files of a row ``folder.*`` may import each other, as long as there is no circle.
+"""
+
+FILES = {".".join(path.relative_to(PACKAGE).with_suffix("").parts): path for path in sorted(PACKAGE.rglob("*.py"))}
+MODULES = {name: path for name, path in FILES.items() if path.name != "__init__.py"}
+INITS = {name: path for name, path in FILES.items() if path.name == "__init__.py"}
+MAY_NOT_KNOW_OTHERS = [name for name in MODULES
+                       if name.startswith(("model.", "data.", "inference.")) or name in ("loss", "guard")]
+"""The parts that know neither other processes nor experiment files."""
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def row(module: str) -> str | None:
+    """The row of the table that holds a module."""
+    return next((r for r in ROWS if r == module or r.endswith(".*") and module.startswith(r[:-1])), None)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Dotted names that a file imports anywhere in it; ``from a import b`` counts as a.b."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{'.' * node.level}{node.module or ''}.{alias.name}" for alias in node.names)
+
+
+def own_imports(path: Path) -> Iterator[str]:
+    """The modules below ``posenet`` that a file imports; a name that is none of them comes as it is written."""
+    for name in imports(path):
+        if name.startswith(("posenet.", ".")):
+            inside = name.removeprefix("posenet.")
+            yield next((m for m in (inside, inside.rpartition(".")[0]) if m in MODULES), name)
+
+
+def calls(path: Path) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree(path)) if isinstance(node, ast.Call))
+
+
+def is_constant(call: ast.Call, keyword: str, value: object) -> bool:
+    return any(k.arg == keyword and isinstance(k.value, ast.Constant) and k.value.value is value for k in call.keywords)
+
+
+def test_every_module_has_a_row() -> None:
+    assert [module for module in MODULES if row(module) is None] == []
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_come_from_rows_above(module: str) -> None:
+    assert list(dict.fromkeys(ROWS)) == ROWS
+    for imported in own_imports(MODULES[module]):
+        assert imported in MODULES, f"{module} imports {imported}: name the module, not its package"
+        own, other = row(module), row(imported)
+        assert ROWS.index(other) < ROWS.index(own) or own == other != module, f"{module} may not import {imported}"
+
+
+def test_imports_do_not_run_in_circles() -> None:
+    TopologicalSorter({module: set(own_imports(path)) for module, path in MODULES.items()}).prepare()
+
+
+@pytest.mark.parametrize("module", MAY_NOT_KNOW_OTHERS)
+def test_the_library_knows_neither_other_processes_nor_experiment_files(module: str) -> None:
+    path = MODULES[module]
+    assert not [name for name in imports(path) if name.startswith("torch.distributed")]
+    for node in ast.walk(tree(path)):
+        assert not (isinstance(node, ast.Attribute) and node.attr == "distributed")
+        assert not (isinstance(node, ast.Name) and node.id == "load_config")
+        assert not (isinstance(node, ast.Attribute) and node.attr == "load_config")
+
+
+@pytest.mark.parametrize("package", INITS)
+def test_an_init_only_re_exports(package: str) -> None:
+    def re_exports(node: ast.stmt) -> bool:
+        if isinstance(node, ast.If):
+            return all(isinstance(inner, ast.ImportFrom) for inner in node.body) and not node.orelse
+        if isinstance(node, ast.Assign):
+            return all(isinstance(target, ast.Name) and target.id.startswith("_") for target in node.targets)
+        if isinstance(node, ast.FunctionDef):
+            return node.name == "__getattr__"
+        return isinstance(node, (ast.Import, ast.ImportFrom))
+
+    docstring, *rest = tree(INITS[package]).body
+    assert isinstance(docstring, ast.Expr) and all(map(re_exports, rest))
+
+
+def test_every_folder_of_the_package_is_a_package() -> None:
+    assert {path.parent for path in MODULES.values()} == {path.parent for path in INITS.values()}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_checkpoints_are_read_safely_and_strictly(module: str) -> None:
+    for call in calls(MODULES[module]):
+        assert not is_constant(call, "strict", False), f"line {call.lineno}: strict=False hides what was not loaded"
+        if ast.unparse(call.func) == "torch.load":
+            assert is_constant(call, "weights_only", True), f"line {call.lineno}: torch.load runs code from the file"
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if not name.startswith("cli.")])
+def test_only_the_command_line_prints(module: str) -> None:
+    assert [call.lineno for call in calls(MODULES[module]) if ast.unparse(call.func) == "print"] == []
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "tools").glob("*.py")), ids=lambda path: path.stem)
+def test_a_script_is_thin(script: Path) -> None:
+    assert len(script.read_text(encoding="utf-8").splitlines()) < 30
+    assert set(imports(script)) == {"sys", "posenet.cli.main.run_tool"}

@@ -1,0 +1,117 @@
+"""Samplers: permutations, shards, resuming, small sets and the validation order."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+from torch.utils.data import DataLoader, Dataset
+
+from posenet.data.sampler import Key, TrainSampler, ValidationSampler
+
+
+class Echo(Dataset[Key]):
+    """A data set whose samples are their keys."""
+
+    def __getitem__(self, key: Key) -> Key:
+        return key
+
+
+def keys(sampler: TrainSampler, epoch: int, step: int = 0) -> list[list[Key]]:
+    sampler.start(epoch, step)
+    return list(sampler)
+
+
+def indices(batches: list[list[Key]]) -> list[int]:
+    return [index for _, index in chain.from_iterable(batches)]
+
+
+@pytest.mark.parametrize("length, batch_size, per_step", [(12, 4, 1), (13, 4, 1), (29, 3, 2), (5, 5, 1), (7, 1, 3)])
+def test_an_epoch_is_a_permutation_without_the_remainder(length: int, batch_size: int, per_step: int) -> None:
+    sampler = TrainSampler(length, batch_size, seed=0, batches_per_step=per_step)
+    batches = keys(sampler, epoch=2)
+    seen = indices(batches)
+    assert len(set(seen)) == len(seen) and set(seen) <= set(range(length))
+    assert length - len(seen) < batch_size * per_step
+    assert [len(batch) for batch in batches] == [batch_size] * len(sampler)
+    assert len(sampler) == sampler.steps * per_step
+    assert {epoch for epoch, _ in chain.from_iterable(batches)} == {2}
+
+
+def test_the_remainder_is_another_one_every_epoch() -> None:
+    sampler = TrainSampler(13, 4, seed=0)
+    left_out = [set(range(13)) - set(indices(keys(sampler, epoch))) for epoch in range(20)]
+    assert len(set(map(frozenset, left_out))) > 5
+
+
+def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+    orders = [indices(keys(TrainSampler(50, 5, seed), epoch)) for seed in (0, 1) for epoch in (0, 1)]
+    assert len(set(map(tuple, orders))) == 4
+
+
+def test_the_order_depends_on_nothing_else() -> None:
+    used = TrainSampler(50, 5, seed=3)
+    keys(used, 0), keys(used, 7, 2)
+    assert keys(used, 1) == keys(TrainSampler(50, 5, seed=3), 1)
+
+
+@pytest.mark.parametrize("length, world, batch_size, per_step",
+                         [(50, 2, 4, 1), (50, 4, 2, 1), (50, 2, 3, 2), (5, 2, 4, 1)])
+def test_processes_together_equal_one_with_the_whole_batch(length: int, world: int, batch_size: int,
+                                                           per_step: int) -> None:
+    alone = TrainSampler(length, batch_size * world, 0, per_step)
+    shards = [TrainSampler(length, batch_size, 0, per_step, rank, world) for rank in range(world)]
+    assert {shard.steps for shard in shards} == {alone.steps}
+    together = zip(*(keys(shard, 1) for shard in shards))
+    assert [list(chain.from_iterable(batches)) for batches in together] == keys(alone, 1)
+
+
+@pytest.mark.parametrize("per_step", [1, 3])
+def test_an_epoch_goes_on_where_it_was_left(per_step: int) -> None:
+    whole = keys(TrainSampler(50, 4, 0, per_step), epoch=3)
+    sampler = TrainSampler(50, 4, 0, per_step)
+    for step in range(sampler.steps + 1):
+        rest = keys(sampler, 3, step)
+        assert rest == whole[step * per_step:] and len(sampler) == len(rest)
+    assert keys(sampler, 3) == whole
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_small_set_is_repeated_until_it_fills_one_step(world: int) -> None:
+    shards = [TrainSampler(3, 4, 0, batches_per_step=2, rank=rank, world=world) for rank in range(world)]
+    assert [shard.steps for shard in shards] == [1] * world
+    seen = [indices(keys(shard, 0)) for shard in shards]
+    assert [len(own) for own in seen] == [8] * world
+    together = list(chain.from_iterable(seen))
+    counts = [together.count(i) for i in range(3)]
+    assert max(counts) - min(counts) <= 1
+
+
+def test_an_empty_set_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one sample"):
+        TrainSampler(0, 4, seed=0)
+
+
+def test_keys_are_plain_integers() -> None:
+    key = keys(TrainSampler(4, 2, seed=0), 0)[0][0]
+    assert [type(part) for part in key] == [int, int]
+
+
+def test_a_loader_with_living_workers_follows_the_start() -> None:
+    sampler = TrainSampler(20, 4, seed=0)
+    loader = DataLoader(Echo(), batch_sampler=sampler, collate_fn=list, num_workers=1, persistent_workers=True)
+    for epoch, step in ((0, 0), (1, 3), (2, 0)):
+        sampler.start(epoch, step)
+        assert list(loader) == keys(TrainSampler(20, 4, seed=0), epoch, step)
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 9])
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_validation_covers_every_index_once_over_all_processes(length: int, world: int) -> None:
+    samplers = [ValidationSampler(length, 2, rank, world) for rank in range(world)]
+    batches = [list(sampler) for sampler in samplers]
+    assert sorted(chain.from_iterable(map(indices, batches))) == list(range(length))
+    assert [len(own) for own in batches] == [len(sampler) for sampler in samplers]
+    assert all(indices(own) == sorted(indices(own)) for own in batches)
+    assert all(1 <= len(batch) <= 2 for batch in chain.from_iterable(batches))
+    assert all(epoch == 0 for epoch, _ in chain.from_iterable(chain.from_iterable(batches)))

@@ -1,0 +1,390 @@
+"""The store: round trip, checks on opening, processes, atomic writing."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import multiprocessing
+import pickle
+import subprocess
+import sys
+import threading
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+
+import cv2
+import h5py
+import numpy as np
+import pytest
+
+from posenet.data import rle, writer
+from posenet.data.store import Record, Store, overlap
+from posenet.data.writer import StoreWriter
+from posenet.errors import DataError
+from posenet.skeleton import COCO
+
+
+def make_record(image_id: int, people: int = 2, height: int = 96, width: int = 128) -> Record:
+    rng = np.random.default_rng(image_id)
+    pixels = rng.integers(0, 256, (height, width, 3), np.uint8)
+    masks = [rle.encode((rng.random((height, width)) < 0.5).astype(np.uint8)) for _ in range(2)]
+    return Record(
+        Path("memory"), image_id, f"sub/{image_id:04d}.jpg", height, width, cv2.imencode(".jpg", pixels)[1].ravel(),
+        joints=rng.random((people, 18, 3), np.float32), boxes=rng.random((people, 4), np.float32),
+        areas=rng.random(people, np.float32), annotation_ids=rng.integers(0, 2 ** 62, people),
+        mask_all_rle=masks[0], mask_miss_rle=masks[1])
+
+
+def write_store(path: Path, records: list[Record], **options) -> Path:
+    with StoreWriter(path, **options) as store_writer:
+        for record in records:
+            store_writer.add(record, range(len(record.joints))[:2])
+    return path
+
+
+@pytest.fixture
+def records():
+    return [make_record(7, 3), make_record(3, 1), make_record(5, 2)]
+
+
+@pytest.fixture
+def path(tmp_path, records):
+    return write_store(tmp_path / "tiny.h5", records)
+
+
+def assert_same(found: Record, expected: Record) -> None:
+    for field in dataclasses.fields(Record):
+        if field.name != "source":
+            np.testing.assert_array_equal(getattr(found, field.name), getattr(expected, field.name))
+
+
+def read_everything(store: Store) -> list[int]:
+    """Sum of every sample's bytes, as a worker of a loader would read them."""
+    return [int(store.sample(index)[0].jpeg.sum()) for index in range(len(store))]
+
+
+def send_everything(store: Store, connection) -> None:
+    connection.send(read_everything(store))
+
+
+class TestRoundTrip:
+    @pytest.mark.parametrize("buffer", [1, 30_000, 2 ** 24])
+    def test_records_come_back(self, tmp_path, records, monkeypatch, buffer):
+        monkeypatch.setattr(writer, "BUFFER_BYTES", buffer)
+        with Store(write_store(tmp_path / "a.h5", records, source="/private/folder/train.json")) as store:
+            assert (store.num_images, store.num_people, len(store)) == (3, 6, 5)
+            assert store.image_ids.tolist() == [7, 3, 5]
+            for row, record in enumerate(records):
+                found = store.image(row)
+                assert_same(found, record)
+                assert found.joints.dtype == found.boxes.dtype == np.float32 and found.jpeg.dtype == np.uint8
+            assert [(store.sample(i)[0].image_id, store.sample(i)[1]) for i in range(5)] == [
+                (7, 0), (7, 1), (3, 0), (5, 0), (5, 1)]
+        with h5py.File(tmp_path / "a.h5") as file:
+            assert file.attrs["source"] == "train.json"
+
+    def test_masks_and_picture_are_decoded(self, path, records):
+        with Store(path) as store:
+            image, (mask_all, mask_miss) = store.image(0).decode_image(), store.image(0).masks()
+        np.testing.assert_array_equal(image, cv2.imdecode(records[0].jpeg, cv2.IMREAD_COLOR))
+        for mask, counts in ((mask_all, records[0].mask_all_rle), (mask_miss, records[0].mask_miss_rle)):
+            assert mask.shape == (96, 128) and mask.dtype == np.uint8 and mask.flags.c_contiguous
+            np.testing.assert_array_equal(mask, rle.decode(counts, 96, 128))
+
+    def test_only_rows_that_exist(self, path):
+        with Store(path) as store:
+            for bad in (-1, 5):
+                with pytest.raises(IndexError):
+                    store.sample(bad)
+            for bad in (-1, 3):
+                with pytest.raises(IndexError):
+                    store.image(bad)
+
+    def test_a_tiny_store_has_no_padding(self, path, records):
+        pictures = sum(record.jpeg.nbytes for record in records)
+        masks = sum(len(record.mask_all_rle + record.mask_miss_rle) for record in records)
+        with Store(path) as store:
+            assert store.picture_bytes == pictures
+        assert path.stat().st_size < pictures + masks + 20_000
+
+    def test_damage_names_store_image_and_file(self, tmp_path, records):
+        broken = dataclasses.replace(records[1], jpeg=records[1].jpeg[:50], mask_miss_rle=b"0")
+        resized = dataclasses.replace(records[2], height=95)
+        with Store(write_store(tmp_path / "broken.h5", [broken, resized])) as store:
+            with pytest.raises(DataError, match=r"broken\.h5: image 3 \(sub/0003\.jpg\) cannot be decoded"):
+                store.image(0).decode_image()
+            with pytest.raises(DataError, match=r"broken\.h5: image 3 \(sub/0003\.jpg\) has masks with"):
+                store.image(0).masks()
+            with pytest.raises(DataError, match="image 5 .* is 128 x 96 pixels, annotated as 128 x 95"):
+                store.image(1).decode_image()
+
+    def test_overlap_is_same_id_and_same_bytes(self, tmp_path, path):
+        other_bytes = dataclasses.replace(make_record(9), image_id=3)
+        b = write_store(tmp_path / "b.h5", [make_record(5), other_bytes, make_record(7, 3), make_record(8)])
+        c = write_store(tmp_path / "c.h5", [make_record(100)])
+        assert overlap(Store(path), Store(b)).tolist() == [5, 7]
+        assert overlap(Store(path), Store(c)).tolist() == []
+
+
+class TestProcesses:
+    def test_pickle_carries_no_handle_and_no_arrays(self, path):
+        with Store(path) as store:
+            expected = read_everything(store)
+            blob = pickle.dumps(store)
+        assert len(blob) < 5000
+        assert read_everything(pickle.loads(blob)) == expected
+
+    def test_reading_goes_on_after_close(self, path):
+        store = Store(path)
+        expected = read_everything(store)
+        store.close()
+        store.close()
+        assert read_everything(store) == expected
+
+    def test_a_spawned_worker_reads(self, path):
+        store = Store(path)
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            assert pool.submit(read_everything, store).result() == read_everything(store)
+
+    @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
+    def test_forked_workers_read_beside_the_parent_on_their_own_handles(self, path):
+        store = Store(path)
+        expected = read_everything(store)
+        context = multiprocessing.get_context("fork")
+        pipes = [context.Pipe(duplex=False) for _ in range(2)]
+        workers = [context.Process(target=send_everything, args=(store, sender)) for _, sender in pipes]
+        for worker in workers:
+            worker.start()
+        assert all(read_everything(store) == expected for _ in range(20))
+        assert [receiver.recv() for receiver, _ in pipes] == [expected, expected]
+        for worker in workers:
+            worker.join()
+        assert read_everything(store) == expected
+
+    def test_threads_share_a_store(self, path):
+        store, found = Store(path), []
+        threads = [threading.Thread(target=lambda: found.append(read_everything(store))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert found == [read_everything(store)] * 4
+
+    def test_a_store_rebuilt_meanwhile_is_not_mixed_up(self, path):
+        store = Store(path)
+        write_store(path, [make_record(1), make_record(2), make_record(4)], overwrite=True)
+        with pytest.raises(DataError, match="rebuilt while in use"):
+            store.image(0)
+
+
+def spoil(change):
+    def apply(path: Path) -> None:
+        with h5py.File(path, "r+") as file:
+            change(file)
+    return apply
+
+
+def replace(name: str, values) -> object:
+    def change(file: h5py.File) -> None:
+        values_now = values(file[name][:]) if callable(values) else values
+        del file[name]
+        file[name] = values_now
+    return spoil(change)
+
+
+def link(name: str, target) -> object:
+    def change(file: h5py.File) -> None:
+        del file[name]
+        file[name] = target
+    return spoil(change)
+
+
+def huge(file: h5py.File) -> None:
+    del file["joints"]
+    file.create_dataset("joints", (2 ** 40, 18, 3), np.float32, chunks=(1024, 18, 3))
+    file.attrs["people"] = 2 ** 40
+
+
+def external(file: h5py.File) -> None:
+    size = len(file["jpeg"])
+    del file["jpeg"]
+    file.create_dataset("jpeg", (size,), np.uint8, external=[("/etc/passwd", 0, size)])
+
+
+def virtual(file: h5py.File) -> None:
+    layout = h5py.VirtualLayout(file["jpeg"].shape, np.uint8)
+    layout[:] = h5py.VirtualSource("elsewhere.h5", "jpeg", file["jpeg"].shape)
+    del file["jpeg"]
+    file.create_virtual_dataset("jpeg", layout)
+
+
+def cut(share: float):
+    return lambda path: path.write_bytes(path.read_bytes()[:int(path.stat().st_size * share)])
+
+
+def attribute(**values):
+    return spoil(lambda file: file.attrs.update(values))
+
+
+def swapped(values: np.ndarray) -> np.ndarray:
+    return values[[0, 2, 1, *range(3, len(values))]]
+
+
+FAULTS = {
+    "truncated": (cut(0.7), "cannot be used as a store"),
+    "truncated at the start": (cut(0.001), "cannot be used as a store"),
+    "empty": (cut(0), "cannot be used as a store"),
+    "text": (lambda path: path.write_text("not a store\n" * 99), "cannot be used as a store"),
+    "never finished": (spoil(lambda file: file.attrs.pop("format")), "never finished"),
+    "another format": (attribute(format="pictures"), "not written by tools/build_hdf5.py"),
+    "newer schema": (attribute(schema=99), "schema 99.*update posenet"),
+    "older schema": (attribute(schema=0), "schema 0 is no longer read"),
+    "schema is text": (attribute(schema="new"), "cannot be used as a store"),
+    "skeleton is not JSON": (attribute(skeleton="{"), "cannot be used as a store"),
+    "no fingerprint": (spoil(lambda file: file.attrs.pop("fingerprint")), "cannot be used as a store"),
+    "count too high": (attribute(images=4), "image_id has the shape"),
+    "dataset missing": (spoil(lambda file: file.pop("box")), "box is missing"),
+    "group for a dataset": (spoil(lambda file: (file.pop("box"), file.create_group("box"))), "box is missing"),
+    "pictures as numbers": (replace("jpeg", lambda jpeg: jpeg.astype(np.float32)), "jpeg has the type float32"),
+    "offsets go backwards": (replace("jpeg_offset", swapped), "jpeg_offset"),
+    "offsets beyond the end": (replace("mask_all_offset", lambda o: o + (o == o[-1])), "mask_all_offset"),
+    "offsets start late": (replace("mask_miss_offset", lambda o: o + (o == 0)), "mask_miss_offset"),
+    "people beyond the end": (replace("person_offset", lambda o: o + (o == o[-1])), "person_offset"),
+    "sample of no image": (replace("sample", lambda s: s + [9, 0]), "samples of images"),
+    "sample of no person": (replace("sample", lambda s: s + [0, 9]), "samples of people"),
+    "negative sample": (replace("sample", lambda s: s - [0, 1]), "samples of images"),
+    "no size": (replace("height", lambda height: height * 0), "without a size"),
+    "joints not finite": (replace("joints", lambda joints: joints * np.nan), "not finite"),
+    "larger than the file": (spoil(huge), "joints claims"),
+    "external link": (link("box", h5py.ExternalLink("elsewhere.h5", "box")), "box is missing or lies outside"),
+    "soft link": (link("box", h5py.SoftLink("/area")), "box is missing or lies outside"),
+    "external storage": (spoil(external), "jpeg is missing or lies outside"),
+    "virtual dataset": (spoil(virtual), "jpeg is missing or lies outside"),
+}
+
+
+class TestOpening:
+    @pytest.mark.parametrize("name", FAULTS)
+    def test_what_cannot_be_used_is_refused_at_once(self, path, name):
+        change, expected = FAULTS[name]
+        change(path)
+        with pytest.raises(DataError, match=expected) as caught:
+            Store(path)
+        message = str(caught.value)
+        assert str(path) in message and "\n" not in message
+        assert "build it anew with tools/build_hdf5.py" in message or "update posenet" in message
+
+    def test_missing_and_folder(self, tmp_path):
+        with pytest.raises(DataError, match="none.h5 does not exist; build it with tools/build_hdf5.py"):
+            Store(tmp_path / "none.h5")
+        with pytest.raises(DataError, match="cannot read store"):
+            Store(tmp_path)
+
+    def test_another_skeleton(self, path):
+        swap = COCO.keypoints[::-1]
+        with pytest.raises(DataError, match="another skeleton"):
+            Store(path, dataclasses.replace(COCO, keypoints=swap))
+        other_neck = dataclasses.replace(COCO, derived={"neck": ("Rhip", "Lhip")})
+        with pytest.raises(DataError, match="another skeleton"):
+            Store(path, other_neck)
+
+    def test_other_body_parts_need_no_new_store(self, path):
+        assert len(Store(path, dataclasses.replace(COCO, parts=COCO.parts[:3]))) == 5
+
+    def test_damage_found_while_reading_is_a_data_error(self, path):
+        store = Store(path)
+        with h5py.File(path, "r+") as file:
+            del file["mask_miss"]
+        with pytest.raises(DataError, match="tiny.h5 cannot be used as a store"):
+            store.image(0)
+
+
+class TestWriting:
+    @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+    def test_an_interrupted_build_leaves_nothing(self, tmp_path, records, error):
+        with pytest.raises(error), StoreWriter(tmp_path / "new" / "a.h5") as store_writer:
+            store_writer.add(records[0], [0])
+            raise error
+        assert list((tmp_path / "new").iterdir()) == []
+
+    def test_an_interrupted_rebuild_keeps_the_old_store(self, path, records):
+        before = path.read_bytes()
+        with pytest.raises(KeyboardInterrupt), StoreWriter(path, overwrite=True) as store_writer:
+            store_writer.add(records[1], [0])
+            assert path.read_bytes() == before
+            raise KeyboardInterrupt
+        assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
+
+    def test_interrupted_while_finishing(self, tmp_path, records, monkeypatch):
+        def interrupt(_):
+            raise KeyboardInterrupt
+        monkeypatch.setattr(writer, "_flush_to_disk", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            write_store(tmp_path / "a.h5", records)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_an_existing_store_is_kept_unless_asked(self, path, records):
+        before = path.read_bytes()
+        with pytest.raises(DataError, match="tiny.h5 exists; .*--overwrite"):
+            write_store(path, records[:1])
+        assert path.read_bytes() == before
+        write_store(path, records[:1], overwrite=True)
+        assert Store(path).num_images == 1
+
+    def test_a_store_that_appears_meanwhile_is_kept(self, tmp_path, records):
+        with pytest.raises(DataError, match="a.h5 exists"), StoreWriter(tmp_path / "a.h5") as store_writer:
+            store_writer.add(records[0], [0])
+            (tmp_path / "a.h5").write_text("somebody else's")
+        assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("a.h5", "somebody else's")]
+
+    def test_what_is_not_hdf5_is_never_overwritten(self, tmp_path, records):
+        (tmp_path / "notes.txt").write_text("years of work")
+        with pytest.raises(DataError, match="notes.txt is not an HDF5 file and is not overwritten"):
+            write_store(tmp_path / "notes.txt", records, overwrite=True)
+        assert (tmp_path / "notes.txt").read_text() == "years of work"
+
+    def test_output_that_cannot_be_written(self, tmp_path, records):
+        with pytest.raises(DataError, match="is a folder"):
+            write_store(tmp_path, records)
+        (tmp_path / "file").write_text("")
+        with pytest.raises(DataError, match=f"cannot write {tmp_path}/file/a.h5: "):
+            write_store(tmp_path / "file" / "a.h5", records)
+
+    def test_nothing_to_write(self, tmp_path):
+        with pytest.raises(DataError, match="no image with a main person"):
+            write_store(tmp_path / "a.h5", [])
+        assert list(tmp_path.iterdir()) == []
+
+    def test_every_image_needs_a_main_person(self, tmp_path, records):
+        for main in ([], [1], [-1]):
+            with pytest.raises(ValueError, match="main persons"), StoreWriter(tmp_path / "a.h5") as store_writer:
+                store_writer.add(records[1], main)
+
+    @pytest.mark.parametrize("buffer", [1, 2 ** 24])
+    def test_a_full_disk(self, tmp_path, records, monkeypatch, buffer):
+        monkeypatch.setattr(writer, "BUFFER_BYTES", buffer)
+        monkeypatch.setattr(writer.shutil, "disk_usage", lambda _: SimpleNamespace(free=10 ** 6))
+        with pytest.raises(DataError, match="a.h5: the disk has 1 MB left; make room"):
+            write_store(tmp_path / "a.h5", records)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_failing_write(self, tmp_path, records):
+        with pytest.raises(DataError, match="a.h5: File too large"), StoreWriter(tmp_path / "a.h5") as store_writer:
+            store_writer.add(records[0], [0])
+            raise OSError(errno.EFBIG, "unable to write")
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="locks forbid removal there")
+    def test_leftovers_of_killed_builds_go_and_running_builds_stay(self, tmp_path, records):
+        (tmp_path / "a.h5.123.partial").write_bytes(b"killed before anything was written")
+        write_store(tmp_path / "a.h5.124.partial", records)
+        (tmp_path / "other.h5.125.partial").write_bytes(b"another store's")
+        code = "import h5py, sys; f = h5py.File(sys.argv[1], 'w'); print(flush=True); sys.stdin.read()"
+        running = subprocess.Popen([sys.executable, "-c", code, tmp_path / "a.h5.126.partial"],
+                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        running.stdout.readline()
+        write_store(tmp_path / "a.h5", records)
+        running.communicate()
+        assert {p.name for p in tmp_path.iterdir()} == {"a.h5", "a.h5.126.partial", "other.h5.125.partial"}
+        assert Store(tmp_path / "a.h5").num_images == 3
