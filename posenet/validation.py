@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import cv2
@@ -36,8 +37,11 @@ class CocoValidation:
         self.predictor, self.images, self.annotations = predictor, images, annotations
         self.log, self.pictures = log, pictures
         # An unusable file is to end the run before its first epoch, not after.
-        if not read_split(annotations).annotated:
+        split = read_split(annotations)
+        if not split.annotated:
             raise DataError(f"{annotations} holds no annotated people; name another file as data.val_annotations")
+        # Pictures come sorted by shape; those on the sheet are taken evenly from all of them.
+        self._every = max(1, len(split.images) // max(pictures, 1))
 
     @classmethod
     def from_config(cls, config: Config, network: nn.Module, device: torch.device, log: RunLog) -> CocoValidation | None:
@@ -50,11 +54,12 @@ class CocoValidation:
     def __call__(self, epoch: int, step: int) -> dict[str, float]:
         """COCO's ten numbers, "AP" first."""
         tiles: list[np.ndarray] = []
+        count = itertools.count()
 
         def predict(images: Sequence[np.ndarray]) -> list[list[Person]]:
             people = self.predictor.batch(images)
             for image, found in zip(images, people):
-                if len(tiles) < self.pictures:
+                if next(count) % self._every == 0 and len(tiles) < self.pictures:
                     tiles.append(_tile(draw_people(image, found)))
             return people
 

@@ -18,7 +18,7 @@ from posenet.benchmark.drawn import drawn_pictures, drawn_store
 from posenet.benchmark.machine import describe, in_words
 from posenet.benchmark.report import Report, table
 from posenet.benchmark.targets import PEOPLE, standing_people
-from posenet.benchmark.timing import Stopwatch, medians
+from posenet.benchmark.timing import Stopwatch, fastest, medians
 from posenet.benchmark.train import synthetic_batch
 from posenet.cli.main import run_tool
 from posenet.config import AugmentConfig
@@ -217,6 +217,7 @@ def test_tasks_take_turns_and_the_first_turn_does_not_count(monkeypatch: pytest.
     found = medians({"slow": lambda: task("slow", slow), "fast": lambda: task("fast", fast)}, 3)
     assert found == {"slow": 3.0, "fast": 1.0}
     assert calls == ["slow", "fast"] * 4
+    assert fastest(lambda: task("limit", [0.5]), 3) == 0.5
 
 
 def test_stopwatch_adds_up_a_stage_within_a_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,8 +201,10 @@ def test_tool(split, tmp_path, capsys, monkeypatch):
     assert "2 images" in out and "APM" in out and "1.000" in out
     assert (tmp_path / "r.json").exists()
     assert run_tool("evaluate", [*argv, "--output", str(split[1])]) == 2
-    assert "would replace the annotations" in capsys.readouterr().err
+    assert "would replace an input" in capsys.readouterr().err
     assert read_split(split[1]).annotated
+    assert run_tool("evaluate", [*argv, "--output", str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err
 
 
 def test_real_annotations_score_one(coco_sample):

@@ -1,46 +1,25 @@
-"""The store: round trip, checks on opening, processes, atomic writing."""
+"""The store: round trip, checks on opening, processes."""
 
 from __future__ import annotations
 
 import dataclasses
-import errno
 import multiprocessing
 import pickle
-import subprocess
-import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import cv2
 import h5py
 import numpy as np
 import pytest
+from data_files import make_record, write_store
 
 from posenet.data import rle, writer
-from posenet.data.store import Record, Store, overlap
-from posenet.data.writer import StoreWriter
+from posenet.data.record import Record
+from posenet.data.store import Store, overlap
 from posenet.errors import DataError
 from posenet.skeleton import COCO
-
-
-def make_record(image_id: int, people: int = 2, height: int = 96, width: int = 128) -> Record:
-    rng = np.random.default_rng(image_id)
-    pixels = rng.integers(0, 256, (height, width, 3), np.uint8)
-    masks = [rle.encode((rng.random((height, width)) < 0.5).astype(np.uint8)) for _ in range(2)]
-    return Record(
-        Path("memory"), image_id, f"sub/{image_id:04d}.jpg", height, width, cv2.imencode(".jpg", pixels)[1].ravel(),
-        joints=rng.random((people, 18, 3), np.float32), boxes=rng.random((people, 4), np.float32),
-        areas=rng.random(people, np.float32), annotation_ids=rng.integers(0, 2 ** 62, people),
-        mask_all_rle=masks[0], mask_miss_rle=masks[1])
-
-
-def write_store(path: Path, records: list[Record], **options) -> Path:
-    with StoreWriter(path, **options) as store_writer:
-        for record in records:
-            store_writer.add(record, range(len(record.joints))[:2])
-    return path
 
 
 @pytest.fixture
@@ -65,7 +44,8 @@ def read_everything(store: Store) -> list[int]:
 
 
 def send_everything(store: Store, connection) -> None:
-    connection.send(read_everything(store))
+    before = store._handle
+    connection.send((read_everything(store), store._handle is not before))
 
 
 class TestRoundTrip:
@@ -157,7 +137,7 @@ class TestProcesses:
         for worker in workers:
             worker.start()
         assert all(read_everything(store) == expected for _ in range(20))
-        assert [receiver.recv() for receiver, _ in pipes] == [expected, expected]
+        assert [receiver.recv() for receiver, _ in pipes] == [(expected, True), (expected, True)]
         for worker in workers:
             worker.join()
         assert read_everything(store) == expected
@@ -298,93 +278,3 @@ class TestOpening:
             del file["mask_miss"]
         with pytest.raises(DataError, match="tiny.h5 cannot be used as a store"):
             store.image(0)
-
-
-class TestWriting:
-    @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-    def test_an_interrupted_build_leaves_nothing(self, tmp_path, records, error):
-        with pytest.raises(error), StoreWriter(tmp_path / "new" / "a.h5") as store_writer:
-            store_writer.add(records[0], [0])
-            raise error
-        assert list((tmp_path / "new").iterdir()) == []
-
-    def test_an_interrupted_rebuild_keeps_the_old_store(self, path, records):
-        before = path.read_bytes()
-        with pytest.raises(KeyboardInterrupt), StoreWriter(path, overwrite=True) as store_writer:
-            store_writer.add(records[1], [0])
-            assert path.read_bytes() == before
-            raise KeyboardInterrupt
-        assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
-
-    def test_interrupted_while_finishing(self, tmp_path, records, monkeypatch):
-        def interrupt(_):
-            raise KeyboardInterrupt
-        monkeypatch.setattr(writer, "_flush_to_disk", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            write_store(tmp_path / "a.h5", records)
-        assert list(tmp_path.iterdir()) == []
-
-    def test_an_existing_store_is_kept_unless_asked(self, path, records):
-        before = path.read_bytes()
-        with pytest.raises(DataError, match="tiny.h5 exists; .*--overwrite"):
-            write_store(path, records[:1])
-        assert path.read_bytes() == before
-        write_store(path, records[:1], overwrite=True)
-        assert Store(path).num_images == 1
-
-    def test_a_store_that_appears_meanwhile_is_kept(self, tmp_path, records):
-        with pytest.raises(DataError, match="a.h5 exists"), StoreWriter(tmp_path / "a.h5") as store_writer:
-            store_writer.add(records[0], [0])
-            (tmp_path / "a.h5").write_text("somebody else's")
-        assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("a.h5", "somebody else's")]
-
-    def test_what_is_not_hdf5_is_never_overwritten(self, tmp_path, records):
-        (tmp_path / "notes.txt").write_text("years of work")
-        with pytest.raises(DataError, match="notes.txt is not an HDF5 file and is not overwritten"):
-            write_store(tmp_path / "notes.txt", records, overwrite=True)
-        assert (tmp_path / "notes.txt").read_text() == "years of work"
-
-    def test_output_that_cannot_be_written(self, tmp_path, records):
-        with pytest.raises(DataError, match="is a folder"):
-            write_store(tmp_path, records)
-        (tmp_path / "file").write_text("")
-        with pytest.raises(DataError, match=f"cannot write {tmp_path}/file/a.h5: "):
-            write_store(tmp_path / "file" / "a.h5", records)
-
-    def test_nothing_to_write(self, tmp_path):
-        with pytest.raises(DataError, match="no image with a main person"):
-            write_store(tmp_path / "a.h5", [])
-        assert list(tmp_path.iterdir()) == []
-
-    def test_every_image_needs_a_main_person(self, tmp_path, records):
-        for main in ([], [1], [-1]):
-            with pytest.raises(ValueError, match="main persons"), StoreWriter(tmp_path / "a.h5") as store_writer:
-                store_writer.add(records[1], main)
-
-    @pytest.mark.parametrize("buffer", [1, 2 ** 24])
-    def test_a_full_disk(self, tmp_path, records, monkeypatch, buffer):
-        monkeypatch.setattr(writer, "BUFFER_BYTES", buffer)
-        monkeypatch.setattr(writer.shutil, "disk_usage", lambda _: SimpleNamespace(free=10 ** 6))
-        with pytest.raises(DataError, match="a.h5: the disk has 1 MB left; make room"):
-            write_store(tmp_path / "a.h5", records)
-        assert list(tmp_path.iterdir()) == []
-
-    def test_a_failing_write(self, tmp_path, records):
-        with pytest.raises(DataError, match="a.h5: File too large"), StoreWriter(tmp_path / "a.h5") as store_writer:
-            store_writer.add(records[0], [0])
-            raise OSError(errno.EFBIG, "unable to write")
-        assert list(tmp_path.iterdir()) == []
-
-    @pytest.mark.skipif(sys.platform == "win32", reason="locks forbid removal there")
-    def test_leftovers_of_killed_builds_go_and_running_builds_stay(self, tmp_path, records):
-        (tmp_path / "a.h5.123.partial").write_bytes(b"killed before anything was written")
-        write_store(tmp_path / "a.h5.124.partial", records)
-        (tmp_path / "other.h5.125.partial").write_bytes(b"another store's")
-        code = "import h5py, sys; f = h5py.File(sys.argv[1], 'w'); print(flush=True); sys.stdin.read()"
-        running = subprocess.Popen([sys.executable, "-c", code, tmp_path / "a.h5.126.partial"],
-                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        running.stdout.readline()
-        write_store(tmp_path / "a.h5", records)
-        running.communicate()
-        assert {p.name for p in tmp_path.iterdir()} == {"a.h5", "a.h5.126.partial", "other.h5.125.partial"}
-        assert Store(tmp_path / "a.h5").num_images == 3

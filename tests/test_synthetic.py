@@ -273,7 +273,8 @@ def test_a_killed_run_does_not_look_complete(tmp_path: Path, monkeypatch: pytest
     assert len(list(tmp_path.glob("annotations/*.json"))) == 2
 
 
-@pytest.mark.parametrize("flags", ["--train -1", "--val -2", "--seed -1", "--workers 0", "--size 10", "--size 99999x480"])
+@pytest.mark.parametrize("flags", ["--train -1", "--val -2", "--seed -1", "--workers 0", "--size 10",
+                                   "--size 99999x480"])
 def test_bad_numbers_are_clean_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: str) -> None:
     assert run_tool("make-synthetic", ["--output", str(tmp_path / "out"), *flags.split()]) == 2
     assert capsys.readouterr().err.count("\n") == 1

@@ -29,14 +29,26 @@ def medians(tasks: Mapping[str, Callable[[], object]], repeats: int, synchronize
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for turn in tqdm(range(repeats + 1), desc="measure", leave=False, disable=None if progress else True):
         for name, task in tasks.items():
-            synchronize()
-            started = time.perf_counter()
-            result = task()
-            synchronize()
+            elapsed = _time(task, synchronize)
             if turn:
-                seconds[name].append(time.perf_counter() - started)
-            del result  # freeing it is not part of the task
+                seconds[name].append(elapsed)
     return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def fastest(task: Callable[[], object], repeats: int, synchronize: Synchronize = on_cpu) -> float:
+    """Least seconds of a task, after one untimed run; for physical limits."""
+    _time(task, synchronize)
+    return min(_time(task, synchronize) for _ in range(repeats))
+
+
+def _time(task: Callable[[], object], synchronize: Synchronize) -> float:
+    synchronize()
+    started = time.perf_counter()
+    result = task()
+    synchronize()
+    elapsed = time.perf_counter() - started
+    del result  # freeing it is not part of the task
+    return elapsed
 
 
 class Stopwatch:

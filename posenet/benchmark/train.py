@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from posenet.benchmark.network import count_gflop, matmul_gflop, matmul_task
+from posenet.benchmark.network import count_gflop, matmul_gflop_per_s
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.targets import standing_people
-from posenet.benchmark.timing import Stopwatch, medians
+from posenet.benchmark.timing import Stopwatch
 from posenet.data.dataset import Batch
 from posenet.errors import TrainingError
 from posenet.model.posenet import PoseNet
@@ -42,8 +42,7 @@ def measure_step(update: GuardedUpdate, step: TrainStep, shadow: PoseNet, batch:
     """
     runtime = update.runtime
     seconds, whole = _stages(update, step, batch, repeats)
-    matmul = medians({"matmul": matmul_task(runtime.device, step.amp, matmul_side)}, repeats, runtime.synchronize)
-    peak = matmul_gflop(matmul_side) / matmul["matmul"]
+    peak = matmul_gflop_per_s(runtime, step.amp, matmul_side)
     samples, height, width = batch.images.shape[:3]
     ghost = torch.empty(samples, 3, height, width, device="meta")
     gflop = count_gflop(lambda: _sum(shadow(ghost)).backward())

@@ -12,6 +12,7 @@ import math
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import torch
@@ -37,7 +38,7 @@ from posenet.inference.images import find_images, write_atomically
 from posenet.inference.predictor import Predictor
 from posenet.loss import FocalL2Loss
 from posenet.model.posenet import PoseNet
-from posenet.optim import make_optimizer, set_lr
+from posenet.optim import freeze, make_optimizer, set_lr, train_mode
 from posenet.runtime import Runtime, grad_scaler, pick_device
 from posenet.step import TrainStep
 from posenet.update import GuardedUpdate
@@ -54,11 +55,10 @@ DRAWN = 24
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     kinds = parser.add_subparsers(dest="benchmark", required=True, metavar="benchmark")
-    for name, (_, add, repeats) in BENCHMARKS.items():
-        words = add.__doc__
-        kind = kinds.add_parser(name, help=words, description=words, formatter_class=parser.formatter_class)
-        add(kind)
-        kind.add_argument("--repeats", type=_positive, default=repeats, metavar="N",
+    for name, item in BENCHMARKS.items():
+        kind = kinds.add_parser(name, help=item.help, description=item.help, formatter_class=parser.formatter_class)
+        item.add_flags(kind)
+        kind.add_argument("--repeats", type=_positive, default=item.repeats, metavar="N",
                           help="timed runs, of which the median counts")
         kind.add_argument("--threads", type=_positive, default=1, metavar="N", help="CPU threads of PyTorch")
         kind.add_argument("--quick", action=argparse.BooleanOptionalAction, default=False,
@@ -81,16 +81,15 @@ def run(args: argparse.Namespace) -> None:
     runtime = Runtime(pick_device(config.train.device) if "device" in args else torch.device("cpu"))
     machine = describe(runtime.device)
     print(in_words(machine) + "\n")
-    measure, _, _ = BENCHMARKS[args.benchmark]
-    report = measure(args, config, runtime)
+    report = BENCHMARKS[args.benchmark].measure(args, config, runtime)
     print(report.text())
     if args.json:
-        numbers = {"benchmark": args.benchmark, "machine": machine, "repeats": args.repeats, **report.numbers}
+        numbers = {"benchmark": args.benchmark, "machine": machine, "repeats": args.repeats, "quick": args.quick,
+                   **report.numbers}
         write_atomically(args.json, json.dumps(numbers, indent=2, allow_nan=False).encode())
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:
-    """samples per second of the training data, on one core and from a loader's workers"""
     parser.add_argument("--h5", metavar="FILE", help="store to read; unset, a small synthetic one is built")
     parser.add_argument("--samples", type=_positive, default=64, metavar="N", help="different samples to make")
     parser.add_argument("--workers", type=_natural, default=0, metavar="N",
@@ -99,25 +98,21 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_targets(parser: argparse.ArgumentParser) -> None:
-    """samples per second of the target renderer, by number of people"""
     _add_input_options(parser, batch_size=1)
     _add_device_options(parser, amp=False)
 
 
 def _add_network(parser: argparse.ArgumentParser) -> None:
-    """the network's forward time, size and share of the device's arithmetic"""
     _add_input_options(parser, batch_size=1)
     _add_device_options(parser)
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:
-    """one optimizer step on a batch in memory: forward, backward, update"""
     _add_input_options(parser, batch_size=None)
     _add_device_options(parser)
 
 
 def _add_decode(parser: argparse.ArgumentParser) -> None:
-    """pictures per second of the decoder on perfect maps, and its accuracy there"""
     parser.add_argument("--annotations", metavar="JSON",
                         help="COCO keypoint file, whose pictures are not needed; unset, a few are drawn")
     parser.add_argument("--limit", type=_positive, metavar="N", help="only the first N pictures")
@@ -125,7 +120,6 @@ def _add_decode(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_predict(parser: argparse.ArgumentParser) -> None:
-    """milliseconds of every stage from picture to drawing"""
     parser.add_argument("inputs", nargs="*", metavar="INPUT",
                         help="pictures, folders, or quoted glob patterns; without any a few are drawn")
     parser.add_argument("--checkpoint", "--weights", metavar="FILE",
@@ -171,13 +165,15 @@ def _network(args: argparse.Namespace, config: Config, runtime: Runtime) -> Repo
 
 def _train(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
     network, shadow = _networks(config, runtime)
+    for each in (network, shadow):
+        freeze(each, config.train.freeze)
     amp = config.train.amp
     step = TrainStep(network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), amp)
     optimizer = make_optimizer(network, config.optim)
     # The rate does not change the time; a tiny one keeps the loss where it starts.
     set_lr(optimizer, 1e-12)
-    update = GuardedUpdate(step.to(runtime.device).train(), optimizer,
-                           grad_scaler(runtime.device, amp, config.train.loss_scale),
+    train_mode(step.to(runtime.device))
+    update = GuardedUpdate(step, optimizer, grad_scaler(runtime.device, amp, config.train.loss_scale),
                            LossGuard(config.guard.threshold), runtime, config.optim.max_grad_norm)
     batch = synthetic_batch(config.train.batch_size, config.train.size).to(runtime.device)
     return measure_step(update, step, shadow, batch, args.repeats, _side(args, runtime))
@@ -230,7 +226,7 @@ def _side(args: argparse.Namespace, runtime: Runtime) -> int:
     """Matrices large enough to keep the device busy."""
     if args.quick:
         return 128
-    return 2048 if runtime.device.type == "cpu" else 8192
+    return 1024 if runtime.device.type == "cpu" else 8192
 
 
 def _flag_overrides(args: argparse.Namespace) -> list[str]:
@@ -263,15 +259,20 @@ def _positive(text: str) -> int:
     return value
 
 
-Measure = Callable[[argparse.Namespace, Config, Runtime], Report]
-AddFlags = Callable[[argparse.ArgumentParser], None]
+class Benchmark(NamedTuple):
+    """One benchmark: what it does, its flags, its help text and its timed runs."""
 
-BENCHMARKS: dict[str, tuple[Measure, AddFlags, int]] = {
-    "data": (_data, _add_data, 5),
-    "targets": (_targets, _add_targets, 20),
-    "network": (_network, _add_network, 5),
-    "train": (_train, _add_train, 3),
-    "decode": (_decode, _add_decode, 3),
-    "predict": (_predict, _add_predict, 3),
+    measure: Callable[[argparse.Namespace, Config, Runtime], Report]
+    add_flags: Callable[[argparse.ArgumentParser], None]
+    help: str
+    repeats: int
+
+
+BENCHMARKS = {
+    "data": Benchmark(_data, _add_data, "training samples per second, on one core and from a loader's workers", 5),
+    "targets": Benchmark(_targets, _add_targets, "target maps per second, by number of people", 20),
+    "network": Benchmark(_network, _add_network, "forward time, size and share of the device's arithmetic", 5),
+    "train": Benchmark(_train, _add_train, "one optimizer step on a batch in memory: forward, backward, update", 3),
+    "decode": Benchmark(_decode, _add_decode, "pictures per second of the decoder on perfect maps, and its AP", 3),
+    "predict": Benchmark(_predict, _add_predict, "milliseconds of every stage from picture to drawing", 3),
 }
-"""Name to measurement, its flags, and its timed runs."""

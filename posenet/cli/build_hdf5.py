@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.data.build import BuildReport, Summary, build_store, verify
+from posenet.data.build import BuildReport, Summary, available_cores, build_store, verify
 from posenet.errors import DataError
 
 
@@ -17,7 +17,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", type=Path, metavar="DIR", help="folder of the images")
     parser.add_argument("--annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
     parser.add_argument("--output", type=Path, metavar="FILE.h5", required=True, help="the store")
-    parser.add_argument("--workers", type=_positive, metavar="N", help="threads; None means one per core")
+    parser.add_argument("--workers", type=_positive, metavar="N", default=available_cores(),
+                        help="threads; the default is one per core")
     parser.add_argument("--verify", action=argparse.BooleanOptionalAction, default=False,
                         help="read the finished store from end to end; without --images and --annotations, only that")
     parser.add_argument("--image-ids", nargs="+", metavar="ID",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.cli.inference import add_predictor_options, make_predictor
-from posenet.errors import DataError
+from posenet.cli.inference import add_predictor_options, check_outputs, make_predictor
 from posenet.inference.evaluate import evaluate
 
 
@@ -20,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.output and Path(args.output).resolve() == Path(args.annotations).resolve():
-        raise DataError(f"--output {args.output} would replace the annotations; choose another name")
+    if args.output:
+        check_outputs([Path(args.output)], [Path(args.annotations), Path(args.checkpoint)])
     predictor = make_predictor(args)
     evaluation = evaluate(predictor.batch, args.images, args.annotations, results_path=args.output,
                           image_ids=args.image_ids, skeleton=predictor.skeleton)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterable
+from pathlib import Path
 
 from posenet.checkpoint import config_of, load_model, read
 from posenet.cli.options import add_config_options
 from posenet.config import Config, load_config
+from posenet.errors import DataError
 from posenet.inference.predictor import Predictor
 from posenet.runtime import pick_device
 
@@ -45,6 +48,21 @@ def make_predictor(args: argparse.Namespace) -> Predictor:
     model, config = load_model(args.checkpoint, _config(args))
     settings = {name: getattr(args, name) for name in _SETTINGS if name in args}
     return Predictor.from_config(model, config, device=device, amp=args.amp, **settings)
+
+
+def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
+    """Make the folders of files to be written, before any work is done for them.
+
+    Raises:
+        DataError: a file that would replace an input, or whose name is a folder's.
+    """
+    originals = {path.resolve() for path in inputs}
+    for path in outputs:
+        if path.resolve() in originals:
+            raise DataError(f"writing {path} would replace an input; choose another name or folder")
+        if path.is_dir():
+            raise DataError(f"{path} is a folder; give the name of a file")
+        path.parent.mkdir(parents=True, exist_ok=True)
 
 
 def _config(args: argparse.Namespace) -> Config | None:

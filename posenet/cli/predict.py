@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from posenet.cli.inference import add_predictor_options, make_predictor
+from posenet.cli.inference import add_predictor_options, check_outputs, make_predictor
 from posenet.errors import ConfigError, DataError
 from posenet.inference.draw import draw_people
 from posenet.inference.evaluate import to_result
@@ -41,10 +41,8 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError("nothing to write: give --output DIR, --json FILE or both")
     paths = find_images(args.inputs)
     targets = _targets(paths, Path(args.output)) if args.output else {}
-    _spare(paths, [*targets.values(), *map(Path, filter(None, [args.json]))])
+    check_outputs([*targets.values(), *([Path(args.json)] if args.json else [])], [*paths, Path(args.checkpoint)])
     predictor = make_predictor(args)
-    if args.output:
-        Path(args.output).mkdir(parents=True, exist_ok=True)
 
     results: list[dict[str, Any]] = []
     unreadable: list[Path] = []
@@ -93,13 +91,6 @@ def _targets(paths: Sequence[Path], folder: Path) -> dict[Path, Path]:
         if name != path.name:
             _log.info("%s is drawn as %s", path, name)
     return targets
-
-
-def _spare(inputs: Sequence[Path], outputs: Sequence[Path]) -> None:
-    """Refuse to write over a picture that is read."""
-    originals = {path.resolve() for path in inputs}
-    if lost := next((path for path in outputs if path.resolve() in originals), None):
-        raise DataError(f"writing {lost} would replace an input; choose another folder or name")
 
 
 def _image_id(path: Path) -> int | str:

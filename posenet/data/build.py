@@ -6,7 +6,6 @@ the process.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import time
@@ -21,16 +20,15 @@ from typing import TypeVar
 
 import numpy as np
 from tqdm import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posenet.data import rle
 from posenet.data.coco import CocoDataset, CocoImage, main_persons, masks, read_annotations
-from posenet.data.store import Record, Store, content_digest, decode_picture
+from posenet.data.record import Record, decode_picture
+from posenet.data.store import Store, content_digest
 from posenet.data.writer import StoreWriter, check_output
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
 
-log = logging.getLogger(__name__)
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -146,16 +144,16 @@ def _write(writer: StoreWriter, chosen: list[CocoImage], prepare: Callable[[Coco
            workers: int | None, allowed: int, progress: bool) -> dict[int, str]:
     """Append the chosen images; returns what is wrong with the skipped ones, by image id."""
     skipped: dict[int, str] = {}
-    with logging_redirect_tqdm(), closing(_in_order(prepare, chosen, workers)) as results:
+    with closing(_in_order(prepare, chosen, workers)) as results:
         for image, future in tqdm(results, "build", len(chosen), unit="image", disable=not progress):
             try:
                 record, main = future.result()
             except DataError as error:
                 skipped[image.id] = str(error)
-                log.warning("skipped %s", error)
                 if len(skipped) > allowed:
-                    raise DataError(f"more than {allowed} of {len(chosen)} images cannot be read (--max-unreadable); "
-                                    f"the last: {error}") from error
+                    names = "; ".join(list(skipped.values())[:3])
+                    raise DataError(f"more than {allowed} of {len(chosen)} images cannot be read, the most that "
+                                    f"--max-unreadable allows; restore them or raise it: {names}") from error
                 continue
             writer.add(record, main)
     return skipped
@@ -208,7 +206,7 @@ def _in_order(function: Callable[[Item], Result], items: Iterable[Item],
 
     Only a few calls run ahead of the reader, so that memory stays bounded; closing the generator cancels them.
     """
-    workers = workers or _cores()
+    workers = workers or available_cores()
     pending: deque[tuple[Item, Future[Result]]] = deque()
     pool = ThreadPoolExecutor(workers)
     try:
@@ -222,6 +220,6 @@ def _in_order(function: Callable[[Item], Result], items: Iterable[Item],
         pool.shutdown(cancel_futures=True)
 
 
-def _cores() -> int:
+def available_cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

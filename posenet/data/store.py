@@ -13,15 +13,13 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import cv2
 import h5py
 import numpy as np
 
-from posenet.data import rle
+from posenet.data.record import Record
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
 
@@ -48,54 +46,6 @@ def columns(num_keypoints: int) -> dict[str, tuple[str, tuple[int, ...], str]]:
     }
 
 
-@dataclass(frozen=True, eq=False)
-class Record:
-    """One image and its P people; coordinates are pixels of the stored picture, EXIF orientation ignored.
-
-    Attributes:
-        source: what errors name, the store's path.
-        jpeg: (bytes,) uint8, the file's original bytes, of whatever format OpenCV reads.
-        joints: (P, K, 3) float32 x, y, visibility.
-        boxes: (P, 4) float32 x, y, width, height.
-        areas: (P,) float32 square pixels.
-        annotation_ids: (P,) int64.
-        mask_all_rle, mask_miss_rle: COCO's compressed run lengths.
-    """
-
-    source: Path
-    image_id: int
-    file_name: str
-    height: int
-    width: int
-    jpeg: np.ndarray
-    joints: np.ndarray
-    boxes: np.ndarray
-    areas: np.ndarray
-    annotation_ids: np.ndarray
-    mask_all_rle: bytes
-    mask_miss_rle: bytes
-
-    def decode_image(self) -> np.ndarray:
-        """(H, W, 3) BGR uint8; ``DataError`` where the bytes are damaged or the size is not the annotated one."""
-        try:
-            return decode_picture(self.jpeg, self.height, self.width)
-        except ValueError as error:
-            raise self.fault(str(error)) from error
-
-    def masks(self) -> tuple[np.ndarray, np.ndarray]:
-        """``mask_all`` and ``mask_miss``, (H, W) uint8 of 0 and 1; ``DataError`` where they are damaged."""
-        try:
-            return (rle.decode(self.mask_all_rle, self.height, self.width),
-                    rle.decode(self.mask_miss_rle, self.height, self.width))
-        except ValueError as error:
-            raise self.fault(f"has masks with {error}") from error
-
-    def fault(self, what: str) -> DataError:
-        """An error that names the store and the image."""
-        return DataError(f"{self.source}: image {self.image_id} ({self.file_name}) {what}; "
-                         "restore the picture and build the store anew")
-
-
 class Store:
     """Reads a store.
 
@@ -114,8 +64,7 @@ class Store:
     def __init__(self, path: str | Path, skeleton: Skeleton = COCO) -> None:
         self.path = Path(path)
         self.skeleton = skeleton
-        self._file: h5py.File | None = None
-        self._process = 0
+        self._handle: tuple[int, h5py.File] | None = None
         with self._reading(), self._open() as file:
             _check_header(file, skeleton)
             self._columns = _read_columns(file, skeleton)
@@ -166,13 +115,13 @@ class Store:
     def content_fingerprint(self) -> str:
         """What ``fingerprint`` must be, computed from all arrays as they are now."""
         with self._reading():
-            return fingerprint(self._columns, [self._flat(name)[:] for name in BLOBS[1:]])
+            return fingerprint(self._columns | {name: self._flat(name)[:] for name in BLOBS[1:]})
 
     def close(self) -> None:
         """Close the file; reading opens it again."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        if self._handle is not None:
+            self._handle[1].close()
+            self._handle = None
 
     def __enter__(self) -> Store:
         return self
@@ -188,12 +137,16 @@ class Store:
         return h5py.File(self.path, "r", rdcc_nbytes=0)
 
     def _flat(self, name: str) -> h5py.Dataset:
-        if self._file is None or self._process != os.getpid():
-            self.close()  # in a forked child this closes the child's copy of the parent's handle
-            self._file, self._process = self._open(), os.getpid()
-            if self._file.attrs["fingerprint"] != self.fingerprint:
-                raise ValueError("it was rebuilt while in use")
-        return self._file[name]
+        """A flat array, through this process's own handle; the pair of process and file is set at once for threads."""
+        process, file = self._handle or (0, None)
+        if process != os.getpid():
+            if file is not None:
+                file.close()  # the forked child's copy of the parent's handle
+            file = self._open()
+            if file.attrs["fingerprint"] != self.fingerprint:
+                raise ValueError("rebuilt while in use")
+            self._handle = os.getpid(), file
+        return file[name]
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
@@ -204,7 +157,8 @@ class Store:
         except (PermissionError, IsADirectoryError) as error:
             raise DataError(f"cannot read store {self.path}: {os.strerror(error.errno)}") from error
         except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise DataError(f"{self.path} cannot be used as a store ({error}); build it anew with tools/build_hdf5.py"
+            reason = " ".join(str(error).split())
+            raise DataError(f"{self.path} cannot be used as a store ({reason}); build it anew with tools/build_hdf5.py"
                             ) from error
 
 
@@ -214,33 +168,16 @@ def overlap(a: Store, b: Store) -> np.ndarray:
     return common[(a.digests[rows_a] == b.digests[rows_b]).all(axis=1)]
 
 
-def decode_picture(data: np.ndarray, height: int, width: int) -> np.ndarray:
-    """(H, W, 3) BGR uint8 of a picture file's bytes, EXIF orientation ignored as in COCO's annotations.
-
-    Raises:
-        ValueError: OpenCV cannot decode the bytes, or the picture is not ``height`` by ``width`` pixels.
-    """
-    try:
-        image = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
-    except cv2.error:  # no bytes, or a picture beyond OpenCV's limits
-        image = None
-    if image is None:
-        raise ValueError("cannot be decoded")
-    if image.shape[:2] != (height, width):
-        raise ValueError(f"is {image.shape[1]} x {image.shape[0]} pixels, annotated as {width} x {height}")
-    return image
-
-
 def content_digest(data: np.ndarray) -> np.ndarray:
     """(16,) uint8 BLAKE2b of ``data``'s bytes."""
     return np.frombuffer(hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest(), np.uint8)
 
 
-def fingerprint(table: Mapping[str, np.ndarray], masks: list[np.ndarray]) -> str:
-    """Hexadecimal digest of all columns and masks; the pictures are in it through their own digests."""
+def fingerprint(arrays: Mapping[str, np.ndarray]) -> str:
+    """Hexadecimal digest of all arrays but ``jpeg``; the pictures are in it through their own digests."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for values in (*(table[name] for name in sorted(table)), *masks):
-        digest.update(np.ascontiguousarray(values))
+    for name in sorted(set(arrays) - {"jpeg"}):
+        digest.update(np.ascontiguousarray(arrays[name]))
     return digest.hexdigest()
 
 

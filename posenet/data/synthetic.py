@@ -128,8 +128,7 @@ def _clear(output: Path, counts: dict[str, int]) -> None:
     earlier = _marked(output / MARKER)
     if foreign := sorted(present - (_names(earlier) if earlier else set())):
         raise DataError(f"{output} holds {foreign[0]}, which {_TOOL} did not write: choose another folder")
-    pictures = {f"{_folder(split)}/{_picture_name(split, k)}" for split in SPLITS for k in range(counts[split])}
-    for name in sorted(present - pictures - {MARKER}):
+    for name in sorted(present - _pictures(counts) - {MARKER}):
         (output / name).unlink()
 
 
@@ -145,8 +144,11 @@ def _marked(path: Path) -> dict[str, int] | None:
 def _names(counts: dict[str, int]) -> set[str]:
     """Every file of a set, those of an interrupted run included."""
     documents = {MARKER, *map(_annotation_file, SPLITS)}
-    pictures = {f"{_folder(split)}/{_picture_name(split, k)}" for split in SPLITS for k in range(counts[split])}
-    return documents | {_temporary(Path(name)).as_posix() for name in documents} | pictures
+    return documents | {_temporary(Path(name)).as_posix() for name in documents} | _pictures(counts)
+
+
+def _pictures(counts: dict[str, int]) -> set[str]:
+    return {f"{_folder(split)}/{_picture_name(split, k)}" for split in SPLITS for k in range(counts[split])}
 
 
 def _map(write: partial, jobs: list[tuple[str, int]], workers: int | None) -> Iterator[tuple[dict, list[dict]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,8 @@ from typing import Any
 import h5py
 import numpy as np
 
-from posenet.data.store import BLOBS, FORMAT, SCHEMA, Record, columns, content_digest, describe, fingerprint
+from posenet.data.record import Record
+from posenet.data.store import BLOBS, FORMAT, SCHEMA, columns, content_digest, describe, fingerprint
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
 
@@ -125,30 +127,33 @@ class StoreWriter:
         table = {name: np.array(self._columns[name], dtype).reshape(-1, *shape)
                  for name, (dtype, shape, _) in columns(self._skeleton.num_keypoints).items()}
         if not len(table["sample"]):
-            raise DataError(f"nothing to write to {self.path}: no image with a main person; check the annotations")
-        if "jpeg" in self._file and self._blobs["jpeg"]:
+            raise DataError(f"nothing to write to {self.path}: no readable image with a main person; "
+                            "check the annotations and the image folder")
+        masks = {name: np.concatenate(self._blobs[name]) for name in BLOBS[1:]}
+        arrays = table | masks
+        if "jpeg" not in self._file:
+            arrays["jpeg"] = np.concatenate(self._blobs["jpeg"])
+        elif self._blobs["jpeg"]:
             self._append_pictures()
-        masks = [np.concatenate(self._blobs[name]) for name in BLOBS[1:]]
-        small = {} if "jpeg" in self._file else {"jpeg": np.concatenate(self._blobs["jpeg"])}
-        arrays = table | dict(zip(BLOBS[1:], masks)) | small
         self._require_room(sum(values.nbytes for values in arrays.values()))
         for name, values in arrays.items():
             self._file.create_dataset(name, data=values)
         self._file.attrs.update({
             "format": FORMAT, "schema": SCHEMA, "skeleton": describe(self._skeleton), "source": self._source,
             "images": len(table["image_id"]), "people": len(table["joints"]), "samples": len(table["sample"]),
-            "fingerprint": fingerprint(table, masks)})
+            "fingerprint": fingerprint(arrays)})
         self._file.close()
         _flush_to_disk(self._unfinished)
         check_output(self.path, self._overwrite)
         os.replace(self._unfinished, self.path)
-        if os.name == "posix":
+        with contextlib.suppress(OSError):  # not every system lets a folder be flushed
             _flush_to_disk(self.path.parent)
 
     def _remove_stale(self) -> None:
         """Remove what killed builds of the same store left; HDF5's lock tells them from one at work."""
+        ours = re.compile(rf"{re.escape(self.path.name)}\.\d+\.partial")
         for path in self.path.parent.iterdir():
-            if not (path.name.startswith(f"{self.path.name}.") and path.suffix == ".partial"):
+            if not ours.fullmatch(path.name):
                 continue
             try:
                 h5py.File(path, "r+").close()
@@ -180,4 +185,4 @@ def _flush_to_disk(path: Path) -> None:
 
 
 def _reason(error: OSError) -> str:
-    return os.strerror(error.errno) if error.errno else str(error)
+    return os.strerror(error.errno) if error.errno else " ".join(str(error).split())

@@ -13,7 +13,10 @@ import numpy as np
 
 Colour = tuple[float, float, float]
 
-_SHIFT = 4
+OUTLINE = 0.5
+"""How dark the edge of a shape is, relative to the shape."""
+
+_SHIFT = 4  # OpenCV draws at sixteenths of a pixel
 _CAP = np.exp(1j * np.linspace(np.pi / 2, -np.pi / 2, 7))
 _NONE = np.empty(0, complex)
 _TURN = np.linspace(0, 2 * np.pi, 20, endpoint=False)
@@ -41,17 +44,15 @@ class Canvas:
 
     def outlined(self, polygon: np.ndarray, colour: Colour, code: int | None, width: float) -> None:
         """Fill a polygon and trace its edge in a darker tone, ``width`` pixels to the outside."""
-        points = [_fixed_point(polygon)]
-        thickness = max(1, round(2 * width))
-        cv2.polylines(self.image, points, True, shade(colour, OUTLINE), thickness, cv2.LINE_AA, _SHIFT)
-        if code is not None:
-            cv2.polylines(self.owner, points, True, code, thickness, cv2.LINE_8, _SHIFT)
+        self.trace(polygon, shade(colour, OUTLINE), code, max(1, round(2 * width)))
         self.fill(polygon, colour, code)
 
-    def trace(self, polygon: np.ndarray, colour: Colour, thickness: int) -> None:
-        """Draw the edge of a polygon as decoration."""
+    def trace(self, polygon: np.ndarray, colour: Colour, code: int | None = None, thickness: int = 1) -> None:
+        """Draw the edge of a polygon, ``thickness`` pixels wide in all."""
         points = [_fixed_point(polygon)]
         cv2.polylines(self.image, points, True, colour, thickness, cv2.LINE_AA, _SHIFT)
+        if code is not None:
+            cv2.polylines(self.owner, points, True, code, thickness, cv2.LINE_8, _SHIFT)
 
     def shadow(self, centre: Sequence[float], radii: Sequence[float], strength: float) -> None:
         """Darken an ellipse by the share ``strength``; who owns the pixels does not change."""
@@ -70,10 +71,6 @@ class Canvas:
 
 def _fixed_point(polygon: np.ndarray) -> np.ndarray:
     return np.rint(polygon * (1 << _SHIFT)).astype(np.int32)
-
-
-OUTLINE = 0.5
-"""How dark the edge of a shape is, relative to the shape."""
 
 
 def shade(colour: Colour, factor: float) -> Colour:

@@ -198,7 +198,7 @@ class Figure:
         elif look.pattern == "band":
             canvas.fill(self._band(.55, .82), look.accent)
         front, facing = self.posture.chest[:2, 2] * (.6, -.6) * self._chest, self.posture.chest[2, 2]
-        throat = .6 * self._stout * .05
+        throat = .03 * self._stout
         if facing > .3:
             self._paint_front(canvas, front, facing)
         if facing > 0:

@@ -11,11 +11,11 @@ from posenet.data.drawing.canvas import Canvas, ellipse, mix, ribbon, shade, smo
 from posenet.data.drawing.wardrobe import HeadLook
 
 FEATURES = {"nose": (0, -.16, 1.06), "Leye": (.38, .08, .92), "Reye": (-.38, .08, .92),
-            "Lear": (1.02, -.04, -.12), "Rear": (-1.02, -.04, -.12)}
+            "Lear": (1.06, -.10, -.12), "Rear": (-1.06, -.10, -.12)}
 """The labelled points of the face."""
 
 # Hair ends where (normal . point) = offset: the cut of a plane through the ball.
-_HAIRLINES = {"short": ((0, .62, -.78), .05), "fringe": ((0, .93, -.36), .34), "receding": ((0, .48, -.88), .12),
+_HAIRLINES = {"short": ((0, .70, -.72), .16), "fringe": ((0, .93, -.36), .34), "receding": ((0, .56, -.83), .24),
               "beanie": ((0, .97, -.25), .30), "cap": ((0, .99, -.12), .36), "scarf": ((0, .25, -.97), -.42)}
 _JAW = 0.22
 _DISC = ellipse(np.zeros(2), (1, 1))
@@ -34,13 +34,13 @@ class Head:
 
     def __init__(self, centre: np.ndarray, radii: tuple[float, float], frame: np.ndarray, look: HeadLook,
                  codes: tuple[int, int]) -> None:
-        self.centre, self.radii, self.frame, self.look, self.codes = centre, radii, frame, look, codes
+        self.centre, self.radii, self.look, self.codes = centre, radii, look, codes
         up = frame[:2, 1] / max(np.hypot(*frame[:2, 1]), 1e-6)
         axes = np.array([[up[1], -up[0]], up])
         self._seen = np.concatenate([axes @ frame[:2], frame[2:]])
         self.up = up * (1, -1)
         self._across = np.array([-self.up[1], self.up[0]])
-        self.from_behind = frame[2, 2] < 0
+        self.from_behind = bool(frame[2, 2] < 0)
 
     def locate(self, point: tuple[float, float, float]) -> tuple[np.ndarray, float]:
         """Pixel and depth (1: nearest to the viewer, below 0: on the far side) of a point on the ball."""
@@ -65,8 +65,9 @@ class Head:
         if knot is not None and knot[1] < 0:
             canvas.outlined(knot[0], self.look.hair, hair, line)
         if self.look.style == "afro":
-            canvas.outlined(ellipse(self.centre + self.up * self.radii[1] * .35, np.array(self.radii) * (1.5, 1.15),
-                                    self.up), self.look.hair, hair, line)
+            wide, high = self.radii
+            cloud = ellipse(self.centre + self.up * high * .35, (1.5 * wide, 1.15 * high), self.up)
+            canvas.outlined(cloud, self.look.hair, hair, line)
         self._paint_ears(canvas, line, far=True)
         canvas.outlined(self._to_pixels(_DISC), self.look.skin, skin, line)
         self._paint_hair(canvas, line)
@@ -89,8 +90,8 @@ class Head:
         Its border is an arc of the ball's silhouette, about the direction of the normal, closed by the near half
         of the circle in which the plane cuts the ball.
         """
-        *flat, depth = self._seen @ normal / np.linalg.norm(normal)
-        flat = np.array(flat)
+        seen = self._seen @ normal / np.linalg.norm(normal)
+        flat, depth = seen[:2], seen[2]
         length = max(np.hypot(*flat), 1e-6)
         middle, half = np.arctan2(flat[1], flat[0]), np.arccos(np.clip(offset / length, -1, 1))
         arc = middle + np.linspace(-half, half, 18)
@@ -127,6 +128,7 @@ class Head:
         canvas.outlined(smooth(shape), shade(colour, .85), self.codes[1], 1)
 
     def _knot(self) -> tuple[np.ndarray, float] | None:
+        """Polygon and depth of tied-up hair."""
         wide = self.radii[0]
         if self.look.style == "bun":
             centre, depth = self.locate((0, .95, -.75))
@@ -138,6 +140,7 @@ class Head:
         return None
 
     def _paint_ears(self, canvas: Canvas, line: float, far: bool) -> None:
+        """Those that the head partly covers (``far``), or those that lie on it."""
         wide, high = self.radii
         for name in ("Lear", "Rear"):
             centre, depth = self.locate(FEATURES[name])
@@ -160,13 +163,13 @@ class Head:
             canvas.fill(ellipse(centre, (wide * .11 * narrow, high * .105), self.up), (30, 25, 25))
             if self.look.glasses:
                 rim = ellipse(centre, (wide * .28 * narrow, high * .19), self.up)
-                canvas.trace(rim, (40, 35, 35), 1)
+                canvas.trace(rim, (40, 35, 35))
             if not self.look.beard:
                 cheek, _ = self.locate((side * .55, -.32, .80))
                 canvas.fill(ellipse(cheek, (wide * .16 * narrow, high * .08)), mix(skin, (110, 110, 235), .25))
         if "nose" not in hidden:
-            centre, depth = self.locate(FEATURES["nose"])
-            canvas.fill(ellipse(centre, (wide * .13, high * .10), self.up), shade(skin, .78))
+            tip, _ = self.locate(FEATURES["nose"])
+            canvas.fill(ellipse(tip, (wide * .13, high * .10), self.up), shade(skin, .78), self.codes[0])
         left, right = (self.locate((side * .28, -.52, .85)) for side in (1, -1))
         if max(left[1], right[1]) > .2:
             lip = self.locate((0, -.62, .86))[0]

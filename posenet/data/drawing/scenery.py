@@ -26,8 +26,7 @@ def draw_backdrop(rng: np.random.Generator, width: int, height: int) -> tuple[np
     colours = np.where(rows < horizon, [above], [below]) * (1 + (rows / height - .5) * rng.uniform(-.35, .35))
     canvas = Canvas(np.repeat(np.minimum(colours, 255).astype(np.uint8)[:, None], width, axis=1))
     (_street, _park, _room, _plain)[place](canvas, rng, horizon)
-    canvas.image = _textured(rng, canvas.image)
-    return canvas.image, horizon
+    return _textured(rng, canvas.image), horizon
 
 
 def draw_obstacle(canvas: Canvas, rng: np.random.Generator, base: Point, size: float, code: int) -> None:
@@ -63,7 +62,7 @@ def _street(canvas: Canvas, rng: np.random.Generator, horizon: float) -> None:
         row = horizon + share * (height - horizon)
         canvas.fill(box(0, row, width, row + 2), (90, 90, 90))
     for x in np.linspace(-width, 2 * width, 9):
-        canvas.trace(np.array([[width / 2 + .3 * (x - width / 2), horizon], [x, height]]), (110, 110, 115), 1)
+        canvas.trace(np.array([[width / 2 + .3 * (x - width / 2), horizon], [x, height]]), (110, 110, 115))
     for _ in range(rng.integers(0, 4)):
         x = rng.uniform(0, width)
         (_tree if rng.random() < .5 else _lamp)(canvas, rng, (x, horizon + rng.uniform(0, .15) * height), .5 * height)
@@ -106,7 +105,7 @@ def _room(canvas: Canvas, rng: np.random.Generator, horizon: float) -> None:
         for x in np.arange(0, width, step):
             canvas.fill(box(x, 0, x + step / 2, horizon), shade(wall, rng.uniform(.93, .97)))
     for x in np.linspace(-1.2 * width, 2.2 * width, 15):
-        canvas.trace(np.array([[width / 2 + .35 * (x - width / 2), horizon], [x, height]]), shade(floor, .8), 1)
+        canvas.trace(np.array([[width / 2 + .35 * (x - width / 2), horizon], [x, height]]), shade(floor, .8))
     canvas.fill(box(0, horizon - .02 * height, width, horizon), shade(wall, .6))
     for _ in range(rng.integers(1, 5)):
         x, y = rng.uniform(0, .9) * width, rng.uniform(.02, .5) * horizon

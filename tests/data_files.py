@@ -1,4 +1,4 @@
-"""Tiny COCO data sets for tests: annotations as dictionaries, pictures as noise."""
+"""Tiny COCO data sets and stores for tests: annotations as dictionaries, pictures as noise."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any
 import cv2
 import numpy as np
 
+from posenet.data import rle
+from posenet.data.record import Record
+from posenet.data.writer import StoreWriter
 from posenet.skeleton import COCO
 
 HEIGHT, WIDTH = 120, 160
@@ -63,3 +66,23 @@ def write_coco(root: Path, image_ids: Iterable[int] = (1, 2, 3)) -> tuple[Path, 
     ids = list(image_ids)
     content = document(ids, [person(10 + number, number) for number in ids])
     return write_pictures(root / "images", content), write_annotations(root / "annotations.json", content)
+
+
+def make_record(image_id: int, people: int = 2, height: int = 96, width: int = 128) -> Record:
+    """A noisy picture with random people and masks, another one for every id."""
+    rng = np.random.default_rng(image_id)
+    pixels = rng.integers(0, 256, (height, width, 3), np.uint8)
+    masks = [rle.encode((rng.random((height, width)) < 0.5).astype(np.uint8)) for _ in range(2)]
+    return Record(
+        Path("memory"), image_id, f"sub/{image_id:04d}.jpg", height, width, cv2.imencode(".jpg", pixels)[1].ravel(),
+        joints=rng.random((people, 18, 3), np.float32), boxes=rng.random((people, 4), np.float32),
+        areas=rng.random(people, np.float32), annotation_ids=rng.integers(0, 2 ** 62, people),
+        mask_all_rle=masks[0], mask_miss_rle=masks[1])
+
+
+def write_store(path: Path, records: list[Record], **options: Any) -> Path:
+    """A store in which the first two people of every record are main persons."""
+    with StoreWriter(path, **options) as store_writer:
+        for record in records:
+            store_writer.add(record, range(len(record.joints))[:2])
+    return path
