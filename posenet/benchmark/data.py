@@ -7,29 +7,17 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
-import numpy as np
 from tqdm import tqdm
 
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import Stopwatch, medians
-from posenet.data.augment import Augmentation, warp_image, warp_joints, warp_mask
+from posenet.data.augment import warp_image, warp_joints, warp_mask
 from posenet.data.dataset import Batch, PoseDataset, Sample, collate, make_loader
 from posenet.data.sampler import Key, TrainSampler
-from posenet.data.store import Record
 
 LOADER_ROUNDS = 4
 """How often a loader's epoch holds every sample, so that filling its queue does not count much."""
-
-
-class Plan(NamedTuple):
-    """A sample before any pixel is touched."""
-
-    record: Record
-    augmentation: Augmentation
-    matrix: np.ndarray
-    """(2, 3) picture pixels to network-input pixels."""
 
 
 def measure_data(dataset: PoseDataset, samples: int, batch_size: int, workers: int, repeats: int) -> Report:
@@ -84,7 +72,7 @@ def draw_batches(dataset: PoseDataset, samples: int, batch_size: int) -> list[li
 
 def per_sample(dataset: PoseDataset, batches: Sequence[list[Key]], repeats: int) -> dict[str, float]:
     """Median seconds of a whole sample (``full``) and of decoding and warping alone (``bound``)."""
-    plans = [plan(dataset, key) for batch in batches for key in batch]
+    plans = [dataset.plan(key) for batch in batches for key in batch]
     plans = [p._replace(augmentation=replace(p.augmentation, jitter=None)) for p in plans]
 
     def full() -> None:
@@ -117,7 +105,7 @@ def stage_seconds(dataset: PoseDataset, batches: Sequence[list[Key]], repeats: i
 def staged_sample(dataset: PoseDataset, key: Key, watch: Stopwatch) -> Sample:
     """What ``dataset[key]`` does, with a look at the watch between the stages."""
     size = dataset.size[::-1]
-    record, augmentation, matrix = plan(dataset, key)
+    record, augmentation, matrix = dataset.plan(key)
     watch.lap("read")
     image = record.decode_image()
     watch.lap("decode")
@@ -130,18 +118,6 @@ def staged_sample(dataset: PoseDataset, key: Key, watch: Stopwatch) -> Sample:
     joints = warp_joints(record.joints, augmentation, matrix)
     watch.lap("joints")
     return Sample(image, joints, person_mask, mask_miss, record.image_id)
-
-
-def plan(dataset: PoseDataset, key: Key) -> Plan:
-    """Read the record of a sample framed on a person and draw its augmentation, as ``dataset`` does."""
-    epoch, index = key
-    record, person = dataset.store.sample(index)
-    augmentation = Augmentation()
-    if dataset.augment is not None:
-        augmentation = Augmentation.sample(np.random.default_rng((dataset.seed, epoch, index)), dataset.augment)
-    x, y, width, height = record.boxes[person].tolist()
-    matrix = augmentation.matrix((x + width / 2, y + height / 2), height / dataset.size[0], dataset.size[::-1])
-    return Plan(record, augmentation, matrix)
 
 
 def bytes_per_sample(dataset: PoseDataset, batches: Sequence[list[Key]]) -> float:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import cv2
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset
 
 from posenet.config import AugmentConfig
 from posenet.data.augment import Augmentation, warp_image, warp_joints, warp_mask
 from posenet.data.sampler import Key
 from posenet.data.store import Record, Store
+
+
+class Plan(NamedTuple):
+    """A sample before any pixel is touched."""
+
+    record: Record
+    augmentation: Augmentation
+    matrix: np.ndarray
+    """(2, 3) float64: picture pixels to network-input pixels."""
 
 
 class Sample(NamedTuple):
@@ -71,21 +81,8 @@ class PoseDataset(Dataset[Sample]):
         Raises:
             DataError: the record cannot be read or decoded.
         """
-        epoch, index = key
-        record, person = (self.store.image(index), None) if self.framing == "image" else self.store.sample(index)
-        augmentation = Augmentation()
-        if self.augment is not None:
-            augmentation = Augmentation.sample(np.random.default_rng((self.seed, epoch, index)), self.augment)
-        return self._warp(record, person, augmentation)
-
-    def _warp(self, record: Record, person: int | None, augmentation: Augmentation) -> Sample:
-        height, width = self.size
-        size = (width, height)
-        if person is None:
-            matrix = augmentation.image_matrix((record.width, record.height), size)
-        else:
-            x, y, w, h = record.boxes[person].tolist()
-            matrix = augmentation.matrix((x + w / 2, y + h / 2), h / height, size)
+        record, augmentation, matrix = self.plan(key)
+        size = self.size[::-1]
         mask_all, mask_miss = record.masks()
         return Sample(
             image=warp_image(record.decode_image(), augmentation, matrix, size),
@@ -94,6 +91,24 @@ class PoseDataset(Dataset[Sample]):
             mask_miss=warp_mask(mask_miss, matrix, size, border=1),
             image_id=record.image_id,
         )
+
+    def plan(self, key: Key) -> Plan:
+        """Read a record and draw its augmentation; no pixel is touched yet.
+
+        Raises:
+            DataError: the record cannot be read.
+        """
+        epoch, index = key
+        height, width = self.size
+        augmentation = Augmentation()
+        if self.augment is not None:
+            augmentation = Augmentation.sample(np.random.default_rng((self.seed, epoch, index)), self.augment)
+        if self.framing == "image":
+            record = self.store.image(index)
+            return Plan(record, augmentation, augmentation.image_matrix((record.width, record.height), (width, height)))
+        record, person = self.store.sample(index)
+        x, y, w, h = record.boxes[person].tolist()
+        return Plan(record, augmentation, augmentation.matrix((x + w / 2, y + h / 2), h / height, (width, height)))
 
 
 def collate(samples: list[Sample]) -> Batch:
@@ -111,10 +126,10 @@ def collate(samples: list[Sample]) -> Batch:
     )
 
 
-def make_loader(dataset: PoseDataset, sampler: Sampler[list[Key]], workers: int,
+def make_loader(dataset: PoseDataset, batches: Iterable[list[Key]], workers: int,
                 pin_memory: bool = False) -> DataLoader:
-    """A loader of ``Batch``; its workers live for the whole run."""
-    return DataLoader(dataset, batch_sampler=sampler, num_workers=workers, collate_fn=collate, pin_memory=pin_memory,
+    """A loader of ``Batch``, one for each list of keys; its workers live for the whole run."""
+    return DataLoader(dataset, batch_sampler=batches, num_workers=workers, collate_fn=collate, pin_memory=pin_memory,
                       worker_init_fn=_start_worker, persistent_workers=workers > 0)
 
 
