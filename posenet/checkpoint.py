@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor, nn
 
-from posenet.config import Config, config_from_dict
+from posenet.config import config_from_dict
+from posenet.settings import Config
 from posenet.errors import CheckpointError
 from posenet.model import published
 from posenet.model.posenet import PoseNet

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenet.config import Config
+from posenet.settings import Config
 from posenet.skeleton import COCO, Skeleton
 
 Predictions = Sequence[Sequence[Tensor]]
@@ -59,13 +59,15 @@ class FocalL2Loss(nn.Module):
             (N,) float32, so that a mean over images is the same on one device and on many.
 
         Raises:
-            ValueError: the number of stacks or scales does not fit the weights.
+            ValueError: the number of stacks or scales does not fit the weights, or shapes disagree.
         """
         stacks = len(predictions)
         if self.stack_weights and len(self.stack_weights) != stacks:
             raise ValueError(f"{len(self.stack_weights)} stack weights for {stacks} stacks")
         if any(len(scales) != len(self.scale_weights) for scales in predictions):
             raise ValueError(f"every stack must predict {len(self.scale_weights)} scales")
+        if any(scales[0].shape != target.shape for scales in predictions):
+            raise ValueError(f"predictions {tuple(predictions[0][0].shape)} do not fit target {tuple(target.shape)}")
         target, mask_miss = target.float(), mask_miss.float()
         total = target.new_zeros(len(target))
         for scale, scale_weight in enumerate(self.scale_weights):

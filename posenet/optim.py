@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, AdamW, Optimizer
 
-from posenet.config import OptimConfig
+from posenet.settings import OptimConfig
 from posenet.errors import ConfigError
 
 ALL_BUT_HEADS = "all-but-heads"
@@ -104,7 +104,8 @@ def train_mode(model: nn.Module) -> None:
     """Training mode, except that a frozen BatchNorm keeps its statistics."""
     model.train()
     for norm in batch_norms(model):
-        if not any(p.requires_grad for p in norm.parameters(recurse=False)):
+        own = list(norm.parameters(recurse=False))
+        if own and not any(p.requires_grad for p in own):
             norm.eval()
 
 

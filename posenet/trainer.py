@@ -276,5 +276,6 @@ class Trainer:
         except (ValueError, KeyError) as error:
             raise CheckpointError(f"{path} was saved by another optimizer or other frozen parameters; keep optim.name "
                                   "and train.freeze, or use --weights instead of --resume") from error
-        if state["scaler"]:
+        # A fixed loss scale is a setting, not a state.
+        if self.scaler.is_enabled() and state["scaler"] and self.scaler.get_backoff_factor() < 1:
             self.scaler.load_state_dict(state["scaler"])

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from posenet.config import Config
+from posenet.settings import Config
 from posenet.errors import DataError
 from posenet.inference.draw import draw_people
 from posenet.inference.evaluate import evaluate, read_split
@@ -44,7 +44,8 @@ class CocoValidation:
         self._every = max(1, len(split.images) // max(pictures, 1))
 
     @classmethod
-    def from_config(cls, config: Config, network: nn.Module, device: torch.device, log: RunLog) -> CocoValidation | None:
+    def from_config(cls, config: Config, network: nn.Module, device: torch.device,
+                    log: RunLog) -> CocoValidation | None:
         """The configured validation; None where ``data.val_images`` or ``data.val_annotations`` is not set."""
         if not (config.data.val_images and config.data.val_annotations and config.train.evaluate_every):
             return None

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.config import AugmentConfig
+from posenet.settings import AugmentConfig
 from posenet.data.augment import BORDER_COLOUR, Augmentation, warp_image, warp_joints, warp_mask
 from posenet.skeleton import COCO
 

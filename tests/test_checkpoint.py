@@ -52,7 +52,8 @@ def test_compiled_submodules_are_unwrapped():
 def test_published_file_loads_whatever_its_pickle(model, tmp_path, prefix, legacy):
     path = tmp_path / "PoseNet_52_epoch.pth"
     weights = {prefix + n: t for n, t in published.to_published(model.state_dict()).items()}
-    content = {"weights": weights, "optimizer_weight": {"state": {}, "param_groups": []}, "train_loss": 1.0, "epoch": 52}
+    optimizer = {"state": {}, "param_groups": []}
+    content = {"weights": weights, "optimizer_weight": optimizer, "train_loss": 1.0, "epoch": 52}
     torch.save(content, path, _use_new_zipfile_serialization=not legacy)
     loaded, _ = load_model(path, TINY)
     assert same(loaded, model)

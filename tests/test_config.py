@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from posenet.config import Config, config_from_dict, config_to_dict, differences, load_config
+from posenet.config import config_from_dict, config_to_dict, differences, load_config
+from posenet.settings import Config
 from posenet.errors import ConfigError
 
 EXPERIMENTS = sorted((Path(__file__).parent.parent / "config").glob("*.toml"))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from posenet.config import AugmentConfig
+from posenet.settings import AugmentConfig
 from posenet.data.dataset import PoseDataset, Sample, collate, make_loader
 from posenet.data.sampler import TrainSampler
 from posenet.data.store import Store

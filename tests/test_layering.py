@@ -14,10 +14,10 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "posenet"
 
 ROWS = """
-    errors skeleton config runtime
+    errors skeleton settings config runtime
 
     model.layers model.hourglass model.posenet model.published
-    data.rle data.coco data.store data.writer data.augment data.targets
+    data.rle data.coco data.record data.store data.writer data.augment data.targets
     loss optim checkpoint guard data.sampler
 
     data.dataset data.drawing.* data.synthetic data.build step update
@@ -83,6 +83,7 @@ def test_imports_come_from_rows_above(module: str) -> None:
     for imported in own_imports(MODULES[module]):
         assert imported in MODULES, f"{module} imports {imported}: name the module, not its package"
         own, other = row(module), row(imported)
+        assert own and other, f"give {imported if own else module} a row"
         assert ROWS.index(other) < ROWS.index(own) or own == other != module, f"{module} may not import {imported}"
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from posenet.config import OptimConfig
+from posenet.settings import OptimConfig
 from posenet.errors import ConfigError
 from posenet.model import PoseNet
 from posenet.optim import ALL_BUT_HEADS, Schedule, batch_norms, freeze, make_optimizer, set_lr, train_mode

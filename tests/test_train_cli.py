@@ -46,8 +46,9 @@ def test_the_run_folder_is_named_after_the_experiment_file(train, tmp_path):
 
 
 def test_flags_set_their_keys(train):
-    flags = ["-p", "run", "--epochs", "1", "--batch-size=3", "--lr", "0.01", "--max_grad_norm", "5", "--print-freq", "7",
-             "--no-warmup", "--device", "cpu", "--amp", "bf16", "--freeze", "stem.*", "merges*", "--max-steps", "1"]
+    flags = ["-p", "run", "--epochs", "1", "--batch-size=3", "--lr", "0.01", "--max_grad_norm", "5",
+             "--print-freq", "7", "--no-warmup",
+             "--device", "cpu", "--amp", "bf16", "--freeze", "stem.*", "merges*", "--max-steps", "1"]
     status, error = train(*flags)
     assert status == 2 and "'merges*' matches no parameter" in error
     assert train(*[f for f in flags if f != "merges*"])[0] == 0

@@ -38,7 +38,8 @@ def make(stores, tmp_path):
         log = RunLog(path, tensorboard=False)
         train, val = Store(config.data.train), Store(config.data.val)
         opened.extend([log, train, val])
-        return build_trainer(config, network, Runtime(torch.device("cpu")), train, val, CheckpointFolder(path), log, steps)
+        runtime = Runtime(torch.device("cpu"))
+        return build_trainer(config, network, runtime, train, val, CheckpointFolder(path), log, steps)
 
     yield build
     for thing in opened:
@@ -57,6 +58,10 @@ def assert_equal(a, b):
 def lines(trainer, kind):
     text = (trainer.folder.path / "log.jsonl").read_text()
     return [line for line in map(json.loads, text.splitlines()) if line["kind"] == kind]
+
+
+def losses(trainer):
+    return [(e["epoch"], e["train_loss"], e["val_loss"]) for e in lines(trainer, "epoch")]
 
 
 def test_a_run_leaves_checkpoints_and_logs(make):
@@ -85,8 +90,7 @@ def test_resuming_anywhere_gives_the_uninterrupted_run(make, cut):
     second.load_state_dict(state, str(path))
     assert second.fit()
     assert_equal(weights(second), weights(whole))
-    keys = ("epoch", "train_loss", "val_loss")
-    assert [[e[k] for k in keys] for e in lines(second, "epoch")] == [[e[k] for k in keys] for e in lines(whole, "epoch")]
+    assert losses(second) == losses(whole)
     assert second.progress.best == whole.progress.best
 
 
@@ -132,7 +136,12 @@ def test_skips_in_a_row_return_to_the_checkpoint_and_go_on_after_them(make):
     trainer = make("guard.max_skips=2", "checkpoint.every_steps=1", "train.epochs=3")
     restored = []
     restore = trainer._restore_weights
-    trainer._restore_weights = lambda state, *rest: (restored.append(state["progress"]["total_steps"]), restore(state, *rest))
+
+    def remember(state, *rest):
+        restored.append(state["progress"]["total_steps"])
+        restore(state, *rest)
+
+    trainer._restore_weights = remember
     exploding(trainer, {3, 4})
     assert trainer.fit()
     assert len(restored) == 1 and restored[0] >= 2
@@ -197,3 +206,13 @@ def test_bf16_trains(make):
     trainer = make("train.amp='bf16'", steps=2)
     assert not trainer.fit()
     assert all(torch.isfinite(t).all() for t in weights(trainer).values())
+
+
+def test_a_run_resumes_in_another_precision(make):
+    make("train.amp='fp16'", folder="fp16", steps=1).fit()
+    for overrides in (["train.amp='off'"], ["train.amp='fp16'", "train.loss_scale=32.0"], ["train.amp='fp16'"]):
+        trainer = make(*overrides, folder="fp16", steps=2)
+        trainer.load_state_dict(checkpoint.read(trainer.folder.last), "last.pth")
+        if "train.loss_scale=32.0" in overrides:
+            assert trainer.scaler.get_scale() == 32
+        trainer.fit()

@@ -28,7 +28,8 @@ from posenet.benchmark.targets import measure_targets
 from posenet.benchmark.train import measure_step, synthetic_batch
 from posenet.checkpoint import load_model
 from posenet.cli.options import add_config_options
-from posenet.config import STRIDE, Config, load_config
+from posenet.config import load_config
+from posenet.settings import STRIDE, Config
 from posenet.data.dataset import PoseDataset
 from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from posenet.checkpoint import config_of, load_model, read
 from posenet.cli.options import add_config_options
-from posenet.config import Config, load_config
+from posenet.config import load_config
+from posenet.settings import Config
 from posenet.errors import DataError
 from posenet.inference.predictor import Predictor
 from posenet.runtime import pick_device

@@ -14,7 +14,8 @@ import torch
 
 from posenet.checkpoint import CheckpointFolder, config_of, load_weights, read
 from posenet.cli.options import add_config_options
-from posenet.config import Config, config_to_dict, differences, load_config
+from posenet.config import config_to_dict, differences, load_config
+from posenet.settings import Config
 from posenet.data.dataset import PoseDataset, make_loader
 from posenet.data.sampler import TrainSampler, ValidationSampler
 from posenet.data.store import Store, overlap

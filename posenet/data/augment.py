@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
-from posenet.config import AugmentConfig
+from posenet.settings import AugmentConfig
 from posenet.skeleton import COCO, Skeleton
 
 BORDER_COLOUR = (124, 127, 127)

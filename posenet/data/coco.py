@@ -26,6 +26,8 @@ MIN_DISTANCE = 0.3
 """Main persons lie farther apart than this share of the earlier one's longer box side."""
 MAX_SIDE = 65535
 """No picture is larger and no outline reaches farther; JPEG cannot hold more."""
+MAX_NUMBER = 1e12
+"""Coordinates and areas stay below it, so that sums of them stay finite."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def _person_entries(document: dict[str, Any], images: dict[int, CocoImage], skel
     wanted = {number for number, names in categories.items() if names == list(skeleton.file_names)}
     if not wanted:
         found = next((names for names in categories.values() if names), "none")
-        raise ValueError(f"no category has the keypoints {', '.join(skeleton.file_names)} (found: {found})")
+        raise ValueError(f"no category has the keypoints {', '.join(skeleton.file_names)} (found: {found!r})")
     seen: set[int] = set()
     for entry in document["annotations"]:
         number = _integer(entry, "id", "an annotation")
@@ -213,11 +215,10 @@ def _numbers(entry: dict[str, Any], key: str, count: int) -> np.ndarray:
     value = value if isinstance(value, list) else [value]
     if len(value) != count or not set(map(type, value)) <= {int, float}:
         raise ValueError(f"annotation {entry['id']}: {key} must hold {count} number{'s'[:count > 1]}")
-    with np.errstate(over="ignore"):
-        numbers = np.array(value, np.float64).astype(np.float32)
-    if not np.isfinite(numbers).all():
-        raise ValueError(f"annotation {entry['id']}: {key} holds a number that is not finite")
-    return numbers
+    numbers = np.array(value, np.float64)
+    if not (np.abs(numbers) < MAX_NUMBER).all():
+        raise ValueError(f"annotation {entry['id']}: {key} holds a number that is not finite or absurdly large")
+    return numbers.astype(np.float32)
 
 
 def _segmentation(entry: dict[str, Any], image: CocoImage) -> list[list[float]] | np.ndarray | None:
@@ -269,6 +270,7 @@ def _cover(people: Sequence[PersonAnnotation], height: int, width: int) -> np.nd
 
 def _rectangle(box: np.ndarray, height: int, width: int) -> list[float]:
     """Polygon of the pixels that a box touches; its corners lie on pixel borders, as COCO's boxes do."""
-    left, right = np.clip([math.floor(box[0]), math.ceil(box[0] + box[2])], 0, width).tolist()
-    top, bottom = np.clip([math.floor(box[1]), math.ceil(box[1] + box[3])], 0, height).tolist()
+    x, y, w, h = box.tolist()
+    left, right = (min(max(edge, 0), width) for edge in (math.floor(x), math.ceil(x + w)))
+    top, bottom = (min(max(edge, 0), height) for edge in (math.floor(y), math.ceil(y + h)))
     return [left, top, right, top, right, bottom, left, bottom]

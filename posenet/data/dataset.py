@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from posenet.config import AugmentConfig
+from posenet.settings import AugmentConfig
 from posenet.data.augment import Augmentation, warp_image, warp_joints, warp_mask
 from posenet.data.sampler import Key
 from posenet.data.store import Record, Store
@@ -134,5 +135,8 @@ def make_loader(dataset: PoseDataset, batches: Iterable[list[Key]], workers: int
 
 
 def _start_worker(_: int) -> None:
+    # Ctrl-C and the signals of a scheduler reach every process; the main one decides when workers end.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     # One thread a worker: OpenCV's own pool would fight the other workers for the same cores.
     cv2.setNumThreads(0)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenet.config import Config
+from posenet.settings import Config
 from posenet.skeleton import COCO, Skeleton
 
 

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenet.checkpoint import load_model
-from posenet.config import STRIDE, Config
+from posenet.settings import STRIDE, Config
 from posenet.errors import ConfigError
 from posenet.inference.decode import decode
 from posenet.inference.images import to_bgr

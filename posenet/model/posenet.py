@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from posenet.config import STRIDE, Config
+from posenet.settings import STRIDE, Config
 from posenet.model.hourglass import Hourglass
 from posenet.model.layers import ConvNorm, Residual, SqueezeExcite
 from posenet.skeleton import COCO
