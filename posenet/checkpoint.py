@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import pickle
 import re
+import shutil
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from posenet.config import config_from_dict
-from posenet.settings import Config
 from posenet.errors import CheckpointError
 from posenet.model import published
 from posenet.model.posenet import PoseNet
+from posenet.settings import Config
+from posenet.system import replacing
 
 FORMAT = 1
 """Version of the dictionary a run saves; a newer one is refused."""
@@ -100,16 +101,8 @@ def _parse(file: BinaryIO, path: Path) -> Any:
 
 def write(path: Path, state: Mapping[str, Any]) -> None:
     """Write a checkpoint so that ``path`` holds either its old content or all of the new, whatever happens."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            torch.save(dict(state), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    with replacing(path) as temporary:
+        torch.save(dict(state), temporary)
 
 
 def weights_of(state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
@@ -249,20 +242,8 @@ class CheckpointFolder:
 
 def _point(name: Path, target: Path) -> None:
     """Make ``name`` the same file as ``target``, atomically; a copy where the file system has no hard links."""
-    temporary = name.with_name(f".{name.name}.{os.getpid()}.tmp")
-    temporary.unlink(missing_ok=True)
-    try:
-        os.link(target, temporary)
-    except OSError:
-        temporary.write_bytes(target.read_bytes())
-    os.replace(temporary, name)
-
-
-def _sync_folder(folder: Path) -> None:
-    # So that the rename itself survives a power cut; Windows has no such call.
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
+    with replacing(name) as temporary:
         try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+            os.link(target, temporary)
+        except OSError:
+            shutil.copyfile(target, temporary)

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, AdamW, Optimizer
 
-from posenet.settings import OptimConfig
 from posenet.errors import ConfigError
+from posenet.settings import OptimConfig
 
 ALL_BUT_HEADS = "all-but-heads"
 

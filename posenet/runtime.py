@@ -7,7 +7,6 @@ wrapped module. This one is the world of a single process on a single device.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -138,8 +137,3 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def usable_cores() -> int:
-    """CPU cores this process may run on, which containers and schedulers limit."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

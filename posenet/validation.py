@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from posenet.settings import Config
 from posenet.errors import DataError
 from posenet.inference.draw import draw_people
 from posenet.inference.evaluate import evaluate, read_split
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.runlog import RunLog
+from posenet.settings import Config
 
 TILE = 320
 """Height of a picture on the validation sheet, in pixels."""

@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.settings import AugmentConfig
 from posenet.data.augment import BORDER_COLOUR, Augmentation, warp_image, warp_joints, warp_mask
+from posenet.settings import AugmentConfig
 from posenet.skeleton import COCO
 
 MEASURED = json.loads((Path(__file__).parent / "fixtures" / "affine.json").read_text())

@@ -21,9 +21,9 @@ from posenet.benchmark.targets import PEOPLE, standing_people
 from posenet.benchmark.timing import Stopwatch, fastest, medians
 from posenet.benchmark.train import synthetic_batch
 from posenet.cli.main import run_tool
-from posenet.settings import AugmentConfig
 from posenet.data.dataset import PoseDataset
 from posenet.data.store import Store
+from posenet.settings import AugmentConfig
 from posenet.skeleton import COCO
 
 TINY = ["--set", "model.stacks=1", "model.width=16", "model.growth=2"]

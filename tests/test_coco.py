@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pycocotools import mask as coco_mask
 from data_files import HEIGHT, WIDTH, crowd, document, person, write_annotations
+from pycocotools import mask as coco_mask
 
 from posenet.data import rle
 from posenet.data.coco import main_persons, masks, read_annotations

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from posenet.config import config_from_dict, config_to_dict, differences, load_config
-from posenet.settings import Config
 from posenet.errors import ConfigError
+from posenet.settings import Config
 
 EXPERIMENTS = sorted((Path(__file__).parent.parent / "config").glob("*.toml"))
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from posenet.settings import AugmentConfig
 from posenet.data.dataset import PoseDataset, Sample, collate, make_loader
 from posenet.data.sampler import TrainSampler
 from posenet.data.store import Store
+from posenet.settings import AugmentConfig
 from posenet.skeleton import COCO
 
 

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
+from test_decode import person
 
 from posenet.errors import DataError
 from posenet.inference.draw import LEFT, MIDDLE, RIGHT, draw_people
 from posenet.inference.person import Person
 from posenet.skeleton import COCO
-from test_decode import person
 
 
 def drawn_with(image, colour):

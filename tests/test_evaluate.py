@@ -6,6 +6,7 @@ import cv2
 import numpy as np
 import pytest
 from pycocotools.coco import COCO as CocoApi
+from test_images import with_orientation
 
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
@@ -13,7 +14,6 @@ from posenet.inference.evaluate import METRICS, evaluate, predict_split, read_sp
 from posenet.inference.images import write_image
 from posenet.inference.person import Person
 from posenet.skeleton import COCO
-from test_images import with_orientation
 
 SIZES = [(120, 160), (160, 120), (120, 161), (90, 160), (160, 90)]
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from posenet.errors import DataError
-from posenet.inference.images import find_images, read_ahead, read_image, to_bgr, write_atomically, write_image
+from posenet.inference.images import find_images, read_ahead, read_image, to_bgr, write_image
+from posenet.system import write_atomically
 
 
 def with_orientation(jpeg, orientation):

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "posenet"
 
 ROWS = """
-    errors skeleton settings config runtime
+    errors system skeleton settings config runtime
 
     model.layers model.hourglass model.posenet model.published
     data.rle data.coco data.record data.store data.writer data.augment data.targets

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from posenet.settings import OptimConfig
 from posenet.errors import ConfigError
 from posenet.model import PoseNet
 from posenet.optim import ALL_BUT_HEADS, Schedule, batch_norms, freeze, make_optimizer, set_lr, train_mode
+from posenet.settings import OptimConfig
 
 STEPS = 10
 """Steps of an epoch."""

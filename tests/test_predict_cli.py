@@ -4,6 +4,7 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from test_predictor import NECK, NOSE, Spotlights, picture
 
 import posenet.cli.predict as tool
 from posenet.checkpoint import read
@@ -12,7 +13,6 @@ from posenet.config import config_from_dict, config_to_dict
 from posenet.inference.images import read_image, write_image
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
-from test_predictor import NECK, NOSE, Spotlights, picture
 
 SPOTS = ((40.2, 20.0), (90.0, 60.4))
 

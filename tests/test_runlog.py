@@ -21,7 +21,8 @@ def test_everything_lands_in_the_folder_and_resuming_appends(tmp_path):
     assert text.count("a message of the package") == 2
     assert "Epoch 2  train_loss 1.2500  AP 0.5000" in text and "val_loss" not in text
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
-    assert [(line["kind"], line["step"]) for line in lines] == [("train", 10), ("epoch", 10), ("train", 20), ("epoch", 20)]
+    assert [line["kind"] for line in lines] == ["train", "epoch"] * 2
+    assert [line["step"] for line in lines] == [10, 10, 20, 20]
     assert lines[0]["loss"] == 1.5 and lines[3]["AP"] == 0.5 and lines[3]["val_loss"] is None
     assert cv2.imread(str(tmp_path / "run" / "pictures" / "epoch_0002.jpg")).shape == (4, 6, 3)
 

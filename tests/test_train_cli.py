@@ -131,7 +131,6 @@ def test_shared_images_are_refused_unless_wanted(train, stores):
     (["--weights", "missing.pth"], "missing.pth"),
     (["--device", "toaster"], "toaster"),
     (["--freeze", "nothing*"], "nothing*"),
-    (["--max-steps", "-1"], "--max-steps"),
     (["--set", "data.val_images=nowhere", "data.val_annotations=nowhere.json"], "nowhere.json"),
 ])
 def test_bad_input_is_one_line_and_leaves_nothing_behind(train, tmp_path, flags, words):

@@ -27,21 +27,22 @@ from posenet.benchmark.report import Report
 from posenet.benchmark.targets import measure_targets
 from posenet.benchmark.train import measure_step, synthetic_batch
 from posenet.checkpoint import load_model
-from posenet.cli.options import add_config_options
+from posenet.cli.options import add_config_options, natural, positive
 from posenet.config import load_config
-from posenet.settings import STRIDE, Config
 from posenet.data.dataset import PoseDataset
 from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
 from posenet.errors import ConfigError, DataError
 from posenet.guard import LossGuard
-from posenet.inference.images import find_images, write_atomically
+from posenet.inference.images import find_images
 from posenet.inference.predictor import Predictor
 from posenet.loss import FocalL2Loss
 from posenet.model.posenet import PoseNet
 from posenet.optim import freeze, make_optimizer, set_lr, train_mode
 from posenet.runtime import Runtime, grad_scaler, pick_device
+from posenet.settings import STRIDE, Config
 from posenet.step import TrainStep
+from posenet.system import write_atomically
 from posenet.update import GuardedUpdate
 
 FLAG_KEYS = {"device": "train.device", "amp": "train.amp", "input_size": "train.input_size",
@@ -59,9 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, item in BENCHMARKS.items():
         kind = kinds.add_parser(name, help=item.help, description=item.help, formatter_class=parser.formatter_class)
         item.add_flags(kind)
-        kind.add_argument("--repeats", type=_positive, default=item.repeats, metavar="N",
+        kind.add_argument("--repeats", type=positive, default=item.repeats, metavar="N",
                           help="timed runs, of which the median counts")
-        kind.add_argument("--threads", type=_positive, default=1, metavar="N", help="CPU threads of PyTorch")
+        kind.add_argument("--threads", type=positive, default=1, metavar="N", help="CPU threads of PyTorch")
         kind.add_argument("--quick", action=argparse.BooleanOptionalAction, default=False,
                           help="few runs of little input: shows that it works, measures nothing")
         kind.add_argument("--json", metavar="FILE", help="write the numbers here; an existing file is replaced")
@@ -92,8 +93,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--h5", metavar="FILE", help="store to read; unset, a small synthetic one is built")
-    parser.add_argument("--samples", type=_positive, default=64, metavar="N", help="different samples to make")
-    parser.add_argument("--workers", type=_natural, default=0, metavar="N",
+    parser.add_argument("--samples", type=positive, default=64, metavar="N", help="different samples to make")
+    parser.add_argument("--workers", type=natural, default=0, metavar="N",
                         help="also measure a loader with so many processes")
     _add_input_options(parser, batch_size=None)
 
@@ -116,7 +117,7 @@ def _add_train(parser: argparse.ArgumentParser) -> None:
 def _add_decode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--annotations", metavar="JSON",
                         help="COCO keypoint file, whose pictures are not needed; unset, a few are drawn")
-    parser.add_argument("--limit", type=_positive, metavar="N", help="only the first N pictures")
+    parser.add_argument("--limit", type=positive, metavar="N", help="only the first N pictures")
     parser.add_argument("--height", type=int, metavar="N", help="height of the pictures (inference.height)")
 
 
@@ -246,18 +247,6 @@ def _check_output(path: Path, args: argparse.Namespace) -> None:
     inputs += getattr(args, "inputs", [])
     if path.resolve() in {Path(given).resolve() for given in inputs if given}:
         raise ConfigError(f"--json {path} would replace an input; choose another name")
-
-
-def _natural(text: str) -> int:
-    if (value := int(text)) < 0:
-        raise argparse.ArgumentTypeError("must not be negative")
-    return value
-
-
-def _positive(text: str) -> int:
-    if (value := int(text)) < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
 
 
 class Benchmark(NamedTuple):

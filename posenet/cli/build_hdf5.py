@@ -8,8 +8,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.data.build import BuildReport, Summary, available_cores, build_store, verify
+from posenet.cli.options import positive
+from posenet.data.build import BuildReport, Summary, build_store, verify
 from posenet.errors import DataError
+from posenet.system import usable_cores
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,13 +19,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--images", type=Path, metavar="DIR", help="folder of the images")
     parser.add_argument("--annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
     parser.add_argument("--output", type=Path, metavar="FILE.h5", required=True, help="the store")
-    parser.add_argument("--workers", type=_positive, metavar="N", default=available_cores(),
+    parser.add_argument("--workers", type=positive, metavar="N", default=usable_cores(),
                         help="threads; the default is one per core")
     parser.add_argument("--verify", action=argparse.BooleanOptionalAction, default=False,
                         help="read the finished store from end to end; without --images and --annotations, only that")
     parser.add_argument("--image-ids", nargs="+", metavar="ID",
                         help="store only these images: ids, or one text file of ids")
-    parser.add_argument("--limit", type=_positive, metavar="N",
+    parser.add_argument("--limit", type=positive, metavar="N",
                         help="store only the first N images that have a main person")
     parser.add_argument("--max-unreadable", type=_share, default=0.05, metavar="SHARE",
                         help="fail when more than this share of the images (rounded up) cannot be read")
@@ -82,13 +84,6 @@ def _image_ids(words: list[str]) -> set[int]:
         return {int(word) for word in words}
     except ValueError as error:
         raise DataError(f"{source}{error}; image ids are whole numbers") from error
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a positive whole number")
-    return value
 
 
 def _share(text: str) -> float:

@@ -9,10 +9,10 @@ from pathlib import Path
 from posenet.checkpoint import config_of, load_model, read
 from posenet.cli.options import add_config_options
 from posenet.config import load_config
-from posenet.settings import Config
 from posenet.errors import DataError
 from posenet.inference.predictor import Predictor
 from posenet.runtime import pick_device
+from posenet.settings import Config
 
 _SETTINGS = ("height", "scales", "flip", "batch_size")
 """Flags that stand for keys of the configuration's ``inference`` section."""

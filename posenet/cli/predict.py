@@ -18,9 +18,10 @@ from posenet.cli.inference import add_predictor_options, check_outputs, make_pre
 from posenet.errors import ConfigError, DataError
 from posenet.inference.draw import draw_people
 from posenet.inference.evaluate import to_result
-from posenet.inference.images import SUFFIXES, find_images, read_ahead, write_atomically, write_image
+from posenet.inference.images import SUFFIXES, find_images, read_ahead, write_image
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
+from posenet.system import write_atomically
 
 _log = logging.getLogger(__name__)
 

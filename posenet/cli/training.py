@@ -13,9 +13,8 @@ from typing import Any
 import torch
 
 from posenet.checkpoint import CheckpointFolder, config_of, load_weights, read
-from posenet.cli.options import add_config_options
+from posenet.cli.options import add_config_options, natural
 from posenet.config import config_to_dict, differences, load_config
-from posenet.settings import Config
 from posenet.data.dataset import PoseDataset, make_loader
 from posenet.data.sampler import TrainSampler, ValidationSampler
 from posenet.data.store import Store, overlap
@@ -27,6 +26,7 @@ from posenet.model.posenet import PoseNet
 from posenet.optim import Schedule, freeze, make_optimizer
 from posenet.runlog import RunLog
 from posenet.runtime import Runtime, grad_scaler, pick_device
+from posenet.settings import Config
 from posenet.step import TrainStep
 from posenet.trainer import Limits, Trainer
 from posenet.validation import CocoValidation
@@ -78,14 +78,12 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add("--max-grad-norm", type=float, metavar="X", help="clip the gradient's norm, 0 does not (optim.max_grad_norm)")
     add("--print-freq", type=int, metavar="N", help="steps between log lines (log.every_steps)")
     add("--device", metavar="D", help="auto, cpu, cuda, cuda:1, mps ... (train.device)")
-    add("--max-steps", type=int, default=0, metavar="N",
+    add("--max-steps", type=natural, default=0, metavar="N",
         help="stop after the run's N-th optimizer step, counted from its very start; 0 does not")
 
 
 def train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runtime] = Runtime) -> None:
     """Run the training that the flags describe, anew or resumed."""
-    if args.max_steps < 0:
-        raise ConfigError(f"--max-steps must not be negative, not {args.max_steps}")
     config, resumed = _configure(args)
     folder = CheckpointFolder(Path(config.checkpoint.path), config.checkpoint.keep)
     if resumed is None and folder.holds_run():

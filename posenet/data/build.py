@@ -7,7 +7,6 @@ the process.
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -28,6 +27,7 @@ from posenet.data.store import Store, content_digest
 from posenet.data.writer import StoreWriter, check_output
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
+from posenet.system import usable_cores
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -206,7 +206,7 @@ def _in_order(function: Callable[[Item], Result], items: Iterable[Item],
 
     Only a few calls run ahead of the reader, so that memory stays bounded; closing the generator cancels them.
     """
-    workers = workers or available_cores()
+    workers = workers or usable_cores()
     pending: deque[tuple[Item, Future[Result]]] = deque()
     pool = ThreadPoolExecutor(workers)
     try:
@@ -218,8 +218,3 @@ def _in_order(function: Callable[[Item], Result], items: Iterable[Item],
             yield pending.popleft()
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from posenet.settings import AugmentConfig
 from posenet.data.augment import Augmentation, warp_image, warp_joints, warp_mask
 from posenet.data.sampler import Key
 from posenet.data.store import Record, Store
+from posenet.settings import AugmentConfig
 
 
 class Plan(NamedTuple):

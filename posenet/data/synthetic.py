@@ -21,6 +21,7 @@ from tqdm import tqdm
 from posenet.data.drawing.labels import CATEGORY, annotate
 from posenet.data.drawing.scene import draw_scene, draw_size
 from posenet.errors import DataError
+from posenet.system import usable_cores
 
 SPLITS = {"train": 1, "val": 10_000_001}
 """Name of a split to the id of its first picture; the ids of the two never meet."""
@@ -153,16 +154,12 @@ def _pictures(counts: dict[str, int]) -> set[str]:
 
 def _map(write: partial, jobs: list[tuple[str, int]], workers: int | None) -> Iterator[tuple[dict, list[dict]]]:
     """The results of ``write`` in the order of the jobs."""
-    workers = min(workers or _cores(), max(len(jobs), 1))
+    workers = min(workers or usable_cores(), max(len(jobs), 1))
     if workers == 1:
         yield from map(write, jobs)
         return
     with ProcessPoolExecutor(workers, initializer=_start_worker) as pool:
         yield from pool.map(write, jobs, chunksize=8)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _start_worker() -> None:

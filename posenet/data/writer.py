@@ -17,6 +17,7 @@ from posenet.data.record import Record
 from posenet.data.store import BLOBS, FORMAT, SCHEMA, columns, content_digest, describe, fingerprint
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
+from posenet.system import flush_to_disk
 
 BUFFER_BYTES = 16 * 2 ** 20
 """Picture bytes held before they are appended; a smaller store has its pictures in one piece, without padding."""
@@ -143,11 +144,10 @@ class StoreWriter:
             "images": len(table["image_id"]), "people": len(table["joints"]), "samples": len(table["sample"]),
             "fingerprint": fingerprint(arrays)})
         self._file.close()
-        _flush_to_disk(self._unfinished)
+        flush_to_disk(self._unfinished)
         check_output(self.path, self._overwrite)
         os.replace(self._unfinished, self.path)
-        with contextlib.suppress(OSError):  # not every system lets a folder be flushed
-            _flush_to_disk(self.path.parent)
+        flush_to_disk(self.path.parent)
 
     def _remove_stale(self) -> None:
         """Remove what killed builds of the same store left; HDF5's lock tells them from one at work."""
@@ -174,14 +174,6 @@ def check_output(path: Path, overwrite: bool) -> None:
         raise DataError(f"{path} exists; name another output or give --overwrite to replace it")
     if not h5py.is_hdf5(path):
         raise DataError(f"{path} is not an HDF5 file and is not overwritten; name another output")
-
-
-def _flush_to_disk(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _reason(error: OSError) -> str:

@@ -16,9 +16,10 @@ from pycocotools.cocoeval import COCOeval
 from tqdm import tqdm
 
 from posenet.errors import DataError
-from posenet.inference.images import read_ahead, write_atomically
+from posenet.inference.images import read_ahead
 from posenet.inference.person import Person
 from posenet.skeleton import COCO, Skeleton
+from posenet.system import write_atomically
 
 METRICS = ("AP", "AP50", "AP75", "APM", "APL", "AR", "AR50", "AR75", "ARM", "ARL")
 """COCO's keypoint numbers, in the order of ``COCOeval.stats``."""

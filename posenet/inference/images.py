@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ import cv2
 import numpy as np
 
 from posenet.errors import DataError
+from posenet.system import write_atomically
 
 SUFFIXES = frozenset(".bmp .jpeg .jpg .png .pgm .ppm .tif .tiff .webp".split())
 """Files that count as pictures when a folder is listed, and that OpenCV writes everywhere."""
@@ -131,15 +131,3 @@ def write_image(path: str | Path, image: np.ndarray) -> None:
     if not done:
         raise DataError(f"cannot write {path}: its size does not suit the format; choose .png")
     write_atomically(path, data.tobytes())
-
-
-def write_atomically(path: str | Path, data: bytes) -> None:
-    """Write a file under a temporary name beside it, then rename: whoever looks sees the old or the new one."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -15,12 +15,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenet.checkpoint import load_model
-from posenet.settings import STRIDE, Config
 from posenet.errors import ConfigError
 from posenet.inference.decode import decode
 from posenet.inference.images import to_bgr
 from posenet.inference.person import Person
 from posenet.runtime import Amp, autocast, pick_device
+from posenet.settings import STRIDE, Config
 from posenet.skeleton import COCO, Skeleton
 
 PADDING = 128

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from posenet.settings import STRIDE, Config
 from posenet.model.hourglass import Hourglass
 from posenet.model.layers import ConvNorm, Residual, SqueezeExcite
+from posenet.settings import STRIDE, Config
 from posenet.skeleton import COCO
 
 SCALES = 5
