@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from posenet.errors import ConfigError
-from posenet.runtime import Runtime, autocast, grad_scaler, pick_device, stop_signals, usable_cores
+from posenet.runtime import Runtime, autocast, grad_scaler, pick_device, stop_signals
 
 CPU = torch.device("cpu")
 HANDLED = (signal.SIGINT, signal.SIGTERM)
@@ -146,7 +146,3 @@ def test_outside_the_main_thread_signals_are_left_alone() -> None:
     thread.start()
     thread.join()
     assert flags == [False]
-
-
-def test_there_is_at_least_one_core() -> None:
-    assert 1 <= usable_cores() <= (os.cpu_count() or 1)

@@ -45,7 +45,7 @@ class TestWriting:
     def test_interrupted_while_finishing(self, tmp_path, records, monkeypatch):
         def interrupt(_):
             raise KeyboardInterrupt
-        monkeypatch.setattr(writer, "_flush_to_disk", interrupt)
+        monkeypatch.setattr(writer, "flush_to_disk", interrupt)
         with pytest.raises(KeyboardInterrupt):
             write_store(tmp_path / "a.h5", records)
         assert list(tmp_path.iterdir()) == []
