@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from posenet import checkpoint
 from posenet.checkpoint import CheckpointFolder
-from posenet.data.dataset import Batch
+from posenet.data.dataset import Batch, close_loader
 from posenet.errors import CheckpointError, TrainingError
 from posenet.guard import LossGuard, Verdict
 from posenet.optim import Schedule, set_lr, train_mode
@@ -96,6 +96,11 @@ class Trainer:
     @property
     def sampler(self) -> Any:
         return self.train_loader.batch_sampler
+
+    def close(self) -> None:
+        """End the data workers."""
+        for loader in filter(None, (self.train_loader, self.val_loader)):
+            close_loader(loader)
 
     def fit(self) -> bool:
         """Train to the last epoch, ``max_steps`` or a stop signal; return whether the last epoch was reached.

@@ -1,10 +1,14 @@
 """The data set: shapes, frames, determinism and loaders."""
 
+import multiprocessing
+import os
+import signal
+
 import numpy as np
 import pytest
 import torch
 
-from posenet.data.dataset import PoseDataset, Sample, collate, make_loader
+from posenet.data.dataset import PoseDataset, Sample, close_loader, collate, make_loader
 from posenet.data.sampler import TrainSampler
 from posenet.data.store import Store
 from posenet.settings import AugmentConfig
@@ -102,3 +106,18 @@ def test_flip_swaps_left_and_right_in_a_sample(store):
     swapped = b.joints[:, COCO.flip_keypoints]
     assert np.allclose(swapped[labelled][:, 0], 127 - a.joints[labelled][:, 0], atol=1e-3)
     assert np.abs(a.image[:, ::-1].astype(int) - b.image).mean() < 3
+
+
+@pytest.mark.skipif(not hasattr(signal, "alarm"), reason="signals of POSIX only")
+def test_workers_outlive_signals_until_the_loader_is_closed(store):
+    dataset = PoseDataset(store, (64, 64))
+    loader = make_loader(dataset, [[(0, i)] for i in range(4)], workers=2)
+    batches = iter(loader)
+    next(batches)
+    workers = [w for w in multiprocessing.active_children()]
+    for worker in workers:
+        os.kill(worker.pid, signal.SIGINT)
+        os.kill(worker.pid, signal.SIGTERM)
+    assert len(list(batches)) == 3
+    close_loader(loader)
+    assert len(workers) == 2 and not any(w.is_alive() for w in workers)

@@ -2,6 +2,7 @@
 
 import shutil
 
+import h5py
 import pytest
 import torch
 
@@ -138,3 +139,14 @@ def test_bad_input_is_one_line_and_leaves_nothing_behind(train, tmp_path, flags,
     last = error.splitlines()[-1]
     assert status == 2 and words in last and "error:" in last and "Traceback" not in error
     assert not list(tmp_path.glob("run/*.pth"))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_damaged_picture_in_the_store_is_named(train, stores, tmp_path, workers):
+    damaged = tmp_path / "damaged.h5"
+    shutil.copy(stores["train"], damaged)
+    with h5py.File(damaged, "r+") as file:
+        file["jpeg"][:] = 0
+    status, error = train("-p", "run", "--set", f"data.train={damaged}", f"data.workers={workers}")
+    last = error.splitlines()[-1]
+    assert status == 2 and "damaged.h5" in last and "Traceback" not in last and len(last) < 300

@@ -76,6 +76,9 @@ def _describe(module: ModuleType) -> str:
 
 
 def _fail(parser: argparse.ArgumentParser, message: str) -> int:
+    # A data worker's error carries the worker's whole traceback; the last line ends with what it said.
+    if message.startswith("Caught ") and "Traceback" in message:
+        message = message.strip().splitlines()[-1].partition(": ")[2]
     print(f"{parser.prog}: error: {' '.join(message.split())}", file=sys.stderr)
     return 2
 

@@ -98,6 +98,7 @@ def train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runti
         network = _make_network(config, fine_tune=resumed is None)
         log = stack.enter_context(contextlib.closing(RunLog(folder.path, config.log.tensorboard)))
         trainer = build_trainer(config, network, runtime, train_store, val_store, folder, log, args.max_steps)
+        stack.callback(trainer.close)
         if resumed is not None:
             source, state = resumed
             trainer.load_state_dict(state, str(source))

@@ -18,6 +18,10 @@ from posenet.data.store import Record, Store
 from posenet.settings import AugmentConfig
 
 
+GRACE_SECONDS = 60
+"""How long a worker outlives SIGTERM, so that the step under way can end."""
+
+
 class Plan(NamedTuple):
     """A sample before any pixel is touched."""
 
@@ -134,9 +138,19 @@ def make_loader(dataset: PoseDataset, batches: Iterable[list[Key]], workers: int
                       worker_init_fn=_start_worker, persistent_workers=workers > 0)
 
 
+def close_loader(loader: DataLoader) -> None:
+    """End a loader's workers now, rather than when Python ends."""
+    if loader._iterator is not None:
+        loader._iterator._shutdown_workers()
+        loader._iterator = None
+
+
 def _start_worker(_: int) -> None:
-    # Ctrl-C and the signals of a scheduler reach every process; the main one decides when workers end.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
     # One thread a worker: OpenCV's own pool would fight the other workers for the same cores.
     cv2.setNumThreads(0)
+    # Ctrl-C and a scheduler's SIGTERM reach every process, but the main one is to finish its step first: it ends its
+    # workers itself. Should it fail to, the alarm does.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "alarm"):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE_SECONDS))

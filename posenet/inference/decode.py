@@ -121,7 +121,8 @@ def _shift(before: np.ndarray, peak: np.ndarray, after: np.ndarray) -> np.ndarra
 def find_limbs(maps: np.ndarray, peaks: Peaks, threshold: float, skeleton: Skeleton) -> np.ndarray:
     """Pairs of peaks that the (B, h, w) body-part maps support: (M, 2) rows of ``peaks``, the best pair first.
 
-    A pair's score is the mean of the samples between its ends, less a penalty for great length.
+    A pair's score is the mean of the samples between its ends, less a penalty for great length; it ranks by
+    that times the scores of both ends.
     """
     height, width = maps.shape[1:]
     first = np.searchsorted(peaks.keypoint, np.arange(skeleton.num_keypoints + 1))
@@ -139,7 +140,9 @@ def find_limbs(maps: np.ndarray, peaks: Peaks, threshold: float, skeleton: Skele
     score = samples.mean(axis=1) - np.maximum(1 - LONG * height / np.maximum(length, 1e-6), 0)
     supported = (samples > threshold).mean(axis=1) >= SUPPORT
     good = np.flatnonzero(supported & (score > 0))
-    return ends[good[np.argsort(-score[good], kind="stable")]]
+    # A network answers weakly in many wrong places, and a true part often runs by: both ends must be sure as well.
+    rank = score * peaks.score[ends].prod(axis=1)
+    return ends[good[np.argsort(-rank[good], kind="stable")]]
 
 
 def join_limbs(keypoint: np.ndarray, limbs: np.ndarray) -> list[list[int]]:
