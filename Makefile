@@ -37,26 +37,27 @@ lint: $(VENV)/ready  ## check the style
 	$(RUN) -m flake8 posenet tools tests
 
 demo: $(DEMO)/train.h5 $(DEMO)/val.h5  ## draw people, train on them, evaluate and predict: some minutes
-	@echo "== Training (Ctrl-C saves; make demo goes on)"
+	@echo "== Training; Ctrl-C saves, and make demo goes on from there"
 	$(RUN) tools/train.py --config config/demo.toml --resume --checkpoint-path $(DEMO_RUN) $(DEMO_FLAGS) \
 		--set data.train=$(DEMO)/train.h5 data.val=$(DEMO)/val.h5
-	@echo "== Drawing what the network sees in pictures it was not trained on"
-	$(RUN) tools/predict.py --checkpoint $(DEMO_RUN)/last.pth $(DEMO)/val2017 --limit 24 \
+	@echo "== Drawing the people it finds in pictures it was not trained on"
+	$(RUN) tools/predict.py --checkpoint $(DEMO_RUN)/last.pth '$(DEMO)/coco/val2017/*[05].jpg' \
 		--output $(DEMO_RUN)/drawn --json $(DEMO_RUN)/drawn.json
-	@echo "== Evaluating on the $(DEMO_VAL) held-out pictures"
-	$(RUN) tools/evaluate.py --checkpoint $(DEMO_RUN)/last.pth --images $(DEMO)/val2017 \
-		--annotations $(DEMO)/annotations/person_keypoints_val2017.json --output $(DEMO_RUN)/results.json
-	@echo "Open $(DEMO_RUN)/drawn/ for the pictures, $(DEMO_RUN)/log.txt for the losses,"
-	@echo "$(DEMO_RUN)/results.json for the keypoints; the AP is in the table above."
+	@echo "== Evaluating on all $(DEMO_VAL) held-out pictures"
+	$(RUN) tools/evaluate.py --checkpoint $(DEMO_RUN)/last.pth --images $(DEMO)/coco/val2017 \
+		--annotations $(DEMO)/coco/annotations/person_keypoints_val2017.json --output $(DEMO_RUN)/results.json
+	@echo
+	@echo "Done: the AP is the first number above. Open the pictures in $(DEMO_RUN)/drawn/, the losses in"
+	@echo "$(DEMO_RUN)/log.txt and the keypoints of all held-out people in $(DEMO_RUN)/results.json."
 
-$(DEMO)/annotations/person_keypoints_val2017.json: | $(VENV)/ready
+$(DEMO)/coco/annotations/person_keypoints_val2017.json: | $(VENV)/ready
 	@echo "== Drawing $(DEMO_TRAIN) pictures to train on and $(DEMO_VAL) to keep back"
-	$(RUN) tools/make_synthetic.py --output $(DEMO) --train $(DEMO_TRAIN) --val $(DEMO_VAL) --seed 1
+	$(RUN) tools/make_synthetic.py --output $(DEMO)/coco --train $(DEMO_TRAIN) --val $(DEMO_VAL) --seed 1
 
-$(DEMO)/%.h5: $(DEMO)/annotations/person_keypoints_val2017.json
+$(DEMO)/%.h5: $(DEMO)/coco/annotations/person_keypoints_val2017.json
 	@echo "== Building the store $@"
-	$(RUN) tools/build_hdf5.py --images $(DEMO)/$*2017 --annotations $(DEMO)/annotations/person_keypoints_$*2017.json \
-		--output $@ --overwrite
+	$(RUN) tools/build_hdf5.py --images $(DEMO)/coco/$*2017 \
+		--annotations $(DEMO)/coco/annotations/person_keypoints_$*2017.json --output $@ --overwrite
 
 clean:  ## remove what the demo made
 	rm -rf $(DEMO) $(DEMO_RUN)

@@ -82,12 +82,14 @@ class FocalL2Loss(nn.Module):
         return total
 
     def _cells(self, prediction: Tensor, target: Tensor, foreground: Tensor) -> Tensor:
-        error = (prediction - target) ** 2
+        error = prediction - target
         if self.gamma == 0:
-            return error
-        # |1 - q|: the distance to 1 on foreground, to 0 elsewhere.
-        difficulty = torch.where(foreground, 1 - prediction, prediction).abs()
-        return error * (difficulty if self.gamma == 1 else difficulty**self.gamma)
+            return error**2
+        # 1 - q but for its sign: the distance to 1 on foreground, to 0 elsewhere.
+        difficulty = torch.where(foreground, 1 - prediction, prediction)
+        if self.gamma == 2:
+            return (error * difficulty) ** 2
+        return error**2 * difficulty.abs() ** self.gamma
 
     @staticmethod
     def _shrink(mask_miss: Tensor, size: Sequence[int]) -> Tensor:
