@@ -15,6 +15,7 @@ from pycocotools.coco import COCO as CocoApi
 from pycocotools.cocoeval import COCOeval
 from tqdm import tqdm
 
+from posenet.data.coco import lies_inside
 from posenet.errors import DataError
 from posenet.inference.images import read_ahead
 from posenet.inference.person import Person
@@ -107,7 +108,8 @@ def read_split(annotations: str | Path, image_ids: Collection[int] | None = None
         images = {image["id"]: {key: image[key] for key in ("id", "file_name", "width", "height")}
                   for image in dataset["images"]}
         categories = dataset.get("categories") or [{"id": 1}]
-        category = max(categories, key=lambda c: (bool(c.get("keypoints")), c.get("name") == "person"))["id"]
+        chosen = max(categories, key=lambda c: (bool(c.get("keypoints")), c.get("name") == "person"))
+        category = chosen["id"]
         people = [person for person in dataset.get("annotations") or [] if person["category_id"] == category]
         annotated = not people or any("keypoints" in person for person in people)
         people = [_truth(person, len(skeleton.sigmas)) for person in people]
@@ -116,6 +118,11 @@ def read_split(annotations: str | Path, image_ids: Collection[int] | None = None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise DataError(f"{annotations} is not a COCO keypoint file ({reason}); use person_keypoints_*.json") from error
+    if chosen.get("keypoints", names := list(skeleton.file_names)) != names:
+        raise DataError(f"{annotations} has other keypoints ({', '.join(map(str, chosen['keypoints'][:3]))} ...) than "
+                        f"the network ({', '.join(names[:3])} ...); use annotations of the same skeleton")
+    if outside := next((i["file_name"] for i in images.values() if not lies_inside(str(i["file_name"]))), None):
+        raise DataError(f"{annotations} names the picture {outside!r}, which is not inside the image folder")
     if not annotated:
         raise DataError(f"{annotations} holds people without keypoints; use person_keypoints_*.json")
     if image_ids is not None:
