@@ -20,6 +20,8 @@ from posenet.settings import Config
 
 TILE = 320
 """Height of a picture on the validation sheet, in pixels."""
+KEYPOINT_MIN_SCORE = 0.2
+"""Weaker keypoints are not drawn on it."""
 
 
 class CocoValidation:
@@ -61,7 +63,7 @@ class CocoValidation:
             people = self.predictor.batch(images)
             for image, found in zip(images, people):
                 if next(count) % self._every == 0 and len(tiles) < self.pictures:
-                    tiles.append(_tile(draw_people(image, found)))
+                    tiles.append(_tile(draw_people(image, found, keypoint_min_score=KEYPOINT_MIN_SCORE)))
             return people
 
         result = evaluate(predict, self.images, self.annotations)
