@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -15,12 +15,14 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from posenet import checkpoint
+from posenet.averaging import NoAverage, trained_weights
 from posenet.checkpoint import CheckpointFolder
 from posenet.data.dataset import Batch, close_loader
 from posenet.errors import CheckpointError, TrainingError
 from posenet.guard import LossGuard, Verdict
 from posenet.optim import Schedule, set_lr, train_mode
-from posenet.runlog import RunLog
+from posenet.progress import Limits, Meter, Progress
+from posenet.runlog import RunLog, SilentLog
 from posenet.runtime import Runtime, stop_signals
 from posenet.step import TrainStep
 from posenet.update import GuardedUpdate
@@ -28,54 +30,12 @@ from posenet.update import GuardedUpdate
 _log = logging.getLogger(__name__)
 
 
-@dataclass
-class Progress:
-    """Where a run stands; everything here is saved and comes back.
-
-    Attributes:
-        epoch: epochs completed.
-        step: steps completed in the epoch under way.
-        total_steps: steps since the very start, skipped ones included.
-        loss_sum, loss_steps: training loss so far in this epoch, over the steps that were trained on.
-        best: best score so far; greater is better.
-    """
-
-    epoch: int = 0
-    step: int = 0
-    total_steps: int = 0
-    loss_sum: float = 0.0
-    loss_steps: int = 0
-    best: float = -math.inf
-
-
-@dataclass
-class Meter:
-    """Speed since the last log line."""
-
-    started: float
-    samples: int = 0
-    waited: float = 0.0
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When to stop, save and speak; 0 means never, except for ``epochs`` and ``log_steps``."""
-
-    epochs: int
-    max_steps: int = 0
-    accumulate: int = 1
-    max_grad_norm: float = 0.0
-    checkpoint_steps: int = 0
-    checkpoint_minutes: float = 0.0
-    log_steps: int = 20
-    evaluate_epochs: int = 0
-
-
 class Trainer:
     """Trains one network over epochs that can be interrupted at any step.
 
     Args:
         step: module that gives one loss per image; what is saved is ``step.network``.
+        average: of the network's weights; what is validated, and saved as the run's weights.
         evaluate: gives named scores of the network on the validation pictures, "AP" among them; None
             where there are none. Called every ``limits.evaluate_epochs`` epochs.
         config: plain tables to save with every checkpoint.
@@ -83,13 +43,14 @@ class Trainer:
 
     def __init__(self, *, runtime: Runtime, step: TrainStep, optimizer: Optimizer, schedule: Schedule,
                  scaler: torch.amp.GradScaler, guard: LossGuard, train_loader: DataLoader,
-                 val_loader: DataLoader | None, folder: CheckpointFolder, log: RunLog, limits: Limits,
+                 val_loader: DataLoader | None, folder: CheckpointFolder, log: RunLog | SilentLog, limits: Limits,
+                 average: NoAverage = NoAverage(),
                  evaluate: Callable[[int, int], dict[str, float]] | None = None,
                  config: dict[str, Any] | None = None) -> None:
         self.runtime, self.step, self.optimizer, self.schedule = runtime, step, optimizer, schedule
         self.scaler, self.guard, self.train_loader, self.val_loader = scaler, guard, train_loader, val_loader
         self.folder, self.log, self.limits, self.evaluate, self.config = folder, log, limits, evaluate, config or {}
-        self.progress = Progress()
+        self.average, self.progress = average, Progress()
         self.update = GuardedUpdate(runtime.wrap(step), optimizer, scaler, guard, runtime, limits.max_grad_norm)
         self._saved_at = time.monotonic()
 
@@ -110,7 +71,10 @@ class Trainer:
         """
         with stop_signals() as stop_asked:
             while self.progress.epoch < self.limits.epochs:
-                if self._must_stop(stop_asked) or not self.train_one_epoch(stop_asked):
+                if self._is_stale():
+                    _log.info("Stopped early: no better score for %d epochs", self.progress.stale)
+                    return False
+                if self.runtime.any(self._stop_due(stop_asked)) or not self.train_one_epoch(stop_asked):
                     self.save()
                     _log.info("Stopped after step %d (epoch %d); --resume goes on from there",
                               self.progress.total_steps, self.progress.epoch + 1)
@@ -131,14 +95,17 @@ class Trainer:
                 loss = self._train_step(batches)
                 p.step, p.total_steps = p.step + 1, p.total_steps + 1
                 if loss is not None:
+                    self.average.after_step()
                     p.loss_sum, p.loss_steps = p.loss_sum + loss, p.loss_steps + 1
                 bar.update()
                 if p.total_steps % self.limits.log_steps == 0 or p.step == steps:
                     meter = self._report(bar, meter, lr)
                 if p.step < steps:
-                    self._save_when_due()
-                    if self._must_stop(stop_asked):
+                    stop, save = self.runtime.vote(self._stop_due(stop_asked), self._save_due())
+                    if stop:
                         return False
+                    if save:
+                        self.save()
         return True
 
     def _steps(self, meter: Meter) -> Iterator[list[Batch]]:
@@ -151,7 +118,7 @@ class Trainer:
             meter.waited += time.monotonic() - asked
             if batch is None:
                 return
-            batches.append(batch.to(self.runtime.device))
+            batches.append(self.runtime.place(batch))
             if len(batches) == self.limits.accumulate:
                 meter.samples += sum(len(b.images) for b in batches) * self.runtime.world
                 yield batches
@@ -167,7 +134,10 @@ class Trainer:
         return outcome.loss
 
     def _judge_bad(self, batches: list[Batch], value: float) -> None:
-        ids = [int(i) for batch in batches for i in batch.image_ids]
+        own = value, [int(i) for batch in batches for i in batch.image_ids]
+        # Where only some processes' losses are bad, their images are to blame; a bad gradient is everyone's.
+        blamed = [said for said in self.runtime.gather(own) if self.guard.is_bad(said[0])] or [own]
+        value, ids = blamed[0][0], [i for _, images in blamed for i in images]
         step = self.progress.total_steps + 1
         _log.warning("Step %d skipped: loss or gradient norm %g; image ids %s", step, value, ids)
         self.log.record("skip", step, {"value": str(value), "image_ids": ids})
@@ -196,26 +166,32 @@ class Trainer:
         self.step.eval()
         total = torch.zeros(2, dtype=torch.float64, device=self.runtime.device)
         for batch in tqdm(self.val_loader, "validate", unit="batch", leave=False, disable=not self.runtime.is_main):
-            losses = self.step(*batch.to(self.runtime.device)[:4])
+            losses = self.update.module(*self.runtime.place(batch)[:4])
             total += torch.stack([losses.double().sum(), losses.new_tensor(len(losses), dtype=torch.float64)])
         loss, count = self.runtime.sum(total).tolist()
         return loss / count
 
     def _finish_epoch(self) -> None:
         p = self.progress
-        values: dict[str, Any] = {"train_loss": p.loss_sum / p.loss_steps if p.loss_steps else math.nan,
-                                  "val_loss": self.validate()}
+        self.runtime.copy_from_main(self.update.statistics)
+        values: dict[str, Any] = {"train_loss": p.loss_sum / p.loss_steps if p.loss_steps else math.nan}
         p.epoch, p.step, p.loss_sum, p.loss_steps = p.epoch + 1, 0, 0.0, 0
-        if self.evaluate and (p.epoch % self.limits.evaluate_epochs == 0 or p.epoch == self.limits.epochs):
-            self.step.eval()
-            values |= self.evaluate(p.epoch, p.total_steps)
+        self.average.after_epoch(p.epoch)
+        with self.average.applied():
+            values["val_loss"] = self.validate()
+            if self.evaluate and (p.epoch % self.limits.evaluate_epochs == 0 or p.epoch == self.limits.epochs):
+                self.step.eval()
+                values |= self.evaluate(p.epoch, p.total_steps)
         self.log.epoch(p.epoch, p.total_steps, values)
         # Scores of one kind only are compared: AP where the run is evaluated at all, else the validation loss.
         score = values.get("AP") if self.evaluate else values["val_loss"] and -values["val_loss"]
         best = score is not None and score > p.best
-        if best:
-            p.best = score
+        p.best, p.stale = (score, 0) if best else (p.best, p.stale + (score is not None))
         self.save(best)
+
+    def _is_stale(self) -> bool:
+        """Whether early stopping ends the run; the main process decides."""
+        return self.runtime.from_main(0 < self.limits.patience <= self.progress.stale)
 
     def _report(self, bar: tqdm, meter: Meter, lr: float) -> Meter:
         self.runtime.synchronize()
@@ -230,16 +206,15 @@ class Trainer:
         meter.started, meter.samples, meter.waited = now, 0, 0.0
         return meter
 
-    def _must_stop(self, stop_asked: Callable[[], bool]) -> bool:
+    def _stop_due(self, stop_asked: Callable[[], bool]) -> bool:
         done = bool(self.limits.max_steps) and self.progress.total_steps >= self.limits.max_steps
-        return self.runtime.any(done or stop_asked())
+        return done or stop_asked()
 
-    def _save_when_due(self) -> None:
+    def _save_due(self) -> bool:
         steps, minutes = self.limits.checkpoint_steps, self.limits.checkpoint_minutes
         by_steps = bool(steps) and self.progress.total_steps % steps == 0
         by_time = bool(minutes) and time.monotonic() - self._saved_at >= 60 * minutes
-        if self.runtime.any(by_steps or by_time):
-            self.save()
+        return by_steps or by_time
 
     def save(self, best: bool = False) -> None:
         """Write everything the run needs to go on as if it had never stopped."""
@@ -250,7 +225,7 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors and values only, so that ``weights_only=True`` reads them back."""
-        return {"format": checkpoint.FORMAT, "model": self.step.network.state_dict(),
+        return {"format": checkpoint.FORMAT, **self.average.state_dict(self.step.network.state_dict()),
                 "optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict(),
                 "guard": self.guard.state_dict(), "progress": asdict(self.progress),
                 "steps_per_epoch": self.sampler.steps, "config": self.config}
@@ -275,7 +250,9 @@ class Trainer:
             self.runtime.set_random_state(states[self.runtime.rank])
 
     def _restore_weights(self, state: dict[str, Any], path: str = "checkpoint") -> None:
-        checkpoint.load_weights(self.step.network, path, state=state, least=0).require_all()
+        trained = {"model": trained_weights(state)}
+        checkpoint.load_weights(self.step.network, path, state=trained, least=0).require_all()
+        self.average.load_state_dict(state)
         try:
             self.optimizer.load_state_dict(state["optimizer"])
         except (ValueError, KeyError) as error:
