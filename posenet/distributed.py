@@ -65,9 +65,13 @@ class DistributedRuntime(Runtime):
     def __init__(self, device: torch.device, place: Place, timeout_minutes: float = 10.0) -> None:
         super().__init__(device)
         self.rank, self.world = place.rank, place.world
+        timeout = timedelta(minutes=timeout_minutes)
         try:
-            dist.init_process_group(backends(device), init_method=place.init_method, rank=place.rank,
-                                    world_size=place.world, timeout=timedelta(minutes=timeout_minutes))
+            store, *_ = next(dist.rendezvous(place.init_method, place.rank, place.world, timeout=timeout))
+            # torchrun keeps its store over restarts, and with it the addresses of processes that have gone.
+            store = dist.PrefixStore(f"posenet/{place.restarts}", store)
+            dist.init_process_group(backends(device), store=store, rank=place.rank, world_size=place.world,
+                                    timeout=timeout)
         except dist.DistError as error:
             reason = str(error).partition("\n")[0]
             raise TrainingError(f"the {place.world} processes did not find each other ({reason}); check that all are "

@@ -112,8 +112,8 @@ def launch(count: int, task: Callable[..., None], *args: Any, start_method: str 
             pass
     except multiprocessing.ProcessExitedException as error:
         how = f"was ended by {error.signal_name}" if error.signal_name else f"ended with status {error.exit_code}"
-        raise TrainingError(f"rank {error.error_index} of {count} {how}, and the others with it; look at what it said, "
-                            "then --resume goes on from the last checkpoint") from error
+        raise TrainingError(f"rank {error.error_index} of {count} {how}, and the others with it; mend what it names, "
+                            "or go on from the last checkpoint with --resume") from error
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

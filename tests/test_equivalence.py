@@ -104,6 +104,7 @@ def go_on(runtime: Runtime, checkpoints: list[Path | None], *args: Any, **option
     """The curves of one run that goes on from each of the checkpoints; None is its start."""
     curves = []
     with run(runtime, *args, **options) as trainer:
+        trainer.val_loader = None       # which would be compiled once more
         for path in checkpoints:
             if path is not None:
                 trainer.load_state_dict(checkpoint.read(path), str(path))

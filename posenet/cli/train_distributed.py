@@ -76,7 +76,7 @@ def _train(args: argparse.Namespace, place: Place) -> None:
     except RuntimeError as error:
         if not lost_contact(error):
             raise
-        reason = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0].partition(". ")[0]
         raise TrainingError(f"rank {place.rank} has lost the other processes ({reason}); the launcher names the one "
                             "that failed first") from error
 
