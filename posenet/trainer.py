@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from posenet.data.dataset import Batch, close_loader
 from posenet.errors import CheckpointError, DataError, TrainingError
 from posenet.guard import LossGuard, Verdict
 from posenet.optim import Schedule, restore_optimizer, set_lr, train_mode
+from posenet.progress import Limits, Meter, Progress
 from posenet.runlog import RunLog
 from posenet.runtime import Runtime, stop_signals
 from posenet.step import TrainStep
@@ -28,53 +29,8 @@ from posenet.update import GuardedUpdate
 _log = logging.getLogger(__name__)
 
 
-@dataclass
-class Progress:
-    """Where a run stands; everything here is saved and comes back.
-
-    Attributes:
-        epoch: epochs completed.
-        step: steps completed in the epoch under way.
-        total_steps: steps since the very start, skipped ones included.
-        loss_sum, loss_steps: training loss so far in this epoch, over the steps that were trained on.
-        best: best score so far; greater is better.
-        best_kind: what the score is of, "AP" or "val_loss".
-    """
-
-    epoch: int = 0
-    step: int = 0
-    total_steps: int = 0
-    loss_sum: float = 0.0
-    loss_steps: int = 0
-    best: float = -math.inf
-    best_kind: str = ""
-
-
 class _Stopped(Exception):
     """A signal came while the network was validated."""
-
-
-@dataclass
-class Meter:
-    """Speed since the last log line."""
-
-    started: float
-    samples: int = 0
-    waited: float = 0.0
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When to stop, save and speak; 0 means never, except for ``epochs`` and ``log_steps``."""
-
-    epochs: int
-    max_steps: int = 0
-    accumulate: int = 1
-    max_grad_norm: float = 0.0
-    checkpoint_steps: int = 0
-    checkpoint_minutes: float = 0.0
-    log_steps: int = 20
-    evaluate_epochs: int = 0
 
 
 class Trainer:

@@ -25,11 +25,12 @@ from posenet.guard import LossGuard
 from posenet.loss import FocalL2Loss
 from posenet.model.posenet import PoseNet
 from posenet.optim import Schedule, freeze, make_optimizer
+from posenet.progress import Limits
 from posenet.runlog import RunLog
 from posenet.runtime import Runtime, grad_scaler, pick_device
 from posenet.settings import Config, OptimConfig
 from posenet.step import TrainStep
-from posenet.trainer import Limits, Trainer
+from posenet.trainer import Trainer
 from posenet.validation import CocoValidation
 
 _log = logging.getLogger(__name__)
