@@ -50,7 +50,7 @@ class WeightAverage(NoAverage):
     """
 
     def __init__(self, network: nn.Module, decay: float | None, cycle_epochs: int = 0) -> None:
-        self.decay, self.cycle_epochs, self.count = decay, cycle_epochs, 0
+        self.decay, self.cycle_epochs, self.count, self.epochs = decay, cycle_epochs, 0, 0
         self._live = {n: t for n, t in network.state_dict().items() if t.is_floating_point()}
         self._average = {n: t.clone() for n, t in self._live.items()}
 
@@ -60,8 +60,9 @@ class WeightAverage(NoAverage):
             self._move(1 - min(self.decay, (1 + self.count) / (10 + self.count)))
 
     def after_epoch(self, epochs: int) -> None:
-        if self.decay is None and epochs % self.cycle_epochs == 0:
-            self.count += 1
+        # A run that was stopped while it validated comes here twice.
+        if self.decay is None and epochs % self.cycle_epochs == 0 and epochs > self.epochs:
+            self.count, self.epochs = self.count + 1, epochs
             self._move(1 / self.count)
 
     @torch.no_grad()
@@ -80,12 +81,14 @@ class WeightAverage(NoAverage):
 
     def state_dict(self, weights: dict[str, Tensor]) -> dict[str, Any]:
         if not self.count:
-            return {"model": weights, "average": {"count": 0, "trained": {}}}
+            return {"model": weights, "average": {"count": 0, "epochs": self.epochs, "trained": {}}}
         trained = {n: weights[n] for n in self._live}
-        return {"model": weights | self._average, "average": {"count": self.count, "trained": trained}}
+        return {"model": weights | self._average,
+                "average": {"count": self.count, "epochs": self.epochs, "trained": trained}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.count = state.get("average", {}).get("count", 0)
+        saved = state.get("average", {"count": 0, "epochs": 0})
+        self.count, self.epochs = saved["count"], saved["epochs"]
         _copy(state["model"] if self.count else self._live, self._average)
 
 

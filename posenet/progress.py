@@ -17,6 +17,7 @@ class Progress:
         loss_sum, loss_steps: training loss so far in this epoch, over the steps that were trained on.
         best: best score so far; greater is better.
         stale: epochs since then.
+        best_kind: what the score is of, "AP" or "val_loss".
     """
 
     epoch: int = 0
@@ -26,6 +27,7 @@ class Progress:
     loss_steps: int = 0
     best: float = -math.inf
     stale: int = 0
+    best_kind: str = ""
 
 
 @dataclass

@@ -192,13 +192,13 @@ class TrainConfig:
     def __post_init__(self) -> None:
         _check(self.batch_size >= 1, "train.batch_size must be at least 1")
         _check(self.epochs >= 1, "train.epochs must be at least 1")
-        _check(self.seed >= 0, "train.seed must not be negative")
-        _check(min(self.evaluate_every, self.patience) >= 0,
-               "train.evaluate_every and train.patience must not be negative")
-        _check(self.loss_scale >= 0, "train.loss_scale must not be negative")
-        _check(self.threads >= 0, "train.threads must not be negative")
+        for name in ("seed", "evaluate_every", "patience", "loss_scale", "threads"):
+            _check(getattr(self, name) >= 0, f"train.{name} must not be negative")
         _check(all(side > 0 and side % STRIDE == 0 for side in self.size),
                f"train.input_size must be positive multiples of {STRIDE}")
+        # The coarsest maps have a cell per STRIDE pixels, and BatchNorm cannot train on a single one.
+        _check(self.batch_size > 1 or max(self.size) > STRIDE,
+               f"train.batch_size must be at least 2 where train.input_size is {STRIDE}: BatchNorm needs two cells")
 
     @property
     def size(self) -> tuple[int, int]:
@@ -238,7 +238,7 @@ class CheckpointConfig:
 @dataclass(frozen=True)
 class LogConfig:
     every_steps: int = 20
-    """Optimizer steps between log lines; metrics are read from the device only then."""
+    """Optimizer steps between log lines."""
     tensorboard: bool = True
     """Write TensorBoard events where TensorBoard is installed."""
     pictures: int = 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import cv2
@@ -12,7 +12,7 @@ from torch import nn
 
 from posenet.errors import DataError
 from posenet.inference.draw import draw_people
-from posenet.inference.evaluate import predict_split, read_split, score
+from posenet.inference.evaluate import find_pictures, predict_split, read_split, score
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.runlog import RunLog, SilentLog
@@ -47,6 +47,7 @@ class CocoValidation:
         split = read_split(annotations)
         if not split.annotated:
             raise DataError(f"{annotations} holds no annotated people; name another file as data.val_annotations")
+        find_pictures(images, split.images)
         # Pictures come sorted by shape; those on the sheet are taken evenly from all of them.
         self.split, self.share = split, share_of(split.images, runtime.rank, runtime.world)
         self._every = max(1, len(self.share) // max(pictures, 1))
@@ -57,15 +58,16 @@ class CocoValidation:
         """The configured validation; None where ``data.val_images`` or ``data.val_annotations`` is not set."""
         if not (config.data.val_images and config.data.val_annotations and config.train.evaluate_every):
             return None
-        predictor = Predictor.from_config(network, config, device=runtime.device, amp=config.train.amp)
+        predictor = Predictor.from_config(network, config, device=runtime.device)
         return cls(runtime, predictor, config.data.val_images, config.data.val_annotations, log, config.log.pictures)
 
-    def __call__(self, epoch: int, step: int) -> dict[str, float]:
-        """COCO's ten numbers, "AP" first."""
+    def __call__(self, epoch: int, step: int, check_stop: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """COCO's ten numbers, "AP" first; ``check_stop`` is called before every batch."""
         tiles: list[np.ndarray] = []
         count = itertools.count()
 
         def predict(images: Sequence[np.ndarray]) -> list[list[Person]]:
+            check_stop()
             people = self.predictor.batch(images)
             for image, found in zip(images, people):
                 if next(count) % self._every == 0 and len(tiles) < self.pictures:
@@ -86,4 +88,6 @@ def share_of(images: Sequence[dict[str, Any]], rank: int, world: int) -> list[di
 
 def _tile(picture: np.ndarray) -> np.ndarray:
     height, width = picture.shape[:2]
-    return cv2.resize(picture, (max(1, round(width * TILE / height)), TILE), interpolation=cv2.INTER_AREA)
+    # A very wide picture is squeezed rather than given a sheet of its own.
+    size = (min(max(1, round(width * TILE / height)), 4 * TILE), TILE)
+    return cv2.resize(picture, size, interpolation=cv2.INTER_AREA)

@@ -124,7 +124,6 @@ def test_a_signal_to_one_process_stops_both_with_a_checkpoint(stores, tmp_path, 
                     os.kill(os.getpid(), number)
                 return update(batches)
 
-            interrupted.module, interrupted.statistics = update.module, update.statistics
             trainer.update = interrupted
             return trainer.fit(), trainer.progress.total_steps
 
@@ -136,7 +135,7 @@ def test_early_stopping_is_decided_on_the_main_process(stores, tmp_path):
     def stale(runtime: DistributedRuntime) -> tuple[bool, int]:
         with run(runtime, stores, tmp_path / "run", *SMALL, "train.patience=3", "train.epochs=2") as trainer:
             trainer.validate = lambda: 1.0
-            trainer.progress.best = math.inf
+            trainer.progress.best, trainer.progress.best_kind = math.inf, "val_loss"
             trainer.progress.stale = 2 if runtime.rank == 0 else -9
             return trainer.fit(), trainer.progress.epoch
 

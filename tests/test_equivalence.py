@@ -42,7 +42,7 @@ def moved(curve: Curve, start: Curve) -> bool:
 def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     build = PoseNet.from_config
     monkeypatch.setattr(PoseNet, "from_config", lambda config: build(config).double())
-    monkeypatch.setattr("posenet.step.prepare", lambda images: images.permute(0, 3, 1, 2).double().div_(255))
+    monkeypatch.setattr("posenet.step.prepare", lambda images, _: images.permute(0, 3, 1, 2).double().div_(255))
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ ROWS = """
     data.rle data.coco data.record data.store data.writer data.augment data.targets
     loss optim averaging checkpoint guard data.sampler
 
-    data.dataset data.drawing.* data.synthetic data.build step update
+    data.dataset data.drawing.* data.synthetic data.build step update progress
     inference.images inference.person inference.decode inference.predictor inference.evaluate inference.draw
 
-    runlog validation progress trainer benchmark.* cli.*
+    runlog validation trainer benchmark.* cli.*
 """.split()
 """All modules below ``posenet``, lowest level first: each may import only from rows before its own.
 

@@ -99,7 +99,6 @@ def run(runtime: Runtime, stores: dict[str, Path], folder: Path, *overrides: str
             trainer.losses.append(outcome.loss)
             return outcome
 
-        recorded.module, recorded.statistics = update.module, update.statistics
         trainer.update = recorded
         yield trainer
 

@@ -50,7 +50,8 @@ def make_update(config: Config, runtime: Runtime, network: PoseNet | None = None
     if config.parallel.compile:
         network.compile()
     amp = config.train.amp
-    step = TrainStep(network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), amp)
+    step = TrainStep(network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), amp,
+                     config.train.channels_last)
     optimizer = make_optimizer(network, config.optim)
     set_lr(optimizer, 1e-12)
     train_mode(step)

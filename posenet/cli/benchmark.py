@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +38,7 @@ from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
 from posenet.optim import freeze
 from posenet.runtime import Runtime, pick_device
-from posenet.settings import STRIDE, Config
+from posenet.settings import Config
 from posenet.system import write_atomically
 
 FLAG_KEYS = {"device": "train.device", "amp": "train.amp", "input_size": "train.input_size",
@@ -200,10 +199,6 @@ def _predict(args: argparse.Namespace, config: Config, runtime: Runtime) -> Repo
 
 def _networks(config: Config, runtime: Runtime) -> tuple[PoseNet, PoseNet]:
     """The configured network on the device, and one without numbers for counting."""
-    cells = config.train.batch_size * math.prod(side // STRIDE for side in config.train.size)
-    if cells < 2:
-        raise ConfigError("BatchNorm cannot train on a single cell of the coarsest map; give a larger --input-size or "
-                          "--batch-size")
     with torch.device("meta"):
         shadow = PoseNet.from_config(config)
     return PoseNet.from_config(config).to(runtime.device, memory_format=_memory_format(config)), shadow

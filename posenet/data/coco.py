@@ -109,7 +109,7 @@ def main_persons(people: Sequence[PersonAnnotation]) -> list[int]:
     """
     main: list[int] = []
     for row, person in enumerate(people):
-        complete = person.num_labelled >= MIN_LABELLED and person.area >= MIN_AREA and min(person.box[2:]) > 0
+        complete = person.num_labelled >= MIN_LABELLED and person.area >= MIN_AREA and min(person.box[2:]) >= 1
         if complete and not person.crowd and all(_apart(people[earlier].box, person.box) for earlier in main):
             main.append(row)
     return main

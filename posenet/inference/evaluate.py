@@ -157,10 +157,7 @@ def predict_split(predict_batch: PredictBatch, images_dir: str | Path, images: S
     Raises:
         DataError: a picture that is missing or cannot be read.
     """
-    paths = {image["id"]: Path(images_dir, image["file_name"]) for image in images}
-    if missing := [path for path in paths.values() if not os.path.isfile(path)]:
-        raise DataError(f"{len(missing)} of {len(paths)} images are missing, for example {missing[0]}; "
-                        "check the image folder")
+    paths = find_pictures(images_dir, images)
     # Pictures of one shape come together, so that the network gets full batches.
     order = sorted(images, key=lambda image: image["width"] / max(image["height"], 1))
     pictures = read_ahead((paths[image["id"]] for image in order), upright=False)
@@ -172,6 +169,15 @@ def predict_split(predict_batch: PredictBatch, images_dir: str | Path, images: S
             found.update(zip(ids, predict_batch(batch), strict=True))
             bar.update(len(ids))
     return [to_result(person, image["id"], category, guess=True) for image in images for person in found[image["id"]]]
+
+
+def find_pictures(images_dir: str | Path, images: Sequence[dict[str, Any]]) -> dict[int, Path]:
+    """The path of every COCO image record, by id; ``DataError`` where any file is missing."""
+    paths = {image["id"]: Path(images_dir, image["file_name"]) for image in images}
+    if missing := [path for path in paths.values() if not os.path.isfile(path)]:
+        raise DataError(f"{len(missing)} of {len(paths)} images are missing, for example {missing[0]}; "
+                        "check the image folder")
+    return paths
 
 
 def to_result(person: Person, image_id: int | str, category: int = 1, *, guess: bool = False) -> dict[str, Any]:
