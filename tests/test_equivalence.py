@@ -80,13 +80,13 @@ def test_two_processes_with_shared_statistics_are_one_with_twice_the_batch(one, 
 
 
 def test_with_frozen_statistics_all_modes_agree(one, two, start):
-    frozen = {"frozen": NORMS, "steps": STEPS}
-    reference = one("one", "train.batch_size=4", **frozen)
+    frozen, wide = {"frozen": NORMS, "steps": STEPS}, "train.input_size=[64, 128]"     # which lets a batch be 1
+    reference = one("one", wide, "train.batch_size=4", **frozen)
     assert moved(reference, start)
-    for found in (one("in two", "train.batch_size=4", runtime=InTwoRuntime(CPU), **frozen),
-                  one("accumulated", "train.batch_size=2", "optim.accumulate=2", **frozen),
-                  two("two", "train.batch_size=2", **frozen),
-                  two("two accumulated", "train.batch_size=1", "optim.accumulate=2", **frozen)):
+    for found in (one("in two", wide, "train.batch_size=4", runtime=InTwoRuntime(CPU), **frozen),
+                  one("accumulated", wide, "train.batch_size=2", "optim.accumulate=2", **frozen),
+                  two("two", wide, "train.batch_size=2", **frozen),
+                  two("two accumulated", wide, "train.batch_size=1", "optim.accumulate=2", **frozen)):
         assert difference(found, reference) < TOLERANCE
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import logging
 import os
 import signal
 import socket
@@ -14,6 +16,9 @@ from pathlib import Path
 import pytest
 
 from posenet import checkpoint
+from posenet.cli import train_distributed
+from posenet.errors import ConfigError
+from posenet.launch import Place
 
 SCRIPT = Path(__file__).parent.parent / "tools" / "train_distributed.py"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
@@ -89,7 +94,7 @@ def test_after_a_restart_by_torchrun_the_run_goes_on_by_itself(start, tmp_path):
     assert checkpoint.read(tmp_path / "run" / "last.pth")["progress"]["epoch"] == 2
 
 
-def test_by_itself_it_stops_cleanly_on_sigterm_and_prints_errors_once(start, tmp_path):
+def test_by_itself_it_stops_cleanly_on_sigterm(start, tmp_path):
     launcher = start("out", [sys.executable, SCRIPT, "--nproc", "2"], "--epochs", "9999")
     last = tmp_path / "run" / "last.pth"
     deadline = time.monotonic() + LIMIT
@@ -102,6 +107,15 @@ def test_by_itself_it_stops_cleanly_on_sigterm_and_prints_errors_once(start, tmp
     steps = checkpoint.read(last)["progress"]["total_steps"]
     assert f"Stopped after step {steps} " in said
 
-    again = start("again", [sys.executable, SCRIPT, "--nproc", "2"])     # the folder holds a run
-    assert again.wait(LIMIT) == 2
-    assert (tmp_path / "again.txt").read_text().count("already holds a run") == 1
+def test_what_is_wrong_with_the_input_is_told_once_per_machine(tmp_path, monkeypatch):
+    parser = argparse.ArgumentParser()
+    train_distributed.add_arguments(parser)
+    args = parser.parse_args(["-p", str(tmp_path / "run"), "--device", "toaster"])
+    monkeypatch.setattr(logging.getLogger("posenet"), "level", logging.INFO)
+    with pytest.raises(SystemExit) as caught:
+        train_distributed._train(args, Place(1, 2, 1))
+    assert caught.value.code == 2
+    with pytest.raises(ConfigError, match="rank 2: .*toaster"):
+        train_distributed._train(args, Place(2, 4, 0))
+    with pytest.raises(ConfigError, match="^device 'toaster'"):
+        train_distributed._train(args, Place(0, 2, 0))
