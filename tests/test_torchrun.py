@@ -107,6 +107,7 @@ def test_by_itself_it_stops_cleanly_on_sigterm(start, tmp_path):
     steps = checkpoint.read(last)["progress"]["total_steps"]
     assert f"Stopped after step {steps} " in said
 
+
 def test_what_is_wrong_with_the_input_is_told_once_per_machine(tmp_path, monkeypatch):
     parser = argparse.ArgumentParser()
     train_distributed.add_arguments(parser)
