@@ -20,6 +20,8 @@ PROBES = np.array([[0.25], [0.5], [0.75]], np.float32)
 """Where, between its ends, a limb is looked at first."""
 SAMPLES = np.linspace(0, 1, 10, dtype=np.float32)[:, None]
 """Where a limb that stands the first look is compared with its body-part map."""
+MAX_PEAKS = 64
+"""Candidates of each keypoint that are looked at."""
 MAX_LIMBS = 3000
 """Limbs that are looked at closely, those with the best probes and ends first."""
 
@@ -60,7 +62,7 @@ class Limbs:
 
 
 def decode(maps: np.ndarray | Tensor, *, stride: int = 4, keypoint_threshold: float = 0.1, part_threshold: float = 0.1,
-           max_peaks: int = 64, min_keypoints: int = 1, min_score: float = 0.05,
+           max_peaks: int = MAX_PEAKS, min_keypoints: int = 1, min_score: float = 0.05,
            skeleton: Skeleton = COCO) -> list[Person]:
     """Find the people in one picture's maps.
 
