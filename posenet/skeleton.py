@@ -138,8 +138,9 @@ def _coco() -> Skeleton:
                "eye": "eye", "ear": "ear"}
     side = {"L": "left", "R": "right"}
     # Rounded from the 331 people of a small sample of COCO with nine or more keypoints.
-    layout = {"nose": (-1.35, 0.12), "eye": (-1.4, 0.13), "ear": (-1.37, 0.22), "neck": (-1.0, 0.15), "sho": (-1.0, 0.4),
-              "elb": (-0.5, 0.6), "wri": (-0.3, 0.7), "hip": (0.0, 0.3), "kne": (0.65, 0.4), "ank": (1.35, 0.5)}
+    layout = {"nose": (-1.35, 0.12), "eye": (-1.4, 0.13), "ear": (-1.37, 0.22), "neck": (-1.0, 0.15),
+              "sho": (-1.0, 0.4), "elb": (-0.5, 0.6), "wri": (-0.3, 0.7), "hip": (0.0, 0.3), "kne": (0.65, 0.4),
+              "ank": (1.35, 0.5)}
     return Skeleton(
         keypoints=tuple(keypoints),
         parts=tuple((a, b) for a, b in (part.split("-") for part in parts)),

@@ -89,8 +89,8 @@ def _report(kind: str, seconds: Sequence[float], metrics: dict[str, float], boun
                  "median_error_px": error, "speed_up": speed / PUBLISHED_IMAGES_PER_S, "images": len(seconds),
                  "height": height, "maps": kind},
         notes=[f"keypoints: {counts['labelled']} labelled, {counts['missed']} missed "
-               f"({share(counts['missed'], max(counts['labelled'], 1))}), {counts['misgiven']} given to the wrong person, "
-               f"{counts['spurious']} spurious; half of those found are within {error:.2f} pixels of the picture",
+               f"({share(counts['missed'], max(counts['labelled'], 1))}), {counts['misgiven']} given to the wrong "
+               f"person, {counts['spurious']} spurious; half of those found lie within {error:.2f} pixels",
                f"people: {counts['people']} to be found, {counts['whole']} whole and pure, {counts['split']} split; "
                f"{counts['merged']} found that are several",
                f"{speed / PUBLISHED_IMAGES_PER_S:.1f} times the published speed on perfect maps of 150 pictures of "

@@ -54,10 +54,9 @@ def degraded_maps(joints: np.ndarray, size: tuple[int, int], renderer: TargetRen
     reach = joints[..., :2].max(1, where=joints[..., 2:] > 0, initial=0) \
         - joints[..., :2].min(1, where=joints[..., 2:] > 0, initial=np.inf)
     scale = np.where(np.isfinite(reach), reach, 0).max(1)[:, None, None]
-    maps = np.concatenate([
-        _render(joints + _shake(joints, scale, how.jitter / 2, rng), size, renderer, how, rng)[skeleton.part_channels],
-        _render(joints + _shake(joints, scale, how.jitter, rng), size, renderer, how, rng)[skeleton.part_channels.stop:],
-    ])
+    parts = _render(joints + _shake(joints, scale, how.jitter / 2, rng), size, renderer, how, rng)
+    maps = _render(joints + _shake(joints, scale, how.jitter, rng), size, renderer, how, rng)
+    maps[skeleton.part_channels] = parts[skeleton.part_channels]
     for person in joints:
         _weaken(maps, person, joints, renderer, how, rng)
     keypoints = maps[skeleton.keypoint_channels]
@@ -143,8 +142,8 @@ def _around(channel: np.ndarray, start: np.ndarray, stop: np.ndarray, margin: fl
     low = np.floor((np.minimum(start, stop) - margin) / renderer.stride).clip(0, channel.shape[::-1]).astype(int)
     high = np.ceil((np.maximum(start, stop) + margin) / renderer.stride).clip(0, channel.shape[::-1]).astype(int)
     y, x = np.ogrid[low[1]:high[1], low[0]:high[0]]
-    centre = (renderer.stride - 1) / 2
-    return (slice(low[1], high[1]), slice(low[0], high[0])), (x * renderer.stride + centre, y * renderer.stride + centre)
+    places = tuple(axis * renderer.stride + (renderer.stride - 1) / 2 for axis in (x, y))
+    return (slice(low[1], high[1]), slice(low[0], high[0])), places
 
 
 def _smooth_noise(shape: tuple[int, int, int], rng: np.random.Generator) -> np.ndarray:

@@ -48,7 +48,8 @@ def owners(truth: Sequence[PersonAnnotation], keypoint: np.ndarray, xy: np.ndarr
     return owner, distance
 
 
-def compare(truth: Sequence[PersonAnnotation], found: Sequence[Person], skeleton: Skeleton) -> tuple[Counter, np.ndarray]:
+def compare(truth: Sequence[PersonAnnotation], found: Sequence[Person],
+            skeleton: Skeleton) -> tuple[Counter, np.ndarray]:
     """What became of the people of one picture.
 
     Returns:
@@ -83,5 +84,6 @@ def grouped_perfectly(truth: Sequence[PersonAnnotation], keypoint: np.ndarray, x
         own = owner == row
         keypoints = np.zeros((skeleton.num_keypoints, 3), np.float32)
         keypoints[keypoint[own], :2], keypoints[keypoint[own], 2] = xy[own], score[own]
-        people.append(Person(keypoints, float(score[own].sum() / np.sqrt(own.sum() * skeleton.num_keypoints)), skeleton))
+        rank = float(score[own].sum() / np.sqrt(own.sum() * skeleton.num_keypoints))
+        people.append(Person(keypoints, rank, skeleton))
     return people

@@ -267,6 +267,6 @@ BENCHMARKS = {
     "targets": Benchmark(_targets, _add_targets, "target maps per second, by number of people", 20),
     "network": Benchmark(_network, _add_network, "forward time, size and share of the device's arithmetic", 5),
     "train": Benchmark(_train, _add_train, "one optimizer step on a batch in memory: forward, backward, update", 3),
-    "decode": Benchmark(_decode, _add_decode, "pictures per second of the decoder on maps of known people, its AP and errors", 3),
+    "decode": Benchmark(_decode, _add_decode, "pictures per second, AP and errors of the decoder on known people", 3),
     "predict": Benchmark(_predict, _add_predict, "milliseconds of every stage from picture to drawing", 3),
 }

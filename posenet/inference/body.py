@@ -15,11 +15,11 @@ from posenet.skeleton import Skeleton
 
 UPRIGHT = 0.15
 """How much upright counts against where the keypoints say the head is."""
-SLACK = 0.6
+SLACK = 0.5
 """Torsos that a limb's length may be off, beyond what its keypoints stray: close-ups distort a body."""
 STRETCH = 1.0
 """A limb as long as expected, times this, begins to lose; at one more it has lost ``LOSS``."""
-LOSS = 0.5
+LOSS = 0.6
 DOUBT = 0.3
 """Torsos by which a body known from one keypoint is misplaced; it falls with the root of their number."""
 FAR = 9.0
@@ -28,11 +28,11 @@ GROWN = 2.5
 """A piece whose own scale is larger by this cannot be somebody's."""
 UNLIKE = 0.6
 """Standard deviation of the logarithm of a piece's own scale about its owner's."""
-WEAK = 0.4
+WEAK = 0.6
 """Keypoints weaker than this share of somebody's own are not given to them for their place alone."""
 ROUNDS = 3
 """How often bodies are measured anew when they have been given something."""
-MOST_HOSTS, MOST_PIECES = 60, 200
+MOST_HOSTS, MOST_PIECES = 40, 120
 """Groups that are looked at, the strongest first."""
 
 

@@ -20,14 +20,14 @@ PROBES = np.array([[0.25], [0.5], [0.75]], np.float32)
 """Where, between its ends, a limb is looked at first."""
 SAMPLES = np.linspace(0, 1, 10, dtype=np.float32)[:, None]
 """Where a limb that stands the first look is compared with its body-part map."""
-MAX_PEAKS = 64
+MAX_PEAKS = 48
 """Candidates of each keypoint that are looked at."""
-MAX_LIMBS = 3000
+MAX_LIMBS = 1500
 """Limbs that are looked at closely, those with the best probes and ends first."""
 
 LEAST = 0.001
 """Limbs with less evidence do not count."""
-RIVAL = 0.05
+RIVAL = 0.35
 """Nor do those with less than this share of the best limb of the same part at either end."""
 
 
@@ -155,12 +155,12 @@ def find_limbs(maps: np.ndarray, peaks: Peaks, threshold: float, skeleton: Skele
     """
     part, ends = _pairs(peaks.keypoint, skeleton)
     start, stop = peaks.xy[ends[:, 0]], peaks.xy[ends[:, 1]]
-    sure = peaks.score[ends].prod(axis=1)**1.5
+    sure = (peaks.score**1.5)[ends].prod(axis=1)
     along = (stop - start)[:, None]
     promise = (_nearest(maps, part, start[:, None] + along * PROBES).mean(axis=1) - threshold) * sure
     keep = np.flatnonzero(promise > 0)
     if len(keep) > MAX_LIMBS:
-        keep = keep[np.argsort(-promise[keep], kind="stable")[:MAX_LIMBS]]
+        keep = np.sort(keep[np.argpartition(-promise[keep], MAX_LIMBS)[:MAX_LIMBS]])
     samples = _linear(maps, part[keep], start[keep, None] + along[keep] * SAMPLES)
     support = (samples.mean(axis=1) + np.partition(samples, 1, axis=1)[:, 1]) / 2
     evidence = (support - threshold) * sure[keep]
@@ -226,10 +226,11 @@ def _group(peaks: Peaks, limbs: Limbs, skeleton: Skeleton) -> np.ndarray:
     anatomy = _anatomy(skeleton)
     place = peaks.xy[:, 0] + 1j * peaks.xy[:, 1].astype(np.float64)
     # Once people are known roughly, so is how long their limbs can be.
-    scale = anatomy.measure(place, peaks.keypoint, label).scale[label[limbs.ends]].max(axis=1)
+    owners = label[limbs.ends]
+    scale = anatomy.measure(place, peaks.keypoint, label).scale[owners].max(axis=1)
     length = np.abs(place[limbs.ends[:, 1]] - place[limbs.ends[:, 0]])
     fit = anatomy.likely_length(length, limbs.part, scale)
-    if (fit < 1).any():
+    if (fit[owners[:, 0] == owners[:, 1]] < 1).any():
         label = join(peaks.keypoint, limbs.ends, limbs.evidence * fit)
     return anatomy.adopt(place, peaks.keypoint, peaks.score, label)
 

@@ -26,9 +26,9 @@ def join(keypoint: np.ndarray, limbs: np.ndarray, evidence: np.ndarray) -> np.nd
     members = [[row] for row in group]
     kinds = [1 << kind for kind in keypoint.tolist()]
     near: list[dict[int, float]] = [{} for _ in group]
-    for (a, b), value in zip(limbs.tolist(), evidence.tolist()):
-        near[a][b] = near[b][a] = value
-    queue = [(-value, a, b) for (a, b), value in zip(limbs.tolist(), evidence.tolist())]
+    queue = list(zip((-evidence).tolist(), *limbs.T.tolist()))
+    for value, a, b in queue:
+        near[a][b] = near[b][a] = -value
     heapify(queue)
     while queue:
         value, a, b = heappop(queue)
