@@ -20,7 +20,7 @@ PROBES = np.array([[0.25], [0.5], [0.75]], np.float32)
 """Where, between its ends, a limb is looked at first."""
 SAMPLES = np.linspace(0, 1, 10, dtype=np.float32)[:, None]
 """Where a limb that stands the first look is compared with its body-part map."""
-MAX_PEAKS = 48
+MAX_PEAKS = 40
 """Candidates of each keypoint that are looked at."""
 MAX_LIMBS = 1500
 """Limbs that are looked at closely, those with the best probes and ends first."""
@@ -188,18 +188,16 @@ def _pairs(keypoint: np.ndarray, skeleton: Skeleton) -> tuple[np.ndarray, np.nda
 
 
 def _nearest(maps: np.ndarray, part: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """(M, S) values of the M parts' maps in the cells that hold (M, S, 2) points."""
-    height, width = maps.shape[1:]
-    column, row = np.rint(points).astype(np.int64).transpose(2, 0, 1)
-    return _sound(maps[part[:, None], row.clip(0, height - 1), column.clip(0, width - 1)])
+    """(M, S) values of the M parts' maps in the cells that hold (M, S, 2) points, all of them in the maps."""
+    cell = np.rint(points).astype(np.int32)
+    return _sound(maps[part[:, None], cell[..., 1], cell[..., 0]])
 
 
 def _linear(maps: np.ndarray, part: np.ndarray, points: np.ndarray) -> np.ndarray:
     """The same, interpolated between the four cells around each point."""
     height, width = maps.shape[1:]
-    x, y = points[..., 0].clip(0, width - 1), points[..., 1].clip(0, height - 1)
-    column, row = x.astype(np.int64), y.astype(np.int64)
-    x, y = x - column, y - row
+    column, row = points.astype(np.int32).transpose(2, 0, 1)
+    x, y = points[..., 0] - column, points[..., 1] - row
     cell = (part[:, None] * height + row) * width + column
     right, below = column < width - 1, (row < height - 1) * width
     flat = maps.reshape(-1)
