@@ -8,7 +8,7 @@ import pickle
 import re
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -102,7 +102,11 @@ def _parse(file: BinaryIO, path: Path) -> Any:
 def write(path: Path, state: Mapping[str, Any]) -> None:
     """Write a checkpoint so that ``path`` holds either its old content or all of the new, whatever happens."""
     with replacing(path) as temporary:
-        torch.save(dict(state), temporary)
+        try:
+            torch.save(dict(state), temporary)
+        except RuntimeError as error:  # PyTorch's word for a full disk
+            reason = str(error).partition("\n")[0]
+            raise CheckpointError(f"cannot write {path} ({reason}); free some room: older files are intact") from error
 
 
 def weights_of(state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
@@ -116,7 +120,9 @@ def weights_of(state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
     weights = {unwrapped_name(k): v for k, v in weights.items() if isinstance(k, str) and isinstance(v, Tensor)}
     if not weights:
         raise CheckpointError(f"{path} holds no weights; use another file")
-    return published.to_ours(weights) if published.is_published(weights) else weights
+    if published.is_published(weights):
+        return published.to_ours(weights)
+    return {name.removeprefix("posenet."): tensor for name, tensor in weights.items()}
 
 
 def unwrapped_name(name: str) -> str:
@@ -202,6 +208,8 @@ class CheckpointFolder:
             step: optimizer steps of the run so far.
         """
         self.path.mkdir(parents=True, exist_ok=True)
+        for left_by_a_kill in self.path.glob(".*.pth.*.tmp"):
+            left_by_a_kill.unlink(missing_ok=True)
         numbered = self.path / f"step-{step:08d}.pth"
         write(numbered, state)
         _point(self.last, numbered)
@@ -211,12 +219,13 @@ class CheckpointFolder:
             old.unlink(missing_ok=True)
 
     def history(self) -> list[Path]:
-        """The numbered checkpoints, newest first."""
+        """The numbered checkpoints, newest first: by time, as a run may have gone back to an older one."""
         found = [p for p in self.path.glob("step-*.pth") if re.fullmatch(r"step-\d+\.pth", p.name)]
-        return sorted(found, key=lambda p: int(p.stem.removeprefix("step-")), reverse=True)
+        return sorted(found, key=lambda p: (p.stat().st_mtime_ns, p.name), reverse=True)
 
-    def newest_sound(self) -> tuple[Path, dict[str, Any]] | None:
-        """The newest checkpoint that can be read, with its content; None where there is none at all.
+    def newest_sound(self, wanted: Callable[[dict[str, Any]], bool] = lambda state: True,
+                     ) -> tuple[Path, dict[str, Any]] | None:
+        """The newest checkpoint that can be read and is ``wanted``, with its content; None where there is none.
 
         Damaged ones are named in a warning.
 
@@ -232,10 +241,12 @@ class CheckpointFolder:
                 _log.warning("WARNING: %s", error)
                 damaged.append(path)
                 continue
+            if not wanted(state):
+                continue
             if damaged:
                 _log.warning("WARNING: going on from %s instead", path)
             return path, state
-        if damaged:
+        if damaged and len(damaged) == len(candidates):
             raise CheckpointError(f"every checkpoint in {self.path} is damaged; start anew in another folder")
         return None
 

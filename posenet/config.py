@@ -23,16 +23,17 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), b
     """Read an experiment file and apply overrides.
 
     Args:
-        path: TOML file; None starts from ``base``, or the defaults.
+        path: TOML file; what it leaves out is as in ``base``.
         overrides: ``"section.key=value"`` pairs, read as TOML and, where that fails, as plain text.
+        base: stands in for the defaults.
 
     Raises:
         ConfigError: unreadable file, unknown key, value of the wrong type or out of range.
     """
-    tables: dict[str, Any] = config_to_dict(base) if base is not None and path is None else {}
+    tables: dict[str, Any] = config_to_dict(base or Config())
     if path is not None:
         try:
-            tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+            _merge(tables, tomllib.loads(Path(path).read_text(encoding="utf-8")))
         except OSError as error:
             raise ConfigError(f"cannot read configuration {path}: {error.strerror or error}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -60,6 +61,14 @@ def differences(old: Config, new: Config) -> list[str]:
     before, after = config_to_dict(old), config_to_dict(new)
     return [f"{section}.{key}: {before[section][key]!r} -> {value!r}"
             for section, table in after.items() for key, value in table.items() if before[section][key] != value]
+
+
+def _merge(tables: dict[str, Any], given: Mapping[str, Any]) -> None:
+    for section, table in given.items():
+        if isinstance(table, Mapping) and isinstance(tables.get(section), dict):
+            tables[section].update(table)
+        else:
+            tables[section] = table
 
 
 def _apply(tables: dict[str, Any], pair: str) -> None:

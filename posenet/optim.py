@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -74,6 +75,20 @@ def make_optimizer(model: nn.Module, config: OptimConfig) -> Optimizer:
 def set_lr(optimizer: Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = lr
+
+
+def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Load what the optimizer has gathered, such as momentum; its settings stay as they are configured now.
+
+    Raises:
+        ValueError: the state is of another kind of optimizer or of other parameters.
+    """
+    settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    if [set(group) for group in state["param_groups"]] != [set(group) for group in optimizer.param_groups]:
+        raise ValueError("another kind of optimizer")
+    optimizer.load_state_dict(state)
+    for group, own in zip(optimizer.param_groups, settings):
+        group.update(own)
 
 
 def freeze(model: nn.Module, patterns: Iterable[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import logging.handlers
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +15,8 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
+
+from posenet.system import write_atomically
 
 _log = logging.getLogger(__name__)
 _package = logging.getLogger("posenet")
@@ -37,6 +40,11 @@ class RunLog:
         _package.setLevel(logging.INFO)
         self._board = _board(folder) if tensorboard else None
 
+    def take(self, early: logging.handlers.MemoryHandler) -> None:
+        """Write the messages that came before the log was there; the handler keeps no more."""
+        early.setTarget(self._text)
+        early.close()
+
     def close(self) -> None:
         _package.removeHandler(self._text)
         self._text.close()
@@ -54,7 +62,7 @@ class RunLog:
     def record(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """One JSON line, and the numbers among its values to TensorBoard as ``kind/name``."""
         line = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}
-        self._json.write(json.dumps(line) + "\n")
+        self._json.write(json.dumps(line, allow_nan=False) + "\n")
         self._json.flush()
         if self._board is not None:
             for name, value in values.items():
@@ -69,11 +77,9 @@ class RunLog:
 
     def picture(self, name: str, image: np.ndarray, step: int) -> None:
         """Save a (H, W, 3) BGR uint8 picture as ``pictures/NAME.jpg``."""
-        folder = self.folder / "pictures"
-        folder.mkdir(exist_ok=True)
         ok, jpeg = cv2.imencode(".jpg", image)
         if ok:
-            (folder / f"{name}.jpg").write_bytes(jpeg.tobytes())
+            write_atomically(self.folder / "pictures" / f"{name}.jpg", jpeg.tobytes())
         if self._board is not None:
             self._board.add_image("predictions", image[..., ::-1], step, dataformats="HWC")
 

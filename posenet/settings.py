@@ -194,6 +194,9 @@ class TrainConfig:
         _check(self.threads >= 0, "train.threads must not be negative")
         _check(all(side > 0 and side % STRIDE == 0 for side in self.size),
                f"train.input_size must be positive multiples of {STRIDE}")
+        # The coarsest maps have a cell per STRIDE pixels, and BatchNorm cannot train on a single one.
+        _check(self.batch_size > 1 or max(self.size) > STRIDE,
+               f"train.batch_size must be at least 2 where train.input_size is {STRIDE}: BatchNorm needs two cells")
 
     @property
     def size(self) -> tuple[int, int]:
@@ -233,7 +236,7 @@ class CheckpointConfig:
 @dataclass(frozen=True)
 class LogConfig:
     every_steps: int = 20
-    """Optimizer steps between log lines; metrics are read from the device only then."""
+    """Optimizer steps between log lines."""
     tensorboard: bool = True
     """Write TensorBoard events where TensorBoard is installed."""
     pictures: int = 4

@@ -16,11 +16,14 @@ class TrainStep(nn.Module):
     Args:
         network: (N, 3, H, W) images to predictions[stack][scale].
         amp: precision of the network; targets and loss are always float32.
+        channels_last: memory layout of the images, which should be the network's.
     """
 
-    def __init__(self, network: nn.Module, renderer: TargetRenderer, loss: FocalL2Loss, amp: Amp = "off") -> None:
+    def __init__(self, network: nn.Module, renderer: TargetRenderer, loss: FocalL2Loss, amp: Amp = "off",
+                 channels_last: bool = False) -> None:
         super().__init__()
         self.network, self.renderer, self.loss, self.amp = network, renderer, loss, amp
+        self.channels_last = channels_last
 
     def forward(self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor) -> Tensor:
         """The loss of every image.
@@ -35,10 +38,11 @@ class TrainStep(nn.Module):
         """
         target = self.renderer(joints, person_mask.float() / 255)
         with autocast(images.device, self.amp):
-            predictions = self.network(prepare(images))
+            predictions = self.network(prepare(images, self.channels_last))
         return self.loss(predictions, target, mask_miss[:, None].float() / 255)
 
 
-def prepare(images: Tensor) -> Tensor:
-    """(N, H, W, 3) uint8 to the network's (N, 3, H, W) float32 in [0, 1], in channels-last memory."""
-    return images.permute(0, 3, 1, 2).to(torch.float32).div_(255)
+def prepare(images: Tensor, channels_last: bool = False) -> Tensor:
+    """(N, H, W, 3) uint8 to the network's (N, 3, H, W) float32 in [0, 1]."""
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    return images.permute(0, 3, 1, 2).to(torch.float32, memory_format=layout).div_(255)

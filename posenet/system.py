@@ -20,6 +20,8 @@ def replacing(path: Path) -> Iterator[Path]:
     Whoever looks, also after a kill or a power cut, finds the old content or the new, whole.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # A killed process of the same number may have left one, perhaps a second name of a file that matters.
+    temporary.unlink(missing_ok=True)
     try:
         yield temporary
         flush_to_disk(temporary)

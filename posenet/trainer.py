@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -17,9 +17,10 @@ from tqdm import tqdm
 from posenet import checkpoint
 from posenet.checkpoint import CheckpointFolder
 from posenet.data.dataset import Batch, close_loader
-from posenet.errors import CheckpointError, TrainingError
+from posenet.errors import CheckpointError, DataError, TrainingError
 from posenet.guard import LossGuard, Verdict
-from posenet.optim import Schedule, set_lr, train_mode
+from posenet.optim import Schedule, restore_optimizer, set_lr, train_mode
+from posenet.progress import Limits, Meter, Progress
 from posenet.runlog import RunLog
 from posenet.runtime import Runtime, stop_signals
 from posenet.step import TrainStep
@@ -28,47 +29,8 @@ from posenet.update import GuardedUpdate
 _log = logging.getLogger(__name__)
 
 
-@dataclass
-class Progress:
-    """Where a run stands; everything here is saved and comes back.
-
-    Attributes:
-        epoch: epochs completed.
-        step: steps completed in the epoch under way.
-        total_steps: steps since the very start, skipped ones included.
-        loss_sum, loss_steps: training loss so far in this epoch, over the steps that were trained on.
-        best: best score so far; greater is better.
-    """
-
-    epoch: int = 0
-    step: int = 0
-    total_steps: int = 0
-    loss_sum: float = 0.0
-    loss_steps: int = 0
-    best: float = -math.inf
-
-
-@dataclass
-class Meter:
-    """Speed since the last log line."""
-
-    started: float
-    samples: int = 0
-    waited: float = 0.0
-
-
-@dataclass(frozen=True)
-class Limits:
-    """When to stop, save and speak; 0 means never, except for ``epochs`` and ``log_steps``."""
-
-    epochs: int
-    max_steps: int = 0
-    accumulate: int = 1
-    max_grad_norm: float = 0.0
-    checkpoint_steps: int = 0
-    checkpoint_minutes: float = 0.0
-    log_steps: int = 20
-    evaluate_epochs: int = 0
+class _Stopped(Exception):
+    """A signal came while the network was validated."""
 
 
 class Trainer:
@@ -77,14 +39,15 @@ class Trainer:
     Args:
         step: module that gives one loss per image; what is saved is ``step.network``.
         evaluate: gives named scores of the network on the validation pictures, "AP" among them; None
-            where there are none. Called every ``limits.evaluate_epochs`` epochs.
+            where there are none. Called every ``limits.evaluate_epochs`` epochs with the epoch, the step and a
+            function to call now and then, which breaks it off by an exception.
         config: plain tables to save with every checkpoint.
     """
 
     def __init__(self, *, runtime: Runtime, step: TrainStep, optimizer: Optimizer, schedule: Schedule,
                  scaler: torch.amp.GradScaler, guard: LossGuard, train_loader: DataLoader,
                  val_loader: DataLoader | None, folder: CheckpointFolder, log: RunLog, limits: Limits,
-                 evaluate: Callable[[int, int], dict[str, float]] | None = None,
+                 evaluate: Callable[[int, int, Callable[[], None]], dict[str, float]] | None = None,
                  config: dict[str, Any] | None = None) -> None:
         self.runtime, self.step, self.optimizer, self.schedule = runtime, step, optimizer, schedule
         self.scaler, self.guard, self.train_loader, self.val_loader = scaler, guard, train_loader, val_loader
@@ -92,6 +55,7 @@ class Trainer:
         self.progress = Progress()
         self.update = GuardedUpdate(runtime.wrap(step), optimizer, scaler, guard, runtime, limits.max_grad_norm)
         self._saved_at = time.monotonic()
+        self._stop_asked: Callable[[], bool] = lambda: False
 
     @property
     def sampler(self) -> Any:
@@ -108,17 +72,20 @@ class Trainer:
         Raises:
             TrainingError: the loss explodes again right after a return to the last checkpoint.
         """
-        with stop_signals() as stop_asked:
-            while self.progress.epoch < self.limits.epochs:
-                if self._must_stop(stop_asked) or not self.train_one_epoch(stop_asked):
-                    self.save()
-                    _log.info("Stopped after step %d (epoch %d); --resume goes on from there",
-                              self.progress.total_steps, self.progress.epoch + 1)
-                    return False
-                self._finish_epoch()
+        with stop_signals() as self._stop_asked:
+            try:
+                while self.progress.epoch < self.limits.epochs:
+                    if self._must_stop() or not (self.train_one_epoch() and self._finish_epoch()):
+                        self.save()
+                        _log.info("Stopped after step %d (epoch %d); --resume goes on from there",
+                                  self.progress.total_steps, self.progress.epoch + 1)
+                        return False
+            except (DataError, OSError):
+                self._save_unless_bad()  # what was learnt outlives a damaged picture
+                raise
         return True
 
-    def train_one_epoch(self, stop_asked: Callable[[], bool] = lambda: False) -> bool:
+    def train_one_epoch(self) -> bool:
         """Train from where the epoch stands to its end; return False where it was stopped before that."""
         p, steps = self.progress, self.sampler.steps
         self.sampler.start(p.epoch, p.step)
@@ -134,11 +101,10 @@ class Trainer:
                     p.loss_sum, p.loss_steps = p.loss_sum + loss, p.loss_steps + 1
                 bar.update()
                 if p.total_steps % self.limits.log_steps == 0 or p.step == steps:
-                    meter = self._report(bar, meter, lr)
-                if p.step < steps:
-                    self._save_when_due()
-                    if self._must_stop(stop_asked):
-                        return False
+                    self._report(bar, meter, lr)
+                self._save_when_due()
+                if p.step < steps and self._must_stop():
+                    return False
         return True
 
     def _steps(self, meter: Meter) -> Iterator[list[Batch]]:
@@ -180,13 +146,13 @@ class Trainer:
 
     def _roll_back(self) -> None:
         """Back to the last checkpoint's weights, but on with the batches that come next."""
-        found = self.folder.newest_sound()
+        found = self.folder.newest_sound(lambda state: not state["guard"]["bad_in_a_row"])
         if found is None:
             raise TrainingError(f"{self.guard.max_skips} steps in a row exploded before the first checkpoint; "
                                 "lower optim.lr or raise optim.warmup_epochs")
         path, state = found
         _log.warning("%d steps skipped in a row: returning to %s", self.guard.max_skips, path)
-        self._restore_weights(state)
+        self._restore_weights(state, str(path))
 
     @torch.no_grad()
     def validate(self) -> float | None:
@@ -194,51 +160,75 @@ class Trainer:
         if self.val_loader is None:
             return None
         self.step.eval()
-        total = torch.zeros(2, dtype=torch.float64, device=self.runtime.device)
+        total = torch.zeros(2, dtype=torch.float64)
         for batch in tqdm(self.val_loader, "validate", unit="batch", leave=False, disable=not self.runtime.is_main):
-            losses = self.step(*batch.to(self.runtime.device)[:4])
-            total += torch.stack([losses.double().sum(), losses.new_tensor(len(losses), dtype=torch.float64)])
+            self._check_stop()
+            losses = self.step(*batch.to(self.runtime.device)[:4]).cpu().double()
+            total += torch.tensor([losses.sum(), len(losses)], dtype=torch.float64)
         loss, count = self.runtime.sum(total).tolist()
         return loss / count
 
-    def _finish_epoch(self) -> None:
+    def _finish_epoch(self) -> bool:
+        """Validate, log and save; return False, the epoch still unfinished, where a signal came meanwhile."""
         p = self.progress
-        values: dict[str, Any] = {"train_loss": p.loss_sum / p.loss_steps if p.loss_steps else math.nan,
-                                  "val_loss": self.validate()}
-        p.epoch, p.step, p.loss_sum, p.loss_steps = p.epoch + 1, 0, 0.0, 0
-        if self.evaluate and (p.epoch % self.limits.evaluate_epochs == 0 or p.epoch == self.limits.epochs):
-            self.step.eval()
-            values |= self.evaluate(p.epoch, p.total_steps)
-        self.log.epoch(p.epoch, p.total_steps, values)
-        # Scores of one kind only are compared: AP where the run is evaluated at all, else the validation loss.
-        score = values.get("AP") if self.evaluate else values["val_loss"] and -values["val_loss"]
-        best = score is not None and score > p.best
-        if best:
-            p.best = score
-        self.save(best)
+        values: dict[str, Any] = {"train_loss": p.loss_sum / p.loss_steps if p.loss_steps else None}
+        epoch = p.epoch + 1
+        try:
+            values["val_loss"] = self.validate()
+            if self.evaluate and (epoch % self.limits.evaluate_epochs == 0 or epoch == self.limits.epochs):
+                self.step.eval()
+                values |= self.evaluate(epoch, p.total_steps, self._check_stop)
+        except _Stopped:
+            return False
+        p.epoch, p.step, p.loss_sum, p.loss_steps = epoch, 0, 0.0, 0
+        self.log.epoch(epoch, p.total_steps, values)
+        self.save(best=self._is_best(values))
+        return True
 
-    def _report(self, bar: tqdm, meter: Meter, lr: float) -> Meter:
+    def _is_best(self, values: dict[str, Any]) -> bool:
+        """Scores of one kind only are compared: AP where the run is evaluated at all, else the validation loss."""
+        p, kind = self.progress, "AP" if self.evaluate else "val_loss"
+        if kind != p.best_kind:
+            p.best, p.best_kind = -math.inf, kind
+        if values.get(kind) is None:
+            return False
+        score = values[kind] if self.evaluate else -values[kind]
+        if score > p.best:
+            p.best = score
+            return True
+        return False
+
+    def _report(self, bar: tqdm, meter: Meter, lr: float) -> None:
         self.runtime.synchronize()
         now, p = time.monotonic(), self.progress
         seconds = max(now - meter.started, 1e-9)
-        loss = p.loss_sum / p.loss_steps if p.loss_steps else math.nan
+        loss = p.loss_sum / p.loss_steps if p.loss_steps else None
         values = {"epoch": p.epoch, "loss": loss, "lr": lr, "samples_per_s": meter.samples / seconds,
                   "data_wait": meter.waited / seconds}
-        bar.set_postfix_str(f"loss {loss:.2f}, lr {lr:.1e}, {values['samples_per_s']:.1f} samples/s, "
-                            f"data wait {values['data_wait']:.0%}")
+        bar.set_postfix_str(f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
+                            f"{values['samples_per_s']:.1f} samples/s, data wait {values['data_wait']:.0%}")
         self.log.record("train", p.total_steps, values)
         meter.started, meter.samples, meter.waited = now, 0, 0.0
-        return meter
 
-    def _must_stop(self, stop_asked: Callable[[], bool]) -> bool:
+    def _must_stop(self) -> bool:
         done = bool(self.limits.max_steps) and self.progress.total_steps >= self.limits.max_steps
-        return self.runtime.any(done or stop_asked())
+        return self.runtime.any(done or self._stop_asked())
+
+    def _check_stop(self) -> None:
+        """Break off a validation that one process alone is busy with; the resumed run repeats it."""
+        if self.runtime.world == 1 and self._stop_asked():
+            raise _Stopped
 
     def _save_when_due(self) -> None:
         steps, minutes = self.limits.checkpoint_steps, self.limits.checkpoint_minutes
         by_steps = bool(steps) and self.progress.total_steps % steps == 0
         by_time = bool(minutes) and time.monotonic() - self._saved_at >= 60 * minutes
         if self.runtime.any(by_steps or by_time):
+            self._save_unless_bad()
+
+    def _save_unless_bad(self) -> None:
+        """In the middle of an explosion the weights may be past saving: a return must find those before it."""
+        if not self.guard.bad_in_a_row:
             self.save()
 
     def save(self, best: bool = False) -> None:
@@ -274,13 +264,14 @@ class Trainer:
         if self.runtime.rank < len(states):
             self.runtime.set_random_state(states[self.runtime.rank])
 
-    def _restore_weights(self, state: dict[str, Any], path: str = "checkpoint") -> None:
+    def _restore_weights(self, state: dict[str, Any], path: str) -> None:
         checkpoint.load_weights(self.step.network, path, state=state, least=0).require_all()
         try:
-            self.optimizer.load_state_dict(state["optimizer"])
+            restore_optimizer(self.optimizer, state["optimizer"])
         except (ValueError, KeyError) as error:
             raise CheckpointError(f"{path} was saved by another optimizer or other frozen parameters; keep optim.name "
                                   "and train.freeze, or use --weights instead of --resume") from error
-        # A fixed loss scale is a setting, not a state.
-        if self.scaler.is_enabled() and state["scaler"] and self.scaler.get_backoff_factor() < 1:
+        # A fixed loss scale, whose backoff is 1, is a setting and no state.
+        dynamic = self.scaler.is_enabled() and self.scaler.get_backoff_factor() < 1
+        if dynamic and state["scaler"].get("backoff_factor", 1) < 1:
             self.scaler.load_state_dict(state["scaler"])

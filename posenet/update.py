@@ -33,7 +33,8 @@ class Outcome:
 class GuardedUpdate:
     """Applies one optimizer step, or drops it without a trace.
 
-    A dropped step changes no weight, no optimizer state and no BatchNorm statistic.
+    A dropped step changes no weight, no optimizer state and no BatchNorm statistic; only the loss scale of fp16
+    may have fallen.
 
     Args:
         module: the (wrapped) training step: a batch to one loss per image.

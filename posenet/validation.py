@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import cv2
 import numpy as np
@@ -12,7 +12,7 @@ from torch import nn
 
 from posenet.errors import DataError
 from posenet.inference.draw import draw_people
-from posenet.inference.evaluate import evaluate, read_split
+from posenet.inference.evaluate import evaluate, find_pictures, read_split
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.runlog import RunLog
@@ -20,6 +20,8 @@ from posenet.settings import Config
 
 TILE = 320
 """Height of a picture on the validation sheet, in pixels."""
+KEYPOINT_MIN_SCORE = 0.2
+"""Weaker keypoints are not drawn on it."""
 
 
 class CocoValidation:
@@ -40,6 +42,7 @@ class CocoValidation:
         split = read_split(annotations)
         if not split.annotated:
             raise DataError(f"{annotations} holds no annotated people; name another file as data.val_annotations")
+        find_pictures(images, split.images)
         # Pictures come sorted by shape; those on the sheet are taken evenly from all of them.
         self._every = max(1, len(split.images) // max(pictures, 1))
 
@@ -49,19 +52,20 @@ class CocoValidation:
         """The configured validation; None where ``data.val_images`` or ``data.val_annotations`` is not set."""
         if not (config.data.val_images and config.data.val_annotations and config.train.evaluate_every):
             return None
-        predictor = Predictor.from_config(network, config, device=device, amp=config.train.amp)
+        predictor = Predictor.from_config(network, config, device=device)
         return cls(predictor, config.data.val_images, config.data.val_annotations, log, config.log.pictures)
 
-    def __call__(self, epoch: int, step: int) -> dict[str, float]:
-        """COCO's ten numbers, "AP" first."""
+    def __call__(self, epoch: int, step: int, check_stop: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """COCO's ten numbers, "AP" first; ``check_stop`` is called before every batch."""
         tiles: list[np.ndarray] = []
         count = itertools.count()
 
         def predict(images: Sequence[np.ndarray]) -> list[list[Person]]:
+            check_stop()
             people = self.predictor.batch(images)
             for image, found in zip(images, people):
                 if next(count) % self._every == 0 and len(tiles) < self.pictures:
-                    tiles.append(_tile(draw_people(image, found)))
+                    tiles.append(_tile(draw_people(image, found, keypoint_min_score=KEYPOINT_MIN_SCORE)))
             return people
 
         result = evaluate(predict, self.images, self.annotations)
@@ -72,4 +76,6 @@ class CocoValidation:
 
 def _tile(picture: np.ndarray) -> np.ndarray:
     height, width = picture.shape[:2]
-    return cv2.resize(picture, (max(1, round(width * TILE / height)), TILE), interpolation=cv2.INTER_AREA)
+    # A very wide picture is squeezed rather than given a sheet of its own.
+    size = (min(max(1, round(width * TILE / height)), 4 * TILE), TILE)
+    return cv2.resize(picture, size, interpolation=cv2.INTER_AREA)

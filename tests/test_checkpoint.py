@@ -32,8 +32,8 @@ def same(a: torch.nn.Module, b: torch.nn.Module) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)
 
 
-@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module.",
-                                    "module.module."])
+@pytest.mark.parametrize("prefix", ["", "module.", "posenet.", "module.posenet.", "_orig_mod.", "module._orig_mod.",
+                                    "_orig_mod.module.", "module.module."])
 def test_any_wrapper_prefix_loads_everything(model, tmp_path, prefix):
     path = tmp_path / "wrapped.pth"
     torch.save({"model": {prefix + n: t for n, t in model.state_dict().items()}}, path)
@@ -214,6 +214,36 @@ def test_damaged_last_falls_back_loudly(tmp_path, caplog):
     path, state = folder.newest_sound()
     assert state["step"] == 2 and path.name == "step-00000002.pth"
     assert "last.pth" in caplog.text and "step-00000002.pth" in caplog.text
+
+
+def test_going_back_to_an_older_checkpoint_makes_a_new_history(tmp_path):
+    folder = CheckpointFolder(tmp_path, keep=3)
+    for second, step in enumerate((200, 300, 400, 210)):
+        folder.save({"step": step}, step)
+        os.utime(folder.path / f"step-{step:08d}.pth", (second, second))
+    assert [p.name for p in folder.history()][0] == "step-00000210.pth"
+    assert {p.name for p in folder.history()} >= {"step-00000210.pth", "step-00000400.pth"}
+
+
+def test_leftovers_of_a_kill_are_swept_and_never_written_through(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    folder.save({"step": 1}, 1, best=True)
+    for name in ("last", "step-00000009"):
+        os.link(folder.best, tmp_path / f".{name}.pth.{os.getpid()}.tmp")
+    (tmp_path / ".last.pth.1.tmp").write_bytes(b"half")
+    folder.save({"step": 2}, 2)
+    assert checkpoint.read(folder.best)["step"] == 1 and checkpoint.read(folder.last)["step"] == 2
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+def test_a_full_disk_is_said_in_one_line(tmp_path, monkeypatch):
+    def full(*_):
+        raise RuntimeError("[enforce fail at inline_container.cc:672] . PytorchStreamWriter failed")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(CheckpointError, match="free some room"):
+        checkpoint.write(tmp_path / "last.pth", {})
+    assert not os.listdir(tmp_path)
 
 
 def test_only_damaged_checkpoints_is_an_error(tmp_path):

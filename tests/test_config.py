@@ -97,9 +97,10 @@ def test_base_is_where_overrides_start() -> None:
     assert load_config(base=base) == base
 
 
-def test_a_file_replaces_the_base(tmp_path: Path) -> None:
+def test_a_file_changes_what_it_names_and_leaves_the_base(tmp_path: Path) -> None:
     base = load_config(None, ["model.stacks=2"])
-    assert load_config(write(tmp_path, "[model]\nwidth = 64\n"), base=base).model.stacks == 4
+    model = load_config(write(tmp_path, "[model]\nwidth = 64\n"), base=base).model
+    assert (model.stacks, model.width) == (2, 64)
 
 
 def test_the_round_trip_through_plain_tables_changes_nothing() -> None:

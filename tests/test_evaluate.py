@@ -213,3 +213,16 @@ def test_real_annotations_score_one(coco_sample):
     results = [to_result(Person(COCO.from_file(np.reshape(p["keypoints"], (1, 17, 3)))[0], 1.0), p["image_id"])
                for p in split.people if p["num_keypoints"]]
     assert score(results, split).metrics == pytest.approx(dict.fromkeys(METRICS, 1.0), abs=1e-6)
+
+
+@pytest.mark.parametrize("change, words", [
+    (lambda d: d["categories"][0].update(keypoints=["paw", "tail"]), "other keypoints"),
+    (lambda d: d["images"][0].update(file_name="../secret.png"), "not inside"),
+    (lambda d: d["images"][0].update(file_name="/etc/secret.png"), "not inside"),
+])
+def test_foreign_keypoints_and_paths_outside_the_folder_are_refused(split, change, words):
+    document = json.loads(split[1].read_text())
+    change(document)
+    split[1].write_text(json.dumps(document))
+    with pytest.raises(DataError, match=words):
+        read_split(split[1])

@@ -56,6 +56,13 @@ def test_min_score_leaves_people_out(stub, photos, tmp_path):
     assert json.loads((tmp_path / "people.json").read_text()) == []
 
 
+def test_weak_keypoints_are_written_but_not_drawn(stub, photos, tmp_path):
+    out, path = tmp_path / "out", tmp_path / "people.json"
+    assert predict(photos, "--output", out, "--json", path, "--keypoint-min-score", "2") == 0
+    assert np.array_equal(read_image(out / "a.png"), read_image(photos / "a.png"))
+    assert len(json.loads(path.read_text())) == 3
+
+
 def test_unreadable_pictures_are_passed_over_and_reported(stub, photos, tmp_path, capsys):
     (photos / "aa.png").write_bytes(b"nonsense")
     out, path = tmp_path / "out", tmp_path / "people.json"

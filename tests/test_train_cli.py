@@ -91,6 +91,29 @@ def test_resume_by_file_by_folder_and_with_nothing_to_resume(train, caplog):
     assert status == 2 and "nowhere.pth" in error
 
 
+def test_another_run_is_not_overwritten_by_resuming_into_it(train):
+    train("-p", "one", "--max-steps", "1")
+    train("-p", "two", "--max-steps", "2")
+    status, error = train("--resume", "one/last.pth", "-p", "two")
+    assert status == 2 and "two already holds a run" in error
+    assert train("--resume", "one/last.pth", "-p", "three", "--max-steps", "2")[0] == 0
+    assert checkpoint.read("three/last.pth")["progress"]["total_steps"] == 2
+
+
+def test_an_experiment_file_keeps_what_the_checkpoint_was_given_besides(train, tmp_path, stores):
+    (tmp_path / "mine.toml").write_text("[train]\nseed = 3\n")
+    assert train("--config", "mine.toml", "--max-steps", "1")[0] == 0
+    assert run_tool("train", ["--config", "mine.toml", "--resume", "--max-steps", "2"]) == 0
+    config = config_in("checkpoints/mine/last.pth")
+    assert config.model.width == 16 and config.train.seed == 3
+
+
+def test_warmup_on_resuming_looks_at_the_runs_own_length(train):
+    train("-p", "run", "--no-warmup", "--max-steps", "1")
+    assert run_tool("train", ["--resume", "run", "--warmup", "--max-steps", "1"]) == 0
+    assert config_in("run/last.pth").optim.warmup_epochs == 3
+
+
 def test_resuming_says_what_changed(train, caplog):
     train("-p", "run", "--max-steps", "1")
     with caplog.at_level("INFO"):
@@ -111,6 +134,7 @@ def test_fine_tuning_loads_the_weights_and_reports(train, caplog):
     with caplog.at_level("INFO"):
         assert train("-p", "second", "--weights", "first/best.pth", "--freeze", "all-but-heads")[0] == 0
     assert "Fine-tuning" in caplog.text and "Frozen" in caplog.text
+    assert "Fine-tuning" in open("second/log.txt").read()
     first, second = checkpoint.read("first/best.pth")["model"], checkpoint.read("second/last.pth")["model"]
     stem = [n for n in first if n.startswith("stem.")]
     assert stem and all(torch.equal(first[n], second[n]) for n in stem)
@@ -132,6 +156,7 @@ def test_shared_images_are_refused_unless_wanted(train, stores):
     (["--weights", "missing.pth"], "missing.pth"),
     (["--device", "toaster"], "toaster"),
     (["--freeze", "nothing*"], "nothing*"),
+    (["--set", "train.batch_size=1"], "train.batch_size"),
     (["--set", "data.val_images=nowhere", "data.val_annotations=nowhere.json"], "nowhere.json"),
 ])
 def test_bad_input_is_one_line_and_leaves_nothing_behind(train, tmp_path, flags, words):

@@ -13,7 +13,7 @@ from posenet.checkpoint import CheckpointFolder
 from posenet.cli.training import build_trainer
 from posenet.config import load_config
 from posenet.data.store import Store
-from posenet.errors import CheckpointError, TrainingError
+from posenet.errors import CheckpointError, DataError, TrainingError
 from posenet.model.posenet import PoseNet
 from posenet.optim import freeze
 from posenet.runlog import RunLog
@@ -148,6 +148,24 @@ def test_skips_in_a_row_return_to_the_checkpoint_and_go_on_after_them(make):
     assert trainer.progress.total_steps == 3 * trainer.sampler.steps
 
 
+def test_the_return_is_to_weights_from_before_the_explosion(make):
+    trainer = make("guard.max_skips=3", "guard.threshold=1e4", "checkpoint.every_steps=1", "train.epochs=3")
+    update, calls = trainer.update, []
+
+    def explode_once(batches):
+        calls.append(1)
+        if len(calls) == 5:
+            with torch.no_grad():
+                for parameter in trainer.step.parameters():
+                    parameter.mul_(1e4)
+        return update(batches)
+
+    trainer.update = explode_once
+    assert trainer.fit()
+    assert len(lines(trainer, "skip")) == 3
+    assert all(t.abs().max() < 1e4 for n, t in weights(trainer).items() if "running" not in n)
+
+
 def test_explosion_after_the_return_ends_the_run_with_a_typed_error(make):
     trainer = make("guard.max_skips=2", "checkpoint.every_steps=1", "train.epochs=9")
     exploding(trainer, set(range(3, 99)))
@@ -187,6 +205,23 @@ def test_other_frozen_parameters_are_not_resumed_silently(make):
         other.load_state_dict(checkpoint.read(other.folder.last), "last.pth")
 
 
+@pytest.mark.parametrize("first, second", [("adamw", "sgd"), ("sgd", "adamw")])
+def test_another_optimizer_is_not_resumed(make, first, second):
+    make(f"optim.name={first!r}", steps=1).fit()
+    other = make(f"optim.name={second!r}")
+    with pytest.raises(CheckpointError, match="optim.name"):
+        other.load_state_dict(checkpoint.read(other.folder.last), "last.pth")
+
+
+def test_new_optimizer_settings_hold_after_resuming(make):
+    make("optim.name='sgd'", steps=1).fit()
+    trainer = make("optim.name='sgd'", "optim.weight_decay=0.3", "optim.momentum=0.1")
+    trainer.load_state_dict(checkpoint.read(trainer.folder.last), "last.pth")
+    group, = trainer.optimizer.param_groups
+    assert (group["weight_decay"], group["momentum"]) == (0.3, 0.1)
+    assert any("momentum_buffer" in state for state in trainer.optimizer.state.values())
+
+
 def test_bare_weights_are_not_a_run(make, tmp_path):
     trainer = make()
     with pytest.raises(CheckpointError, match="--weights"):
@@ -196,7 +231,7 @@ def test_bare_weights_are_not_a_run(make, tmp_path):
 def test_best_is_judged_by_ap_where_it_is_evaluated(make):
     trainer = make("train.epochs=4")
     scores = iter([0.1, 0.4, 0.3, 0.2])
-    trainer.evaluate = lambda epoch, step: {"AP": next(scores)}
+    trainer.evaluate = lambda epoch, step, check_stop: {"AP": next(scores)}
     assert trainer.fit()
     best = checkpoint.read(trainer.folder.best)["progress"]
     assert best["epoch"] == 2 and best["best"] == 0.4
@@ -208,11 +243,111 @@ def test_bf16_trains(make):
     assert all(torch.isfinite(t).all() for t in weights(trainer).values())
 
 
-def test_a_run_resumes_in_another_precision(make):
-    make("train.amp='fp16'", folder="fp16", steps=1).fit()
-    for overrides in (["train.amp='off'"], ["train.amp='fp16'", "train.loss_scale=32.0"], ["train.amp='fp16'"]):
-        trainer = make(*overrides, folder="fp16", steps=2)
-        trainer.load_state_dict(checkpoint.read(trainer.folder.last), "last.pth")
-        if "train.loss_scale=32.0" in overrides:
-            assert trainer.scaler.get_scale() == 32
+def resumed(make, *overrides, **rest):
+    trainer = make(*overrides, **rest)
+    trainer.load_state_dict(checkpoint.read(trainer.folder.last), "last.pth")
+    return trainer
+
+
+def test_loss_scale_is_a_state_where_dynamic_and_a_setting_where_fixed(make):
+    fp16, fixed = "train.amp='fp16'", "train.loss_scale=32.0"
+    make(fp16, steps=1).fit()
+    trainer = make(fp16)
+    state = checkpoint.read(trainer.folder.last)
+    state["scaler"]["scale"] = 2048.0
+    trainer.load_state_dict(state, "last.pth")
+    assert trainer.scaler.get_scale() == 2048
+    assert resumed(make, fp16, fixed).scaler.get_scale() == 32
+    assert not resumed(make).scaler.is_enabled()
+    make(fp16, fixed, folder="fixed", steps=1).fit()
+    scaler = resumed(make, fp16, folder="fixed").scaler
+    assert scaler.get_backoff_factor() < 1 and scaler.get_growth_interval() < 10**6
+
+
+def test_guard_and_random_states_come_back(make):
+    trainer = make(steps=2)
+    trainer.guard.good_since_roll_back = 7
+    torch.manual_seed(123)
+    trainer.fit()
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    other = resumed(make)
+    assert other.guard.good_since_roll_back == 9
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_resuming_with_another_batch_size_keeps_the_share_of_the_epoch(make):
+    trainer = make("train.batch_size=1", "train.input_size=128", steps=4)
+    whole = trainer.sampler.steps
+    trainer.fit()
+    other = resumed(make, "train.batch_size=2", "train.input_size=128")
+    assert other.progress.step == 4 * other.sampler.steps // whole and other.progress.total_steps == 4
+
+
+def test_checkpoints_by_the_clock(make):
+    for minutes, count in ((1e-9, 3), (60.0, 1)):
+        trainer = make(f"checkpoint.every_minutes={minutes}", "train.epochs=1", folder=f"every_{minutes}")
+        assert trainer.fit()
+        assert len(trainer.folder.history()) == count
+
+
+@pytest.mark.parametrize("where", ["validate", "evaluate"])
+def test_a_signal_breaks_validation_off_and_the_resumed_run_repeats_it(make, where):
+    trainer = make("train.epochs=1")
+
+    def evaluate(epoch, step, check_stop):
+        check_stop()
+        return {"AP": 0.5}
+
+    trainer.evaluate = evaluate
+    ask = {"validate": trainer.step.eval, "evaluate": trainer.validate}[where]
+
+    def ask_and_go_on():
+        os.kill(os.getpid(), signal.SIGTERM)
+        return ask()
+
+    setattr(*{"validate": (trainer.step, "eval"), "evaluate": (trainer, "validate")}[where], ask_and_go_on)
+    assert not trainer.fit()
+    assert lines(trainer, "epoch") == []
+    other = resumed(make, "train.epochs=1")
+    assert other.progress.step == other.sampler.steps and other.fit()
+    assert len(lines(other, "epoch")) == 1
+
+
+def test_an_error_while_validating_loses_nothing(make):
+    trainer = make("train.epochs=1")
+
+    def evaluate(*_):
+        raise DataError("a picture is damaged")
+
+    trainer.evaluate = evaluate
+    with pytest.raises(DataError):
         trainer.fit()
+    assert checkpoint.read(trainer.folder.last)["progress"]["step"] == trainer.sampler.steps
+
+
+@pytest.mark.parametrize("every, evaluated", [(1, [1, 2, 3]), (2, [2, 3]), (5, [3])])
+def test_evaluation_comes_every_so_many_epochs_and_last(make, every, evaluated):
+    trainer = make(f"train.evaluate_every={every}", "train.epochs=3")
+    seen = []
+    trainer.evaluate = lambda epoch, step, check_stop: seen.append(epoch) or {"AP": 0.0}
+    assert trainer.fit() and seen == evaluated
+
+
+def test_scores_of_different_kinds_are_not_compared(make):
+    trainer = make("train.epochs=1")
+    trainer.evaluate = lambda *_: {"AP": 0.5}
+    assert trainer.fit()
+    other = resumed(make, "train.epochs=2")
+    assert other.fit()
+    assert checkpoint.read(other.folder.best)["progress"]["epoch"] == 2
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_memory_layout_is_the_configured_one(make, channels_last):
+    trainer = make(f"train.channels_last={str(channels_last).lower()}", steps=1)
+    seen = []
+    trainer.step.network.stem.register_forward_hook(lambda *x: seen.append(x[2]))
+    trainer.fit()
+    layout = torch.channels_last if channels_last else torch.contiguous_format
+    assert seen[0].is_contiguous(memory_format=layout)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +39,7 @@ from posenet.loss import FocalL2Loss
 from posenet.model.posenet import PoseNet
 from posenet.optim import freeze, make_optimizer, set_lr, train_mode
 from posenet.runtime import Runtime, grad_scaler, pick_device
-from posenet.settings import STRIDE, Config
+from posenet.settings import Config
 from posenet.step import TrainStep
 from posenet.system import write_atomically
 from posenet.update import GuardedUpdate
@@ -173,7 +172,8 @@ def _train(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report
     for each in (network, shadow):
         freeze(each, config.train.freeze)
     amp = config.train.amp
-    step = TrainStep(network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), amp)
+    step = TrainStep(network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), amp,
+                     config.train.channels_last)
     optimizer = make_optimizer(network, config.optim)
     # The rate does not change the time; a tiny one keeps the loss where it starts.
     set_lr(optimizer, 1e-12)
@@ -211,10 +211,6 @@ def _predict(args: argparse.Namespace, config: Config, runtime: Runtime) -> Repo
 
 def _networks(config: Config, runtime: Runtime) -> tuple[PoseNet, PoseNet]:
     """The configured network on the device, and one without numbers for counting."""
-    cells = config.train.batch_size * math.prod(side // STRIDE for side in config.train.size)
-    if cells < 2:
-        raise ConfigError("BatchNorm cannot train on a single cell of the coarsest map; give a larger --input-size or "
-                          "--batch-size")
     with torch.device("meta"):
         shadow = PoseNet.from_config(config)
     return PoseNet.from_config(config).to(runtime.device, memory_format=_memory_format(config)), shadow

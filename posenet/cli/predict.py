@@ -33,6 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write all people here, as COCO results with file names")
     parser.add_argument("--min-score", type=float, default=0.25, metavar="X",
                         help="leave out people who score less, 0-1")
+    parser.add_argument("--keypoint-min-score", type=float, default=0.2, metavar="X",
+                        help="do not draw keypoints that score less, 0-1; the JSON holds them all")
     add_predictor_options(parser)
 
 
@@ -54,7 +56,8 @@ def run(args: argparse.Namespace) -> None:
         people = [person for person in people if person.score >= args.min_score]
         results += [to_result(person, _image_id(path)) | {"file_name": str(path)} for person in people]
         if args.output:
-            write_image(targets[path], draw_people(image, people))
+            drawn = draw_people(image, people, keypoint_min_score=args.keypoint_min_score)
+            write_image(targets[path], drawn)
     if args.json:
         write_atomically(args.json, json.dumps(results).encode())
     print(f"{len(results)} people in {len(paths) - len(unreadable)} pictures")

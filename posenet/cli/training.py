@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import json
 import logging
+import logging.handlers
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,12 @@ from posenet.guard import LossGuard
 from posenet.loss import FocalL2Loss
 from posenet.model.posenet import PoseNet
 from posenet.optim import Schedule, freeze, make_optimizer
+from posenet.progress import Limits
 from posenet.runlog import RunLog
 from posenet.runtime import Runtime, grad_scaler, pick_device
-from posenet.settings import Config
+from posenet.settings import Config, OptimConfig
 from posenet.step import TrainStep
-from posenet.trainer import Limits, Trainer
+from posenet.trainer import Trainer
 from posenet.validation import CocoValidation
 
 _log = logging.getLogger(__name__)
@@ -47,6 +49,9 @@ FLAG_KEYS = {
     "device": "train.device",
 }
 """The configuration key that a flag sets."""
+
+EARLY_MESSAGES = 1000
+"""How many messages are kept for the run's log until its folder is known and the input is sound."""
 
 OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
 """Apex's optimization levels and the precision that stands for them here."""
@@ -84,9 +89,20 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 def train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runtime] = Runtime) -> None:
     """Run the training that the flags describe, anew or resumed."""
+    early = logging.handlers.MemoryHandler(EARLY_MESSAGES, flushLevel=logging.CRITICAL + 1)
+    logging.getLogger("posenet").addHandler(early)
+    try:
+        _train(args, make_runtime, early)
+    finally:
+        logging.getLogger("posenet").removeHandler(early)
+
+
+def _train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runtime],
+           early: logging.handlers.MemoryHandler) -> None:
     config, resumed = _configure(args)
     folder = CheckpointFolder(Path(config.checkpoint.path), config.checkpoint.keep)
-    if resumed is None and folder.holds_run():
+    goes_on = resumed is not None and resumed[0].parent.resolve() == folder.path.resolve()
+    if folder.holds_run() and not goes_on:
         raise CheckpointError(f"{folder.path} already holds a run; go on with it by --resume, or choose another folder "
                               "with --checkpoint-path")
     if config.train.threads:
@@ -97,6 +113,7 @@ def train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runti
         train_store, val_store = _open_stores(config, stack)
         network = _make_network(config, fine_tune=resumed is None)
         log = stack.enter_context(contextlib.closing(RunLog(folder.path, config.log.tensorboard)))
+        log.take(early)
         trainer = build_trainer(config, network, runtime, train_store, val_store, folder, log, args.max_steps)
         stack.callback(trainer.close)
         if resumed is not None:
@@ -113,7 +130,7 @@ def build_trainer(config: Config, network: PoseNet, runtime: Runtime, train_stor
     """Wire a trainer from a configuration; the network may be partly frozen."""
     t, d = config.train, config.data
     network.to(runtime.device, memory_format=torch.channels_last if t.channels_last else torch.contiguous_format)
-    pin = runtime.device.type != "cpu"
+    pin = runtime.device.type in ("cuda", "npu", "xpu")
     train_set = PoseDataset(train_store, t.size, d.framing, config.augment, t.seed)
     sampler = TrainSampler(len(train_set), t.batch_size, t.seed, config.optim.accumulate, runtime.rank, runtime.world)
     val_loader = None
@@ -123,7 +140,8 @@ def build_trainer(config: Config, network: PoseNet, runtime: Runtime, train_stor
         val_loader = make_loader(val_set, val_sampler, d.workers, pin)
     return Trainer(
         runtime=runtime,
-        step=TrainStep(network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), t.amp),
+        step=TrainStep(network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), t.amp,
+                       t.channels_last),
         optimizer=make_optimizer(network, config.optim),
         schedule=Schedule.from_config(config.optim, runtime.world),
         scaler=grad_scaler(runtime.device, t.amp, t.loss_scale),
@@ -145,11 +163,11 @@ def _configure(args: argparse.Namespace) -> tuple[Config, tuple[Path, dict[str, 
     """The configuration of a run, and the checkpoint it resumes from with its content."""
     overrides = args.overrides + _flag_overrides(args)
     if args.resume is None:
-        return _with_folder(load_config(args.config, overrides), args), None
+        return _with_defaults(load_config(args.config, overrides), args), None
     if args.resume:
         resumed = _checkpoint_at(Path(args.resume))
     else:
-        wanted = _with_folder(load_config(args.config, overrides), args)
+        wanted = _with_defaults(load_config(args.config, overrides), args)
         resumed = CheckpointFolder(Path(wanted.checkpoint.path)).newest_sound()
         if resumed is None:
             _log.info("%s holds no checkpoint: starting anew", wanted.checkpoint.path)
@@ -157,9 +175,7 @@ def _configure(args: argparse.Namespace) -> tuple[Config, tuple[Path, dict[str, 
     path, state = resumed
     # The folder may have moved since the checkpoint was written.
     base = load_config(None, [_pair("checkpoint.path", str(path.parent))], base=config_of(state, path))
-    config = load_config(args.config, overrides, base=base)
-    if not config.checkpoint.path:
-        config = load_config(None, [_pair("checkpoint.path", str(path.parent))], base=config)
+    config = _with_defaults(load_config(args.config, overrides, base=base), args)
     changed = differences(base, config)
     _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")
     return config, resumed
@@ -174,12 +190,15 @@ def _checkpoint_at(path: Path) -> tuple[Path, dict[str, Any]]:
     return found
 
 
-def _with_folder(config: Config, args: argparse.Namespace) -> Config:
-    """Give the run a folder where the configuration names none."""
-    if config.checkpoint.path:
-        return config
-    folder = Path("checkpoints") / (Path(args.config).stem if args.config else "run")
-    return load_config(None, [_pair("checkpoint.path", str(folder))], base=config)
+def _with_defaults(config: Config, args: argparse.Namespace) -> Config:
+    """Give the run a folder where none is named, and a warmup where one is asked for but has no length."""
+    changes = []
+    if not config.checkpoint.path:
+        folder = Path("checkpoints") / (Path(args.config).stem if args.config else "run")
+        changes.append(_pair("checkpoint.path", str(folder)))
+    if args.warmup and not config.optim.warmup_epochs:
+        changes.append(_pair("optim.warmup_epochs", OptimConfig.warmup_epochs))
+    return load_config(None, changes, base=config)
 
 
 def _pair(key: str, value: Any) -> str:
@@ -201,8 +220,6 @@ def _flag_overrides(args: argparse.Namespace) -> list[str]:
             raise ConfigError(f"--loss-scale must be a number or dynamic, not {scale!r}") from error
     if args.warmup is False:
         values["optim.warmup_epochs"] = 0
-    elif args.warmup and load_config(args.config, args.overrides).optim.warmup_epochs == 0:
-        values["optim.warmup_epochs"] = 3
     return [_pair(key, value) for key, value in values.items()]
 
 

@@ -109,7 +109,7 @@ def main_persons(people: Sequence[PersonAnnotation]) -> list[int]:
     """
     main: list[int] = []
     for row, person in enumerate(people):
-        complete = person.num_labelled >= MIN_LABELLED and person.area >= MIN_AREA and min(person.box[2:]) > 0
+        complete = person.num_labelled >= MIN_LABELLED and person.area >= MIN_AREA and min(person.box[2:]) >= 1
         if complete and not person.crowd and all(_apart(people[earlier].box, person.box) for earlier in main):
             main.append(row)
     return main
@@ -178,13 +178,18 @@ def _person_entries(document: dict[str, Any], images: dict[int, CocoImage], skel
     return [entry for entry in document["annotations"] if entry["category_id"] in wanted]
 
 
+def lies_inside(name: str) -> bool:
+    """Whether a file name, on any system, stays inside the folder it is relative to."""
+    parts = PurePosixPath(name).parts + PureWindowsPath(name).parts
+    return not (".." in parts or PurePosixPath(name).root or PureWindowsPath(name).anchor) and name.isprintable()
+
+
 def _image(entry: dict[str, Any]) -> CocoImage:
     number = _integer(entry, "id", "an image")
     name = entry.get("file_name")
     if not isinstance(name, str) or not name:
         raise ValueError(f"image {number} has no file_name")
-    parts = PurePosixPath(name).parts + PureWindowsPath(name).parts
-    if ".." in parts or PurePosixPath(name).root or PureWindowsPath(name).anchor or not name.isprintable():
+    if not lies_inside(name):
         raise ValueError(f"image {number} has file_name {name!r}, which is not a path inside the image folder")
     height, width = (_integer(entry, key, f"image {number}") for key in ("height", "width"))
     if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):

@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from posenet.data.augment import Augmentation, warp_image, warp_joints, warp_mask
+from posenet.data.record import Record
 from posenet.data.sampler import Key
-from posenet.data.store import Record, Store
+from posenet.data.store import Store
 from posenet.settings import AugmentConfig
 
-
-GRACE_SECONDS = 60
+GRACE_SECONDS = 300
 """How long a worker outlives SIGTERM, so that the step under way can end."""
 
 
@@ -135,7 +135,9 @@ def make_loader(dataset: PoseDataset, batches: Iterable[list[Key]], workers: int
                 pin_memory: bool = False) -> DataLoader:
     """A loader of ``Batch``, one for each list of keys; its workers live for the whole run."""
     return DataLoader(dataset, batch_sampler=batches, num_workers=workers, collate_fn=collate, pin_memory=pin_memory,
-                      worker_init_fn=_start_worker, persistent_workers=workers > 0)
+                      worker_init_fn=_start_worker, persistent_workers=workers > 0,
+                      # A loader draws from PyTorch's global generator unless it has its own.
+                      generator=torch.Generator())
 
 
 def close_loader(loader: DataLoader) -> None:

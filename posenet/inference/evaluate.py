@@ -15,6 +15,7 @@ from pycocotools.coco import COCO as CocoApi
 from pycocotools.cocoeval import COCOeval
 from tqdm import tqdm
 
+from posenet.data.coco import lies_inside
 from posenet.errors import DataError
 from posenet.inference.images import read_ahead
 from posenet.inference.person import Person
@@ -107,7 +108,8 @@ def read_split(annotations: str | Path, image_ids: Collection[int] | None = None
         images = {image["id"]: {key: image[key] for key in ("id", "file_name", "width", "height")}
                   for image in dataset["images"]}
         categories = dataset.get("categories") or [{"id": 1}]
-        category = max(categories, key=lambda c: (bool(c.get("keypoints")), c.get("name") == "person"))["id"]
+        chosen = max(categories, key=lambda c: (bool(c.get("keypoints")), c.get("name") == "person"))
+        category = chosen["id"]
         people = [person for person in dataset.get("annotations") or [] if person["category_id"] == category]
         annotated = not people or any("keypoints" in person for person in people)
         people = [_truth(person, len(skeleton.sigmas)) for person in people]
@@ -116,6 +118,11 @@ def read_split(annotations: str | Path, image_ids: Collection[int] | None = None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise DataError(f"{annotations} is not a COCO keypoint file ({reason}); use person_keypoints_*.json") from error
+    if chosen.get("keypoints", names := list(skeleton.file_names)) != names:
+        raise DataError(f"{annotations} has other keypoints ({', '.join(map(str, chosen['keypoints'][:3]))} ...) than "
+                        f"the network ({', '.join(names[:3])} ...); use annotations of the same skeleton")
+    if outside := next((i["file_name"] for i in images.values() if not lies_inside(str(i["file_name"]))), None):
+        raise DataError(f"{annotations} names the picture {outside!r}, which is not inside the image folder")
     if not annotated:
         raise DataError(f"{annotations} holds people without keypoints; use person_keypoints_*.json")
     if image_ids is not None:
@@ -150,10 +157,7 @@ def predict_split(predict_batch: PredictBatch, images_dir: str | Path, images: S
     Raises:
         DataError: a picture that is missing or cannot be read.
     """
-    paths = {image["id"]: Path(images_dir, image["file_name"]) for image in images}
-    if missing := [path for path in paths.values() if not os.path.isfile(path)]:
-        raise DataError(f"{len(missing)} of {len(paths)} images are missing, for example {missing[0]}; "
-                        "check the image folder")
+    paths = find_pictures(images_dir, images)
     # Pictures of one shape come together, so that the network gets full batches.
     order = sorted(images, key=lambda image: image["width"] / max(image["height"], 1))
     pictures = read_ahead((paths[image["id"]] for image in order), upright=False)
@@ -165,6 +169,15 @@ def predict_split(predict_batch: PredictBatch, images_dir: str | Path, images: S
             found.update(zip(ids, predict_batch(batch), strict=True))
             bar.update(len(ids))
     return [to_result(person, image["id"], category, guess=True) for image in images for person in found[image["id"]]]
+
+
+def find_pictures(images_dir: str | Path, images: Sequence[dict[str, Any]]) -> dict[int, Path]:
+    """The path of every COCO image record, by id; ``DataError`` where any file is missing."""
+    paths = {image["id"]: Path(images_dir, image["file_name"]) for image in images}
+    if missing := [path for path in paths.values() if not os.path.isfile(path)]:
+        raise DataError(f"{len(missing)} of {len(paths)} images are missing, for example {missing[0]}; "
+                        "check the image folder")
+    return paths
 
 
 def to_result(person: Person, image_id: int | str, category: int = 1, *, guess: bool = False) -> dict[str, Any]:

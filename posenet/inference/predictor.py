@@ -22,6 +22,7 @@ from posenet.inference.person import Person
 from posenet.runtime import Amp, autocast, pick_device
 from posenet.settings import STRIDE, Config
 from posenet.skeleton import COCO, Skeleton
+from posenet.step import prepare
 
 PADDING = 128
 MAP_STRIDE = 4
@@ -151,7 +152,7 @@ class Predictor:
 
     def _run(self, pictures: np.ndarray) -> Tensor:
         """(N, H, W, 3) uint8 pictures to float32 maps, averaged with those of the mirrored pictures if asked."""
-        inputs = torch.from_numpy(pictures).to(self.device).permute(0, 3, 1, 2).float() / 255
+        inputs = prepare(torch.from_numpy(pictures).to(self.device))
         with autocast(self.device, self.amp):
             maps = self.model.heatmaps(inputs).float()
             if self.flip:

@@ -1,0 +1,51 @@
+"""Where a run stands, how fast it goes and when it stops."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass
+class Progress:
+    """Where a run stands; everything here is saved and comes back.
+
+    Attributes:
+        epoch: epochs completed.
+        step: steps completed in the epoch under way.
+        total_steps: steps since the very start, skipped ones included.
+        loss_sum, loss_steps: training loss so far in this epoch, over the steps that were trained on.
+        best: best score so far; greater is better.
+        best_kind: what the score is of, "AP" or "val_loss".
+    """
+
+    epoch: int = 0
+    step: int = 0
+    total_steps: int = 0
+    loss_sum: float = 0.0
+    loss_steps: int = 0
+    best: float = -math.inf
+    best_kind: str = ""
+
+
+@dataclass
+class Meter:
+    """Speed since the last log line."""
+
+    started: float
+    samples: int = 0
+    waited: float = 0.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop, save and speak; 0 means never, except for ``epochs`` and ``log_steps``."""
+
+    epochs: int
+    max_steps: int = 0
+    accumulate: int = 1
+    max_grad_norm: float = 0.0
+    checkpoint_steps: int = 0
+    checkpoint_minutes: float = 0.0
+    log_steps: int = 20
+    evaluate_epochs: int = 0
