@@ -5,6 +5,8 @@ from __future__ import annotations
 import enum
 import math
 
+from torch import Tensor
+
 
 class Verdict(enum.Enum):
     """What to do with an optimizer step."""
@@ -34,6 +36,10 @@ class LossGuard:
     def is_bad(self, loss: float) -> bool:
         """Whether a loss is not finite or above the threshold. Processes share this vote, then judge."""
         return not math.isfinite(loss) or loss > self.threshold
+
+    def objects(self, loss: Tensor) -> Tensor:
+        """``is_bad`` without reading the loss from its device: 1 where it is, else 0, in the loss's dtype."""
+        return (~(loss.isfinite() & (loss <= self.threshold))).to(loss.dtype)
 
     def judge(self, bad: bool) -> Verdict:
         """Record the shared vote on one step and say what to do with it."""

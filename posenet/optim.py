@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, AdamW, Optimizer
 
 from posenet.errors import ConfigError
-from posenet.settings import OptimConfig
+from posenet.settings import AverageConfig, OptimConfig
 
 ALL_BUT_HEADS = "all-but-heads"
 
@@ -22,7 +22,8 @@ class Schedule:
     """Learning rate as a pure function of the position in the run.
 
     Linear warmup over the first epochs, then a fall by ``factor`` every ``step_epochs``; at ``restart_epoch``
-    the falls start anew from ``restart_lr``.
+    the falls start anew from ``restart_lr``. With ``cycle_epochs`` none of this: the rate falls linearly from the
+    first of ``cycle_lr``, exclusive, to the second within every cycle (Izmailov et al., arXiv 1803.05407).
     """
 
     lr: float
@@ -32,13 +33,16 @@ class Schedule:
     restart_epoch: int = 0
     restart_lr: float = 0.0
     restart_step_epochs: int = 0
+    cycle_epochs: int = 0
+    cycle_lr: tuple[float, float] = (4e-5, 2e-5)
 
     @classmethod
-    def from_config(cls, config: OptimConfig, world: int = 1) -> Schedule:
+    def from_config(cls, config: OptimConfig, world: int = 1, average: AverageConfig | None = None) -> Schedule:
         """The configured schedule; with ``scale_lr`` its rates are multiplied by the number of processes."""
-        c, factor = config, world if config.scale_lr else 1
+        c, factor, average = config, world if config.scale_lr else 1, average or AverageConfig()
         return cls(c.lr * factor, c.warmup_epochs, c.step_epochs, c.step_factor, c.restart_epoch,
-                   c.restart_lr * factor, c.restart_step_epochs)
+                   c.restart_lr * factor, c.restart_step_epochs, average.cycle_epochs,
+                   tuple(lr * factor for lr in average.cycle_lr))
 
     def lr_at(self, epoch: int, step: int, length: int) -> float:
         """Learning rate of one step.
@@ -48,6 +52,10 @@ class Schedule:
             step: steps completed in this epoch.
             length: steps of a whole epoch.
         """
+        if self.cycle_epochs:
+            first, last = self.cycle_lr
+            done = (epoch % self.cycle_epochs * length + step + 1) / (self.cycle_epochs * length)
+            return first + (last - first) * done
         lr, since, every = self.lr, epoch, self.step_epochs
         if self.restart_epoch and epoch >= self.restart_epoch:
             lr, since = self.restart_lr or lr, epoch - self.restart_epoch

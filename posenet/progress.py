@@ -16,6 +16,7 @@ class Progress:
         total_steps: steps since the very start, skipped ones included.
         loss_sum, loss_steps: training loss so far in this epoch, over the steps that were trained on.
         best: best score so far; greater is better.
+        stale: epochs since then.
         best_kind: what the score is of, "AP" or "val_loss".
     """
 
@@ -25,6 +26,7 @@ class Progress:
     loss_sum: float = 0.0
     loss_steps: int = 0
     best: float = -math.inf
+    stale: int = 0
     best_kind: str = ""
 
 
@@ -49,3 +51,4 @@ class Limits:
     checkpoint_minutes: float = 0.0
     log_steps: int = 20
     evaluate_epochs: int = 0
+    patience: int = 0

@@ -84,6 +84,26 @@ class RunLog:
             self._board.add_image("predictions", image[..., ::-1], step, dataformats="HWC")
 
 
+class SilentLog:
+    """A ``RunLog`` for processes that neither print nor write."""
+
+    def take(self, early: logging.handlers.MemoryHandler) -> None:
+        early.setTarget(logging.NullHandler())
+        early.close()
+
+    def close(self) -> None: ...
+
+    @contextlib.contextmanager
+    def progress(self, title: str, total: int, done: int = 0) -> Iterator[tqdm]:
+        yield tqdm(disable=True)
+
+    def record(self, kind: str, step: int, values: Mapping[str, Any]) -> None: ...
+
+    def epoch(self, epoch: int, step: int, values: Mapping[str, Any]) -> None: ...
+
+    def picture(self, name: str, image: np.ndarray, step: int) -> None: ...
+
+
 def _board(folder: Path) -> Any | None:
     try:
         from torch.utils.tensorboard import SummaryWriter

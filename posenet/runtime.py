@@ -1,15 +1,17 @@
 """Where and how a computation runs: device, precision, random states and, for one process, the collectives.
 
 The trainer asks a ``Runtime`` whether it may write, what all processes together decided, and for the
-wrapped module. This one is the world of a single process on a single device.
+wrapped module. This one is the world of a single process on a single device; ``parallel.py`` and
+``distributed.py`` have the larger worlds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, Literal
 
@@ -19,6 +21,7 @@ from torch import Tensor, nn
 from posenet.errors import ConfigError
 
 Amp = Literal["off", "bf16", "fp16"]
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else []))
 _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -31,6 +34,8 @@ def pick_device(name: str = "auto") -> torch.device:
     if name == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
+        if name.partition(":")[0] == "npu":
+            importlib.import_module("torch_npu")    # registers the device
         device = torch.device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError) as error:
@@ -84,9 +89,25 @@ class Runtime:
         """Move a module to the device and make it train as one over all processes."""
         return module.to(self.device)
 
+    def sync_batch_norm(self, network: nn.Module) -> nn.Module:
+        """Let every BatchNorm take its statistics over all processes; a process alone has nothing to share."""
+        return network
+
+    def local(self, module: nn.Module) -> contextlib.AbstractContextManager[Any]:
+        """Within it, forward and backward of a wrapped module keep the gradient on this process."""
+        return contextlib.nullcontext()
+
+    def place(self, batch: Any) -> Any:
+        """A batch where the wrapped module takes it."""
+        return batch.to(self.device)
+
     def any(self, flag: bool) -> bool:
         """Whether any process says so."""
-        return flag
+        return self.vote(flag)[0]
+
+    def vote(self, *flags: bool) -> tuple[bool, ...]:
+        """``any`` for several flags at once."""
+        return flags
 
     def sum(self, values: Tensor) -> Tensor:
         """Elementwise sum over processes."""
@@ -95,6 +116,16 @@ class Runtime:
     def gather(self, value: Any) -> list[Any]:
         """One value from every process, in rank order."""
         return [value]
+
+    def from_main(self, value: Any) -> Any:
+        """The main process's value."""
+        return value
+
+    def copy_from_main(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrite tensors with those of the main process."""
+
+    def close(self) -> None:
+        """Leave the other processes."""
 
     def random_state(self) -> dict[str, Any]:
         """PyTorch's generators on the CPU and this device."""
@@ -116,7 +147,9 @@ class Runtime:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C and SIGTERM into a flag, so that a step in progress ends well.
+    """Turn Ctrl-C, SIGTERM and SIGUSR1 into a flag, so that a step in progress ends well.
+
+    SIGTERM and SIGUSR1 are how SLURM announces the end of a job (``--signal=USR1@120``).
 
     Yields a function that tells whether a signal has come. A second Ctrl-C interrupts at once. Outside the
     main thread, where Python lets nobody catch signals, it never has.
@@ -131,7 +164,7 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         caught.append(number)
 
-    previous = {number: signal.signal(number, remember) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, remember) for number in STOP_SIGNALS}
     try:
         yield lambda: bool(caught)
     finally:

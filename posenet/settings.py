@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from posenet.settings_scale import AverageConfig, ParallelConfig
+
 STRIDE = 64
 """Input heights and widths are multiples of this: the coarsest maps lie at stride 64."""
 
@@ -184,14 +186,14 @@ class TrainConfig:
     """Fine-tune from this checkpoint."""
     evaluate_every: int = 1
     """Epochs between COCO evaluations (0: never); needs data.val_images and data.val_annotations."""
+    patience: int = 0
+    """Stop after so many epochs without a better score (AP where evaluated, else the validation loss); 0 never."""
 
     def __post_init__(self) -> None:
         _check(self.batch_size >= 1, "train.batch_size must be at least 1")
         _check(self.epochs >= 1, "train.epochs must be at least 1")
-        _check(self.seed >= 0, "train.seed must not be negative")
-        _check(self.evaluate_every >= 0, "train.evaluate_every must not be negative")
-        _check(self.loss_scale >= 0, "train.loss_scale must not be negative")
-        _check(self.threads >= 0, "train.threads must not be negative")
+        for name in ("seed", "evaluate_every", "patience", "loss_scale", "threads"):
+            _check(getattr(self, name) >= 0, f"train.{name} must not be negative")
         _check(all(side > 0 and side % STRIDE == 0 for side in self.size),
                f"train.input_size must be positive multiples of {STRIDE}")
         # The coarsest maps have a cell per STRIDE pixels, and BatchNorm cannot train on a single one.
@@ -282,6 +284,8 @@ class Config:
     loss: LossConfig = field(default_factory=LossConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    average: AverageConfig = field(default_factory=AverageConfig)
     guard: GuardConfig = field(default_factory=GuardConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     log: LogConfig = field(default_factory=LogConfig)

@@ -15,13 +15,14 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from posenet import checkpoint
+from posenet.averaging import NoAverage, trained_weights
 from posenet.checkpoint import CheckpointFolder
 from posenet.data.dataset import Batch, close_loader
 from posenet.errors import CheckpointError, DataError, TrainingError
 from posenet.guard import LossGuard, Verdict
-from posenet.optim import Schedule, restore_optimizer, set_lr, train_mode
+from posenet.optim import Schedule, batch_norms, restore_optimizer, set_lr, train_mode
 from posenet.progress import Limits, Meter, Progress
-from posenet.runlog import RunLog
+from posenet.runlog import RunLog, SilentLog
 from posenet.runtime import Runtime, stop_signals
 from posenet.step import TrainStep
 from posenet.update import GuardedUpdate
@@ -38,6 +39,7 @@ class Trainer:
 
     Args:
         step: module that gives one loss per image; what is saved is ``step.network``.
+        average: of the network's weights; what is validated, and saved as the run's weights.
         evaluate: gives named scores of the network on the validation pictures, "AP" among them; None
             where there are none. Called every ``limits.evaluate_epochs`` epochs with the epoch, the step and a
             function to call now and then, which breaks it off by an exception.
@@ -46,14 +48,16 @@ class Trainer:
 
     def __init__(self, *, runtime: Runtime, step: TrainStep, optimizer: Optimizer, schedule: Schedule,
                  scaler: torch.amp.GradScaler, guard: LossGuard, train_loader: DataLoader,
-                 val_loader: DataLoader | None, folder: CheckpointFolder, log: RunLog, limits: Limits,
+                 val_loader: DataLoader | None, folder: CheckpointFolder, log: RunLog | SilentLog, limits: Limits,
+                 average: NoAverage = NoAverage(),
                  evaluate: Callable[[int, int, Callable[[], None]], dict[str, float]] | None = None,
                  config: dict[str, Any] | None = None) -> None:
         self.runtime, self.step, self.optimizer, self.schedule = runtime, step, optimizer, schedule
         self.scaler, self.guard, self.train_loader, self.val_loader = scaler, guard, train_loader, val_loader
         self.folder, self.log, self.limits, self.evaluate, self.config = folder, log, limits, evaluate, config or {}
-        self.progress = Progress()
-        self.update = GuardedUpdate(runtime.wrap(step), optimizer, scaler, guard, runtime, limits.max_grad_norm)
+        self.average, self.progress = average, Progress()
+        self.module = runtime.wrap(step)
+        self.update = GuardedUpdate(self.module, optimizer, scaler, guard, runtime, limits.max_grad_norm)
         self._saved_at = time.monotonic()
         self._stop_asked: Callable[[], bool] = lambda: False
 
@@ -75,13 +79,17 @@ class Trainer:
         with stop_signals() as self._stop_asked:
             try:
                 while self.progress.epoch < self.limits.epochs:
-                    if self._must_stop() or not (self.train_one_epoch() and self._finish_epoch()):
+                    if self._is_stale():
+                        _log.info("Stopped early: no better score for %d epochs", self.progress.stale)
+                        return False
+                    if self.runtime.any(self._stop_due()) or not (self.train_one_epoch() and self._finish_epoch()):
                         self.save()
                         _log.info("Stopped after step %d (epoch %d); --resume goes on from there",
                                   self.progress.total_steps, self.progress.epoch + 1)
                         return False
             except (DataError, OSError):
-                self._save_unless_bad()  # what was learnt outlives a damaged picture
+                if self.runtime.world == 1:     # else the others do not know of it
+                    self._save_unless_bad()     # what was learnt outlives a damaged picture
                 raise
         return True
 
@@ -98,12 +106,15 @@ class Trainer:
                 loss = self._train_step(batches)
                 p.step, p.total_steps = p.step + 1, p.total_steps + 1
                 if loss is not None:
+                    self.average.after_step()
                     p.loss_sum, p.loss_steps = p.loss_sum + loss, p.loss_steps + 1
                 bar.update()
                 if p.total_steps % self.limits.log_steps == 0 or p.step == steps:
                     self._report(bar, meter, lr)
-                self._save_when_due()
-                if p.step < steps and self._must_stop():
+                save, stop = self.runtime.vote(self._save_due(), p.step < steps and self._stop_due())
+                if save:
+                    self._save_unless_bad()
+                if stop:
                     return False
         return True
 
@@ -117,7 +128,7 @@ class Trainer:
             meter.waited += time.monotonic() - asked
             if batch is None:
                 return
-            batches.append(batch.to(self.runtime.device))
+            batches.append(self.runtime.place(batch))
             if len(batches) == self.limits.accumulate:
                 meter.samples += sum(len(b.images) for b in batches) * self.runtime.world
                 yield batches
@@ -133,7 +144,10 @@ class Trainer:
         return outcome.loss
 
     def _judge_bad(self, batches: list[Batch], value: float) -> None:
-        ids = [int(i) for batch in batches for i in batch.image_ids]
+        own = value, [int(i) for batch in batches for i in batch.image_ids]
+        # Where only some processes' losses are bad, their images are to blame; a bad gradient is everyone's.
+        blamed = [said for said in self.runtime.gather(own) if self.guard.is_bad(said[0])] or [own]
+        value, ids = blamed[0][0], [i for _, images in blamed for i in images]
         step = self.progress.total_steps + 1
         _log.warning("Step %d skipped: loss or gradient norm %g; image ids %s", step, value, ids)
         self.log.record("skip", step, {"value": str(value), "image_ids": ids})
@@ -163,7 +177,7 @@ class Trainer:
         total = torch.zeros(2, dtype=torch.float64)
         for batch in tqdm(self.val_loader, "validate", unit="batch", leave=False, disable=not self.runtime.is_main):
             self._check_stop()
-            losses = self.step(*batch.to(self.runtime.device)[:4]).cpu().double()
+            losses = self.module(*self.runtime.place(batch)[:4]).cpu().double()
             total += torch.tensor([losses.sum(), len(losses)], dtype=torch.float64)
         loss, count = self.runtime.sum(total).tolist()
         return loss / count
@@ -173,11 +187,14 @@ class Trainer:
         p = self.progress
         values: dict[str, Any] = {"train_loss": p.loss_sum / p.loss_steps if p.loss_steps else None}
         epoch = p.epoch + 1
+        self.runtime.copy_from_main([b for norm in batch_norms(self.step) for b in norm.buffers(recurse=False)])
+        self.average.after_epoch(epoch)
         try:
-            values["val_loss"] = self.validate()
-            if self.evaluate and (epoch % self.limits.evaluate_epochs == 0 or epoch == self.limits.epochs):
-                self.step.eval()
-                values |= self.evaluate(epoch, p.total_steps, self._check_stop)
+            with self.average.applied():
+                values["val_loss"] = self.validate()
+                if self.evaluate and (epoch % self.limits.evaluate_epochs == 0 or epoch == self.limits.epochs):
+                    self.step.eval()
+                    values |= self.evaluate(epoch, p.total_steps, self._check_stop)
         except _Stopped:
             return False
         p.epoch, p.step, p.loss_sum, p.loss_steps = epoch, 0, 0.0, 0
@@ -189,14 +206,17 @@ class Trainer:
         """Scores of one kind only are compared: AP where the run is evaluated at all, else the validation loss."""
         p, kind = self.progress, "AP" if self.evaluate else "val_loss"
         if kind != p.best_kind:
-            p.best, p.best_kind = -math.inf, kind
+            p.best, p.stale, p.best_kind = -math.inf, 0, kind
         if values.get(kind) is None:
             return False
         score = values[kind] if self.evaluate else -values[kind]
-        if score > p.best:
-            p.best = score
-            return True
-        return False
+        better = score > p.best
+        p.best, p.stale = (score, 0) if better else (p.best, p.stale + 1)
+        return better
+
+    def _is_stale(self) -> bool:
+        """Whether early stopping ends the run; the main process decides."""
+        return self.runtime.from_main(0 < self.limits.patience <= self.progress.stale)
 
     def _report(self, bar: tqdm, meter: Meter, lr: float) -> None:
         self.runtime.synchronize()
@@ -210,21 +230,20 @@ class Trainer:
         self.log.record("train", p.total_steps, values)
         meter.started, meter.samples, meter.waited = now, 0, 0.0
 
-    def _must_stop(self) -> bool:
+    def _stop_due(self) -> bool:
         done = bool(self.limits.max_steps) and self.progress.total_steps >= self.limits.max_steps
-        return self.runtime.any(done or self._stop_asked())
+        return done or self._stop_asked()
 
     def _check_stop(self) -> None:
         """Break off a validation that one process alone is busy with; the resumed run repeats it."""
         if self.runtime.world == 1 and self._stop_asked():
             raise _Stopped
 
-    def _save_when_due(self) -> None:
+    def _save_due(self) -> bool:
         steps, minutes = self.limits.checkpoint_steps, self.limits.checkpoint_minutes
         by_steps = bool(steps) and self.progress.total_steps % steps == 0
         by_time = bool(minutes) and time.monotonic() - self._saved_at >= 60 * minutes
-        if self.runtime.any(by_steps or by_time):
-            self._save_unless_bad()
+        return by_steps or by_time
 
     def _save_unless_bad(self) -> None:
         """In the middle of an explosion the weights may be past saving: a return must find those before it."""
@@ -240,7 +259,7 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors and values only, so that ``weights_only=True`` reads them back."""
-        return {"format": checkpoint.FORMAT, "model": self.step.network.state_dict(),
+        return {"format": checkpoint.FORMAT, **self.average.state_dict(self.step.network.state_dict()),
                 "optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict(),
                 "guard": self.guard.state_dict(), "progress": asdict(self.progress),
                 "steps_per_epoch": self.sampler.steps, "config": self.config}
@@ -265,7 +284,9 @@ class Trainer:
             self.runtime.set_random_state(states[self.runtime.rank])
 
     def _restore_weights(self, state: dict[str, Any], path: str) -> None:
-        checkpoint.load_weights(self.step.network, path, state=state, least=0).require_all()
+        trained = {"model": trained_weights(state)}
+        checkpoint.load_weights(self.step.network, path, state=trained, least=0).require_all()
+        self.average.load_state_dict(state)
         try:
             restore_optimizer(self.optimizer, state["optimizer"])
         except (ValueError, KeyError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ class Outcome:
     """What became of one step.
 
     Attributes:
-        loss: mean loss over its batches; None where the step was dropped.
-        bad_value: the loss or gradient norm for which the guard must judge the step; None otherwise.
+        loss: mean loss over its batches and all processes; None where the step was dropped.
+        bad_value: this process's loss, or the gradient norm, where the guard must judge the step; None otherwise.
     """
 
     loss: float | None = None
@@ -59,16 +60,19 @@ class GuardedUpdate:
 
     def _attempt(self, batches: Sequence[Batch]) -> Outcome:
         total = 0.0
-        for batch in batches:
-            loss = self.module(*batch[:4]).mean()
-            value = loss.item()
-            # The vote comes before backward, so that all processes skip the step or none does.
-            if self.runtime.any(self.guard.is_bad(value)):
-                return Outcome(bad_value=value)
-            total += value
-            self.scaler.scale(loss / len(batches)).backward()
+        for i, batch in enumerate(batches, 1):
+            # Only the step's last backward shares the gradient with the other processes.
+            with self.runtime.local(self.module) if i < len(batches) else contextlib.nullcontext():
+                loss = self.module(*batch[:4]).mean()
+                # The vote comes before backward, so that all processes skip the step or none does. It is the only
+                # number that the host reads before the gradient's norm.
+                summed, objections = self.runtime.sum(torch.stack([loss.detach(), self.guard.objects(loss)])).tolist()
+                if objections:
+                    return Outcome(bad_value=loss.item())
+                total += summed / self.runtime.world
+                self.scaler.scale(loss / len(batches)).backward()
         self.scaler.unscale_(self.optimizer)
-        norm = self._clip()
+        norm = self._clip()     # the same on all processes, as the gradient is: no vote is needed
         if math.isfinite(norm):
             self.scaler.step(self.optimizer)
             self.scaler.update()

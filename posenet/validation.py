@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import cv2
 import numpy as np
-import torch
 from torch import nn
 
 from posenet.errors import DataError
 from posenet.inference.draw import draw_people
-from posenet.inference.evaluate import evaluate, find_pictures, read_split
+from posenet.inference.evaluate import find_pictures, predict_split, read_split, score
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
-from posenet.runlog import RunLog
+from posenet.runlog import RunLog, SilentLog
+from posenet.runtime import Runtime
 from posenet.settings import Config
 
 TILE = 320
@@ -27,7 +28,10 @@ KEYPOINT_MIN_SCORE = 0.2
 class CocoValidation:
     """Called after an epoch: predicts the validation pictures exactly as ``tools/evaluate.py`` does.
 
+    Every process predicts its share of the pictures; the main one scores them all and tells the others.
+
     Args:
+        runtime: the processes.
         predictor: shares the network that is being trained.
         images: folder of the pictures.
         annotations: COCO keypoint JSON with people.
@@ -35,8 +39,9 @@ class CocoValidation:
         pictures: how many predictions to draw.
     """
 
-    def __init__(self, predictor: Predictor, images: str, annotations: str, log: RunLog, pictures: int = 4) -> None:
-        self.predictor, self.images, self.annotations = predictor, images, annotations
+    def __init__(self, runtime: Runtime, predictor: Predictor, images: str, annotations: str,
+                 log: RunLog | SilentLog, pictures: int = 4) -> None:
+        self.runtime, self.predictor, self.images = runtime, predictor, images
         self.log, self.pictures = log, pictures
         # An unusable file is to end the run before its first epoch, not after.
         split = read_split(annotations)
@@ -44,16 +49,17 @@ class CocoValidation:
             raise DataError(f"{annotations} holds no annotated people; name another file as data.val_annotations")
         find_pictures(images, split.images)
         # Pictures come sorted by shape; those on the sheet are taken evenly from all of them.
-        self._every = max(1, len(split.images) // max(pictures, 1))
+        self.split, self.share = split, share_of(split.images, runtime.rank, runtime.world)
+        self._every = max(1, len(self.share) // max(pictures, 1))
 
     @classmethod
-    def from_config(cls, config: Config, network: nn.Module, device: torch.device,
-                    log: RunLog) -> CocoValidation | None:
+    def from_config(cls, config: Config, network: nn.Module, runtime: Runtime,
+                    log: RunLog | SilentLog) -> CocoValidation | None:
         """The configured validation; None where ``data.val_images`` or ``data.val_annotations`` is not set."""
         if not (config.data.val_images and config.data.val_annotations and config.train.evaluate_every):
             return None
-        predictor = Predictor.from_config(network, config, device=device)
-        return cls(predictor, config.data.val_images, config.data.val_annotations, log, config.log.pictures)
+        predictor = Predictor.from_config(network, config, device=runtime.device)
+        return cls(runtime, predictor, config.data.val_images, config.data.val_annotations, log, config.log.pictures)
 
     def __call__(self, epoch: int, step: int, check_stop: Callable[[], None] = lambda: None) -> dict[str, float]:
         """COCO's ten numbers, "AP" first; ``check_stop`` is called before every batch."""
@@ -68,10 +74,16 @@ class CocoValidation:
                     tiles.append(_tile(draw_people(image, found, keypoint_min_score=KEYPOINT_MIN_SCORE)))
             return people
 
-        result = evaluate(predict, self.images, self.annotations)
+        own = predict_split(predict, self.images, self.share, self.split.category, progress=self.runtime.is_main)
+        results = [result for share in self.runtime.gather(own) for result in share]
         if tiles:
             self.log.picture(f"epoch_{epoch:04d}", np.concatenate(tiles, axis=1), step)
-        return result.metrics
+        return self.runtime.from_main(score(results, self.split).metrics if self.runtime.is_main else None)
+
+
+def share_of(images: Sequence[dict[str, Any]], rank: int, world: int) -> list[dict[str, Any]]:
+    """One process's pictures: all together take each once, and all take as many of every shape."""
+    return sorted(images, key=lambda image: image["width"] / max(image["height"], 1))[rank::world]
 
 
 def _tile(picture: np.ndarray) -> np.ndarray:

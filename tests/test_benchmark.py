@@ -105,6 +105,14 @@ def test_train(tmp_path: Path) -> None:
     assert numbers["batch_size"] == 2
 
 
+def test_train_in_processes(tmp_path: Path) -> None:
+    numbers = benchmark(tmp_path, "train", "--processes", "2", "--input-size", "64", "--batch-size", "2", *TINY)
+    assert_positive(numbers, "samples_per_s", "step_ms", "scaling_efficiency")
+    # The guard's vote and the gradient's norm; metrics are made of what the vote has read.
+    assert numbers["host_reads_per_step"] == 2 and numbers["distributed_overhead"] > -1
+    assert list(numbers["samples_per_s"]) == ["plain", "distributed", "together"]
+
+
 def test_decode_reads_perfect_maps_well(tmp_path: Path, coco: tuple[Path, Path]) -> None:
     numbers = benchmark(tmp_path, "decode", "--annotations", coco[1], "--height", "256")
     assert_positive(numbers, "images_per_s", "ms_per_image", "speed_up")

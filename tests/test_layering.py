@@ -14,11 +14,11 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "posenet"
 
 ROWS = """
-    errors system skeleton settings config runtime
+    errors system skeleton settings_scale settings config runtime parallel sync_norm launch distributed
 
     model.layers model.hourglass model.posenet model.published
     data.rle data.coco data.record data.store data.writer data.augment data.targets
-    loss optim checkpoint guard data.sampler
+    loss optim averaging checkpoint guard data.sampler
 
     data.dataset data.drawing.* data.synthetic data.build step update progress
     inference.images inference.person inference.grouping inference.body

@@ -17,7 +17,8 @@ from posenet import __version__
 from posenet.cli import main as cli
 from posenet.errors import CheckpointError, ConfigError, DataError, PosenetError, TrainingError
 
-TOOLS = ["train", "evaluate", "predict", "build-hdf5", "make-synthetic", "benchmark"]
+TOOLS = ["train", "train-parallel", "train-distributed",
+         "evaluate", "predict", "build-hdf5", "make-synthetic", "benchmark"]
 PRESENT = [name for name in TOOLS if find_spec(f"posenet.cli.{name.replace('-', '_')}")]
 Run = Callable[[argparse.Namespace], None]
 

@@ -8,6 +8,7 @@ from posenet.errors import DataError
 from posenet.inference.evaluate import METRICS
 from posenet.model.posenet import PoseNet
 from posenet.runlog import RunLog
+from posenet.runtime import Runtime
 from posenet.validation import CocoValidation
 
 
@@ -20,7 +21,7 @@ def make(tiny_coco, tmp_path):
             "model.stacks=1", "model.width=16", "model.growth=2", "inference.height=64", "log.pictures=2",
             f"data.val_images={tiny_coco / 'val2017'}",
             f"data.val_annotations={tiny_coco / 'annotations' / 'person_keypoints_val2017.json'}", *overrides])
-        return CocoValidation.from_config(config, PoseNet.from_config(config), torch.device("cpu"), log)
+        return CocoValidation.from_config(config, PoseNet.from_config(config), Runtime(torch.device("cpu")), log)
 
     yield build
     log.close()

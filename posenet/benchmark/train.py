@@ -13,8 +13,14 @@ from posenet.benchmark.report import Report, share
 from posenet.benchmark.targets import standing_people
 from posenet.benchmark.timing import Stopwatch
 from posenet.data.dataset import Batch
+from posenet.data.targets import TargetRenderer
 from posenet.errors import TrainingError
+from posenet.guard import LossGuard
+from posenet.loss import FocalL2Loss
 from posenet.model.posenet import PoseNet
+from posenet.optim import freeze, make_optimizer, set_lr, train_mode
+from posenet.runtime import Runtime, grad_scaler
+from posenet.settings import Config
 from posenet.step import TrainStep
 from posenet.update import GuardedUpdate
 
@@ -31,17 +37,41 @@ def synthetic_batch(batch_size: int, size: tuple[int, int], seed: int = 0) -> Ba
     return Batch(images, torch.from_numpy(joints), cells, cells.clone(), torch.arange(batch_size))
 
 
+def make_update(config: Config, runtime: Runtime, network: PoseNet | None = None) -> tuple[GuardedUpdate, TrainStep]:
+    """A guarded update as a run has it, and the step it trains; ``network`` unset, a new one.
+
+    The learning rate does not change the time; a tiny one keeps the loss where it starts.
+    """
+    layout = torch.channels_last if config.train.channels_last else torch.contiguous_format
+    network = (network or PoseNet.from_config(config)).to(runtime.device, memory_format=layout)
+    freeze(network, config.train.freeze)
+    if config.parallel.sync_bn:
+        runtime.sync_batch_norm(network)
+    if config.parallel.compile:
+        network.compile()
+    amp = config.train.amp
+    step = TrainStep(network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), amp,
+                     config.train.channels_last)
+    optimizer = make_optimizer(network, config.optim)
+    set_lr(optimizer, 1e-12)
+    train_mode(step)
+    scaler = grad_scaler(runtime.device, amp, config.train.loss_scale)
+    return GuardedUpdate(runtime.wrap(step), optimizer, scaler, LossGuard(config.guard.threshold), runtime,
+                         config.optim.max_grad_norm), step
+
+
 def measure_step(update: GuardedUpdate, step: TrainStep, shadow: PoseNet, batch: Batch, repeats: int,
                  matmul_side: int) -> Report:
     """One optimizer step on one batch, again and again.
 
     Args:
         update: the guarded update of ``step``, whose learning rate should be tiny so that the loss stays put.
-        shadow: the same network on the meta device, for counting.
+        shadow: the same network with the same frozen parameters on the meta device, for counting.
         batch: on the runtime's device.
     """
     runtime = update.runtime
     seconds, whole = _stages(update, step, batch, repeats)
+    memory = _peak_memory_gib(runtime.device)
     peak = matmul_gflop_per_s(runtime, step.amp, matmul_side)
     samples, height, width = batch.images.shape[:3]
     ghost = torch.empty(samples, 3, height, width, device="meta")
@@ -57,9 +87,11 @@ def measure_step(update: GuardedUpdate, step: TrainStep, shadow: PoseNet, batch:
                  "backward_ms": 1000 * seconds["backward"], "update_ms": 1000 * seconds["update"],
                  "stage_ms": {stage: 1000 * time for stage, time in seconds.items()}, "step_gflop": gflop,
                  "step_gflop_per_s": speed, "matmul_gflop_per_s": peak, "share_of_peak": speed / peak,
-                 "batch_size": samples, "input_size": [height, width], "amp": step.amp},
+                 "batch_size": samples, "input_size": [height, width], "amp": step.amp,
+                 "peak_memory_gib": memory},
         notes=[f"{samples / whole:.3g} samples/s; the batch lies in memory, so there is no data wait",
                "targets includes the copy of BatchNorm's statistics, backward the guard's vote and the gradient's norm",
+               *([] if memory is None else [f"at most {memory:.3g} GiB of the device's memory in use"]),
                f"limit: {gflop:.3g} GFLOP of the network a step at {speed:.3g} GFLOP/s, {share(speed, peak)} of the "
                f"matmul peak of {peak:.3g} GFLOP/s"],
     )
@@ -82,6 +114,11 @@ def _stages(update: GuardedUpdate, step: TrainStep, batch: Batch, repeats: int) 
     for hook in hooks:
         hook.remove()
     return watch.medians(), watch.total()
+
+
+def _peak_memory_gib(device: torch.device) -> float | None:
+    """The most that tensors took on an accelerator so far; None on a CPU."""
+    return None if device.type == "cpu" else torch.get_device_module(device).max_memory_allocated(device) / 2**30
 
 
 def _lap(watch: Stopwatch, stage: str, *_: object) -> None:

@@ -23,8 +23,9 @@ from posenet.benchmark.machine import describe, in_words
 from posenet.benchmark.network import measure_network
 from posenet.benchmark.predict import measure_predict
 from posenet.benchmark.report import Report
+from posenet.benchmark.scaling import measure_scaling
 from posenet.benchmark.targets import measure_targets
-from posenet.benchmark.train import measure_step, synthetic_batch
+from posenet.benchmark.train import make_update, measure_step, synthetic_batch
 from posenet.checkpoint import load_model
 from posenet.cli.options import add_config_options, natural, positive
 from posenet.config import load_config
@@ -32,17 +33,13 @@ from posenet.data.dataset import PoseDataset
 from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
 from posenet.errors import ConfigError, DataError
-from posenet.guard import LossGuard
 from posenet.inference.images import find_images
 from posenet.inference.predictor import Predictor
-from posenet.loss import FocalL2Loss
 from posenet.model.posenet import PoseNet
-from posenet.optim import freeze, make_optimizer, set_lr, train_mode
-from posenet.runtime import Runtime, grad_scaler, pick_device
+from posenet.optim import freeze
+from posenet.runtime import Runtime, pick_device
 from posenet.settings import Config
-from posenet.step import TrainStep
 from posenet.system import write_atomically
-from posenet.update import GuardedUpdate
 
 FLAG_KEYS = {"device": "train.device", "amp": "train.amp", "input_size": "train.input_size",
              "batch_size": "train.batch_size", "height": "inference.height"}
@@ -109,6 +106,8 @@ def _add_network(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--processes", type=positive, metavar="N",
+                        help="measure what N processes gain instead, and what the distributed path costs one")
     _add_input_options(parser, batch_size=None)
     _add_device_options(parser)
 
@@ -168,18 +167,11 @@ def _network(args: argparse.Namespace, config: Config, runtime: Runtime) -> Repo
 
 
 def _train(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
+    if args.processes:
+        return measure_scaling(config, runtime.device, args.processes, args.repeats)
     network, shadow = _networks(config, runtime)
-    for each in (network, shadow):
-        freeze(each, config.train.freeze)
-    amp = config.train.amp
-    step = TrainStep(network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), amp,
-                     config.train.channels_last)
-    optimizer = make_optimizer(network, config.optim)
-    # The rate does not change the time; a tiny one keeps the loss where it starts.
-    set_lr(optimizer, 1e-12)
-    train_mode(step.to(runtime.device))
-    update = GuardedUpdate(step, optimizer, grad_scaler(runtime.device, amp, config.train.loss_scale),
-                           LossGuard(config.guard.threshold), runtime, config.optim.max_grad_norm)
+    freeze(shadow, config.train.freeze)
+    update, step = make_update(config, runtime, network)
     batch = synthetic_batch(config.train.batch_size, config.train.size).to(runtime.device)
     return measure_step(update, step, shadow, batch, args.repeats, _side(args, runtime))
 

@@ -10,7 +10,7 @@ import argparse
 import importlib
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import ModuleType
 
 import posenet
@@ -20,6 +20,8 @@ TOOLS = {
     "make-synthetic": "make_synthetic",
     "build-hdf5": "build_hdf5",
     "train": "train",
+    "train-parallel": "train_parallel",
+    "train-distributed": "train_distributed",
     "evaluate": "evaluate",
     "predict": "predict",
     "benchmark": "benchmark",
@@ -35,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"posenet {posenet.__version__}")
     if not argv or argv[0] not in TOOLS:
         # Only the overview needs this: describing a tool imports it, and with most of them PyTorch.
-        parser.epilog = "tools:\n" + "\n".join(f"  {name:<16}{_describe(_module(name))}" for name in TOOLS)
+        parser.epilog = "tools:\n" + "\n".join(f"  {name:<19}{_describe(_module(name))}" for name in TOOLS)
     parser.add_argument("tool", choices=TOOLS, metavar="tool", help="one of the tools below; posenet TOOL --help")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     chosen = parser.parse_args(argv)
@@ -54,15 +56,20 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
     module.add_arguments(parser)
     args = parser.parse_args(_with_dashes(sys.argv[1:] if argv is None else argv))
     logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    return status_of(lambda: module.run(args), parser.prog)
+
+
+def status_of(task: Callable[[], None], prog: str) -> int:
+    """Run a task; print an error that a user can act on as one line, and return the exit status."""
     try:
-        module.run(args)
+        task()
     except PosenetError as error:
-        return _fail(parser, str(error))
+        return _fail(prog, str(error))
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        return _fail(parser, f"{error.strerror or error}{where}")
+        return _fail(prog, f"{error.strerror or error}{where}")
     except KeyboardInterrupt:
-        print(f"\n{parser.prog}: interrupted", file=sys.stderr)
+        print(f"\n{prog}: interrupted", file=sys.stderr)
         return 130
     return 0
 
@@ -75,11 +82,11 @@ def _describe(module: ModuleType) -> str:
     return module.__doc__.partition("\n")[0]
 
 
-def _fail(parser: argparse.ArgumentParser, message: str) -> int:
+def _fail(prog: str, message: str) -> int:
     # A data worker's error carries the worker's whole traceback; the last line ends with what it said.
     if message.startswith("Caught ") and "Traceback" in message:
         message = message.strip().splitlines()[-1].partition(": ")[2]
-    print(f"{parser.prog}: error: {' '.join(message.split())}", file=sys.stderr)
+    print(f"{prog}: error: {' '.join(message.split())}", file=sys.stderr)
     return 2
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from posenet.averaging import NoAverage, WeightAverage
 from posenet.checkpoint import CheckpointFolder, config_of, load_weights, read
 from posenet.cli.options import add_config_options, natural
 from posenet.config import config_to_dict, differences, load_config
@@ -24,9 +25,9 @@ from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.guard import LossGuard
 from posenet.loss import FocalL2Loss
 from posenet.model.posenet import PoseNet
-from posenet.optim import Schedule, freeze, make_optimizer
+from posenet.optim import Schedule, batch_norms, freeze, make_optimizer
 from posenet.progress import Limits
-from posenet.runlog import RunLog
+from posenet.runlog import RunLog, SilentLog
 from posenet.runtime import Runtime, grad_scaler, pick_device
 from posenet.settings import Config, OptimConfig
 from posenet.step import TrainStep
@@ -47,6 +48,11 @@ FLAG_KEYS = {
     "max_grad_norm": "optim.max_grad_norm",
     "print_freq": "log.every_steps",
     "device": "train.device",
+    "patience": "train.patience",
+    "scale_lr": "optim.scale_lr",
+    "channels_last": "train.channels_last",
+    "sync_bn": "parallel.sync_bn",
+    "compile": "parallel.compile",
 }
 """The configuration key that a flag sets."""
 
@@ -82,6 +88,15 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
              "(optim.warmup_epochs)")
     add("--max-grad-norm", type=float, metavar="X", help="clip the gradient's norm, 0 does not (optim.max_grad_norm)")
     add("--print-freq", type=int, metavar="N", help="steps between log lines (log.every_steps)")
+    add("--scale-lr", action=argparse.BooleanOptionalAction,
+        help="multiply the learning rate by the number of processes (optim.scale_lr)")
+    add("--sync-bn", action=argparse.BooleanOptionalAction,
+        help="BatchNorm statistics over all processes (parallel.sync_bn)")
+    add("--channels-last", action=argparse.BooleanOptionalAction,
+        help="weights in channels-last memory, faster in half precision (train.channels_last)")
+    add("--compile", action=argparse.BooleanOptionalAction, help="torch.compile the network (parallel.compile)")
+    add("--patience", type=natural, metavar="N",
+        help="stop after N epochs without a better score, 0 does not (train.patience)")
     add("--device", metavar="D", help="auto, cpu, cuda, cuda:1, mps ... (train.device)")
     add("--max-steps", type=natural, default=0, metavar="N",
         help="stop after the run's N-th optimizer step, counted from its very start; 0 does not")
@@ -110,9 +125,11 @@ def _train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runt
     torch.manual_seed(config.train.seed)
     runtime = make_runtime(pick_device(config.train.device))
     with contextlib.ExitStack() as stack:
+        stack.callback(runtime.close)
         train_store, val_store = _open_stores(config, stack)
         network = _make_network(config, fine_tune=resumed is None)
-        log = stack.enter_context(contextlib.closing(RunLog(folder.path, config.log.tensorboard)))
+        log = RunLog(folder.path, config.log.tensorboard) if runtime.is_main else SilentLog()
+        stack.callback(log.close)
         log.take(early)
         trainer = build_trainer(config, network, runtime, train_store, val_store, folder, log, args.max_steps)
         stack.callback(trainer.close)
@@ -121,15 +138,23 @@ def _train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runt
             trainer.load_state_dict(state, str(source))
             _log.info("Resuming from %s: epoch %d, step %d of %d", source, trainer.progress.epoch + 1,
                       trainer.progress.step, trainer.sampler.steps)
+        if len(set(runtime.gather(trainer.progress.total_steps))) > 1:
+            raise CheckpointError(f"the processes do not all find the same checkpoint in {folder.path}; use a folder "
+                                  "that all machines share")
+        _log.info(_describe_lr(config, runtime.world))
         if trainer.fit():
             _log.info("Finished %d epochs; the run is in %s", config.train.epochs, folder.path)
 
 
 def build_trainer(config: Config, network: PoseNet, runtime: Runtime, train_store: Store, val_store: Store | None,
-                  folder: CheckpointFolder, log: RunLog, max_steps: int = 0) -> Trainer:
+                  folder: CheckpointFolder, log: RunLog | SilentLog, max_steps: int = 0) -> Trainer:
     """Wire a trainer from a configuration; the network may be partly frozen."""
     t, d = config.train, config.data
     network.to(runtime.device, memory_format=torch.channels_last if t.channels_last else torch.contiguous_format)
+    if config.parallel.sync_bn:
+        network = runtime.sync_batch_norm(network)
+    if config.parallel.compile:
+        network.compile()
     pin = runtime.device.type in ("cuda", "npu", "xpu")
     train_set = PoseDataset(train_store, t.size, d.framing, config.augment, t.seed)
     sampler = TrainSampler(len(train_set), t.batch_size, t.seed, config.optim.accumulate, runtime.rank, runtime.world)
@@ -143,7 +168,8 @@ def build_trainer(config: Config, network: PoseNet, runtime: Runtime, train_stor
         step=TrainStep(network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), t.amp,
                        t.channels_last),
         optimizer=make_optimizer(network, config.optim),
-        schedule=Schedule.from_config(config.optim, runtime.world),
+        schedule=Schedule.from_config(config.optim, runtime.world, config.average),
+        average=_make_average(config, network),
         scaler=grad_scaler(runtime.device, t.amp, t.loss_scale),
         guard=LossGuard(config.guard.threshold, config.guard.max_skips),
         train_loader=make_loader(train_set, sampler, d.workers, pin),
@@ -153,8 +179,8 @@ def build_trainer(config: Config, network: PoseNet, runtime: Runtime, train_stor
         limits=Limits(epochs=t.epochs, max_steps=max_steps, accumulate=config.optim.accumulate,
                       max_grad_norm=config.optim.max_grad_norm, checkpoint_steps=config.checkpoint.every_steps,
                       checkpoint_minutes=config.checkpoint.every_minutes, log_steps=config.log.every_steps,
-                      evaluate_epochs=t.evaluate_every),
-        evaluate=CocoValidation.from_config(config, network, runtime.device, log),
+                      evaluate_epochs=t.evaluate_every, patience=t.patience),
+        evaluate=CocoValidation.from_config(config, network, runtime, log),
         config=config_to_dict(config),
     )
 
@@ -221,6 +247,26 @@ def _flag_overrides(args: argparse.Namespace) -> list[str]:
     if args.warmup is False:
         values["optim.warmup_epochs"] = 0
     return [_pair(key, value) for key, value in values.items()]
+
+
+def _describe_lr(config: Config, world: int) -> str:
+    """What the rule of ``Schedule.from_config`` makes of the configured rate, in words."""
+    batch = config.train.batch_size * world * config.optim.accumulate
+    lr = Schedule.from_config(config.optim, world).lr
+    rule = f"optim.lr {config.optim.lr:g} x {world} processes" if config.optim.scale_lr else "optim.lr, not scaled"
+    return f"Learning rate {lr:g} ({rule}) for steps of {batch} samples"
+
+
+def _make_average(config: Config, network: PoseNet) -> NoAverage:
+    average = config.average
+    if average.kind == "off":
+        return NoAverage()
+    trained = [n for norm in batch_norms(network) for n in norm.parameters(recurse=False) if n.requires_grad]
+    if average.kind == "swa" and trained:
+        # Statistics gathered along the way fit none of the averaged weights.
+        raise ConfigError("average.kind = swa needs frozen BatchNorm: start from a checkpoint with --weights and add "
+                          "--freeze '*.norm.*'")
+    return WeightAverage(network, average.decay if average.kind == "ema" else None, average.cycle_epochs)
 
 
 def _open_stores(config: Config, stack: contextlib.ExitStack) -> tuple[Store, Store | None]:

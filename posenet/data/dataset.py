@@ -153,6 +153,8 @@ def _start_worker(_: int) -> None:
     # Ctrl-C and a scheduler's SIGTERM reach every process, but the main one is to finish its step first: it ends its
     # workers itself. Should it fail to, the alarm does.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "SIGUSR1"):
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if hasattr(signal, "alarm"):
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, lambda *_: signal.alarm(GRACE_SECONDS))

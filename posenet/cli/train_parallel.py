@@ -1,0 +1,27 @@
+"""Train a PoseNet on several devices of one machine in one process (DataParallel)."""
+
+from __future__ import annotations
+
+import argparse
+
+import torch
+
+from posenet.cli.training import add_training_options, train
+from posenet.parallel import ParallelRuntime, parallel_devices
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_training_options(parser)
+    parser.add_argument("--devices", type=_indices, metavar="I,J",
+                        help="numbers of the devices, for example 0,1; unset, all of them")
+
+
+def run(args: argparse.Namespace) -> None:
+    def make_runtime(device: torch.device) -> ParallelRuntime:
+        return ParallelRuntime(parallel_devices(device, args.devices))
+
+    train(args, make_runtime)
+
+
+def _indices(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
