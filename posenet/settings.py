@@ -264,7 +264,7 @@ class InferenceConfig:
     keypoint_threshold: float = 0.1
     """Smallest peak of a keypoint map that counts."""
     part_threshold: float = 0.1
-    """Smallest sample along a body part that counts as support."""
+    """A limb needs more support by its body-part map than this."""
 
     def __post_init__(self) -> None:
         _check(self.height >= STRIDE, f"inference.height must be at least {STRIDE}")

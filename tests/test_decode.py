@@ -1,11 +1,16 @@
+import dataclasses
+
 import cv2
 import numpy as np
 import pytest
 import torch
 
 from posenet.data.targets import TargetRenderer
-from posenet.inference.decode import decode, find_peaks
+from posenet.inference.decode import MAX_LIMBS, decode, find_limbs, find_peaks
 from posenet.skeleton import COCO
+
+SHAPELESS = dataclasses.replace(COCO, layout={})
+"""The same skeleton, but nothing is known of how a body looks."""
 
 STANDING = {
     "nose": (0, -90), "Reye": (-6, -97), "Leye": (6, -97), "Rear": (-14, -93), "Lear": (14, -93), "neck": (0, -62),
@@ -19,6 +24,12 @@ def person(x, y, size=1.0, degrees=0.0):
     matrix = size * np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
     points = np.array([STANDING[name] for name in COCO.keypoints]) @ matrix.T + (x, y)
     return np.concatenate([points, np.ones((18, 1))], axis=1).astype(np.float32)
+
+
+def without(joints, *names):
+    """The same person, some keypoints unlabelled."""
+    joints[[COCO.index(name) for name in names]] = 0
+    return joints
 
 
 def render(*people, height=384, width=512):
@@ -97,7 +108,7 @@ def test_a_cell_lies_at_the_centre_of_its_pixels(stride):
     np.testing.assert_allclose(one.keypoints[COCO.index("nose")], (9 * stride + middle, 7 * stride + middle, 1))
     np.testing.assert_allclose(one.keypoints[COCO.index("neck")], (9 * stride + middle, 20 * stride + middle, .5))
     assert one.found.sum() == 2
-    assert one.score == pytest.approx(1.5 / 18)
+    assert one.score == pytest.approx(0.75 * (2 / 18)**0.5)
 
 
 def test_corner_cells_are_found():
@@ -131,26 +142,57 @@ def test_only_the_strongest_peaks_are_kept():
 
 def test_thresholds():
     maps = lit(("nose", 7, 9, 1.0), ("neck", 20, 9, .3))
-    assert decode(maps, keypoint_threshold=0.31) == []
+    assert [one.found.sum() for one in decode(maps)] == [2]
+    assert [one.found.sum() for one in decode(maps, keypoint_threshold=0.31)] == [1]
     maps[COCO.part_channels] = 0.15
-    assert len(decode(maps)) == 1
-    assert decode(maps, part_threshold=0.2) == []
-    assert decode(maps, min_mean=0.66) == []
+    assert [one.found.sum() for one in decode(maps, skeleton=SHAPELESS)] == [2]
+    assert [one.found.sum() for one in decode(maps, part_threshold=0.2, skeleton=SHAPELESS)] == [1, 1]
+    assert decode(maps, min_score=0.3) == []
     assert decode(maps, min_keypoints=3) == []
 
 
-def test_limb_needs_support_along_most_of_it():
-    maps = lit(("nose", 5, 9, 1.0), ("neck", 25, 9, 1.0))
-    maps[COCO.part_channels, 8:14] = 0
-    assert decode(maps) == []
+def test_a_limb_with_a_hole_loses():
+    """The mean along the left limb is higher, but no part reaches all the way."""
+    maps = lit(("nose", 16, 20, 1.0), ("neck", 16, 10, 1.0), ("neck", 16, 30, 1.0))
+    maps[COCO.part_channels, :, 20:] = 0.7
+    maps[COCO.part_channels, :, 13:16] = 0
+    best = decode(maps)[0]
+    assert best.keypoints[COCO.index("neck"), 0] == pytest.approx(30 * 4 + 1.5)
 
 
-def test_overlong_limbs_lose():
-    """Of two necks the near one is taken, though the far one's map is better."""
-    maps = lit(("nose", 2, 9, 1.0), ("neck", 12, 9, 1.0), ("neck", 31, 9, 1.0))
-    maps[COCO.part_channels, :13] = 0.9
-    [one] = decode(maps)
-    assert one.keypoints[COCO.index("neck"), 1] == pytest.approx(12 * 4 + 1.5)
+def test_a_limb_too_long_for_the_body_loses():
+    """The left wrist answers more strongly at the far place, but the person is small."""
+    joints = person(120, 190, .5)
+    joints[COCO.index("Lwri")] = 0
+    maps = render(joints)
+    elbow = joints[COCO.index("Lelb"), :2]
+    part, channel = COCO.parts.index(("Lelb", "Lwri")), COCO.num_parts + COCO.index("Lwri")
+    row, near, far = round(elbow[1] / 4), round(elbow[0] / 4) + 5, 100
+    maps[part, row - 2:row + 3, near - 5:] = 0.9
+    maps[channel, row, near], maps[channel, row, far] = 0.75, 0.9
+    assert decode(maps)[0].keypoints[COCO.index("Lwri"), 0] == pytest.approx(near * 4 + 1.5)
+    assert decode(maps, skeleton=SHAPELESS)[0].keypoints[COCO.index("Lwri"), 0] == pytest.approx(far * 4 + 1.5)
+
+
+def test_an_arm_without_its_shoulder_finds_its_person():
+    """No part joins the forearm to the rest; it lies nearer to one knee of the other person than to its own hip."""
+    people = [person(150, 190), person(300, 190)]
+    people[0][[COCO.index("Lsho"), COCO.index("neck")], 2] = 0
+    people[1][COCO.index("Lwri")] = people[1][COCO.index("Lelb")] = 0
+    found = decode(render(*people))
+    assert len(found) == 2
+    for joints in people:
+        one = min(found, key=lambda one: abs(one.keypoints[COCO.index("nose"), 0] - joints[COCO.index("nose"), 0]))
+        np.testing.assert_array_equal(one.found, joints[:, 2] > 0)
+    assert len(decode(render(*people), skeleton=SHAPELESS)) == 3
+
+
+def test_a_weak_stray_is_nobody_s():
+    maps = render(without(person(250, 190), "Lelb", "Lwri"))
+    maps[COCO.num_parts + COCO.index("Lwri"), 50, 75] = 0.3
+    assert [one.found.sum() for one in decode(maps)] == [16, 1]
+    maps[COCO.num_parts + COCO.index("Lwri"), 50, 75] = 0.9
+    assert [one.found.sum() for one in decode(maps)] == [17]
 
 
 def test_best_limb_of_all_parts_is_joined_first():
@@ -198,6 +240,8 @@ def test_noise_is_bounded():
     noise = np.random.default_rng(0).random((50, 96, 96)).astype(np.float32)
     found = decode(noise, max_peaks=20)
     assert 0 < len(found) <= 18 * 20
+    peaks = find_peaks(noise[COCO.keypoint_channels], 0.1, 20)
+    assert 0 < len(find_limbs(noise[COCO.part_channels], peaks, 0.1, COCO).part) <= MAX_LIMBS
 
 
 def test_wrong_shape_is_refused():

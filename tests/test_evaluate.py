@@ -207,6 +207,25 @@ def test_tool(split, tmp_path, capsys, monkeypatch):
     assert "is a folder" in capsys.readouterr().err
 
 
+def test_every_keypoint_is_told_by_itself(split):
+    """Of the truth, one person's left wrists are off and another person is missing."""
+    _, path = split
+    part = read_split(path)
+    labelled = [person for person in part.people if person["num_keypoints"]]
+    results = [{"image_id": person["image_id"], "category_id": 1, "score": 1.0,
+                "keypoints": list(map(float, person["keypoints"]))} for person in labelled]
+    perfect = score(results, part).keypoints
+    assert list(perfect) == list(COCO.file_keypoints)
+    assert all(value == pytest.approx(1) for value in perfect.values())
+    wrist = COCO.file_keypoints.index("Lwri")
+    for result in results:
+        result["keypoints"][3 * wrist] += 1000
+    worse = score(results, part).keypoints
+    assert worse["Lwri"] < 0.01 and worse["Rwri"] == pytest.approx(1)
+    assert score(results[1:], part).keypoints["nose"] == pytest.approx(1 - 1 / len(labelled))
+    assert set(score([], part).keypoints.values()) == {0.0}
+
+
 def test_real_annotations_score_one(coco_sample):
     path = coco_sample / "annotations" / "person_keypoints_val2017.json"
     split = read_split(path)

@@ -21,7 +21,8 @@ ROWS = """
     loss optim averaging checkpoint guard data.sampler
 
     data.dataset data.drawing.* data.synthetic data.build step update progress
-    inference.images inference.person inference.decode inference.predictor inference.evaluate inference.draw
+    inference.images inference.person inference.grouping inference.body
+    inference.decode inference.predictor inference.evaluate inference.draw
 
     runlog validation trainer benchmark.* cli.*
 """.split()

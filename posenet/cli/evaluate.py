@@ -31,3 +31,5 @@ def run(args: argparse.Namespace) -> None:
         return
     print(f"{evaluation.images} images")
     print(evaluation.table())
+    print("\nmean OKS of each keypoint, 0 in people not found:")
+    print(evaluation.keypoint_table())

@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="DIR",
                         help="folder for the drawn pictures; those of an earlier run are replaced")
     parser.add_argument("--json", metavar="FILE", help="write all people here, as COCO results with file names")
-    parser.add_argument("--min-score", type=float, default=0.1, metavar="X",
+    parser.add_argument("--min-score", type=float, default=0.25, metavar="X",
                         help="leave out people who score less, 0-1")
     parser.add_argument("--keypoint-min-score", type=float, default=0.2, metavar="X",
                         help="do not draw keypoints that score less, 0-1; the JSON holds them all")

@@ -1,24 +1,34 @@
-"""Maps to people: peaks of the keypoint maps, limbs between peaks, limbs joined best first."""
+"""Maps to people: peaks of the keypoint maps, limbs between peaks, groups of limbs, strays given back."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import cv2
 import numpy as np
 from torch import Tensor
 
+from posenet.inference.body import Anatomy
+from posenet.inference.grouping import join
 from posenet.inference.person import Person
 from posenet.skeleton import COCO, Skeleton
 
-SAMPLES = 20
-"""Points at which a limb candidate is compared with its body-part map."""
-SUPPORT = 0.8
-"""Share of the samples that must lie above the threshold."""
-LONG = 0.5
-"""Limbs longer than this share of the maps' height lose score."""
 CEILING = 2.0
 """Scores are meant to lie in 0-1; larger ones are cut here, so that an infinity stays harmless."""
+PROBES = np.array([[0.25], [0.5], [0.75]], np.float32)
+"""Where, between its ends, a limb is looked at first."""
+SAMPLES = np.linspace(0, 1, 10, dtype=np.float32)[:, None]
+"""Where a limb that stands the first look is compared with its body-part map."""
+MAX_PEAKS = 40
+"""Candidates of each keypoint that are looked at."""
+MAX_LIMBS = 1500
+"""Limbs that are looked at closely, those with the best probes and ends first."""
+
+LEAST = 0.001
+"""Limbs with less evidence do not count."""
+RIVAL = 0.35
+"""Nor do those with less than this share of the best limb of the same part at either end."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +46,23 @@ class Peaks:
     score: np.ndarray
 
 
+@dataclass(frozen=True)
+class Limbs:
+    """Pairs of peaks that a body part may join.
+
+    Attributes:
+        part: (M,) int, which body part.
+        ends: (M, 2) int, rows of the peaks.
+        evidence: (M,) float32 above 0: how well the maps support the limb.
+    """
+
+    part: np.ndarray
+    ends: np.ndarray
+    evidence: np.ndarray
+
+
 def decode(maps: np.ndarray | Tensor, *, stride: int = 4, keypoint_threshold: float = 0.1, part_threshold: float = 0.1,
-           max_peaks: int = 100, min_keypoints: int = 2, min_mean: float = 0.2,
+           max_peaks: int = MAX_PEAKS, min_keypoints: int = 1, min_score: float = 0.05,
            skeleton: Skeleton = COCO) -> list[Person]:
     """Find the people in one picture's maps.
 
@@ -45,14 +70,14 @@ def decode(maps: np.ndarray | Tensor, *, stride: int = 4, keypoint_threshold: fl
         maps: (C, h, w) output of the network. NaN counts as 0.
         stride: network-input pixels per cell; cell i is centred on pixel ``stride * i + (stride - 1) / 2``.
         keypoint_threshold: smallest peak that counts, above 0.
-        part_threshold: smallest sample along a limb that counts as support.
+        part_threshold: a limb needs more support than this.
         max_peaks: candidates looked at of each keypoint, the strongest first.
         min_keypoints: people with fewer are dropped.
-        min_mean: people are dropped whose keypoints score less than this on average.
+        min_score: people who score less are dropped.
 
     Returns:
-        People by falling score, keypoints in pixels of the network input. A person's score is the mean over
-        all keypoints, those not found counting 0.
+        People by falling score, keypoints in pixels of the network input. A person's score is the mean over the
+        keypoints found times the square root of the share of keypoints found.
 
     Raises:
         ValueError: maps that do not fit the skeleton.
@@ -60,14 +85,9 @@ def decode(maps: np.ndarray | Tensor, *, stride: int = 4, keypoint_threshold: fl
     maps = maps.detach().float().cpu().numpy() if isinstance(maps, Tensor) else np.asarray(maps, np.float32)
     if maps.ndim != 3 or len(maps) != skeleton.num_channels:
         raise ValueError(f"maps must be ({skeleton.num_channels}, h, w), not {maps.shape}")
-    # Of a number and NaN, fmax and fmin choose the number.
-    maps = np.fmin(np.fmax(maps[:skeleton.mask_channel], 0), CEILING)
     peaks = find_peaks(maps[skeleton.keypoint_channels], keypoint_threshold, max_peaks)
     limbs = find_limbs(maps[skeleton.part_channels], peaks, part_threshold, skeleton)
-    groups = [group for group in join_limbs(peaks.keypoint, limbs)
-              if len(group) >= min_keypoints and peaks.score[group].mean() >= min_mean]
-    people = [_person(peaks, group, stride, skeleton) for group in groups]
-    return sorted(people, key=lambda person: -person.score)
+    return _people(peaks, _group(peaks, limbs, skeleton), stride, skeleton, min_keypoints, min_score)
 
 
 def find_peaks(maps: np.ndarray, threshold: float, limit: int) -> Peaks:
@@ -75,12 +95,13 @@ def find_peaks(maps: np.ndarray, threshold: float, limit: int) -> Peaks:
 
     Equal neighbours form one plateau and give one peak, in its middle.
     """
-    # All maps go on one sheet, kept apart by a border of zeros.
-    count, height, width = maps.shape[0], maps.shape[1] + 2, maps.shape[2] + 2
-    sheet = np.pad(maps, ((0, 0), (1, 1), (1, 1))).reshape(count * height, width)
+    # All maps go on one sheet, kept apart by a border of zeros. Of a number and NaN, fmax chooses the number.
+    kinds, height, width = maps.shape[0], maps.shape[1] + 2, maps.shape[2] + 2
+    sheet = np.zeros((kinds, height, width), np.float32)
+    np.fmax(maps, 0, out=sheet[:, 1:-1, 1:-1])
+    sheet = sheet.reshape(kinds * height, width)
     maxima = (sheet >= threshold) & (sheet == cv2.dilate(sheet, np.ones((3, 3), np.uint8)))
-    boxes = _outlines(maxima)
-    centres = boxes[:, :2] + (boxes[:, 2:] - 1) / 2
+    centres, alone = _middles(maxima)
     column, row = np.rint(centres).astype(np.int64).T
     score = sheet[row, column]
 
@@ -90,20 +111,27 @@ def find_peaks(maps: np.ndarray, threshold: float, limit: int) -> Peaks:
     rank = np.arange(len(order)) - np.searchsorted(keypoint[order], keypoint[order])
     order = order[rank < limit]
 
-    keypoint, column, row, score = keypoint[order], column[order], row[order], score[order]
+    keypoint, column, row, score = keypoint[order], column[order], row[order], np.minimum(score[order], CEILING)
     shift = np.stack([_shift(sheet[row, column - 1], score, sheet[row, column + 1]),
                       _shift(sheet[row - 1, column], score, sheet[row + 1, column])], axis=1)
     border = np.stack([np.ones_like(keypoint), keypoint * height + 1], axis=1)
-    xy = centres[order] - border + np.where(boxes[order, 2:] == 1, shift, 0)
+    xy = centres[order] - border + np.where(alone[order], shift, 0)
     return Peaks(keypoint, xy.astype(np.float32), score)
 
 
-def _outlines(mask: np.ndarray) -> np.ndarray:
-    """(N, 4) int64: left, top, width and height of every 8-connected region of a (h, w) mask."""
-    # RETR_CCOMP tells holes, which have a parent, from regions. Far cheaper here than labelling every cell.
-    contours, tree = cv2.findContours(mask.view(np.uint8), cv2.RETR_CCOMP, cv2.CHAIN_APPROX_SIMPLE)
-    boxes = [cv2.boundingRect(contour) for contour, links in zip(contours, tree[0]) if links[3] < 0] if contours else []
-    return np.array(boxes, np.int64).reshape(-1, 4)
+def _middles(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(N, 2) x, y of the middle of every 8-connected region of a (h, w) mask; (N, 2) whether it is one cell wide."""
+    cell = np.flatnonzero(mask)
+    width = mask.shape[1]
+    flat = mask.ravel()
+    if not any(flat[cell + step].any() for step in (1, width - 1, width, width + 1)):
+        return np.stack([cell % width, cell // width], axis=1), np.ones((len(cell), 2), bool)
+    # Only rows with cells are labelled, and the next ones, which keep regions apart.
+    rows = np.flatnonzero(np.bincount(cell // width, minlength=len(mask)))
+    rows = np.union1d(rows, rows + 1)
+    boxes = cv2.connectedComponentsWithStats(mask[rows].view(np.uint8), connectivity=8)[2][1:, :4]
+    boxes[:, 1] = rows[boxes[:, 1]]
+    return boxes[:, :2] + (boxes[:, 2:] - 1) / 2, boxes[:, 2:] == 1
 
 
 def _shift(before: np.ndarray, peak: np.ndarray, after: np.ndarray) -> np.ndarray:
@@ -113,61 +141,109 @@ def _shift(before: np.ndarray, peak: np.ndarray, after: np.ndarray) -> np.ndarra
     border, the peak stays on its cell.
     """
     known = (before > 0) & (after > 0)
-    before, peak, after = (np.log(np.where(known, value, 1)) for value in (before, peak, after))
+    before, peak, after = (np.log(np.where(known, np.minimum(value, CEILING), 1)) for value in (before, peak, after))
     curve = 2 * peak - before - after
     return np.clip(np.divide(after - before, 2 * curve, out=np.zeros_like(curve), where=curve > 0), -0.5, 0.5)
 
 
-def find_limbs(maps: np.ndarray, peaks: Peaks, threshold: float, skeleton: Skeleton) -> np.ndarray:
-    """Pairs of peaks that the (B, h, w) body-part maps support: (M, 2) rows of ``peaks``, the best pair first.
+def find_limbs(maps: np.ndarray, peaks: Peaks, threshold: float, skeleton: Skeleton) -> Limbs:
+    """Pairs of peaks that the (B, h, w) body-part maps support.
 
-    A pair's score is the mean of the samples between its ends, less a penalty for great length; it ranks by
-    that times the scores of both ends.
+    A pair's support is half the mean of the samples between its ends and half the second lowest: other parts run
+    by the ends of a wrong limb, but hardly by all of it. A network answers weakly in many wrong places, so support
+    beyond the threshold counts as far as both ends are sure, by the power 3/2 of the product of their scores.
     """
-    height, width = maps.shape[1:]
-    first = np.searchsorted(peaks.keypoint, np.arange(skeleton.num_keypoints + 1))
-    pairs = [np.mgrid[first[a]:first[a + 1], first[b]:first[b + 1]].reshape(2, -1).T for a, b in skeleton.part_ends]
-    part = np.repeat(np.arange(skeleton.num_parts), [len(p) for p in pairs])
-    ends = np.concatenate(pairs)
-
+    part, ends = _pairs(peaks.keypoint, skeleton)
     start, stop = peaks.xy[ends[:, 0]], peaks.xy[ends[:, 1]]
-    steps = np.linspace(0, 1, SAMPLES, dtype=np.float32)[:, None]
-    cells = np.rint(start[:, None] + (stop - start)[:, None] * steps).astype(np.int64)          # (M, SAMPLES, 2)
-    column, row = np.clip(cells[..., 0], 0, width - 1), np.clip(cells[..., 1], 0, height - 1)
-    samples = maps[part[:, None], row, column]
-
-    length = np.hypot(*(stop - start).T)
-    score = samples.mean(axis=1) - np.maximum(1 - LONG * height / np.maximum(length, 1e-6), 0)
-    supported = (samples > threshold).mean(axis=1) >= SUPPORT
-    good = np.flatnonzero(supported & (score > 0))
-    # A network answers weakly in many wrong places, and a true part often runs by: both ends must be sure as well.
-    rank = score * peaks.score[ends].prod(axis=1)
-    return ends[good[np.argsort(-rank[good], kind="stable")]]
-
-
-def join_limbs(keypoint: np.ndarray, limbs: np.ndarray) -> list[list[int]]:
-    """Group peaks into people by joining limbs in the order given, across all body parts.
-
-    A limb joins the people at its two ends, at first single peaks, unless they have a keypoint in common.
-
-    Args:
-        keypoint: (N,) which keypoint each peak is.
-        limbs: (M, 2) rows of ``keypoint``, the best first.
-
-    Returns:
-        The rows of every group, single peaks included.
-    """
-    groups = [{kind: row} for row, kind in enumerate(keypoint.tolist())]
-    for a, b in limbs.tolist():
-        if groups[a].keys().isdisjoint(groups[b]):
-            groups[a].update(groups[b])
-            for row in groups[b].values():
-                groups[row] = groups[a]
-    return [list(group.values()) for group in {id(group): group for group in groups}.values()]
+    sure = (peaks.score**1.5)[ends].prod(axis=1)
+    along = (stop - start)[:, None]
+    promise = (_nearest(maps, part, start[:, None] + along * PROBES).mean(axis=1) - threshold) * sure
+    keep = np.flatnonzero(promise > 0)
+    if len(keep) > MAX_LIMBS:
+        keep = np.sort(keep[np.argpartition(-promise[keep], MAX_LIMBS)[:MAX_LIMBS]])
+    samples = _linear(maps, part[keep], start[keep, None] + along[keep] * SAMPLES)
+    support = (samples.mean(axis=1) + np.partition(samples, 1, axis=1)[:, 1]) / 2
+    evidence = (support - threshold) * sure[keep]
+    good = evidence > np.maximum(LEAST, RIVAL * _best(peaks, part[keep], ends[keep], evidence, skeleton))
+    return Limbs(part[keep[good]], ends[keep[good]], evidence[good])
 
 
-def _person(peaks: Peaks, rows: list[int], stride: int, skeleton: Skeleton) -> Person:
-    keypoints = np.zeros((skeleton.num_keypoints, 3), np.float32)
-    keypoints[peaks.keypoint[rows], :2] = peaks.xy[rows] * stride + (stride - 1) / 2
-    keypoints[peaks.keypoint[rows], 2] = peaks.score[rows]
-    return Person(keypoints, float(keypoints[:, 2].mean()), skeleton)
+def _best(peaks: Peaks, part: np.ndarray, ends: np.ndarray, evidence: np.ndarray, skeleton: Skeleton) -> np.ndarray:
+    """(M,) the evidence of the best limb of the same part at either end of each limb."""
+    best = np.zeros((skeleton.num_parts, len(peaks.score)), np.float32)
+    for end in ends.T:
+        np.maximum.at(best, (part, end), evidence)
+    return best[part[:, None], ends].max(axis=1)
+
+
+def _pairs(keypoint: np.ndarray, skeleton: Skeleton) -> tuple[np.ndarray, np.ndarray]:
+    """(M,) part and (M, 2) rows of every pair of candidates for its ends; the candidates are sorted by keypoint."""
+    first = np.searchsorted(keypoint, np.arange(skeleton.num_keypoints + 1))
+    a, b = skeleton.part_ends.T
+    columns = (first[1:] - first[:-1])[b]
+    counts = (first[1:] - first[:-1])[a] * columns
+    part = np.repeat(np.arange(len(counts)), counts)
+    place = np.arange(len(part)) - (counts.cumsum() - counts)[part]
+    return part, np.stack([first[a][part] + place // columns[part], first[b][part] + place % columns[part]], axis=1)
+
+
+def _nearest(maps: np.ndarray, part: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """(M, S) values of the M parts' maps in the cells that hold (M, S, 2) points, all of them in the maps."""
+    cell = np.rint(points).astype(np.int32)
+    return _sound(maps[part[:, None], cell[..., 1], cell[..., 0]])
+
+
+def _linear(maps: np.ndarray, part: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """The same, interpolated between the four cells around each point."""
+    height, width = maps.shape[1:]
+    column, row = points.astype(np.int32).transpose(2, 0, 1)
+    x, y = points[..., 0] - column, points[..., 1] - row
+    cell = (part[:, None] * height + row) * width + column
+    right, below = column < width - 1, (row < height - 1) * width
+    flat = maps.reshape(-1)
+    upper = _sound(flat[cell]) * (1 - x) + _sound(flat[cell + right]) * x
+    lower = _sound(flat[cell + below]) * (1 - x) + _sound(flat[cell + below + right]) * x
+    return upper * (1 - y) + lower * y
+
+
+def _sound(values: np.ndarray) -> np.ndarray:
+    """Between 0 and the ceiling; NaN counts as 0: of a number and NaN, fmax chooses the number."""
+    return np.minimum(np.fmax(values, 0), CEILING)
+
+
+@cache
+def _anatomy(skeleton: Skeleton) -> Anatomy:
+    return Anatomy(skeleton)
+
+
+def _group(peaks: Peaks, limbs: Limbs, skeleton: Skeleton) -> np.ndarray:
+    """(N,) label of the person that each peak belongs to."""
+    label = join(peaks.keypoint, limbs.ends, limbs.evidence)
+    if not skeleton.layout or not len(label):
+        return label
+    anatomy = _anatomy(skeleton)
+    place = peaks.xy[:, 0] + 1j * peaks.xy[:, 1].astype(np.float64)
+    # Once people are known roughly, so is how long their limbs can be.
+    owners = label[limbs.ends]
+    scale = anatomy.measure(place, peaks.keypoint, label).scale[owners].max(axis=1)
+    length = np.abs(place[limbs.ends[:, 1]] - place[limbs.ends[:, 0]])
+    fit = anatomy.likely_length(length, limbs.part, scale)
+    if (fit[owners[:, 0] == owners[:, 1]] < 1).any():
+        label = join(peaks.keypoint, limbs.ends, limbs.evidence * fit)
+    return anatomy.adopt(place, peaks.keypoint, peaks.score, label)
+
+
+def _people(peaks: Peaks, label: np.ndarray, stride: int, skeleton: Skeleton, min_keypoints: int,
+            min_score: float) -> list[Person]:
+    count = np.bincount(label)
+    score = np.bincount(label, peaks.score) / np.sqrt(np.maximum(count, 1) * skeleton.num_keypoints)
+    chosen = np.flatnonzero((count >= max(min_keypoints, 1)) & (score >= min_score))
+    chosen = chosen[np.argsort(-score[chosen], kind="stable")]
+    row = np.full(len(count), -1)
+    row[chosen] = np.arange(len(chosen))
+    shown = row[label] >= 0 if len(label) else np.zeros(0, bool)
+    keypoints = np.zeros((len(chosen), skeleton.num_keypoints, 3), np.float32)
+    place = (row[label[shown]], peaks.keypoint[shown])
+    keypoints[(*place, slice(0, 2))] = peaks.xy[shown] * stride + (stride - 1) / 2
+    keypoints[(*place, 2)] = peaks.score[shown]
+    return [Person(own, value, skeleton) for own, value in zip(keypoints, score[chosen].tolist())]

@@ -21,6 +21,9 @@ LEFT, RIGHT, MIDDLE = (255, 160, 40), (30, 130, 255), (90, 210, 90)
 OUTLINE = (25, 25, 25)
 DOT = (255, 255, 255)
 
+FAINT = 0.5
+"""Keypoints that score less than this share of their person's mean are guesses: not drawn."""
+
 _BITS = 4
 """Fractional bits of the coordinates given to OpenCV."""
 
@@ -35,7 +38,7 @@ def draw_people(image: np.ndarray, people: Sequence[Person], *, min_score: float
         image: (H, W, 3) BGR; grey, BGRA and 16-bit pictures are converted.
         people: keypoints in pixels of the picture; the first lie on top.
         min_score: people who score less are left out.
-        keypoint_min_score: keypoints that score less are left out.
+        keypoint_min_score: keypoints that score less are left out, like those that are faint beside the person's own.
 
     Returns:
         (H, W, 3) uint8 BGR.
@@ -52,7 +55,8 @@ def draw_people(image: np.ndarray, people: Sequence[Person], *, min_score: float
 
 def _draw_person(canvas: np.ndarray, person: Person, min_score: float) -> None:
     skeleton = person.skeleton
-    shown = person.found & (person.keypoints[:, 2] >= min_score)
+    score = person.keypoints[:, 2]
+    shown = person.found & (score >= max(min_score, FAINT * score[person.found].mean() if person.found.any() else 0))
     points = [tuple(point) for point in np.rint(person.keypoints[:, :2] * 2**_BITS).astype(int).tolist()]
     limbs = [(a, b) for a, b in _limbs(skeleton) if shown[a] and shown[b]]
     width = _line_width(canvas, person)

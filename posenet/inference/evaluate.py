@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,13 @@ class Evaluation:
     Attributes:
         metrics: value of every one of ``METRICS``, 0-1; -1 where the split holds no such person.
         images: how many pictures they were measured on.
+        keypoints: for every keypoint of the file, its mean share in the OKS, 0-1, over all people in whom it is
+            labelled; 0 for people not found at OKS 0.5, -1 where nobody has it labelled.
     """
 
     metrics: dict[str, float]
     images: int
+    keypoints: dict[str, float] = field(default_factory=dict)
 
     @property
     def ap(self) -> float:
@@ -67,8 +70,11 @@ class Evaluation:
 
     def table(self) -> str:
         """Two lines, names over numbers."""
-        values = ["-" if value < 0 else f"{value:.3f}" for value in self.metrics.values()]
-        return "\n".join("".join(f"{word:>7}" for word in line) for line in (self.metrics, values))
+        return _two_lines(self.metrics, 7)
+
+    def keypoint_table(self) -> str:
+        """The same of ``keypoints``."""
+        return _two_lines(self.keypoints, max(map(len, self.keypoints), default=0) + 2)
 
 
 def evaluate(predict_batch: PredictBatch, images_dir: str | Path, annotations: str | Path, *,
@@ -210,7 +216,32 @@ def score(results: Sequence[dict[str, Any]], split: Split, skeleton: Skeleton = 
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-    return Evaluation(dict(zip(METRICS, evaluation.stats.tolist())), len(split.images))
+    return Evaluation(dict(zip(METRICS, evaluation.stats.tolist())), len(split.images),
+                      dict(zip(skeleton.file_keypoints, _likeness(evaluation).tolist())))
+
+
+def _likeness(evaluation: COCOeval) -> np.ndarray:
+    """Each keypoint's mean share in the OKS over people of any size, as matched at OKS 0.5."""
+    variances = (2 * evaluation.params.kpt_oks_sigmas) ** 2
+    total, count = np.zeros((2, len(variances)))
+    for image in evaluation.evalImgs:
+        if image is None or image["aRng"] != evaluation.params.areaRng[0]:
+            continue
+        for identity, ignored, match in zip(image["gtIds"], image["gtIgnore"], image["gtMatches"][0]):
+            person = evaluation.cocoGt.anns[identity]
+            true = np.array(person["keypoints"], float).reshape(-1, 3)
+            labelled = (true[:, 2] > 0) & (not ignored)
+            count += labelled
+            if match:
+                found = np.array(evaluation.cocoDt.anns[int(match)]["keypoints"], float).reshape(-1, 3)
+                square = ((found[:, :2] - true[:, :2]) ** 2).sum(axis=1)
+                total += labelled * np.exp(-square / (2 * variances * max(person["area"], 1e-9)))
+    return np.where(count > 0, total / np.maximum(count, 1), -1)
+
+
+def _two_lines(values: dict[str, float], width: int) -> str:
+    words = ["-" if value < 0 else f"{value:.3f}" for value in values.values()]
+    return "\n".join("".join(f"{word:>{width}}" for word in line) for line in (values, words))
 
 
 def _sound(image: np.ndarray | DataError) -> np.ndarray:
