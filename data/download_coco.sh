@@ -2,6 +2,7 @@
 # Download COCO 2017 images and person keypoint annotations (some 19 GB) into data/coco, or the folder given.
 # Safe to interrupt and run again: finished files are skipped, partial ones are continued.
 set -euo pipefail
+case ${1:-} in -*) echo "usage: data/download_coco.sh [FOLDER]"; exit 2 ;; esac
 folder=${1:-"$(dirname "$0")/coco"}
 mkdir -p "$folder"
 cd "$folder"

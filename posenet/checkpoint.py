@@ -58,7 +58,8 @@ class LoadReport:
         """Raise ``CheckpointError`` unless file and model agree on every name and shape."""
         if wrong := self.missing + self.reshaped + self.unexpected:
             raise CheckpointError(f"{self.path} is of another architecture ({len(wrong)} tensors do not fit, "
-                                  f"first {wrong[0]}); give the configuration it was trained with")
+                                  f"first {wrong[0]}); give the configuration it was trained with by "
+                                  "--config or --set")
 
 
 def read(path: str | Path) -> dict[str, Any]:

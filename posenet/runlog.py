@@ -18,6 +18,9 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posenet.system import write_atomically
 
+SHOWN = ("train_loss", "val_loss", "AP", "AR")
+"""What an epoch's line shows; ``log.jsonl`` has it all."""
+
 _log = logging.getLogger(__name__)
 _package = logging.getLogger("posenet")
 
@@ -71,7 +74,7 @@ class RunLog:
 
     def epoch(self, epoch: int, step: int, values: Mapping[str, Any]) -> None:
         """The line people read: ``Epoch N  train_loss ...  val_loss ...``."""
-        parts = [f"{k} {v:.4f}" if isinstance(v, float) else f"{k} {v}" for k, v in values.items() if v is not None]
+        parts = [f"{name} {values[name]:.4f}" for name in SHOWN if values.get(name) is not None]
         _log.info("Epoch %d  %s", epoch, "  ".join(parts))
         self.record("epoch", step, {"epoch": epoch, **values})
 

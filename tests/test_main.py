@@ -131,7 +131,13 @@ def test_a_programming_error_keeps_its_traceback(tool: Callable[[Run], None]) ->
         cli.main(["fake"])
 
 
-@pytest.mark.parametrize("words", [["fake", "--unknown"], ["nonsense"], []])
+def test_no_words_at_all_show_the_overview(tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]) -> None:
+    tool(failing(AssertionError()))
+    assert cli.main([]) == 2
+    assert "Do nothing much." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["fake", "--unknown"], ["nonsense"]])
 def test_words_that_do_not_parse_are_status_2(tool: Callable[[Run], None], words: list[str]) -> None:
     tool(failing(AssertionError()))
     with pytest.raises(SystemExit) as caught:

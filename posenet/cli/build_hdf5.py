@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.cli.options import positive
+from posenet.cli.options import positive, read_image_ids
 from posenet.data.build import BuildReport, Summary, build_store, verify
 from posenet.errors import DataError
 from posenet.system import usable_cores
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.images is None or args.annotations is None:
         raise DataError("give both --images and --annotations, or neither and --verify")
-    ids = None if args.image_ids is None else _image_ids(args.image_ids)
+    ids = None if args.image_ids is None else read_image_ids(args.image_ids)
     report = build_store(args.images, args.annotations, args.output, image_ids=ids, limit=args.limit,
                          workers=args.workers, max_unreadable=args.max_unreadable, overwrite=args.overwrite,
                          progress=True)
@@ -69,21 +69,6 @@ def _print_report(report: BuildReport) -> None:
     for line in report.skipped:
         print(f"  {line}")
     print(f"time          {report.seconds:.1f} s")
-
-
-def _image_ids(words: list[str]) -> set[int]:
-    """Ids given one by one, or in one text file between spaces, commas or line ends."""
-    source = ""
-    if len(words) == 1 and not words[0].lstrip("-").isdecimal():
-        source = f"{words[0]}: "
-        try:
-            words = Path(words[0]).read_text(encoding="utf-8").replace(",", " ").split()
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"cannot read image ids from {words[0]}; give ids or a text file of ids") from error
-    try:
-        return {int(word) for word in words}
-    except ValueError as error:
-        raise DataError(f"{source}{error}; image ids are whole numbers") from error
 
 
 def _share(text: str) -> float:

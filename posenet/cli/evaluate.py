@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from posenet.cli.inference import add_predictor_options, check_outputs, make_predictor
+from posenet.cli.options import read_image_ids
 from posenet.inference.evaluate import evaluate
 
 
@@ -15,15 +16,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--annotations", required=True, metavar="JSON",
                         help="person_keypoints_*.json, or image_info_*.json for predictions without numbers")
     parser.add_argument("--output", metavar="JSON", help="write the predictions here, in COCO's results format")
-    parser.add_argument("--image-ids", type=int, nargs="+", metavar="ID", help="only these images of the split")
+    parser.add_argument("--image-ids", nargs="+", metavar="ID",
+                        help="only these images of the split: ids, or one text file of ids")
 
 
 def run(args: argparse.Namespace) -> None:
     if args.output:
         check_outputs([Path(args.output)], [Path(args.annotations), Path(args.checkpoint)])
+    ids = None if args.image_ids is None else read_image_ids(args.image_ids)
     predictor = make_predictor(args)
     evaluation = evaluate(predictor.batch, args.images, args.annotations, results_path=args.output,
-                          image_ids=args.image_ids, skeleton=predictor.skeleton)
+                          image_ids=ids, skeleton=predictor.skeleton)
     if args.output:
         print(f"wrote {args.output}")
     if evaluation is None:

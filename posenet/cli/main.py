@@ -11,6 +11,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import ModuleType
 
 import posenet
@@ -29,6 +30,13 @@ TOOLS = {
 """Subcommand to module name."""
 
 
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Shows the defaults that say something."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        return action.help if action.default in (None, [], False) else super()._get_help_string(action)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``posenet SUBCOMMAND ...`` and return the exit status."""
     argv = _with_dashes(sys.argv[1:] if argv is None else argv)
@@ -40,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.epilog = "tools:\n" + "\n".join(f"  {name:<19}{_describe(_module(name))}" for name in TOOLS)
     parser.add_argument("tool", choices=TOOLS, metavar="tool", help="one of the tools below; posenet TOOL --help")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    if not argv:
+        parser.print_help(sys.stderr)
+        return 2
     chosen = parser.parse_args(argv)
     return run_tool(chosen.tool, chosen.arguments, prog=f"posenet {chosen.tool}")
 
@@ -50,13 +61,18 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
     Option names may be written with ``-`` or ``_``. A ``PosenetError`` or an operating-system error is
     printed as one line on standard error and gives status 2.
     """
-    module = _module(name)
-    parser = argparse.ArgumentParser(prog=prog, description=_describe(module),
-                                     formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    module.add_arguments(parser)
-    args = parser.parse_args(_with_dashes(sys.argv[1:] if argv is None else argv))
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    return status_of(lambda: module.run(args), parser.prog)
+    prog = prog or Path(sys.argv[0]).name
+
+    def parse_and_run() -> None:
+        module = _module(name)
+        parser = argparse.ArgumentParser(prog=prog, description=_describe(module), formatter_class=_HelpFormatter)
+        module.add_arguments(parser)
+        args = parser.parse_args(_with_dashes(sys.argv[1:] if argv is None else argv))
+        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+        module.run(args)
+
+    # Importing PyTorch takes a while: Ctrl-C is to be quiet then, too.
+    return status_of(parse_and_run, prog)
 
 
 def status_of(task: Callable[[], None], prog: str) -> int:

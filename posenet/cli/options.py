@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+
+from posenet.errors import DataError
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
@@ -24,3 +27,18 @@ def natural(text: str) -> int:
     if (value := int(text)) < 0:
         raise argparse.ArgumentTypeError(f"{text} is negative")
     return value
+
+
+def read_image_ids(words: list[str]) -> set[int]:
+    """Ids given one by one, or in one text file between spaces, commas or line ends."""
+    source = ""
+    if len(words) == 1 and not words[0].lstrip("-").isdecimal():
+        source = f"{words[0]}: "
+        try:
+            words = Path(words[0]).read_text(encoding="utf-8").replace(",", " ").split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise DataError(f"cannot read image ids from {words[0]}; give ids or a text file of ids") from error
+    try:
+        return {int(word) for word in words}
+    except ValueError as error:
+        raise DataError(f"{source}{error}; image ids are whole numbers") from error

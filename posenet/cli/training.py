@@ -70,7 +70,8 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add("-r", "--resume", nargs="?", const="", metavar="PATH",
         help="go on from this checkpoint or run folder; without PATH from the newest sound checkpoint of the "
              "run's own folder, or anew where it holds none")
-    add("--no-resume", dest="resume", action="store_const", const=None, help="start anew")
+    add("--no-resume", dest="resume", action="store_const", const=None,
+        help="start anew, in a folder that holds no run (the default)")
     add("-p", "--checkpoint-path", metavar="DIR",
         help="folder of the run (checkpoint.path; unset: checkpoints/NAME of the experiment file)")
     add("--weights", metavar="FILE", help="fine-tune from these weights, ours or published (train.weights)")
@@ -80,7 +81,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add("--amp", choices=["off", "bf16", "fp16"], help="precision of the network (train.amp)")
     add("--opt-level", choices=OPT_LEVELS, help="Apex's word for --amp: O0 is off, the others are fp16")
     add("--loss-scale", metavar="X", help="fixed loss scale for fp16, or dynamic (train.loss_scale)")
-    add("--epochs", type=int, metavar="N", help="train.epochs")
+    add("--epochs", type=int, metavar="N", help="passes over the training set (train.epochs)")
     add("--batch-size", type=int, metavar="N", help="samples per process and batch (train.batch_size)")
     add("--lr", type=float, metavar="X", help="learning rate (optim.lr)")
     add("--warmup", action=argparse.BooleanOptionalAction,
@@ -141,6 +142,9 @@ def _train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runt
         if len(set(runtime.gather(trainer.progress.total_steps))) > 1:
             raise CheckpointError(f"the processes do not all find the same checkpoint in {folder.path}; use a folder "
                                   "that all machines share")
+        if trainer.progress.epoch >= config.train.epochs:
+            _log.info("%s has done its %d epochs already; --epochs gives it more", folder.path, config.train.epochs)
+            return
         _log.info(_describe_lr(config, runtime.world))
         if trainer.fit():
             _log.info("Finished %d epochs; the run is in %s", config.train.epochs, folder.path)
@@ -199,6 +203,8 @@ def _configure(args: argparse.Namespace) -> tuple[Config, tuple[Path, dict[str, 
             _log.info("%s holds no checkpoint: starting anew", wanted.checkpoint.path)
             return wanted, None
     path, state = resumed
+    if missing := [key for key in ("model", "optimizer", "progress", "config") if key not in state]:
+        raise CheckpointError(f"{path} holds no run to resume (no {missing[0]}); fine-tune from it with --weights")
     # The folder may have moved since the checkpoint was written.
     base = load_config(None, [_pair("checkpoint.path", str(path.parent))], base=config_of(state, path))
     config = _with_defaults(load_config(args.config, overrides, base=base), args)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import warnings
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -134,6 +135,8 @@ def collate(samples: list[Sample]) -> Batch:
 def make_loader(dataset: PoseDataset, batches: Iterable[list[Key]], workers: int,
                 pin_memory: bool = False) -> DataLoader:
     """A loader of ``Batch``, one for each list of keys; its workers live for the whole run."""
+    # PyTorch doubts, at length, more workers than cores; they are the user's to choose.
+    warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
     return DataLoader(dataset, batch_sampler=batches, num_workers=workers, collate_fn=collate, pin_memory=pin_memory,
                       worker_init_fn=_start_worker, persistent_workers=workers > 0,
                       # A loader draws from PyTorch's global generator unless it has its own.

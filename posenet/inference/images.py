@@ -74,6 +74,8 @@ def to_bgr(image: np.ndarray) -> np.ndarray:
     Raises:
         DataError: an empty picture, another shape or another type.
     """
+    if image is None:
+        raise DataError("a picture must be an array, not None, which cv2.imread gives for a file it cannot read")
     image = np.asarray(image)
     if image.ndim not in (2, 3) or not image.size or image.ndim == 3 and image.shape[2] not in (1, 3, 4):
         raise DataError(f"a picture must be height x width with 1, 3 or 4 channels, not of shape {image.shape}")
