@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from posenet.cli.training import add_training_options, train
+from posenet.cli.training import train
+from posenet.cli.training_flags import add_training_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

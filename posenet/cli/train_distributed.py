@@ -15,7 +15,8 @@ import torch
 
 from posenet.cli.main import status_of
 from posenet.cli.options import natural, positive
-from posenet.cli.training import add_training_options, train
+from posenet.cli.training import train
+from posenet.cli.training_flags import add_training_options
 from posenet.distributed import DistributedRuntime, lost_contact, own_device
 from posenet.errors import ConfigError, PosenetError, TrainingError
 from posenet.launch import ALONE_AT, Place, find_place, launch

@@ -6,7 +6,8 @@ import argparse
 
 import torch
 
-from posenet.cli.training import add_training_options, train
+from posenet.cli.training import train
+from posenet.cli.training_flags import add_training_options
 from posenet.parallel import ParallelRuntime, parallel_devices
 
 

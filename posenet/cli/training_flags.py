@@ -1,0 +1,98 @@
+"""The flags of the training tools, and the configuration keys they set."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+from typing import Any
+
+from posenet.cli.options import add_config_options, natural
+from posenet.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+FLAG_KEYS = {
+    "checkpoint_path": "checkpoint.path",
+    "weights": "train.weights",
+    "freeze": "train.freeze",
+    "amp": "train.amp",
+    "loss_scale": "train.loss_scale",
+    "epochs": "train.epochs",
+    "batch_size": "train.batch_size",
+    "lr": "optim.lr",
+    "max_grad_norm": "optim.max_grad_norm",
+    "print_freq": "log.every_steps",
+    "device": "train.device",
+    "patience": "train.patience",
+    "scale_lr": "optim.scale_lr",
+    "channels_last": "train.channels_last",
+    "sync_bn": "parallel.sync_bn",
+    "compile": "parallel.compile",
+}
+"""The configuration key that a flag sets."""
+
+OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
+"""Apex's optimization levels and the precision that stands for them here."""
+
+
+def add_training_options(parser: argparse.ArgumentParser) -> None:
+    """The flags of every training tool; those that set a configuration key name it."""
+    add_config_options(parser)
+    add = parser.add_argument
+    add("-r", "--resume", nargs="?", const="", metavar="PATH",
+        help="go on from this checkpoint or run folder; without PATH from the newest sound checkpoint of the "
+             "run's own folder, or anew where it holds none")
+    add("--no-resume", dest="resume", action="store_const", const=None,
+        help="start anew, in a folder that holds no run (the default)")
+    add("-p", "--checkpoint-path", metavar="DIR",
+        help="folder of the run (checkpoint.path; unset: checkpoints/NAME of the experiment file)")
+    add("--weights", metavar="FILE", help="fine-tune from these weights, ours or published (train.weights)")
+    add("--freeze", nargs="+", metavar="PATTERN",
+        help="freeze parameters by glob over their names, or all-but-heads (train.freeze)")
+    add("--no-freeze", dest="freeze", action="store_const", const=[], help="freeze nothing")
+    add("--amp", choices=["off", "bf16", "fp16"], help="precision of the network (train.amp)")
+    add("--opt-level", choices=OPT_LEVELS, help="Apex's word for --amp: O0 is off, the others are fp16")
+    add("--loss-scale", metavar="X", help="fixed loss scale for fp16, or dynamic (train.loss_scale)")
+    add("--epochs", type=int, metavar="N", help="passes over the training set (train.epochs)")
+    add("--batch-size", type=int, metavar="N", help="samples per process and batch (train.batch_size)")
+    add("--lr", type=float, metavar="X", help="learning rate (optim.lr)")
+    add("--warmup", action=argparse.BooleanOptionalAction,
+        help="warm the learning rate up over the first epochs, 3 where the configuration has none "
+             "(optim.warmup_epochs)")
+    add("--max-grad-norm", type=float, metavar="X", help="clip the gradient's norm, 0 does not (optim.max_grad_norm)")
+    add("--print-freq", type=int, metavar="N", help="steps between log lines (log.every_steps)")
+    add("--scale-lr", action=argparse.BooleanOptionalAction,
+        help="multiply the learning rate by the number of processes (optim.scale_lr)")
+    add("--sync-bn", action=argparse.BooleanOptionalAction,
+        help="BatchNorm statistics over all processes (parallel.sync_bn)")
+    add("--channels-last", action=argparse.BooleanOptionalAction,
+        help="weights in channels-last memory, faster in half precision (train.channels_last)")
+    add("--compile", action=argparse.BooleanOptionalAction, help="torch.compile the network (parallel.compile)")
+    add("--patience", type=natural, metavar="N",
+        help="stop after N epochs without a better score, 0 does not (train.patience)")
+    add("--device", metavar="D", help="auto, cpu, cuda, cuda:1, mps ... (train.device)")
+    add("--max-steps", type=natural, default=0, metavar="N",
+        help="stop after the run's N-th optimizer step, counted from its very start; 0 does not")
+
+
+def flag_overrides(args: argparse.Namespace) -> list[str]:
+    """Flags as ``key=value`` pairs."""
+    values = {key: getattr(args, flag) for flag, key in FLAG_KEYS.items() if getattr(args, flag) is not None}
+    if args.opt_level:
+        values["train.amp"] = OPT_LEVELS[args.opt_level]
+        _log.info("--opt-level %s is Apex's; using --amp %s, PyTorch's own", args.opt_level, values["train.amp"])
+    scale = values.get("train.loss_scale")
+    if scale is not None:
+        try:
+            values["train.loss_scale"] = 0.0 if scale == "dynamic" else float(scale)
+        except ValueError as error:
+            raise ConfigError(f"--loss-scale must be a number or dynamic, not {scale!r}") from error
+    if args.warmup is False:
+        values["optim.warmup_epochs"] = 0
+    return [pair(key, value) for key, value in values.items()]
+
+
+def pair(key: str, value: Any) -> str:
+    """An override; JSON's strings, numbers and lists are TOML too."""
+    return f"{key}={json.dumps(value, ensure_ascii=False)}"
