@@ -45,10 +45,16 @@ demo: $(DEMO)/train.h5 $(DEMO)/val.h5  ## draw people, train on them, evaluate a
 		--output $(DEMO_RUN)/drawn --json $(DEMO_RUN)/drawn.json
 	@echo "== Evaluating on all $(DEMO_VAL) held-out pictures"
 	$(RUN) tools/evaluate.py --checkpoint $(DEMO_RUN)/last.pth --images $(DEMO)/coco/val2017 \
-		--annotations $(DEMO)/coco/annotations/person_keypoints_val2017.json --output $(DEMO_RUN)/results.json
+		--annotations $(DEMO)/coco/annotations/person_keypoints_val2017.json \
+		--output $(DEMO_RUN)/results.json > $(DEMO_RUN)/scores.txt
+	@cat $(DEMO_RUN)/scores.txt
 	@echo
-	@echo "Done: the AP is the first number above. Open the pictures in $(DEMO_RUN)/drawn/, the losses in"
-	@echo "$(DEMO_RUN)/log.txt and the keypoints of all held-out people in $(DEMO_RUN)/results.json."
+	@echo "Done: AP $$(awk 'found {print $$1; exit} $$1 == "AP" {found = 1}' $(DEMO_RUN)/scores.txt) on $(DEMO_VAL)" \
+		"pictures the network has never seen. Look at"
+	@echo "  $(DEMO_RUN)/drawn/        the people it finds in some of them"
+	@echo "  $(DEMO_RUN)/log.txt       how the training went"
+	@echo "  $(DEMO_RUN)/scores.txt    the scores above"
+	@echo "  $(DEMO_RUN)/results.json  all keypoints, in COCO's results format"
 
 $(DEMO)/coco/annotations/person_keypoints_val2017.json: | $(VENV)/ready
 	@echo "== Drawing $(DEMO_TRAIN) pictures to train on and $(DEMO_VAL) to keep back"
