@@ -15,7 +15,7 @@ from posenet.runtime import Amp, Runtime, autocast
 
 DTYPES = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PRODUCTS = 20
-"""Matrix products of which the fastest gives the limit."""
+"""Matrix products of which the fastest gives the baseline."""
 
 
 def measure_network(network: PoseNet, shadow: PoseNet, images: Tensor, runtime: Runtime, amp: Amp, repeats: int,
@@ -26,7 +26,7 @@ def measure_network(network: PoseNet, shadow: PoseNet, images: Tensor, runtime: 
         network: on the runtime's device.
         shadow: the same network on the meta device, for counting.
         images: (N, 3, H, W) float32 on the runtime's device.
-        matmul_side: rows and columns of the matrices whose product gives the limit.
+        matmul_side: rows and columns of the matrices whose product gives the baseline.
     """
     def heatmaps() -> Tensor:
         network.eval()
@@ -48,7 +48,7 @@ def measure_network(network: PoseNet, shadow: PoseNet, images: Tensor, runtime: 
     names = {"heatmaps": "heatmaps (inference)", "forward": "forward (training)"}
     return Report(
         title=f"network: {parameters / 1e6:.1f} M parameters, batch {batch}, {height} x {width}, amp {amp}",
-        header=("path", "ms", "images/s", "GFLOP", "GFLOP/s", "of matmul peak"),
+        header=("path", "ms", "images/s", "GFLOP", "GFLOP/s", "of a matmul's"),
         rows=[(names[n], 1000 * seconds[n], batch / seconds[n], gflop[n], speed[n], share(speed[n], peak))
               for n in gflop],
         numbers={"parameters": parameters, "batch_size": batch, "input_size": [height, width], "amp": amp,
@@ -56,7 +56,7 @@ def measure_network(network: PoseNet, shadow: PoseNet, images: Tensor, runtime: 
         | {f"{n}_{unit}": value for n in gflop for unit, value in (
             ("ms", 1000 * seconds[n]), ("images_per_s", batch / seconds[n]), ("gflop", gflop[n]),
             ("gflop_per_s", speed[n]), ("share_of_peak", speed[n] / peak))},
-        notes=[f"limit: {matmul_side} x {matmul_side} matrices multiply at {peak:.3g} GFLOP/s; "
+        notes=[f"baseline: {matmul_side} x {matmul_side} matrices multiply at {peak:.3g} GFLOP/s; "
                "one multiplication and addition count as 2 FLOP"],
     )
 
@@ -69,9 +69,10 @@ def count_gflop(task: Callable[[], object]) -> float:
 
 
 def matmul_gflop_per_s(runtime: Runtime, amp: Amp, side: int) -> float:
-    """How fast two square matrices multiply in the network's precision, which is the fastest arithmetic there is.
+    """How fast two square matrices multiply in the network's precision.
 
-    The best of several products counts, not the median: a limit is what the device can do when nothing disturbs it.
+    The best of several products counts, not the median: a baseline should not be slowed by what runs beside it. On CPUs
+    it is no limit: convolutions come from another library, which may well be faster.
     """
     a, b = torch.rand(2, side, side, device=runtime.device).to(DTYPES[amp])
     before = torch.get_float32_matmul_precision()

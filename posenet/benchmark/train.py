@@ -92,8 +92,8 @@ def measure_step(update: GuardedUpdate, step: TrainStep, shadow: PoseNet, batch:
         notes=[f"{samples / whole:.3g} samples/s; the batch lies in memory, so there is no data wait",
                "targets includes the copy of BatchNorm's statistics, backward the guard's vote and the gradient's norm",
                *([] if memory is None else [f"at most {memory:.3g} GiB of the device's memory in use"]),
-               f"limit: {gflop:.3g} GFLOP of the network a step at {speed:.3g} GFLOP/s, {share(speed, peak)} of the "
-               f"matmul peak of {peak:.3g} GFLOP/s"],
+               f"baseline: {gflop:.3g} GFLOP of the network a step at {speed:.3g} GFLOP/s, {share(speed, peak)} of the "
+               f"{peak:.3g} GFLOP/s of a matrix product"],
     )
 
 
