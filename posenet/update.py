@@ -48,13 +48,16 @@ class GuardedUpdate:
         self.runtime, self.max_grad_norm = runtime, max_grad_norm
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
         self.statistics: list[Tensor] = [b for norm in batch_norms(module) for b in norm.buffers(recurse=False)]
+        # Made once: a clone for every buffer and step would be some thousand small calls to the device.
+        self.before = [b.clone() for b in self.statistics]
 
     def __call__(self, batches: Sequence[Batch]) -> Outcome:
         """Train on the mean gradient of the batches."""
-        before = [b.clone() for b in self.statistics]
+        if self.statistics:
+            torch._foreach_copy_(self.before, self.statistics)
         outcome = self._attempt(batches)
-        if outcome.loss is None and before:
-            torch._foreach_copy_(self.statistics, before)
+        if outcome.loss is None and self.statistics:
+            torch._foreach_copy_(self.statistics, self.before)
         self.optimizer.zero_grad(set_to_none=True)
         return outcome
 

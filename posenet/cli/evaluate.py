@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Print the numbers, and write the predictions where asked."""
     if args.output:
         check_outputs([Path(args.output)], [Path(args.annotations), Path(args.checkpoint)])
     ids = None if args.image_ids is None else read_image_ids(args.image_ids)
