@@ -11,7 +11,7 @@ DEMO_FLAGS :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test lint demo clean
+.PHONY: help setup test torture lint demo clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -32,6 +32,9 @@ $(VENV)/ready: setup.cfg pyproject.toml constraints.txt
 
 test: $(VENV)/ready  ## run the tests
 	$(RUN) -m pytest
+
+torture: $(VENV)/ready  ## kill, fill and damage it many times over: many minutes
+	$(RUN) -m pytest -m torture
 
 lint: $(VENV)/ready  ## check the style
 	$(RUN) -m flake8 posenet tools tests
