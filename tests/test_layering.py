@@ -14,13 +14,13 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "posenet"
 
 ROWS = """
-    errors system skeleton settings_scale settings config runtime parallel sync_norm launch distributed
+    errors system seal lock skeleton settings_scale settings config runtime parallel sync_norm launch distributed
 
     model.layers model.hourglass model.posenet model.published
     data.rle data.coco data.record data.store data.writer data.augment data.targets
     loss optim averaging checkpoint guard data.sampler
 
-    data.dataset data.drawing.* data.synthetic data.build step update progress
+    data.dataset data.drawing.* data.synthetic data.build step update progress saving
     inference.images inference.person inference.grouping inference.body
     inference.decode inference.predictor inference.evaluate inference.draw
 
