@@ -17,6 +17,8 @@ _END = b"PK\x05\x06"
 _END_SIZE = 22
 _COMMENT_LENGTH = LENGTH.to_bytes(2, "little")
 """The last two bytes of a zip file's end record, which the comment follows."""
+_TAIL = 4096
+"""How many bytes from the end the end record is looked for: enough for the seal, and for rubbish after it."""
 
 
 def seal(file: BinaryIO) -> None:
@@ -36,7 +38,7 @@ def is_sound(file: BinaryIO) -> bool | None:
     zip reader opens such a file.
     """
     size = file.seek(0, os.SEEK_END)
-    file.seek(-min(size, _END_SIZE + LENGTH), os.SEEK_END)
+    file.seek(-min(size, _TAIL), os.SEEK_END)
     tail = file.read()
     if tail[-LENGTH:].startswith(MARK):
         return tail[len(MARK) - LENGTH:] == _digest(file, size - LENGTH + len(MARK))
