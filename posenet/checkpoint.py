@@ -114,9 +114,13 @@ def write(path: Path, state: Mapping[str, Any]) -> None:
         with replacing(path) as temporary, open(temporary, "w+b") as file:
             torch.save(dict(state), file)
             seal(file)
-    except (OSError, RuntimeError) as error:    # the latter is PyTorch's word for a failed write
-        reason = getattr(error, "strerror", None) or str(error).partition("\n")[0]
-        raise CheckpointError(f"cannot write {path} ({reason}); make room or mend that: what was there is "
+    except (OSError, RuntimeError) as error:
+        # PyTorch may make something of its own of what the system said.
+        said: BaseException | None = error
+        while said is not None and not isinstance(said, OSError):
+            said = said.__context__
+        reason = said.strerror if said is not None else "is the disk full?"
+        raise CheckpointError(f"cannot write {path} ({reason}); make room or see to the disk, older files are "
                               "intact") from error
 
 

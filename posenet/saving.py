@@ -77,8 +77,8 @@ class CheckpointWriter:
         """
         self.wait()
         if self._failure:
-            raise CheckpointError(f"the run's last checkpoint is not saved: {self._failure}; mend that and go on from "
-                                  "the one before with --resume") from self._failure
+            raise CheckpointError("the run's last step is not saved, --resume will go on from an earlier one: "
+                                  f"{self._failure}") from self._failure
 
     def _write(self, state: Mapping[str, Any], step: int, best: bool) -> None:
         try:
@@ -86,8 +86,7 @@ class CheckpointWriter:
             self._failure = None
         except Exception as error:      # a thread has nobody to raise it to
             self._failure = error
-            _log.warning("WARNING: no checkpoint of step %d: %s; older ones are as they were, the run goes on", step,
-                         error)
+            _log.warning("WARNING: step %d is not saved, the run goes on: %s", step, error)
 
 
 def restore(state: Mapping[str, Any], path: str, network: nn.Module, average: NoAverage, optimizer: Optimizer,

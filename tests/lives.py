@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import os
 import random
 import signal
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,6 +29,8 @@ LONG = ("train.batch_size=2", "optim.accumulate=2", "optim.name='adamw'", "optim
         "checkpoint.every_steps=3")
 """Everything in play that a checkpoint must bring back."""
 STOPS = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM, "SIGKILL": signal.SIGKILL}
+LIMIT = 120
+"""Seconds after which a life counts as hanging, says where, and ends; most take one or two."""
 KINDS = ("max-steps", *STOPS)
 
 
@@ -80,8 +84,7 @@ def forked(task: Callable[[], Any]) -> int:
         return pid
     gc.freeze()     # what the tests have left over is not this process's to clean up
     try:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(120)
+        faulthandler.dump_traceback_later(LIMIT, exit=True, file=sys.__stderr__)
         task()
         os._exit(0)
     except BaseException:
@@ -131,3 +134,11 @@ def skipped(folder: Path) -> set[int]:
     """The steps that the guard has dropped."""
     lines = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
     return {line["step"] for line in lines if line["kind"] == "skip"}
+
+
+def assert_same_run(folder: Path, whole: Path) -> None:
+    """Two finished runs: the same losses, scores and skips on the way, and the same checkpoints to the bit."""
+    assert all(len(found) == 1 for found in losses(whole).values())
+    assert losses(folder) == losses(whole) and skipped(folder) == skipped(whole)
+    for name, state in result(whole).items():
+        assert differences(result(folder)[name], state) == [], name
