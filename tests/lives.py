@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 import torch._dynamo    # which optimizers import when they are made: once here, not in every forked process
 from torch import Tensor
+from tqdm import tqdm
 from worlds import CPU, run
 
 from posenet import checkpoint
@@ -84,6 +86,8 @@ def forked(task: Callable[[], Any]) -> int:
         return pid
     gc.freeze()     # what the tests have left over is not this process's to clean up
     try:
+        # tqdm's own lock is shared with every process forked from this one, and a killed one may never give it back.
+        tqdm.set_lock(threading.RLock())
         faulthandler.dump_traceback_later(LIMIT, exit=True, file=sys.__stderr__)
         task()
         os._exit(0)
