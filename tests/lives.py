@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch._dynamo    # which optimizers import when they are made: once here, not in every forked process
+import torch._dynamo  # which optimizers import when they are made: once here, not in every forked process
 from torch import Tensor
 from tqdm import tqdm
 from worlds import CPU, run

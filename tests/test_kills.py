@@ -1,4 +1,4 @@
-"""Runs that are killed again and again, while they save and at any moment: nothing is lost, nothing comes out different."""
+"""Runs that are killed again and again, while they save and at any moment, become what they would have been."""
 
 from __future__ import annotations
 

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 from lives import ended, forked, live
-from test_train_cli import train as train     # the tool, as a fixture
 from worlds import CPU
 
 from posenet import lock
-from posenet.checkpoint import CheckpointFolder
 from posenet.errors import CheckpointError
 from posenet.lock import NAME, run_lock
 from posenet.runtime import Runtime
@@ -115,26 +113,3 @@ def test_data_workers_do_not_keep_a_killed_trainer_s_lock(stores, tmp_path):
         for worker in workers:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(worker, signal.SIGKILL)
-
-
-def test_two_trainings_in_one_folder(train, tmp_path):
-    with holder(tmp_path / "run"):
-        status, error = train("-p", "run", "--max-steps", "1")
-        assert status == 2 and "in use by process" in error and error.splitlines()[-1].count("error:") == 1
-        assert not CheckpointFolder(tmp_path / "run").holds_run()
-    assert train("-p", "run", "--max-steps", "1")[0] == 0
-
-
-def test_a_run_that_came_and_went_meanwhile_is_not_overwritten(train, tmp_path, monkeypatch):
-    from posenet.cli import training
-
-    @contextlib.contextmanager
-    def late(folder: Path):
-        (folder / "last.pth").parent.mkdir(exist_ok=True)
-        (folder / "last.pth").write_bytes(b"another's")
-        yield
-
-    monkeypatch.setattr(training, "run_lock", late)
-    status, error = train("-p", "run", "--max-steps", "1")
-    assert status == 2 and "already holds a run" in error
-    assert os.listdir(tmp_path / "run") == ["last.pth"]
