@@ -34,8 +34,8 @@ def seal(file: BinaryIO) -> None:
 def is_sound(file: BinaryIO) -> bool | None:
     """Whether a file is what was sealed; None where it never was, as far as one can see.
 
-    Any one damaged or missing stretch of a sealed file is found, except one that leaves nothing of the end record: no
-    zip reader opens such a file.
+    A flipped bit and a cut are always found; so is all other damage that leaves the seal's mark or its length in place.
+    What has lost both, at the very end of the file, passes for a file without a seal: zip's own checks are left.
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(-min(size, _TAIL), os.SEEK_END)

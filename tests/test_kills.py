@@ -104,6 +104,42 @@ def test_killed_while_it_saves(stores, tmp_path):
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
+@pytest.mark.parametrize("after", [False, True])
+def test_killed_at_each_system_call_of_a_save(tmp_path, after):
+    state, at, status = {"w": torch.randn(5000)}, 0, -signal.SIGKILL
+    while status == -signal.SIGKILL:
+        folder, at = CheckpointFolder(tmp_path / f"{at}"), at + 1
+        folder.save(state | {"step": 1}, 1, best=True)
+        status = ended(forked(lambda: (kill_at_call(at, after), folder.save(state | {"step": 2}, 2, best=True))))
+        assert_sound(folder.path)
+        found = folder.newest_sound()[1]["step"]
+        assert found in (1, 2) and (found == 2 or status)
+        folder.save(state | {"step": 3}, 3)
+        assert folder.newest_sound()[1]["step"] == 3 and not list(folder.path.glob(".*.tmp"))
+    assert status == 0 and at > 12
+
+
+def kill_at_call(at: int, after: bool) -> None:
+    """Let this process be killed before or after its ``at``-th call that changes files, from now on."""
+    calls = []
+
+    def fatal(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            calls.append(1)
+            if len(calls) == at and not after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            try:
+                return real(*args, **options)
+            finally:
+                if len(calls) == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        return call
+
+    for name in ("fsync", "replace", "link", "unlink"):
+        setattr(os, name, fatal(getattr(os, name)))
+
+
 @pytest.mark.torture
 def test_three_hundred_kills_while_saving(stores, tmp_path):
     overrides, rng, met = (*OFTEN, "train.epochs=12"), random.Random(1), Counter()
