@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "posenet"
 
 ROWS = """
-    errors system skeleton settings_scale settings config runtime parallel sync_norm launch distributed
+    errors system skeleton skeleton_file settings_scale settings_model settings config runtime parallel sync_norm launch distributed
 
     model.layers model.hourglass model.posenet model.published
     data.rle data.coco data.record data.store data.writer data.augment data.targets
