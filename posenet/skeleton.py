@@ -55,10 +55,10 @@ class Skeleton:
         self._check_parts()
 
     def _check_names(self) -> None:
-        if twice := sorted({n for n in self.keypoints if self.keypoints.count(n) > 1}):
-            raise ValueError(f"keypoint {twice[0]} appears twice")
         if both := sorted(set(self.file_keypoints) & set(self.derived)):
             raise ValueError(f"keypoint {both[0]} is in the file and derived; it can be only one of them")
+        if twice := sorted({n for n in self.keypoints if self.keypoints.count(n) > 1}):
+            raise ValueError(f"keypoint {twice[0]} appears twice")
         if late := [n for pair in self.derived.values() for n in pair if n in self.derived]:
             raise ValueError(f"a keypoint is derived from {late[0]}, which is itself derived; derive it from the file's")
         sides = [n for pair in self.left_right for n in pair]

@@ -17,8 +17,8 @@ ROWS = """
     errors system skeleton skeleton_file settings_scale settings_model settings config runtime parallel sync_norm launch distributed
 
     model.layers model.hourglass model.posenet model.published
-    data.rle data.coco data.record data.store data.writer data.augment data.targets
-    loss optim averaging checkpoint guard data.sampler
+    data.rle data.draft data.findings data.lint_sides data.coco data.lint data.record data.store data.writer data.augment data.targets
+    loss optim averaging checkpoint convert guard data.sampler
 
     data.dataset data.drawing.* data.synthetic data.build step update progress
     inference.images inference.person inference.grouping inference.body

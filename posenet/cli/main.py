@@ -25,6 +25,10 @@ TOOLS = {
     "train-distributed": "train_distributed",
     "evaluate": "evaluate",
     "predict": "predict",
+    "skeleton": "skeleton",
+    "lint-annotations": "lint_annotations",
+    "import-weights": "import_weights",
+    "export-weights": "export_weights",
     "benchmark": "benchmark",
 }
 """Subcommand to module name."""
