@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Skeleton:
     """What a network predicts and how an annotation file names it.
 
@@ -82,6 +82,9 @@ class Skeleton:
         for name, (a, b) in self.derived.items():
             if {mirror.get(a, a), mirror.get(b, b)} != set(self.derived.get(mirror.get(name, name), ())):
                 raise ValueError(f"derived keypoint {name} has no mirror image; see the left and right of {a} and {b}")
+
+    def __repr__(self) -> str:
+        return f"<Skeleton of {self.num_keypoints} keypoints ({self.keypoints[0]} ...), {self.num_parts} parts>"
 
     @property
     def num_keypoints(self) -> int:

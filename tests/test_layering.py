@@ -110,7 +110,7 @@ def test_an_init_only_re_exports(package: str) -> None:
         if isinstance(node, ast.Assign):
             return all(isinstance(target, ast.Name) and target.id.startswith("_") for target in node.targets)
         if isinstance(node, ast.FunctionDef):
-            return node.name == "__getattr__"
+            return node.name in ("__getattr__", "__dir__")
         return isinstance(node, (ast.Import, ast.ImportFrom))
 
     docstring, *rest = tree(INITS[package]).body
