@@ -93,7 +93,7 @@ def _together(config: Config, device: str, processes: int, repeats: int) -> floa
     """Median seconds of a step of ``processes`` processes; the slowest one counts."""
     with tempfile.TemporaryDirectory() as folder:
         launch(processes, _member, config, device, repeats, folder, torch.get_num_threads())
-        times = [json.loads((Path(folder) / str(rank)).read_text()) for rank in range(processes)]
+        times = [json.loads((Path(folder) / str(rank)).read_text(encoding="utf-8")) for rank in range(processes)]
     return median(map(max, zip(*times)))
 
 
@@ -108,5 +108,5 @@ def _member(config: Config, device: str, repeats: int, folder: str, threads: int
         step()
         runtime.synchronize()
         times.append(time.perf_counter() - started)
-    (Path(folder) / str(runtime.rank)).write_text(json.dumps(times[1:]))
+    (Path(folder) / str(runtime.rank)).write_text(json.dumps(times[1:]), encoding="utf-8")
     runtime.close()

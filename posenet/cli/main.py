@@ -8,8 +8,10 @@ A tool is a module of this package with a docstring (its first line is the help 
 from __future__ import annotations
 
 import argparse
+import ast
 import contextlib
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -50,8 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"posenet {posenet.__version__}")
     if not argv or argv[0] not in TOOLS:
-        # Only the overview needs this: describing a tool imports it, and with most of them PyTorch.
-        parser.epilog = "tools:\n" + "\n".join(f"  {name:<19}{_describe(_module(name))}" for name in TOOLS)
+        parser.epilog = "tools:\n" + "\n".join(f"  {name:<19}{_summary(name)}" for name in TOOLS)
     parser.add_argument("tool", choices=TOOLS, metavar="tool", help="one of the tools below; posenet TOOL --help")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     if not argv:
@@ -111,6 +112,15 @@ def _module(name: str) -> ModuleType:
 
 def _describe(module: ModuleType) -> str:
     return module.__doc__.partition("\n")[0]
+
+
+def _summary(name: str) -> str:
+    """What a tool does, read from its source: importing it would import PyTorch as well."""
+    module = f"posenet.cli.{TOOLS[name]}"
+    if module in sys.modules:
+        return _describe(sys.modules[module])
+    source = importlib.util.find_spec(module).loader.get_source(module)
+    return ast.get_docstring(ast.parse(source)).partition("\n")[0]
 
 
 def _fail(prog: str, message: str) -> int:
