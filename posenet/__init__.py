@@ -10,13 +10,13 @@ From a picture to its people:
         print(person.score, person.named())
 
 ``Predictor`` runs a trained network, and its checkpoint says all it needs to know: the network, its settings and its
-skeleton. A ``Person`` has keypoints in pixels of the picture; ``draw_people`` draws them. ``PoseNet`` is the network as a
-``torch.nn.Module``, ``load_config`` reads experiment files, ``load_weights`` copies weights into a network,
+skeleton. A ``Person`` has keypoints in pixels of the picture; ``draw_people`` draws them. ``PoseNet`` is the network as
+a ``torch.nn.Module``, ``load_config`` reads experiment files, ``load_weights`` copies weights into a network,
 ``load_skeleton`` reads what a network for other things than people predicts. Every error that a user can mend is a
 ``PosenetError``, one line that says how.
 
-Importing this package imports neither PyTorch nor OpenCV; the first use of a name does. Everything else is reached by the
-full name of its module, such as ``posenet.inference.decode``. The command line is ``posenet --help``.
+Importing this package imports neither PyTorch nor OpenCV; the first use of a name does. Everything else is reached by
+the full name of its module, such as ``posenet.inference.decode``. The command line is ``posenet --help``.
 """
 
 from importlib import import_module

@@ -70,8 +70,8 @@ def _sized(config: Config, weights: dict[str, Tensor], source: str | Path) -> Co
         raise CheckpointError(f"{source} does not hold the weights of a PoseNet ({error}); give a published file or a "
                               "checkpoint of this program") from error
     if channels != model.skeleton.num_channels:
-        raise CheckpointError(f"{source} predicts {channels} maps, the skeleton has {model.skeleton.num_channels}; name "
-                              "its skeleton by --set model.skeleton=FILE.toml")
+        raise CheckpointError(f"{source} predicts {channels} maps, the skeleton has {model.skeleton.num_channels}; "
+                              "name its skeleton by --set model.skeleton=FILE.toml")
     return dataclasses.replace(config, model=model)
 
 

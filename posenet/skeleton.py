@@ -60,7 +60,7 @@ class Skeleton:
         if twice := sorted({n for n in self.keypoints if self.keypoints.count(n) > 1}):
             raise ValueError(f"keypoint {twice[0]} appears twice")
         if late := [n for pair in self.derived.values() for n in pair if n in self.derived]:
-            raise ValueError(f"a keypoint is derived from {late[0]}, which is itself derived; derive it from the file's")
+            raise ValueError(f"a keypoint is derived from {late[0]}, itself derived; derive it from the file's")
         sides = [n for pair in self.left_right for n in pair]
         if twice := sorted({n for n in sides if sides.count(n) > 1}):
             raise ValueError(f"keypoint {twice[0]} is in two pairs of left and right")
@@ -73,8 +73,9 @@ class Skeleton:
 
     def _check_parts(self) -> None:
         parts = [frozenset(part) for part in self.parts]
-        if twice := next((part for part, ends in zip(self.parts, parts) if parts.count(ends) > 1 or len(ends) < 2), None):
-            raise ValueError(f"part {'-'.join(twice)} appears twice or joins a keypoint to itself")
+        for part, ends in zip(self.parts, parts):
+            if parts.count(ends) > 1 or len(ends) < 2:
+                raise ValueError(f"part {'-'.join(part)} appears twice or joins a keypoint to itself")
         mirror = self._mirror
         for a, b in self.parts:
             if frozenset((mirror.get(a, a), mirror.get(b, b))) not in parts:

@@ -84,8 +84,8 @@ def test_the_draft_has_names_edges_and_sides_of_the_annotations(house: House) ->
 
 
 def test_linting_finds_nothing(house: House, capsys: pytest.CaptureFixture[str]) -> None:
-    for images, annotations in ((house.train, house.train_json), (house.val, house.val_json)):
-        tool("lint-annotations", annotations, "--images", images, "--skeleton", house.toml)
+    for images, file in ((house.train, house.train_json), (house.val, house.val_json)):
+        tool("lint-annotations", file, "--images", images, "--skeleton", house.toml)
         assert capsys.readouterr().out.endswith("no errors, 0 kinds of warnings\n")
 
 
@@ -132,7 +132,7 @@ def test_the_run_was_evaluated_while_it_trained(checkpoint: Path) -> None:
 
 
 def test_predicting_and_evaluating_follow_the_checkpoint(house: House, checkpoint: Path, tmp_path: Path,
-                                                        capsys: pytest.CaptureFixture[str]) -> None:
+                                                         capsys: pytest.CaptureFixture[str]) -> None:
     results, found = tmp_path / "results.json", tmp_path / "found.json"
     tool("evaluate", "--checkpoint", checkpoint, "--images", house.val, "--annotations", house.val_json,
          "--output", results, "--set", "inference.keypoint_threshold=1e-4")
@@ -145,7 +145,8 @@ def test_predicting_and_evaluating_follow_the_checkpoint(house: House, checkpoin
     assert {entry["category_id"] for entry in json.loads(results.read_text())} <= {62}
 
 
-def test_resuming_needs_no_skeleton_file_and_takes_no_other(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_resuming_needs_no_skeleton_file_and_takes_no_other(checkpoint: Path,
+                                                            capsys: pytest.CaptureFixture[str]) -> None:
     tool("train", "--resume", checkpoint, "--epochs", 2, "--max-steps", 4)
     capsys.readouterr()
     assert run_tool("train", ["--resume", str(checkpoint), "--set", "model.skeleton=coco"], prog="train") == 2

@@ -14,10 +14,12 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "posenet"
 
 ROWS = """
-    errors system skeleton skeleton_file settings_scale settings_model settings config runtime parallel sync_norm launch distributed
+    errors system skeleton skeleton_file settings_scale settings_model settings config
+    runtime parallel sync_norm launch distributed
 
     model.layers model.hourglass model.posenet model.published
-    data.rle data.draft data.findings data.lint_sides data.coco data.lint data.record data.store data.writer data.augment data.targets
+    data.rle data.coco data.draft data.findings data.lint_sides data.lint
+    data.record data.store data.writer data.augment data.targets
     loss optim averaging checkpoint convert guard data.sampler
 
     data.dataset data.drawing.* data.synthetic data.build step update progress

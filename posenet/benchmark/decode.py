@@ -69,9 +69,9 @@ def measure_decode(annotations: str | Path, renderer: TargetRenderer, predictor:
         count, distance = compare(truth, people, skeleton)
         counts, errors = counts + count, [*errors, distance]
     names = ("labelled", "missed", "spurious", "misgiven", "people", "whole", "split", "merged")
-    return _report("perfect" if seed is None else f"degraded (seed {seed})", seconds, score(results, split, skeleton).metrics,
-                   score(bound, split, skeleton).metrics, {name: counts[name] for name in names}, np.concatenate(errors),
-                   predictor.height)
+    return _report("perfect" if seed is None else f"degraded (seed {seed})", seconds,
+                   score(results, split, skeleton).metrics, score(bound, split, skeleton).metrics,
+                   {name: counts[name] for name in names}, np.concatenate(errors), predictor.height)
 
 
 def _report(kind: str, seconds: Sequence[float], metrics: dict[str, float], bound: dict[str, float],

@@ -36,6 +36,7 @@ def run(args: argparse.Namespace) -> None:
             print(finding)
     errors = [finding.code for finding in findings if finding.severity == "error"]
     if errors:
-        raise DataError(f"{args.annotations} has {len(errors)} kinds of errors ({', '.join(errors)}); mend them as said")
+        raise DataError(f"{args.annotations} has {len(errors)} kinds of errors ({', '.join(errors)}); mend them as "
+                        "said")
     if not args.json:
         print(f"{args.annotations}: no errors, {len(findings)} kinds of warnings")

@@ -165,8 +165,8 @@ def _person_entries(document: dict[str, Any], images: dict[int, CocoImage], skel
     wanted = {number for number, names in categories.items() if names == list(skeleton.file_names)}
     if not wanted:
         found = next((names for names in categories.values() if names), "none")
-        raise ValueError(f"no category has the keypoints {', '.join(skeleton.file_names)} (found: {found!r}); name another "
-                         "skeleton by --skeleton or model.skeleton")
+        raise ValueError(f"no category has the keypoints {', '.join(skeleton.file_names)} (found: {found!r}); name "
+                         "another skeleton by --skeleton or model.skeleton")
     seen: set[int] = set()
     for entry in document["annotations"]:
         number = _integer(entry, "id", "an annotation")

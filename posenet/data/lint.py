@@ -190,8 +190,8 @@ def _check_shape(entry: dict[str, Any], image: dict[str, Any] | None, findings: 
         findings.add("error", "zero-area", "annotations whose area is 0, which no evaluation can match",
                      "write the area of the outline in square pixels, or of the box where there is no outline", number)
     elif area < MIN_AREA and not entry.get("iscrowd") and entry.get("num_keypoints"):
-        findings.add("warning", "small", f"annotated objects smaller than {MIN_AREA} square pixels, too small to train on",
-                     "nothing, if they are that small; else correct area", number)
+        findings.add("warning", "small", f"annotated objects smaller than {MIN_AREA} square pixels, too small to train "
+                     "on", "nothing, if they are that small; else correct area", number)
     if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)):
         findings.add("error", "no-box", "annotations without a box", "write bbox as x, y, width, height", number)
     elif min(box[2:]) <= 0:

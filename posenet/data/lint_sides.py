@@ -61,8 +61,8 @@ def check_sides(ids: Sequence[object], points: np.ndarray, names: tuple[str, ...
                          "annotations", f"{pair[0]} and {pair[1]} (in {share:.0%} of {telling.sum()} annotations)")
         elif share < RARE:
             for row in np.flatnonzero(against & (np.abs(others).sum(1) >= LEAST_OTHERS)):
-                findings.add("warning", "swapped-here", "annotations in which one pair of left and right lies the other "
-                             "way round than all others", "look at the picture; swap the two keypoints if they are "
+                findings.add("warning", "swapped-here", "annotations in which one pair of left and right lies the "
+                             "other way round than all others", "look at the picture; swap the two keypoints if they are "
                              "confused", f"{ids[row]} ({pair[0]}, {pair[1]})")
 
 

@@ -130,7 +130,8 @@ def read_split(annotations: str | Path, image_ids: Collection[int] | None = None
         raise DataError(f"{annotations} is not a COCO keypoint file ({reason}); use person_keypoints_*.json") from error
     if chosen.get("keypoints", names) != names:
         raise DataError(f"{annotations} has other keypoints ({', '.join(map(str, chosen['keypoints'][:3]))} ...) than "
-                        f"the network ({', '.join(names[:3])} ...); use annotations of its skeleton, or set model.skeleton")
+                        f"the network ({', '.join(names[:3])} ...); use annotations of its skeleton, or set "
+                        "model.skeleton")
     if outside := next((i["file_name"] for i in images.values() if not lies_inside(str(i["file_name"]))), None):
         raise DataError(f"{annotations} names the picture {outside!r}, which is not inside the image folder")
     if not annotated:
