@@ -33,8 +33,8 @@ ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"),
                 *(ROOT / folder / "README.md" for folder in ("config", "data", "checkpoints"))])
 OTHER_COMMANDS = {"cat", "cd", "cp", "curl", "docker", "echo", "export", "ffmpeg", "find", "git", "grep", "head",
-                  "kill", "less", "ls", "mkdir", "mv", "nvidia-smi", "pip", "ps", "rsync", "sbatch", "scancel", "scp", "source",
-                  "squeue", "ssh", "tail", "tar", "tensorboard", "unzip", "wget"}
+                  "kill", "less", "ls", "mkdir", "mv", "nvidia-smi", "pip", "ps", "rsync", "sbatch", "scancel", "scp",
+                  "source", "squeue", "ssh", "tail", "tar", "tensorboard", "unzip", "wget"}
 """Commands that are not ours and are taken as they are."""
 KEYWORDS = {"do", "done", "else", "fi", "then"}
 TINY = ["model.stacks=1", "model.width=16", "model.growth=2"]

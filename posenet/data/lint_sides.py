@@ -62,8 +62,8 @@ def check_sides(ids: Sequence[object], points: np.ndarray, names: tuple[str, ...
         elif share < RARE:
             for row in np.flatnonzero(against & (np.abs(others).sum(1) >= LEAST_OTHERS)):
                 findings.add("warning", "swapped-here", "annotations in which one pair of left and right lies the "
-                             "other way round than all others", "look at the picture; swap the two keypoints if they are "
-                             "confused", f"{ids[row]} ({pair[0]}, {pair[1]})")
+                             "other way round than all others", "look at the picture; swap the two keypoints if they "
+                             "are confused", f"{ids[row]} ({pair[0]}, {pair[1]})")
 
 
 def _check_pairs(guessed: tuple[tuple[str, str], ...], skeleton: Skeleton,
