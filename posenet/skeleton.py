@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -57,12 +59,12 @@ class Skeleton:
     def _check_names(self) -> None:
         if both := sorted(set(self.file_keypoints) & set(self.derived)):
             raise ValueError(f"keypoint {both[0]} is in the file and derived; it can be only one of them")
-        if twice := sorted({n for n in self.keypoints if self.keypoints.count(n) > 1}):
+        if twice := _doubled(self.keypoints):
             raise ValueError(f"keypoint {twice[0]} appears twice")
         if late := [n for pair in self.derived.values() for n in pair if n in self.derived]:
             raise ValueError(f"a keypoint is derived from {late[0]}, itself derived; derive it from the file's")
         sides = [n for pair in self.left_right for n in pair]
-        if twice := sorted({n for n in sides if sides.count(n) > 1}):
+        if twice := _doubled(sides):
             raise ValueError(f"keypoint {twice[0]} is in two pairs of left and right")
         if min(self.sigmas, default=1) <= 0:
             raise ValueError("sigmas must be positive")
@@ -72,10 +74,11 @@ class Skeleton:
             raise ValueError(f"colour {wrong[0]!r} is not of the form #rrggbb")
 
     def _check_parts(self) -> None:
-        parts = [frozenset(part) for part in self.parts]
-        for part, ends in zip(self.parts, parts):
-            if parts.count(ends) > 1 or len(ends) < 2:
+        parts: set[frozenset[str]] = set()
+        for part in self.parts:
+            if len(ends := frozenset(part)) < 2 or ends in parts:
                 raise ValueError(f"part {'-'.join(part)} appears twice or joins a keypoint to itself")
+            parts.add(ends)
         mirror = self._mirror
         for a, b in self.parts:
             if frozenset((mirror.get(a, a), mirror.get(b, b))) not in parts:
@@ -206,6 +209,10 @@ def _coco() -> Skeleton:
         # The outline of a human being; the other parts only help to link keypoints.
         drawn=_pairs(drawn),
     )
+
+
+def _doubled(names: Iterable[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
 
 
 def _pairs(words: list[str]) -> tuple[tuple[str, str], ...]:

@@ -188,3 +188,11 @@ def test_a_skeleton_may_stand_in_the_experiment_file(tmp_path: Path) -> None:
     file.write_text('[model.skeleton]\nkeypoints = ["thumb", "index"]\nparts = [["thumb", "wrist"]]\n')
     with pytest.raises(ConfigError, match=r"hand.toml: model.skeleton: .*wrist"):
         load_config(file)
+
+
+def test_benchmarks_take_other_skeletons_too(house: House, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = ["--quick", "--device", "cpu", "--set", f"model.skeleton={house.toml}", "train.input_size=128",
+            "train.batch_size=2", "model.stacks=1", "model.width=16", "model.growth=2"]
+    tool("benchmark", "train", *tiny)
+    tool("benchmark", "targets", *tiny)
+    assert "all keypoints labelled" in capsys.readouterr().out

@@ -94,7 +94,8 @@ def _step(config: Config, runtime: Runtime) -> Callable[[], object]:
     """
     torch.manual_seed(0)
     update = make_update(config, runtime)[0]
-    batch = synthetic_batch(config.train.batch_size, config.train.size, seed=runtime.rank).to(runtime.device)
+    batch = synthetic_batch(config.train.batch_size, config.train.size, runtime.rank, config.model.skeleton)
+    batch = batch.to(runtime.device)
     # The first loss scales of fp16 are too large, and a step that is dropped tells nothing.
     if not any(update([batch]).loss is not None for _ in range(FIRST_STEPS)):
         raise TrainingError(f"the first {FIRST_STEPS} steps were dropped; benchmark another configuration")

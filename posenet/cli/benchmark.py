@@ -172,7 +172,8 @@ def _train(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report
     network, shadow = _networks(config, runtime)
     freeze(shadow, config.train.freeze)
     update, step = make_update(config, runtime, network)
-    batch = synthetic_batch(config.train.batch_size, config.train.size).to(runtime.device)
+    batch = synthetic_batch(config.train.batch_size, config.train.size, skeleton=config.model.skeleton)
+    batch = batch.to(runtime.device)
     return measure_step(update, step, shadow, batch, args.repeats, _side(args, runtime))
 
 

@@ -99,25 +99,36 @@ def measure_layout(names: tuple[str, ...], joints: np.ndarray) -> dict[str, tupl
     """
     labelled = joints[..., 2] > 0
     useful = labelled.sum(1) >= max(3, len(names) // 2)
-    labelled, place = labelled[useful], joints[useful, :, 0] + 1j * joints[useful, :, 1]
-    if len(place) < LEAST_EXAMPLES or not (labelled.sum(0) >= LEAST_EXAMPLES // 2).all():
+    weight, place = labelled[useful].astype(float), joints[useful, :, 0] + 1j * joints[useful, :, 1]
+    if len(place) < LEAST_EXAMPLES or not (weight.sum(0) >= LEAST_EXAMPLES // 2).all():
         return {}
-    count = labelled.sum(1, keepdims=True)
-    centre = (place * labelled).sum(1, keepdims=True) / count
-    size = np.sqrt((np.abs(place - centre)**2 * labelled).sum(1, keepdims=True) / count)
+    centre, size = _mean(place, weight, 1), _reach(place, weight)
     for _ in range(ROUNDS):
-        fitted = (place - centre) / np.maximum(size, 1e-6)
-        shape = (fitted * labelled).sum(0) / labelled.sum(0)
-        middle = (shape * labelled).sum(1, keepdims=True) / count
-        wide = np.sqrt((np.abs(shape - middle)**2 * labelled).sum(1, keepdims=True) / count)
-        size = np.sqrt((np.abs(place - (place * labelled).sum(1, keepdims=True) / count)**2 * labelled)
-                       .sum(1, keepdims=True) / count) / np.maximum(wide, 1e-6)
-        centre = (place * labelled).sum(1, keepdims=True) / count - middle * size
-    height = shape.imag
-    spread = np.sqrt((np.abs(fitted - 1j * height)**2 * labelled).sum(0) / labelled.sum(0))
+        fitted = (place - centre) / size
+        shape = np.broadcast_to(_mean(fitted, weight, 0), fitted.shape)
+        # Only what is labelled in an example tells where it lies and how large it is.
+        size = _reach(place, weight) / _reach(shape, weight)
+        centre = _mean(place, weight, 1) - size * _mean(shape, weight, 1)
+    height = shape[0].imag
+    spread = np.sqrt(_mean(np.abs(fitted - 1j * height)**2, weight, 0)[0])
     unit = _body_size(*np.array(list(COCO.layout.values())).T) / max(_body_size(height, spread), 1e-6)
     return {name: (round(float(h), 2), round(max(float(s), LEAST_SPREAD), 2))
             for name, h, s in zip(names, (height - height.mean()) * unit, spread * unit)}
+
+
+def _mean(values: np.ndarray, weight: np.ndarray, axis: int) -> np.ndarray:
+    return (values * weight).sum(axis, keepdims=True) / weight.sum(axis, keepdims=True)
+
+
+def _reach(place: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """(P, 1) root mean square distance of the labelled keypoints from their middle."""
+    square = np.abs(place - _mean(place, weight, 1))**2
+    return np.maximum(np.sqrt(_mean(square, weight, 1)), 1e-6)
+
+
+def _body_size(height: np.ndarray, spread: np.ndarray) -> float:
+    """The same of a body of which the layout is known."""
+    return float(np.sqrt(height.var() + (spread**2).mean()))
 
 
 def _sigmas(names: tuple[str, ...]) -> tuple[float, ...]:

@@ -117,6 +117,10 @@ def read_split(annotations: str | Path, image_ids: Collection[int] | None = None
         names = list(skeleton.file_names)
         chosen = max(categories, key=lambda c: (c.get("keypoints") == names, bool(c.get("keypoints")),
                                                 c.get("name") == "person"))
+        if chosen.get("keypoints", names) != names:
+            raise DataError(f"{annotations} has other keypoints ({', '.join(map(str, chosen['keypoints'][:3]))} ...) "
+                            f"than the network ({', '.join(names[:3])} ...); use annotations of its skeleton, or set "
+                            "model.skeleton")
         category = chosen["id"]
         # Categories that share the keypoints, such as several kinds of animals, count as one.
         alike = {category} | {other["id"] for other in categories if other.get("keypoints") == names}
@@ -128,10 +132,6 @@ def read_split(annotations: str | Path, image_ids: Collection[int] | None = None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise DataError(f"{annotations} is not a COCO keypoint file ({reason}); use person_keypoints_*.json") from error
-    if chosen.get("keypoints", names) != names:
-        raise DataError(f"{annotations} has other keypoints ({', '.join(map(str, chosen['keypoints'][:3]))} ...) than "
-                        f"the network ({', '.join(names[:3])} ...); use annotations of its skeleton, or set "
-                        "model.skeleton")
     if outside := next((i["file_name"] for i in images.values() if not lies_inside(str(i["file_name"]))), None):
         raise DataError(f"{annotations} names the picture {outside!r}, which is not inside the image folder")
     if not annotated:
