@@ -135,11 +135,6 @@ def _sigmas(names: tuple[str, ...]) -> tuple[float, ...]:
     return COCO.sigmas if names == COCO.file_names else (DEFAULT_SIGMA,) * len(names)
 
 
-def _body_size(height: np.ndarray, spread: np.ndarray) -> float:
-    """Root mean square distance of the keypoints from their centre."""
-    return float(np.sqrt(height.var() + (spread**2).mean()))
-
-
 def _choose(categories: list[dict[str, Any]], wanted: str | None, source: str | Path) -> dict[str, Any]:
     found = [c for c in categories if c.get("keypoints") and wanted in (None, c["name"])]
     if not found:
