@@ -24,7 +24,7 @@ from posenet.inference.draw import draw_people
 from posenet.inference.person import Person
 from posenet.settings import AugmentConfig
 from posenet.skeleton import COCO, Skeleton
-from posenet.skeleton_file import load_skeleton
+from posenet.skeleton_file import load_skeleton, skeleton_from_table, skeleton_to_table, skeleton_to_toml
 
 Tool = Callable[..., str]
 DERIVED = '\n[derived]\nfront_middle = ["seat_front_left", "seat_front_right"]\n'
@@ -79,8 +79,9 @@ def test_the_draft_has_names_edges_and_sides_of_the_annotations(house: House) ->
     skeleton = house.skeleton
     assert list(skeleton.file_names) == NAMES and skeleton.keypoints == (*NAMES, "front_middle")
     assert ("back_top_left", "back_top_right") in skeleton.left_right and len(skeleton.left_right) == 5
-    assert skeleton.num_channels == 13 + 11 + 2
-    np.testing.assert_array_equal(skeleton.flip_channels[skeleton.flip_channels], np.arange(26))
+    assert len(skeleton.drawn) == 11 and ("front_middle", "seat_back_left") in skeleton.parts
+    assert skeleton.num_channels == len(skeleton.parts) + 11 + 2 > 33
+    np.testing.assert_array_equal(skeleton.flip_channels[skeleton.flip_channels], np.arange(skeleton.num_channels))
 
 
 def test_linting_finds_nothing(house: House, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,7 +170,8 @@ def test_annotations_of_another_skeleton_are_refused(house: House, tiny_coco: Pa
 
 def test_the_drawing_has_the_skeletons_lines_and_colours(house: House) -> None:
     file = house.root / "coloured.toml"
-    file.write_text('drawn = [["back_top_left", "leg_front_left"]]\n' + house.toml.read_text()
+    table = skeleton_to_table(house.skeleton) | {"drawn": [["back_top_left", "leg_front_left"]]}
+    file.write_text(skeleton_to_toml(skeleton_from_table(table))
                     + '\n[colours]\nback_top_left = "#ff0001"\nleg_front_left = "#ff0001"\n')
     skeleton = load_skeleton(file)
     keypoints = np.zeros((11, 3), np.float32)

@@ -49,7 +49,7 @@ def test_cocos_pairs_are_found() -> None:
 
 @pytest.mark.parametrize("edges", [[[1, 2]], [[0, 1]], [[1, 2], [2, 1], [1, 3]]])
 def test_parts_are_the_categorys_made_symmetric(tmp_path: Path, edges: list[list[int]]) -> None:
-    draft = draft_skeleton(write(tmp_path / "a.json", category(skeleton=edges)))
+    draft = draft_skeleton(write(tmp_path / "a.json", category(skeleton=edges)), bridges=False)
     assert set(map(frozenset, draft.skeleton.parts)) == {frozenset(("nose", "left_ear")),
                                                          frozenset(("nose", "right_ear"))}
     assert draft.category == "cat"
@@ -60,8 +60,17 @@ def test_without_a_skeleton_the_shortest_parts_join_all(tmp_path: Path) -> None:
     values = [0, 0, 2, 20, 0, 2, 10, 0, 2, 30, 0, 1]
     people = [{"id": 1, "image_id": 1, "category_id": 1, "keypoints": values}]
     path = write(tmp_path / "a.json", category(keypoints=("a", "b", "c", "d")), annotations=people)
-    assert {frozenset(part) for part in draft_skeleton(path).skeleton.parts} == {
+    assert {frozenset(part) for part in draft_skeleton(path, bridges=False).skeleton.parts} == {
         frozenset("ac"), frozenset("bc"), frozenset("bd")}
+
+
+def test_bridges_join_what_is_two_parts_apart_and_are_not_drawn(tmp_path: Path) -> None:
+    names = ("spine", "left_hip", "left_knee", "right_hip", "right_knee")
+    path = write(tmp_path / "a.json", category(keypoints=names, skeleton=[[1, 2], [2, 3]]))
+    skeleton = draft_skeleton(path).skeleton
+    assert {frozenset(part) for part in skeleton.parts} - {frozenset(part) for part in skeleton.drawn} == {
+        frozenset(pair) for pair in (("left_hip", "right_hip"), ("spine", "left_knee"), ("spine", "right_knee"))}
+    assert len(skeleton.drawn) == 4
 
 
 def test_cocos_own_names_take_cocos_sigmas(tmp_path: Path) -> None:

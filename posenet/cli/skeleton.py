@@ -21,6 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--from-annotations", type=Path, metavar="JSON", help="draft from this COCO keypoint file")
     source.add_argument("--show", metavar="FILE", help="check this skeleton file; coco is the built-in one")
     parser.add_argument("--category", metavar="NAME", help="the category to describe, where several have keypoints")
+    parser.add_argument("--bridges", action=argparse.BooleanOptionalAction, default=True,
+                        help="draft also parts between keypoints that are two parts apart, for the decoder")
     parser.add_argument("--output", type=Path, metavar="FILE.toml", help="write the skeleton here")
     parser.add_argument("--overwrite", action=argparse.BooleanOptionalAction, default=False,
                         help="replace an existing file")
@@ -32,7 +34,7 @@ def run(args: argparse.Namespace) -> None:
     if args.show:
         skeleton = load_skeleton(args.show)
     else:
-        draft = draft_skeleton(args.from_annotations, args.category)
+        draft = draft_skeleton(args.from_annotations, args.category, args.bridges)
         skeleton, remarks = draft.skeleton, draft.remarks
         print(f"category    {draft.category}")
     _print(skeleton)

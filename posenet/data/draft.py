@@ -40,7 +40,7 @@ class Draft:
     remarks: dict[str, str]
 
 
-def draft_skeleton(annotations: str | Path, category: str | None = None) -> Draft:
+def draft_skeleton(annotations: str | Path, category: str | None = None, bridges: bool = True) -> Draft:
     """Describe the keypoints of a COCO annotation file as a skeleton.
 
     Parts are the category's ``skeleton``, made symmetric, and where that leaves keypoints unjoined the shortest
@@ -48,6 +48,8 @@ def draft_skeleton(annotations: str | Path, category: str | None = None) -> Draf
 
     Args:
         category: name of the category; may be left out where all that have keypoints have the same ones.
+        bridges: add parts between keypoints that are two parts apart, such as shoulder and wrist. Drawings leave
+            them out; they hold an object together whose keypoint between them is hidden.
 
     Raises:
         DataError: not a COCO keypoint file, or a category that cannot be used.
@@ -69,13 +71,15 @@ def draft_skeleton(annotations: str | Path, category: str | None = None) -> Draf
     sides = pair_sides(names)
     parts = _symmetric(given, sides)
     extra = _joining(names, parts, sides, joints)
-    layout = measure_layout(names, joints)
+    outline = (*parts, *extra)
+    bridged = _bridges(names, outline) if bridges else ()
     try:
-        skeleton = Skeleton(keypoints=names, parts=(*parts, *extra), left_right=sides, derived={}, file_keypoints=names,
-                            file_names=names, sigmas=_sigmas(names), layout=layout)
+        skeleton = Skeleton(keypoints=names, parts=(*outline, *bridged), left_right=sides, derived={},
+                            file_keypoints=names, file_names=names, sigmas=_sigmas(names),
+                            layout=measure_layout(names, joints), drawn=outline if bridged else ())
     except ValueError as error:
         raise DataError(f"{annotations}: category {chosen['name']}: {error}; correct its keypoints") from error
-    remarks = _remarks(skeleton, len(parts) - len(given), len(extra), len(joints))
+    remarks = _remarks(skeleton, len(parts) - len(given), len(extra), len(bridged), len(joints))
     return Draft(skeleton, str(chosen["name"]), remarks)
 
 
@@ -193,13 +197,23 @@ def _joining(names: tuple[str, ...], parts: list[tuple[str, str]], sides: tuple[
     return extra
 
 
-def _remarks(skeleton: Skeleton, mirrored: int, joining: int, people: int) -> dict[str, str]:
+def _bridges(names: tuple[str, ...], parts: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    """The pairs of keypoints that no part joins, but two parts through a third keypoint."""
+    beside: dict[str, set[str]] = {name: set() for name in names}
+    for a, b in parts:
+        beside[a].add(b)
+        beside[b].add(a)
+    return tuple((a, b) for a, b in itertools.combinations(names, 2) if b not in beside[a] and beside[a] & beside[b])
+
+
+def _remarks(skeleton: Skeleton, mirrored: int, joining: int, bridged: int, people: int) -> dict[str, str]:
     parts = ["The connections that the network learns, each also in its mirror image."]
     if mirrored:
         parts.append(f"{mirrored} mirror images were missing in the annotation file's skeleton and have been added.")
     if joining:
-        parts.append(f"The last {joining} join what was not joined; see whether others suit your objects better.")
-    parts.append("More than the bare outline helps: with a second way around, a hidden keypoint parts nobody.")
+        parts.append(f"The last {joining} of those drawn join what was not joined; see whether others suit better.")
+    if bridged:
+        parts.append(f"The last {bridged} bridge two others: with a second way around, a hidden keypoint parts nobody.")
     sigmas = "OKS constants, how exactly a keypoint can be placed. "
     if skeleton.sigmas == COCO.sigmas:
         sigmas += "These are COCO's, whose keypoints have the same names."
@@ -214,6 +228,7 @@ def _remarks(skeleton: Skeleton, mirrored: int, joining: int, people: int) -> di
         "keypoints": "As the annotation file names and orders them.",
         "parts": "\n".join(parts),
         "left_right": sides,
+        "drawn": "What drawings show of the parts.",
         "sigmas": sigmas,
         "layout": layout,
     }
