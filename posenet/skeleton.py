@@ -128,6 +128,11 @@ class Skeleton:
     def _mirror(self) -> dict[str, str]:
         return {a: b for a, b in self.left_right} | {b: a for a, b in self.left_right}
 
+    def predicts_like(self, other: Skeleton) -> bool:
+        """Whether a network for one is a network for the other: OKS constants, layout and drawing may differ."""
+        names = ("keypoints", "parts", "left_right", "derived", "file_keypoints")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
     def index(self, name: str) -> int:
         """Channel-order index of the keypoint called ``name``."""
         return self.keypoints.index(name)

@@ -144,7 +144,7 @@ def _configure(args: argparse.Namespace) -> tuple[Config, tuple[Path, dict[str, 
     # The folder may have moved since the checkpoint was written.
     base = load_config(None, [pair("checkpoint.path", str(path.parent))], base=config_of(state, path))
     config = _with_defaults(load_config(args.config, overrides, base=base), args)
-    if config.model.skeleton != base.model.skeleton:
+    if not config.model.skeleton.predicts_like(base.model.skeleton):
         raise ConfigError(f"{path} was trained for another skeleton than model.skeleton says; leave that out, or start "
                           "anew with --weights in another folder")
     changed = differences(base, config)

@@ -9,17 +9,22 @@ import json
 import math
 import os
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
+from tqdm import tqdm
 
 from posenet.data.coco import MIN_AREA, lies_inside
 from posenet.data.findings import Finding, Findings
 from posenet.data.lint_sides import check_sides
 from posenet.errors import DataError
 from posenet.skeleton import Skeleton
+from posenet.system import usable_cores
 
 
 def lint_annotations(path: str | Path, images: str | Path | None = None,
@@ -99,21 +104,33 @@ def _check_images(images: list[dict[str, Any]], findings: Findings) -> dict[int,
 
 
 def _check_files(pictures: dict[int, dict[str, Any]], folder: Path, findings: Findings) -> None:
-    for image in pictures.values():
-        path = folder / image["file_name"]
-        if not os.path.isfile(path):
-            findings.add("error", "missing-file", f"images without a file in {folder}",
-                         "restore the files, or delete the images and their annotations", image["file_name"])
-            continue
-        pixels = cv2.imdecode(np.fromfile(path, np.uint8), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION) \
-            if path.stat().st_size else None
-        if pixels is None:
-            findings.add("error", "unreadable-file", "files that cannot be decoded",
-                         "save them anew as JPEG or PNG, or delete the images", image["file_name"])
-        elif pixels.shape[:2] != (image["height"], image["width"]):
-            findings.add("error", "wrong-size", "pictures of another size than annotated",
-                         "correct width and height to those of the file as stored; if the picture was resized, scale "
-                         "the annotations too", image["file_name"])
+    names = [image["file_name"] for image in pictures.values()]
+    with ThreadPoolExecutor(usable_cores()) as pool, closing(pool.map(partial(_size_of, folder), names)) as sizes:
+        shown = tqdm(zip(pictures.values(), sizes), "pictures", len(names), unit="image", disable=None)
+        for image, size in shown:
+            if size is None:
+                findings.add("error", "missing-file", f"images without a file in {folder}",
+                             "restore the files, or delete the images and their annotations", image["file_name"])
+            elif not size:
+                findings.add("error", "unreadable-file", "files that cannot be decoded",
+                             "save them anew as JPEG or PNG, or delete the images", image["file_name"])
+            elif size != (image["height"], image["width"]):
+                findings.add("error", "wrong-size", "pictures of another size than annotated",
+                             "correct width and height to those of the file as stored; if the picture was resized, "
+                             "scale the annotations too", image["file_name"])
+
+
+def _size_of(folder: Path, name: str) -> tuple[int, ...] | None:
+    """(height, width) of a picture as stored; empty where it cannot be decoded, None where there is no file."""
+    path = folder / name
+    if not os.path.isfile(path):
+        return None
+    try:
+        data = np.fromfile(path, np.uint8)
+        pixels = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION) if len(data) else None
+    except (OSError, cv2.error):
+        pixels = None
+    return () if pixels is None else pixels.shape[:2]
 
 
 def _check_categories(categories: list[dict[str, Any]], skeleton: Skeleton | None,
