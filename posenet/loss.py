@@ -48,7 +48,15 @@ class FocalL2Loss(nn.Module):
                    c.foreground_weight, c.positive_threshold)
 
     def forward(self, predictions: Predictions, target: Tensor, mask_miss: Tensor) -> Tensor:
-        """The loss of every image.
+        """The loss of every image: the sum of its ``terms``.
+
+        Returns:
+            (N,) float32, so that a mean over images is the same on one device and on many.
+        """
+        return self.terms(predictions, target, mask_miss).sum((1, 2))
+
+    def terms(self, predictions: Predictions, target: Tensor, mask_miss: Tensor) -> Tensor:
+        """What every stack and scale adds to the loss of every image, weights included.
 
         Args:
             predictions: predictions[stack][scale] of shape (N, C, h >> scale, w >> scale).
@@ -56,7 +64,7 @@ class FocalL2Loss(nn.Module):
             mask_miss: (N, 1, h, w); 1 supervises a cell, 0 ignores it.
 
         Returns:
-            (N,) float32, so that a mean over images is the same on one device and on many.
+            (N, stacks, scales) float32.
 
         Raises:
             ValueError: the number of stacks or scales does not fit the weights, or shapes disagree.
@@ -69,17 +77,18 @@ class FocalL2Loss(nn.Module):
         if any(scales[0].shape != target.shape for scales in predictions):
             raise ValueError(f"predictions {tuple(predictions[0][0].shape)} do not fit target {tuple(target.shape)}")
         target, mask_miss = target.float(), mask_miss.float()
-        total = target.new_zeros(len(target))
+        terms: list[Tensor] = []                    # by scale: (N, stacks)
         for scale, scale_weight in enumerate(self.scale_weights):
             if scale:
                 target = F.avg_pool2d(target, 2)
             weight = self.channel_weights * self._shrink(mask_miss, target.shape[2:])
             foreground = target >= self.positive_threshold
+            sums = []
             for stack, stack_weight in enumerate(self.stack_weights or [1 / stacks] * stacks):
-                prediction = predictions[stack][scale].float()
-                loss = self._cells(prediction, target, foreground) * weight
-                total = total + scale_weight * stack_weight * loss.sum((1, 2, 3))
-        return total
+                loss = self._cells(predictions[stack][scale].float(), target, foreground) * weight
+                sums.append(scale_weight * stack_weight * loss.sum((1, 2, 3)))
+            terms.append(torch.stack(sums, 1))
+        return torch.stack(terms, 2)
 
     def _cells(self, prediction: Tensor, target: Tensor, foreground: Tensor) -> Tensor:
         error = prediction - target
@@ -95,3 +104,31 @@ class FocalL2Loss(nn.Module):
     def _shrink(mask_miss: Tensor, size: Sequence[int]) -> Tensor:
         small = F.interpolate(mask_miss, size=tuple(size), mode="bilinear", align_corners=False)
         return torch.where(small < 0.5, torch.zeros_like(small), small)
+
+
+class TermMeter:
+    """Mean of a loss's terms over all images since the last reading; adding to it never waits for the device.
+
+    The copies of a module that DataParallel makes share one.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[torch.device, Tensor] = {}
+        self._images: dict[torch.device, int] = {}
+
+    def add(self, terms: Tensor) -> None:
+        """Count (N, stacks, scales) terms."""
+        total = terms.detach().sum(0)
+        known = self._sums.get(terms.device)
+        self._sums[terms.device] = total if known is None else known.add_(total)
+        self._images[terms.device] = self._images.get(terms.device, 0) + len(terms)
+
+    def read(self) -> list[list[float]] | None:
+        """By stack and scale, and begin anew; None where there was nothing, or nothing finite."""
+        sums, images = [total.cpu() for total in self._sums.values()], sum(self._images.values())
+        self._sums, self._images = {}, {}
+        if not images:
+            return None
+        mean = torch.stack(sums).sum(0) / images
+        # Five digits: the log has a line of these every few steps.
+        return [[float(f"{value:.5g}") for value in row] for row in mean.tolist()] if mean.isfinite().all() else None

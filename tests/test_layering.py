@@ -25,7 +25,7 @@ ROWS = """
     inference.decode inference.predictor inference.evaluate inference.draw
     inference.video inference.sources inference.sheet inference.heatmaps inference.outputs
 
-    runlog validation trainer benchmark.* cli.*
+    figure curves charts runlog validation trainer benchmark.* cli.*
 """.split()
 """All modules below ``posenet``, lowest level first: each may import only from rows before its own.
 

@@ -15,7 +15,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from posenet.cli.inference import add_predictor_options, check_outputs, make_predictor
 from posenet.cli.options import natural
 from posenet.errors import ConfigError, DataError
-from posenet.inference.draw import draw_people
+from posenet.inference.draw import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 from posenet.inference.outputs import (Output, Window, drawings, heatmap_sheets, output_paths, people_file,
                                        require_display)
 from posenet.inference.person import Person
@@ -45,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--heatmaps", metavar="DIR", help="folder for all maps of the network, one labelled sheet per picture or frame")
     add("--show", action=argparse.BooleanOptionalAction, default=False,
         help="show the drawings in a window; Q ends, any other key goes on to the next picture")
-    add("--min-score", type=float, default=0.25, metavar="X", help="leave out people who score less, 0-1")
-    add("--keypoint-min-score", type=float, default=0.2, metavar="X",
+    add("--min-score", type=float, default=MIN_SCORE, metavar="X", help="leave out people who score less, 0-1")
+    add("--keypoint-min-score", type=float, default=KEYPOINT_MIN_SCORE, metavar="X",
         help="do not draw keypoints that score less, 0-1; the JSON holds them all")
     add("--line-width", type=natural, default=0, metavar="N",
         help="pixels; 0 suits the sizes of the person and of the picture (default: 0)")
@@ -82,7 +82,8 @@ def run(args: argparse.Namespace) -> None:
                 break
         interrupted = stop_asked() and not any(source.kind == "camera" for source in sources)
     print(tally)
-    if written := [where for where in (args.output, args.json, args.heatmaps) if where]:
+    written = [where for where in (args.output, args.json, args.heatmaps) if where]
+    if written and tally.pictures + tally.frames:
         print("wrote " + ", ".join(written))
     if interrupted:
         raise KeyboardInterrupt
@@ -142,7 +143,7 @@ class _Tally:
     def add(self, frame: Frame, people: Sequence[Person]) -> None:
         if isinstance(frame.image, DataError):
             if frame.source not in self.failed:
-                _log.warning("skipped: %s", frame.image)
+                _log.warning("%s", frame.image)
             self.failed[frame.source] = self.failed.get(frame.source, 0) + 1
             return
         self.people += len(people)

@@ -28,6 +28,9 @@ PALETTE = ((233, 180, 86), (0, 159, 230), (167, 121, 204), (66, 228, 240), (115,
 Colour = tuple[int, int, int]
 Colours = Literal["side", "person"]
 
+MIN_SCORE, KEYPOINT_MIN_SCORE = 0.25, 0.2
+"""People and keypoints that score less are not worth showing, as a rule."""
+
 FAINT = 0.5
 """Keypoints that score less than this share of their person's mean are guesses: not drawn."""
 
@@ -89,7 +92,7 @@ def _line_width(canvas: np.ndarray, person: Person) -> int:
     """Pixels: a fiftieth of the person's size, but neither hidden nor smothering in a picture of this size."""
     left, top, right, bottom = person.box()
     picture = max(canvas.shape[:2])
-    return round(float(np.clip(max(right - left, bottom - top) / 50, max(1, picture / 320), max(1, picture / 120))))
+    return round(float(np.clip(max(right - left, bottom - top) / 50, max(1, picture / 500), max(1, picture / 120))))
 
 
 def _limbs(skeleton: Skeleton) -> list[tuple[int, int]]:
