@@ -91,6 +91,9 @@ def draw_curves(folder: Path, output: Path | None = None) -> Path:
 def training_figure(history: History, name: str) -> Figure:
     """Loss, its share by scale and by stack, scores, learning rate and speed."""
     figure, panels = new_figure(2, 3, (15, 8), _title(history, name))
+    # This is drawn at every validation, and matplotlib's own search for a layout takes half of the time.
+    figure.set_layout_engine(None)
+    figure.subplots_adjust(left=0.045, right=0.955, bottom=0.065, top=0.91, wspace=0.17, hspace=0.3)
     _draw_loss(panels[0], history)
     _draw_terms(panels[1], history, axis=0, title="Training loss by scale",
                 names=lambda n: [f"stride {4 << i}" for i in range(n)])
@@ -196,14 +199,17 @@ def _unit(history: History) -> str:
 
 
 def _logarithmic(panel: Axes) -> None:
+    from matplotlib.ticker import LogFormatter
     values = np.concatenate([np.asarray(line.get_ydata(), float) for line in panel.get_lines()
                              if line.get_label() != "skipped steps"] or [np.ones(1)])
     positive = values[np.isfinite(values) & (values > 0)]
     if len(positive) == np.isfinite(values).sum() and len(positive) and positive.max() > 5 * positive.min():
         panel.set_yscale("log")
+        panel.set_ylim(top=3 * positive.max())      # for the legend
         panel.yaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_minor_formatter(LogFormatter())
 
 
 def _legend(panel: Axes) -> None:
     if panel.get_legend_handles_labels()[0]:
-        panel.legend(frameon=False, fontsize=9)
+        panel.legend(frameon=False, fontsize=9, ncols=2)

@@ -34,9 +34,10 @@ class RunLog:
     Args:
         folder: the run's folder; created.
         tensorboard: also write TensorBoard events, where TensorBoard is installed.
+        curves: also draw the curves, where matplotlib is installed.
     """
 
-    def __init__(self, folder: Path, tensorboard: bool = True) -> None:
+    def __init__(self, folder: Path, tensorboard: bool = True, curves: bool = True) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._json = open(folder / LOG, "a", encoding="utf-8")
@@ -45,8 +46,8 @@ class RunLog:
         _package.addHandler(self._text)
         _package.setLevel(logging.INFO)
         self._board = _board(folder) if tensorboard else None
-        self._drawn = True
-        if not can_draw():
+        self._curves, self._drawn = curves and can_draw(), True
+        if curves and not self._curves:
             _log.info("No %s: %s", PICTURE, MISSING)
 
     def take(self, early: logging.handlers.MemoryHandler) -> None:
@@ -92,12 +93,11 @@ class RunLog:
     def _draw(self) -> None:
         """Draw the curves anew; training goes on whatever comes of it."""
         self._drawn = True
-        if not can_draw():
-            return
-        try:
-            draw_curves(self.folder)
-        except (PosenetError, OSError) as error:
-            _log.warning("%s was not drawn: %s", PICTURE, error)
+        if self._curves:
+            try:
+                draw_curves(self.folder)
+            except (PosenetError, OSError) as error:
+                _log.warning("%s was not drawn: %s", PICTURE, error)
 
     def picture(self, name: str, image: np.ndarray, step: int) -> None:
         """Save a (H, W, 3) BGR uint8 picture as ``pictures/NAME.jpg``."""

@@ -11,7 +11,7 @@ from posenet.cli.main import run_tool
 from posenet.config import config_from_dict
 
 TINY = ["model.stacks=1", "model.width=16", "model.growth=2", "train.input_size=64", "train.batch_size=2",
-        "train.epochs=1", "optim.name=adamw", "data.workers=0", "log.tensorboard=false"]
+        "train.epochs=1", "optim.name=adamw", "data.workers=0", "log.tensorboard=false", "log.curves=false"]
 
 
 @pytest.fixture

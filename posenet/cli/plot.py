@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.curves import LOG, draw_curves
+from posenet.curves import LOG, PICTURE, draw_curves
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help=f"folder of a run, or its {LOG}")
-    parser.add_argument("--output", metavar="FILE", help="where to draw (.png, .svg or .pdf); else curves.png in the run")
+    parser.add_argument("--output", metavar="FILE",
+                        help=f"where to draw (.png, .svg or .pdf); else {PICTURE} in the run's folder")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -16,8 +16,7 @@ from posenet.cli.inference import add_predictor_options, check_outputs, make_pre
 from posenet.cli.options import natural
 from posenet.errors import ConfigError, DataError
 from posenet.inference.draw import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
-from posenet.inference.outputs import (Output, Window, drawings, heatmap_sheets, output_paths, people_file,
-                                       require_display)
+from posenet.inference.outputs import Output, Window, drawings, heatmap_sheets, output_paths, people_file
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.inference.sources import Frame, Source, batches, count_frames, find_sources, read_frames
@@ -62,7 +61,7 @@ def run(args: argparse.Namespace) -> None:
     sources = _sources(args)
     drawn_paths, sheet_paths = _paths(args, sources)
     if args.show:
-        require_display()
+        Window.require_display()
     predictor = make_predictor(args)
     tally = _Tally(sources)
     with contextlib.ExitStack() as stack:

@@ -45,7 +45,8 @@ def picture_maps(predictor: Predictor, image: np.ndarray) -> np.ndarray:
     return maps[:, :rows, :columns].cpu().numpy()
 
 
-def heatmap_sheet(image: np.ndarray, maps: np.ndarray, skeleton: Skeleton, drawn: np.ndarray | None = None) -> np.ndarray:
+def heatmap_sheet(image: np.ndarray, maps: np.ndarray, skeleton: Skeleton,
+                  drawn: np.ndarray | None = None) -> np.ndarray:
     """All maps over the dimmed picture, each with its channel, its name and its highest value.
 
     The colours are the same for all: dark violet is 0 to yellow, 1.

@@ -149,6 +149,16 @@ class Window:
 
     TITLE = "posenet"
 
+    @staticmethod
+    def require_display() -> None:
+        """Refuse early what this cannot do.
+
+        Raises:
+            ConfigError: OpenCV cannot open a window here.
+        """
+        if reason := _no_display():
+            raise ConfigError(f"--show needs a display: {reason}; leave it out and give --output DIR")
+
     def __init__(self, stop_asked: Callable[[], bool] = lambda: False) -> None:
         self.closed, self._stop_asked = False, stop_asked
 
@@ -167,17 +177,8 @@ class Window:
         cv2.destroyAllWindows()
 
 
-def require_display() -> None:
-    """Refuse early what ``Window`` cannot do.
-
-    Raises:
-        ConfigError: OpenCV cannot open a window here.
-    """
-    if reason := _no_display():
-        raise ConfigError(f"--show needs a display: {reason}; leave it out and give --output DIR")
-
-
 def _no_display() -> str:
+    """Why OpenCV cannot open a window here; empty where it can."""
     if re.search(r"GUI:\s+NONE", cv2.getBuildInformation()):
         return "this OpenCV has no windows (opencv-python-headless)"
     if not sys.platform.startswith("linux"):

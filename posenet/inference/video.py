@@ -97,7 +97,7 @@ class Camera:
         with _quiet():
             self._capture = cv2.VideoCapture(index)
         if not self._capture.isOpened():
-            raise DataError(f"camera {index} cannot be opened; see that it is connected and that no other program uses it")
+            raise DataError(f"camera {index} cannot be opened; connect it, and end other programs that use it")
         self.rate = _sound(self._capture.get(cv2.CAP_PROP_FPS))
         self._newest: Shot | None = None
         self._news = threading.Condition()
