@@ -17,7 +17,6 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posenet.curves import LOG, PICTURE, draw_curves
-from posenet.errors import PosenetError
 from posenet.figure import MISSING, can_draw
 from posenet.system import write_atomically
 
@@ -96,7 +95,7 @@ class RunLog:
         if self._curves:
             try:
                 draw_curves(self.folder)
-            except (PosenetError, OSError) as error:
+            except Exception as error:      # matplotlib's are of any kind, and none is worth a run
                 _log.warning("%s was not drawn: %s", PICTURE, error)
 
     def picture(self, name: str, image: np.ndarray, step: int) -> None:

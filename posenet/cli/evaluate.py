@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.charts import draw_charts
+from posenet.charts import KEYPOINTS, PRECISION, draw_charts
 from posenet.cli.inference import add_predictor_options, check_outputs, make_predictor
 from posenet.cli.options import read_image_ids
 from posenet.errors import ConfigError
@@ -30,8 +30,9 @@ def run(args: argparse.Namespace) -> None:
     """Print the numbers, and write the predictions where asked."""
     if args.plots and not can_draw():
         raise ConfigError(f"--plots: {MISSING}")
-    if args.output:
-        check_outputs([Path(args.output)], [Path(args.annotations), Path(args.checkpoint)])
+    charts = [Path(args.plots, name) for name in (PRECISION, KEYPOINTS)] if args.plots else []
+    outputs = charts + ([Path(args.output)] if args.output else [])
+    check_outputs(outputs, [Path(args.annotations), Path(args.checkpoint)])
     ids = None if args.image_ids is None else read_image_ids(args.image_ids)
     predictor = make_predictor(args)
     evaluation = evaluate(predictor.batch, args.images, args.annotations, results_path=args.output,

@@ -187,5 +187,8 @@ def _no_display() -> str:
         return "there is none (DISPLAY is not set)"
     # Where the display cannot be reached, the window's library ends the whole process: another one tries it.
     attempt = "import cv2; cv2.namedWindow('posenet'); cv2.destroyAllWindows()"
-    done = subprocess.run([sys.executable, "-c", attempt], capture_output=True, timeout=60)
-    return f"the one of DISPLAY={os.environ.get('DISPLAY', '')} cannot be used" if done.returncode else ""
+    try:
+        subprocess.run([sys.executable, "-c", attempt], capture_output=True, timeout=60, check=True)
+    except subprocess.SubprocessError:
+        return f"the one of DISPLAY={os.environ.get('DISPLAY', '')} cannot be used"
+    return ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import os
 import threading
 import time
@@ -27,8 +27,6 @@ ENDS_EARLY = 0.05
 """A video that lacks more than this share of its frames at the end was cut off; less is a rough count in its header."""
 MOST_LOST = 100
 """Unreadable frames in a row after which a video is over."""
-
-_log = logging.getLogger(__name__)
 
 Shot = tuple[int, float, "np.ndarray | DataError"]
 """A frame's number from 0, its time in seconds, and the (H, W, 3) BGR uint8 picture or why there is none."""
@@ -181,17 +179,17 @@ class VideoWriter:
         os.replace(self._temporary, self.path)
 
 
-class _quiet:
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
     """OpenCV and FFmpeg say nothing of their own on standard error: our messages tell what matters."""
-
-    def __enter__(self) -> None:
-        # FFmpeg's level is read when it is first used.
-        os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
-        self._level = cv2.utils.logging.getLogLevel()
-        cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-
-    def __exit__(self, *_: object) -> None:
-        cv2.utils.logging.setLogLevel(self._level)
+    # FFmpeg's level is read when it is first used, and holds from then on.
+    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
+    level = cv2.utils.logging.getLogLevel()
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    try:
+        yield
+    finally:
+        cv2.utils.logging.setLogLevel(level)
 
 
 def _sound(rate: float) -> float:
