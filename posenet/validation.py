@@ -16,7 +16,7 @@ from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.inference.sheet import sheet, tile
 from posenet.runlog import RunLog, SilentLog
-from posenet.runtime import Runtime
+from posenet.runtime import Runtime, Stopped
 from posenet.settings import Config
 from posenet.skeleton import Skeleton
 from posenet.words import counted
@@ -64,7 +64,11 @@ class CocoValidation:
         return cls(runtime, predictor, config.data.val_images, config.data.val_annotations, log, config.log.pictures)
 
     def __call__(self, epoch: int, step: int, check_stop: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """COCO's ten numbers, "AP" first; ``check_stop`` is called before every batch."""
+        """COCO's ten numbers, "AP" first.
+
+        Args:
+            check_stop: called before every batch; where it raises ``Stopped`` on one process, all raise it.
+        """
         tiles: list[np.ndarray] = []
         count = itertools.count()
 
@@ -77,8 +81,14 @@ class CocoValidation:
                     tiles.extend(_pair(image, self.truth[record["id"]], found, str(record["file_name"])))
             return people
 
-        own = predict_split(predict, self.images, self.share, self.split.category, progress=self.runtime.is_main)
-        results = [result for share in self.runtime.gather(own) for result in share]
+        try:
+            own = predict_split(predict, self.images, self.share, self.split.category, progress=self.runtime.is_main)
+        except Stopped:
+            own = None
+        shares = self.runtime.gather(own)
+        if None in shares:
+            raise Stopped
+        results = [result for share in shares for result in share]
         if tiles:
             self.log.picture(f"epoch_{epoch:04d}", sheet(tiles, columns=4 if len(tiles) > 4 else 2), step)
         return self.runtime.from_main(score(results, self.split).metrics if self.runtime.is_main else None)
