@@ -15,6 +15,33 @@ Predictions = Sequence[Sequence[Tensor]]
 """predictions[stack][scale]: (N, C, h >> scale, w >> scale)."""
 
 
+class TermMeter:
+    """Mean of a loss's terms over all images since the last reading; adding to it never waits for the device.
+
+    The copies of a module that DataParallel makes share one.
+    """
+
+    def __init__(self) -> None:
+        self._counted: dict[torch.device, tuple[Tensor, int]] = {}
+
+    def add(self, terms: Tensor) -> None:
+        """Count (N, stacks, scales) terms; another number of stacks begins anew."""
+        total, images = terms.detach().sum(0), len(terms)
+        before = self._counted.get(terms.device)
+        if before is not None and before[0].shape == total.shape:
+            total, images = before[0].add_(total), before[1] + images
+        self._counted[terms.device] = total, images
+
+    def read(self) -> list[list[float]] | None:
+        """By stack and scale, and begin anew; None where there was nothing, or nothing finite."""
+        counted, self._counted = self._counted.values(), {}
+        if not counted:
+            return None
+        mean = sum(total.cpu() for total, _ in counted) / sum(images for _, images in counted)
+        # Five digits: the log has a line of these every few steps.
+        return [[float(f"{value:.5g}") for value in row] for row in mean.tolist()] if mean.isfinite().all() else None
+
+
 class FocalL2Loss(nn.Module):
     """Squared error, weighted by how far a cell still is from its answer (Simple Pose, section 3.4).
 
@@ -27,6 +54,9 @@ class FocalL2Loss(nn.Module):
         stack_weights: one weight per stack, divided by their sum; empty means equal.
         part_weight, keypoint_weight, mask_weight, foreground_weight: weights of the channel groups.
         positive_threshold: target values from here up are foreground.
+
+    Attributes:
+        meter: in training mode counts what the stacks and scales add to the loss.
     """
 
     def __init__(self, gamma: float = 2.0, scale_weights: Sequence[float] = (0.1, 0.2, 0.4, 1.6, 6.4),
@@ -34,7 +64,7 @@ class FocalL2Loss(nn.Module):
                  mask_weight: float = 0.1, foreground_weight: float = 1.0, positive_threshold: float = 0.01,
                  skeleton: Skeleton = COCO) -> None:
         super().__init__()
-        self.gamma, self.positive_threshold = gamma, positive_threshold
+        self.gamma, self.positive_threshold, self.meter = gamma, positive_threshold, TermMeter()
         self.scale_weights = [w / sum(scale_weights) for w in scale_weights]
         self.stack_weights = [w / sum(stack_weights) for w in stack_weights]
         weights = ([part_weight] * skeleton.num_parts + [keypoint_weight] * skeleton.num_keypoints
@@ -53,7 +83,10 @@ class FocalL2Loss(nn.Module):
         Returns:
             (N,) float32, so that a mean over images is the same on one device and on many.
         """
-        return self.terms(predictions, target, mask_miss).sum((1, 2))
+        terms = self.terms(predictions, target, mask_miss)
+        if self.training:
+            self.meter.add(terms)
+        return terms.sum((1, 2))
 
     def terms(self, predictions: Predictions, target: Tensor, mask_miss: Tensor) -> Tensor:
         """What every stack and scale adds to the loss of every image, weights included.
@@ -104,31 +137,3 @@ class FocalL2Loss(nn.Module):
     def _shrink(mask_miss: Tensor, size: Sequence[int]) -> Tensor:
         small = F.interpolate(mask_miss, size=tuple(size), mode="bilinear", align_corners=False)
         return torch.where(small < 0.5, torch.zeros_like(small), small)
-
-
-class TermMeter:
-    """Mean of a loss's terms over all images since the last reading; adding to it never waits for the device.
-
-    The copies of a module that DataParallel makes share one.
-    """
-
-    def __init__(self) -> None:
-        self._sums: dict[torch.device, Tensor] = {}
-        self._images: dict[torch.device, int] = {}
-
-    def add(self, terms: Tensor) -> None:
-        """Count (N, stacks, scales) terms."""
-        total = terms.detach().sum(0)
-        known = self._sums.get(terms.device)
-        self._sums[terms.device] = total if known is None else known.add_(total)
-        self._images[terms.device] = self._images.get(terms.device, 0) + len(terms)
-
-    def read(self) -> list[list[float]] | None:
-        """By stack and scale, and begin anew; None where there was nothing, or nothing finite."""
-        sums, images = [total.cpu() for total in self._sums.values()], sum(self._images.values())
-        self._sums, self._images = {}, {}
-        if not images:
-            return None
-        mean = torch.stack(sums).sum(0) / images
-        # Five digits: the log has a line of these every few steps.
-        return [[float(f"{value:.5g}") for value in row] for row in mean.tolist()] if mean.isfinite().all() else None

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from posenet.data.targets import TargetRenderer
-from posenet.loss import FocalL2Loss, TermMeter
+from posenet.loss import FocalL2Loss
 from posenet.runtime import Amp, autocast
 
 
@@ -17,16 +17,13 @@ class TrainStep(nn.Module):
         network: (N, 3, H, W) images to predictions[stack][scale].
         amp: precision of the network; targets and loss are always float32.
         channels_last: memory layout of the images, which should be the network's.
-
-    Attributes:
-        terms: what the stacks and scales add to the loss, counted in training.
     """
 
     def __init__(self, network: nn.Module, renderer: TargetRenderer, loss: FocalL2Loss, amp: Amp = "off",
                  channels_last: bool = False) -> None:
         super().__init__()
         self.network, self.renderer, self.loss, self.amp = network, renderer, loss, amp
-        self.channels_last, self.terms = channels_last, TermMeter()
+        self.channels_last = channels_last
 
     def forward(self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor) -> Tensor:
         """The loss of every image.
@@ -42,10 +39,7 @@ class TrainStep(nn.Module):
         target = self.renderer(joints, person_mask.float() / 255)
         with autocast(images.device, self.amp):
             predictions = self.network(prepare(images, self.channels_last))
-        terms = self.loss.terms(predictions, target, mask_miss[:, None].float() / 255)
-        if self.training:
-            self.terms.add(terms)
-        return terms.sum((1, 2))
+        return self.loss(predictions, target, mask_miss[:, None].float() / 255)
 
 
 def prepare(images: Tensor, channels_last: bool = False) -> Tensor:

@@ -243,6 +243,7 @@ def test_what_is_wrong_with_videos_and_cameras_is_one_line(stub, clip, tmp_path,
     for words, message in ((["--show", clip], "--show needs a display"),
                            ([clip, "--output", tmp_path], "replace an input"),
                            ([clip, "--output", tmp_path / "o", "--codec", "nope"], "codec 'nope'"),
+                           ([clip, "--output", tmp_path / "o", "--heatmaps", tmp_path / "o"], "two folders"),
                            (["--json", tmp_path / "x.json"], "no input"),
                            (["--json", tmp_path / "x.json", "--camera", "97"], "camera 97")):
         assert predict(*words) == 2

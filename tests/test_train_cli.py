@@ -1,5 +1,6 @@
 """tools/train.py as a user runs it: flags, refusals, resuming, fine-tuning and clean errors."""
 
+import json
 import shutil
 
 import h5py
@@ -35,6 +36,9 @@ def test_trains_into_the_default_folder_and_refuses_to_train_over_it(train, tmp_
     assert train()[0] == 0
     last = tmp_path / "checkpoints" / "run" / "last.pth"
     before = last.read_bytes()
+    lines = [json.loads(line) for line in (last.parent / "log.jsonl").read_text().splitlines()]
+    [terms] = next(line["terms"] for line in lines if line["kind"] == "train")
+    assert sum(terms) == pytest.approx(lines[-1]["train_loss"], rel=1e-3), "of one stack and five scales"
     status, error = train()
     assert status == 2 and "--resume" in error and error.count("\n") == 1
     assert last.read_bytes() == before

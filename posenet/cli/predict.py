@@ -99,6 +99,8 @@ def _sources(args: argparse.Namespace) -> list[Source]:
 
 def _paths(args: argparse.Namespace, sources: list[Source]) -> tuple[dict[Source, Path], dict[Source, Path]]:
     """Where the drawings and the sheets of maps go, none of them in the place of an input."""
+    if args.output and args.heatmaps and Path(args.output).resolve() == Path(args.heatmaps).resolve():
+        raise ConfigError("--heatmaps and --output give their files the same names; choose two folders")
     drawn = output_paths(sources, Path(args.output)) if args.output else {}
     sheets = output_paths(sources, Path(args.heatmaps), ".jpg", "") if args.heatmaps else {}
     files = [*drawn.values(), *(path for source, path in sheets.items() if source.kind == "picture")]
