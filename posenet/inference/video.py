@@ -105,13 +105,19 @@ class Camera:
 
     def _watch(self) -> None:
         started, number = time.monotonic(), 0
-        while self._open:
-            ok, image = self._capture.read()
+        try:
+            while self._open:
+                ok, image = self._capture.read()
+                if not ok:
+                    break
+                with self._news:
+                    self._newest = number, time.monotonic() - started, image
+                    self._news.notify()
+                number += 1
+        finally:
             with self._news:
-                self._open &= ok
-                self._newest = (number, time.monotonic() - started, image) if ok else self._newest
+                self._open = False
                 self._news.notify()
-            number += 1
 
     def close(self) -> None:
         self._open = False
