@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "posenet"
 
 ROWS = """
-    errors system skeleton skeleton_file settings_scale settings_model settings config
+    errors system words skeleton skeleton_file settings_scale settings_model settings config
     runtime parallel sync_norm launch distributed
 
     model.layers model.hourglass model.posenet model.published
@@ -25,8 +25,9 @@ ROWS = """
     data.dataset data.drawing.* data.synthetic data.build step update progress
     inference.images inference.person inference.grouping inference.body
     inference.decode inference.predictor inference.evaluate inference.draw
+    inference.video inference.sources inference.sheet inference.heatmaps inference.outputs
 
-    runlog validation trainer benchmark.* cli.*
+    figure curves charts runlog validation trainer benchmark.* cli.*
 """.split()
 """All modules below ``posenet``, lowest level first: each may import only from rows before its own.
 

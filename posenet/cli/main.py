@@ -29,6 +29,7 @@ TOOLS = {
     "train-distributed": "train_distributed",
     "evaluate": "evaluate",
     "predict": "predict",
+    "plot": "plot",
     "skeleton": "skeleton",
     "lint-annotations": "lint_annotations",
     "import-weights": "import_weights",
