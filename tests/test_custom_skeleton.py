@@ -30,7 +30,7 @@ from posenet.skeleton_file import load_skeleton, skeleton_from_table, skeleton_t
 Tool = Callable[..., str]
 DERIVED = '\n[derived]\nfront_middle = ["seat_front_left", "seat_front_right"]\n'
 TRAIN = ["--set", "model.stacks=1", "model.width=16", "model.growth=2", "train.input_size=128", "train.batch_size=8",
-         "optim.name=adamw", "data.workers=0", "log.tensorboard=false", "inference.height=128"]
+         "optim.name=adamw", "data.workers=0", "log.tensorboard=false", "log.curves=false", "inference.height=128"]
 
 
 class House:

@@ -39,7 +39,7 @@ OTHER_COMMANDS = {"apt-get", "cat", "cd", "cp", "curl", "docker", "echo", "expor
 KEYWORDS = {"do", "done", "else", "fi", "then"}
 TINY = ["model.stacks=1", "model.width=16", "model.growth=2"]
 QUICK = {"train": ["--max-steps", "2", "--set", *TINY, "train.input_size=64", "train.batch_size=2", "data.workers=0",
-                   "train.epochs=1", "log.tensorboard=false", "train.channels_last=false"],
+                   "train.epochs=1", "log.tensorboard=false", "log.curves=false", "train.channels_last=false"],
          "make-synthetic": ["--train", "6", "--val", "2"]}
 """What is added to the commands of blocks that are run."""
 
