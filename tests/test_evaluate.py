@@ -192,7 +192,7 @@ def test_tool(split, tmp_path, capsys, monkeypatch):
     import posenet.cli.evaluate as tool
 
     class Stub:
-        batch, skeleton = staticmethod(oracle(split[1])), COCO
+        stream, skeleton = staticmethod(oracle(split[1])), COCO
 
     monkeypatch.setattr(tool, "make_predictor", lambda args: Stub)
     argv = ["--weights", "x.pth", "--images", str(split[0]), "--annotations", str(split[1])]

@@ -16,13 +16,14 @@ PACKAGE = ROOT / "posenet"
 ROWS = """
     errors system skeleton settings_scale settings config runtime parallel sync_norm launch distributed
 
-    model.layers model.hourglass model.posenet model.published
+    model.layers model.hourglass model.posenet model.published model.deploy
     data.rle data.coco data.record data.store data.writer data.augment data.targets
     loss optim averaging checkpoint guard data.sampler
 
     data.dataset data.drawing.* data.synthetic data.build step update progress
     inference.images inference.person inference.grouping inference.body
-    inference.decode inference.predictor inference.evaluate inference.draw
+    inference.people inference.geometry inference.decode inference.candidates
+    inference.predictor inference.export inference.evaluate inference.draw
 
     runlog validation trainer benchmark.* cli.*
 """.split()
