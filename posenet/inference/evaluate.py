@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from tqdm import tqdm
 
 from posenet.data.coco import lies_inside
 from posenet.errors import DataError
-from posenet.inference.images import read_ahead
+from posenet.inference.images import map_ahead, read_image
 from posenet.inference.person import Person
 from posenet.skeleton import COCO, Skeleton
 from posenet.system import write_atomically
@@ -170,7 +171,8 @@ def predict_split(predict: Predict, images_dir: str | Path, images: Sequence[dic
     paths = find_pictures(images_dir, images)
     # Pictures of one shape come together, so that the network gets full batches.
     order = sorted(images, key=lambda image: image["width"] / max(image["height"], 1))
-    pictures = map(_sound, read_ahead((paths[image["id"]] for image in order), upright=False, ahead=batch_size or 16))
+    read = partial(read_image, upright=False)
+    pictures = map_ahead(read, (paths[image["id"]] for image in order), workers=2, ahead=batch_size or 16)
     found: dict[int, list[Person]] = {}
     with tqdm(total=len(order), desc="predict", unit="image", disable=not progress) as bar:
         size = batch_size or max(len(order), 1)
@@ -248,9 +250,3 @@ def _likeness(evaluation: COCOeval) -> np.ndarray:
 def _two_lines(values: dict[str, float], width: int) -> str:
     words = ["-" if value < 0 else f"{value:.3f}" for value in values.values()]
     return "\n".join("".join(f"{word:>{width}}" for word in line) for line in (values, words))
-
-
-def _sound(image: np.ndarray | DataError) -> np.ndarray:
-    if isinstance(image, DataError):
-        raise image
-    return image

@@ -63,7 +63,8 @@ class Predictor:
     While the network looks at some pictures, other threads prepare the next and decode the last.
 
     Args:
-        model: has ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4).
+        model: has ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4). One with a true attribute
+            ``channels_last`` gets its pictures in that layout.
         height: pictures are resized to this height.
         scales: the maps are averaged over these multiples of ``height``.
         flip: average with the maps of the mirrored picture as well.
@@ -203,7 +204,7 @@ class Predictor:
 
     def _run(self, pictures: np.ndarray) -> Tensor:
         """(N, H, W, 3) uint8 pictures to float32 maps, averaged with those of the mirrored pictures if asked."""
-        inputs = prepare(torch.from_numpy(pictures).to(self.device), isinstance(self.model, Deployed))
+        inputs = prepare(torch.from_numpy(pictures).to(self.device), getattr(self.model, "channels_last", False))
         with autocast(self.device, self.amp):
             maps = self.model.heatmaps(inputs).float()
             if self.flip:

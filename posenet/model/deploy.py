@@ -23,6 +23,8 @@ class Deployed(nn.Module):
         amp: precision of weights and features; see ``runtime.pick_amp``.
     """
 
+    channels_last = True
+
     def __init__(self, network: nn.Module, amp: Amp = "off") -> None:
         super().__init__()
         network = copy.deepcopy(network).eval().requires_grad_(False)
@@ -33,6 +35,6 @@ class Deployed(nn.Module):
         self.network = network.to(dtype=self.dtype, memory_format=torch.channels_last)
 
     def heatmaps(self, images: Tensor) -> Tensor:
-        """(N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4) float32; best with ``images`` in channels_last."""
+        """(N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4) float32; ``images`` best in channels_last."""
         maps = self.network.heatmaps(images.to(self.dtype, memory_format=torch.channels_last))
         return maps.to(torch.float32, memory_format=torch.contiguous_format)
