@@ -23,15 +23,11 @@ from posenet.guard import LossGuard, Verdict
 from posenet.optim import Schedule, batch_norms, restore_optimizer, set_lr, train_mode
 from posenet.progress import Limits, Meter, Progress
 from posenet.runlog import RunLog, SilentLog
-from posenet.runtime import Runtime, stop_signals
+from posenet.runtime import Runtime, Stopped, stop_signals
 from posenet.step import TrainStep
 from posenet.update import GuardedUpdate
 
 _log = logging.getLogger(__name__)
-
-
-class _Stopped(Exception):
-    """A signal came while the network was validated."""
 
 
 class Trainer:
@@ -176,9 +172,12 @@ class Trainer:
         self.step.eval()
         total = torch.zeros(2, dtype=torch.float64)
         for batch in tqdm(self.val_loader, "validate", unit="batch", leave=False, disable=not self.runtime.is_main):
-            self._check_stop()
+            if self._stop_asked():
+                break
             losses = self.module(*self.runtime.place(batch)[:4]).cpu().double()
             total += torch.tensor([losses.sum(), len(losses)], dtype=torch.float64)
+        if self.runtime.any(self._stop_asked()):
+            raise Stopped
         loss, count = self.runtime.sum(total).tolist()
         return loss / count
 
@@ -195,7 +194,7 @@ class Trainer:
                 if self.evaluate and (epoch % self.limits.evaluate_epochs == 0 or epoch == self.limits.epochs):
                     self.step.eval()
                     values |= self.evaluate(epoch, p.total_steps, self._check_stop)
-        except _Stopped:
+        except Stopped:
             return False
         p.epoch, p.step, p.loss_sum, p.loss_steps = epoch, 0, 0.0, 0
         self.log.epoch(epoch, p.total_steps, values)
@@ -235,9 +234,8 @@ class Trainer:
         return done or self._stop_asked()
 
     def _check_stop(self) -> None:
-        """Break off a validation that one process alone is busy with; the resumed run repeats it."""
-        if self.runtime.world == 1 and self._stop_asked():
-            raise _Stopped
+        if self._stop_asked():
+            raise Stopped
 
     def _save_due(self) -> bool:
         steps, minutes = self.limits.checkpoint_steps, self.limits.checkpoint_minutes

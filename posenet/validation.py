@@ -16,7 +16,7 @@ from posenet.inference.evaluate import find_pictures, predict_split, read_split,
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.runlog import RunLog, SilentLog
-from posenet.runtime import Runtime
+from posenet.runtime import Runtime, Stopped
 from posenet.settings import Config
 
 TILE = 320
@@ -62,7 +62,11 @@ class CocoValidation:
         return cls(runtime, predictor, config.data.val_images, config.data.val_annotations, log, config.log.pictures)
 
     def __call__(self, epoch: int, step: int, check_stop: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """COCO's ten numbers, "AP" first; ``check_stop`` is called before every batch."""
+        """COCO's ten numbers, "AP" first.
+
+        Args:
+            check_stop: called before every batch; where it raises ``Stopped`` on one process, all raise it.
+        """
         tiles: list[np.ndarray] = []
         count = itertools.count()
 
@@ -74,8 +78,14 @@ class CocoValidation:
                     tiles.append(_tile(draw_people(image, found, keypoint_min_score=KEYPOINT_MIN_SCORE)))
             return people
 
-        own = predict_split(predict, self.images, self.share, self.split.category, progress=self.runtime.is_main)
-        results = [result for share in self.runtime.gather(own) for result in share]
+        try:
+            own = predict_split(predict, self.images, self.share, self.split.category, progress=self.runtime.is_main)
+        except Stopped:
+            own = None
+        shares = self.runtime.gather(own)
+        if None in shares:
+            raise Stopped
+        results = [result for share in shares for result in share]
         if tiles:
             self.log.picture(f"epoch_{epoch:04d}", np.concatenate(tiles, axis=1), step)
         return self.runtime.from_main(score(results, self.split).metrics if self.runtime.is_main else None)
