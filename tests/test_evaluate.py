@@ -264,8 +264,8 @@ def crowd_split(folder):
             joints = person.to_coco().round(1)
             joints[:, :2] += (number % 3) * 1.5       # so that AP is neither 0 nor 1
             joints[:, 2] = 2 * (joints[:, 2] > 0)
-            people.append({"id": len(people) + 1, "image_id": number + 1, "category_id": 1, "area": 3000.0, "iscrowd": 0,
-                           "bbox": [0, 0, 50, 60], "keypoints": joints.astype(float).ravel().tolist()})
+            people.append({"id": len(people) + 1, "image_id": number + 1, "category_id": 1, "area": 3000.0,
+                           "bbox": [0, 0, 50, 60], "iscrowd": 0, "keypoints": joints.astype(float).ravel().tolist()})
     path = folder / "truth.json"
     path.write_text(json.dumps({"images": images, "annotations": people, "categories": [
         {"id": 1, "name": "person", "keypoints": list(COCO.file_names)}]}))
