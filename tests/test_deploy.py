@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -10,6 +12,9 @@ import torch
 from test_predictor import Spotlights, picture
 from torch import nn
 
+from posenet.checkpoint import FORMAT
+from posenet.cli.inference import make_predictor
+from posenet.config import config_from_dict, config_to_dict
 from posenet.inference.predictor import Predictor
 from posenet.model.deploy import Deployed
 from posenet.model.posenet import PoseNet
@@ -103,3 +108,20 @@ def test_auto_on_cuda_follows_the_device(monkeypatch, bf16, capability, expected
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert pick_amp(torch.device("cuda")) == expected
+
+
+@pytest.mark.parametrize("tool, words, expected", [
+    ("predict", [], "bf16"), ("predict", ["--amp", "off"], "off"), ("evaluate", [], "off"),
+    ("evaluate", ["--amp", "auto"], "bf16")])
+def test_the_tools_run_a_deployed_copy_in_the_precision_asked_for(tool, words, expected, tmp_path, monkeypatch):
+    """On a CPU with bf16; an evaluation is to give the same AP everywhere unless told otherwise."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True, raising=False)
+    checkpoint = tmp_path / "a.pth"
+    config = config_from_dict({"model": {"stacks": 1, "width": 16, "growth": 2}})
+    torch.save({"format": FORMAT, "model": lively(1).state_dict(), "config": config_to_dict(config)}, checkpoint)
+    parser = argparse.ArgumentParser()
+    import_module(f"posenet.cli.{tool}").add_arguments(parser)
+    needed = {"predict": ["a.jpg"], "evaluate": ["--images", "a", "--annotations", "b"]}[tool]
+    args = parser.parse_args([*needed, "--checkpoint", str(checkpoint), "--device", "cpu", *words])
+    model = make_predictor(args).model
+    assert isinstance(model, Deployed) and model.amp == expected
