@@ -22,8 +22,8 @@ ROWS = """
 
     data.dataset data.drawing.* data.synthetic data.build step update progress
     inference.images inference.person inference.grouping inference.body
-    inference.people inference.geometry inference.decode inference.candidates
-    inference.predictor inference.export inference.evaluate inference.draw
+    inference.people inference.geometry inference.candidates inference.export
+    inference.decode inference.predictor inference.evaluate inference.draw
 
     runlog validation trainer benchmark.* cli.*
 """.split()

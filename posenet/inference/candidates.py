@@ -11,9 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenet.errors import ConfigError
-from posenet.inference.decode import PROBES, SAMPLES
 from posenet.inference.geometry import MAP_STRIDE
-from posenet.inference.people import CEILING, MAX_LIMBS, MAX_PEAKS
+from posenet.inference.people import CEILING, MAX_LIMBS, MAX_PEAKS, PROBES, SAMPLES
 from posenet.settings import STRIDE
 from posenet.skeleton import COCO, Skeleton
 

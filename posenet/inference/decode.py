@@ -6,14 +6,10 @@ import cv2
 import numpy as np
 from torch import Tensor
 
-from posenet.inference.people import CEILING, MAX_LIMBS, MAX_PEAKS, Limbs, Peaks, assemble, outdo_rivals
+from posenet.inference.people import (CEILING, MAX_LIMBS, MAX_PEAKS, PROBES, SAMPLES, Limbs, Peaks, assemble,
+                                      outdo_rivals)
 from posenet.inference.person import Person
 from posenet.skeleton import COCO, Skeleton
-
-PROBES = np.array([0.25, 0.5, 0.75], np.float32)
-"""Where, between its ends, a limb is looked at first."""
-SAMPLES = np.linspace(0, 1, 10, dtype=np.float32)
-"""Where a limb that stands the first look is compared with its body-part map."""
 
 
 def decode(maps: np.ndarray | Tensor, *, stride: int = 4, keypoint_threshold: float = 0.1, part_threshold: float = 0.1,

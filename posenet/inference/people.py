@@ -18,6 +18,10 @@ from posenet.skeleton import COCO, Skeleton
 
 CEILING = 2.0
 """Scores are meant to lie in 0-1; larger ones are cut here, so that an infinity stays harmless."""
+PROBES = np.array([0.25, 0.5, 0.75], np.float32)
+"""Where, between its ends, a limb is looked at first."""
+SAMPLES = np.linspace(0, 1, 10, dtype=np.float32)
+"""Where a limb that stands the first look is compared with its body-part map."""
 MAX_PEAKS = 40
 """Candidates of each keypoint that are looked at."""
 MAX_LIMBS = 1500
