@@ -241,8 +241,10 @@ class LogConfig:
     """Optimizer steps between log lines."""
     tensorboard: bool = True
     """Write TensorBoard events where TensorBoard is installed."""
+    curves: bool = True
+    """Draw curves.png at each validation where matplotlib is installed."""
     pictures: int = 4
-    """Validation pictures drawn at each evaluation."""
+    """Validation pictures drawn at each evaluation, the truth beside what was found."""
 
     def __post_init__(self) -> None:
         _check(self.every_steps >= 1, "log.every_steps must be at least 1")
