@@ -196,14 +196,22 @@ class Predictor:
         reference = [own[largest] for own in prepared.fits]
         total = None
         for i, inputs in enumerate(prepared.inputs):
-            maps = self._run(inputs)
+            maps = self.maps_of(inputs)
             if i != largest:
                 maps = _align(maps, [own[i] for own in prepared.fits], reference)
             total = maps if total is None else total + maps
         return total / len(self.scales) if len(self.scales) > 1 else total, reference
 
-    def _run(self, pictures: np.ndarray) -> Tensor:
-        """(N, H, W, 3) uint8 pictures to float32 maps, averaged with those of the mirrored pictures if asked."""
+    @torch.inference_mode()
+    def maps_of(self, pictures: np.ndarray) -> Tensor:
+        """The network's answer to pictures that are as large as its input, without a look at ``scales``.
+
+        Args:
+            pictures: (N, H, W, 3) BGR uint8; see ``Fit.place``.
+
+        Returns:
+            (N, C, H/4, W/4) float32 on the device, averaged with those of the mirrored pictures if ``flip``.
+        """
         inputs = prepare(torch.from_numpy(pictures).to(self.device), getattr(self.model, "channels_last", False))
         with autocast(self.device, self.amp):
             maps = self.model.heatmaps(inputs).float()
