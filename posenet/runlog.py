@@ -41,6 +41,7 @@ class RunLog:
         self.folder = folder
         self._json = open(folder / LOG, "a", encoding="utf-8")
         self._text = logging.FileHandler(folder / "log.txt", encoding="utf-8")
+        self._text.setLevel(logging.INFO)
         self._text.setFormatter(logging.Formatter("%(asctime)s  %(message)s", "%Y-%m-%d %H:%M:%S"))
         _package.addHandler(self._text)
         _package.setLevel(logging.INFO)
@@ -73,6 +74,7 @@ class RunLog:
     def record(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """One JSON line, and the numbers among its values to TensorBoard as ``kind/name``."""
         line = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}
+        _log.debug(kind, extra={"values": {"kind": kind, "step": step, **values}})
         self._json.write(json.dumps(line, allow_nan=False) + "\n")
         self._json.flush()
         if self._board is not None:
@@ -131,5 +133,7 @@ def _board(folder: Path) -> Any | None:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
+        _log.info("TensorBoard is not installed, so no events are written; pip install tensorboard adds it, "
+                  "log.tensorboard=false is silent")
         return None
     return SummaryWriter(str(folder / "tensorboard"))

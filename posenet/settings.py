@@ -8,33 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from posenet.settings_model import STRIDE, ModelConfig
+from posenet.settings_model import check as _check
 from posenet.settings_scale import AverageConfig, ParallelConfig
-
-STRIDE = 64
-"""Input heights and widths are multiples of this: the coarsest maps lie at stride 64."""
-
-
-def _check(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    stacks: int = 4
-    width: int = 256
-    """Channels at stride 4; the stem is a quarter and a half of it."""
-    growth: int = 128
-    """Channels that each coarser level adds."""
-    conv_std: float = 0.001
-    """Standard deviation of the initial convolution weights."""
-    linear_std: float = 0.01
-
-    def __post_init__(self) -> None:
-        _check(self.stacks >= 1, "model.stacks must be at least 1")
-        _check(self.width >= 16 and self.width % 16 == 0, "model.width must be a positive multiple of 16")
-        _check(self.growth >= 0 and self.growth % 2 == 0, "model.growth must be even and not negative")
-        _check(self.conv_std > 0 and self.linear_std > 0, "model.conv_std and model.linear_std must be positive")
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,13 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "posenet"
 
 ROWS = """
-    errors system words skeleton settings_scale settings config runtime parallel sync_norm launch distributed
+    errors system words skeleton skeleton_file settings_scale settings_model settings config
+    runtime parallel sync_norm launch distributed
 
     model.layers model.hourglass model.posenet model.published model.deploy
-    data.rle data.coco data.record data.store data.writer data.augment data.targets
-    loss optim averaging checkpoint guard data.sampler
+    data.rle data.coco data.draft data.findings data.lint_sides data.lint
+    data.record data.store data.writer data.augment data.targets
+    loss optim averaging checkpoint convert guard data.sampler
 
     data.dataset data.drawing.* data.synthetic data.build step update progress
     inference.images inference.person inference.grouping inference.body
@@ -112,7 +114,7 @@ def test_an_init_only_re_exports(package: str) -> None:
         if isinstance(node, ast.Assign):
             return all(isinstance(target, ast.Name) and target.id.startswith("_") for target in node.targets)
         if isinstance(node, ast.FunctionDef):
-            return node.name == "__getattr__"
+            return node.name in ("__getattr__", "__dir__")
         return isinstance(node, (ast.Import, ast.ImportFrom))
 
     docstring, *rest = tree(INITS[package]).body

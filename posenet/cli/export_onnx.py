@@ -27,6 +27,7 @@ def run(args: argparse.Namespace) -> None:
     check_outputs([Path(args.output)], [Path(args.checkpoint)])
     network, config = load_network(args)
     settings = config.inference
-    candidates = Candidates(settings.keypoint_threshold, settings.part_threshold, args.max_peaks)
+    candidates = Candidates(settings.keypoint_threshold, settings.part_threshold, args.max_peaks,
+                            skeleton=config.model.skeleton)
     export_onnx(network, candidates, args.output, settings.height)
     print(f"wrote {args.output}: {', '.join(INPUTS)} to {', '.join(OUTPUTS)}; docs/deployment.md tells how to use it")

@@ -144,6 +144,9 @@ def _configure(args: argparse.Namespace) -> tuple[Config, tuple[Path, dict[str, 
     # The folder may have moved since the checkpoint was written.
     base = load_config(None, [pair("checkpoint.path", str(path.parent))], base=config_of(state, path))
     config = _with_defaults(load_config(args.config, overrides, base=base), args)
+    if not config.model.skeleton.predicts_like(base.model.skeleton):
+        raise ConfigError(f"{path} was trained for another skeleton than model.skeleton says; leave that out, or start "
+                          "anew with --weights in another folder")
     changed = differences(base, config)
     _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")
     return config, resumed
@@ -193,11 +196,11 @@ def _open_stores(config: Config, stack: contextlib.ExitStack) -> tuple[Store, St
     if not config.data.train:
         raise ConfigError("data.train is not set; build a store with tools/build_hdf5.py and name it in the experiment "
                           "file or by --set data.train=FILE.h5")
-    train_store = stack.enter_context(Store(config.data.train))
+    train_store = stack.enter_context(Store(config.data.train, config.model.skeleton))
     if not config.data.val:
         _log.info("data.val is not set: no validation loss")
         return train_store, None
-    val_store = stack.enter_context(Store(config.data.val))
+    val_store = stack.enter_context(Store(config.data.val, config.model.skeleton))
     shared = overlap(train_store, val_store)
     if len(shared) and not config.data.allow_overlap:
         raise DataError(f"{config.data.train} and {config.data.val} share {len(shared)} images (first id {shared[0]}); "

@@ -37,8 +37,8 @@ class Split:
 
     Attributes:
         images: COCO image records (id, file_name, width, height), each picture once.
-        category: id of the category that has the keypoints.
-        people: COCO annotations of that category; none in a test set.
+        category: id of the category that has the keypoints, the first where several have them.
+        people: COCO annotations of all these categories, as of ``category``; none in a test set.
     """
 
     images: list[dict[str, Any]]
@@ -121,19 +121,24 @@ def read_split(annotations: str | Path, image_ids: Collection[int] | None = None
         images = {image["id"]: {key: image[key] for key in ("id", "file_name", "width", "height")}
                   for image in dataset["images"]}
         categories = dataset.get("categories") or [{"id": 1}]
-        chosen = max(categories, key=lambda c: (bool(c.get("keypoints")), c.get("name") == "person"))
+        names = list(skeleton.file_names)
+        chosen = max(categories, key=lambda c: (c.get("keypoints") == names, bool(c.get("keypoints")),
+                                                c.get("name") == "person"))
+        if chosen.get("keypoints", names) != names:
+            raise DataError(f"{annotations} has other keypoints ({', '.join(map(str, chosen['keypoints'][:3]))} ...) "
+                            f"than the network ({', '.join(names[:3])} ...); use annotations of its skeleton, or set "
+                            "model.skeleton")
         category = chosen["id"]
-        people = [person for person in dataset.get("annotations") or [] if person["category_id"] == category]
+        # Categories that share the keypoints, such as several kinds of animals, count as one.
+        alike = {category} | {other["id"] for other in categories if other.get("keypoints") == names}
+        people = [person for person in dataset.get("annotations") or [] if person["category_id"] in alike]
         annotated = not people or any("keypoints" in person for person in people)
-        people = [_truth(person, len(skeleton.sigmas)) for person in people]
+        people = [_truth(person, len(names)) | {"category_id": category} for person in people]
     except OSError as error:
         raise DataError(f"cannot read {annotations}: {error.strerror or error}") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise DataError(f"{annotations} is not a COCO keypoint file ({reason}); use person_keypoints_*.json") from error
-    if chosen.get("keypoints", names := list(skeleton.file_names)) != names:
-        raise DataError(f"{annotations} has other keypoints ({', '.join(map(str, chosen['keypoints'][:3]))} ...) than "
-                        f"the network ({', '.join(names[:3])} ...); use annotations of the same skeleton")
     if outside := next((i["file_name"] for i in images.values() if not lies_inside(str(i["file_name"]))), None):
         raise DataError(f"{annotations} names the picture {outside!r}, which is not inside the image folder")
     if not annotated:
@@ -152,7 +157,7 @@ def _truth(person: dict[str, Any], count: int) -> dict[str, Any]:
     keypoints = person.get("keypoints") or [0] * 3 * count
     if len(keypoints) != 3 * count:
         raise ValueError(f"a person has {len(keypoints) / 3:g} keypoints, not {count}")
-    return {key: person[key] for key in ("image_id", "category_id", "area", "bbox")} | {
+    return {key: person[key] for key in ("image_id", "area", "bbox")} | {
         "keypoints": keypoints, "num_keypoints": sum(v > 0 for v in keypoints[2::3]),
         "iscrowd": person.get("iscrowd", 0)}
 
