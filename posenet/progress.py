@@ -15,6 +15,7 @@ class Progress:
         step: steps completed in the epoch under way.
         total_steps: steps since the very start, skipped ones included.
         loss_sum, loss_steps: training loss so far in this epoch, over the steps that were trained on.
+        replaced: samples in this epoch that could not be read and others took the place of.
         best: best score so far; greater is better.
         stale: epochs since then.
         best_kind: what the score is of, "AP" or "val_loss".
@@ -25,6 +26,7 @@ class Progress:
     total_steps: int = 0
     loss_sum: float = 0.0
     loss_steps: int = 0
+    replaced: int = 0
     best: float = -math.inf
     stale: int = 0
     best_kind: str = ""
@@ -52,3 +54,4 @@ class Limits:
     log_steps: int = 20
     evaluate_epochs: int = 0
     patience: int = 0
+    max_unreadable: float = 0.0

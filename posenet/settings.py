@@ -52,9 +52,12 @@ class DataConfig:
     """What a training sample shows: one main person at a fixed size, or the whole picture."""
     allow_overlap: bool = False
     """Let the validation store hold training images (for overfitting on purpose)."""
+    max_unreadable: float = 0.01
+    """Share of the samples, rounded up, that may be replaced in an epoch because they cannot be read."""
 
     def __post_init__(self) -> None:
-        _check(self.workers >= 0, "data.workers must not be negative")
+        _check(self.workers >= 0 and 0 <= self.max_unreadable <= 1,
+               "data.workers must not be negative, and data.max_unreadable must lie between 0 and 1")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import time
@@ -19,6 +20,7 @@ from posenet.averaging import NoAverage, trained_weights
 from posenet.checkpoint import CheckpointFolder
 from posenet.data.dataset import Batch, close_loader
 from posenet.errors import CheckpointError, DataError, TrainingError
+from posenet.feed import FeedError, Tally, agree, surviving
 from posenet.guard import LossGuard, Verdict
 from posenet.optim import Schedule, batch_norms, restore_optimizer, set_lr, train_mode
 from posenet.progress import Limits, Meter, Progress
@@ -26,6 +28,7 @@ from posenet.runlog import RunLog, SilentLog
 from posenet.runtime import Runtime, stop_signals
 from posenet.step import TrainStep
 from posenet.update import GuardedUpdate
+from posenet.validation import validation_loss
 
 _log = logging.getLogger(__name__)
 
@@ -87,9 +90,11 @@ class Trainer:
                         _log.info("Stopped after step %d (epoch %d); --resume goes on from there",
                                   self.progress.total_steps, self.progress.epoch + 1)
                         return False
-            except (DataError, OSError):
-                if self.runtime.world == 1:     # else the others do not know of it
-                    self._save_unless_bad()     # what was learnt outlives a damaged picture
+            except (DataError, OSError) as error:
+                # What was learnt outlives a damaged picture, unless the other processes do not know of it.
+                if self.runtime.world == 1 or isinstance(error, FeedError):
+                    self._save_unless_bad()
+                    self.runtime.any(False)     # who ended before the file is written would have the writer ended, too
                 raise
         return True
 
@@ -119,20 +124,22 @@ class Trainer:
         return True
 
     def _steps(self, meter: Meter) -> Iterator[list[Batch]]:
-        """The batches of one optimizer step at a time, on the device; counts what was waited for."""
-        batches: list[Batch] = []
-        loader = iter(self.train_loader)
+        """The batches of one optimizer step at a time, on the device; counts what was waited for and replaced."""
+        p, loader = self.progress, surviving(self.train_loader)
+        tally = Tally(self.train_loader, self.limits.max_unreadable, p.replaced)
         while True:
-            asked = time.monotonic()
-            batch = next(loader, None)
+            asked, batches, error = time.monotonic(), [], None
+            try:
+                batches += itertools.islice(loader, self.limits.accumulate)
+            except DataError as caught:
+                error = caught
             meter.waited += time.monotonic() - asked
-            if batch is None:
+            if not batches and error is None:
                 return
-            batches.append(self.runtime.place(batch))
-            if len(batches) == self.limits.accumulate:
-                meter.samples += sum(len(b.images) for b in batches) * self.runtime.world
-                yield batches
-                batches = []
+            tally.add(agree(self.runtime, error, [fault for batch in batches for fault in batch.faults]))
+            p.replaced = tally.count
+            meter.samples += sum(len(b.images) for b in batches) * self.runtime.world
+            yield [self.runtime.place(batch) for batch in batches]
 
     def _train_step(self, batches: list[Batch]) -> float | None:
         """One optimizer step; its mean loss, or None where it was dropped."""
@@ -168,19 +175,13 @@ class Trainer:
         _log.warning("%d steps skipped in a row: returning to %s", self.guard.max_skips, path)
         self._restore_weights(state, str(path))
 
-    @torch.no_grad()
     def validate(self) -> float | None:
         """Mean validation loss per image over all processes; None without a validation set."""
         if self.val_loader is None:
             return None
         self.step.eval()
-        total = torch.zeros(2, dtype=torch.float64)
-        for batch in tqdm(self.val_loader, "validate", unit="batch", leave=False, disable=not self.runtime.is_main):
-            self._check_stop()
-            losses = self.module(*self.runtime.place(batch)[:4]).cpu().double()
-            total += torch.tensor([losses.sum(), len(losses)], dtype=torch.float64)
-        loss, count = self.runtime.sum(total).tolist()
-        return loss / count
+        return validation_loss(self.module, self.val_loader, self.runtime, self.limits.max_unreadable,
+                               self._check_stop)
 
     def _finish_epoch(self) -> bool:
         """Validate, log and save; return False, the epoch still unfinished, where a signal came meanwhile."""
@@ -197,7 +198,7 @@ class Trainer:
                     values |= self.evaluate(epoch, p.total_steps, self._check_stop)
         except _Stopped:
             return False
-        p.epoch, p.step, p.loss_sum, p.loss_steps = epoch, 0, 0.0, 0
+        p.epoch, p.step, p.loss_sum, p.loss_steps, p.replaced = epoch, 0, 0.0, 0, 0
         self.log.epoch(epoch, p.total_steps, values)
         self.save(best=self._is_best(values))
         return True

@@ -1,4 +1,4 @@
-"""COCO evaluation of the network while it trains, with pictures of what it finds."""
+"""Looking at the network while it trains: its loss on other samples, COCO's numbers, pictures of what it finds."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ from typing import Any
 
 import cv2
 import numpy as np
+import torch
 from torch import nn
+from torch.utils.data import DataLoader
+from tqdm import tqdm
 
 from posenet.errors import DataError
+from posenet.feed import Tally, agree, surviving
 from posenet.inference.draw import draw_people
 from posenet.inference.evaluate import find_pictures, predict_split, read_split, score
 from posenet.inference.person import Person
@@ -23,6 +27,34 @@ TILE = 320
 """Height of a picture on the validation sheet, in pixels."""
 KEYPOINT_MIN_SCORE = 0.2
 """Weaker keypoints are not drawn on it."""
+
+
+@torch.no_grad()
+def validation_loss(module: nn.Module, loader: DataLoader, runtime: Runtime, max_unreadable: float = 0.0,
+                    check_stop: Callable[[], None] = lambda: None) -> float:
+    """Mean loss per image over the loaders of all processes.
+
+    Args:
+        module: a batch to one loss per image, in eval mode.
+        max_unreadable: share of the samples that may be replaced because they cannot be read.
+        check_stop: called before every batch.
+
+    Raises:
+        FeedError: more cannot be read.
+    """
+    total = torch.zeros(2, dtype=torch.float64)
+    batches, faults, error = surviving(loader), [], None
+    try:
+        for batch in tqdm(batches, "validate", len(loader), unit="batch", leave=False, disable=not runtime.is_main):
+            check_stop()
+            losses = module(*runtime.place(batch)[:4]).cpu().double()
+            total += torch.tensor([losses.sum(), len(losses)], dtype=torch.float64)
+            faults += batch.faults
+    except DataError as caught:
+        error = caught
+    Tally(loader, max_unreadable).add(agree(runtime, error, faults))
+    loss, count = runtime.sum(total).tolist()
+    return loss / count
 
 
 class CocoValidation:
@@ -74,7 +106,12 @@ class CocoValidation:
                     tiles.append(_tile(draw_people(image, found, keypoint_min_score=KEYPOINT_MIN_SCORE)))
             return people
 
-        own = predict_split(predict, self.images, self.share, self.split.category, progress=self.runtime.is_main)
+        own, error = [], None
+        try:
+            own = predict_split(predict, self.images, self.share, self.split.category, progress=self.runtime.is_main)
+        except DataError as caught:
+            error = caught
+        agree(self.runtime, error)
         results = [result for share in self.runtime.gather(own) for result in share]
         if tiles:
             self.log.picture(f"epoch_{epoch:04d}", np.concatenate(tiles, axis=1), step)

@@ -119,7 +119,7 @@ def build_trainer(config: Config, network: PoseNet, runtime: Runtime, train_stor
         limits=Limits(epochs=t.epochs, max_steps=max_steps, accumulate=config.optim.accumulate,
                       max_grad_norm=config.optim.max_grad_norm, checkpoint_steps=config.checkpoint.every_steps,
                       checkpoint_minutes=config.checkpoint.every_minutes, log_steps=config.log.every_steps,
-                      evaluate_epochs=t.evaluate_every, patience=t.patience),
+                      evaluate_epochs=t.evaluate_every, patience=t.patience, max_unreadable=d.max_unreadable),
         evaluate=CocoValidation.from_config(config, network, runtime, log),
         config=config_to_dict(config),
     )

@@ -17,6 +17,7 @@ import hashlib
 import json
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ DIGEST_BYTES = 16
 BLOBS = ("jpeg", "mask_all", "mask_miss")
 SUPERBLOCKS = (b"\x89HDF\r\n\x1a\n\x02", b"\x89HDF\r\n\x1a\n\x03")
 """How an HDF5 file begins whose structures carry checksums."""
+RETRY_SECONDS = (0.1, 0.5, 2.0)
+"""How long to wait before each new try to read from a file system that fails."""
 
 
 def columns(num_keypoints: int) -> dict[str, tuple[str, tuple[int, ...], str]]:
@@ -115,7 +118,7 @@ class Store:
             raise IndexError(f"image {index} of {self.num_images}")
         table, people = self._columns, self._slice("person", index)
         with self._reading():
-            jpeg, mask_all, mask_miss = (self._flat(name)[self._slice(name, index)] for name in BLOBS)
+            jpeg, mask_all, mask_miss = self._patiently(index)
             file_name = table["file_name"][index].decode()
         record = Record(self.path, int(self.image_ids[index]), file_name,
                         int(table["height"][index]), int(table["width"][index]), jpeg,
@@ -138,6 +141,16 @@ class Store:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _patiently(self, index: int) -> list[np.ndarray]:
+        """An image's slices of the flat arrays; a file system that fails for a moment is asked again."""
+        for seconds in RETRY_SECONDS:
+            try:
+                return [self._flat(name)[self._slice(name, index)] for name in BLOBS]
+            except OSError:
+                self.close()    # the handle may be stale
+                time.sleep(seconds)
+        return [self._flat(name)[self._slice(name, index)] for name in BLOBS]
 
     def _slice(self, name: str, index: int) -> slice:
         return slice(*self._columns[f"{name}_offset"][index:index + 2].tolist())
