@@ -101,7 +101,7 @@ class Tally:
         self.count += len(faults)
         for fault in faults[:NAMED]:
             _log.warning("WARNING: %s", fault)
-        _log.warning("WARNING: %d samples replaced by others, %d so far in this epoch; %d may be", len(faults),
+        _log.warning("WARNING: samples replaced by others: %d, so far in this epoch %d of at most %d", len(faults),
                      self.count, self.allowed)
 
 

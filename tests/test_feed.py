@@ -102,12 +102,12 @@ def test_a_run_counts_names_and_resumes_with_replacements(damaged, tmp_path, cap
     allowed = "data.max_unreadable=0.9"
     with caplog.at_level(logging.WARNING):
         whole = end(Runtime(CPU), damaged, tmp_path / "whole", allowed)
-    assert "image 1 (000000000001.jpg) has other bytes" in caplog.text and "replaced by others" in caplog.text
-    assert not end(Runtime(CPU), damaged, tmp_path / "cut", allowed, steps=1)[0]
+    assert "image 1 (000000000001.jpg) has other bytes" in caplog.text and "samples replaced by others: " in caplog.text
+    assert not end(Runtime(CPU), damaged, tmp_path / "cut", allowed, steps=2)[0]
     last = tmp_path / "cut" / "last.pth"
     assert checkpoint.read(last)["progress"]["replaced"] > 0
     rest = end(Runtime(CPU), damaged, tmp_path / "cut", allowed, resume=last)
-    assert rest[1] == whole[1][1:]
+    assert rest[1] == whole[1][2:]
     assert all(torch.equal(rest[2][n], whole[2][n]) for n in whole[2])
 
 
