@@ -90,8 +90,8 @@ def _work(numbers: Sequence[int], attempt: Callable[[int], None], writer: int, r
             if "\n" in text or len(text) > 2000:
                 kind = f"message of {len(text)} characters and {text.count(chr(10))} line ends"
         except BaseException as error:
-            kind, text = type(error).__name__, "".join(traceback.format_exception(error)[-3:])[-1500:]
-        message = pickle.dumps((number, kind, text[:2000]))
+            kind, text = type(error).__name__, "".join(traceback.format_exception(error)[-3:])[-700:]
+        message = pickle.dumps((number, kind, text[:700]))
         os.write(writer, struct.pack("<I", len(message)) + message)
     os._exit(0)
 
