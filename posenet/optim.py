@@ -15,6 +15,8 @@ from posenet.errors import ConfigError
 from posenet.settings import AverageConfig, OptimConfig
 
 ALL_BUT_HEADS = "all-but-heads"
+FUSED_ON = {"cpu", "cuda", "mps", "xpu"}
+"""Device types for which PyTorch has fused optimizers."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,11 @@ def make_optimizer(model: nn.Module, config: OptimConfig) -> Optimizer:
     trained = [p for p in model.parameters() if p.requires_grad]
     if not trained:
         raise ConfigError("train.freeze leaves nothing to train; freeze fewer parameters")
+    # One kernel for all of it: a half to a third of the time on a CPU, and no number read by the host.
+    fused = all(p.device.type in FUSED_ON for p in trained)
     if config.name == "sgd":
-        return SGD(trained, config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
-    return AdamW(trained, config.lr, weight_decay=config.weight_decay)
+        return SGD(trained, config.lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=fused)
+    return AdamW(trained, config.lr, weight_decay=config.weight_decay, fused=fused)
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:

@@ -66,6 +66,10 @@ def grad_scaler(device: torch.device, amp: Amp, fixed: float = 0.0) -> torch.amp
     return scaler
 
 
+class Stopped(Exception):
+    """A signal came while the network was validated."""
+
+
 class Runtime:
     """One process on one device.
 

@@ -25,16 +25,12 @@ from posenet.guard import LossGuard, Verdict
 from posenet.optim import Schedule, batch_norms, restore_optimizer, set_lr, train_mode
 from posenet.progress import Limits, Meter, Progress
 from posenet.runlog import RunLog, SilentLog
-from posenet.runtime import Runtime, stop_signals
+from posenet.runtime import Runtime, Stopped, stop_signals
 from posenet.step import TrainStep
 from posenet.update import GuardedUpdate
 from posenet.validation import validation_loss
 
 _log = logging.getLogger(__name__)
-
-
-class _Stopped(Exception):
-    """A signal came while the network was validated."""
 
 
 class Trainer:
@@ -181,7 +177,7 @@ class Trainer:
             return None
         self.step.eval()
         return validation_loss(self.module, self.val_loader, self.runtime, self.limits.max_unreadable,
-                               self._check_stop)
+                               self._stop_asked)
 
     def _finish_epoch(self) -> bool:
         """Validate, log and save; return False, the epoch still unfinished, where a signal came meanwhile."""
@@ -196,7 +192,7 @@ class Trainer:
                 if self.evaluate and (epoch % self.limits.evaluate_epochs == 0 or epoch == self.limits.epochs):
                     self.step.eval()
                     values |= self.evaluate(epoch, p.total_steps, self._check_stop)
-        except _Stopped:
+        except Stopped:
             return False
         p.epoch, p.step, p.loss_sum, p.loss_steps, p.replaced = epoch, 0, 0.0, 0, 0
         self.log.epoch(epoch, p.total_steps, values)
@@ -236,9 +232,8 @@ class Trainer:
         return done or self._stop_asked()
 
     def _check_stop(self) -> None:
-        """Break off a validation that one process alone is busy with; the resumed run repeats it."""
-        if self.runtime.world == 1 and self._stop_asked():
-            raise _Stopped
+        if self._stop_asked():
+            raise Stopped
 
     def _save_due(self) -> bool:
         steps, minutes = self.limits.checkpoint_steps, self.limits.checkpoint_minutes

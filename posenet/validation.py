@@ -20,7 +20,7 @@ from posenet.inference.evaluate import find_pictures, predict_split, read_split,
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.runlog import RunLog, SilentLog
-from posenet.runtime import Runtime
+from posenet.runtime import Runtime, Stopped
 from posenet.settings import Config
 
 TILE = 320
@@ -31,28 +31,32 @@ KEYPOINT_MIN_SCORE = 0.2
 
 @torch.no_grad()
 def validation_loss(module: nn.Module, loader: DataLoader, runtime: Runtime, max_unreadable: float = 0.0,
-                    check_stop: Callable[[], None] = lambda: None) -> float:
+                    stop_asked: Callable[[], bool] = lambda: False) -> float:
     """Mean loss per image over the loaders of all processes.
 
     Args:
         module: a batch to one loss per image, in eval mode.
         max_unreadable: share of the samples that may be replaced because they cannot be read.
-        check_stop: called before every batch.
+        stop_asked: called before every batch, whether to break off.
 
     Raises:
         FeedError: more cannot be read.
+        Stopped: a process was asked to stop.
     """
     total = torch.zeros(2, dtype=torch.float64)
     batches, faults, error = surviving(loader), [], None
     try:
         for batch in tqdm(batches, "validate", len(loader), unit="batch", leave=False, disable=not runtime.is_main):
-            check_stop()
+            if stop_asked():
+                break
             losses = module(*runtime.place(batch)[:4]).cpu().double()
             total += torch.tensor([losses.sum(), len(losses)], dtype=torch.float64)
             faults += batch.faults
     except DataError as caught:
         error = caught
     Tally(loader, max_unreadable).add(agree(runtime, error, faults))
+    if runtime.any(stop_asked()):
+        raise Stopped
     loss, count = runtime.sum(total).tolist()
     return loss / count
 
@@ -94,7 +98,11 @@ class CocoValidation:
         return cls(runtime, predictor, config.data.val_images, config.data.val_annotations, log, config.log.pictures)
 
     def __call__(self, epoch: int, step: int, check_stop: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """COCO's ten numbers, "AP" first; ``check_stop`` is called before every batch."""
+        """COCO's ten numbers, "AP" first.
+
+        Args:
+            check_stop: called before every batch; where it raises ``Stopped`` on one process, all raise it.
+        """
         tiles: list[np.ndarray] = []
         count = itertools.count()
 
@@ -106,13 +114,18 @@ class CocoValidation:
                     tiles.append(_tile(draw_people(image, found, keypoint_min_score=KEYPOINT_MIN_SCORE)))
             return people
 
-        own, error = [], None
+        own, error = None, None
         try:
             own = predict_split(predict, self.images, self.share, self.split.category, progress=self.runtime.is_main)
+        except Stopped:
+            pass
         except DataError as caught:
             error = caught
         agree(self.runtime, error)
-        results = [result for share in self.runtime.gather(own) for result in share]
+        shares = self.runtime.gather(own)
+        if None in shares:
+            raise Stopped
+        results = [result for share in shares for result in share]
         if tiles:
             self.log.picture(f"epoch_{epoch:04d}", np.concatenate(tiles, axis=1), step)
         return self.runtime.from_main(score(results, self.split).metrics if self.runtime.is_main else None)

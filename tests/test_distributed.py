@@ -131,6 +131,49 @@ def test_a_signal_to_one_process_stops_both_with_a_checkpoint(stores, tmp_path, 
     assert checkpoint.read(tmp_path / "run" / "last.pth")["progress"]["total_steps"] == 2
 
 
+@pytest.mark.parametrize("where", ["loss", "AP"])
+def test_a_signal_to_one_process_breaks_off_validation_on_both(stores, tiny_coco, tmp_path, where):
+    pictures = [f"data.val_images={str(tiny_coco / 'val2017')!r}", "inference.height=64", "log.pictures=0",
+                f"data.val_annotations={str(tiny_coco / 'annotations' / 'person_keypoints_val2017.json')!r}"]
+
+    def stopped(runtime: DistributedRuntime) -> tuple[bool, int, int]:
+        with run(runtime, stores, tmp_path / "run", *SMALL, *pictures, "train.epochs=1") as trainer:
+            owner, name = {"loss": (trainer.step, "eval"), "AP": (trainer.evaluate.predictor, "batch")}[where]
+            work = getattr(owner, name)
+
+            def interrupted(*args: Any) -> Any:
+                if runtime.rank == 1:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                return work(*args)
+
+            setattr(owner, name, interrupted)
+            trainer.evaluate.share *= 20        # batches are left when the signal comes
+            return trainer.fit(), trainer.progress.epoch, trainer.progress.step - trainer.sampler.steps
+
+    assert in_world(2, tmp_path / "w", stopped) == [(False, 0, 0), (False, 0, 0)]
+    assert lines(tmp_path / "run", "epoch") == []
+
+
+def test_in_fp16_an_overflow_on_one_process_lowers_the_scale_of_both(stores, tmp_path):
+    def overflow(runtime: DistributedRuntime) -> tuple[list[float | None], float, dict[str, Tensor]]:
+        with run(runtime, stores, tmp_path / "run", *SMALL, "train.amp=fp16", steps=3) as trainer:
+            weight, calls = next(trainer.step.network.parameters()), []
+
+            def infinite_second(gradient: Tensor) -> Tensor:
+                calls.append(1)
+                return gradient * (math.inf if len(calls) == 2 and runtime.rank == 1 else 1)
+
+            weight.register_hook(infinite_second)
+            trainer.scaler.load_state_dict(trainer.scaler.state_dict() | {"scale": 8.0})
+            trainer.fit()
+            return trainer.losses, trainer.scaler.get_scale(), dict(trainer.step.network.named_parameters())
+
+    one, two = in_world(2, tmp_path / "w", overflow)
+    assert [loss is None for loss in one[0]] == [False, True, False] and one[0] == two[0]
+    assert one[1] == two[1] == 4.0
+    assert all(torch.equal(one[2][n], two[2][n]) and one[2][n].isfinite().all() for n in one[2])
+
+
 def test_early_stopping_is_decided_on_the_main_process(stores, tmp_path):
     def stale(runtime: DistributedRuntime) -> tuple[bool, int]:
         with run(runtime, stores, tmp_path / "run", *SMALL, "train.patience=3", "train.epochs=2") as trainer:

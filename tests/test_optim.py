@@ -178,3 +178,20 @@ def test_a_network_that_is_frozen_as_a_whole_is_refused() -> None:
     freeze(model, ["*"])
     with pytest.raises(ConfigError, match="train.freeze leaves nothing to train"):
         make_optimizer(model, OptimConfig())
+
+
+@pytest.mark.parametrize("config, plain", [
+    (OptimConfig(lr=0.1), lambda p: torch.optim.SGD(p, 0.1, momentum=OptimConfig.momentum,
+                                                    weight_decay=OptimConfig.weight_decay)),
+    (OptimConfig(name="adamw", lr=0.1), lambda p: torch.optim.AdamW(p, 0.1, weight_decay=OptimConfig.weight_decay))])
+def test_the_fused_optimizer_is_the_plain_one(config, plain):
+    models = [nn.Linear(3, 2) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [make_optimizer(models[0], config), plain(models[1].parameters())]
+    assert optimizers[0].param_groups[0]["fused"]
+    for _ in range(3):
+        gradient = torch.randn(2, 3)
+        for model, optimizer in zip(models, optimizers):
+            model.weight.grad = gradient.clone()
+            optimizer.step()
+    torch.testing.assert_close(models[0].weight, models[1].weight)

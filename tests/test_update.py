@@ -8,7 +8,9 @@ from torch import nn
 
 from posenet.data.dataset import Batch
 from posenet.guard import LossGuard
+from posenet.optim import make_optimizer
 from posenet.runtime import Runtime, grad_scaler
+from posenet.settings import OptimConfig
 from posenet.update import GuardedUpdate
 
 CPU = torch.device("cpu")
@@ -34,7 +36,7 @@ def batch(seed: int, scale: float = 1.0, size: int = 6) -> Batch:
 def setup(guard: LossGuard | None = None, amp: str = "off", clip: float = 0.0, fixed: float = 0.0):
     torch.manual_seed(0)
     module = Toy().train()
-    optimizer = torch.optim.SGD(module.parameters(), 0.1, momentum=0.9)
+    optimizer = make_optimizer(module, OptimConfig(lr=0.1, momentum=0.9, weight_decay=0.0))
     update = GuardedUpdate(module, optimizer, grad_scaler(CPU, amp, fixed), guard or LossGuard(), Runtime(CPU), clip)
     return module, optimizer, update
 
