@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from posenet.errors import shown
 
 
 @dataclass
@@ -30,6 +34,16 @@ class Progress:
     best: float = -math.inf
     stale: int = 0
     best_kind: str = ""
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Progress:
+        """What a checkpoint holds; ``TypeError`` or ``ValueError`` where it is no progress of a run."""
+        progress = cls(**state)
+        for key, value in vars(progress).items():
+            kind = type(getattr(cls, key))
+            if type(value) is not kind or kind is int and value < 0:
+                raise ValueError(f"{key} is {shown(value)}")
+        return progress
 
 
 @dataclass

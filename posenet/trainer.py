@@ -19,7 +19,7 @@ from posenet import checkpoint
 from posenet.averaging import NoAverage, trained_weights
 from posenet.checkpoint import CheckpointFolder
 from posenet.data.dataset import Batch, close_loader
-from posenet.errors import CheckpointError, DataError, TrainingError
+from posenet.errors import CheckpointError, DataError, TrainingError, shown
 from posenet.feed import FeedError, Tally, agree, surviving
 from posenet.guard import LossGuard, Verdict
 from posenet.optim import Schedule, batch_norms, restore_optimizer, set_lr, train_mode
@@ -269,9 +269,15 @@ class Trainer:
         wanted = ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch")
         if missing := [key for key in wanted if key not in state]:
             raise CheckpointError(f"{path} holds no run to resume (no {missing[0]}); fine-tune from it with --weights")
+        try:
+            self._take_up(state, path)
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
+            raise CheckpointError(f"{path} holds no sound run ({shown(error)}); use an older checkpoint") from error
+
+    def _take_up(self, state: dict[str, Any], path: str) -> None:
         self._restore_weights(state, path)
         self.guard.load_state_dict(state["guard"])
-        self.progress = Progress(**state["progress"])
+        self.progress = Progress.from_state(state["progress"])
         if state["steps_per_epoch"] != self.sampler.steps:
             # Another data set or batch size: the same share of the epoch is done.
             self.progress.step = self.progress.step * self.sampler.steps // state["steps_per_epoch"]

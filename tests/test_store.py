@@ -260,7 +260,7 @@ FAULTS = {
     "filter bomb": (spoil(bomb), "area is compressed"),
     "large pieces": (spoil(large_pieces), "area is compressed, or in pieces larger than the file"),
     "layout without checksums": (old_layout, "layout with checksums"),
-    "another person's keypoints": (replace("joints", lambda rows: rows[::-1].copy()), "not those that were written"),
+    "another person's box": (replace("box", lambda rows: rows[::-1].copy()), "not those that were written"),
     "another picture's name": (replace("file_name", lambda rows: rows[::-1].copy()), "not those that were written"),
     "external link": (link("box", h5py.ExternalLink("elsewhere.h5", "box")), "box is missing or lies outside"),
     "soft link": (link("box", h5py.SoftLink("/area")), "box is missing or lies outside"),
@@ -269,14 +269,22 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("blob, words", [("jpeg", "other bytes"), ("mask_all", "other masks"),
-                                         ("mask_miss", "other masks")])
+@pytest.mark.parametrize("blob, words", [
+    ("jpeg", "other bytes"), ("mask_all", "other masks or joints"), ("mask_miss", "other masks or joints")])
 def test_one_flipped_bit_is_no_silent_sample(path, blob, words):
     flip_bit(path, blob, 1)
     with Store(path) as store:
         store.image(0), store.image(2)
         with pytest.raises(DataError, match=rf"image 3 \(sub/0003\.jpg\) has {words} than were written"):
             store.image(1)
+
+
+def test_other_joints_are_no_silent_sample(path):
+    replace("joints", lambda joints: joints + np.float32([0, 0, 0.5]) * (np.arange(6) == 0)[:, None, None])(path)
+    with Store(path) as store:
+        store.image(1)
+        with pytest.raises(DataError, match="image 7 .* has other masks or joints"):
+            store.image(0)
 
 
 class TestOpening:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from posenet.averaging import NoAverage, WeightAverage
-from posenet.checkpoint import CheckpointFolder, config_of, load_weights, read
+from posenet.checkpoint import CheckpointFolder, check_fits, config_of, load_weights, read
 from posenet.cli.training_flags import flag_overrides, pair
 from posenet.config import config_to_dict, differences, load_config
 from posenet.data.dataset import PoseDataset, make_loader
@@ -146,6 +146,7 @@ def _configure(args: argparse.Namespace) -> tuple[Config, tuple[Path, dict[str, 
     config = _with_defaults(load_config(args.config, overrides, base=base), args)
     changed = differences(base, config)
     _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")
+    check_fits(config, state, path)
     return config, resumed
 
 

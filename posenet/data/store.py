@@ -6,8 +6,8 @@ in file order in ``joints``, ``box``, ``area`` and ``annotation_id``, sliced by 
 (image row, person row within the image) for every main person. Nothing is filtered, so that reading is a slice.
 
 Soundness. HDF5's own structures carry checksums (the layout of HDF5 1.10), which the library verifies as it follows
-them. ``digest`` and ``mask_digest`` are of every picture's and its masks' bytes and are compared at each reading; the
-attribute ``fingerprint`` is of all arrays but the flat ones, compared on opening. No damage passes for data.
+them. ``digest`` is of every picture's bytes, ``label_digest`` of its masks and joints; both are compared at each
+reading. The attribute ``fingerprint`` is of all other arrays, compared on opening. No damage passes for data.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def columns(num_keypoints: int) -> dict[str, tuple[str, tuple[int, ...], str]]:
         "height": ("<i4", (), "images"),
         "width": ("<i4", (), "images"),
         "digest": ("u1", (DIGEST_BYTES,), "images"),
-        "mask_digest": ("u1", (DIGEST_BYTES,), "images"),
+        "label_digest": ("u1", (DIGEST_BYTES,), "images"),
         **{f"{name}_offset": ("<i8", (), "offsets") for name in (*BLOBS, "person")},
         "joints": ("<f4", (num_keypoints, 3), "people"),
         "box": ("<f4", (4,), "people"),
@@ -126,8 +126,8 @@ class Store:
                         table["annotation_id"][people], mask_all.tobytes(), mask_miss.tobytes())
         if (content_digest(jpeg) != self.digests[index]).any():
             raise record.fault("has other bytes than were written")
-        if (content_digest(mask_all, mask_miss) != table["mask_digest"][index]).any():
-            raise record.fault("has other masks than were written")
+        if (content_digest(mask_all, mask_miss, record.joints) != table["label_digest"][index]).any():
+            raise record.fault("has other masks or joints than were written")
         return record
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ class Store:
             raise DataError(f"{self.path} does not exist; build it with tools/build_hdf5.py") from error
         except (PermissionError, IsADirectoryError) as error:
             raise DataError(f"cannot read store {self.path}: {os.strerror(error.errno)}") from error
-        except (OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        except (OSError, LookupError, ArithmeticError, AttributeError, RuntimeError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise DataError(f"{self.path} cannot be used as a store ({reason}); build it anew with tools/build_hdf5.py"
                             ) from error
@@ -204,9 +204,9 @@ def content_digest(*parts: np.ndarray) -> np.ndarray:
 
 
 def fingerprint(table: Mapping[str, np.ndarray]) -> str:
-    """Hexadecimal digest of all arrays but the flat ones; pictures and masks are in it through their own digests."""
+    """Hexadecimal digest of all arrays; pictures, masks and joints are in it through the digests of their own."""
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for name in sorted(table):
+    for name in sorted(set(table) - {*BLOBS, "joints"}):
         digest.update(np.ascontiguousarray(table[name]))
     return digest.hexdigest()
 

@@ -75,7 +75,8 @@ class StoreWriter:
         row = len(self._columns["image_id"])
         masks = [np.frombuffer(counts, np.uint8) for counts in (record.mask_all_rle, record.mask_miss_rle)]
         values = {"image_id": record.image_id, "file_name": record.file_name.encode(), "height": record.height,
-                  "width": record.width, "digest": content_digest(record.jpeg), "mask_digest": content_digest(*masks)}
+                  "width": record.width, "digest": content_digest(record.jpeg),
+                  "label_digest": content_digest(*masks, np.asarray(record.joints, np.float32, order="C"))}
         for name, value in values.items():
             self._columns[name].append(value)
         lists = {"joints": record.joints, "box": record.boxes, "area": record.areas,

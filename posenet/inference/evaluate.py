@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from pycocotools.coco import COCO as CocoApi
 from pycocotools.cocoeval import COCOeval
 from tqdm import tqdm
 
-from posenet.data.coco import lies_inside
-from posenet.errors import DataError
+from posenet.data.coco import checked_image, checked_integer, checked_numbers
+from posenet.errors import DataError, shown
 from posenet.inference.images import read_ahead
 from posenet.inference.person import Person
 from posenet.skeleton import COCO, Skeleton
@@ -111,26 +111,22 @@ def read_split(annotations: str | Path, image_ids: Collection[int] | None = None
     """
     try:
         dataset = json.loads(Path(annotations).read_bytes())
-        images = {image["id"]: {key: image[key] for key in ("id", "file_name", "width", "height")}
-                  for image in dataset["images"]}
+        images = {image.id: asdict(image) for image in map(checked_image, dataset["images"])}
         categories = dataset.get("categories") or [{"id": 1}]
         chosen = max(categories, key=lambda c: (bool(c.get("keypoints")), c.get("name") == "person"))
-        category = chosen["id"]
+        category = checked_integer(chosen, "id", "a category")
         people = [person for person in dataset.get("annotations") or [] if person["category_id"] == category]
-        annotated = not people or any("keypoints" in person for person in people)
+        if people and not any("keypoints" in person for person in people):
+            raise DataError(f"{annotations} holds people without keypoints; use person_keypoints_*.json")
         people = [_truth(person, len(skeleton.sigmas)) for person in people]
     except OSError as error:
         raise DataError(f"cannot read {annotations}: {error.strerror or error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise DataError(f"{annotations} is not a COCO keypoint file ({reason}); use person_keypoints_*.json") from error
     if chosen.get("keypoints", names := list(skeleton.file_names)) != names:
-        raise DataError(f"{annotations} has other keypoints ({', '.join(map(str, chosen['keypoints'][:3]))} ...) than "
+        raise DataError(f"{annotations} has other keypoints, {shown(chosen['keypoints'])}, than "
                         f"the network ({', '.join(names[:3])} ...); use annotations of the same skeleton")
-    if outside := next((i["file_name"] for i in images.values() if not lies_inside(str(i["file_name"]))), None):
-        raise DataError(f"{annotations} names the picture {outside!r}, which is not inside the image folder")
-    if not annotated:
-        raise DataError(f"{annotations} holds people without keypoints; use person_keypoints_*.json")
     if image_ids is not None:
         if unknown := set(image_ids) - set(images):
             raise DataError(f"{annotations} has no image {min(unknown)}; look at --image-ids")
@@ -145,6 +141,13 @@ def _truth(person: dict[str, Any], count: int) -> dict[str, Any]:
     keypoints = person.get("keypoints") or [0] * 3 * count
     if len(keypoints) != 3 * count:
         raise ValueError(f"a person has {len(keypoints) / 3:g} keypoints, not {count}")
+    # What COCO's code makes of other values is no error that anybody could read.
+    person = person | {"keypoints": keypoints}
+    checked_integer(person, "image_id", "a person")
+    for key, length in (("keypoints", 3 * count), ("bbox", 4), ("area", 1)):
+        checked_numbers({"id": None} | person, key, length)
+    if person.get("iscrowd", 0) not in (0, 1):
+        raise ValueError(f"a person has iscrowd {shown(person['iscrowd'])}")
     return {key: person[key] for key in ("image_id", "category_id", "area", "bbox")} | {
         "keypoints": keypoints, "num_keypoints": sum(v > 0 for v in keypoints[2::3]),
         "iscrowd": person.get("iscrowd", 0)}
