@@ -9,6 +9,7 @@ from __future__ import annotations
 import reprlib
 
 _short = reprlib.Repr()
+_short.maxlevel = 2
 _short.maxstring = _short.maxother = _short.maxlong = 60
 
 

@@ -31,7 +31,7 @@ class ModelConfig:
     linear_std: float = 0.01
 
     def __post_init__(self) -> None:
-        _check(1 <= self.stacks <= 64, "model.stacks must be 1 to 64")
+        _check(1 <= self.stacks <= 16, "model.stacks must be 1 to 16")
         _check(16 <= self.width <= 4096 and self.width % 16 == 0, "model.width must be a multiple of 16, up to 4096")
         _check(0 <= self.growth <= 4096 and self.growth % 2 == 0, "model.growth must be even, 0 to 4096")
         _check(self.conv_std > 0 and self.linear_std > 0, "model.conv_std and model.linear_std must be positive")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from posenet.data import rle
+from posenet.data.picture import MAX_PIXELS
 from posenet.errors import DataError, shown
 from posenet.skeleton import COCO, Skeleton
 
@@ -26,6 +27,8 @@ MIN_DISTANCE = 0.3
 """Main persons lie farther apart than this share of the earlier one's longer box side."""
 MAX_SIDE = 65535
 """No picture is larger and no outline reaches farther; JPEG cannot hold more."""
+MAX_OUTLINE = 2e6
+"""Pixels along the edges of a polygon, at most."""
 MAX_NUMBER = 1e12
 """Coordinates and areas stay below it, so that sums of them stay finite."""
 
@@ -194,7 +197,7 @@ def checked_image(entry: dict[str, Any]) -> CocoImage:
     if not lies_inside(name):
         raise ValueError(f"image {number} has file_name {shown(name)}, which is not a path inside the image folder")
     height, width = (checked_integer(entry, key, f"image {number}") for key in ("height", "width"))
-    if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
+    if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE and height * width <= MAX_PIXELS):
         raise ValueError(f"image {number} has the impossible size {width} x {height}")
     return CocoImage(number, name, height, width)
 
@@ -256,8 +259,11 @@ def _is_polygon(polygon: Any, owner: int) -> bool:
         return False
     if not math.isfinite(sum(polygon)):
         raise ValueError(f"annotation {owner}: segmentation holds a number that is not finite")
-    # The rasteriser walks along every edge, so that an absurd coordinate would cost gigabytes.
-    return max(polygon) <= MAX_SIDE and min(polygon) >= -MAX_SIDE
+    # The rasteriser walks along every edge, so that absurd coordinates or zigzags would cost gigabytes.
+    if max(polygon) > MAX_SIDE or min(polygon) < -MAX_SIDE:
+        return False
+    corners = np.array(polygon).reshape(-1, 2)
+    return np.abs(corners - np.roll(corners, 1, axis=0)).sum() <= MAX_OUTLINE
 
 
 def _apart(earlier: np.ndarray, later: np.ndarray) -> bool:

@@ -25,6 +25,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from posenet.data.picture import MAX_PIXELS
 from posenet.data.record import Record
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
@@ -252,8 +253,9 @@ def _read_columns(file: h5py.File, skeleton: Skeleton) -> dict[str, np.ndarray]:
         raise ValueError("samples of images that it does not hold")
     if (people >= np.diff(table["person_offset"])[images]).any():
         raise ValueError("samples of people that it does not hold")
-    if min(table["height"].min(), table["width"].min()) <= 0:
-        raise ValueError("pictures without a size")
+    height, width = table["height"].astype(np.int64), table["width"].astype(np.int64)
+    if min(height.min(), width.min()) <= 0 or (height * width).max() > MAX_PIXELS:
+        raise ValueError("pictures without a size, or of an absurd one")
     if not all(np.isfinite(table[name]).all() for name in ("joints", "box", "area")):
         raise ValueError("coordinates that are not finite")
     return table
