@@ -123,5 +123,7 @@ def _ignore_deaths() -> None:
 
     That could be halfway through an optimizer step or a checkpoint. The loader looks after its workers anyway.
     """
-    if hasattr(signal, "SIGCHLD") and threading.current_thread() is threading.main_thread():
+    if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
+        return
+    if getattr(signal.getsignal(signal.SIGCHLD), "__module__", "").startswith("torch."):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

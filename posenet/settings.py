@@ -56,8 +56,8 @@ class DataConfig:
     """Share of the samples, rounded up, that may be replaced in an epoch because they cannot be read."""
 
     def __post_init__(self) -> None:
-        _check(self.workers >= 0 and 0 <= self.max_unreadable <= 1,
-               "data.workers must not be negative, and data.max_unreadable must lie between 0 and 1")
+        _check(self.workers >= 0, "data.workers must not be negative")
+        _check(0 <= self.max_unreadable <= 1, "data.max_unreadable must lie between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -233,8 +233,7 @@ class CheckpointConfig:
     """Newest checkpoints to keep; the best one is kept besides."""
 
     def __post_init__(self) -> None:
-        _check(self.every_steps >= 0 and self.every_minutes >= 0,
-               "checkpoint.every_steps and checkpoint.every_minutes must not be negative")
+        _check(min(self.every_steps, self.every_minutes) >= 0, "checkpoint.every_* must not be negative")
         _check(self.keep >= 1, "checkpoint.keep must be at least 1")
 
 
