@@ -55,7 +55,7 @@ demo: $(DEMO)/train.h5 $(DEMO)/val.h5  ## draw people, train on them, evaluate a
 	@echo "Done: AP $$(awk 'found {print $$1; exit} $$1 == "AP" {found = 1}' $(DEMO_RUN)/scores.txt) on $(DEMO_VAL)" \
 		"pictures the network has never seen. Look at"
 	@echo "  $(DEMO_RUN)/drawn/        the people it finds in some of them"
-	@echo "  $(DEMO_RUN)/log.txt       how the training went"
+	@echo "  $(DEMO_RUN)/curves.png    how the training went, and log.txt the same in words"
 	@echo "  $(DEMO_RUN)/scores.txt    the scores above"
 	@echo "  $(DEMO_RUN)/results.json  all keypoints, in COCO's results format"
 

@@ -16,6 +16,8 @@ import numpy as np
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
+from posenet.curves import LOG, PICTURE, draw_curves
+from posenet.figure import MISSING, can_draw
 from posenet.system import write_atomically
 
 SHOWN = ("train_loss", "val_loss", "AP", "AR")
@@ -26,22 +28,26 @@ _package = logging.getLogger("posenet")
 
 
 class RunLog:
-    """Writes into the run's folder: ``log.txt`` to read, ``log.jsonl`` for programs, ``pictures/``.
+    """Writes into the run's folder: ``log.txt`` to read, ``log.jsonl`` for programs, ``curves.png``, ``pictures/``.
 
     Args:
         folder: the run's folder; created.
         tensorboard: also write TensorBoard events, where TensorBoard is installed.
+        curves: also draw the curves, where matplotlib is installed.
     """
 
-    def __init__(self, folder: Path, tensorboard: bool = True) -> None:
+    def __init__(self, folder: Path, tensorboard: bool = True, curves: bool = True) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self._json = open(folder / "log.jsonl", "a", encoding="utf-8")
+        self._json = open(folder / LOG, "a", encoding="utf-8")
         self._text = logging.FileHandler(folder / "log.txt", encoding="utf-8")
         self._text.setFormatter(logging.Formatter("%(asctime)s  %(message)s", "%Y-%m-%d %H:%M:%S"))
         _package.addHandler(self._text)
         _package.setLevel(logging.INFO)
         self._board = _board(folder) if tensorboard else None
+        self._curves, self._drawn = curves and can_draw(), True
+        if curves and not self._curves:
+            _log.info("No %s: %s", PICTURE, MISSING)
 
     def take(self, early: logging.handlers.MemoryHandler) -> None:
         """Write the messages that came before the log was there; the handler keeps no more."""
@@ -49,6 +55,8 @@ class RunLog:
         early.close()
 
     def close(self) -> None:
+        if not self._drawn:
+            self._draw()
         _package.removeHandler(self._text)
         self._text.close()
         self._json.close()
@@ -73,10 +81,22 @@ class RunLog:
                     self._board.add_scalar(f"{kind}/{name}", value, step)
 
     def epoch(self, epoch: int, step: int, values: Mapping[str, Any]) -> None:
-        """The line people read: ``Epoch N  train_loss ...  val_loss ...``."""
+        """After an epoch, the line people read: ``Epoch N  train_loss ...  val_loss ...``."""
         parts = [f"{name} {values[name]:.4f}" for name in SHOWN if values.get(name) is not None]
         _log.info("Epoch %d  %s", epoch, "  ".join(parts))
         self.record("epoch", step, {"epoch": epoch, **values})
+        self._drawn = False
+        if values.get("val_loss") is not None or "AP" in values:
+            self._draw()
+
+    def _draw(self) -> None:
+        """Draw the curves anew; training goes on whatever comes of it."""
+        self._drawn = True
+        if self._curves:
+            try:
+                draw_curves(self.folder)
+            except Exception as error:      # matplotlib's are of any kind, and none is worth a run
+                _log.warning("%s was not drawn: %s", PICTURE, error)
 
     def picture(self, name: str, image: np.ndarray, step: int) -> None:
         """Save a (H, W, 3) BGR uint8 picture as ``pictures/NAME.jpg``."""

@@ -221,7 +221,7 @@ class Trainer:
         seconds = max(now - meter.started, 1e-9)
         loss = p.loss_sum / p.loss_steps if p.loss_steps else None
         values = {"epoch": p.epoch, "loss": loss, "lr": lr, "samples_per_s": meter.samples / seconds,
-                  "data_wait": meter.waited / seconds}
+                  "data_wait": meter.waited / seconds, "terms": self.step.loss.meter.read()}
         bar.set_postfix_str(f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
                             f"{values['samples_per_s']:.1f} samples/s, data wait {values['data_wait']:.0%}")
         self.log.record("train", p.total_steps, values)

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import cv2
 import numpy as np
 import torch
 from torch import nn
@@ -15,18 +14,19 @@ from tqdm import tqdm
 
 from posenet.errors import DataError
 from posenet.feed import Tally, agree, surviving
-from posenet.inference.draw import draw_people
+from posenet.inference.draw import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 from posenet.inference.evaluate import find_pictures, predict_split, read_split, score
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
+from posenet.inference.sheet import sheet, tile
 from posenet.runlog import RunLog, SilentLog
 from posenet.runtime import Runtime, Stopped
 from posenet.settings import Config
+from posenet.skeleton import Skeleton
+from posenet.words import counted
 
-TILE = 320
-"""Height of a picture on the validation sheet, in pixels."""
-KEYPOINT_MIN_SCORE = 0.2
-"""Weaker keypoints are not drawn on it."""
+TILE = 320, 426
+"""Height and width of a picture on the validation sheet, in pixels."""
 
 
 @torch.no_grad()
@@ -72,21 +72,23 @@ class CocoValidation:
         images: folder of the pictures.
         annotations: COCO keypoint JSON with people.
         log: takes the sheet of predictions.
-        pictures: how many predictions to draw.
+        pictures: how many of those that hold people to show, the truth beside what was found.
     """
 
     def __init__(self, runtime: Runtime, predictor: Predictor, images: str, annotations: str,
                  log: RunLog | SilentLog, pictures: int = 4) -> None:
         self.runtime, self.predictor, self.images = runtime, predictor, images
-        self.log, self.pictures = log, pictures
+        self.log = log
         # An unusable file is to end the run before its first epoch, not after.
         split = read_split(annotations)
         if not split.annotated:
             raise DataError(f"{annotations} holds no annotated people; name another file as data.val_annotations")
         find_pictures(images, split.images)
-        # Pictures come sorted by shape; those on the sheet are taken evenly from all of them.
         self.split, self.share = split, share_of(split.images, runtime.rank, runtime.world)
-        self._every = max(1, len(self.share) // max(pictures, 1))
+        self.truth = _truth(split.people, predictor.skeleton)
+        # Pictures come sorted by shape; those on the sheet, the same every time, are taken evenly from all of them.
+        peopled = [i for i, image in enumerate(self.share) if image["id"] in self.truth]
+        self.shown = frozenset(peopled[::max(1, len(peopled) // max(pictures, 1))][:pictures])
 
     @classmethod
     def from_config(cls, config: Config, network: nn.Module, runtime: Runtime,
@@ -109,9 +111,10 @@ class CocoValidation:
         def predict(images: Sequence[np.ndarray]) -> list[list[Person]]:
             check_stop()
             people = self.predictor.batch(images)
-            for image, found in zip(images, people):
-                if next(count) % self._every == 0 and len(tiles) < self.pictures:
-                    tiles.append(_tile(draw_people(image, found, keypoint_min_score=KEYPOINT_MIN_SCORE)))
+            for image, found, index in zip(images, people, count):
+                if index in self.shown:
+                    record = self.share[index]
+                    tiles.extend(_pair(image, self.truth[record["id"]], found, str(record["file_name"])))
             return people
 
         own, error = None, None
@@ -127,7 +130,7 @@ class CocoValidation:
             raise Stopped
         results = [result for share in shares for result in share]
         if tiles:
-            self.log.picture(f"epoch_{epoch:04d}", np.concatenate(tiles, axis=1), step)
+            self.log.picture(f"epoch_{epoch:04d}", sheet(tiles, columns=4 if len(tiles) > 4 else 2), step)
         return self.runtime.from_main(score(results, self.split).metrics if self.runtime.is_main else None)
 
 
@@ -136,8 +139,20 @@ def share_of(images: Sequence[dict[str, Any]], rank: int, world: int) -> list[di
     return sorted(images, key=lambda image: image["width"] / max(image["height"], 1))[rank::world]
 
 
-def _tile(picture: np.ndarray) -> np.ndarray:
-    height, width = picture.shape[:2]
-    # A very wide picture is squeezed rather than given a sheet of its own.
-    size = (min(max(1, round(width * TILE / height)), 4 * TILE), TILE)
-    return cv2.resize(picture, size, interpolation=cv2.INTER_AREA)
+def _truth(people: Sequence[dict[str, Any]], skeleton: Skeleton) -> dict[int, list[Person]]:
+    """By image id, those people of an annotation file of whom any keypoint is labelled."""
+    truth: dict[int, list[Person]] = {}
+    for person in people:
+        keypoints = skeleton.from_file(np.reshape(person["keypoints"], (1, -1, 3)))[0]
+        keypoints[:, 2] = keypoints[:, 2] > 0
+        if keypoints[:, 2].any():
+            truth.setdefault(person["image_id"], []).append(Person(keypoints, 1.0, skeleton))
+    return truth
+
+
+def _pair(image: np.ndarray, truth: Sequence[Person], found: Sequence[Person], name: str) -> list[np.ndarray]:
+    """The truth and what was found in one picture, as two tiles."""
+    found = [person for person in found if person.score >= MIN_SCORE]
+    drawn = draw_people(image, found, keypoint_min_score=KEYPOINT_MIN_SCORE)
+    return [tile(draw_people(image, truth), name, TILE, f"truth: {counted(len(truth), 'person', 'people')}"),
+            tile(drawn, "", TILE, f"found: {counted(len(found), 'person', 'people')}")]

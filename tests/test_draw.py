@@ -3,7 +3,7 @@ import pytest
 from test_decode import person
 
 from posenet.errors import DataError
-from posenet.inference.draw import LEFT, MIDDLE, RIGHT, draw_people
+from posenet.inference.draw import LEFT, MIDDLE, PALETTE, RIGHT, draw_people
 from posenet.inference.person import Person
 from posenet.skeleton import COCO
 
@@ -48,6 +48,22 @@ def test_lines_grow_with_the_picture(someone):
     large_person = Person(someone.keypoints * np.float32([8, 8, 1]), 0.9)
     large = draw_people(np.zeros((3072, 4096, 3), np.uint8), [large_person])
     assert large.any(axis=2).mean() == pytest.approx(small.any(axis=2).mean(), rel=0.5)
+
+
+def test_the_line_width_can_be_set(someone):
+    image = np.zeros((384, 512, 3), np.uint8)
+    areas = [draw_people(image, [someone], line_width=width).any(axis=2).sum() for width in (1, 4, 9)]
+    assert areas[0] < areas[1] < areas[2]
+
+
+def test_every_person_has_a_colour_in_common_with_nobody(someone):
+    image = np.zeros((384, 1024, 3), np.uint8)
+    other = Person(someone.keypoints + np.float32([400, 0, 0]), 0.5)
+    drawn = draw_people(image, [someone, other], colours="person")
+    for i, colour in enumerate(PALETTE[:2]):
+        columns = drawn_with(drawn, colour).any(axis=0)
+        assert columns[512 * i:512 * (i + 1)].any() and not columns[512 * (1 - i):512 * (2 - i)].any()
+    assert not drawn_with(drawn, LEFT).any() and not drawn_with(drawn, RIGHT).any()
 
 
 @pytest.mark.parametrize("image", [

@@ -1,6 +1,7 @@
 import contextlib
 import io
 import json
+import sys
 
 import cv2
 import numpy as np
@@ -78,6 +79,7 @@ def test_the_truth_scores_one_and_every_image_is_seen_once(split):
     assert result.metrics["APL"] == -1
     assert all(value == pytest.approx(1) for name, value in result.metrics.items() if not name.endswith("L"))
     assert result.table().splitlines()[0].split() == list(METRICS)
+    assert result.precision.shape == (10, 101) and result.precision.min() == pytest.approx(1)
     assert result.table().splitlines()[1].split() == ["1.000"] * 4 + ["-"] + ["1.000"] * 4 + ["-"]
 
 
@@ -200,6 +202,11 @@ def test_tool(split, tmp_path, capsys, monkeypatch):
     out = capsys.readouterr().out
     assert "2 images" in out and "APM" in out and "1.000" in out
     assert (tmp_path / "r.json").exists()
+    assert run_tool("evaluate", [*argv, "--plots", str(tmp_path / "plots")]) == 0
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"keypoints.png", "precision_recall.png"}
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert run_tool("evaluate", [*argv, "--plots", str(tmp_path / "plots")]) == 2
+    assert "pip install 'posenet[plot]'" in capsys.readouterr().err
     assert run_tool("evaluate", [*argv, "--output", str(split[1])]) == 2
     assert "would replace an input" in capsys.readouterr().err
     assert read_split(split[1]).annotated

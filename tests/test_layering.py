@@ -14,7 +14,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "posenet"
 
 ROWS = """
-    errors system skeleton settings_scale settings config runtime parallel sync_norm launch distributed
+    errors system words skeleton settings_scale settings_run settings config
+    runtime parallel sync_norm launch distributed
 
     model.layers model.hourglass model.posenet model.published
     data.picture data.rle data.coco data.record data.store data.writer data.augment data.targets
@@ -23,8 +24,9 @@ ROWS = """
     data.dataset data.drawing.* data.synthetic data.build step update progress feed
     inference.images inference.person inference.grouping inference.body
     inference.decode inference.predictor inference.evaluate inference.draw
+    inference.video inference.sources inference.sheet inference.heatmaps inference.outputs
 
-    runlog validation trainer benchmark.* cli.*
+    figure curves charts runlog validation trainer benchmark.* cli.*
 """.split()
 """All modules below ``posenet``, lowest level first: each may import only from rows before its own.
 

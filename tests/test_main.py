@@ -18,7 +18,7 @@ from posenet.cli import main as cli
 from posenet.errors import CheckpointError, ConfigError, DataError, PosenetError, TrainingError
 
 TOOLS = ["train", "train-parallel", "train-distributed",
-         "evaluate", "predict", "build-hdf5", "make-synthetic", "benchmark"]
+         "evaluate", "predict", "plot", "build-hdf5", "make-synthetic", "benchmark"]
 PRESENT = [name for name in TOOLS if find_spec(f"posenet.cli.{name.replace('-', '_')}")]
 Run = Callable[[argparse.Namespace], None]
 

@@ -1,4 +1,5 @@
 import json
+import signal
 
 import cv2
 import numpy as np
@@ -10,8 +11,10 @@ import posenet.cli.predict as tool
 from posenet.checkpoint import read
 from posenet.cli.main import run_tool
 from posenet.config import config_from_dict, config_to_dict
+from posenet.inference import sources
 from posenet.inference.images import read_image, write_image
 from posenet.inference.predictor import Predictor
+from posenet.inference.video import VideoFile, VideoWriter
 from posenet.model.posenet import PoseNet
 
 SPOTS = ((40.2, 20.0), (90.0, 60.4))
@@ -138,3 +141,118 @@ def test_a_checkpoint_and_its_flags(photos, tmp_path, capsys):
 def test_neck_and_nose_are_what_the_stub_lights():
     [person] = Predictor(Spotlights(), height=128)(picture(97, 131, *SPOTS, 4))
     assert person.found.nonzero()[0].tolist() == [NOSE, NECK]
+
+
+@pytest.fixture
+def clip(tmp_path):
+    writer = VideoWriter(tmp_path / "clip.mp4", 10, (98, 132))
+    for _ in range(7):
+        writer.write(picture(98, 132, *SPOTS, 4))
+    writer.close()
+    return tmp_path / "clip.mp4"
+
+
+def test_a_video_goes_in_and_out(stub, clip, photos, tmp_path, capsys):
+    out, path = tmp_path / "out", tmp_path / "people.jsonl"
+    assert predict(clip, photos / "a.png", "--output", out, "--json", path) == 0
+    reader = VideoFile(out / "clip.mp4")
+    frames = [image for _, _, image in reader]
+    reader.close()
+    assert len(frames) == 7 and reader.rate == 10 and frames[0].shape == (98, 132, 3)
+    assert not np.allclose(frames[0], picture(98, 132, *SPOTS, 4), atol=60), "somebody is drawn"
+    people = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(p.get("frame"), p.get("time")) for p in people] == [(i, i / 10) for i in range(7)] + [(None, None)]
+    said = capsys.readouterr()
+    assert "8 people in 1 picture and 7 video frames" in said.out and "images/s" in said.err
+
+
+def test_one_is_not_a_plural_and_its_maps_go_onto_a_sheet(stub, photos, tmp_path, capsys):
+    assert predict(photos / "a.png", "--heatmaps", tmp_path / "maps") == 0
+    assert [path.name for path in (tmp_path / "maps").iterdir()] == ["a.jpg"]
+    assert "1 person in 1 picture\n" in capsys.readouterr().out
+
+
+def test_a_list_on_standard_input(stub, photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", [f"{photos / 'a.png'}\n", f"{tmp_path / 'gone.png'}\n", f"{photos / 'b.png'}\n"])
+    assert predict("-", "--json", tmp_path / "people.json") == 2
+    assert len(json.loads((tmp_path / "people.json").read_text())) == 2
+    assert "1 of 3 pictures could not be read" in capsys.readouterr().err
+
+
+def test_ctrl_c_keeps_what_was_found_and_ends_the_video(stub, clip, tmp_path, monkeypatch):
+    seen = []
+
+    def interrupt(image, people, **_):
+        seen.append(people)
+        if len(seen) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return image
+
+    monkeypatch.setattr(tool, "draw_people", interrupt)
+    for name in ("people.json", "people.jsonl"):
+        seen.clear()
+        assert predict(clip, "--output", tmp_path / "out", "--json", tmp_path / name) == 130
+        reader = VideoFile(tmp_path / "out" / "clip.mp4")
+        assert len(list(reader)) == 2
+        reader.close()
+    assert len(json.loads((tmp_path / "people.json").read_text())) == 2
+    assert (tmp_path / "people.jsonl").read_text().count("\n") == 2
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["clip.mp4"]
+
+
+def test_a_camera_shown_until_its_window_is_closed(stub, tmp_path, monkeypatch):
+    shown = []
+
+    class FakeCamera:
+        rate = 10.0
+
+        def __init__(self, index):
+            shown.append(index)
+
+        def __iter__(self):
+            return ((n, n / 5, picture(98, 132, *SPOTS, 4)) for n in range(100))
+
+        def close(self):
+            shown.append("closed")
+
+    class FakeWindow:
+        closed = False
+
+        def __init__(self, stop_asked): ...
+
+        @staticmethod
+        def require_display():
+            shown.append("may show")
+
+        def __call__(self, frame, people, drawn):
+            shown.append(frame.number)
+            self.closed = frame.number == 2
+
+        def close(self): ...
+
+    monkeypatch.setattr(sources, "Camera", FakeCamera)
+    monkeypatch.setattr(tool, "Window", FakeWindow)
+    assert predict("--camera", "3", "--show", "--output", tmp_path) == 0
+    assert shown == ["may show", 3, 0, 1, 2, "closed"]
+    assert (tmp_path / "camera-3.mp4").stat().st_size > 500
+
+
+def test_what_is_wrong_with_videos_and_cameras_is_one_line(stub, clip, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    for words, message in ((["--show", clip], "--show needs a display"),
+                           ([clip, "--output", tmp_path], "replace an input"),
+                           ([clip, "--output", tmp_path / "o", "--codec", "nope"], "codec 'nope'"),
+                           ([clip, "--output", tmp_path / "o", "--heatmaps", tmp_path / "o"], "two folders"),
+                           (["--json", tmp_path / "x.json"], "no input"),
+                           (["--json", tmp_path / "x.json", "--camera", "97"], "camera 97")):
+        assert predict(*words) == 2
+        error = capsys.readouterr().err.strip().splitlines()[-1]
+        assert message in error and "Traceback" not in error
+
+
+def test_colours_and_width_reach_the_drawing(stub, photos, tmp_path):
+    for i, words in enumerate(([], ["--colours", "person"], ["--line-width", "9"])):
+        assert predict(photos / "a.png", "--output", tmp_path / str(i), *words) == 0
+    plain, coloured, wide = (read_image(tmp_path / str(i) / "a.png") for i in range(3))
+    assert not np.array_equal(plain, coloured) and not np.array_equal(plain, wide)

@@ -2,16 +2,18 @@
 
 import json
 import logging
+import sys
 
 import cv2
 import numpy as np
 
+from posenet import runlog
 from posenet.runlog import RunLog
 
 
 def test_everything_lands_in_the_folder_and_resuming_appends(tmp_path):
     for epoch in (1, 2):
-        log = RunLog(tmp_path / "run", tensorboard=False)
+        log = RunLog(tmp_path / "run", tensorboard=False, curves=False)
         logging.getLogger("posenet.anything").info("a message of the package")
         log.record("train", 10 * epoch, {"loss": 1.5})
         log.epoch(epoch, 10 * epoch, {"train_loss": 1.25, "val_loss": None, "AP": 0.5})
@@ -40,3 +42,46 @@ def test_messages_do_not_tear_the_bar(tmp_path):
         bar.update()
         assert bar.n == 5 and bar.total == 10
     log.close()
+
+
+def full_epoch(log, epoch, **scores):
+    log.record("train", 10 * epoch, {"epoch": epoch - 1, "loss": 1.5, "lr": 1e-3, "samples_per_s": 9.0})
+    log.epoch(epoch, 10 * epoch, {"train_loss": 1.25, "val_loss": None, **scores})
+
+
+def test_curves_are_drawn_at_validations_and_at_the_end(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(runlog, "draw_curves", drawn.append)
+    log = RunLog(tmp_path, tensorboard=False)
+    full_epoch(log, 1)
+    assert drawn == []
+    full_epoch(log, 2, AP=0.5)
+    assert drawn == [tmp_path]
+    log.close()
+    assert drawn == [tmp_path]
+    log = RunLog(tmp_path, tensorboard=False)
+    full_epoch(log, 3)
+    log.close()
+    assert drawn == [tmp_path] * 2
+    log = RunLog(tmp_path, tensorboard=False, curves=False)
+    full_epoch(log, 4, AP=0.5)
+    log.close()
+    assert drawn == [tmp_path] * 2
+
+
+def test_a_run_goes_on_where_its_curves_cannot_be_drawn(tmp_path, monkeypatch):
+    log = RunLog(tmp_path, tensorboard=False)
+    (tmp_path / "curves.png").mkdir()
+    full_epoch(log, 1, AP=0.5)
+    log.close()
+    assert "curves.png was not drawn" in (tmp_path / "log.txt").read_text()
+
+
+def test_without_matplotlib_a_run_says_so_once(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    log = RunLog(tmp_path, tensorboard=False)
+    for epoch in (1, 2):
+        full_epoch(log, epoch, AP=0.5)
+    log.close()
+    assert (tmp_path / "log.txt").read_text().count("pip install 'posenet[plot]'") == 1
+    assert not (tmp_path / "curves.png").exists()

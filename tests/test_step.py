@@ -47,3 +47,24 @@ def test_bf16_gives_a_float32_loss_near_the_exact_one():
     batch = make_batch()
     exact, rough = make_step()(*batch), make_step("bf16")(*batch)
     assert rough.dtype == torch.float32 and torch.allclose(exact, rough, rtol=0.05)
+
+
+def test_terms_are_counted_in_training_only_and_add_up_to_the_loss():
+    step, batch = make_step(), make_batch()
+    assert step.loss.meter.read() is None
+    step(*batch)
+    assert step.loss.meter.read() is None
+    step.train()
+    losses = torch.cat([step(*batch), step(*make_batch(3))]).detach()
+    terms = step.loss.meter.read()
+    assert [len(row) for row in terms] == [5]
+    assert abs(sum(map(sum, terms)) / losses.mean().item() - 1) < 1e-4
+    assert step.loss.meter.read() is None, "read once"
+
+
+def test_terms_of_an_explosion_are_not_told():
+    step = make_step()
+    step.loss.meter.add(torch.tensor([[[float("nan")]]]))
+    assert step.loss.meter.read() is None
+    step.loss.meter.add(torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]]]))
+    assert step.loss.meter.read() == [[2.0, 3.0]]

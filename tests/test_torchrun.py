@@ -50,7 +50,7 @@ def start(stores, tmp_path):
 
     def call(name: str, command: Sequence[str | Path], *flags: str) -> subprocess.Popen:
         settings = ["model.stacks=1", "model.width=16", "model.growth=2", "train.input_size=64", "train.batch_size=2",
-                    "train.epochs=2", "data.workers=0", "log.tensorboard=false", "train.threads=1",
+                    "train.epochs=2", "data.workers=0", "log.tensorboard=false", "log.curves=false", "train.threads=1",
                     "checkpoint.every_steps=1", f"data.train={stores['train']}", f"data.val={stores['val']}"]
         environment = {n: v for n, v in os.environ.items() if n not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
         with open(tmp_path / f"{name}.txt", "w") as output:

@@ -1,5 +1,6 @@
 """tools/train.py as a user runs it: flags, refusals, resuming, fine-tuning and clean errors."""
 
+import json
 import shutil
 
 import h5py
@@ -11,7 +12,7 @@ from posenet.cli.main import run_tool
 from posenet.config import config_from_dict
 
 TINY = ["model.stacks=1", "model.width=16", "model.growth=2", "train.input_size=64", "train.batch_size=2",
-        "train.epochs=1", "optim.name=adamw", "data.workers=0", "log.tensorboard=false"]
+        "train.epochs=1", "optim.name=adamw", "data.workers=0", "log.tensorboard=false", "log.curves=false"]
 
 
 @pytest.fixture
@@ -35,6 +36,9 @@ def test_trains_into_the_default_folder_and_refuses_to_train_over_it(train, tmp_
     assert train()[0] == 0
     last = tmp_path / "checkpoints" / "run" / "last.pth"
     before = last.read_bytes()
+    lines = [json.loads(line) for line in (last.parent / "log.jsonl").read_text().splitlines()]
+    [terms] = next(line["terms"] for line in lines if line["kind"] == "train")
+    assert sum(terms) == pytest.approx(lines[-1]["train_loss"], rel=1e-3), "of one stack and five scales"
     status, error = train()
     assert status == 2 and "--resume" in error and error.count("\n") == 1
     assert last.read_bytes() == before

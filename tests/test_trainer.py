@@ -35,7 +35,7 @@ def make(stores, tmp_path):
         network = PoseNet.from_config(config)
         freeze(network, frozen)
         path = tmp_path / folder
-        log = RunLog(path, tensorboard=False)
+        log = RunLog(path, tensorboard=False, curves=False)
         train, val = Store(config.data.train), Store(config.data.val)
         opened.extend([log, train, val])
         runtime = Runtime(torch.device("cpu"))

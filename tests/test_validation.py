@@ -1,15 +1,19 @@
 """COCO evaluation during training."""
 
+import json
+
+import cv2
 import pytest
 import torch
 
 from posenet.config import load_config
 from posenet.errors import DataError
 from posenet.inference.evaluate import METRICS
+from posenet.inference.sheet import GAP, STRIP
 from posenet.model.posenet import PoseNet
 from posenet.runlog import RunLog
 from posenet.runtime import Runtime
-from posenet.validation import CocoValidation
+from posenet.validation import TILE, CocoValidation
 
 
 @pytest.fixture
@@ -43,3 +47,20 @@ def test_unusable_annotations_are_refused_before_the_first_epoch(make, tmp_path)
     bare.write_text('{"images": [{"id": 1, "file_name": "a.jpg", "width": 4, "height": 4}], "categories": []}')
     with pytest.raises(DataError, match="annotat"):
         make(f"data.val_annotations={bare}")
+
+
+def test_the_sheet_shows_pictures_with_people_and_the_truth_beside_what_was_found(make, tmp_path, tiny_coco):
+    """Pictures without anybody come first in the file; nothing is found, so that the right halves stay as they were."""
+    annotations = json.loads((tiny_coco / "annotations" / "person_keypoints_val2017.json").read_text())
+    keep = annotations["annotations"][-1]["image_id"]
+    annotations["annotations"] = [a for a in annotations["annotations"] if a["image_id"] == keep]
+    (tmp_path / "few.json").write_text(json.dumps(annotations))
+    validation = make(f"data.val_annotations={tmp_path / 'few.json'}")
+    assert [validation.share[i]["id"] for i in validation.shown] == [keep]
+    validation.predictor.batch = lambda images: [[] for _ in images]
+    validation(epoch=1, step=1)
+    image = cv2.imread(str(tmp_path / "pictures" / "epoch_0001.jpg"))
+    height, width = TILE
+    assert image.shape == (height + STRIP + 2 * GAP, 2 * width + 3 * GAP, 3)
+    truth, found = (image[GAP + STRIP:, left:left + width].astype(int) for left in (GAP, 2 * GAP + width))
+    assert (abs(truth - found).max(axis=2) > 60).sum() > 100

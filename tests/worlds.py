@@ -86,7 +86,7 @@ def run(runtime: Runtime, stores: dict[str, Path], folder: Path, *overrides: str
     freeze(network, frozen)
     with contextlib.ExitStack() as stack:
         train, val = (stack.enter_context(Store(path)) for path in (config.data.train, config.data.val))
-        log = RunLog(folder, tensorboard=False) if runtime.is_main else SilentLog()
+        log = RunLog(folder, tensorboard=False, curves=False) if runtime.is_main else SilentLog()
         stack.callback(log.close)
         trainer = build_trainer(config, network, runtime, train, val, CheckpointFolder(folder), log, steps)
         stack.callback(trainer.close)

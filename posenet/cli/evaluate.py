@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from posenet.charts import KEYPOINTS, PRECISION, draw_charts
 from posenet.cli.inference import add_predictor_options, check_outputs, make_predictor
 from posenet.cli.options import read_image_ids
+from posenet.errors import ConfigError
+from posenet.figure import MISSING, can_draw
 from posenet.inference.evaluate import evaluate
+from posenet.words import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,12 +22,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="JSON", help="write the predictions here, in COCO's results format")
     parser.add_argument("--image-ids", nargs="+", metavar="ID",
                         help="only these images of the split: ids, or one text file of ids")
+    parser.add_argument("--plots", metavar="DIR",
+                        help="draw precision over recall and the OKS of every keypoint here (needs matplotlib)")
 
 
 def run(args: argparse.Namespace) -> None:
     """Print the numbers, and write the predictions where asked."""
-    if args.output:
-        check_outputs([Path(args.output)], [Path(args.annotations), Path(args.checkpoint)])
+    if args.plots and not can_draw():
+        raise ConfigError(f"--plots: {MISSING}")
+    charts = [Path(args.plots, name) for name in (PRECISION, KEYPOINTS)] if args.plots else []
+    outputs = charts + ([Path(args.output)] if args.output else [])
+    check_outputs(outputs, [Path(args.annotations), Path(args.checkpoint)])
     ids = None if args.image_ids is None else read_image_ids(args.image_ids)
     predictor = make_predictor(args)
     evaluation = evaluate(predictor.batch, args.images, args.annotations, results_path=args.output,
@@ -33,7 +42,9 @@ def run(args: argparse.Namespace) -> None:
     if evaluation is None:
         print(f"{args.annotations} holds no annotations: nothing to compare with")
         return
-    print(f"{evaluation.images} images")
+    print(counted(evaluation.images, "image"))
     print(evaluation.table())
     print("\nmean OKS of each keypoint, 0 in people not found:")
     print(evaluation.keypoint_table())
+    if args.plots:
+        print("\nwrote " + ", ".join(map(str, draw_charts(evaluation, Path(args.plots)))))

@@ -25,6 +25,7 @@ TOOLS = {
     "train-distributed": "train_distributed",
     "evaluate": "evaluate",
     "predict": "predict",
+    "plot": "plot",
     "benchmark": "benchmark",
 }
 """Subcommand to module name."""

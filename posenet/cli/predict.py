@@ -1,102 +1,167 @@
-"""Find people in pictures: draw them, and write their keypoints as JSON."""
+"""Find people in pictures, videos and before cameras: draw them, and write their keypoints as JSON."""
 
 from __future__ import annotations
 
 import argparse
-import itertools
-import json
+import contextlib
 import logging
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posenet.cli.inference import add_predictor_options, check_outputs, make_predictor
+from posenet.cli.options import natural
 from posenet.errors import ConfigError, DataError
-from posenet.inference.draw import draw_people
-from posenet.inference.evaluate import to_result
-from posenet.inference.images import SUFFIXES, find_images, read_ahead, write_image
+from posenet.inference.draw import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
+from posenet.inference.outputs import Output, Window, drawings, heatmap_sheets, output_paths, people_file
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
-from posenet.system import write_atomically
+from posenet.inference.sources import Frame, Source, batches, count_frames, find_sources, read_frames
+from posenet.inference.video import CODEC
+from posenet.runtime import stop_signals
+from posenet.words import counted
+
+BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt}]"
 
 _log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("inputs", nargs="+", metavar="INPUT", help="pictures, folders, or quoted glob patterns")
-    parser.add_argument("--output", metavar="DIR",
-                        help="folder for the drawn pictures; those of an earlier run are replaced")
-    parser.add_argument("--json", metavar="FILE", help="write all people here, as COCO results with file names")
-    parser.add_argument("--min-score", type=float, default=0.25, metavar="X",
-                        help="leave out people who score less, 0-1")
-    parser.add_argument("--keypoint-min-score", type=float, default=0.2, metavar="X",
-                        help="do not draw keypoints that score less, 0-1; the JSON holds them all")
+    add = parser.add_argument
+    add("inputs", nargs="*", metavar="INPUT",
+        help="pictures, videos, folders, quoted glob patterns, the number of a camera; - reads a list of files from "
+             "standard input")
+    add("--camera", type=natural, action="append", default=[], metavar="N",
+        help="a camera, by its number; the same as N among the inputs")
+    add("--output", metavar="DIR",
+        help="folder for the drawn pictures and videos; those of an earlier run are replaced")
+    add("--json", metavar="FILE",
+        help="write all people here, as COCO results with file names, in videos with frame numbers and times; a name "
+             "that ends in .jsonl gets one person per line, as they are found")
+    add("--heatmaps", metavar="DIR", help="folder for all maps of the network, one labelled sheet per picture or frame")
+    add("--show", action=argparse.BooleanOptionalAction, default=False,
+        help="show the drawings in a window; Q ends, any other key goes on to the next picture")
+    add("--min-score", type=float, default=MIN_SCORE, metavar="X", help="leave out people who score less, 0-1")
+    add("--keypoint-min-score", type=float, default=KEYPOINT_MIN_SCORE, metavar="X",
+        help="do not draw keypoints that score less, 0-1; the JSON holds them all")
+    add("--line-width", type=natural, default=0, metavar="N",
+        help="pixels; 0 suits the sizes of the person and of the picture (default: 0)")
+    add("--colours", "--colors", choices=["side", "person"], default="side",
+        help="side: left blue, right orange; person: a colour for each person")
+    add("--codec", default=CODEC, metavar="FOURCC",
+        help="codec of drawn videos, for example avc1 (H.264) where this OpenCV has it")
     add_predictor_options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Predict all pictures that can be read; one that cannot be makes the exit status 2 in the end."""
-    if not (args.output or args.json):
-        raise ConfigError("nothing to write: give --output DIR, --json FILE or both")
-    paths = find_images(args.inputs)
-    targets = _targets(paths, Path(args.output)) if args.output else {}
-    check_outputs([*targets.values(), *([Path(args.json)] if args.json else [])], [*paths, Path(args.checkpoint)])
+    """Predict all that can be read; what cannot be makes the exit status 2 in the end."""
+    sources = _sources(args)
+    drawn_paths, sheet_paths = _paths(args, sources)
+    if args.show:
+        Window.require_display()
     predictor = make_predictor(args)
-
-    results: list[dict[str, Any]] = []
-    unreadable: list[Path] = []
-    for path, image, people in _predict(predictor, paths):
-        if image is None:
-            unreadable.append(path)
-            continue
-        people = [person for person in people if person.score >= args.min_score]
-        results += [to_result(person, _image_id(path)) | {"file_name": str(path)} for person in people]
+    tally = _Tally(sources)
+    with contextlib.ExitStack() as stack:
+        stop_asked = stack.enter_context(stop_signals())
+        outputs: list[Output] = []
+        if args.json:
+            outputs.append(stack.enter_context(people_file(Path(args.json))))
         if args.output:
-            drawn = draw_people(image, people, keypoint_min_score=args.keypoint_min_score)
-            write_image(targets[path], drawn)
-    if args.json:
-        write_atomically(args.json, json.dumps(results).encode())
-    print(f"{len(results)} people in {len(paths) - len(unreadable)} pictures")
-    if unreadable:
-        raise DataError(f"{len(unreadable)} of {len(paths)} pictures could not be read: "
-                        + ", ".join(map(str, unreadable[:5])) + (" ..." if len(unreadable) > 5 else ""))
+            outputs.append(stack.enter_context(drawings(drawn_paths, args.codec)))
+        if args.heatmaps:
+            outputs.append(heatmap_sheets(predictor, sheet_paths))
+        window = stack.enter_context(contextlib.closing(Window(stop_asked))) if args.show else None
+        outputs += [window] if window else []
+        for frame, people in stack.enter_context(contextlib.closing(_predict(predictor, sources))):
+            _write(args, frame, people, outputs, tally)
+            if stop_asked() or window and window.closed:
+                break
+        interrupted = stop_asked() and not any(source.kind == "camera" for source in sources)
+    print(tally)
+    written = [where for where in (args.output, args.json, args.heatmaps) if where]
+    if written and tally.pictures + tally.frames:
+        print("wrote " + ", ".join(written))
+    if interrupted:
+        raise KeyboardInterrupt
+    tally.raise_failures()
 
 
-def _predict(predictor: Predictor, paths: Sequence[Path]) -> Iterator[tuple[Path, np.ndarray | None, list[Person]]]:
-    """Every picture with its people, in order; None for one that cannot be read, which is logged."""
-    pictures = zip(paths, read_ahead(paths))
-    with logging_redirect_tqdm(), tqdm(total=len(paths), desc="predict", unit="image") as bar:
-        while batch := list(itertools.islice(pictures, predictor.batch_size)):
-            people = iter(predictor.batch([image for _, image in batch if not isinstance(image, DataError)]))
-            for path, image in batch:
-                if isinstance(image, DataError):
-                    _log.warning("skipped: %s", image)
-                    yield path, None, []
-                else:
-                    yield path, image, next(people)
+def _sources(args: argparse.Namespace) -> list[Source]:
+    if not (args.output or args.json or args.heatmaps or args.show):
+        raise ConfigError("nothing to write: give --output DIR, --json FILE, --heatmaps DIR or --show")
+    if sources := find_sources(args.inputs, sys.stdin if "-" in args.inputs else (), args.camera):
+        return sources
+    raise DataError("no input: name pictures, videos, folders or a camera, or give a list of files on standard input")
+
+
+def _paths(args: argparse.Namespace, sources: list[Source]) -> tuple[dict[Source, Path], dict[Source, Path]]:
+    """Where the drawings and the sheets of maps go, none of them in the place of an input."""
+    if args.output and args.heatmaps and Path(args.output).resolve() == Path(args.heatmaps).resolve():
+        raise ConfigError("--heatmaps and --output give their files the same names; choose two folders")
+    drawn = output_paths(sources, Path(args.output)) if args.output else {}
+    sheets = output_paths(sources, Path(args.heatmaps), ".jpg", "") if args.heatmaps else {}
+    files = [*drawn.values(), *(path for source, path in sheets.items() if source.kind == "picture")]
+    check_outputs(files + ([Path(args.json)] if args.json else []),
+                  [*(source.path for source in sources if source.path), Path(args.checkpoint)])
+    return drawn, sheets
+
+
+def _predict(predictor: Predictor, sources: Sequence[Source]) -> Iterator[tuple[Frame, list[Person]]]:
+    """Every frame with its people, in order; nobody in one that cannot be read."""
+    bar = tqdm(total=count_frames(sources), desc="predict", unit=" images", bar_format=BAR)
+    with logging_redirect_tqdm(), bar, contextlib.closing(read_frames(sources)) as frames:
+        for batch in batches(frames, predictor.batch_size):
+            found = iter(predictor.batch([f.image for f in batch if not isinstance(f.image, DataError)]))
+            for frame in batch:
+                yield frame, [] if isinstance(frame.image, DataError) else next(found)
                 bar.update()
 
 
-def _targets(paths: Sequence[Path], folder: Path) -> dict[Path, Path]:
-    """Where each picture is drawn: under its own name, numbered where an earlier one has the same."""
-    targets: dict[Path, Path] = {}
-    taken: set[str] = set()
-    for path in paths:
-        suffix = path.suffix if path.suffix.lower() in SUFFIXES else ".png"
-        names = itertools.chain([path.stem + suffix], (f"{path.stem}-{n}{suffix}" for n in itertools.count(2)))
-        # Some file systems take Photo.jpg and photo.jpg for one.
-        name = next(name for name in names if name.lower() not in taken)
-        taken.add(name.lower())
-        targets[path] = folder / name
-        if name != path.name:
-            _log.info("%s is drawn as %s", path, name)
-    return targets
+def _write(args: argparse.Namespace, frame: Frame, people: list[Person], outputs: Sequence[Output],
+           tally: _Tally) -> None:
+    people = [person for person in people if person.score >= args.min_score]
+    tally.add(frame, people)
+    if isinstance(frame.image, DataError):
+        return
+    drawn = frame.image
+    if args.output or args.heatmaps or args.show:
+        drawn = draw_people(frame.image, people, keypoint_min_score=args.keypoint_min_score,
+                            line_width=args.line_width, colours=args.colours)
+    for output in outputs:
+        output(frame, people, drawn)
 
 
-def _image_id(path: Path) -> int | str:
-    """COCO names pictures by their number; others are known by their path."""
-    return int(path.stem) if path.stem.isascii() and path.stem.isdecimal() else str(path)
+class _Tally:
+    """Counts what was found and remembers what could not be read."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources, self.people, self.pictures, self.frames = sources, 0, 0, 0
+        self.failed: dict[Source, int] = {}
+
+    def add(self, frame: Frame, people: Sequence[Person]) -> None:
+        if isinstance(frame.image, DataError):
+            if frame.source not in self.failed:
+                _log.warning("%s", frame.image)
+            self.failed[frame.source] = self.failed.get(frame.source, 0) + 1
+            return
+        self.people += len(people)
+        self.pictures += frame.number is None
+        self.frames += frame.number is not None
+
+    def __str__(self) -> str:
+        places = [counted(self.pictures, "picture")] if self.pictures or not self.frames else []
+        places += [counted(self.frames, "video frame")] if self.frames else []
+        return f"{counted(self.people, 'person', 'people')} in {' and '.join(places)}"
+
+    def raise_failures(self) -> None:
+        """Raise a ``DataError`` that names the sources of which anything could not be read."""
+        if not self.failed:
+            return
+        kinds = {source.kind for source in self.sources}
+        all_of = counted(len(self.sources), "picture" if kinds == {"picture"} else "input")
+        how = "could not be read" + (" in full" if kinds - {"picture"} else "")
+        names = [source.name for source in self.failed]
+        raise DataError(f"{len(names)} of {all_of} {how}: {', '.join(names[:5])}" + " ..." * (len(names) > 5))

@@ -65,7 +65,7 @@ def _train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runt
         stack.callback(runtime.close)
         train_store, val_store = _open_stores(config, stack)
         network = _make_network(config, fine_tune=resumed is None)
-        log = RunLog(folder.path, config.log.tensorboard) if runtime.is_main else SilentLog()
+        log = RunLog(folder.path, config.log.tensorboard, config.log.curves) if runtime.is_main else SilentLog()
         stack.callback(log.close)
         log.take(early)
         trainer = build_trainer(config, network, runtime, train_store, val_store, folder, log, args.max_steps)

@@ -57,11 +57,14 @@ class Evaluation:
         images: how many pictures they were measured on.
         keypoints: for every keypoint of the file, its mean share in the OKS, 0-1, over all people in whom it is
             labelled; 0 for people not found at OKS 0.5, -1 where nobody has it labelled.
+        precision: (10, 101) precision at OKS 0.50, 0.55 ... 0.95 and recall 0, 0.01 ... 1, over people of any
+            size; -1 where the split holds nobody.
     """
 
     metrics: dict[str, float]
     images: int
     keypoints: dict[str, float] = field(default_factory=dict)
+    precision: np.ndarray = field(default_factory=lambda: np.full((10, 101), -1.0), compare=False, repr=False)
 
     @property
     def ap(self) -> float:
@@ -220,7 +223,8 @@ def score(results: Sequence[dict[str, Any]], split: Split, skeleton: Skeleton = 
         evaluation.accumulate()
         evaluation.summarize()
     return Evaluation(dict(zip(METRICS, evaluation.stats.tolist())), len(split.images),
-                      dict(zip(skeleton.file_keypoints, _likeness(evaluation).tolist())))
+                      dict(zip(skeleton.file_keypoints, _likeness(evaluation).tolist())),
+                      evaluation.eval["precision"][:, :, 0, 0, 0])
 
 
 def _likeness(evaluation: COCOeval) -> np.ndarray:

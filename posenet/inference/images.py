@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -92,29 +92,29 @@ def to_bgr(image: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(image[..., :3])
 
 
-def find_images(inputs: Sequence[str | Path]) -> list[Path]:
+def find_images(inputs: Sequence[str | Path], suffixes: Collection[str] = SUFFIXES) -> list[Path]:
     """Expand files, folders (not their subfolders) and glob patterns, each picture once, in the order given.
 
-    A file that is named is taken whatever its suffix; of a folder only ``SUFFIXES`` are.
+    A file that is named is taken whatever its suffix; of a folder only ``suffixes`` are.
 
     Raises:
         DataError: an input that does not exist, a folder without pictures, a pattern that matches no file.
     """
     found: dict[Path, Path] = {}
     for item in inputs:
-        for path in _expand(str(item)):
+        for path in _expand(str(item), suffixes):
             found.setdefault(path.resolve(), path)
     return list(found.values())
 
 
-def _expand(item: str) -> list[Path]:
+def _expand(item: str, suffixes: Collection[str]) -> list[Path]:
     path = Path(item)
     if path.is_file():
         return [path]
     if path.is_dir():
-        files = sorted(p for p in path.iterdir() if p.suffix.lower() in SUFFIXES and p.is_file())
+        files = sorted(p for p in path.iterdir() if p.suffix.lower() in suffixes and p.is_file())
         if not files:
-            raise DataError(f"no pictures in folder {item} (looked for {' '.join(sorted(SUFFIXES))})")
+            raise DataError(f"no pictures in folder {item} (looked for {' '.join(sorted(suffixes))})")
         return files
     if not glob.has_magic(item):
         raise DataError(f"no such file or folder: {item}")
