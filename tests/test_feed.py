@@ -262,7 +262,7 @@ def _train_damaged(runtime, stores, folder, share):
 
 
 def test_replacements_are_counted_over_all_processes(damaged, tmp_path):
-    kept = in_world(2, tmp_path / "a", lambda r: _train_damaged(r, damaged, tmp_path / "kept", 0.9))
-    assert kept[0] == kept[1] and kept[0][0] is True
-    ended = in_world(2, tmp_path / "b", lambda r: _train_damaged(r, damaged, tmp_path / "ended", 0.0))
-    assert ended[0] == ended[1] and "more than 0 of" in ended[0][0] and ended[0][1]
+    said = in_world(2, tmp_path / "results", lambda runtime: [
+        _train_damaged(runtime, damaged, tmp_path / str(share), share) for share in (0.9, 0.0)])
+    kept, ended = said[0]
+    assert said[0] == said[1] and kept[0] is True and "more than 0 of" in ended[0] and ended[1]

@@ -18,6 +18,9 @@ STEPS, WARM, EVERY = 2000, 500, 100
 MEGABYTES = 32
 """How much the memory of all processes together may differ between the two halves of what follows."""
 
+FILES = 40
+"""How much the number of open files may: every tensor of a batch on its way from a worker is one."""
+
 
 def usage(workers: list[int]) -> dict[str, float]:
     """Megabytes of memory that are these processes' own or shared among them, open files and threads."""
@@ -50,5 +53,5 @@ def test_two_thousand_steps(stores, tmp_path, record_property):
     first, second = warm[:len(warm) // 2], warm[len(warm) // 2:]
     record_property("soak", str((first[0], second[-1])))
     assert max(m["MB"] for m in second) < max(m["MB"] for m in first) + MEGABYTES
-    for kind in ("files", "threads"):
-        assert max(m[kind] for m in second) <= max(m[kind] for m in first)
+    assert max(m["files"] for m in second) <= max(m["files"] for m in first) + FILES
+    assert max(m["threads"] for m in second) <= max(m["threads"] for m in first)
