@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from posenet.config import config_from_dict
-from posenet.errors import CheckpointError
+from posenet.errors import CheckpointError, shown
 from posenet.model import published
 from posenet.model.posenet import PoseNet
 from posenet.seal import is_sound, seal
@@ -59,7 +59,7 @@ class LoadReport:
         """Raise ``CheckpointError`` unless file and model agree on every name and shape."""
         if wrong := self.missing + self.reshaped + self.unexpected:
             raise CheckpointError(f"{self.path} is of another architecture ({len(wrong)} tensors do not fit, "
-                                  f"first {wrong[0]}); give the configuration it was trained with by "
+                                  f"first {shown(wrong[0])[1:-1]}); give the configuration it was trained with by "
                                   "--config or --set")
 
 
@@ -78,7 +78,7 @@ def read(path: str | Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} holds no dictionary of weights; use another file")
     version = state.get("format", FORMAT)
     if not isinstance(version, int) or version > FORMAT:
-        raise CheckpointError(f"{path} has format {version}, newer than this program's {FORMAT}; update posenet")
+        raise CheckpointError(f"{path} has format {shown(version)}, newer than this program's {FORMAT}; update posenet")
     return state
 
 
@@ -90,6 +90,7 @@ def _parse(file: BinaryIO, path: Path) -> Any:
         # Of files from elsewhere, torch.load does not look at the checksums that the zip container has of every entry.
         if sound is None and zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
+                _refuse_packed(archive, path)
                 if damaged := archive.testzip():
                     raise CheckpointError(f"checkpoint {path} is damaged (entry {damaged}); use an older one")
         file.seek(0)
@@ -102,6 +103,14 @@ def _parse(file: BinaryIO, path: Path) -> Any:
     # Arbitrary bytes make the unpickler raise almost anything; all of it means the same to the user.
     except Exception as error:
         raise CheckpointError(f"{path} is damaged or not a PyTorch checkpoint; use an older one") from error
+
+
+def _refuse_packed(archive: zipfile.ZipFile, path: Path) -> None:
+    """``CheckpointError`` where a file would unpack to more than it is; PyTorch packs nothing."""
+    entries = archive.infolist()
+    if any(e.compress_type != zipfile.ZIP_STORED for e in entries) or \
+            sum(e.file_size for e in entries) > path.stat().st_size:
+        raise CheckpointError(f"checkpoint {path} is compressed, which PyTorch's never are; unpack it, or use another")
 
 
 def write(path: Path, state: Mapping[str, Any]) -> None:
@@ -162,18 +171,32 @@ def load_weights(model: nn.Module, path: str | Path, *, state: Mapping[str, Any]
     """
     given = weights_of(read(path) if state is None else state, path)
     own = model.state_dict()
-    report = LoadReport(
+    report = _compare(own, given, path)
+    if len(report.loaded) < least * len(own):
+        raise CheckpointError(f"{path}: only {len(report.loaded)} of {len(own)} tensors fit this network; "
+                              "it is of another architecture")
+    model.load_state_dict(own | {n: given[n] for n in report.loaded})
+    return report
+
+
+def _compare(own: Mapping[str, Tensor], given: Mapping[str, Tensor], path: str | Path) -> LoadReport:
+    return LoadReport(
         path=str(path),
         loaded=[n for n in own if n in given and given[n].shape == own[n].shape],
         missing=[n for n in own if n not in given],
         unexpected=[n for n in given if n not in own],
         reshaped=[n for n in own if n in given and given[n].shape != own[n].shape],
     )
-    if len(report.loaded) < least * len(own):
-        raise CheckpointError(f"{path}: only {len(report.loaded)} of {len(own)} tensors fit this network; "
-                              "it is of another architecture")
-    model.load_state_dict(own | {n: given[n] for n in report.loaded})
-    return report
+
+
+def check_fits(config: Config, state: Mapping[str, Any], path: str | Path) -> None:
+    """``CheckpointError`` unless the weights are those of the network that ``config`` describes.
+
+    No memory is taken for that network, which a file may claim to be of any size.
+    """
+    with torch.device("meta"):
+        own = PoseNet.from_config(config).state_dict()
+    _compare(own, weights_of(state, path), path).require_all()
 
 
 def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet, Config]:
@@ -191,6 +214,7 @@ def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet,
     """
     state = read(path)
     config = config or config_of(state, path) or Config()
+    check_fits(config, state, path)
     model = PoseNet.from_config(config)
     load_weights(model, path, state=state, least=0).require_all()
     return model.eval(), config

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from posenet.errors import ConfigError
+from posenet.errors import ConfigError, shown
 from posenet.settings import Config
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton_file import BUILT_IN, load_skeleton, skeleton_from_table, skeleton_to_table
@@ -38,7 +38,8 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), b
             _merge(tables, tomllib.loads(Path(path).read_text(encoding="utf-8")))
         except OSError as error:
             raise ConfigError(f"cannot read configuration {path}: {error.strerror or error}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        # Wrong text, numbers of too many digits, tables within tables without end.
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from error
     for pair in overrides:
         _apply(tables, pair)
@@ -87,7 +88,7 @@ def _apply(tables: dict[str, Any], pair: str) -> None:
         raise ConfigError(f"override {pair!r} is not of the form section.key=value")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text.strip()
     table = tables.setdefault(section, {})
     if not isinstance(table, dict):
@@ -102,7 +103,7 @@ def _build(kind: type, table: Any, prefix: str) -> Any:
     values = {}
     for key, value in table.items():
         if key not in hints:
-            raise ValueError(f"unknown key {prefix}{key} (known: {', '.join(sorted(hints))})")
+            raise ValueError(f"unknown key {prefix}{shown(key)[1:-1]} (known: {', '.join(sorted(hints))})")
         hint = hints[key]
         build = _build if dataclasses.is_dataclass(hint) and hint is not Skeleton else _convert
         values[key] = build(hint, value, f"{prefix}{key}" + ("." if build is _build else ""))
@@ -116,22 +117,22 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
     if origin is Literal:
         if value in args and isinstance(value, str):
             return value
-        raise ValueError(f"{key} must be one of {', '.join(map(repr, args))}, not {value!r}")
+        raise ValueError(f"{key} must be one of {', '.join(map(repr, args))}, not {shown(value)}")
     if origin in (types.UnionType, typing.Union):
         kind = next((a for a in args if (typing.get_origin(a) is tuple) == isinstance(value, (list, tuple))), args[0])
         return _convert(kind, value, key)
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
-            raise ValueError(f"{key} must be a list, not {value!r}")
+            raise ValueError(f"{key} must be a list, not {shown(value)}")
         if args[-1] is not Ellipsis and len(value) != len(args):
-            raise ValueError(f"{key} must be a list of {len(args)} values, not {value!r}")
+            raise ValueError(f"{key} must be a list of {len(args)} values, not {shown(value)}")
         return tuple(_convert(args[0], item, key) for item in value)
     if hint is float and type(value) is int:
         value = float(value)
     if type(value) is not hint:
-        raise ValueError(f"{key} must be of type {hint.__name__}, not {value!r}")
+        raise ValueError(f"{key} must be of type {hint.__name__}, not {shown(value)}")
     if hint is float and not math.isfinite(value):
-        raise ValueError(f"{key} must be finite, not {value!r}")
+        raise ValueError(f"{key} must be finite, not {shown(value)}")
     return value
 
 

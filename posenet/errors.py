@@ -4,6 +4,19 @@ Each message is one line that names the file or value at fault and the remedy. T
 it without a traceback and exits with status 2.
 """
 
+from __future__ import annotations
+
+import reprlib
+
+_short = reprlib.Repr()
+_short.maxlevel = 2
+_short.maxstring = _short.maxother = _short.maxlong = 60
+
+
+def shown(value: object) -> str:
+    """``repr`` of what a file holds, cut short: a value that holds itself many times over would fill the memory."""
+    return _short.repr(value)
+
 
 class PosenetError(Exception):
     """Base of every error that the user, not the programmer, can mend."""

@@ -62,5 +62,8 @@ class LossGuard:
         return {"bad_in_a_row": self.bad_in_a_row, "good_since_roll_back": self.good_since_roll_back}
 
     def load_state_dict(self, state: dict[str, int | None]) -> None:
+        """Go on from ``state_dict``; ``ValueError`` where it is none."""
+        if type(state["bad_in_a_row"]) is not int or type(state["good_since_roll_back"]) not in (int, type(None)):
+            raise ValueError("counts of bad steps that are no numbers")
         self.bad_in_a_row = state["bad_in_a_row"]
         self.good_since_roll_back = state["good_since_roll_back"]

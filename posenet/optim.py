@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import SGD, AdamW, Optimizer
 
@@ -99,6 +99,10 @@ def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
     if [set(group) for group in state["param_groups"]] != [set(group) for group in optimizer.param_groups]:
         raise ValueError("another kind of optimizer")
     optimizer.load_state_dict(state)
+    for parameter, gathered in optimizer.state.items():
+        # Single numbers, such as Adam's count of steps, aside.
+        if any(isinstance(t, Tensor) and t.ndim and t.shape != parameter.shape for t in gathered.values()):
+            raise ValueError("what was gathered is of another shape")
     for group, own in zip(optimizer.param_groups, settings):
         group.update(own)
 

@@ -30,7 +30,7 @@ class ModelConfig:
     """What the network predicts: "coco", the name of a TOML file (docs/custom_data.md), or a table of its keys."""
 
     def __post_init__(self) -> None:
-        check(self.stacks >= 1, "model.stacks must be at least 1")
-        check(self.width >= 16 and self.width % 16 == 0, "model.width must be a positive multiple of 16")
-        check(self.growth >= 0 and self.growth % 2 == 0, "model.growth must be even and not negative")
+        check(1 <= self.stacks <= 16, "model.stacks must be 1 to 16")
+        check(16 <= self.width <= 4096 and self.width % 16 == 0, "model.width must be a multiple of 16, up to 4096")
+        check(0 <= self.growth <= 4096 and self.growth % 2 == 0, "model.growth must be even, 0 to 4096")
         check(self.conv_std > 0 and self.linear_std > 0, "model.conv_std and model.linear_std must be positive")

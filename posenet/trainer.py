@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import time
@@ -18,7 +19,8 @@ from posenet import checkpoint
 from posenet.averaging import NoAverage
 from posenet.checkpoint import CheckpointFolder
 from posenet.data.dataset import Batch, close_loader
-from posenet.errors import CheckpointError, DataError, TrainingError
+from posenet.errors import CheckpointError, DataError, TrainingError, shown
+from posenet.feed import FeedError, Tally, agree, surviving
 from posenet.guard import LossGuard, Verdict
 from posenet.optim import Schedule, batch_norms, set_lr, train_mode
 from posenet.progress import Limits, Meter, Progress
@@ -27,6 +29,7 @@ from posenet.runtime import Runtime, Stopped, stop_signals
 from posenet.saving import CheckpointWriter, restore
 from posenet.step import TrainStep
 from posenet.update import GuardedUpdate
+from posenet.validation import validation_loss
 
 _log = logging.getLogger(__name__)
 
@@ -90,9 +93,12 @@ class Trainer:
                                   p.epoch + 1)
                         return False
                 self.writer.finish()
-            except (DataError, OSError):
-                if self.runtime.world == 1:     # else the others do not know of it
-                    self._save_unless_bad()     # what was learnt outlives a damaged picture
+            except (DataError, OSError) as error:
+                # What was learnt outlives a damaged picture, unless the other processes do not know of it.
+                if self.runtime.world == 1 or isinstance(error, FeedError):
+                    self._save_unless_bad()
+                    self.writer.wait()
+                    self.runtime.any(False)     # who ended before the file is written would have the writer ended, too
                 raise
             finally:
                 self.writer.wait()
@@ -124,20 +130,22 @@ class Trainer:
         return True
 
     def _steps(self, meter: Meter) -> Iterator[list[Batch]]:
-        """The batches of one optimizer step at a time, on the device; counts what was waited for."""
-        batches: list[Batch] = []
-        loader = iter(self.train_loader)
+        """The batches of one optimizer step at a time, on the device; counts what was waited for and replaced."""
+        p, loader = self.progress, surviving(self.train_loader)
+        tally = Tally(self.train_loader, self.limits.max_unreadable, p.replaced)
         while True:
-            asked = time.monotonic()
-            batch = next(loader, None)
+            asked, batches, error = time.monotonic(), [], None
+            try:
+                batches += itertools.islice(loader, self.limits.accumulate)
+            except DataError as caught:
+                error = caught
             meter.waited += time.monotonic() - asked
-            if batch is None:
+            if not batches and error is None:
                 return
-            batches.append(self.runtime.place(batch))
-            if len(batches) == self.limits.accumulate:
-                meter.samples += sum(len(b.images) for b in batches) * self.runtime.world
-                yield batches
-                batches = []
+            tally.add(agree(self.runtime, error, [fault for batch in batches for fault in batch.faults]))
+            p.replaced = tally.count
+            meter.samples += sum(len(b.images) for b in batches) * self.runtime.world
+            yield [self.runtime.place(batch) for batch in batches]
 
     def _train_step(self, batches: list[Batch]) -> float | None:
         """One optimizer step; its mean loss, or None where it was dropped."""
@@ -176,22 +184,13 @@ class Trainer:
         _log.warning("%d steps skipped in a row: returning to %s", self.guard.max_skips, path)
         self._restore_weights(found[1] if found else checkpoint.read(path), str(path))
 
-    @torch.no_grad()
     def validate(self) -> float | None:
         """Mean validation loss per image over all processes; None without a validation set."""
         if self.val_loader is None:
             return None
         self.step.eval()
-        total = torch.zeros(2, dtype=torch.float64)
-        for batch in tqdm(self.val_loader, "validate", unit="batch", leave=False, disable=not self.runtime.is_main):
-            if self._stop_asked():
-                break
-            losses = self.module(*self.runtime.place(batch)[:4]).cpu().double()
-            total += torch.tensor([losses.sum(), len(losses)], dtype=torch.float64)
-        if self.runtime.any(self._stop_asked()):
-            raise Stopped
-        loss, count = self.runtime.sum(total).tolist()
-        return loss / count
+        return validation_loss(self.module, self.val_loader, self.runtime, self.limits.max_unreadable,
+                               self._stop_asked)
 
     def _finish_epoch(self) -> bool:
         """Validate, log and save; return False, the epoch still unfinished, where a signal came meanwhile."""
@@ -210,14 +209,10 @@ class Trainer:
                     values |= self.evaluate(epoch, p.total_steps, self._check_stop)
         except Stopped:
             return False
-        p.epoch, p.step, p.loss_sum, p.loss_steps = epoch, 0, 0.0, 0
+        p.epoch, p.step, p.loss_sum, p.loss_steps, p.replaced = epoch, 0, 0.0, 0, 0
         self.log.epoch(epoch, p.total_steps, values)
-        # Scores of one kind only are compared: AP where the run is evaluated at all, else the validation loss.
-        if self.evaluate:
-            best = p.judge("AP", values.get("AP"))
-        else:
-            best = p.judge("val_loss", None if values.get("val_loss") is None else -values["val_loss"])
-        self.save(best)
+        kind = "AP" if self.evaluate else "val_loss"
+        self.save(best=p.judge(kind, values.get(kind)))
         return True
 
     def _is_stale(self) -> bool:
@@ -226,15 +221,13 @@ class Trainer:
 
     def _report(self, bar: tqdm, meter: Meter, lr: float) -> None:
         self.runtime.synchronize()
-        now, p = time.monotonic(), self.progress
-        seconds = max(now - meter.started, 1e-9)
+        p = self.progress
         loss = p.loss_sum / p.loss_steps if p.loss_steps else None
-        values = {"epoch": p.epoch, "loss": loss, "lr": lr, "samples_per_s": meter.samples / seconds,
-                  "data_wait": meter.waited / seconds, "terms": self.step.loss.meter.read()}
+        values = {"epoch": p.epoch, "loss": loss, "lr": lr, **meter.read(time.monotonic()),
+                  "terms": self.step.loss.meter.read()}
         bar.set_postfix_str(f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
                             f"{values['samples_per_s']:.1f} samples/s, data wait {values['data_wait']:.0%}")
         self.log.record("train", p.total_steps, values)
-        meter.started, meter.samples, meter.waited = now, 0, 0.0
 
     def _stop_due(self) -> bool:
         done = bool(self.limits.max_steps) and self.progress.total_steps >= self.limits.max_steps
@@ -274,18 +267,20 @@ class Trainer:
         wanted = ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch")
         if missing := [key for key in wanted if key not in state]:
             raise CheckpointError(f"{path} holds no run to resume (no {missing[0]}); fine-tune from it with --weights")
+        try:
+            self._take_up(state, path)
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
+            raise CheckpointError(f"{path} holds no sound run ({shown(error)}); use an older checkpoint") from error
+
+    def _take_up(self, state: dict[str, Any], path: str) -> None:
         self._restore_weights(state, path)
         self.guard.load_state_dict(state["guard"])
-        self.progress = Progress(**state["progress"])
+        self.progress = Progress.from_state(state["progress"])
+        # Another data set, batch size or number of processes may have changed the length of an epoch.
+        self.progress.rescale(state["steps_per_epoch"], self.sampler.steps)
         states = state.get("random", [])
-        old, new, step = state["steps_per_epoch"], self.sampler.steps, self.progress.step
         if states and len(states) != self.runtime.world:
             _log.info("The run was one of %d processes and goes on with %d", len(states), self.runtime.world)
-        if old != new:
-            # Another data set, batch size or number of processes: the same share of the epoch is done.
-            self.progress.step = step * new // old
-            _log.info("An epoch had %d steps and now has %d: step %d of it becomes step %d", old, new, step,
-                      self.progress.step)
         if self.runtime.rank < len(states):
             self.runtime.set_random_state(states[self.runtime.rank])
 

@@ -1,4 +1,4 @@
-"""COCO evaluation of the network while it trains, with pictures of what it finds."""
+"""Looking at the network while it trains: its loss on other samples, COCO's numbers, pictures of what it finds."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import nn
+from torch.utils.data import DataLoader
+from tqdm import tqdm
 
 from posenet.errors import DataError
+from posenet.feed import Tally, agree, surviving
 from posenet.inference.draw import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 from posenet.inference.evaluate import find_pictures, predict_split, read_split, score
 from posenet.inference.person import Person
@@ -23,6 +27,38 @@ from posenet.words import counted
 
 TILE = 320, 426
 """Height and width of a picture on the validation sheet, in pixels."""
+
+
+@torch.no_grad()
+def validation_loss(module: nn.Module, loader: DataLoader, runtime: Runtime, max_unreadable: float = 0.0,
+                    stop_asked: Callable[[], bool] = lambda: False) -> float:
+    """Mean loss per image over the loaders of all processes.
+
+    Args:
+        module: a batch to one loss per image, in eval mode.
+        max_unreadable: share of the samples that may be replaced because they cannot be read.
+        stop_asked: called before every batch, whether to break off.
+
+    Raises:
+        FeedError: more cannot be read.
+        Stopped: a process was asked to stop.
+    """
+    total = torch.zeros(2, dtype=torch.float64)
+    batches, faults, error = surviving(loader), [], None
+    try:
+        for batch in tqdm(batches, "validate", len(loader), unit="batch", leave=False, disable=not runtime.is_main):
+            if stop_asked():
+                break
+            losses = module(*runtime.place(batch)[:4]).cpu().double()
+            total += torch.tensor([losses.sum(), len(losses)], dtype=torch.float64)
+            faults += batch.faults
+    except DataError as caught:
+        error = caught
+    Tally(loader, max_unreadable).add(agree(runtime, error, faults))
+    if runtime.any(stop_asked()):
+        raise Stopped
+    loss, count = runtime.sum(total).tolist()
+    return loss / count
 
 
 class CocoValidation:
@@ -81,10 +117,14 @@ class CocoValidation:
                     tiles.extend(_pair(image, self.truth[record["id"]], found, str(record["file_name"])))
             return people
 
+        own, error = None, None
         try:
             own = predict_split(predict, self.images, self.share, self.split.category, progress=self.runtime.is_main)
         except Stopped:
-            own = None
+            pass
+        except DataError as caught:
+            error = caught
+        agree(self.runtime, error)
         shares = self.runtime.gather(own)
         if None in shares:
             raise Stopped

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import h5py
 import numpy as np
 
 from posenet.data import rle
@@ -86,3 +87,15 @@ def write_store(path: Path, records: list[Record], **options: Any) -> Path:
         for record in records:
             store_writer.add(record, range(len(record.joints))[:2])
     return path
+
+
+def flip_bit(path: Path, array: str, image: int) -> None:
+    """Flip one bit of an image's slice of ``jpeg``, ``mask_all`` or ``mask_miss`` in a store."""
+    with h5py.File(path) as file:
+        begin, end = file[f"{array}_offset"][image:image + 2].tolist()
+        place = file[array].id.get_offset() + (begin + end) // 2
+    with open(path, "r+b") as file:
+        file.seek(place)
+        byte, = file.read(1)
+        file.seek(place)
+        file.write(bytes([byte ^ 1]))

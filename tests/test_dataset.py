@@ -94,7 +94,7 @@ def test_workers_change_nothing(store):
         batches[workers] = list(loader)
     assert len(batches[0]) == sampler.steps - 1
     for a, b in zip(batches[0], batches[2], strict=True):
-        assert all(torch.equal(x, y) for x, y in zip(a, b))
+        assert all(torch.equal(x, y) for x, y in zip(a[:5], b[:5])) and a.faults == b.faults == ()
 
 
 def test_flip_swaps_left_and_right_in_a_sample(store):

@@ -248,8 +248,8 @@ def test_real_annotations_score_one(coco_sample):
 
 @pytest.mark.parametrize("change, words", [
     (lambda d: d["categories"][0].update(keypoints=["paw", "tail"]), "other keypoints"),
-    (lambda d: d["images"][0].update(file_name="../secret.png"), "not inside"),
-    (lambda d: d["images"][0].update(file_name="/etc/secret.png"), "not inside"),
+    (lambda d: d["images"][0].update(file_name="../secret.png"), "not a path inside"),
+    (lambda d: d["images"][0].update(file_name="/etc/secret.png"), "not a path inside"),
 ])
 def test_foreign_keypoints_and_paths_outside_the_folder_are_refused(split, change, words):
     document = json.loads(split[1].read_text())

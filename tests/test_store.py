@@ -13,7 +13,7 @@ import cv2
 import h5py
 import numpy as np
 import pytest
-from data_files import make_record, write_store
+from data_files import flip_bit, make_record, write_store
 
 from posenet.data import rle, writer
 from posenet.data.record import Record
@@ -181,9 +181,29 @@ def link(name: str, target) -> object:
 
 
 def huge(file: h5py.File) -> None:
-    del file["joints"]
-    file.create_dataset("joints", (2 ** 40, 18, 3), np.float32, chunks=(1024, 18, 3))
-    file.attrs["people"] = 2 ** 40
+    del file["sample"]
+    file.create_dataset("sample", (2 ** 40, 2), np.int64, chunks=(4, 2))
+    file.attrs["samples"] = 2 ** 40
+
+
+def bomb(file: h5py.File) -> None:
+    """A few kilobytes that unpack to megabytes, of which one row would be read."""
+    area = file["area"][:]
+    del file["area"]
+    file.create_dataset("area", data=area, maxshape=(None,), chunks=(2 ** 20,), compression="gzip")
+
+
+def large_pieces(file: h5py.File) -> None:
+    del file["area"]
+    file.create_dataset("area", (6,), np.float32, maxshape=(None,), chunks=(2 ** 28,))
+
+
+def old_layout(path: Path) -> None:
+    with h5py.File(path) as new, h5py.File(path.with_name("old.h5"), "w", libver="earliest") as old:
+        for name in new:
+            new.copy(name, old)
+        old.attrs.update(new.attrs)
+    path.with_name("old.h5").replace(path)
 
 
 def external(file: h5py.File) -> None:
@@ -236,12 +256,35 @@ FAULTS = {
     "negative sample": (replace("sample", lambda s: s - [0, 1]), "samples of images"),
     "no size": (replace("height", lambda height: height * 0), "without a size"),
     "joints not finite": (replace("joints", lambda joints: joints * np.nan), "not finite"),
-    "larger than the file": (spoil(huge), "joints claims"),
+    "larger than the file": (spoil(huge), "arrays claim"),
+    "filter bomb": (spoil(bomb), "area is compressed"),
+    "large pieces": (spoil(large_pieces), "area is compressed, or in pieces larger than the file"),
+    "layout without checksums": (old_layout, "layout with checksums"),
+    "another person's box": (replace("box", lambda rows: rows[::-1].copy()), "not those that were written"),
+    "another picture's name": (replace("file_name", lambda rows: rows[::-1].copy()), "not those that were written"),
     "external link": (link("box", h5py.ExternalLink("elsewhere.h5", "box")), "box is missing or lies outside"),
     "soft link": (link("box", h5py.SoftLink("/area")), "box is missing or lies outside"),
     "external storage": (spoil(external), "jpeg is missing or lies outside"),
     "virtual dataset": (spoil(virtual), "jpeg is missing or lies outside"),
 }
+
+
+@pytest.mark.parametrize("blob, words", [
+    ("jpeg", "other bytes"), ("mask_all", "other masks or joints"), ("mask_miss", "other masks or joints")])
+def test_one_flipped_bit_is_no_silent_sample(path, blob, words):
+    flip_bit(path, blob, 1)
+    with Store(path) as store:
+        store.image(0), store.image(2)
+        with pytest.raises(DataError, match=rf"image 3 \(sub/0003\.jpg\) has {words} than were written"):
+            store.image(1)
+
+
+def test_other_joints_are_no_silent_sample(path):
+    replace("joints", lambda joints: joints + np.float32([0, 0, 0.5]) * (np.arange(6) == 0)[:, None, None])(path)
+    with Store(path) as store:
+        store.image(1)
+        with pytest.raises(DataError, match="image 7 .* has other masks or joints"):
+            store.image(0)
 
 
 class TestOpening:

@@ -129,7 +129,9 @@ def _fail(prog: str, message: str) -> int:
     # A data worker's error carries the worker's whole traceback; the last line ends with what it said.
     if message.startswith("Caught ") and "Traceback" in message:
         message = message.strip().splitlines()[-1].partition(": ")[2]
-    say_error(prog, f"error: {' '.join(message.split())}")
+    # A name out of a file may hold what a terminal takes for a command.
+    printable = "".join(c if c.isprintable() else "?" for c in " ".join(message.split()))
+    say_error(prog, f"error: {printable}")
     return 2
 
 

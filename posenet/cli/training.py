@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from posenet.averaging import NoAverage, WeightAverage
-from posenet.checkpoint import CheckpointFolder, config_of, load_weights, read
+from posenet.checkpoint import CheckpointFolder, check_fits, config_of, load_weights, read
 from posenet.cli.training_flags import flag_overrides, pair
 from posenet.config import config_to_dict, differences, load_config
 from posenet.data.dataset import PoseDataset, make_loader
@@ -127,7 +127,7 @@ def build_trainer(config: Config, network: PoseNet, runtime: Runtime, train_stor
         limits=Limits(epochs=t.epochs, max_steps=max_steps, accumulate=config.optim.accumulate,
                       max_grad_norm=config.optim.max_grad_norm, checkpoint_steps=config.checkpoint.every_steps,
                       checkpoint_minutes=config.checkpoint.every_minutes, log_steps=config.log.every_steps,
-                      evaluate_epochs=t.evaluate_every, patience=t.patience),
+                      evaluate_epochs=t.evaluate_every, patience=t.patience, max_unreadable=d.max_unreadable),
         evaluate=CocoValidation.from_config(config, network, runtime, log),
         config=config_to_dict(config),
     )
@@ -157,6 +157,7 @@ def _configure(args: argparse.Namespace) -> tuple[Config, tuple[Path, dict[str, 
                           "anew with --weights in another folder")
     changed = differences(base, config)
     _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")
+    check_fits(config, state, path)
     return config, resumed
 
 

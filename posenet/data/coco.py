@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from posenet.data import rle
-from posenet.errors import DataError
+from posenet.data.picture import MAX_PIXELS
+from posenet.errors import DataError, shown
 from posenet.skeleton import COCO, Skeleton
 
 MIN_LABELLED = 5
@@ -26,6 +27,8 @@ MIN_DISTANCE = 0.3
 """Main persons lie farther apart than this share of the earlier one's longer box side."""
 MAX_SIDE = 65535
 """No picture is larger and no outline reaches farther; JPEG cannot hold more."""
+MAX_OUTLINE = 2e6
+"""Pixels along the edges of a polygon, at most."""
 MAX_NUMBER = 1e12
 """Coordinates and areas stay below it, so that sums of them stay finite."""
 
@@ -140,13 +143,13 @@ def _dataset(path: Path, document: Any, skeleton: Skeleton) -> CocoDataset:
             raise ValueError(f"{key!r} is missing or not a list of objects, as COCO has it")
     images = {}
     for entry in document["images"]:
-        image = _image(entry)
+        image = checked_image(entry)
         if image.id in images:
             raise ValueError(f"image id {image.id} appears twice")
         images[image.id] = image
     entries = _person_entries(document, images, skeleton)
     count = len(skeleton.file_names)
-    keypoints = np.array([_numbers(entry, "keypoints", 3 * count) for entry in entries], np.float32)
+    keypoints = np.array([checked_numbers(entry, "keypoints", 3 * count) for entry in entries], np.float32)
     keypoints = keypoints.reshape(len(entries), count, 3)
     known = np.isin(keypoints[..., 2], (0, 1, 2)).all(axis=1)
     if not known.all():
@@ -161,21 +164,22 @@ def _dataset(path: Path, document: Any, skeleton: Skeleton) -> CocoDataset:
 
 def _person_entries(document: dict[str, Any], images: dict[int, CocoImage], skeleton: Skeleton) -> list[dict[str, Any]]:
     """The annotations of the category that has the skeleton's keypoints, their ids checked."""
-    categories = {_integer(entry, "id", "a category"): entry.get("keypoints") for entry in document["categories"]}
+    categories = {checked_integer(entry, "id", "a category"): entry.get("keypoints")
+                  for entry in document["categories"]}
     wanted = {number for number, names in categories.items() if names == list(skeleton.file_names)}
     if not wanted:
         found = next((names for names in categories.values() if names), "none")
-        raise ValueError(f"no category has the keypoints {', '.join(skeleton.file_names)} (found: {found!r}); name "
-                         "another skeleton by --skeleton or model.skeleton")
+        raise ValueError(f"no category has the keypoints {', '.join(skeleton.file_names)} (found: {shown(found)}); "
+                         "name another skeleton by --skeleton or model.skeleton")
     seen: set[int] = set()
     for entry in document["annotations"]:
-        number = _integer(entry, "id", "an annotation")
+        number = checked_integer(entry, "id", "an annotation")
         if number in seen:
             raise ValueError(f"annotation id {number} appears twice")
         seen.add(number)
-        if (image_id := _integer(entry, "image_id", f"annotation {number}")) not in images:
+        if (image_id := checked_integer(entry, "image_id", f"annotation {number}")) not in images:
             raise ValueError(f"annotation {number} names image {image_id}, which is not listed")
-        if (category := _integer(entry, "category_id", f"annotation {number}")) not in categories:
+        if (category := checked_integer(entry, "category_id", f"annotation {number}")) not in categories:
             raise ValueError(f"annotation {number} names category {category}, which is not listed")
     return [entry for entry in document["annotations"] if entry["category_id"] in wanted]
 
@@ -186,41 +190,47 @@ def lies_inside(name: str) -> bool:
     return not (".." in parts or PurePosixPath(name).root or PureWindowsPath(name).anchor) and name.isprintable()
 
 
-def _image(entry: dict[str, Any]) -> CocoImage:
-    number = _integer(entry, "id", "an image")
+def checked_image(entry: dict[str, Any]) -> CocoImage:
+    """An entry of ``images``; ``ValueError`` where it makes no sense or names a file outside the image folder."""
+    number = checked_integer(entry, "id", "an image")
     name = entry.get("file_name")
     if not isinstance(name, str) or not name:
         raise ValueError(f"image {number} has no file_name")
     if not lies_inside(name):
-        raise ValueError(f"image {number} has file_name {name!r}, which is not a path inside the image folder")
-    height, width = (_integer(entry, key, f"image {number}") for key in ("height", "width"))
-    if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
+        raise ValueError(f"image {number} has file_name {shown(name)}, which is not a path inside the image folder")
+    height, width = (checked_integer(entry, key, f"image {number}") for key in ("height", "width"))
+    if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE and height * width <= MAX_PIXELS):
         raise ValueError(f"image {number} has the impossible size {width} x {height}")
     return CocoImage(number, name, height, width)
 
 
 def _person(entry: dict[str, Any], joints: np.ndarray, num_labelled: int, image: CocoImage) -> PersonAnnotation:
-    box, (area,) = _numbers(entry, "bbox", 4), _numbers(entry, "area", 1)
+    box, (area,) = checked_numbers(entry, "bbox", 4), checked_numbers(entry, "area", 1)
     if min(area, *box[2:]) < 0:
         raise ValueError(f"annotation {entry['id']} has a box or area of negative size")
     if (crowd := entry.get("iscrowd", 0)) not in (0, 1):
-        raise ValueError(f"annotation {entry['id']} has iscrowd {crowd!r}, which is neither 0 nor 1")
+        raise ValueError(f"annotation {entry['id']} has iscrowd {shown(crowd)}, which is neither 0 nor 1")
     return PersonAnnotation(entry["id"], joints, num_labelled, box, float(area), bool(crowd),
                             _segmentation(entry, image))
 
 
-def _integer(entry: dict[str, Any], key: str, owner: str) -> int:
+def checked_integer(entry: dict[str, Any], key: str, owner: str) -> int:
+    """``entry[key]``; ``ValueError`` where it is no whole number of 64 bits."""
     value = entry.get(key)
     if type(value) is not int or abs(value) >= 2 ** 63:
-        raise ValueError(f"{owner} has no whole number as {key}: {value!r}")
+        raise ValueError(f"{owner} has no whole number as {key}: {shown(value)}")
     return value
 
 
-def _numbers(entry: dict[str, Any], key: str, count: int) -> np.ndarray:
-    """(count,) float32; a person without keypoints has none labelled."""
+def checked_numbers(entry: dict[str, Any], key: str, count: int) -> np.ndarray:
+    """(count,) float32 of ``entry[key]``; a person without keypoints has none labelled.
+
+    Raises:
+        ValueError: other than ``count`` finite numbers.
+    """
     value = entry.get(key, [0] * count if key == "keypoints" else None)
-    value = value if isinstance(value, list) else [value]
-    if len(value) != count or not set(map(type, value)) <= {int, float}:
+    value = [value] if count == 1 else value
+    if not isinstance(value, list) or len(value) != count or not set(map(type, value)) <= {int, float}:
         raise ValueError(f"annotation {entry['id']}: {key} must hold {count} number{'s'[:count > 1]}")
     numbers = np.array(value, np.float64)
     if not (np.abs(numbers) < MAX_NUMBER).all():
@@ -251,8 +261,11 @@ def _is_polygon(polygon: Any, owner: int) -> bool:
         return False
     if not math.isfinite(sum(polygon)):
         raise ValueError(f"annotation {owner}: segmentation holds a number that is not finite")
-    # The rasteriser walks along every edge, so that an absurd coordinate would cost gigabytes.
-    return max(polygon) <= MAX_SIDE and min(polygon) >= -MAX_SIDE
+    # The rasteriser walks along every edge, so that absurd coordinates or zigzags would cost gigabytes.
+    if max(polygon) > MAX_SIDE or min(polygon) < -MAX_SIDE:
+        return False
+    corners = np.array(polygon).reshape(-1, 2)
+    return np.abs(corners - np.roll(corners, 1, axis=0)).sum() <= MAX_OUTLINE
 
 
 def _apart(earlier: np.ndarray, later: np.ndarray) -> bool:

@@ -17,6 +17,7 @@ from posenet.data.augment import Augmentation, warp_image, warp_joints, warp_mas
 from posenet.data.record import Record
 from posenet.data.sampler import Key
 from posenet.data.store import Store
+from posenet.errors import DataError
 from posenet.settings import AugmentConfig
 
 GRACE_SECONDS = 300
@@ -44,6 +45,8 @@ class Sample(NamedTuple):
     mask_miss: np.ndarray
     """(H/4, W/4) uint8, 255 where the loss supervises."""
     image_id: int
+    faults: tuple[str, ...] = ()
+    """What was wrong with the samples in whose place this one came."""
 
 
 class Batch(NamedTuple):
@@ -59,9 +62,11 @@ class Batch(NamedTuple):
     """(N, H/4, W/4) uint8."""
     image_ids: Tensor
     """(N,) int64."""
+    faults: tuple[str, ...] = ()
+    """What was wrong with the samples that others took the place of."""
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(*(t.to(device, non_blocking=True) for t in self))
+        return Batch(*(t.to(device, non_blocking=True) for t in self[:-1]), self.faults)
 
 
 class PoseDataset(Dataset[Sample]):
@@ -82,6 +87,23 @@ class PoseDataset(Dataset[Sample]):
         return self.store.num_images if self.framing == "image" else len(self.store)
 
     def __getitem__(self, key: Key) -> Sample:
+        """One sample; where it cannot be read the next one, or one twice as far on, and again twice.
+
+        Damage comes in stretches, so that the way out of it leads ever farther. It depends on nothing but the key.
+
+        Raises:
+            DataError: none of them can be read.
+        """
+        epoch, index = key
+        faults: list[str] = []
+        for offset in (0, *(2 ** k for k in range((len(self) - 1).bit_length()))):
+            try:
+                return self.read((epoch, (index + offset) % len(self)))._replace(faults=tuple(faults))
+            except DataError as error:
+                faults.append(str(error))
+        raise DataError(f"sample {index} cannot be read, nor can {len(faults) - 1} others in its place: {faults[0]}")
+
+    def read(self, key: Key) -> Sample:
         """Read, decode and warp one sample.
 
         Raises:
@@ -129,6 +151,7 @@ def collate(samples: list[Sample]) -> Batch:
         person_mask=torch.from_numpy(np.stack([s.person_mask for s in samples])),
         mask_miss=torch.from_numpy(np.stack([s.mask_miss for s in samples])),
         image_ids=torch.tensor([s.image_id for s in samples]),
+        faults=tuple(fault for s in samples for fault in s.faults),
     )
 
 
@@ -146,8 +169,13 @@ def make_loader(dataset: PoseDataset, batches: Iterable[list[Key]], workers: int
 def close_loader(loader: DataLoader) -> None:
     """End a loader's workers now, rather than when Python ends."""
     if loader._iterator is not None:
+        workers = loader._iterator._workers
         loader._iterator._shutdown_workers()
         loader._iterator = None
+        for worker in workers:
+            # One that another's death has blocked heeds nothing less, and none has anything to lose.
+            worker.kill()
+            worker.join()
 
 
 def _start_worker(_: int) -> None:

@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 
 from posenet.data import rle
+from posenet.data.picture import declared_size
 from posenet.errors import DataError
 
 
@@ -66,6 +67,8 @@ def decode_picture(data: np.ndarray, height: int, width: int) -> np.ndarray:
     Raises:
         ValueError: OpenCV cannot decode the bytes, or the picture is not ``height`` by ``width`` pixels.
     """
+    if (size := declared_size(data)) not in (None, (height, width)):
+        raise ValueError(f"is {size[1]} x {size[0]} pixels, annotated as {width} x {height}")
     try:
         image = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
     except cv2.error:  # no bytes, or a picture beyond OpenCV's limits

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
@@ -11,7 +12,20 @@ Key = tuple[int, int]
 """(epoch, index): everything a sample's augmentation depends on besides the seed."""
 
 
-class TrainSampler(Sampler[list[Key]]):
+class _Resumable(Sampler[list[Key]]):
+    """A sampler whose next iteration can leave out the first ``skip`` batches."""
+
+    skip = 0
+
+    def batches(self) -> Iterator[list[Key]]:
+        """All batches, in order."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        return itertools.islice(self.batches(), self.skip, None)
+
+
+class TrainSampler(_Resumable):
     """Batches of (epoch, index) keys in a fresh order every epoch.
 
     All processes cut the same shuffled order into global batches of ``batch_size * world`` and each takes
@@ -45,7 +59,7 @@ class TrainSampler(Sampler[list[Key]]):
     def __len__(self) -> int:
         return (self.steps - self.first_step) * self.batches_per_step
 
-    def __iter__(self) -> Iterator[list[Key]]:
+    def batches(self) -> Iterator[list[Key]]:
         order = np.random.default_rng((self.seed, self.epoch)).permutation(self.length)
         order = np.resize(order, self.steps * self.batches_per_step * self.global_batch)
         for batch in range(self.first_step * self.batches_per_step, self.steps * self.batches_per_step):
@@ -53,7 +67,7 @@ class TrainSampler(Sampler[list[Key]]):
             yield [(self.epoch, int(i)) for i in order[start:start + self.batch_size]]
 
 
-class ValidationSampler(Sampler[list[Key]]):
+class ValidationSampler(_Resumable):
     """Every index exactly once over all processes, in order; the last batch may be smaller."""
 
     def __init__(self, length: int, batch_size: int, rank: int = 0, world: int = 1) -> None:
@@ -63,6 +77,6 @@ class ValidationSampler(Sampler[list[Key]]):
     def __len__(self) -> int:
         return -(-len(self.indices) // self.batch_size)
 
-    def __iter__(self) -> Iterator[list[Key]]:
+    def batches(self) -> Iterator[list[Key]]:
         for start in range(0, len(self.indices), self.batch_size):
             yield [(0, i) for i in self.indices[start:start + self.batch_size]]

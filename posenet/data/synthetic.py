@@ -127,7 +127,9 @@ def _clear(output: Path, counts: dict[str, int]) -> None:
     present = {path.relative_to(output).as_posix() for path in output.rglob("*")
                if path.is_symlink() or not path.is_dir()}
     earlier = _marked(output / MARKER)
-    if foreign := sorted(present - (_names(earlier) if earlier else set())):
+    links = {path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_symlink()}
+    # Writing to a link would write to what it points to.
+    if foreign := sorted(links | present - (_names(earlier) if earlier else set())):
         raise DataError(f"{output} holds {foreign[0]}, which {_TOOL} did not write: choose another folder")
     for name in sorted(present - _pictures(counts) - {MARKER}):
         (output / name).unlink()
@@ -137,9 +139,10 @@ def _marked(path: Path) -> dict[str, int] | None:
     """The counts of the set whose marker this is; None where it is no marker of ours."""
     try:
         marker = json.loads(path.read_text(encoding="utf-8"))
-        return {split: int(marker[split]) for split in SPLITS} if marker["tool"] == _TOOL else None
-    except (OSError, ValueError, KeyError, TypeError):
+        counts = {split: int(marker[split]) for split in SPLITS} if marker["tool"] == _TOOL else {}
+    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
+    return counts if counts and max(counts.values()) <= MAX_PICTURES else None
 
 
 def _names(counts: dict[str, int]) -> set[str]:

@@ -61,8 +61,9 @@ class StoreWriter:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._remove_stale()
-            # Without a chunk cache a failing write fails here, not in a destructor.
-            self._file = h5py.File(self._unfinished, "w", rdcc_nbytes=0)
+            # Without a chunk cache a failing write fails here, not in a destructor. From this version of the layout
+            # on all structures carry checksums; with the older ones damage can crash the library that reads them.
+            self._file = h5py.File(self._unfinished, "w", rdcc_nbytes=0, libver=("v110", "v110"))
         except OSError as error:
             raise DataError(f"cannot write {self.path}: {_reason(error)}") from error
         return self
@@ -72,15 +73,16 @@ class StoreWriter:
         if not main or not all(0 <= row < len(record.joints) for row in main):
             raise ValueError(f"main persons {list(main)} of {len(record.joints)} people")
         row = len(self._columns["image_id"])
+        masks = [np.frombuffer(counts, np.uint8) for counts in (record.mask_all_rle, record.mask_miss_rle)]
         values = {"image_id": record.image_id, "file_name": record.file_name.encode(), "height": record.height,
-                  "width": record.width, "digest": content_digest(record.jpeg)}
+                  "width": record.width, "digest": content_digest(record.jpeg),
+                  "label_digest": content_digest(*masks, np.asarray(record.joints, np.float32, order="C"))}
         for name, value in values.items():
             self._columns[name].append(value)
         lists = {"joints": record.joints, "box": record.boxes, "area": record.areas,
                  "annotation_id": record.annotation_ids, "sample": [(row, person) for person in main]}
         for name, entries in lists.items():
             self._columns[name].extend(entries)
-        masks = (np.frombuffer(counts, np.uint8) for counts in (record.mask_all_rle, record.mask_miss_rle))
         for name, blob in zip(BLOBS, (record.jpeg, *masks)):
             self._blobs[name].append(blob)
             self._columns[f"{name}_offset"].append(self._columns[f"{name}_offset"][-1] + len(blob))
@@ -142,7 +144,7 @@ class StoreWriter:
         self._file.attrs.update({
             "format": FORMAT, "schema": SCHEMA, "skeleton": describe(self._skeleton), "source": self._source,
             "images": len(table["image_id"]), "people": len(table["joints"]), "samples": len(table["sample"]),
-            "fingerprint": fingerprint(arrays)})
+            "fingerprint": fingerprint(table)})
         self._file.close()
         flush_to_disk(self._unfinished)
         check_output(self.path, self._overwrite)

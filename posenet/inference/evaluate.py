@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,8 @@ from pycocotools.coco import COCO as CocoApi
 from pycocotools.cocoeval import COCOeval
 from tqdm import tqdm
 
-from posenet.data.coco import lies_inside
-from posenet.errors import DataError
+from posenet.data.coco import checked_image, checked_integer, checked_numbers
+from posenet.errors import DataError, shown
 from posenet.inference.images import map_ahead, read_image
 from posenet.inference.person import Person
 from posenet.skeleton import COCO, Skeleton
@@ -118,31 +118,26 @@ def read_split(annotations: str | Path, image_ids: Collection[int] | None = None
     """
     try:
         dataset = json.loads(Path(annotations).read_bytes())
-        images = {image["id"]: {key: image[key] for key in ("id", "file_name", "width", "height")}
-                  for image in dataset["images"]}
+        images = {image.id: asdict(image) for image in map(checked_image, dataset["images"])}
         categories = dataset.get("categories") or [{"id": 1}]
         names = list(skeleton.file_names)
         chosen = max(categories, key=lambda c: (c.get("keypoints") == names, bool(c.get("keypoints")),
                                                 c.get("name") == "person"))
         if chosen.get("keypoints", names) != names:
-            raise DataError(f"{annotations} has other keypoints ({', '.join(map(str, chosen['keypoints'][:3]))} ...) "
-                            f"than the network ({', '.join(names[:3])} ...); use annotations of its skeleton, or set "
-                            "model.skeleton")
-        category = chosen["id"]
+            raise DataError(f"{annotations} has other keypoints, {shown(chosen['keypoints'])}, than the network "
+                            f"({', '.join(names[:3])} ...); use annotations of its skeleton, or set model.skeleton")
+        category = checked_integer(chosen, "id", "a category")
         # Categories that share the keypoints, such as several kinds of animals, count as one.
         alike = {category} | {other["id"] for other in categories if other.get("keypoints") == names}
         people = [person for person in dataset.get("annotations") or [] if person["category_id"] in alike]
-        annotated = not people or any("keypoints" in person for person in people)
+        if people and not any("keypoints" in person for person in people):
+            raise DataError(f"{annotations} holds people without keypoints; use person_keypoints_*.json")
         people = [_truth(person, len(names)) | {"category_id": category} for person in people]
     except OSError as error:
         raise DataError(f"cannot read {annotations}: {error.strerror or error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise DataError(f"{annotations} is not a COCO keypoint file ({reason}); use person_keypoints_*.json") from error
-    if outside := next((i["file_name"] for i in images.values() if not lies_inside(str(i["file_name"]))), None):
-        raise DataError(f"{annotations} names the picture {outside!r}, which is not inside the image folder")
-    if not annotated:
-        raise DataError(f"{annotations} holds people without keypoints; use person_keypoints_*.json")
     if image_ids is not None:
         if unknown := set(image_ids) - set(images):
             raise DataError(f"{annotations} has no image {min(unknown)}; look at --image-ids")
@@ -157,6 +152,13 @@ def _truth(person: dict[str, Any], count: int) -> dict[str, Any]:
     keypoints = person.get("keypoints") or [0] * 3 * count
     if len(keypoints) != 3 * count:
         raise ValueError(f"a person has {len(keypoints) / 3:g} keypoints, not {count}")
+    # What COCO's code makes of other values is no error that anybody could read.
+    person = person | {"keypoints": keypoints}
+    checked_integer(person, "image_id", "a person")
+    for key, length in (("keypoints", 3 * count), ("bbox", 4), ("area", 1)):
+        checked_numbers({"id": None} | person, key, length)
+    if person.get("iscrowd", 0) not in (0, 1):
+        raise ValueError(f"a person has iscrowd {shown(person['iscrowd'])}")
     return {key: person[key] for key in ("image_id", "area", "bbox")} | {
         "keypoints": keypoints, "num_keypoints": sum(v > 0 for v in keypoints[2::3]),
         "iscrowd": person.get("iscrowd", 0)}

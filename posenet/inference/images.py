@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import TypeVar
 import cv2
 import numpy as np
 
+from posenet.data.picture import MAX_PIXELS, declared_size
 from posenet.errors import DataError
 from posenet.system import write_atomically
 
@@ -37,6 +39,8 @@ def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:
         data = np.fromfile(path, np.uint8)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    if (size := declared_size(data)) and math.prod(size) > MAX_PIXELS:
+        raise DataError(f"{path} claims to be {size[1]} x {size[0]} pixels, more than any picture; make it smaller")
     flags = cv2.IMREAD_COLOR if upright else cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
     try:
         image = cv2.imdecode(data, flags) if len(data) else None

@@ -114,7 +114,8 @@ class PoseNet(nn.Module):
         """Normal weights and no biases; batch normalisation keeps PyTorch's scale 1 and shift 0."""
         deviation = {nn.Conv2d: conv_std, nn.Linear: linear_std}
         for module in self.modules():
-            if type(module) in deviation:
+            # Weights on "meta", where a network has a shape but no memory, have no values.
+            if type(module) in deviation and not module.weight.is_meta:
                 nn.init.normal_(module.weight, std=deviation[type(module)])
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)

@@ -1,0 +1,41 @@
+"""What a picture file declares of itself, before any memory is taken for its pixels."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+
+MAX_PIXELS = 2 ** 28
+"""No picture is larger: 16384 x 16384. A file of a hundred bytes can declare sixteen times as many."""
+_PNG = b"\x89PNG\r\n\x1a\n"
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""JPEG markers that a frame's height and width follow."""
+_BARE = frozenset((0x01, *range(0xD0, 0xD9)))
+"""JPEG markers without a length."""
+_SCAN = 0xDA
+
+
+def declared_size(data: np.ndarray | bytes) -> tuple[int, int] | None:
+    """(height, width) in the header of a JPEG (ITU-T T.81, annex B) or PNG file; None of other or damaged ones."""
+    view = memoryview(data)
+    if view[:8] == _PNG and len(view) >= 24:
+        width, height = struct.unpack(">II", view[16:24])
+        return height, width
+    if view[:2] == b"\xff\xd8":
+        return _jpeg_size(view)
+    return None
+
+
+def _jpeg_size(view: memoryview) -> tuple[int, int] | None:
+    place = 2
+    while place + 9 <= len(view):
+        if view[place] != 0xFF or view[place + 1] in (0x00, 0xFF):
+            place += 1      # as the decoder does, look on for a marker
+        elif (marker := view[place + 1]) in _FRAMES:
+            return struct.unpack(">HH", view[place + 5:place + 9])
+        elif marker == _SCAN:
+            return None
+        else:
+            place += 2 if marker in _BARE else 2 + max(2, int.from_bytes(view[place + 2:place + 4], "big"))
+    return None

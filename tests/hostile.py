@@ -1,0 +1,162 @@
+"""Trying inputs in children of this process that may crash, hang or swell; and making such inputs."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import resource
+import select
+import signal
+import struct
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from posenet.errors import PosenetError
+
+SECONDS = 30
+"""How long one input may take."""
+ROOM = 2 ** 30
+"""Bytes of address space that a child may take besides what it begins with."""
+
+
+@dataclass
+class Findings:
+    """How many inputs were accepted, how many refused by a ``PosenetError``; ``faults`` are all others, by number."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    faults: dict[int, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {count}" for name, count in sorted(self.counts.items())) or "nothing"
+
+
+def try_all(count: int, attempt: Callable[[int], None], seconds: float = SECONDS, room: int = ROOM) -> Findings:
+    """Call ``attempt(0)`` to ``attempt(count - 1)`` in children, each child until it crashes or hangs."""
+    findings, first = Findings(), 0
+    while first < count:
+        for number, kind, text in _child(range(first, count), attempt, seconds, room):
+            findings.counts[kind] += 1
+            if kind not in ("accepted", "refused"):
+                findings.faults[number] = f"{kind}: {text}"
+            first = number + 1
+    return findings
+
+
+def _child(numbers: Sequence[int], attempt: Callable[[int], None], seconds: float,
+           room: int) -> Iterator[tuple[int, str, str]]:
+    """Number, kind and description of every outcome, up to the first crash or hang."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reader)
+        _work(numbers, attempt, writer, room)
+    os.close(writer)
+    number = numbers[0]
+    with os.fdopen(reader, "rb") as results:
+        while True:
+            if not select.select([results], [], [], seconds)[0]:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                yield number, "hang", f"longer than {seconds} s"
+                return
+            header = results.read(4)
+            if len(header) < 4:
+                break
+            yield pickle.loads(results.read(struct.unpack("<I", header)[0]))
+            number += 1
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if number in numbers:
+        yield number, "crash", f"status {status}"
+
+
+def _work(numbers: Sequence[int], attempt: Callable[[int], None], writer: int, room: int) -> None:
+    pages = int(open("/proc/self/statm").read().split()[0])
+    limit = pages * os.sysconf("SC_PAGE_SIZE") + room
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    for number in numbers:
+        kind, text = "accepted", ""
+        try:
+            attempt(number)
+        except PosenetError as error:
+            kind, text = "refused", str(error)
+            if "\n" in text or len(text) > 2000:
+                kind = f"message of {len(text)} characters and {text.count(chr(10))} line ends"
+        except BaseException as error:
+            kind, text = type(error).__name__, "".join(traceback.format_exception(error)[-3:])[-700:]
+        message = pickle.dumps((number, kind, text[:700]))
+        os.write(writer, struct.pack("<I", len(message)) + message)
+    os._exit(0)
+
+
+def mutate_bytes(rng: np.random.Generator, data: bytes, around: Sequence[int] = ()) -> bytes:
+    """Some flips, overwritten numbers, cuts, repeats and swaps; near one of ``around`` where any are given."""
+    result = bytearray(data)
+    for _ in range(int(rng.choice([1, 1, 2, 4, 16]))):
+        if not result:
+            return b""
+        place = int(rng.integers(len(result)))
+        if len(around) and rng.random() < 0.8:
+            place = min(max(int(rng.choice(around)) + int(rng.integers(-8, 64)), 0), len(result) - 1)
+        size = int(min(rng.geometric(0.05), len(result) - place))
+        kind = rng.integers(12)
+        if kind <= 4:
+            result[place] ^= 1 << int(rng.integers(8))
+        elif kind == 5:
+            result[place] = int(rng.integers(256))
+        elif kind <= 7:
+            number = int(rng.choice([0, 1, -1, 2 ** 31 - 1, 2 ** 32 - 1, 2 ** 62, 255, 4096]))
+            result[place:place + 8] = struct.pack("<q", number)[:max(1, min(8, len(result) - place))]
+        elif kind == 8:
+            del result[place:place + size]
+        elif kind == 9:
+            result[place:place] = result[place:place + size]
+        elif kind == 10:
+            result[place:place + size] = rng.bytes(size)
+        elif rng.random() < 0.3:
+            del result[place:]
+    return bytes(result)
+
+
+ODD: tuple[Any, ...] = (
+    None, True, False, 0, -1, 1, 2, 1.5, -0.0, 1e308, -1e308, 1e-320, float("inf"), float("nan"), 2 ** 31, 2 ** 63,
+    -2 ** 63, 10 ** 30, 65535, 65536, "", "a", "\0", "../../etc/passwd", "/etc/passwd", "C:\\x", "\ud800", "n" * 5000,
+    [], {}, [[]],
+    [None], {"id": 1}, [1, 2], [1e30] * 8, [0] * 51, ["a"] * 17, {"size": [4, 4], "counts": "0"},
+    {"size": [120, 160], "counts": [10 ** 12]}, {"size": [120, 160], "counts": "\x7f" * 50})
+"""Values that no reader expects."""
+
+
+def mutate_tree(rng: np.random.Generator, tree: Any, odd: Sequence[Any] = ODD) -> Any:
+    """A copy of nested dictionaries and lists with some values replaced, removed, repeated, swapped or wrapped."""
+    tree = copy.deepcopy(tree)
+    for _ in range(int(rng.choice([1, 1, 2, 5]))):
+        parent: Any = None
+        node = tree
+        while isinstance(node, (dict, list)) and node and (parent is None or rng.random() < 0.85):
+            parent = node
+            key = list(node)[int(rng.integers(len(node)))] if isinstance(node, dict) else int(rng.integers(len(node)))
+            node = node[key]
+        if parent is None:
+            return odd[int(rng.integers(len(odd)))]
+        kind = rng.integers(8)
+        if kind <= 3:
+            parent[key] = copy.deepcopy(odd[int(rng.integers(len(odd)))])
+        elif kind == 4:
+            del parent[key]
+        elif kind == 5 and isinstance(parent, list):
+            parent.insert(key, copy.deepcopy(node))
+        elif kind == 5:
+            parent[f"{key}x"] = node
+        elif kind == 6:
+            parent[key] = [node]
+        elif isinstance(node, (int, float)) and not isinstance(node, bool):
+            parent[key] = node * int(rng.choice([-1, 0, 2, 1000, 2 ** 40]))
+    return tree
