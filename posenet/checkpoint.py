@@ -20,6 +20,7 @@ from posenet.config import config_from_dict
 from posenet.errors import CheckpointError
 from posenet.model import published
 from posenet.model.posenet import PoseNet
+from posenet.seal import is_sound, seal
 from posenet.settings import Config
 from posenet.system import replacing
 
@@ -83,8 +84,11 @@ def read(path: str | Path) -> dict[str, Any]:
 
 def _parse(file: BinaryIO, path: Path) -> Any:
     try:
-        # torch.load does not look at the checksums that the zip container holds for every entry.
-        if zipfile.is_zipfile(file):
+        sound = is_sound(file)
+        if sound is False:
+            raise CheckpointError(f"checkpoint {path} is damaged (its checksum does not match); use an older one")
+        # Of files from elsewhere, torch.load does not look at the checksums that the zip container has of every entry.
+        if sound is None and zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
                 if damaged := archive.testzip():
                     raise CheckpointError(f"checkpoint {path} is damaged (entry {damaged}); use an older one")
@@ -101,13 +105,23 @@ def _parse(file: BinaryIO, path: Path) -> Any:
 
 
 def write(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint so that ``path`` holds either its old content or all of the new, whatever happens."""
-    with replacing(path) as temporary:
-        try:
-            torch.save(dict(state), temporary)
-        except RuntimeError as error:  # PyTorch's word for a full disk
-            reason = str(error).partition("\n")[0]
-            raise CheckpointError(f"cannot write {path} ({reason}); free some room: older files are intact") from error
+    """Write a checkpoint, with its checksum, so that ``path`` holds its old content or all of the new, come what may.
+
+    Raises:
+        CheckpointError: no room, no permission, a failing disk; ``path`` is as it was.
+    """
+    try:
+        with replacing(path) as temporary, open(temporary, "w+b") as file:
+            torch.save(dict(state), file)
+            seal(file)
+    except (OSError, RuntimeError) as error:
+        # PyTorch may make something of its own of what the system said.
+        said: BaseException | None = error
+        while said is not None and not isinstance(said, OSError):
+            said = said.__context__
+        reason = said.strerror if said is not None else "is the disk full?"
+        raise CheckpointError(f"cannot write {path} ({reason}); make room or see to the disk, older files are "
+                              "intact") from error
 
 
 def weights_of(state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
@@ -196,7 +210,7 @@ class CheckpointFolder:
     """
 
     def __init__(self, path: Path, keep: int = 3) -> None:
-        self.path, self.keep = path, keep
+        self.path, self.keep, self._made = path, keep, False
         self.last, self.best = path / "last.pth", path / "best.pth"
 
     def holds_run(self) -> bool:
@@ -207,8 +221,15 @@ class CheckpointFolder:
 
         Args:
             step: optimizer steps of the run so far.
+
+        Raises:
+            CheckpointError, OSError: it cannot be written; what was there before is intact.
         """
+        if self._made and not self.path.is_dir():
+            _log.warning("WARNING: %s was removed under the run; making it anew, with what is saved from now on",
+                         self.path)
         self.path.mkdir(parents=True, exist_ok=True)
+        self._made = True
         for left_by_a_kill in self.path.glob(".*.pth.*.tmp"):
             left_by_a_kill.unlink(missing_ok=True)
         numbered = self.path / f"step-{step:08d}.pth"
@@ -238,7 +259,7 @@ class CheckpointFolder:
         for path in candidates:
             try:
                 state = read(path)
-            except CheckpointError as error:
+            except (CheckpointError, OSError) as error:
                 _log.warning("WARNING: %s", error)
                 damaged.append(path)
                 continue

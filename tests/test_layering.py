@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "posenet"
 
 ROWS = """
-    errors system words skeleton skeleton_file settings_scale settings_model settings config
+    errors system words seal lock skeleton skeleton_file settings_scale settings_model settings config
     runtime parallel sync_norm launch distributed
 
     model.layers model.hourglass model.posenet model.published model.deploy
@@ -22,7 +22,7 @@ ROWS = """
     data.record data.store data.writer data.augment data.targets
     loss optim averaging checkpoint convert guard data.sampler
 
-    data.dataset data.drawing.* data.synthetic data.build step update progress
+    data.dataset data.drawing.* data.synthetic data.build step update progress saving
     inference.images inference.person inference.grouping inference.body
     inference.people inference.geometry inference.candidates inference.export
     inference.decode inference.predictor inference.evaluate inference.draw

@@ -46,6 +46,20 @@ def test_messages_do_not_tear_the_bar(tmp_path):
     log.close()
 
 
+def test_a_full_disk_costs_the_log_its_lines_and_not_the_run(tmp_path, caplog, capfd):
+    log = RunLog(tmp_path, tensorboard=False)
+    log._json.close()
+    log._text.close()
+    log._json = open("/dev/full", "a", encoding="utf-8")
+    log._text.stream = open("/dev/full", "a", encoding="utf-8")
+    for step in range(3):
+        log.record("train", step, {"loss": 1.0})
+        logging.getLogger("posenet").info("a line")
+    log.close()
+    assert caplog.text.count("cannot log into") == 1 and "No space left on device" in caplog.text
+    assert "Traceback" not in capfd.readouterr().err
+
+
 def test_tensorboard_gets_the_numbers_and_the_pictures(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
