@@ -6,8 +6,7 @@ import cv2
 import numpy as np
 from torch import Tensor
 
-from posenet.inference.people import (CEILING, MAX_LIMBS, MAX_PEAKS, PROBES, SAMPLES, Limbs, Peaks, assemble,
-                                      outdo_rivals)
+from posenet.inference.people import CEILING, MAX_LIMBS, MAX_PEAKS, PROBES, SAMPLES, Limbs, Peaks, assemble, unrivalled
 from posenet.inference.person import Person
 from posenet.skeleton import COCO, Skeleton
 
@@ -116,7 +115,7 @@ def find_limbs(maps: np.ndarray, peaks: Peaks, threshold: float, skeleton: Skele
     part, ends, sure = part[keep], ends[keep], sure[keep]
     samples = _linear(maps, part[:, None], *_between(peaks.xy, ends[:, :1], ends[:, 1:], SAMPLES))
     support = (samples.mean(axis=1) + np.partition(samples, 1, axis=1)[:, 1]) / 2
-    return outdo_rivals(Limbs(part, ends, (support - threshold) * sure), len(peaks.score), skeleton)
+    return unrivalled(Limbs(part, ends, (support - threshold) * sure), len(peaks.score), skeleton)
 
 
 def _between(xy: np.ndarray, first: np.ndarray, second: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -63,7 +63,7 @@ class Limbs:
     evidence: np.ndarray
 
 
-def outdo_rivals(limbs: Limbs, count: int, skeleton: Skeleton = COCO) -> Limbs:
+def unrivalled(limbs: Limbs, count: int, skeleton: Skeleton = COCO) -> Limbs:
     """The limbs with evidence that no other of the same part at either end outdoes by far.
 
     Args:
@@ -101,7 +101,7 @@ def decode_candidates(peaks: np.ndarray, pairs: np.ndarray, evidence: np.ndarray
     row = found.cumsum() - 1
     pairs, evidence = pairs[evidence > 0], evidence[evidence > 0]
     candidates = Peaks(np.flatnonzero(found) // peaks.shape[1], flat[found, :2], flat[found, 2])
-    limbs = outdo_rivals(Limbs(pairs[:, 0], row[pairs[:, 1:]], evidence), len(candidates.score), skeleton)
+    limbs = unrivalled(Limbs(pairs[:, 0], row[pairs[:, 1:]], evidence), len(candidates.score), skeleton)
     return assemble(candidates, limbs, stride=stride, min_keypoints=min_keypoints, min_score=min_score,
                     skeleton=skeleton)
 
