@@ -17,7 +17,7 @@ ROWS = """
     errors system skeleton settings_scale settings config runtime parallel sync_norm launch distributed
 
     model.layers model.hourglass model.posenet model.published
-    data.rle data.coco data.record data.store data.writer data.augment data.targets
+    data.rle data.coco data.record data.rows data.store data.writer data.augment data.targets
     loss optim averaging checkpoint guard data.sampler
 
     data.dataset data.drawing.* data.synthetic data.build step update progress

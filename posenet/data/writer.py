@@ -21,7 +21,8 @@ from posenet.system import flush_to_disk
 
 BUFFER_BYTES = 16 * 2 ** 20
 """Picture bytes held before they are appended; a smaller store has its pictures in one piece, without padding."""
-CHUNK_BYTES = 64 * 2 ** 10
+CHUNK_BYTES = 2 ** 20
+"""A picture is mostly in one chunk, and the places of all chunks are read quickly; the last one is padded."""
 SPARE_BYTES = 8 * 2 ** 20
 """Room on the disk for what HDF5 writes besides the arrays."""
 
