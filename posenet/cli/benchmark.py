@@ -93,6 +93,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=natural, default=0, metavar="N",
                         help="also measure a loader with so many processes")
     _add_input_options(parser, batch_size=None)
+    _add_device_options(parser, amp=False)
 
 
 def _add_targets(parser: argparse.ArgumentParser) -> None:
@@ -151,7 +152,7 @@ def _data(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
                 raise DataError(f"{path} holds no samples; build it from pictures with people")
             dataset = PoseDataset(store, config.train.size, "person", config.augment, config.train.seed)
             samples = min(args.samples, QUICK_SAMPLES) if args.quick else args.samples
-            return measure_data(dataset, samples, config.train.batch_size, args.workers, args.repeats)
+            return measure_data(dataset, runtime, samples, config.train.batch_size, args.workers, args.repeats)
 
 
 def _targets(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:

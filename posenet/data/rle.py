@@ -56,7 +56,16 @@ def check(runs: np.ndarray, total: int) -> np.ndarray:
     return runs
 
 
+def columns(runs: np.ndarray, height: int, width: int, value: int = 1) -> np.ndarray:
+    """(W, H) uint8, one row for every column of the mask: 0, or ``value`` on the mask.
+
+    Runs go down the columns, so that this is how they fill most quickly.
+    """
+    values = np.zeros(len(runs), np.uint8)
+    values[1::2] = value
+    return np.repeat(values, runs).reshape(width, height)
+
+
 def fill(runs: np.ndarray, height: int, width: int) -> np.ndarray:
     """(H, W) uint8 mask, C-contiguous, of checked run lengths."""
-    values = (np.arange(len(runs)) % 2).astype(np.uint8)
-    return np.ascontiguousarray(np.repeat(values, runs).reshape(width, height).T)
+    return np.ascontiguousarray(columns(runs, height, width).T)
