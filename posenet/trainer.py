@@ -21,6 +21,7 @@ from posenet.data.dataset import Batch, close_loader
 from posenet.errors import CheckpointError, DataError, TrainingError
 from posenet.guard import LossGuard, Verdict
 from posenet.optim import Schedule, batch_norms, restore_optimizer, set_lr, train_mode
+from posenet.prefetch import prefetch
 from posenet.progress import Limits, Meter, Progress
 from posenet.runlog import RunLog, SilentLog
 from posenet.runtime import Runtime, stop_signals
@@ -121,14 +122,14 @@ class Trainer:
     def _steps(self, meter: Meter) -> Iterator[list[Batch]]:
         """The batches of one optimizer step at a time, on the device; counts what was waited for."""
         batches: list[Batch] = []
-        loader = iter(self.train_loader)
+        loader = prefetch(self.train_loader, self.runtime)
         while True:
             asked = time.monotonic()
             batch = next(loader, None)
             meter.waited += time.monotonic() - asked
             if batch is None:
                 return
-            batches.append(self.runtime.place(batch))
+            batches.append(batch)
             if len(batches) == self.limits.accumulate:
                 meter.samples += sum(len(b.images) for b in batches) * self.runtime.world
                 yield batches

@@ -107,6 +107,13 @@ def test_train(tmp_path: Path) -> None:
     assert numbers["batch_size"] == 2
 
 
+def test_train_tells_how_long_steps_wait_for_data(tmp_path: Path, store: Path) -> None:
+    numbers = benchmark(tmp_path, "train", "--h5", store, "--input-size", "64", "--batch-size", "2",
+                        "--set", "data.workers=0", *TINY[1:])
+    assert_positive(numbers, "data_wait", "fed_step_ms", "first_wait_ms", "fed_steps")
+    assert numbers["data_wait"] < 1
+
+
 def test_train_in_processes(tmp_path: Path) -> None:
     numbers = benchmark(tmp_path, "train", "--processes", "2", "--input-size", "64", "--batch-size", "2", *TINY)
     assert_positive(numbers, "samples_per_s", "step_ms", "scaling_efficiency")
@@ -196,9 +203,9 @@ def test_staged_sample_is_the_dataset_s_own(store: Path) -> None:
         dataset = PoseDataset(reader, (128, 192), "person", AugmentConfig(jitter_probability=0.5), seed=3)
         watch = Stopwatch()
         watch.start_round()
-        pixels = Pixels.make(1, 128, 192)
+        (room,) = Pixels.make(1, 128, 192).rows()
         for (key,) in draw_batches(dataset, 6, 1):
-            for ours, own in zip(staged_sample(dataset, key, pixels, 0, watch), dataset[key], strict=True):
+            for ours, own in zip(staged_sample(dataset, key, room, watch), dataset[key], strict=True):
                 np.testing.assert_array_equal(ours, own)
 
 

@@ -20,7 +20,7 @@ ROWS = """
     data.rle data.coco data.record data.rows data.store data.writer data.augment data.targets
     loss optim averaging checkpoint guard data.sampler
 
-    data.batch data.dataset data.drawing.* data.synthetic data.build step update progress
+    data.batch data.dataset data.drawing.* data.synthetic data.build step update progress prefetch
     inference.images inference.person inference.grouping inference.body
     inference.decode inference.predictor inference.evaluate inference.draw
 

@@ -17,7 +17,7 @@ def on_cpu() -> None:
 
 
 def medians(tasks: Mapping[str, Callable[[], object]], repeats: int, synchronize: Synchronize = on_cpu,
-            progress: bool = True, clock: Callable[[], float] = time.perf_counter) -> dict[str, float]:
+            progress: bool = True, clock: Callable[[], float] | None = None) -> dict[str, float]:
     """Median seconds of every task.
 
     Each runs once untimed, then all take turns, so that a slow spell of the machine hits them alike.
@@ -25,7 +25,7 @@ def medians(tasks: Mapping[str, Callable[[], object]], repeats: int, synchronize
     Args:
         repeats: timed runs of each task.
         progress: show a progress bar on a terminal.
-        clock: seconds; ``time.process_time`` leaves out what other programs take of the core.
+        clock: tells seconds; None is the time of day, ``time.process_time`` leaves out what other programs take.
     """
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for turn in tqdm(range(repeats + 1), desc="measure", leave=False, disable=None if progress else True):
@@ -43,7 +43,8 @@ def fastest(task: Callable[[], object], repeats: int, synchronize: Synchronize =
 
 
 def _time(task: Callable[[], object], synchronize: Synchronize,
-          clock: Callable[[], float] = time.perf_counter) -> float:
+          clock: Callable[[], float] | None = None) -> float:
+    clock = clock or time.perf_counter
     synchronize()
     started = clock()
     result = task()

@@ -40,16 +40,15 @@ class Augmentation:
     def sample(cls, rng: np.random.Generator, config: AugmentConfig) -> Augmentation:
         """Draw one augmentation. The order and the number of draws are fixed, whatever the outcome."""
         c = config
-        jittered = rng.random() < c.jitter_probability
-        jitter = tuple(float(rng.uniform(*bounds)) for bounds in (c.jitter_hue, c.jitter_saturation, c.jitter_value))
-        scaled = rng.random() < c.scale_probability
-        scale = float(rng.uniform(*c.scale))
+        # All at once: every call of a generator costs as much as dozens of numbers.
+        jittered, hue, saturation, value, scaled, scale, turn, dx, dy, flip = rng.random(10).tolist()
+        jitter = _within(c.jitter_hue, hue), _within(c.jitter_saturation, saturation), _within(c.jitter_value, value)
         return cls(
-            jitter=jitter if jittered else None,
-            scale=scale if scaled else 1.0,
-            degrees=float(rng.uniform(-c.degrees, c.degrees)),
-            shift=(float(rng.uniform(-c.shift, c.shift)), float(rng.uniform(-c.shift, c.shift))),
-            flip=bool(rng.random() < c.flip_probability),
+            jitter=jitter if jittered < c.jitter_probability else None,
+            scale=_within(c.scale, scale) if scaled < c.scale_probability else 1.0,
+            degrees=_within((-c.degrees, c.degrees), turn),
+            shift=(_within((-c.shift, c.shift), dx), _within((-c.shift, c.shift), dy)),
+            flip=flip < c.flip_probability,
             person_height=c.person_height,
         )
 
@@ -73,11 +72,17 @@ class Augmentation:
         return self._matrix(((image_size[0] - 1) / 2, (image_size[1] - 1) / 2), fit, size)
 
     def _matrix(self, center: tuple[float, float], zoom: float, size: tuple[int, int]) -> np.ndarray:
-        angle = np.deg2rad(self.degrees)
-        rotation = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-        linear = np.diag([-1.0 if self.flip else 1.0, 1.0]) @ rotation * (zoom * self.scale)
-        middle = np.array([(size[0] - 1) / 2 + self.shift[0], (size[1] - 1) / 2 + self.shift[1]])
-        return np.column_stack([linear, middle - linear @ np.asarray(center, float)])
+        # Plain numbers: as arrays these few cost more time than reading the record does.
+        angle, zoom, mirror = math.radians(self.degrees), zoom * self.scale, -1.0 if self.flip else 1.0
+        cos, sin = zoom * math.cos(angle), zoom * math.sin(angle)
+        rows = []
+        for x, y, side, shift in ((mirror * cos, mirror * sin, size[0], self.shift[0]), (-sin, cos, size[1], self.shift[1])):
+            rows.append((x, y, (side - 1) / 2 + shift - x * center[0] - y * center[1]))
+        return np.array(rows)
+
+
+def _within(bounds: tuple[float, float], share: float) -> float:
+    return bounds[0] + (bounds[1] - bounds[0]) * share
 
 
 def warp_image(image: np.ndarray, augmentation: Augmentation, matrix: np.ndarray, size: tuple[int, int],
@@ -116,13 +121,21 @@ def crop_visible(image: np.ndarray, matrix: np.ndarray, size: tuple[int, int]) -
     Most people fill a small part of their picture; the rest need not be recoloured or copied. The part is a view,
     empty where the warp shows nothing of the picture.
     """
-    corners = np.array([[x, y] for x in (-1, size[0]) for y in (-1, size[1])])
-    reached = np.linalg.solve(matrix[:, :2], (corners - matrix[:, 2]).T)
+    (a, b, dx), (c, d, dy) = matrix.tolist()
+    determinant = a * d - b * c
+    corners = [(x - dx, y - dy) for x in (-1, size[0]) for y in (-1, size[1])]
     height, width = image.shape[:2]
-    # Interpolation takes the next pixel, too; one more for rounding.
-    left, top = np.clip(np.floor(reached.min(axis=1)) - 1, 0, (width, height)).astype(int).tolist()
-    right, bottom = np.clip(np.ceil(reached.max(axis=1)) + 2, 0, (width, height)).astype(int).tolist()
-    return image[top:bottom, left:right], np.column_stack([matrix[:, :2], matrix @ (left, top, 1)])
+    left, right = _reached([(d * x - b * y) / determinant for x, y in corners], width)
+    top, bottom = _reached([(a * y - c * x) / determinant for x, y in corners], height)
+    part = matrix.copy()
+    part[:, 2] = a * left + b * top + dx, c * left + d * top + dy
+    return image[top:bottom, left:right], part
+
+
+def _reached(places: list[float], side: int) -> tuple[int, int]:
+    """The pixels that a warp reads on one axis: interpolation takes the next one, too; one more for rounding."""
+    low, high = (min(max(place, -2.0), side + 2.0) for place in (min(places), max(places)))
+    return max(math.floor(low) - 1, 0) if low < side else side, min(math.ceil(high) + 2, side) if high > -2 else 0
 
 
 def warp_mask(runs: np.ndarray, shape: tuple[int, int], matrix: np.ndarray, size: tuple[int, int], border: int,
@@ -166,13 +179,16 @@ def warp_joints(joints: np.ndarray, augmentation: Augmentation, matrix: np.ndarr
 
 def reduction(matrix: np.ndarray) -> int:
     """The largest of 1, 2, 4 and 8 by which a picture may be reduced without the warp then enlarging it."""
-    zoom = math.sqrt(abs(np.linalg.det(matrix[:, :2])))
+    (a, b, _), (c, d, _) = matrix.tolist()
+    zoom = math.sqrt(abs(a * d - b * c))
     return next((by for by in (8, 4, 2) if zoom * by <= 1), 1)
 
 
 def from_reduced(matrix: np.ndarray, by: int) -> np.ndarray:
     """The warp of a picture as one of the same picture reduced: pixel i of it is centred on ``by * i + (by - 1) / 2``.
     """
+    if by == 1:
+        return matrix
     return np.column_stack([matrix[:, :2] * by, matrix @ ((by - 1) / 2, (by - 1) / 2, 1)])
 
 

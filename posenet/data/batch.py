@@ -87,6 +87,10 @@ class Pixels(NamedTuple):
         shared = torch.UntypedStorage._new_shared(size)     # as PyTorch's own collate function does
         return cls.view(torch.empty(0, dtype=torch.uint8).set_(shared), count, height, width)
 
+    def rows(self) -> list[tuple[np.ndarray, ...]]:
+        """Every sample's picture and masks, as arrays to write to."""
+        return list(zip(*(part.numpy() for part in self)))
+
 
 def pixel_bytes(height: int, width: int) -> int:
     """Bytes of one sample's picture and masks."""

@@ -52,25 +52,25 @@ class PoseDataset(Dataset[Sample]):
 
     def __getitem__(self, key: Key) -> Sample:
         """One sample, in memory of its own."""
-        return self.make(key, Pixels.make(1, *self.size), 0)
+        return self.make(key, *Pixels.make(1, *self.size).rows())
 
     def __getitems__(self, keys: list[Key]) -> Batch:
         """A whole batch; loaders ask for it by this name."""
         pixels = Pixels.make(len(keys), *self.size)
-        return collate([self.make(key, pixels, row) for row, key in enumerate(keys)], pixels)
+        return collate([self.make(key, row) for key, row in zip(keys, pixels.rows())], pixels)
 
-    def make(self, key: Key, pixels: Pixels, row: int) -> Sample:
+    def make(self, key: Key, room: tuple[np.ndarray, ...]) -> Sample:
         """Read, decode and warp one sample.
 
         Args:
-            pixels: room for picture and masks, of which the sample takes ``row``.
+            room: arrays to write picture and masks to, a row of ``Pixels``.
 
         Raises:
             DataError: the record cannot be read or decoded.
         """
         record, augmentation, matrix = self.plan(key)
         size, shape = self.size[::-1], (record.height, record.width)
-        image, person_mask, mask_miss = (part[row].numpy() for part in pixels)
+        image, person_mask, mask_miss = room
         by = reduction_of(record, matrix)
         all_runs, miss_runs = record.mask_runs()
         return Sample(
