@@ -110,8 +110,11 @@ def _deaths(loader: DataLoader) -> str:
     workers = getattr(loader._iterator, "_workers", ())
     if not workers:
         return ""
-    # A broken pipe may be seen before the death that broke it.
-    wait([worker.sentinel for worker in workers], timeout=1.0)
+    # A broken pipe may be seen before the death that broke it, and the end of a process before its status.
+    ended = wait([worker.sentinel for worker in workers], timeout=1.0)
+    for worker in workers:
+        if worker.sentinel in ended:
+            worker.join(timeout=1.0)
     status = next((worker.exitcode for worker in workers if worker.exitcode is not None), None)
     if status is None:
         return ""

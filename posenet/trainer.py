@@ -23,6 +23,7 @@ from posenet.errors import CheckpointError, DataError, TrainingError, shown
 from posenet.feed import FeedError, Tally, agree, surviving
 from posenet.guard import LossGuard, Verdict
 from posenet.optim import Schedule, batch_norms, set_lr, train_mode
+from posenet.prefetch import prefetch
 from posenet.progress import Limits, Meter, Progress
 from posenet.runlog import RunLog, SilentLog
 from posenet.runtime import Runtime, Stopped, stop_signals
@@ -131,7 +132,7 @@ class Trainer:
 
     def _steps(self, meter: Meter) -> Iterator[list[Batch]]:
         """The batches of one optimizer step at a time, on the device; counts what was waited for and replaced."""
-        p, loader = self.progress, surviving(self.train_loader)
+        p, loader = self.progress, prefetch(surviving(self.train_loader), self.runtime)
         tally = Tally(self.train_loader, self.limits.max_unreadable, p.replaced)
         while True:
             asked, batches, error = time.monotonic(), [], None
@@ -145,7 +146,7 @@ class Trainer:
             tally.add(agree(self.runtime, error, [fault for batch in batches for fault in batch.faults]))
             p.replaced = tally.count
             meter.samples += sum(len(b.images) for b in batches) * self.runtime.world
-            yield [self.runtime.place(batch) for batch in batches]
+            yield batches
 
     def _train_step(self, batches: list[Batch]) -> float | None:
         """One optimizer step; its mean loss, or None where it was dropped."""

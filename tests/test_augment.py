@@ -11,7 +11,10 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.data.augment import BORDER_COLOUR, Augmentation, warp_image, warp_joints, warp_mask
+from posenet.data import rle
+from posenet.data.augment import (BORDER_COLOUR, Augmentation, crop_visible, from_reduced, reduction, warp_image,
+                                  warp_joints, warp_mask)
+from posenet.data.record import decode_picture
 from posenet.settings import AugmentConfig
 from posenet.skeleton import COCO
 
@@ -28,6 +31,11 @@ def draws(count: int, config: AugmentConfig = AugmentConfig()) -> list[Augmentat
 
 def plain(colour: tuple[int, int, int], width: int = 90, height: int = 60) -> np.ndarray:
     return np.full((height, width, 3), colour, np.uint8)
+
+
+def warp_pixels(mask: np.ndarray, matrix: np.ndarray, border: int) -> np.ndarray:
+    """``warp_mask`` of a (H, W) mask of 0 and 1."""
+    return warp_mask(rle.parse(rle.encode(mask)), mask.shape, matrix, SIZE, border)
 
 
 def centroid(weights: np.ndarray) -> np.ndarray:
@@ -71,10 +79,10 @@ def test_one_lit_pixel_lands_alike_in_image_mask_and_joints(seed: int) -> None:
     assert joint[2] == 2 and np.count_nonzero(warped[..., 2]) == 1
     lit = warp_image(image, augmentation, matrix, SIZE).astype(float) - BORDER_COLOUR
     np.testing.assert_allclose(centroid(lit.sum(-1)), joint[:2], atol=0.2)
-    cells = warp_mask(mask, matrix, SIZE, border=0)
+    cells = warp_pixels(mask, matrix, border=0)
     assert cells.shape == (48, 64) and cells.dtype == np.uint8
     np.testing.assert_allclose(4 * centroid(cells) + 1.5, joint[:2], atol=0.4)
-    np.testing.assert_array_equal(warp_mask(1 - mask, matrix, SIZE, border=1), 255 - cells)
+    np.testing.assert_array_equal(warp_pixels(1 - mask, matrix, border=1), 255 - cells)
 
 
 def test_a_flip_swaps_left_and_right_names() -> None:
@@ -132,7 +140,7 @@ def test_positive_degrees_turn_the_x_axis_towards_negative_y() -> None:
 def test_outside_the_picture_all_is_border(jitter: tuple[float, float, float] | None) -> None:
     augmentation = Augmentation(degrees=20, scale=0.5, jitter=jitter)
     matrix = augmentation.image_matrix((90, 60), SIZE)
-    inside = warp_mask(np.ones((60, 90), np.uint8), matrix, SIZE, border=0)
+    inside = warp_pixels(np.ones((60, 90), np.uint8), matrix, border=0)
     assert BORDER_COLOUR == (124, 127, 127)
     image = warp_image(plain((10, 200, 30)), augmentation, matrix, SIZE)
     assert image.shape == (192, 256, 3) and image.dtype == np.uint8
@@ -140,16 +148,82 @@ def test_outside_the_picture_all_is_border(jitter: tuple[float, float, float] | 
         assert tuple(image[row, column]) == BORDER_COLOUR
         assert inside[row // 4, column // 4] == 0
     assert tuple(image[96, 128]) != BORDER_COLOUR and inside[24, 32] == 255
-    supervised = warp_mask(np.zeros((60, 90), np.uint8), matrix, SIZE, border=1)
+    supervised = warp_pixels(np.zeros((60, 90), np.uint8), matrix, border=1)
     np.testing.assert_array_equal(supervised, 255 - inside)
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, bool])
-def test_masks_may_be_bytes_or_booleans(dtype: type) -> None:
-    mask = np.zeros((192, 256), dtype)
-    mask[:96] = 1
-    cells = warp_mask(mask, IDENTITY, SIZE, border=0)
-    assert cells[:24].min() == 255 and cells[24:].max() == 0
+@pytest.mark.parametrize("border", [0, 1])
+@pytest.mark.parametrize("value", [0, 1])
+def test_a_mask_of_one_value_ends_at_the_border_alone(value: int, border: int) -> None:
+    matrix = np.array([[1.0, 0, 40], [0, 1, 20]])
+    plain_warp = cv2.warpAffine(np.full((90, 120), value * 255, np.uint8), np.array([[.25, 0, 9.625], [0, .25, 4.625]]),
+                                (64, 48), borderValue=255 * border)
+    mask = np.full((90, 120), value, np.uint8)
+    np.testing.assert_array_equal(warp_pixels(mask, matrix, border), plain_warp)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_masks_go_straight_from_run_lengths_to_cells(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    matrix = Augmentation.sample(rng, AugmentConfig()).matrix((60, 50), person_scale=0.3, size=SIZE)
+    mask = cv2.resize(rng.integers(0, 2, (9, 12), np.uint8), (121, 93), interpolation=cv2.INTER_NEAREST)
+    to_cells = np.column_stack([matrix[:, :2] / 4, (matrix[:, 2] - 1.5) / 4])
+    for border in (0, 1):
+        expected = cv2.warpAffine(mask * 255, to_cells, (64, 48), borderValue=255 * border)
+        found = warp_pixels(mask, matrix, border).astype(int)
+        assert np.abs(found - expected).max() <= 3 and np.abs(found - expected).mean() < 0.05
+
+
+def blurred_noise(rng: np.random.Generator, width: int, height: int) -> np.ndarray:
+    return cv2.GaussianBlur(rng.integers(0, 256, (height, width, 3), np.uint8), None, 3) * 3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_the_warp_does_not_show_is_not_needed(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    image = blurred_noise(rng, 320, 240)
+    augmentation = Augmentation.sample(rng, AugmentConfig(jitter_probability=0.0))
+    matrix = augmentation.matrix(tuple(rng.uniform(0, 240, 2)), person_scale=float(rng.uniform(0.2, 0.6)), size=SIZE)
+    part, from_part = crop_visible(image, matrix, SIZE)
+    assert part.size < image.size
+    options = {"flags": cv2.INTER_LINEAR, "borderValue": BORDER_COLOUR}
+    whole = cv2.warpAffine(image, matrix, SIZE, **options).astype(int)
+    assert np.abs(whole - cv2.warpAffine(part, from_part, SIZE, **options)).max() <= 1
+    assert np.abs(whole - warp_image(image, augmentation, matrix, SIZE)).max() <= 2
+
+
+def test_a_warp_that_shows_nothing_of_the_picture_is_all_border() -> None:
+    matrix = np.array([[1.0, 0, -900], [0, 1, 0]])
+    for jitter in (None, (5.0, 5.0, 5.0)):
+        image = warp_image(plain((1, 2, 3)), Augmentation(jitter=jitter), matrix, SIZE)
+        assert (image == BORDER_COLOUR).all() and image.shape == (192, 256, 3)
+
+
+def test_a_picture_is_reduced_only_as_far_as_the_warp_shrinks_it() -> None:
+    factors = [reduction(np.array([[zoom, 0, 0], [0, zoom, 0]])) for zoom in (2, 0.51, 0.5, 0.26, 0.25, 0.12, 0.01)]
+    assert factors == [1, 1, 2, 2, 4, 8, 8]
+
+
+@pytest.mark.parametrize("by", [2, 4, 8])
+def test_a_picture_decoded_at_reduced_size_lands_where_the_whole_one_does(by: int) -> None:
+    rng = np.random.default_rng(by)
+    width, height = 1021, 767
+    x, y = np.meshgrid(np.arange(width), np.arange(height))
+    centre = rng.uniform((300, 250), (700, 500))
+    image = (10 + 240 * np.exp(-((x - centre[0]) ** 2 + (y - centre[1]) ** 2) / 2 / 60 ** 2)).astype(np.uint8)
+    jpeg = cv2.imencode(".jpg", cv2.merge([image] * 3), [cv2.IMWRITE_JPEG_QUALITY, 95])[1].ravel()
+    augmentation = Augmentation(degrees=25, flip=True, scale=0.99 / by, shift=(3.0, -2.0))
+    matrix = augmentation.image_matrix((width, height), (width, height))
+    assert reduction(matrix) == by
+    assert decode_picture(jpeg, height, width, by).shape == (-(-height // by), -(-width // by), 3)
+    matrix[:, 2] -= (np.array([width, height]) - SIZE) / 2       # the same warp, to the middle of a smaller input
+    pictures = [warp_image(decode_picture(jpeg, height, width, f), augmentation, from_reduced(matrix, f), SIZE)
+                for f in (1, by)]
+    for picture in pictures:
+        blob = np.clip(picture[..., 0].astype(float) - 140, 0, None)
+        np.testing.assert_allclose(centroid(blob), matrix @ (*centre, 1), atol=0.03)
+    difference = np.abs(pictures[0].astype(int) - pictures[1])[20:-20, 20:-20]
+    assert difference.mean() < 2
 
 
 def test_the_identity_changes_no_pixel() -> None:

@@ -21,6 +21,7 @@ from posenet.benchmark.targets import PEOPLE, standing_people
 from posenet.benchmark.timing import Stopwatch, fastest, medians
 from posenet.benchmark.train import synthetic_batch
 from posenet.cli.main import run_tool
+from posenet.data.batch import Pixels
 from posenet.data.dataset import PoseDataset
 from posenet.data.store import Store
 from posenet.settings import AugmentConfig
@@ -67,8 +68,9 @@ def assert_positive(numbers: dict[str, Any], *keys: str) -> None:
 def test_data(tmp_path: Path, store: Path) -> None:
     numbers = benchmark(tmp_path, "data", "--h5", store, "--input-size", "128", "--batch-size", "2", "--workers", "1")
     assert_positive(numbers, "samples_per_s", "bound_samples_per_s", "share_of_bound", "stage_ms",
-                    "loader_samples_per_s")
-    assert list(numbers["stage_ms"]) == ["read", "decode", "warp and colour", "masks", "joints", "collate"]
+                    "loader_samples_per_s", "receive_ms_per_batch", "copied_bytes_per_s", "decode_samples_per_s",
+                    "warp_samples_per_s", "plain_samples_per_s", "cpu_samples_per_s")
+    assert list(numbers["stage_ms"]) == ["read", "decode", "colour", "warp", "masks", "joints", "collate", "transfer"]
     # Pictures and two masks as bytes, then joints and the id: no rendered maps.
     pixels = 3 * 128 * 128 + 2 * 32 * 32
     assert pixels < numbers["bytes_per_sample"] < 1.2 * pixels
@@ -103,6 +105,13 @@ def test_train(tmp_path: Path) -> None:
                     "stage_ms", "matmul_gflop_per_s")
     assert list(numbers["stage_ms"]) == ["targets", "network", "loss", "backward", "update"]
     assert numbers["batch_size"] == 2
+
+
+def test_train_tells_how_long_steps_wait_for_data(tmp_path: Path, store: Path) -> None:
+    numbers = benchmark(tmp_path, "train", "--h5", store, "--input-size", "64", "--batch-size", "2",
+                        "--set", "data.workers=0", *TINY[1:])
+    assert_positive(numbers, "data_wait", "fed_step_ms", "first_wait_ms", "fed_steps")
+    assert numbers["data_wait"] < 1
 
 
 def test_train_in_processes(tmp_path: Path) -> None:
@@ -197,8 +206,9 @@ def test_staged_sample_is_the_dataset_s_own(store: Path) -> None:
         dataset = PoseDataset(reader, (128, 192), "person", AugmentConfig(jitter_probability=0.5), seed=3)
         watch = Stopwatch()
         watch.start_round()
+        (room,) = Pixels.make(1, 128, 192).rows()
         for (key,) in draw_batches(dataset, 6, 1):
-            for ours, own in zip(staged_sample(dataset, key, watch), dataset[key], strict=True):
+            for ours, own in zip(staged_sample(dataset, key, room, watch), dataset[key], strict=True):
                 np.testing.assert_array_equal(ours, own)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from posenet.data.dataset import PoseDataset, Sample, close_loader, collate, make_loader
+from posenet.data.batch import Pixels, Sample, collate
+from posenet.data.dataset import PoseDataset, close_loader, make_loader
 from posenet.data.sampler import TrainSampler
 from posenet.data.store import Store
 from posenet.settings import AugmentConfig
@@ -78,7 +79,7 @@ def test_collate_pads_people_with_unlabelled_rows():
         return Sample(np.zeros((8, 8, 3), np.uint8), np.ones((people, 18, 3), np.float32),
                       np.zeros((2, 2), np.uint8), np.zeros((2, 2), np.uint8), people)
 
-    batch = collate([sample(1), sample(3)])
+    batch = collate([sample(1), sample(3)], Pixels.make(2, 8, 8))
     assert batch.joints.shape == (2, 3, 18, 3)
     assert batch.joints[0, 1:].abs().sum() == 0 and batch.joints[1].min() == 1
     assert batch.images.dtype == torch.uint8 and batch.image_ids.tolist() == [1, 3]

@@ -24,7 +24,8 @@ from posenet import checkpoint
 from posenet.config import config_from_dict, config_to_dict, load_config
 from posenet.data.coco import main_persons, masks, read_annotations
 from posenet.data.dataset import PoseDataset
-from posenet.data.store import BLOBS, Store, columns, fingerprint
+from posenet.data.schema import BLOBS, columns, fingerprint
+from posenet.data.store import Store
 from posenet.errors import DataError
 from posenet.inference.evaluate import read_split, score
 from posenet.runtime import Runtime

@@ -19,10 +19,10 @@ ROWS = """
 
     model.layers model.hourglass model.posenet model.published model.deploy
     data.picture data.rle data.coco data.draft data.findings data.lint_sides data.lint
-    data.record data.store data.writer data.augment data.targets
+    data.record data.rows data.schema data.store data.writer data.augment data.targets
     loss optim averaging checkpoint convert guard data.sampler
 
-    data.dataset data.drawing.* data.synthetic data.build step update progress saving feed
+    data.batch data.dataset data.drawing.* data.synthetic data.build step update progress saving feed prefetch
     inference.images inference.person inference.grouping inference.body
     inference.people inference.geometry inference.candidates inference.export
     inference.decode inference.predictor inference.evaluate inference.draw

@@ -28,7 +28,8 @@ from posenet.config import config_from_dict, config_to_dict, load_config
 from posenet.data.build import build_store
 from posenet.data.coco import MAX_OUTLINE, masks, read_annotations
 from posenet.data.picture import declared_size
-from posenet.data.store import Store, columns, fingerprint
+from posenet.data.schema import columns, fingerprint
+from posenet.data.store import Store
 from posenet.data.synthetic import write_dataset
 from posenet.errors import CheckpointError, ConfigError, shown
 from posenet.inference.evaluate import read_split

@@ -6,21 +6,33 @@ import itertools
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 
+import cv2
+import numpy as np
+from torch import Tensor
 from tqdm import tqdm
 
 from posenet.benchmark.report import Report, share
-from posenet.benchmark.timing import Stopwatch, medians
-from posenet.data.augment import warp_image, warp_joints, warp_mask
-from posenet.data.dataset import Batch, PoseDataset, Sample, collate, make_loader
+from posenet.benchmark.timing import Stopwatch, fastest, medians
+from posenet.data.augment import (BORDER_COLOUR, crop_visible, from_reduced, recolour, warp_bgra, warp_joints,
+                                  warp_mask)
+from posenet.data.batch import Pixels, Sample, collate
+from posenet.data.dataset import PoseDataset, close_loader, make_loader, reduction_of
 from posenet.data.sampler import Key, TrainSampler
+from posenet.runtime import Runtime
+from posenet.system import keep_freed_memory
 
 LOADER_ROUNDS = 4
 """How often a loader's epoch holds every sample, so that filling its queue does not count much."""
+RECEIVED = 8
+"""Batches whose way from a worker is timed."""
+COPIED_BYTES = 2 ** 26
+"""Memory that is copied to measure the bandwidth: more than fits into a cache."""
 
 
-def measure_data(dataset: PoseDataset, samples: int, batch_size: int, workers: int, repeats: int) -> Report:
+def measure_data(dataset: PoseDataset, runtime: Runtime, samples: int, batch_size: int, workers: int,
+                 repeats: int) -> Report:
     """Batches in the order of training, made in this process, and by a loader's workers if there are any.
 
     Args:
@@ -31,31 +43,43 @@ def measure_data(dataset: PoseDataset, samples: int, batch_size: int, workers: i
     Raises:
         DataError: a sample that cannot be read.
     """
+    keep_freed_memory()     # as a loader's worker does
     batches = draw_batches(dataset, samples, batch_size)
     keys = [key for batch in batches for key in batch]
     seconds = per_sample(dataset, batches, repeats)
-    stages = stage_seconds(dataset, batches, repeats)
+    stages = stage_seconds(dataset, batches, repeats, runtime)
+    bandwidth = copied_bytes_per_s(repeats)
+    full = seconds["full sample"]
     numbers = {
-        "samples_per_s": 1 / seconds["full"], "bound_samples_per_s": 1 / seconds["bound"],
-        "share_of_bound": seconds["bound"] / seconds["full"], "bytes_per_sample": bytes_per_sample(dataset, batches),
+        "samples_per_s": 1 / full, "bound_samples_per_s": 1 / seconds["bound: both"],
+        "share_of_bound": seconds["bound: both"] / full, "bytes_per_sample": bytes_per_sample(dataset, batches),
+        "cpu_samples_per_s": 1 / seconds["full sample, CPU time"],
+        "cpu_share_of_bound": seconds["bound: both, CPU time"] / seconds["full sample, CPU time"],
+        "decode_samples_per_s": 1 / seconds["bound: decode"], "warp_samples_per_s": 1 / seconds["bound: warp"],
+        "plain_samples_per_s": 1 / seconds["plain OpenCV"], "copied_bytes_per_s": bandwidth,
         "stage_ms": {stage: 1000 * value for stage, value in stages.items()}, "samples": len(keys),
         "batch_size": batch_size, "input_size": list(dataset.size),
     }
-    rows = [*((stage, 1000 * value, None, share(value, seconds["full"])) for stage, value in stages.items()),
-            ("full sample", 1000 * seconds["full"], 1 / seconds["full"], share(1, 1)),
-            ("bound", 1000 * seconds["bound"], 1 / seconds["bound"], share(seconds["bound"], seconds["full"]))]
+    rows = [(name, 1000 * value, 1 / value if value > 1e-6 else None, share(value, full))
+            for name, value in (stages | seconds).items()]
+    notes = [f"a sample is shipped as {numbers['bytes_per_sample'] / 1e6:.2f} MB; the store is read from the file "
+             "system's cache",
+             "bound: decoding the JPEG and warping it without colour jitter, as the sample does it, and nothing else",
+             "CPU time leaves out what other programs take of the core",
+             "plain OpenCV: the same two by imdecode and warpAffine on whole pictures",
+             f"copying memory at {bandwidth / 1e9:.1f} GB/s moves a sample in "
+             f"{1000 * numbers['bytes_per_sample'] / bandwidth:.3f} ms"]
     if workers:
-        speed = loader_speed(dataset, batches, workers, repeats)
-        numbers |= {"loader_samples_per_s": speed, "workers": workers}
+        speed, wait = loader_speed(dataset, batches, workers, repeats)
+        numbers |= {"loader_samples_per_s": speed, "receive_ms_per_batch": 1000 * wait, "workers": workers}
         rows.append((f"loader, workers: {workers}", 1000 / speed, speed, None))
+        notes.append(f"a batch that a worker has ready is received in {1000 * wait:.2f} ms")
     return Report(
         title=f"data: {len(keys)} samples at {dataset.size[0]} x {dataset.size[1]}, batches of {batch_size}",
         header=("stage", "ms/sample", "samples/s", "of the full sample"),
         rows=rows,
         numbers=numbers,
-        notes=[f"a sample is shipped as {numbers['bytes_per_sample'] / 1e6:.2f} MB; the store is read from the file "
-               "system's cache",
-               "bound: decoding the JPEG and warping it without colour jitter, and nothing else"],
+        notes=notes,
     )
 
 
@@ -71,49 +95,71 @@ def draw_batches(dataset: PoseDataset, samples: int, batch_size: int) -> list[li
 
 
 def per_sample(dataset: PoseDataset, batches: Sequence[list[Key]], repeats: int) -> dict[str, float]:
-    """Median seconds of a whole sample (``full``) and of decoding and warping alone (``bound``)."""
+    """Median seconds of a whole sample and of what bounds it."""
     plans = [dataset.plan(key) for batch in batches for key in batch]
-    plans = [p._replace(augmentation=replace(p.augmentation, jitter=None)) for p in plans]
+    size, watch = dataset.size[::-1], Stopwatch()
+    out = np.empty((*dataset.size, 3), np.uint8)
 
     def full() -> None:
         for batch in batches:
-            collate([dataset[key] for key in batch])
+            dataset.__getitems__(batch)
 
-    def bound() -> None:
-        for record, augmentation, matrix in plans:
-            warp_image(record.decode_image(), augmentation, matrix, dataset.size[::-1])
+    def both() -> None:
+        watch.start_round()
+        for record, _, matrix in plans:
+            by = reduction_of(record, matrix)
+            image = record.decode_image(by)
+            watch.lap("bound: decode")
+            part, from_part = crop_visible(image, from_reduced(matrix, by), size)
+            warp_bgra(recolour(part, None), from_part, size, out)
+            watch.lap("bound: warp")
 
-    seconds = medians({"full": full, "bound": bound}, repeats)
+    def plain() -> None:
+        for record, _, matrix in plans:
+            cv2.warpAffine(record.decode_image(), matrix, size, dst=out, borderValue=BORDER_COLOUR)
+
+    seconds = medians({"full sample": full, "bound: both": both, "plain OpenCV": plain}, repeats)
+    tasks = {"full sample, CPU time": full, "bound: both, CPU time": both}
+    seconds = watch.medians() | seconds | medians(tasks, repeats, clock=time.process_time)
     return {name: value / len(plans) for name, value in seconds.items()}
 
 
-def stage_seconds(dataset: PoseDataset, batches: Sequence[list[Key]], repeats: int) -> dict[str, float]:
+def stage_seconds(dataset: PoseDataset, batches: Sequence[list[Key]], repeats: int,
+                  runtime: Runtime) -> dict[str, float]:
     """Median seconds of every stage of one sample."""
     watch = Stopwatch()
     for turn in tqdm(range(repeats + 1), desc="stages", leave=False, disable=None):
         watch.start_round()
-        for batch in batches:
-            samples = [staged_sample(dataset, key, watch) for key in batch]
-            collate(samples)
+        for keys in batches:
+            pixels = Pixels.make(len(keys), *dataset.size)
+            samples = [staged_sample(dataset, key, row, watch) for key, row in zip(keys, pixels.rows())]
+            batch = collate(samples, pixels)
             watch.lap("collate")
+            runtime.place(batch)
+            runtime.synchronize()
+            watch.lap("transfer")
         if not turn:
             watch.clear()
     count = sum(map(len, batches))
     return {stage: seconds / count for stage, seconds in watch.medians().items()}
 
 
-def staged_sample(dataset: PoseDataset, key: Key, watch: Stopwatch) -> Sample:
-    """What ``dataset[key]`` does, with a look at the watch between the stages."""
-    size = dataset.size[::-1]
+def staged_sample(dataset: PoseDataset, key: Key, room: tuple[np.ndarray, ...], watch: Stopwatch) -> Sample:
+    """What ``dataset.make`` does, with a look at the watch between the stages."""
     record, augmentation, matrix = dataset.plan(key)
+    size, shape = dataset.size[::-1], (record.height, record.width)
+    image, person_mask, mask_miss = room
     watch.lap("read")
-    image = record.decode_image()
+    by = reduction_of(record, matrix)
+    picture = record.decode_image(by)
     watch.lap("decode")
-    image = warp_image(image, augmentation, matrix, size)
-    watch.lap("warp and colour")
-    mask_all, mask_miss = record.masks()
-    person_mask = warp_mask(mask_all, matrix, size, border=0)
-    mask_miss = warp_mask(mask_miss, matrix, size, border=1)
+    part, from_part = crop_visible(picture, from_reduced(matrix, by), size)
+    part = recolour(part, augmentation.jitter)
+    watch.lap("colour")
+    warp_bgra(part, from_part, size, image)
+    watch.lap("warp")
+    for runs, border, cells in zip(record.mask_runs(), (0, 1), (person_mask, mask_miss)):
+        warp_mask(runs, shape, matrix, size, border, out=cells)
     watch.lap("masks")
     joints = warp_joints(record.joints, augmentation, matrix)
     watch.lap("joints")
@@ -121,22 +167,35 @@ def staged_sample(dataset: PoseDataset, key: Key, watch: Stopwatch) -> Sample:
 
 
 def bytes_per_sample(dataset: PoseDataset, batches: Sequence[list[Key]]) -> float:
-    """Mean bytes of one sample of a collated batch, which is what a worker ships."""
-    shipped = sum(sum(tensor.nbytes for tensor in collate([dataset[key] for key in batch])) for batch in batches)
+    """Mean bytes of one sample of a batch, which is what a worker ships."""
+    shipped = sum(tensor.nbytes for batch in batches for tensor in dataset.__getitems__(batch)
+                  if isinstance(tensor, Tensor))
     return shipped / sum(map(len, batches))
 
 
-def loader_speed(dataset: PoseDataset, batches: Sequence[list[Key]], workers: int, repeats: int) -> float:
-    """Samples per second out of a loader's worker processes; starting them does not count."""
+def copied_bytes_per_s(repeats: int) -> float:
+    """Memory bandwidth of one core, reading and writing counted once."""
+    source = np.ones(COPIED_BYTES, np.uint8)
+    return COPIED_BYTES / fastest(partial(np.copyto, np.empty_like(source), source), repeats)
+
+
+def loader_speed(dataset: PoseDataset, batches: Sequence[list[Key]], workers: int, repeats: int) -> tuple[float, float]:
+    """Samples per second out of a loader's worker processes, and seconds to receive a batch that is ready.
+
+    Starting the workers does not count.
+    """
     loader = make_loader(dataset, list(batches) * LOADER_ROUNDS, workers)
     speeds = []
     for turn in tqdm(range(repeats + 1), desc="loader", leave=False, disable=None):
         started = time.perf_counter()
-        samples = sum(_count(batch) for batch in loader)
+        samples = sum(len(batch.images) for batch in loader)
         if turn:
             speeds.append(samples / (time.perf_counter() - started))
-    return statistics.median(speeds)
-
-
-def _count(batch: Batch) -> int:
-    return len(batch.images)
+    waits = []
+    for _ in zip(range(RECEIVED), iterator := iter(loader)):
+        time.sleep(2 * len(batches[0]) / min(speeds))      # the next one is ready now
+        started = time.perf_counter()
+        next(iterator, None)
+        waits.append(time.perf_counter() - started)
+    close_loader(loader)
+    return statistics.median(speeds), statistics.median(waits)

@@ -26,6 +26,7 @@ from posenet.benchmark.report import Report
 from posenet.benchmark.scaling import measure_scaling
 from posenet.benchmark.targets import measure_targets
 from posenet.benchmark.train import make_update, measure_step, synthetic_batch
+from posenet.benchmark.wait import measure_wait, with_wait
 from posenet.checkpoint import load_model
 from posenet.cli.options import add_config_options, natural, positive
 from posenet.config import load_config
@@ -93,6 +94,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workers", type=natural, default=0, metavar="N",
                         help="also measure a loader with so many processes")
     _add_input_options(parser, batch_size=None)
+    _add_device_options(parser, amp=False)
 
 
 def _add_targets(parser: argparse.ArgumentParser) -> None:
@@ -108,6 +110,8 @@ def _add_network(parser: argparse.ArgumentParser) -> None:
 def _add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--processes", type=positive, metavar="N",
                         help="measure what N processes gain instead, and what the distributed path costs one")
+    parser.add_argument("--h5", metavar="FILE", help="also train from this store, by data.workers processes, and tell "
+                                                     "how long the steps wait for data")
     _add_input_options(parser, batch_size=None)
     _add_device_options(parser)
 
@@ -155,7 +159,7 @@ def _data(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
                 raise DataError(f"{path} holds no samples; build it from pictures with people")
             dataset = PoseDataset(store, config.train.size, "person", config.augment, config.train.seed)
             samples = min(args.samples, QUICK_SAMPLES) if args.quick else args.samples
-            return measure_data(dataset, samples, config.train.batch_size, args.workers, args.repeats)
+            return measure_data(dataset, runtime, samples, config.train.batch_size, args.workers, args.repeats)
 
 
 def _targets(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
@@ -178,7 +182,13 @@ def _train(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report
     update, step = make_update(config, runtime, network)
     batch = synthetic_batch(config.train.batch_size, config.train.size, skeleton=config.model.skeleton)
     batch = batch.to(runtime.device)
-    return measure_step(update, step, shadow, batch, args.repeats, _side(args, runtime))
+    report = measure_step(update, step, shadow, batch, args.repeats, _side(args, runtime))
+    if not args.h5:
+        return report
+    with Store(args.h5) as store:
+        dataset = PoseDataset(store, config.train.size, config.data.framing, config.augment, config.train.seed)
+        return with_wait(report, measure_wait(update, dataset, config.train.batch_size, config.data.workers,
+                                              args.repeats))
 
 
 def _decode(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:

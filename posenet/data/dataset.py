@@ -10,15 +10,16 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 import torch
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from posenet.data.augment import Augmentation, warp_image, warp_joints, warp_mask
+from posenet.data.augment import Augmentation, from_reduced, reduction, warp_image, warp_joints, warp_mask
+from posenet.data.batch import Batch, Pixels, Sample, collate
 from posenet.data.record import Record
 from posenet.data.sampler import Key
 from posenet.data.store import Store
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig
+from posenet.system import keep_freed_memory
 
 GRACE_SECONDS = 300
 """How long a worker outlives SIGTERM, so that the step under way can end."""
@@ -31,42 +32,6 @@ class Plan(NamedTuple):
     augmentation: Augmentation
     matrix: np.ndarray
     """(2, 3) float64: picture pixels to network-input pixels."""
-
-
-class Sample(NamedTuple):
-    """One augmented record, in network-input pixels."""
-
-    image: np.ndarray
-    """(H, W, 3) BGR uint8."""
-    joints: np.ndarray
-    """(P, K, 3) float32: x, y, visibility."""
-    person_mask: np.ndarray
-    """(H/4, W/4) uint8, 255 where people are."""
-    mask_miss: np.ndarray
-    """(H/4, W/4) uint8, 255 where the loss supervises."""
-    image_id: int
-    faults: tuple[str, ...] = ()
-    """What was wrong with the samples in whose place this one came."""
-
-
-class Batch(NamedTuple):
-    """Stacked samples: some 0.8 MB each at 512 x 512, rendered to targets on the device."""
-
-    images: Tensor
-    """(N, H, W, 3) BGR uint8."""
-    joints: Tensor
-    """(N, P, K, 3) float32; rows of zeros pad images with fewer people."""
-    person_mask: Tensor
-    """(N, H/4, W/4) uint8."""
-    mask_miss: Tensor
-    """(N, H/4, W/4) uint8."""
-    image_ids: Tensor
-    """(N,) int64."""
-    faults: tuple[str, ...] = ()
-    """What was wrong with the samples that others took the place of."""
-
-    def to(self, device: torch.device) -> Batch:
-        return Batch(*(t.to(device, non_blocking=True) for t in self[:-1]), self.faults)
 
 
 class PoseDataset(Dataset[Sample]):
@@ -87,7 +52,16 @@ class PoseDataset(Dataset[Sample]):
         return self.store.num_images if self.framing == "image" else len(self.store)
 
     def __getitem__(self, key: Key) -> Sample:
-        """One sample; where it cannot be read the next one, or one twice as far on, and again twice.
+        """One sample, in memory of its own."""
+        return self.find(key, *Pixels.make(1, *self.size).rows())
+
+    def __getitems__(self, keys: list[Key]) -> Batch:
+        """A whole batch; loaders ask for it by this name."""
+        pixels = Pixels.make(len(keys), *self.size)
+        return collate([self.find(key, row) for key, row in zip(keys, pixels.rows())], pixels)
+
+    def find(self, key: Key, room: tuple[np.ndarray, ...]) -> Sample:
+        """``make`` a sample; where it cannot be read the next one, or one twice as far on, and again twice.
 
         Damage comes in stretches, so that the way out of it leads ever farther. It depends on nothing but the key.
 
@@ -98,25 +72,30 @@ class PoseDataset(Dataset[Sample]):
         faults: list[str] = []
         for offset in (0, *(2 ** k for k in range((len(self) - 1).bit_length()))):
             try:
-                return self.read((epoch, (index + offset) % len(self)))._replace(faults=tuple(faults))
+                return self.make((epoch, (index + offset) % len(self)), room)._replace(faults=tuple(faults))
             except DataError as error:
                 faults.append(str(error))
         raise DataError(f"sample {index} cannot be read, nor can {len(faults) - 1} others in its place: {faults[0]}")
 
-    def read(self, key: Key) -> Sample:
+    def make(self, key: Key, room: tuple[np.ndarray, ...]) -> Sample:
         """Read, decode and warp one sample.
+
+        Args:
+            room: arrays to write picture and masks to, a row of ``Pixels``.
 
         Raises:
             DataError: the record cannot be read or decoded.
         """
         record, augmentation, matrix = self.plan(key)
-        size = self.size[::-1]
-        mask_all, mask_miss = record.masks()
+        size, shape = self.size[::-1], (record.height, record.width)
+        image, person_mask, mask_miss = room
+        by = reduction_of(record, matrix)
+        all_runs, miss_runs = record.mask_runs()
         return Sample(
-            image=warp_image(record.decode_image(), augmentation, matrix, size),
+            image=warp_image(record.decode_image(by), augmentation, from_reduced(matrix, by), size, image),
             joints=warp_joints(record.joints, augmentation, matrix, self.store.skeleton),
-            person_mask=warp_mask(mask_all, matrix, size, border=0),
-            mask_miss=warp_mask(mask_miss, matrix, size, border=1),
+            person_mask=warp_mask(all_runs, shape, matrix, size, border=0, out=person_mask),
+            mask_miss=warp_mask(miss_runs, shape, matrix, size, border=1, out=mask_miss),
             image_id=record.image_id,
         )
 
@@ -139,20 +118,9 @@ class PoseDataset(Dataset[Sample]):
         return Plan(record, augmentation, augmentation.matrix((x + w / 2, y + h / 2), h / height, (width, height)))
 
 
-def collate(samples: list[Sample]) -> Batch:
-    """Stack samples, padding joints to the picture with the most people."""
-    people = max(len(s.joints) for s in samples)
-    joints = np.zeros((len(samples), people, *samples[0].joints.shape[1:]), np.float32)
-    for row, sample in zip(joints, samples):
-        row[:len(sample.joints)] = sample.joints
-    return Batch(
-        images=torch.from_numpy(np.stack([s.image for s in samples])),
-        joints=torch.from_numpy(joints),
-        person_mask=torch.from_numpy(np.stack([s.person_mask for s in samples])),
-        mask_miss=torch.from_numpy(np.stack([s.mask_miss for s in samples])),
-        image_ids=torch.tensor([s.image_id for s in samples]),
-        faults=tuple(fault for s in samples for fault in s.faults),
-    )
+def reduction_of(record: Record, matrix: np.ndarray) -> int:
+    """How far a picture is reduced when it is decoded; only JPEG can be in less time and exactly."""
+    return reduction(matrix) if record.is_jpeg else 1
 
 
 def make_loader(dataset: PoseDataset, batches: Iterable[list[Key]], workers: int,
@@ -160,7 +128,7 @@ def make_loader(dataset: PoseDataset, batches: Iterable[list[Key]], workers: int
     """A loader of ``Batch``, one for each list of keys; its workers live for the whole run."""
     # PyTorch doubts, at length, more workers than cores; they are the user's to choose.
     warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
-    return DataLoader(dataset, batch_sampler=batches, num_workers=workers, collate_fn=collate, pin_memory=pin_memory,
+    return DataLoader(dataset, batch_sampler=batches, num_workers=workers, collate_fn=_as_it_is, pin_memory=pin_memory,
                       worker_init_fn=_start_worker, persistent_workers=workers > 0,
                       # A loader draws from PyTorch's global generator unless it has its own.
                       generator=torch.Generator())
@@ -178,7 +146,13 @@ def close_loader(loader: DataLoader) -> None:
             worker.join()
 
 
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
+
+
 def _start_worker(_: int) -> None:
+    get_worker_info().dataset.store.close()     # a forked worker's copy of the handle
+    keep_freed_memory()
     # One thread a worker: OpenCV's own pool would fight the other workers for the same cores.
     cv2.setNumThreads(0)
     # Ctrl-C and a scheduler's SIGTERM reach every process, but the main one is to finish its step first: it ends its

@@ -36,16 +36,20 @@ def polygons_to_mask(polygons: Sequence[Sequence[float]], height: int, width: in
 
 def parse(counts: bytes) -> np.ndarray:
     """Run lengths (int64) of compressed text; ``ValueError`` where the text is damaged."""
-    digits = np.frombuffer(counts, np.uint8).astype(np.int64) - 48
+    digits = np.frombuffer(counts, np.uint8) - np.uint8(48)
     ends = np.flatnonzero(digits < 32)
-    lengths = np.diff(ends, prepend=-1)
-    if not len(ends) or ends[-1] != len(digits) - 1 or digits.min() < 0 or digits.max() > 63 or lengths.max() > 8:
+    if not len(ends) or ends[-1] != len(digits) - 1 or digits.max() > 63:   # what lies below 48 has wrapped around
         raise ValueError("damaged run lengths")
-    starts = ends - lengths + 1
-    place = np.arange(len(digits)) - np.repeat(starts, lengths)
-    runs = np.add.reduceat((digits & 31) << 5 * place, starts)
-    runs -= np.where(digits[ends] & 16, 1 << 5 * lengths, 0)
-    runs[1::2], runs[2::2] = np.cumsum(runs[1::2]), np.cumsum(runs[2::2])
+    starts = np.zeros_like(ends)
+    starts[1:] = ends[:-1] + 1
+    lengths = ends - starts + 1
+    if lengths.max() > 8:
+        raise ValueError("damaged run lengths")
+    place = np.arange(len(digits)) - starts.repeat(lengths)
+    runs = np.add.reduceat((digits & 31).astype(np.int64) << 5 * place, starts)
+    runs -= (digits[ends] >> 4).astype(np.int64) << 5 * lengths     # the last group is below 32: bit 4, the sign
+    runs[1::2].cumsum(out=runs[1::2])
+    runs[2::2].cumsum(out=runs[2::2])
     return runs
 
 
@@ -56,7 +60,16 @@ def check(runs: np.ndarray, total: int) -> np.ndarray:
     return runs
 
 
+def columns(runs: np.ndarray, height: int, width: int, value: int = 1) -> np.ndarray:
+    """(W, H) uint8, one row for every column of the mask: 0, or ``value`` on the mask.
+
+    Runs go down the columns, so that this is how they fill most quickly.
+    """
+    values = np.zeros(len(runs), np.uint8)
+    values[1::2] = value
+    return np.repeat(values, runs).reshape(width, height)
+
+
 def fill(runs: np.ndarray, height: int, width: int) -> np.ndarray:
     """(H, W) uint8 mask, C-contiguous, of checked run lengths."""
-    values = (np.arange(len(runs)) % 2).astype(np.uint8)
-    return np.ascontiguousarray(np.repeat(values, runs).reshape(width, height).T)
+    return np.ascontiguousarray(columns(runs, height, width).T)

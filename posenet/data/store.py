@@ -1,24 +1,13 @@
-"""The store: one HDF5 file per split that holds pictures, people and masks.
-
-Layout. Three flat byte arrays hold the pictures' original bytes (``jpeg``) and the compressed run lengths of the
-two masks; ``*_offset`` arrays of one entry more than there are images say where each image's slice begins. People lie
-in file order in ``joints``, ``box``, ``area`` and ``annotation_id``, sliced by ``person_offset``. ``sample`` has one
-(image row, person row within the image) for every main person. Nothing is filtered, so that reading is a slice.
-
-Soundness. HDF5's own structures carry checksums (the layout of HDF5 1.10), which the library verifies as it follows
-them. ``digest`` is of every picture's bytes, ``label_digest`` of its masks and joints; both are compared at each
-reading. The attribute ``fingerprint`` is of all other arrays, compared on opening. No damage passes for data.
-"""
+"""The store: one HDF5 file per split that holds pictures, people and masks; ``schema`` says how."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,43 +16,24 @@ import numpy as np
 
 from posenet.data.picture import MAX_PIXELS
 from posenet.data.record import Record
+from posenet.data.rows import Rows
+from posenet.data.schema import BLOBS, FORMAT, READ, SCHEMA, SUPERBLOCKS, checksum, columns, describe, fingerprint
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
-from posenet.skeleton_file import skeleton_from_table, skeleton_to_table
+from posenet.skeleton_file import skeleton_from_table
 
-FORMAT = "posenet store"
-SCHEMA = 2
-DIGEST_BYTES = 16
-BLOBS = ("jpeg", "mask_all", "mask_miss")
-SUPERBLOCKS = (b"\x89HDF\r\n\x1a\n\x02", b"\x89HDF\r\n\x1a\n\x03")
-"""How an HDF5 file begins whose structures carry checksums."""
 RETRY_SECONDS = (0.1, 0.5, 2.0)
 """How long to wait before each new try to read from a file system that fails."""
-
-
-def columns(num_keypoints: int) -> dict[str, tuple[str, tuple[int, ...], str]]:
-    """Name of every array but the flat ones: dtype, shape of one row, and what it has rows for."""
-    return {
-        "image_id": ("<i8", (), "images"),
-        "file_name": ("S", (), "images"),
-        "height": ("<i4", (), "images"),
-        "width": ("<i4", (), "images"),
-        "digest": ("u1", (DIGEST_BYTES,), "images"),
-        "label_digest": ("u1", (DIGEST_BYTES,), "images"),
-        **{f"{name}_offset": ("<i8", (), "offsets") for name in (*BLOBS, "person")},
-        "joints": ("<f4", (num_keypoints, 3), "people"),
-        "box": ("<f4", (4,), "people"),
-        "area": ("<f4", (), "people"),
-        "annotation_id": ("<i8", (), "people"),
-        "sample": ("<i8", (2,), "samples"),
-    }
+UNREADABLE = (OSError, LookupError, ArithmeticError, AttributeError, RuntimeError, TypeError, ValueError)
+"""What h5py raises on damaged files."""
 
 
 class Store:
     """Reads a store.
 
-    The header is checked and all arrays but the flat ones are held in memory (some 50 MB for the whole of COCO). The
-    file is opened anew in every process that reads it, whether forked or spawned; pickling takes the path alone.
+    The header is checked; all arrays but pictures, masks and joints are held in memory (some 15 MB for the whole of
+    COCO). The file is opened anew in every process that reads it, whether forked or spawned;
+    pickling takes the path alone.
 
     Attributes:
         image_ids: (N,) int64.
@@ -79,7 +49,7 @@ class Store:
 
     def __init__(self, path: str | Path, skeleton: Skeleton | None = COCO) -> None:
         self.path = Path(path)
-        self._handle: tuple[int, h5py.File] | None = None
+        self._handle: tuple[int, h5py.File, dict[str, Rows]] | None = None
         with self._reading(), self._open() as file:
             self.skeleton = _check_header(file, skeleton)
             self._columns = _read_columns(file, self.skeleton)
@@ -89,6 +59,8 @@ class Store:
         self.image_ids = self._columns["image_id"]
         self.digests = self._columns["digest"]
         self.samples = self._columns["sample"]
+        self._offsets = np.stack([self._columns[f"{name}_offset"] for name in (*BLOBS, "person")], axis=1)
+        self._images = np.stack([self._columns[name] for name in ("image_id", "height", "width")], axis=1)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Store, (self.path, self.skeleton)
@@ -103,7 +75,7 @@ class Store:
 
     @property
     def num_people(self) -> int:
-        return len(self._columns["joints"])
+        return int(self._columns["person_offset"][-1])
 
     @property
     def picture_bytes(self) -> int:
@@ -120,19 +92,40 @@ class Store:
         """The image in row ``index`` with all its people; ``DataError`` where they are not what was written."""
         if not 0 <= index < self.num_images:
             raise IndexError(f"image {index} of {self.num_images}")
-        table, people = self._columns, self._slice("person", index)
+        for seconds in RETRY_SECONDS:
+            try:
+                return self._read(index)
+            except OSError:
+                self.close()    # the handle may be stale
+                time.sleep(seconds)
+            except UNREADABLE as error:  # ``_reading`` takes longer than some of the reads
+                raise self._fault(error) from error
         with self._reading():
-            jpeg, mask_all, mask_miss = self._patiently(index)
-            file_name = table["file_name"][index].decode()
-        record = Record(self.path, int(self.image_ids[index]), file_name,
-                        int(table["height"][index]), int(table["width"][index]), jpeg,
-                        table["joints"][people], table["box"][people], table["area"][people],
-                        table["annotation_id"][people], mask_all.tobytes(), mask_miss.tobytes())
-        if (content_digest(jpeg) != self.digests[index]).any():
-            raise record.fault("has other bytes than were written")
-        if (content_digest(mask_all, mask_miss, record.joints) != table["label_digest"][index]).any():
-            raise record.fault("has other masks or joints than were written")
+            return self._read(index)
+
+    def _read(self, index: int) -> Record:
+        table, rows = self._columns, self._rows()
+        # One look into one table: some microseconds less than a slice of every array.
+        starts, stops = self._offsets[index:index + 2].tolist()
+        image_id, height, width = self._images[index].tolist()
+        people = slice(starts[3], stops[3])
+        record = Record(
+            self.path, image_id, table["file_name"][index].decode(), height, width,
+            jpeg=rows["jpeg"].read(starts[0], stops[0]),
+            joints=rows["joints"].read(starts[3], stops[3]),
+            boxes=table["box"][people], areas=table["area"][people], annotation_ids=table["annotation_id"][people],
+            mask_all_rle=rows["mask_all"].read_bytes(starts[1], stops[1]),
+            mask_miss_rle=rows["mask_miss"].read_bytes(starts[2], stops[2]))
+        if checksum(record) != table["checksum"][index] or not np.isfinite(record.joints).all():
+            raise record.fault("has another picture, masks or joints than were written")
         return record
+
+    def column(self, name: str) -> np.ndarray:
+        """A whole array, by its name in the file; see ``columns``."""
+        if name in self._columns:
+            return self._columns[name]
+        with self._reading():
+            return self._rows()[name].read_all()
 
     def close(self) -> None:
         """Close the file; reading opens it again."""
@@ -146,19 +139,6 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _patiently(self, index: int) -> list[np.ndarray]:
-        """An image's slices of the flat arrays; a file system that fails for a moment is asked again."""
-        for seconds in RETRY_SECONDS:
-            try:
-                return [self._flat(name)[self._slice(name, index)] for name in BLOBS]
-            except OSError:
-                self.close()    # the handle may be stale
-                time.sleep(seconds)
-        return [self._flat(name)[self._slice(name, index)] for name in BLOBS]
-
-    def _slice(self, name: str, index: int) -> slice:
-        return slice(*self._columns[f"{name}_offset"][index:index + 2].tolist())
-
     def _open(self) -> h5py.File:
         with open(self.path, "rb") as raw:
             if raw.read(len(SUPERBLOCKS[0])) not in SUPERBLOCKS:
@@ -166,9 +146,9 @@ class Store:
         # Slices of pictures never repeat, so that a chunk cache would only copy.
         return h5py.File(self.path, "r", rdcc_nbytes=0)
 
-    def _flat(self, name: str) -> h5py.Dataset:
-        """A flat array, through this process's own handle; the pair of process and file is set at once for threads."""
-        process, file = self._handle or (0, None)
+    def _rows(self) -> dict[str, Rows]:
+        """The arrays that are not in memory, through this process's own handle, which is set at once for threads."""
+        process, file, rows = self._handle or (0, None, {})
         if process != os.getpid():
             if file is not None:
                 file.close()  # the forked child's copy of the parent's handle
@@ -176,49 +156,30 @@ class Store:
             if file.attrs["fingerprint"] != self.fingerprint:
                 file.close()
                 raise ValueError("rebuilt while in use")
-            self._handle = os.getpid(), file
-        return file[name]
+            rows = {name: Rows(file[name]) for name in READ}
+            self._handle = os.getpid(), file, rows
+        return rows
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except FileNotFoundError as error:
-            raise DataError(f"{self.path} does not exist; build it with tools/build_hdf5.py") from error
-        except (PermissionError, IsADirectoryError) as error:
-            raise DataError(f"cannot read store {self.path}: {os.strerror(error.errno)}") from error
-        except (OSError, LookupError, ArithmeticError, AttributeError, RuntimeError, TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())
-            raise DataError(f"{self.path} cannot be used as a store ({reason}); build it anew with tools/build_hdf5.py"
-                            ) from error
+        except UNREADABLE as error:
+            raise self._fault(error) from error
+
+    def _fault(self, error: Exception) -> DataError:
+        if isinstance(error, FileNotFoundError):
+            return DataError(f"{self.path} does not exist; build it with tools/build_hdf5.py")
+        if isinstance(error, (PermissionError, IsADirectoryError)):
+            return DataError(f"cannot read store {self.path}: {os.strerror(error.errno)}")
+        reason = " ".join(str(error).split())
+        return DataError(f"{self.path} cannot be used as a store ({reason}); build it anew with tools/build_hdf5.py")
 
 
 def overlap(a: Store, b: Store) -> np.ndarray:
     """(M,) int64, sorted: ids of the images that both stores hold with the same bytes."""
     common, rows_a, rows_b = np.intersect1d(a.image_ids, b.image_ids, return_indices=True)
     return common[(a.digests[rows_a] == b.digests[rows_b]).all(axis=1)]
-
-
-def content_digest(*parts: np.ndarray) -> np.ndarray:
-    """(16,) uint8 BLAKE2b of the bytes of all parts, one after the other."""
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for part in parts:
-        digest.update(part)
-    return np.frombuffer(digest.digest(), np.uint8)
-
-
-def fingerprint(table: Mapping[str, np.ndarray]) -> str:
-    """Hexadecimal digest of all arrays; pictures, masks and joints are in it through the digests of their own."""
-    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for name in sorted(set(table) - {*BLOBS, "joints"}):
-        digest.update(np.ascontiguousarray(table[name]))
-    return digest.hexdigest()
-
-
-def describe(skeleton: Skeleton) -> str:
-    """The skeleton as a store's attribute, JSON."""
-    return json.dumps({"keypoints": skeleton.keypoints, "derived": skeleton.derived, "parts": skeleton.parts,
-                       "table": skeleton_to_table(skeleton)})
 
 
 def _check_header(file: h5py.File, skeleton: Skeleton | None) -> Skeleton:
@@ -241,7 +202,7 @@ def _check_header(file: h5py.File, skeleton: Skeleton | None) -> Skeleton:
 
 
 def _read_columns(file: h5py.File, skeleton: Skeleton) -> dict[str, np.ndarray]:
-    """All arrays but the flat ones, checked against each other."""
+    """The arrays that are held in memory, checked against each other."""
     rows = {key: int(file.attrs[key]) for key in ("images", "people", "samples")}
     rows["offsets"] = rows["images"] + 1
     kinds = columns(skeleton.num_keypoints)
@@ -253,7 +214,7 @@ def _read_columns(file: h5py.File, skeleton: Skeleton) -> dict[str, np.ndarray]:
     claimed = sum(dataset.nbytes for dataset in (*datasets.values(), *blobs.values()))
     if claimed > os.path.getsize(file.filename):
         raise ValueError(f"its arrays claim {claimed} bytes, more than the file has")
-    table = {name: dataset[:] for name, dataset in datasets.items()}
+    table = {name: dataset[:] for name, dataset in datasets.items() if name not in READ}
     ends = {name: len(dataset) for name, dataset in blobs.items()} | {"person": rows["people"]}
     for name, end in ends.items():
         offsets = table[f"{name}_offset"]
@@ -267,7 +228,7 @@ def _read_columns(file: h5py.File, skeleton: Skeleton) -> dict[str, np.ndarray]:
     height, width = table["height"].astype(np.int64), table["width"].astype(np.int64)
     if min(height.min(), width.min()) <= 0 or (height * width).max() > MAX_PIXELS:
         raise ValueError("pictures without a size, or of an absurd one")
-    if not all(np.isfinite(table[name]).all() for name in ("joints", "box", "area")):
+    if not all(np.isfinite(table[name]).all() for name in ("box", "area")):
         raise ValueError("coordinates that are not finite")
     return table
 

@@ -14,14 +14,15 @@ import h5py
 import numpy as np
 
 from posenet.data.record import Record
-from posenet.data.store import BLOBS, FORMAT, SCHEMA, columns, content_digest, describe, fingerprint
+from posenet.data.schema import BLOBS, FORMAT, SCHEMA, checksum, columns, content_digest, describe, fingerprint
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
 from posenet.system import flush_to_disk
 
 BUFFER_BYTES = 16 * 2 ** 20
 """Picture bytes held before they are appended; a smaller store has its pictures in one piece, without padding."""
-CHUNK_BYTES = 64 * 2 ** 10
+CHUNK_BYTES = 2 ** 20
+"""A picture is mostly in one chunk, and the places of all chunks are read quickly; the last one is padded."""
 SPARE_BYTES = 8 * 2 ** 20
 """Room on the disk for what HDF5 writes besides the arrays."""
 
@@ -75,8 +76,7 @@ class StoreWriter:
         row = len(self._columns["image_id"])
         masks = [np.frombuffer(counts, np.uint8) for counts in (record.mask_all_rle, record.mask_miss_rle)]
         values = {"image_id": record.image_id, "file_name": record.file_name.encode(), "height": record.height,
-                  "width": record.width, "digest": content_digest(record.jpeg),
-                  "label_digest": content_digest(*masks, np.asarray(record.joints, np.float32, order="C"))}
+                  "width": record.width, "digest": content_digest(record.jpeg), "checksum": checksum(record)}
         for name, value in values.items():
             self._columns[name].append(value)
         lists = {"joints": record.joints, "box": record.boxes, "area": record.areas,

@@ -1,0 +1,121 @@
+"""Samples and batches: what the data set makes and the loaders' workers ship."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import get_worker_info
+
+from posenet.errors import DataError
+from posenet.system import free_shared_memory
+
+MAP_STRIDE = 4
+"""Network-input pixels of a cell of the masks."""
+
+
+class Sample(NamedTuple):
+    """One augmented record, in network-input pixels."""
+
+    image: np.ndarray
+    """(H, W, 3) BGR uint8."""
+    joints: np.ndarray
+    """(P, K, 3) float32: x, y, visibility."""
+    person_mask: np.ndarray
+    """(H/4, W/4) uint8, 255 where people are."""
+    mask_miss: np.ndarray
+    """(H/4, W/4) uint8, 255 where the loss supervises."""
+    image_id: int
+    faults: tuple[str, ...] = ()
+    """What was wrong with the samples in whose place this one came."""
+
+
+class Batch(NamedTuple):
+    """Stacked samples: some 0.8 MB each at 512 x 512, rendered to targets on the device."""
+
+    images: Tensor
+    """(N, H, W, 3) BGR uint8."""
+    joints: Tensor
+    """(N, P, K, 3) float32; rows of zeros pad images with fewer people."""
+    person_mask: Tensor
+    """(N, H/4, W/4) uint8."""
+    mask_miss: Tensor
+    """(N, H/4, W/4) uint8."""
+    image_ids: Tensor
+    """(N,) int64."""
+    faults: tuple[str, ...] = ()
+    """What was wrong with the samples that others took the place of."""
+
+    def to(self, device: torch.device) -> Batch:
+        return Batch(*(t.to(device, non_blocking=True) if isinstance(t, Tensor) else t for t in self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Between processes pictures and masks travel as the one piece of memory they are; every tensor costs the
+        receiver half a millisecond."""
+        storage = self.images.untyped_storage()
+        if any(t.untyped_storage().data_ptr() != storage.data_ptr() for t in (self.person_mask, self.mask_miss)):
+            return Batch, tuple(self)
+        pixels = torch.empty(0, dtype=torch.uint8).set_(storage)
+        rest = {name: value.numpy() if isinstance(value, Tensor) else value
+                for name, value in self._asdict().items() if name not in Pixels._fields}
+        return _unpack, (pixels, tuple(self.images.shape[:3]), rest)
+
+
+class Pixels(NamedTuple):
+    """Room for the pictures and masks of a batch, all in one piece of memory; the fields are those of ``Batch``."""
+
+    images: Tensor
+    person_mask: Tensor
+    mask_miss: Tensor
+
+    @classmethod
+    def view(cls, memory: Tensor, count: int, height: int, width: int) -> Pixels:
+        """Cut flat bytes into the room of ``count`` samples."""
+        images, *masks = memory.split([count * height * width * 3, *[count * height * width // MAP_STRIDE ** 2] * 2])
+        return cls(images.view(count, height, width, 3),
+                   *(mask.view(count, height // MAP_STRIDE, width // MAP_STRIDE) for mask in masks))
+
+    @classmethod
+    def make(cls, count: int, height: int, width: int) -> Pixels:
+        """Room in memory; in a loader's worker in memory that the main process shares, so that nothing is copied."""
+        size, worker = count * pixel_bytes(height, width), get_worker_info()
+        if worker is None:
+            return cls.view(torch.empty(size, dtype=torch.uint8), count, height, width)
+        free = free_shared_memory()
+        if free is not None and free < size * worker.num_workers:   # all may ask at once, and too much is a bus error
+            raise DataError(f"{free / 1e6:.0f} MB of shared memory (/dev/shm) are left, too few for batches of "
+                            f"{size / 1e6:.1f} MB from {worker.num_workers} workers; lower data.workers or "
+                            "train.batch_size, or give more (docker run --shm-size=2g)")
+        shared = torch.UntypedStorage._new_shared(size)     # as PyTorch's own collate function does
+        return cls.view(torch.empty(0, dtype=torch.uint8).set_(shared), count, height, width)
+
+    def rows(self) -> list[tuple[np.ndarray, ...]]:
+        """Every sample's picture and masks, as arrays to write to."""
+        return list(zip(*(part.numpy() for part in self)))
+
+
+def pixel_bytes(height: int, width: int) -> int:
+    """Bytes of one sample's picture and masks."""
+    return height * width * 3 + 2 * (height * width // MAP_STRIDE ** 2)
+
+
+def _unpack(memory: Tensor, shape: tuple[int, int, int], rest: dict[str, Any]) -> Batch:
+    tensors = {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+               for name, value in rest.items()}
+    return Batch(**Pixels.view(memory, *shape)._asdict(), **tensors)
+
+
+def collate(samples: list[Sample], pixels: Pixels) -> Batch:
+    """A batch of samples whose pictures and masks are ``pixels``; joints are padded to the most people of any."""
+    people = max(len(s.joints) for s in samples)
+    joints = np.zeros((len(samples), people, *samples[0].joints.shape[1:]), np.float32)
+    for row, sample in zip(joints, samples):
+        row[:len(sample.joints)] = sample.joints
+    return Batch(
+        **pixels._asdict(),
+        joints=torch.from_numpy(joints),
+        image_ids=torch.tensor([s.image_id for s in samples]),
+        faults=tuple(fault for s in samples for fault in s.faults),
+    )
