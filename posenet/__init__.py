@@ -1,4 +1,23 @@
-"""Bottom-up multi-person pose estimation: train, evaluate and run a PoseNet."""
+"""Finds people and their keypoints in pictures: bottom-up multi-person pose estimation after Simple Pose.
+
+From a picture to its people:
+
+    import cv2
+    from posenet import Predictor
+
+    predictor = Predictor.from_checkpoint("checkpoints/demo/last.pth")
+    for person in predictor(cv2.imread("data/demo/coco/val2017/000010000005.jpg")):
+        print(person.score, person.named())
+
+``Predictor`` runs a trained network, and its checkpoint says all it needs to know: the network, its settings and its
+skeleton. A ``Person`` has keypoints in pixels of the picture; ``draw_people`` draws them. ``PoseNet`` is the network as
+a ``torch.nn.Module``, ``load_config`` reads experiment files, ``load_weights`` copies weights into a network,
+``load_skeleton`` reads what a network for other things than people predicts. Every error that a user can mend is a
+``PosenetError``, one line that says how.
+
+Importing this package imports neither PyTorch nor OpenCV; the first use of a name does. Everything else is reached by
+the full name of its module, such as ``posenet.inference.decode``. The command line is ``posenet --help``.
+"""
 
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -6,18 +25,27 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from posenet.checkpoint import load_weights
     from posenet.config import load_config
+    from posenet.errors import PosenetError
+    from posenet.inference.draw import draw_people
     from posenet.inference.person import Person
     from posenet.inference.predictor import Predictor
     from posenet.model.posenet import PoseNet
+    from posenet.skeleton import Skeleton
+    from posenet.skeleton_file import load_skeleton
 
-__version__ = "0.1.0"
-__all__ = ["Person", "PoseNet", "Predictor", "load_config", "load_weights"]
+__version__ = "0.2.0"
+__all__ = ["Person", "PoseNet", "PosenetError", "Predictor", "Skeleton", "draw_people", "load_config", "load_skeleton",
+           "load_weights"]
 
 _HOME = {
     "Person": "posenet.inference.person",
     "PoseNet": "posenet.model.posenet",
+    "PosenetError": "posenet.errors",
     "Predictor": "posenet.inference.predictor",
+    "Skeleton": "posenet.skeleton",
+    "draw_people": "posenet.inference.draw",
     "load_config": "posenet.config",
+    "load_skeleton": "posenet.skeleton_file",
     "load_weights": "posenet.checkpoint",
 }
 
@@ -27,3 +55,8 @@ def __getattr__(name: str) -> object:
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 'posenet' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """What ``help(posenet)`` and completion show."""
+    return sorted({*globals(), *_HOME})

@@ -20,7 +20,9 @@ from posenet.config import config_from_dict
 from posenet.errors import CheckpointError, shown
 from posenet.model import published
 from posenet.model.posenet import PoseNet
+from posenet.seal import is_packed, is_sound, seal
 from posenet.settings import Config
+from posenet.skeleton_file import BUILT_IN
 from posenet.system import replacing
 
 FORMAT = 1
@@ -83,10 +85,14 @@ def read(path: str | Path) -> dict[str, Any]:
 
 def _parse(file: BinaryIO, path: Path) -> Any:
     try:
-        # torch.load does not look at the checksums that the zip container holds for every entry.
-        if zipfile.is_zipfile(file):
+        if is_packed(file):
+            raise CheckpointError(f"checkpoint {path} is compressed, which PyTorch's never are; unpack it first")
+        sound = is_sound(file)
+        if sound is False:
+            raise CheckpointError(f"checkpoint {path} is damaged (its checksum does not match); use an older one")
+        # Of files from elsewhere, torch.load does not look at the checksums that the zip container has of every entry.
+        if sound is None and zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
-                _refuse_packed(archive, path)
                 if damaged := archive.testzip():
                     raise CheckpointError(f"checkpoint {path} is damaged (entry {damaged}); use an older one")
         file.seek(0)
@@ -101,22 +107,24 @@ def _parse(file: BinaryIO, path: Path) -> Any:
         raise CheckpointError(f"{path} is damaged or not a PyTorch checkpoint; use an older one") from error
 
 
-def _refuse_packed(archive: zipfile.ZipFile, path: Path) -> None:
-    """``CheckpointError`` where a file would unpack to more than it is; PyTorch packs nothing."""
-    entries = archive.infolist()
-    if any(e.compress_type != zipfile.ZIP_STORED for e in entries) or \
-            sum(e.file_size for e in entries) > path.stat().st_size:
-        raise CheckpointError(f"checkpoint {path} is compressed, which PyTorch's never are; unpack it, or use another")
-
-
 def write(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint so that ``path`` holds either its old content or all of the new, whatever happens."""
-    with replacing(path) as temporary:
-        try:
-            torch.save(dict(state), temporary)
-        except RuntimeError as error:  # PyTorch's word for a full disk
-            reason = str(error).partition("\n")[0]
-            raise CheckpointError(f"cannot write {path} ({reason}); free some room: older files are intact") from error
+    """Write a checkpoint, with its checksum, so that ``path`` holds its old content or all of the new, come what may.
+
+    Raises:
+        CheckpointError: no room, no permission, a failing disk; ``path`` is as it was.
+    """
+    try:
+        with replacing(path) as temporary, open(temporary, "w+b") as file:
+            torch.save(dict(state), file)
+            seal(file)
+    except (OSError, RuntimeError) as error:
+        # PyTorch may make something of its own of what the system said.
+        said: BaseException | None = error
+        while said is not None and not isinstance(said, OSError):
+            said = said.__context__
+        reason = said.strerror if said is not None else "is the disk full?"
+        raise CheckpointError(f"cannot write {path} ({reason}); make room or see to the disk, older files are "
+                              "intact") from error
 
 
 def weights_of(state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
@@ -176,10 +184,7 @@ def _compare(own: Mapping[str, Tensor], given: Mapping[str, Tensor], path: str |
 
 
 def check_fits(config: Config, state: Mapping[str, Any], path: str | Path) -> None:
-    """``CheckpointError`` unless the weights are those of the network that ``config`` describes.
-
-    No memory is taken for that network, which a file may claim to be of any size.
-    """
+    """``CheckpointError`` unless the weights are of ``config``'s network; no memory is taken for one of any size."""
     with torch.device("meta"):
         own = PoseNet.from_config(config).state_dict()
     _compare(own, weights_of(state, path), path).require_all()
@@ -209,6 +214,9 @@ def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet,
 def config_of(state: Mapping[str, Any], path: str | Path) -> Config | None:
     """The configuration a checkpoint of ours carries, else None."""
     tables = state.get("config")
+    model = tables.get("model") if isinstance(tables, dict) else None
+    if isinstance(model, dict) and isinstance(name := model.get("skeleton"), str) and name != BUILT_IN:
+        raise CheckpointError(f"{path} names a file as its skeleton, which no checkpoint does; use another one")
     return config_from_dict(tables, source=str(path)) if isinstance(tables, dict) else None
 
 
@@ -220,7 +228,7 @@ class CheckpointFolder:
     """
 
     def __init__(self, path: Path, keep: int = 3) -> None:
-        self.path, self.keep = path, keep
+        self.path, self.keep, self._made = path, keep, False
         self.last, self.best = path / "last.pth", path / "best.pth"
 
     def holds_run(self) -> bool:
@@ -231,8 +239,15 @@ class CheckpointFolder:
 
         Args:
             step: optimizer steps of the run so far.
+
+        Raises:
+            CheckpointError, OSError: it cannot be written; what was there before is intact.
         """
+        if self._made and not self.path.is_dir():
+            _log.warning("WARNING: %s was removed under the run; making it anew, with what is saved from now on",
+                         self.path)
         self.path.mkdir(parents=True, exist_ok=True)
+        self._made = True
         for left_by_a_kill in self.path.glob(".*.pth.*.tmp"):
             left_by_a_kill.unlink(missing_ok=True)
         numbered = self.path / f"step-{step:08d}.pth"
@@ -262,7 +277,7 @@ class CheckpointFolder:
         for path in candidates:
             try:
                 state = read(path)
-            except CheckpointError as error:
+            except (CheckpointError, OSError) as error:
                 _log.warning("WARNING: %s", error)
                 damaged.append(path)
                 continue

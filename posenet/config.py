@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 from posenet.errors import ConfigError, shown
 from posenet.settings import Config
+from posenet.skeleton import COCO, Skeleton
+from posenet.skeleton_file import BUILT_IN, load_skeleton, skeleton_from_table, skeleton_to_table
 
 
 def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), base: Config | None = None) -> Config:
@@ -53,15 +55,22 @@ def config_from_dict(tables: Mapping[str, Any], source: str = "configuration") -
 
 
 def config_to_dict(config: Config) -> dict[str, dict[str, Any]]:
-    """Nested plain tables; ``config_from_dict`` reads them back."""
-    return dataclasses.asdict(config)
+    """Nested plain tables; ``config_from_dict`` reads them back. They hold the skeleton, not the name of its file."""
+    tables = dataclasses.asdict(config)
+    skeleton = config.model.skeleton
+    tables["model"]["skeleton"] = BUILT_IN if skeleton == COCO else skeleton_to_table(skeleton)
+    return tables
 
 
 def differences(old: Config, new: Config) -> list[str]:
     """What changed from ``old`` to ``new``, one readable line per key."""
     before, after = config_to_dict(old), config_to_dict(new)
-    return [f"{section}.{key}: {before[section][key]!r} -> {value!r}"
+    return [f"{section}.{key}: {_brief(before[section][key])} -> {_brief(value)}"
             for section, table in after.items() for key, value in table.items() if before[section][key] != value]
+
+
+def _brief(value: Any) -> str:
+    return f"a skeleton of {len(value['keypoints'])} keypoints" if isinstance(value, dict) else repr(value)
 
 
 def _merge(tables: dict[str, Any], given: Mapping[str, Any]) -> None:
@@ -96,12 +105,14 @@ def _build(kind: type, table: Any, prefix: str) -> Any:
         if key not in hints:
             raise ValueError(f"unknown key {prefix}{shown(key)[1:-1]} (known: {', '.join(sorted(hints))})")
         hint = hints[key]
-        build = _build if dataclasses.is_dataclass(hint) else _convert
+        build = _build if dataclasses.is_dataclass(hint) and hint is not Skeleton else _convert
         values[key] = build(hint, value, f"{prefix}{key}" + ("." if build is _build else ""))
     return kind(**values)
 
 
 def _convert(hint: Any, value: Any, key: str) -> Any:
+    if hint is Skeleton:
+        return _skeleton(value, key)
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Literal:
         if value in args and isinstance(value, str):
@@ -123,3 +134,14 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
     if hint is float and not math.isfinite(value):
         raise ValueError(f"{key} must be finite, not {shown(value)}")
     return value
+
+
+def _skeleton(value: Any, key: str) -> Skeleton:
+    if isinstance(value, str):
+        return load_skeleton(value)
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{key} must be {BUILT_IN!r}, the name of a TOML file or a table, not {value!r}")
+    try:
+        return skeleton_from_table(value)
+    except ValueError as error:
+        raise ValueError(f"{key}: {error}") from error

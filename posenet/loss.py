@@ -75,7 +75,7 @@ class FocalL2Loss(nn.Module):
     def from_config(cls, config: Config) -> FocalL2Loss:
         c = config.loss
         return cls(c.gamma, c.scale_weights, c.stack_weights, c.part_weight, c.keypoint_weight, c.mask_weight,
-                   c.foreground_weight, c.positive_threshold)
+                   c.foreground_weight, c.positive_threshold, config.model.skeleton)
 
     def forward(self, predictions: Predictions, target: Tensor, mask_miss: Tensor) -> Tensor:
         """The loss of every image: the sum of its ``terms``.

@@ -45,6 +45,16 @@ class Progress:
                 raise ValueError(f"{key} is {shown(value)}")
         return progress
 
+    def judge(self, kind: str, score: float | None) -> bool:
+        """Whether an epoch's score is the best so far; scores of one kind only are compared, None is none."""
+        if kind != self.best_kind:
+            self.best, self.stale, self.best_kind = -math.inf, 0, kind
+        if score is None:
+            return False
+        better = score > self.best
+        self.best, self.stale = (score, 0) if better else (self.best, self.stale + 1)
+        return better
+
 
 @dataclass
 class Meter:

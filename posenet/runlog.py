@@ -38,9 +38,12 @@ class RunLog:
 
     def __init__(self, folder: Path, tensorboard: bool = True, curves: bool = True) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
+        self.folder, self._failing = folder, False
         self._json = open(folder / LOG, "a", encoding="utf-8")
         self._text = logging.FileHandler(folder / "log.txt", encoding="utf-8")
+        self._text.setLevel(logging.INFO)
+        # What it would print where the disk is full is a traceback for every message; ``_spared`` says it once.
+        self._text.handleError = lambda record: None
         self._text.setFormatter(logging.Formatter("%(asctime)s  %(message)s", "%Y-%m-%d %H:%M:%S"))
         _package.addHandler(self._text)
         _package.setLevel(logging.INFO)
@@ -58,10 +61,9 @@ class RunLog:
         if not self._drawn:
             self._draw()
         _package.removeHandler(self._text)
-        self._text.close()
-        self._json.close()
-        if self._board is not None:
-            self._board.close()
+        for file in filter(None, (self._text, self._json, self._board)):
+            with self._spared():
+                file.close()
 
     @contextlib.contextmanager
     def progress(self, title: str, total: int, done: int = 0) -> Iterator[tqdm]:
@@ -73,8 +75,10 @@ class RunLog:
     def record(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
         """One JSON line, and the numbers among its values to TensorBoard as ``kind/name``."""
         line = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}
-        self._json.write(json.dumps(line, allow_nan=False) + "\n")
-        self._json.flush()
+        _log.debug(kind, extra={"values": {"kind": kind, "step": step, **values}})
+        with self._spared():
+            self._json.write(json.dumps(line, allow_nan=False) + "\n")
+            self._json.flush()
         if self._board is not None:
             for name, value in values.items():
                 if isinstance(value, (int, float)):
@@ -102,9 +106,20 @@ class RunLog:
         """Save a (H, W, 3) BGR uint8 picture as ``pictures/NAME.jpg``."""
         ok, jpeg = cv2.imencode(".jpg", image)
         if ok:
-            write_atomically(self.folder / "pictures" / f"{name}.jpg", jpeg.tobytes())
+            with self._spared():
+                write_atomically(self.folder / "pictures" / f"{name}.jpg", jpeg.tobytes())
         if self._board is not None:
             self._board.add_image("predictions", image[..., ::-1], step, dataformats="HWC")
+
+    @contextlib.contextmanager
+    def _spared(self) -> Iterator[None]:
+        """What cannot be logged is lost, and said once; the run goes on."""
+        try:
+            yield
+        except OSError as error:
+            if not self._failing:
+                _log.warning("WARNING: cannot log into %s (%s); the run goes on", self.folder, error.strerror or error)
+            self._failing = True
 
 
 class SilentLog:
@@ -131,5 +146,7 @@ def _board(folder: Path) -> Any | None:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
+        _log.info("TensorBoard is not installed, so no events are written; pip install tensorboard adds it, "
+                  "log.tensorboard=false is silent")
         return None
     return SummaryWriter(str(folder / "tensorboard"))

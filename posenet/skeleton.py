@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Skeleton:
     """What a network predicts and how an annotation file names it.
 
@@ -22,6 +26,8 @@ class Skeleton:
         sigmas: the OKS constant of every file keypoint, in file order.
         layout: for every keypoint, in somebody upright, how far it lies below the hips and how far it strays from
             there (root mean square, sideways included), in lengths of the torso. Empty where nothing is known.
+        drawn: the pairs of keypoints that a drawing joins; where empty, all parts.
+        colours: what a keypoint is drawn in, "#rrggbb"; others have the colour of their side.
     """
 
     keypoints: tuple[str, ...]
@@ -32,11 +38,13 @@ class Skeleton:
     file_names: tuple[str, ...]
     sigmas: tuple[float, ...]
     layout: dict[str, tuple[float, float]] = field(default_factory=dict, hash=False)
+    drawn: tuple[tuple[str, str], ...] = ()
+    colours: dict[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         known = set(self.keypoints)
-        used = {n for pair in self.parts + self.left_right for n in pair} | set(self.file_keypoints)
-        used |= set(self.derived) | {n for pair in self.derived.values() for n in pair}
+        used = {n for pair in self.parts + self.left_right + self.drawn for n in pair} | set(self.file_keypoints)
+        used |= set(self.derived) | {n for pair in self.derived.values() for n in pair} | set(self.colours)
         if unknown := used - known:
             raise ValueError(f"skeleton names unknown keypoints: {', '.join(sorted(unknown))}")
         if missing := known - set(self.file_keypoints) - set(self.derived):
@@ -45,6 +53,42 @@ class Skeleton:
             raise ValueError("file_keypoints, file_names and sigmas differ in length")
         if self.layout and self.layout.keys() != known:
             raise ValueError("the layout names other keypoints than the skeleton")
+        self._check_names()
+        self._check_parts()
+
+    def _check_names(self) -> None:
+        if both := sorted(set(self.file_keypoints) & set(self.derived)):
+            raise ValueError(f"keypoint {both[0]} is in the file and derived; it can be only one of them")
+        if twice := _doubled(self.keypoints):
+            raise ValueError(f"keypoint {twice[0]} appears twice")
+        if late := [n for pair in self.derived.values() for n in pair if n in self.derived]:
+            raise ValueError(f"a keypoint is derived from {late[0]}, itself derived; derive it from the file's")
+        sides = [n for pair in self.left_right for n in pair]
+        if twice := _doubled(sides):
+            raise ValueError(f"keypoint {twice[0]} is in two pairs of left and right")
+        if min(self.sigmas, default=1) <= 0:
+            raise ValueError("sigmas must be positive")
+        if min((spread for _, spread in self.layout.values()), default=1) <= 0:
+            raise ValueError("the spreads of the layout must be positive")
+        if wrong := [c for c in self.colours.values() if not re.fullmatch(r"#[0-9a-fA-F]{6}", c)]:
+            raise ValueError(f"colour {wrong[0]!r} is not of the form #rrggbb")
+
+    def _check_parts(self) -> None:
+        parts: set[frozenset[str]] = set()
+        for part in self.parts:
+            if len(ends := frozenset(part)) < 2 or ends in parts:
+                raise ValueError(f"part {'-'.join(part)} appears twice or joins a keypoint to itself")
+            parts.add(ends)
+        mirror = self._mirror
+        for a, b in self.parts:
+            if frozenset((mirror.get(a, a), mirror.get(b, b))) not in parts:
+                raise ValueError(f"part {a}-{b} has no mirror image; add {mirror.get(a, a)}-{mirror.get(b, b)}")
+        for name, (a, b) in self.derived.items():
+            if {mirror.get(a, a), mirror.get(b, b)} != set(self.derived.get(mirror.get(name, name), ())):
+                raise ValueError(f"derived keypoint {name} has no mirror image; see the left and right of {a} and {b}")
+
+    def __repr__(self) -> str:
+        return f"<Skeleton of {self.num_keypoints} keypoints ({self.keypoints[0]} ...), {self.num_parts} parts>"
 
     @property
     def num_keypoints(self) -> int:
@@ -75,6 +119,20 @@ class Skeleton:
     def foreground_channel(self) -> int:
         return self.num_channels - 1
 
+    @property
+    def least_labelled(self) -> int:
+        """Labelled keypoints of the file that somebody must have to be trained on: 5 of COCO's 17, 5 at most."""
+        return min(5, math.ceil(len(self.file_keypoints) * 5 / 17))
+
+    @property
+    def _mirror(self) -> dict[str, str]:
+        return {a: b for a, b in self.left_right} | {b: a for a, b in self.left_right}
+
+    def predicts_like(self, other: Skeleton) -> bool:
+        """Whether a network for one is a network for the other: OKS constants, layout and drawing may differ."""
+        names = ("keypoints", "parts", "left_right", "derived", "file_keypoints")
+        return all(getattr(self, name) == getattr(other, name) for name in names)
+
     def index(self, name: str) -> int:
         """Channel-order index of the keypoint called ``name``."""
         return self.keypoints.index(name)
@@ -87,8 +145,8 @@ class Skeleton:
     @cached_property
     def flip_keypoints(self) -> np.ndarray:
         """(K,) int64: keypoint k of a flipped picture is keypoint ``flip_keypoints[k]`` of the original."""
-        swap = {a: b for a, b in self.left_right} | {b: a for a, b in self.left_right}
-        return np.array([self.index(swap.get(name, name)) for name in self.keypoints])
+        mirror = self._mirror
+        return np.array([self.index(mirror.get(name, name)) for name in self.keypoints])
 
     @cached_property
     def flip_channels(self) -> np.ndarray:
@@ -141,9 +199,11 @@ def _coco() -> Skeleton:
     layout = {"nose": (-1.35, 0.12), "eye": (-1.4, 0.13), "ear": (-1.37, 0.22), "neck": (-1.0, 0.15),
               "sho": (-1.0, 0.4), "elb": (-0.5, 0.6), "wri": (-0.3, 0.7), "hip": (0.0, 0.3), "kne": (0.65, 0.4),
               "ank": (1.35, 0.5)}
+    drawn = ("nose-Reye nose-Leye Reye-Rear Leye-Lear neck-nose neck-Rsho neck-Lsho Rsho-Relb Relb-Rwri Lsho-Lelb "
+             "Lelb-Lwri Rsho-Rhip Lsho-Lhip Rhip-Lhip Rhip-Rkne Rkne-Rank Lhip-Lkne Lkne-Lank").split()
     return Skeleton(
         keypoints=tuple(keypoints),
-        parts=tuple((a, b) for a, b in (part.split("-") for part in parts)),
+        parts=_pairs(parts),
         left_right=tuple((name, "R" + name[1:]) for name in keypoints if name[0] == "L"),
         derived={"neck": ("Rsho", "Lsho")},
         file_keypoints=tuple(file),
@@ -151,7 +211,17 @@ def _coco() -> Skeleton:
         # The constants of the COCO keypoint challenge: nose, eyes, ears, shoulders, ... ankles.
         sigmas=(.026, .025, .025, .035, .035, .079, .079, .072, .072, .062, .062, .107, .107, .087, .087, .089, .089),
         layout={name: layout.get(name) or layout[name[1:]] for name in keypoints},
+        # The outline of a human being; the other parts only help to link keypoints.
+        drawn=_pairs(drawn),
     )
+
+
+def _doubled(names: Iterable[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
+def _pairs(words: list[str]) -> tuple[tuple[str, str], ...]:
+    return tuple((a, b) for a, b in (word.split("-") for word in words))
 
 
 COCO = _coco()

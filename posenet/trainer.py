@@ -16,16 +16,17 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from posenet import checkpoint
-from posenet.averaging import NoAverage, trained_weights
+from posenet.averaging import NoAverage
 from posenet.checkpoint import CheckpointFolder
 from posenet.data.dataset import Batch, close_loader
 from posenet.errors import CheckpointError, DataError, TrainingError, shown
 from posenet.feed import FeedError, Tally, agree, surviving
 from posenet.guard import LossGuard, Verdict
-from posenet.optim import Schedule, batch_norms, restore_optimizer, set_lr, train_mode
+from posenet.optim import Schedule, batch_norms, set_lr, train_mode
 from posenet.progress import Limits, Meter, Progress
 from posenet.runlog import RunLog, SilentLog
 from posenet.runtime import Runtime, Stopped, stop_signals
+from posenet.saving import CheckpointWriter, restore
 from posenet.step import TrainStep
 from posenet.update import GuardedUpdate
 from posenet.validation import validation_loss
@@ -57,7 +58,7 @@ class Trainer:
         self.average, self.progress = average, Progress()
         self.module = runtime.wrap(step)
         self.update = GuardedUpdate(self.module, optimizer, scaler, guard, runtime, limits.max_grad_norm)
-        self._saved_at = time.monotonic()
+        self.writer = CheckpointWriter(folder, limits.checkpoint_steps, limits.checkpoint_minutes)
         self._stop_asked: Callable[[], bool] = lambda: False
 
     @property
@@ -65,7 +66,8 @@ class Trainer:
         return self.train_loader.batch_sampler
 
     def close(self) -> None:
-        """End the data workers."""
+        """End the data workers, and wait for a checkpoint that is being written."""
+        self.writer.wait()
         for loader in filter(None, (self.train_loader, self.val_loader)):
             close_loader(loader)
 
@@ -74,24 +76,32 @@ class Trainer:
 
         Raises:
             TrainingError: the loss explodes again right after a return to the last checkpoint.
+            CheckpointError: the last checkpoint could not be written.
         """
+        p = self.progress
         with stop_signals() as self._stop_asked:
             try:
-                while self.progress.epoch < self.limits.epochs:
+                while p.epoch < self.limits.epochs:
                     if self._is_stale():
-                        _log.info("Stopped early: no better score for %d epochs", self.progress.stale)
+                        self.writer.finish()
+                        _log.info("Stopped early: no better score for %d epochs", p.stale)
                         return False
                     if self.runtime.any(self._stop_due()) or not (self.train_one_epoch() and self._finish_epoch()):
                         self.save()
-                        _log.info("Stopped after step %d (epoch %d); --resume goes on from there",
-                                  self.progress.total_steps, self.progress.epoch + 1)
+                        self.writer.finish()
+                        _log.info("Stopped after step %d (epoch %d); --resume goes on from there", p.total_steps,
+                                  p.epoch + 1)
                         return False
+                self.writer.finish()
             except (DataError, OSError) as error:
                 # What was learnt outlives a damaged picture, unless the other processes do not know of it.
                 if self.runtime.world == 1 or isinstance(error, FeedError):
                     self._save_unless_bad()
+                    self.writer.wait()
                     self.runtime.any(False)     # who ended before the file is written would have the writer ended, too
                 raise
+            finally:
+                self.writer.wait()
         return True
 
     def train_one_epoch(self) -> bool:
@@ -163,13 +173,16 @@ class Trainer:
 
     def _roll_back(self) -> None:
         """Back to the last checkpoint's weights, but on with the batches that come next."""
-        found = self.folder.newest_sound(lambda state: not state["guard"]["bad_in_a_row"])
-        if found is None:
+        found = None
+        if self.runtime.is_main:
+            self.writer.wait()
+            found = self.folder.newest_sound(lambda state: not state["guard"]["bad_in_a_row"])
+        path = self.runtime.from_main(found and found[0])
+        if path is None:
             raise TrainingError(f"{self.guard.max_skips} steps in a row exploded before the first checkpoint; "
                                 "lower optim.lr or raise optim.warmup_epochs")
-        path, state = found
         _log.warning("%d steps skipped in a row: returning to %s", self.guard.max_skips, path)
-        self._restore_weights(state, str(path))
+        self._restore_weights(found[1] if found else checkpoint.read(path), str(path))
 
     def validate(self) -> float | None:
         """Mean validation loss per image over all processes; None without a validation set."""
@@ -184,10 +197,12 @@ class Trainer:
         p = self.progress
         values: dict[str, Any] = {"train_loss": p.loss_sum / p.loss_steps if p.loss_steps else None}
         epoch = p.epoch + 1
-        self.runtime.copy_from_main([b for norm in batch_norms(self.step) for b in norm.buffers(recurse=False)])
         self.average.after_epoch(epoch)
         try:
             with self.average.applied():
+                # Every process has its own statistics, those of the average too; the main one's are saved, so all
+                # validate with them: a resumed run has no others.
+                self.runtime.copy_from_main([b for norm in batch_norms(self.step) for b in norm.buffers(recurse=False)])
                 values["val_loss"] = self.validate()
                 if self.evaluate and (epoch % self.limits.evaluate_epochs == 0 or epoch == self.limits.epochs):
                     self.step.eval()
@@ -196,20 +211,13 @@ class Trainer:
             return False
         p.epoch, p.step, p.loss_sum, p.loss_steps, p.replaced = epoch, 0, 0.0, 0, 0
         self.log.epoch(epoch, p.total_steps, values)
-        self.save(best=self._is_best(values))
+        # Scores of one kind only are compared: AP where the run is evaluated at all, else the validation loss.
+        if self.evaluate:
+            best = p.judge("AP", values.get("AP"))
+        else:
+            best = p.judge("val_loss", None if values.get("val_loss") is None else -values["val_loss"])
+        self.save(best)
         return True
-
-    def _is_best(self, values: dict[str, Any]) -> bool:
-        """Scores of one kind only are compared: AP where the run is evaluated at all, else the validation loss."""
-        p, kind = self.progress, "AP" if self.evaluate else "val_loss"
-        if kind != p.best_kind:
-            p.best, p.stale, p.best_kind = -math.inf, 0, kind
-        if values.get(kind) is None:
-            return False
-        score = values[kind] if self.evaluate else -values[kind]
-        better = score > p.best
-        p.best, p.stale = (score, 0) if better else (p.best, p.stale + 1)
-        return better
 
     def _is_stale(self) -> bool:
         """Whether early stopping ends the run; the main process decides."""
@@ -236,10 +244,7 @@ class Trainer:
             raise Stopped
 
     def _save_due(self) -> bool:
-        steps, minutes = self.limits.checkpoint_steps, self.limits.checkpoint_minutes
-        by_steps = bool(steps) and self.progress.total_steps % steps == 0
-        by_time = bool(minutes) and time.monotonic() - self._saved_at >= 60 * minutes
-        return by_steps or by_time
+        return self.runtime.is_main and self.writer.due(self.progress.total_steps)
 
     def _save_unless_bad(self) -> None:
         """In the middle of an explosion the weights may be past saving: a return must find those before it."""
@@ -247,11 +252,10 @@ class Trainer:
             self.save()
 
     def save(self, best: bool = False) -> None:
-        """Write everything the run needs to go on as if it had never stopped."""
+        """Have everything written that the run needs to go on as if it had never stopped; waits for a copy only."""
         random_states = self.runtime.gather(self.runtime.random_state())
         if self.runtime.is_main:
-            self.folder.save(self.state_dict() | {"random": random_states}, self.progress.total_steps, best)
-        self._saved_at = time.monotonic()
+            self.writer.save(self.state_dict() | {"random": random_states}, self.progress.total_steps, best)
 
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors and values only, so that ``weights_only=True`` reads them back."""
@@ -278,23 +282,17 @@ class Trainer:
         self._restore_weights(state, path)
         self.guard.load_state_dict(state["guard"])
         self.progress = Progress.from_state(state["progress"])
-        if state["steps_per_epoch"] != self.sampler.steps:
-            # Another data set or batch size: the same share of the epoch is done.
-            self.progress.step = self.progress.step * self.sampler.steps // state["steps_per_epoch"]
         states = state.get("random", [])
+        old, new, step = state["steps_per_epoch"], self.sampler.steps, self.progress.step
+        if states and len(states) != self.runtime.world:
+            _log.info("The run was one of %d processes and goes on with %d", len(states), self.runtime.world)
+        if old != new:
+            # Another data set, batch size or number of processes: the same share of the epoch is done.
+            self.progress.step = step * new // old
+            _log.info("An epoch had %d steps and now has %d: step %d of it becomes step %d", old, new, step,
+                      self.progress.step)
         if self.runtime.rank < len(states):
             self.runtime.set_random_state(states[self.runtime.rank])
 
     def _restore_weights(self, state: dict[str, Any], path: str) -> None:
-        trained = {"model": trained_weights(state)}
-        checkpoint.load_weights(self.step.network, path, state=trained, least=0).require_all()
-        self.average.load_state_dict(state)
-        try:
-            restore_optimizer(self.optimizer, state["optimizer"])
-        except (ValueError, KeyError) as error:
-            raise CheckpointError(f"{path} was saved by another optimizer or other frozen parameters; keep optim.name "
-                                  "and train.freeze, or use --weights instead of --resume") from error
-        # A fixed loss scale, whose backoff is 1, is a setting and no state.
-        dynamic = self.scaler.is_enabled() and self.scaler.get_backoff_factor() < 1
-        if dynamic and state["scaler"].get("backoff_factor", 1) < 1:
-            self.scaler.load_state_dict(state["scaler"])
+        restore(state, path, self.step.network, self.average, self.optimizer, self.scaler)

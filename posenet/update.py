@@ -71,6 +71,10 @@ class GuardedUpdate:
                 # number that the host reads before the gradient's norm.
                 summed, objections = self.runtime.sum(torch.stack([loss.detach(), self.guard.objects(loss)])).tolist()
                 if objections:
+                    if 1 < i == len(batches) and self.runtime.world > 1:
+                        # What this forward has announced must come, or the next step's first backward, which is to
+                        # stay on its process, is shared in its place: the same gradient, but rounded differently.
+                        loss.backward()
                     return Outcome(bad_value=loss.item())
                 total += summed / self.runtime.world
                 self.scaler.scale(loss / len(batches)).backward()

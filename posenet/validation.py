@@ -80,7 +80,7 @@ class CocoValidation:
         self.runtime, self.predictor, self.images = runtime, predictor, images
         self.log = log
         # An unusable file is to end the run before its first epoch, not after.
-        split = read_split(annotations)
+        split = read_split(annotations, skeleton=predictor.skeleton)
         if not split.annotated:
             raise DataError(f"{annotations} holds no annotated people; name another file as data.val_annotations")
         find_pictures(images, split.images)
@@ -131,7 +131,8 @@ class CocoValidation:
         results = [result for share in shares for result in share]
         if tiles:
             self.log.picture(f"epoch_{epoch:04d}", sheet(tiles, columns=4 if len(tiles) > 4 else 2), step)
-        return self.runtime.from_main(score(results, self.split).metrics if self.runtime.is_main else None)
+        numbers = score(results, self.split, self.predictor.skeleton).metrics if self.runtime.is_main else None
+        return self.runtime.from_main(numbers)
 
 
 def share_of(images: Sequence[dict[str, Any]], rank: int, world: int) -> list[dict[str, Any]]:

@@ -63,13 +63,18 @@ def test_accumulation_communicates_once_a_step(tmp_path: Path) -> None:
         optimizer = torch.optim.SGD(linear.parameters(), 0.1)
         update = GuardedUpdate(wrapped, optimizer, grad_scaler(runtime.device, "off"), LossGuard(), runtime)
         images = torch.arange(24.0).reshape(2, 2, 2, 3)     # process, batch, image, value
-        update([(batch, None, None, None) for batch in images[runtime.rank]])
-        return len(calls), linear.weight.detach()
+        good, bad = images[runtime.rank], torch.stack([images[runtime.rank][0], torch.full((2, 3), math.nan)])
+        update([(batch, None, None, None) for batch in good])
+        weight, counts = linear.weight.detach().clone(), [len(calls)]
+        for batches in (bad, good):     # what a dropped step has left undone must not be done in the next one
+            update([(batch, None, None, None) for batch in batches])
+            counts.append(len(calls))
+        return counts, weight
 
     (calls, weight), (_, other) = in_world(2, tmp_path, count)
     torch.manual_seed(0)
     start = nn.Linear(3, 1, bias=False).weight.detach()
-    assert calls == 1 and torch.equal(weight, other)
+    assert calls == [1, 2, 3] and torch.equal(weight, other)
     torch.testing.assert_close(weight, start - 0.1 * torch.arange(24.0).reshape(-1, 3).mean(0, keepdim=True))
 
 

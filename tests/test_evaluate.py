@@ -252,3 +252,20 @@ def test_foreign_keypoints_and_paths_outside_the_folder_are_refused(split, chang
     split[1].write_text(json.dumps(document))
     with pytest.raises(DataError, match=words):
         read_split(split[1])
+
+
+def test_categories_with_the_same_keypoints_count_as_one(tmp_path):
+    """Cats and dogs of one skeleton: a dog that is found as a cat is found."""
+    names = list(COCO.file_names)
+    animals = [{"id": 5, "name": "bird", "keypoints": ["beak"]}, {"id": 7, "name": "cat", "keypoints": names},
+               {"id": 9, "name": "dog", "keypoints": names}]
+    keypoints = np.c_[np.random.default_rng(0).uniform(0, 90, (17, 2)), np.full(17, 2)].ravel().tolist()
+    people = [{"id": i, "image_id": 1, "category_id": category, "keypoints": keypoints, "area": 5000.0,
+               "bbox": [0, 0, 90, 90]} for i, category in enumerate((9, 5), 1)]
+    path = tmp_path / "animals.json"
+    path.write_text(json.dumps({"images": [{"id": 1, "file_name": "1.jpg", "width": 99, "height": 99}],
+                                "annotations": people, "categories": animals}))
+    split = read_split(path)
+    assert split.category == 7 and [person["category_id"] for person in split.people] == [7]
+    found = [{"image_id": 1, "category_id": 7, "keypoints": keypoints, "score": 1.0}]
+    assert score(found, split).ap == pytest.approx(1)

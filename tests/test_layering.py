@@ -14,14 +14,15 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "posenet"
 
 ROWS = """
-    errors system words skeleton settings_scale settings_run settings config
+    errors system words seal lock skeleton skeleton_file settings_scale settings_model settings config
     runtime parallel sync_norm launch distributed
 
     model.layers model.hourglass model.posenet model.published
-    data.picture data.rle data.coco data.record data.store data.writer data.augment data.targets
-    loss optim averaging checkpoint guard data.sampler
+    data.picture data.rle data.coco data.draft data.findings data.lint_sides data.lint
+    data.record data.store data.writer data.augment data.targets
+    loss optim averaging checkpoint convert guard data.sampler
 
-    data.dataset data.drawing.* data.synthetic data.build step update progress feed
+    data.dataset data.drawing.* data.synthetic data.build step update progress saving feed
     inference.images inference.person inference.grouping inference.body
     inference.decode inference.predictor inference.evaluate inference.draw
     inference.video inference.sources inference.sheet inference.heatmaps inference.outputs
@@ -112,7 +113,7 @@ def test_an_init_only_re_exports(package: str) -> None:
         if isinstance(node, ast.Assign):
             return all(isinstance(target, ast.Name) and target.id.startswith("_") for target in node.targets)
         if isinstance(node, ast.FunctionDef):
-            return node.name == "__getattr__"
+            return node.name in ("__getattr__", "__dir__")
         return isinstance(node, (ast.Import, ast.ImportFrom))
 
     docstring, *rest = tree(INITS[package]).body

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import json
 import logging
+import pydoc
+import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 import pytest
+from tqdm import tqdm
 
+import posenet
 from posenet import __version__
 from posenet.cli import main as cli
 from posenet.errors import CheckpointError, ConfigError, DataError, PosenetError, TrainingError
 
 TOOLS = ["train", "train-parallel", "train-distributed",
-         "evaluate", "predict", "plot", "build-hdf5", "make-synthetic", "benchmark"]
+         "evaluate", "predict", "plot", "build-hdf5", "make-synthetic", "benchmark",
+         "skeleton", "lint-annotations", "import-weights", "export-weights"]
 PRESENT = [name for name in TOOLS if find_spec(f"posenet.cli.{name.replace('-', '_')}")]
 Run = Callable[[argparse.Namespace], None]
 
@@ -75,7 +83,7 @@ def test_options_take_dashes_and_underscores_and_values_keep_theirs(
     tool(seen.append)
     status = cli.main(["fake", *words]) if through == "posenet" else cli.run_tool("fake", words)
     assert status == 0
-    assert vars(seen[0]) == {"checkpoint_path": "a_b", "sync_bn": False, "files": ["my_file"]}
+    assert vars(seen[0]) == {"checkpoint_path": "a_b", "sync_bn": False, "files": ["my_file"], "log_format": "text"}
 
 
 def test_what_follows_two_dashes_is_no_option(tool: Callable[[Run], None]) -> None:
@@ -116,6 +124,27 @@ def test_an_error_of_the_system_is_one_line_too(tool: Callable[[Run], None], cap
     tool(failing(error))
     assert cli.run_tool("fake", [], prog="fake") == 2
     assert capsys.readouterr() == ("", f"fake: error: {message}\n")
+
+
+def test_as_json_standard_error_holds_one_object_a_line_and_no_bars(
+        tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]) -> None:
+    def run(_: argparse.Namespace) -> None:
+        for _ in tqdm(range(3)):
+            logging.getLogger("posenet.any").info("half %s", "done", extra={"values": {"loss": 0.5}})
+        warnings.warn("odd", stacklevel=1)
+        raise DataError("a.jpg is damaged; delete it")
+
+    tool(run)
+    before = logging.root.handlers[:], logging.root.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert cli.main(["fake", "--log-format", "json"]) == 2
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["level"] for line in lines] == ["info"] * 3 + ["warning", "error"]
+    assert lines[0] | {"time": ""} == {"time": "", "level": "info", "logger": "posenet.any", "message": "half done",
+                                       "loss": 0.5}
+    assert "odd" in lines[3]["message"] and lines[4]["message"] == "error: a.jpg is damaged; delete it"
+    assert (logging.root.handlers, logging.root.level) == before
 
 
 def test_an_interrupt_is_status_130_without_traceback(tool: Callable[[Run], None],
@@ -188,6 +217,19 @@ def test_every_flag_of_every_tool_is_explained(name: str, capsys: pytest.Capture
     parser = argparse.ArgumentParser()
     import_module(f"posenet.cli.{cli.TOOLS[name]}").add_arguments(parser)
     assert [action.dest for action in flags(parser) if not action.help] == []
+
+
+def test_help_shows_the_public_names_and_the_example() -> None:
+    text = pydoc.plain(pydoc.render_doc(posenet))
+    assert "Predictor.from_checkpoint(" in text and "Every error that a user can mend" in text
+    for name in posenet.__all__:
+        assert re.search(rf"^    (class )?{name}\(", text, re.MULTILINE), name
+        assert getattr(posenet, name).__doc__, name
+    assert "sigmas=(" not in text
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (Path(posenet.__file__).parent / "py.typed").is_file()
 
 
 def test_importing_the_package_loads_neither_torch_nor_opencv() -> None:

@@ -6,8 +6,10 @@ import sys
 
 import cv2
 import numpy as np
+import pytest
 
 from posenet import runlog
+from posenet.cli.logs import messages
 from posenet.runlog import RunLog
 
 
@@ -42,6 +44,50 @@ def test_messages_do_not_tear_the_bar(tmp_path):
         bar.update()
         assert bar.n == 5 and bar.total == 10
     log.close()
+
+
+def test_a_full_disk_costs_the_log_its_lines_and_not_the_run(tmp_path, caplog, capfd):
+    log = RunLog(tmp_path, tensorboard=False)
+    log._json.close()
+    log._text.close()
+    log._json = open("/dev/full", "a", encoding="utf-8")
+    log._text.stream = open("/dev/full", "a", encoding="utf-8")
+    for step in range(3):
+        log.record("train", step, {"loss": 1.0})
+        logging.getLogger("posenet").info("a line")
+    log.close()
+    assert caplog.text.count("cannot log into") == 1 and "No space left on device" in caplog.text
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_tensorboard_gets_the_numbers_and_the_pictures(tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    log = RunLog(tmp_path, tensorboard=True)
+    log.record("train", 7, {"loss": 0.25})
+    log.picture("epoch_0001", np.zeros((4, 4, 3), np.uint8), 7)
+    log.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("train/loss")] == [(7, 0.25)]
+    assert events.Tags()["images"] == ["predictions"]
+
+
+def test_without_tensorboard_the_log_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    RunLog(tmp_path, tensorboard=True).close()
+    assert "pip install tensorboard" in (tmp_path / "log.txt").read_text()
+
+
+def test_programs_can_follow_what_people_see_in_the_bar(tmp_path, capsys):
+    with messages("json"):
+        log = RunLog(tmp_path, tensorboard=False)
+        log.record("train", 10, {"loss": 1.5})
+        log.epoch(1, 10, {"train_loss": 1.25})
+        log.close()
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [line["message"] for line in lines] == ["train", "Epoch 1  train_loss 1.2500", "epoch"]
+    assert lines[0]["loss"] == 1.5 and lines[2]["train_loss"] == 1.25 and lines[2]["step"] == 10
+    assert "train\n" not in (tmp_path / "log.txt").read_text()
 
 
 def full_epoch(log, epoch, **scores):

@@ -149,6 +149,12 @@ def test_a_skeleton_that_contradicts_itself_is_refused(changes: dict[str, Any], 
         Skeleton(**SMALL | changes)
 
 
+def test_what_a_network_predicts_does_not_hang_on_sigmas_and_drawing() -> None:
+    assert COCO.predicts_like(dataclasses.replace(COCO, sigmas=(0.1,) * 17, layout={}, drawn=()))
+    assert not COCO.predicts_like(dataclasses.replace(COCO, parts=COCO.parts[::-1]))
+    assert not COCO.predicts_like(dataclasses.replace(COCO, left_right=()))
+
+
 def test_a_skeleton_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         COCO.keypoints = ()

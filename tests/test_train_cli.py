@@ -1,13 +1,17 @@
 """tools/train.py as a user runs it: flags, refusals, resuming, fine-tuning and clean errors."""
 
+import contextlib
 import json
+import os
 import shutil
 
 import h5py
 import pytest
 import torch
+from test_lock import holder
 
 from posenet import checkpoint
+from posenet.cli import training
 from posenet.cli.main import run_tool
 from posenet.config import config_from_dict
 
@@ -179,3 +183,24 @@ def test_a_damaged_picture_in_the_store_is_named(train, stores, tmp_path, worker
     status, error = train("-p", "run", "--set", f"data.train={damaged}", f"data.workers={workers}")
     last = error.splitlines()[-1]
     assert status == 2 and "damaged.h5" in last and "Traceback" not in last and len(last) < 300
+
+
+def test_a_folder_in_use_is_refused(train, tmp_path):
+    with holder(tmp_path / "run"):
+        status, error = train("-p", "run", "--max-steps", "1")
+        assert status == 2 and "in use by process" in error and error.splitlines()[-1].count("error:") == 1
+        assert os.listdir("run") == ["run.lock"]
+    assert train("-p", "run", "--max-steps", "1")[0] == 0
+
+
+def test_a_run_that_came_and_went_meanwhile_is_not_overwritten(train, tmp_path, monkeypatch):
+    @contextlib.contextmanager
+    def late(folder):
+        folder.mkdir()
+        (folder / "last.pth").write_bytes(b"another's")
+        yield
+
+    monkeypatch.setattr(training, "run_lock", late)
+    status, error = train("-p", "run", "--max-steps", "1")
+    assert status == 2 and "already holds a run" in error
+    assert os.listdir("run") == ["last.pth"]

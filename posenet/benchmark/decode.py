@@ -53,8 +53,9 @@ def measure_decode(annotations: str | Path, renderer: TargetRenderer, predictor:
     Raises:
         DataError: an annotation file that cannot be used.
     """
-    dataset = read_annotations(annotations)
-    split = read_split(annotations, [image.id for image in dataset.images[:limit]])
+    skeleton = predictor.skeleton
+    dataset = read_annotations(annotations, skeleton)
+    split = read_split(annotations, [image.id for image in dataset.images[:limit]], skeleton)
     seconds, results, bound, counts, errors = [], [], [], Counter(), []
     for image in tqdm(dataset.images[:limit], desc="decode", unit="image", leave=False, disable=None):
         truth, fit = dataset.people[image.id], predictor.fit((image.height, image.width))
@@ -65,12 +66,12 @@ def measure_decode(annotations: str | Path, renderer: TargetRenderer, predictor:
         best = _perfect_grouping(shown, truth, image, fit, renderer.stride, predictor)
         results += [to_result(person, image.id, split.category, guess=True) for person in people]
         bound += [to_result(person, image.id, split.category, guess=True) for person in best]
-        count, distance = compare(truth, people, predictor.skeleton)
+        count, distance = compare(truth, people, skeleton)
         counts, errors = counts + count, [*errors, distance]
     names = ("labelled", "missed", "spurious", "misgiven", "people", "whole", "split", "merged")
-    return _report("perfect" if seed is None else f"degraded (seed {seed})", seconds, score(results, split).metrics,
-                   score(bound, split).metrics, {name: counts[name] for name in names}, np.concatenate(errors),
-                   predictor.height)
+    return _report("perfect" if seed is None else f"degraded (seed {seed})", seconds,
+                   score(results, split, skeleton).metrics, score(bound, split, skeleton).metrics,
+                   {name: counts[name] for name in names}, np.concatenate(errors), predictor.height)
 
 
 def _report(kind: str, seconds: Sequence[float], metrics: dict[str, float], bound: dict[str, float],

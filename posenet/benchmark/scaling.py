@@ -94,7 +94,8 @@ def _step(config: Config, runtime: Runtime) -> Callable[[], object]:
     """
     torch.manual_seed(0)
     update = make_update(config, runtime)[0]
-    batch = synthetic_batch(config.train.batch_size, config.train.size, seed=runtime.rank).to(runtime.device)
+    batch = synthetic_batch(config.train.batch_size, config.train.size, runtime.rank, config.model.skeleton)
+    batch = batch.to(runtime.device)
     # The first loss scales of fp16 are too large, and a step that is dropped tells nothing.
     if not any(update([batch]).loss is not None for _ in range(FIRST_STEPS)):
         raise TrainingError(f"the first {FIRST_STEPS} steps were dropped; benchmark another configuration")
@@ -105,7 +106,7 @@ def _side_by_side(config: Config, device: str, processes: int, repeats: int) -> 
     """Median seconds of a step of ``processes`` processes, strangers and together; the slowest one counts."""
     with tempfile.TemporaryDirectory() as folder:
         launch(processes, _member, config, device, repeats, folder, torch.get_num_threads())
-        times = [json.loads((Path(folder) / str(rank)).read_text()) for rank in range(processes)]
+        times = [json.loads((Path(folder) / str(rank)).read_text(encoding="utf-8")) for rank in range(processes)]
     return {kind: median(map(max, zip(*(own[kind] for own in times)))) for kind in times[0]}
 
 
@@ -123,5 +124,6 @@ def _member(config: Config, device: str, repeats: int, folder: str, threads: int
             step()
             runtime.synchronize()
             times[kind].append(time.perf_counter() - started)
-    (Path(folder) / str(runtime.rank)).write_text(json.dumps({kind: own[1:] for kind, own in times.items()}))
+    written = json.dumps({kind: own[1:] for kind, own in times.items()})
+    (Path(folder) / str(runtime.rank)).write_text(written, encoding="utf-8")
     runtime.close()

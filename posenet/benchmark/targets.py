@@ -26,6 +26,8 @@ def standing_people(rng: np.random.Generator, count: int, size: tuple[int, int],
                     skeleton: Skeleton = COCO) -> np.ndarray:
     """People of random size, place and posture as in a sample framed on the first of them.
 
+    Whatever other skeletons name has its keypoints on an ellipse.
+
     Args:
         size: (height, width) of the network input.
 
@@ -33,8 +35,12 @@ def standing_people(rng: np.random.Generator, count: int, size: tuple[int, int],
         (count, K, 3) float32 x, y in network-input pixels and visibility 2: every keypoint is labelled, which
         costs most.
     """
-    right = np.array([_STANDING[name.replace("L", "R", 1)] for name in skeleton.keypoints])
-    pose = right * [[1.0 if name[0] == "L" else -1.0, 1.0] for name in skeleton.keypoints]
+    if skeleton.keypoints == COCO.keypoints:
+        right = np.array([_STANDING[name.replace("L", "R", 1)] for name in skeleton.keypoints])
+        pose = right * [[1.0 if name[0] == "L" else -1.0, 1.0] for name in skeleton.keypoints]
+    else:
+        turn = np.linspace(0, 2 * np.pi, skeleton.num_keypoints, endpoint=False)
+        pose = np.stack([0.15 * np.sin(turn), 0.5 - 0.45 * np.cos(turn)], axis=1)
     heights = 0.6 * rng.uniform(0.7, 1.3, count) * np.where(np.arange(count) == 0, 1.0, rng.uniform(0.3, 1.0, count))
     posture = pose + rng.normal(0, 0.03, (count, *pose.shape))
     middle = np.where(np.arange(count)[:, None] == 0, 0.5, rng.uniform(0.1, 0.9, (count, 2))) * size[::-1]

@@ -21,6 +21,7 @@ from posenet.model.posenet import PoseNet
 from posenet.optim import freeze, make_optimizer, set_lr, train_mode
 from posenet.runtime import Runtime, grad_scaler
 from posenet.settings import Config
+from posenet.skeleton import COCO, Skeleton
 from posenet.step import TrainStep
 from posenet.update import GuardedUpdate
 
@@ -28,10 +29,10 @@ PEOPLE = 5
 """People in every image of the synthetic batch."""
 
 
-def synthetic_batch(batch_size: int, size: tuple[int, int], seed: int = 0) -> Batch:
+def synthetic_batch(batch_size: int, size: tuple[int, int], seed: int = 0, skeleton: Skeleton = COCO) -> Batch:
     """A batch of noise with ``PEOPLE`` standing people in every image; ``size`` is (height, width)."""
     rng = np.random.default_rng(seed)
-    joints = np.stack([standing_people(rng, PEOPLE, size) for _ in range(batch_size)])
+    joints = np.stack([standing_people(rng, PEOPLE, size, skeleton) for _ in range(batch_size)])
     cells = torch.full((batch_size, size[0] // 4, size[1] // 4), 255, dtype=torch.uint8)
     images = torch.from_numpy(rng.integers(0, 256, (batch_size, *size, 3), np.uint8))
     return Batch(images, torch.from_numpy(joints), cells, cells.clone(), torch.arange(batch_size))

@@ -146,7 +146,7 @@ def _add_device_options(parser: argparse.ArgumentParser, amp: bool = True) -> No
 def _data(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
     with tempfile.TemporaryDirectory() as folder:
         path = args.h5 or drawn_store(Path(folder), _drawn(args))
-        with Store(path) as store:
+        with Store(path, skeleton=None) as store:
             if not len(store):
                 raise DataError(f"{path} holds no samples; build it from pictures with people")
             dataset = PoseDataset(store, config.train.size, "person", config.augment, config.train.seed)
@@ -172,7 +172,8 @@ def _train(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report
     network, shadow = _networks(config, runtime)
     freeze(shadow, config.train.freeze)
     update, step = make_update(config, runtime, network)
-    batch = synthetic_batch(config.train.batch_size, config.train.size).to(runtime.device)
+    batch = synthetic_batch(config.train.batch_size, config.train.size, skeleton=config.model.skeleton)
+    batch = batch.to(runtime.device)
     return measure_step(update, step, shadow, batch, args.repeats, _side(args, runtime))
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from posenet.cli.options import positive, read_image_ids
 from posenet.data.build import BuildReport, Summary, build_store, verify
 from posenet.errors import DataError
+from posenet.skeleton_file import BUILT_IN, load_skeleton
 from posenet.system import usable_cores
 
 
@@ -18,6 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``build-hdf5``."""
     parser.add_argument("--images", type=Path, metavar="DIR", help="folder of the images")
     parser.add_argument("--annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
+    parser.add_argument("--skeleton", metavar="FILE", default=BUILT_IN,
+                        help="what the annotations name: a TOML file (docs/custom_data.md), or coco, the built-in one")
     parser.add_argument("--output", type=Path, metavar="FILE.h5", required=True, help="the store")
     parser.add_argument("--workers", type=positive, metavar="N", default=usable_cores(),
                         help="threads; the default is one per core")
@@ -44,7 +47,7 @@ def run(args: argparse.Namespace) -> None:
     ids = None if args.image_ids is None else read_image_ids(args.image_ids)
     report = build_store(args.images, args.annotations, args.output, image_ids=ids, limit=args.limit,
                          workers=args.workers, max_unreadable=args.max_unreadable, overwrite=args.overwrite,
-                         progress=True)
+                         skeleton=load_skeleton(args.skeleton), progress=True)
     _print_report(report)
     if args.verify:
         verify(args.output, workers=args.workers, progress=True)

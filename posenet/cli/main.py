@@ -1,20 +1,24 @@
 """The ``posenet`` command and what all tools share: parsing, logging, errors and exit status.
 
 A tool is a module of this package with a docstring (its first line is the help text), an
-``add_arguments(parser)`` and a ``run(args)``. Exit status: 0 done, 2 bad input, 130 interrupted.
+``add_arguments(parser)`` and a ``run(args)``. Exit status: 0 done (also a training that a signal ended: it has saved),
+2 bad input or a fault that the message tells how to mend, 130 interrupted; 1 only for a fault of the program.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import contextlib
 import importlib
-import logging
+import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
 import posenet
+from posenet.cli.logs import messages, say_error
 from posenet.errors import PosenetError
 
 TOOLS = {
@@ -26,6 +30,10 @@ TOOLS = {
     "evaluate": "evaluate",
     "predict": "predict",
     "plot": "plot",
+    "skeleton": "skeleton",
+    "lint-annotations": "lint_annotations",
+    "import-weights": "import_weights",
+    "export-weights": "export_weights",
     "benchmark": "benchmark",
 }
 """Subcommand to module name."""
@@ -45,8 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--version", action="version", version=f"posenet {posenet.__version__}")
     if not argv or argv[0] not in TOOLS:
-        # Only the overview needs this: describing a tool imports it, and with most of them PyTorch.
-        parser.epilog = "tools:\n" + "\n".join(f"  {name:<19}{_describe(_module(name))}" for name in TOOLS)
+        parser.epilog = "tools:\n" + "\n".join(f"  {name:<19}{_summary(name)}" for name in TOOLS)
     parser.add_argument("tool", choices=TOOLS, metavar="tool", help="one of the tools below; posenet TOOL --help")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     if not argv:
@@ -66,14 +73,22 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
 
     def parse_and_run() -> None:
         module = _module(name)
-        parser = argparse.ArgumentParser(prog=prog, description=_describe(module), formatter_class=_HelpFormatter)
-        module.add_arguments(parser)
-        args = parser.parse_args(_with_dashes(sys.argv[1:] if argv is None else argv))
-        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+        args = make_parser(module, prog).parse_args(_with_dashes(sys.argv[1:] if argv is None else argv))
+        stack.enter_context(messages(args.log_format))
         module.run(args)
 
     # Importing PyTorch takes a while: Ctrl-C is to be quiet then, too.
-    return status_of(parse_and_run, prog)
+    with contextlib.ExitStack() as stack:
+        return status_of(parse_and_run, prog)
+
+
+def make_parser(module: ModuleType, prog: str) -> argparse.ArgumentParser:
+    """The parser of a tool: its own flags, and those that all tools have."""
+    parser = argparse.ArgumentParser(prog=prog, description=_describe(module), formatter_class=_HelpFormatter)
+    module.add_arguments(parser)
+    parser.add_argument("--log-format", choices=["text", "json"], default="text",
+                        help="messages on standard error: text, or one JSON object a line and no progress bars")
+    return parser
 
 
 def status_of(task: Callable[[], None], prog: str) -> int:
@@ -86,7 +101,8 @@ def status_of(task: Callable[[], None], prog: str) -> int:
         where = f": {error.filename}" if error.filename else ""
         return _fail(prog, f"{error.strerror or error}{where}")
     except KeyboardInterrupt:
-        print(f"\n{prog}: interrupted", file=sys.stderr)
+        print(file=sys.stderr)      # the progress bar's line ends here
+        say_error(prog, "interrupted")
         return 130
     return 0
 
@@ -99,13 +115,22 @@ def _describe(module: ModuleType) -> str:
     return module.__doc__.partition("\n")[0]
 
 
+def _summary(name: str) -> str:
+    """What a tool does, read from its source: importing it would import PyTorch as well."""
+    module = f"posenet.cli.{TOOLS[name]}"
+    if module in sys.modules:
+        return _describe(sys.modules[module])
+    source = importlib.util.find_spec(module).loader.get_source(module)
+    return ast.get_docstring(ast.parse(source)).partition("\n")[0]
+
+
 def _fail(prog: str, message: str) -> int:
     # A data worker's error carries the worker's whole traceback; the last line ends with what it said.
     if message.startswith("Caught ") and "Traceback" in message:
         message = message.strip().splitlines()[-1].partition(": ")[2]
     # A name out of a file may hold what a terminal takes for a command.
     printable = "".join(c if c.isprintable() else "?" for c in " ".join(message.split()))
-    print(f"{prog}: error: {printable}", file=sys.stderr)
+    say_error(prog, f"error: {printable}")
     return 2
 
 

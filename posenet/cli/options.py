@@ -15,6 +15,23 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
                         help="override configuration keys, for example model.stacks=2 data.workers=0")
 
 
+def add_weights_output(parser: argparse.ArgumentParser) -> None:
+    """``--output`` and ``--overwrite`` of the tools that convert weights."""
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE.pth", help="the file to write")
+    parser.add_argument("--overwrite", action=argparse.BooleanOptionalAction, default=False,
+                        help="replace an existing file")
+
+
+def check_new(output: Path, source: Path, overwrite: bool) -> None:
+    """Refuse to replace a file without being asked to, and the input altogether."""
+    if output.exists() and output.resolve() == source.resolve():
+        raise DataError(f"writing {output} would replace the input; choose another name")
+    if output.is_dir():
+        raise DataError(f"{output} is a folder; give the name of a file")
+    if output.exists() and not overwrite:
+        raise DataError(f"{output} exists; choose another name, or replace it with --overwrite")
+
+
 def positive(text: str) -> int:
     """Argument type: a whole number from 1 up."""
     if (value := int(text)) < 1:

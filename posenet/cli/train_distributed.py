@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from posenet.cli.logs import messages
 from posenet.cli.main import status_of
 from posenet.cli.options import natural, positive
 from posenet.cli.training import train
@@ -46,8 +47,8 @@ def run(args: argparse.Namespace) -> None:
 
 def _started(args: argparse.Namespace) -> None:
     """What a process of ``launch`` runs."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    status = status_of(lambda: _train(args, find_place(os.environ)), "train_distributed.py")
+    with messages(args.log_format):
+        status = status_of(lambda: _train(args, find_place(os.environ)), "train_distributed.py")
     if status:
         sys.exit(status)
 

@@ -22,6 +22,7 @@ from posenet.data.store import Store, overlap
 from posenet.data.targets import TargetRenderer
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.guard import LossGuard
+from posenet.lock import run_lock
 from posenet.loss import FocalL2Loss
 from posenet.model.posenet import PoseNet
 from posenet.optim import Schedule, batch_norms, freeze, make_optimizer
@@ -54,9 +55,7 @@ def _train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runt
     config, resumed = _configure(args)
     folder = CheckpointFolder(Path(config.checkpoint.path), config.checkpoint.keep)
     goes_on = resumed is not None and resumed[0].parent.resolve() == folder.path.resolve()
-    if folder.holds_run() and not goes_on:
-        raise CheckpointError(f"{folder.path} already holds a run; go on with it by --resume, or choose another folder "
-                              "with --checkpoint-path")
+    _refuse_another_run(folder, goes_on)
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     torch.manual_seed(config.train.seed)
@@ -65,6 +64,9 @@ def _train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runt
         stack.callback(runtime.close)
         train_store, val_store = _open_stores(config, stack)
         network = _make_network(config, fine_tune=resumed is None)
+        if runtime.is_main:
+            stack.enter_context(run_lock(folder.path))
+            _refuse_another_run(folder, goes_on)    # one may have come and gone since the first look
         log = RunLog(folder.path, config.log.tensorboard, config.log.curves) if runtime.is_main else SilentLog()
         stack.callback(log.close)
         log.take(early)
@@ -84,6 +86,12 @@ def _train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runt
         _log.info(_describe_lr(config, runtime.world))
         if trainer.fit():
             _log.info("Finished %d epochs; the run is in %s", config.train.epochs, folder.path)
+
+
+def _refuse_another_run(folder: CheckpointFolder, goes_on: bool) -> None:
+    if folder.holds_run() and not goes_on:
+        raise CheckpointError(f"{folder.path} already holds a run; go on with it by --resume, or choose another folder "
+                              "with --checkpoint-path")
 
 
 def build_trainer(config: Config, network: PoseNet, runtime: Runtime, train_store: Store, val_store: Store | None,
@@ -144,6 +152,9 @@ def _configure(args: argparse.Namespace) -> tuple[Config, tuple[Path, dict[str, 
     # The folder may have moved since the checkpoint was written.
     base = load_config(None, [pair("checkpoint.path", str(path.parent))], base=config_of(state, path))
     config = _with_defaults(load_config(args.config, overrides, base=base), args)
+    if not config.model.skeleton.predicts_like(base.model.skeleton):
+        raise ConfigError(f"{path} was trained for another skeleton than model.skeleton says; leave that out, or start "
+                          "anew with --weights in another folder")
     changed = differences(base, config)
     _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")
     check_fits(config, state, path)
@@ -194,11 +205,11 @@ def _open_stores(config: Config, stack: contextlib.ExitStack) -> tuple[Store, St
     if not config.data.train:
         raise ConfigError("data.train is not set; build a store with tools/build_hdf5.py and name it in the experiment "
                           "file or by --set data.train=FILE.h5")
-    train_store = stack.enter_context(Store(config.data.train))
+    train_store = stack.enter_context(Store(config.data.train, config.model.skeleton))
     if not config.data.val:
         _log.info("data.val is not set: no validation loss")
         return train_store, None
-    val_store = stack.enter_context(Store(config.data.val))
+    val_store = stack.enter_context(Store(config.data.val, config.model.skeleton))
     shared = overlap(train_store, val_store)
     if len(shared) and not config.data.allow_overlap:
         raise DataError(f"{config.data.train} and {config.data.val} share {len(shared)} images (first id {shared[0]}); "

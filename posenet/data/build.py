@@ -87,8 +87,8 @@ def build_store(images: str | Path, annotations: str | Path, output: str | Path,
     if not Path(images).is_dir():
         raise DataError(f"image folder {images} does not exist; give the folder that holds the pictures")
     dataset = read_annotations(annotations, skeleton)
-    chosen, left_out = _choose(dataset, image_ids, limit)
-    prepare = partial(_prepare, Path(images), dataset)
+    chosen, left_out = _choose(dataset, image_ids, limit, skeleton.least_labelled)
+    prepare = partial(_prepare, Path(images), dataset, skeleton.least_labelled)
     with StoreWriter(output, skeleton, annotations, overwrite) as writer:
         skipped = _write(writer, chosen, prepare, workers, math.ceil(max_unreadable * len(chosen)), progress)
     stored = [person for image in chosen if image.id not in skipped for person in dataset.people[image.id]]
@@ -99,7 +99,7 @@ def build_store(images: str | Path, annotations: str | Path, output: str | Path,
                        time.perf_counter() - start)
 
 
-def verify(path: str | Path, *, skeleton: Skeleton = COCO, workers: int | None = None,
+def verify(path: str | Path, *, skeleton: Skeleton | None = None, workers: int | None = None,
            progress: bool = False) -> Summary:
     """Read a store from end to end: compare all digests, decode every picture and mask.
 
@@ -124,9 +124,9 @@ def summarise(store: Store) -> Summary:
     return Summary(store.num_images, store.num_people, len(store), store.picture_bytes, store.path.stat().st_size)
 
 
-def _choose(dataset: CocoDataset, image_ids: Collection[int] | None,
-            limit: int | None) -> tuple[list[CocoImage], int]:
-    """The images to store, and how many of those asked for have no main person."""
+def _choose(dataset: CocoDataset, image_ids: Collection[int] | None, limit: int | None,
+            least: int) -> tuple[list[CocoImage], int]:
+    """The images to store, and how many of those asked for have no main person of ``least`` labelled keypoints."""
     asked = dataset.images
     if image_ids is not None:
         wanted = set(image_ids)
@@ -134,7 +134,7 @@ def _choose(dataset: CocoDataset, image_ids: Collection[int] | None,
         if unknown := wanted - {image.id for image in asked}:
             raise DataError(f"{dataset.path} has no image {min(unknown)} ({len(unknown)} unknown in all); "
                             "correct --image-ids")
-    chosen = [image for image in asked if main_persons(dataset.people[image.id])]
+    chosen = [image for image in asked if main_persons(dataset.people[image.id], least)]
     return chosen[:limit], len(asked) - len(chosen)
 
 
@@ -157,7 +157,7 @@ def _write(writer: StoreWriter, chosen: list[CocoImage], prepare: Callable[[Coco
     return skipped
 
 
-def _prepare(folder: Path, dataset: CocoDataset, image: CocoImage) -> tuple[Record, list[int]]:
+def _prepare(folder: Path, dataset: CocoDataset, least: int, image: CocoImage) -> tuple[Record, list[int]]:
     """One image as the store keeps it, its picture checked, and the rows of its main persons."""
     path = folder / image.file_name
     try:
@@ -175,7 +175,7 @@ def _prepare(folder: Path, dataset: CocoDataset, image: CocoImage) -> tuple[Reco
         areas=np.array([person.area for person in persons], np.float32),
         annotation_ids=np.array([person.id for person in persons], np.int64),
         mask_all_rle=mask_all, mask_miss_rle=mask_miss)
-    return record, [kept.index(row) for row in main_persons(people)]
+    return record, [kept.index(row) for row in main_persons(people, least)]
 
 
 def _read_picture(path: Path, height: int, width: int) -> np.ndarray:

@@ -20,7 +20,7 @@ from posenet.errors import DataError, shown
 from posenet.skeleton import COCO, Skeleton
 
 MIN_LABELLED = 5
-"""Labelled keypoints that a main person has at least."""
+"""Labelled keypoints that a main person of COCO has at least; ``Skeleton.least_labelled``."""
 MIN_AREA = 32 * 32
 """Area in square pixels that a main person has at least."""
 MIN_DISTANCE = 0.3
@@ -103,16 +103,17 @@ def read_annotations(path: str | Path, skeleton: Skeleton = COCO) -> CocoDataset
         raise DataError(f"{path}: {error}; repair or re-export the annotations") from error
 
 
-def main_persons(people: Sequence[PersonAnnotation]) -> list[int]:
+def main_persons(people: Sequence[PersonAnnotation], least: int = MIN_LABELLED) -> list[int]:
     """Indices of one image's main persons, each of which gives a training sample.
 
-    A main person has at least 5 labelled keypoints, an area of at least 32 x 32 pixels, a box that is not empty,
-    and a box centre farther than 0.3 times the longer side of *every earlier* main person's box from that box's
-    centre. "Earlier" is file order, so that the choice does not depend on anything but the file. Crowds never are.
+    A main person has at least ``least`` labelled keypoints (``Skeleton.least_labelled``; 5 of COCO's), an area of at
+    least 32 x 32 pixels, a box that is not empty, and a box centre farther than 0.3 times the longer side of *every
+    earlier* main person's box from that box's centre. "Earlier" is file order, so that the choice does not depend on
+    anything but the file. Crowds never are.
     """
     main: list[int] = []
     for row, person in enumerate(people):
-        complete = person.num_labelled >= MIN_LABELLED and person.area >= MIN_AREA and min(person.box[2:]) >= 1
+        complete = person.num_labelled >= least and person.area >= MIN_AREA and min(person.box[2:]) >= 1
         if complete and not person.crowd and all(_apart(people[earlier].box, person.box) for earlier in main):
             main.append(row)
     return main
@@ -168,7 +169,8 @@ def _person_entries(document: dict[str, Any], images: dict[int, CocoImage], skel
     wanted = {number for number, names in categories.items() if names == list(skeleton.file_names)}
     if not wanted:
         found = next((names for names in categories.values() if names), "none")
-        raise ValueError(f"no category has the keypoints {', '.join(skeleton.file_names)} (found: {shown(found)})")
+        raise ValueError(f"no category has the keypoints {', '.join(skeleton.file_names)} (found: {shown(found)}); "
+                         "name another skeleton by --skeleton or model.skeleton")
     seen: set[int] = set()
     for entry in document["annotations"]:
         number = checked_integer(entry, "id", "an annotation")

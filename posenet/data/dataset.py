@@ -114,7 +114,7 @@ class PoseDataset(Dataset[Sample]):
         mask_all, mask_miss = record.masks()
         return Sample(
             image=warp_image(record.decode_image(), augmentation, matrix, size),
-            joints=warp_joints(record.joints, augmentation, matrix),
+            joints=warp_joints(record.joints, augmentation, matrix, self.store.skeleton),
             person_mask=warp_mask(mask_all, matrix, size, border=0),
             mask_miss=warp_mask(mask_miss, matrix, size, border=1),
             image_id=record.image_id,

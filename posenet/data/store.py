@@ -29,6 +29,7 @@ from posenet.data.picture import MAX_PIXELS
 from posenet.data.record import Record
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
+from posenet.skeleton_file import skeleton_from_table, skeleton_to_table
 
 FORMAT = "posenet store"
 SCHEMA = 2
@@ -69,17 +70,19 @@ class Store:
         digests: (N, 16) uint8, BLAKE2b of the picture's bytes.
         samples: (S, 2) int64, image row and person row within that image.
 
+    Args:
+        skeleton: the one the store must have been built for; None takes the store's own.
+
     Raises:
         DataError: the file is missing, damaged, no store, or of another schema or skeleton.
     """
 
-    def __init__(self, path: str | Path, skeleton: Skeleton = COCO) -> None:
+    def __init__(self, path: str | Path, skeleton: Skeleton | None = COCO) -> None:
         self.path = Path(path)
-        self.skeleton = skeleton
         self._handle: tuple[int, h5py.File] | None = None
         with self._reading(), self._open() as file:
-            _check_header(file, skeleton)
-            self._columns = _read_columns(file, skeleton)
+            self.skeleton = _check_header(file, skeleton)
+            self._columns = _read_columns(file, self.skeleton)
             self.fingerprint = str(file.attrs["fingerprint"])
             if fingerprint(self._columns) != self.fingerprint:
                 raise ValueError("its people or its table of pictures are not those that were written")
@@ -214,19 +217,27 @@ def fingerprint(table: Mapping[str, np.ndarray]) -> str:
 
 def describe(skeleton: Skeleton) -> str:
     """The skeleton as a store's attribute, JSON."""
-    return json.dumps({"keypoints": skeleton.keypoints, "derived": skeleton.derived, "parts": skeleton.parts})
+    return json.dumps({"keypoints": skeleton.keypoints, "derived": skeleton.derived, "parts": skeleton.parts,
+                       "table": skeleton_to_table(skeleton)})
 
 
-def _check_header(file: h5py.File, skeleton: Skeleton) -> None:
+def _check_header(file: h5py.File, skeleton: Skeleton | None) -> Skeleton:
+    """The skeleton that the joints follow, which is the one given."""
     if file.attrs.get("format") != FORMAT:
         raise ValueError("not written by tools/build_hdf5.py, or never finished")
     if (schema := int(file.attrs["schema"])) > SCHEMA:
         raise DataError(f"{file.filename} has schema {schema}, this program reads up to {SCHEMA}; update posenet")
     if schema < SCHEMA:
         raise ValueError(f"schema {schema} is no longer read")
-    stored, wanted = json.loads(file.attrs["skeleton"]), json.loads(describe(skeleton))
+    stored = json.loads(file.attrs["skeleton"])
+    if skeleton is None:
+        # The first stores, all of the built-in skeleton, did not hold the whole of it.
+        skeleton = skeleton_from_table(stored["table"]) if "table" in stored else COCO
+    wanted = json.loads(describe(skeleton))
     if any(stored[key] != wanted[key] for key in ("keypoints", "derived")):
-        raise ValueError(f"built for another skeleton, with the keypoints {', '.join(stored['keypoints'])}")
+        raise ValueError(f"built for another skeleton than model.skeleton, with the keypoints "
+                         f"{', '.join(stored['keypoints'])}")
+    return skeleton
 
 
 def _read_columns(file: h5py.File, skeleton: Skeleton) -> dict[str, np.ndarray]:

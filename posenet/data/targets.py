@@ -38,7 +38,8 @@ class TargetRenderer(nn.Module):
     @classmethod
     def from_config(cls, config: Config) -> TargetRenderer:
         t = config.targets
-        return cls(t.keypoint_sigma, t.part_sigma, t.part_margin, t.threshold, t.part_floor)
+        return cls(t.keypoint_sigma, t.part_sigma, t.part_margin, t.threshold, t.part_floor,
+                   skeleton=config.model.skeleton)
 
     @torch.no_grad()
     def forward(self, joints: Tensor, person_mask: Tensor) -> Tensor:

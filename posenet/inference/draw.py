@@ -10,12 +10,7 @@ import numpy as np
 
 from posenet.inference.images import to_bgr
 from posenet.inference.person import Person
-from posenet.skeleton import COCO, Skeleton
-
-LIMBS = frozenset(map(frozenset, (limb.split("-") for limb in (
-    "nose-Reye nose-Leye Reye-Rear Leye-Lear neck-nose neck-Rsho neck-Lsho Rsho-Relb Relb-Rwri Lsho-Lelb Lelb-Lwri "
-    "Rsho-Rhip Lsho-Lhip Rhip-Lhip Rhip-Rkne Rkne-Rank Lhip-Lkne Lkne-Lank").split())))
-"""The body parts of the built-in skeleton that draw a human being; the others only help to link keypoints."""
+from posenet.skeleton import Skeleton
 
 LEFT, RIGHT, MIDDLE = (255, 160, 40), (30, 130, 255), (250, 250, 250)
 """BGR: blue, orange and white, which nobody takes for one another, whatever the eyes."""
@@ -96,12 +91,12 @@ def _line_width(canvas: np.ndarray, person: Person) -> int:
 
 
 def _limbs(skeleton: Skeleton) -> list[tuple[int, int]]:
-    """The ends of what is drawn: of the built-in skeleton the human outline, of any other all parts."""
-    return [(a, b) for names, (a, b) in zip(skeleton.parts, skeleton.part_ends.tolist())
-            if skeleton != COCO or frozenset(names) in LIMBS]
+    """The ends of what is drawn."""
+    return [(skeleton.index(a), skeleton.index(b)) for a, b in skeleton.drawn or skeleton.parts]
 
 
 def _sides(skeleton: Skeleton) -> list[Colour]:
-    """The colour of every keypoint."""
+    """The colour of every keypoint: its own, else its side's."""
     colours = {name: colour for pair in skeleton.left_right for name, colour in zip(pair, (LEFT, RIGHT))}
+    colours |= {name: tuple(bytes.fromhex(colour[1:])[::-1]) for name, colour in skeleton.colours.items()}
     return [colours.get(name, MIDDLE) for name in skeleton.keypoints]

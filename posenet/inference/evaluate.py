@@ -34,8 +34,8 @@ class Split:
 
     Attributes:
         images: COCO image records (id, file_name, width, height), each picture once.
-        category: id of the category that has the keypoints.
-        people: COCO annotations of that category; none in a test set.
+        category: id of the category that has the keypoints, the first where several have them.
+        people: COCO annotations of all these categories, as of ``category``; none in a test set.
     """
 
     images: list[dict[str, Any]]
@@ -116,20 +116,24 @@ def read_split(annotations: str | Path, image_ids: Collection[int] | None = None
         dataset = json.loads(Path(annotations).read_bytes())
         images = {image.id: asdict(image) for image in map(checked_image, dataset["images"])}
         categories = dataset.get("categories") or [{"id": 1}]
-        chosen = max(categories, key=lambda c: (bool(c.get("keypoints")), c.get("name") == "person"))
+        names = list(skeleton.file_names)
+        chosen = max(categories, key=lambda c: (c.get("keypoints") == names, bool(c.get("keypoints")),
+                                                c.get("name") == "person"))
+        if chosen.get("keypoints", names) != names:
+            raise DataError(f"{annotations} has other keypoints, {shown(chosen['keypoints'])}, than the network "
+                            f"({', '.join(names[:3])} ...); use annotations of its skeleton, or set model.skeleton")
         category = checked_integer(chosen, "id", "a category")
-        people = [person for person in dataset.get("annotations") or [] if person["category_id"] == category]
+        # Categories that share the keypoints, such as several kinds of animals, count as one.
+        alike = {category} | {checked_integer(c, "id", "a category") for c in categories if c.get("keypoints") == names}
+        people = [person for person in dataset.get("annotations") or [] if person["category_id"] in alike]
         if people and not any("keypoints" in person for person in people):
             raise DataError(f"{annotations} holds people without keypoints; use person_keypoints_*.json")
-        people = [_truth(person, len(skeleton.sigmas)) for person in people]
+        people = [_truth(person, len(names)) | {"category_id": category} for person in people]
     except OSError as error:
         raise DataError(f"cannot read {annotations}: {error.strerror or error}") from error
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise DataError(f"{annotations} is not a COCO keypoint file ({reason}); use person_keypoints_*.json") from error
-    if chosen.get("keypoints", names := list(skeleton.file_names)) != names:
-        raise DataError(f"{annotations} has other keypoints, {shown(chosen['keypoints'])}, than "
-                        f"the network ({', '.join(names[:3])} ...); use annotations of the same skeleton")
     if image_ids is not None:
         if unknown := set(image_ids) - set(images):
             raise DataError(f"{annotations} has no image {min(unknown)}; look at --image-ids")
@@ -151,7 +155,7 @@ def _truth(person: dict[str, Any], count: int) -> dict[str, Any]:
         checked_numbers({"id": None} | person, key, length)
     if person.get("iscrowd", 0) not in (0, 1):
         raise ValueError(f"a person has iscrowd {shown(person['iscrowd'])}")
-    return {key: person[key] for key in ("image_id", "category_id", "area", "bbox")} | {
+    return {key: person[key] for key in ("image_id", "area", "bbox")} | {
         "keypoints": keypoints, "num_keypoints": sum(v > 0 for v in keypoints[2::3]),
         "iscrowd": person.get("iscrowd", 0)}
 

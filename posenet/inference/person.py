@@ -35,6 +35,10 @@ class Person:
         """(K,) bool: which keypoints were found."""
         return self.keypoints[:, 2] > 0
 
+    def named(self) -> dict[str, tuple[float, float, float]]:
+        """x, y and score of the keypoints found, by name."""
+        return {name: tuple(row) for name, row in zip(self.skeleton.keypoints, self.keypoints.tolist()) if row[2] > 0}
+
     def box(self) -> np.ndarray:
         """(4,) float32: left, top, right and bottom of the keypoints found, in pixels; zeros if there are none."""
         points = self.keypoints[self.found, :2]

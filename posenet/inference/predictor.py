@@ -84,7 +84,7 @@ class Predictor:
             settings = dataclasses.replace(config.inference, **overrides)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        return cls(model, device=device, amp=amp, **dataclasses.asdict(settings))
+        return cls(model, device=device, amp=amp, skeleton=config.model.skeleton, **dataclasses.asdict(settings))
 
     @classmethod
     def from_checkpoint(cls, path: str | Path, *, config: Config | None = None, device: str = "auto",

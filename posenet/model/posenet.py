@@ -47,9 +47,10 @@ class PoseNet(nn.Module):
 
     @classmethod
     def from_config(cls, config: Config) -> PoseNet:
-        """The network of an experiment, for the built-in COCO skeleton."""
+        """The network of an experiment, with the channels of its skeleton."""
         model = config.model
-        return cls(COCO.num_channels, model.stacks, model.width, model.growth, model.conv_std, model.linear_std)
+        return cls(model.skeleton.num_channels, model.stacks, model.width, model.growth, model.conv_std,
+                   model.linear_std)
 
     def forward(self, images: Tensor) -> list[list[Tensor]]:
         """All predictions, for training.

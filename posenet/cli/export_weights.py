@@ -1,0 +1,22 @@
+"""Turn a checkpoint into a file of the published form, which the paper's authors' code reads."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from posenet.cli.options import add_weights_output, check_new
+from posenet.convert import export_weights
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``export-weights``."""
+    parser.add_argument("weights", type=Path, metavar="FILE", help="a checkpoint of this program")
+    add_weights_output(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Convert."""
+    check_new(args.output, args.weights, args.overwrite)
+    export_weights(args.weights, args.output)
+    print(f"wrote {args.output}")

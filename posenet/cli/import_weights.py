@@ -1,0 +1,24 @@
+"""Turn a published weights file into a checkpoint of this program, which carries its configuration."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from posenet.cli.options import add_config_options, add_weights_output, check_new
+from posenet.config import load_config
+from posenet.convert import import_weights
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``import-weights``."""
+    parser.add_argument("weights", type=Path, metavar="FILE", help="a published file, such as PoseNet_52_epoch.pth")
+    add_weights_output(parser)
+    add_config_options(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Convert, and say what it became."""
+    check_new(args.output, args.weights, args.overwrite)
+    model = import_weights(args.weights, args.output, load_config(args.config, args.overrides)).model
+    print(f"wrote {args.output}: a network of {model.stacks} stacks, width {model.width}, growth {model.growth}")

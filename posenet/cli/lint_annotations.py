@@ -1,0 +1,42 @@
+"""Look for faults in a COCO keypoint file, and say how to mend each; exit status 2 if there are errors."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+from posenet.data.lint import lint_annotations
+from posenet.errors import DataError
+from posenet.skeleton_file import load_skeleton
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``lint-annotations``."""
+    parser.add_argument("annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
+    parser.add_argument("--images", type=Path, metavar="DIR",
+                        help="also decode every picture and compare its size with the annotated one")
+    parser.add_argument("--skeleton", metavar="FILE",
+                        help="compare with this skeleton file, or with coco; unset, with the file's own categories")
+    parser.add_argument("--json", action=argparse.BooleanOptionalAction, default=False,
+                        help="print the findings as one JSON list, with all places")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Print the findings; errors among them fail."""
+    skeleton = None if args.skeleton is None else load_skeleton(args.skeleton)
+    if args.images is not None and not args.images.is_dir():
+        raise DataError(f"image folder {args.images} does not exist; give the folder that holds the pictures")
+    findings = lint_annotations(args.annotations, args.images, skeleton)
+    if args.json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in findings]))
+    else:
+        for finding in findings:
+            print(finding)
+    errors = [finding.code for finding in findings if finding.severity == "error"]
+    if errors:
+        raise DataError(f"{args.annotations} has {len(errors)} kinds of errors ({', '.join(errors)}); mend them as "
+                        "said")
+    if not args.json:
+        print(f"{args.annotations}: no errors, {len(findings)} kinds of warnings")

@@ -1,0 +1,56 @@
+"""Draft a skeleton file from annotations, check one, or write the built-in one.
+
+Says what it found, and writes a TOML file with remarks on what to look at.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from posenet.cli.options import check_new
+from posenet.data.draft import draft_skeleton
+from posenet.skeleton import Skeleton
+from posenet.skeleton_file import load_skeleton, skeleton_to_toml
+from posenet.system import write_atomically
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``skeleton``."""
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--from-annotations", type=Path, metavar="JSON", help="draft from this COCO keypoint file")
+    source.add_argument("--show", metavar="FILE", help="check this skeleton file; coco is the built-in one")
+    parser.add_argument("--category", metavar="NAME", help="the category to describe, where several have keypoints")
+    parser.add_argument("--bridges", action=argparse.BooleanOptionalAction, default=True,
+                        help="draft also parts between keypoints that are two parts apart, for the decoder")
+    parser.add_argument("--output", type=Path, metavar="FILE.toml", help="write the skeleton here")
+    parser.add_argument("--overwrite", action=argparse.BooleanOptionalAction, default=False,
+                        help="replace an existing file")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Describe the skeleton, and write it where asked."""
+    remarks = {}
+    if args.show:
+        skeleton = load_skeleton(args.show)
+    else:
+        draft = draft_skeleton(args.from_annotations, args.category, args.bridges)
+        skeleton, remarks = draft.skeleton, draft.remarks
+        print(f"category    {draft.category}")
+    _print(skeleton)
+    if args.output is None:
+        return
+    check_new(args.output, Path(args.show or args.from_annotations), args.overwrite)
+    write_atomically(args.output, skeleton_to_toml(skeleton, remarks).encode())
+    print(f"wrote {args.output}; read it through, then give it to build-hdf5 and lint-annotations by --skeleton and to "
+          f"train by --set model.skeleton={args.output}")
+
+
+def _print(skeleton: Skeleton) -> None:
+    print(f"keypoints   {skeleton.num_keypoints}: {', '.join(skeleton.keypoints)}")
+    print(f"parts       {skeleton.num_parts}: {', '.join('-'.join(part) for part in skeleton.parts)}")
+    print(f"left-right  {', '.join('-'.join(pair) for pair in skeleton.left_right) or 'none'}")
+    if skeleton.derived:
+        print(f"derived     {', '.join(f'{n} between {a} and {b}' for n, (a, b) in skeleton.derived.items())}")
+    print(f"layout      {'known' if skeleton.layout else 'not known'}")
+    print(f"channels    {skeleton.num_channels}")

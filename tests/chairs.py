@@ -1,0 +1,58 @@
+"""Drawn chairs as a COCO-format data set: something with left and right that is no person."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+SIDE = 160
+NAMES = [f"{part}_{side}" for part in ("back_top", "seat_back", "seat_front", "leg_back", "leg_front")
+         for side in ("left", "right")]
+EDGES = [(0, 1), (0, 2), (1, 3), (2, 3), (2, 4), (3, 5), (4, 5), (2, 6), (3, 7), (4, 8), (5, 9)]
+# Of a chair that faces the reader, whose own left is on the right of the picture: x, y in its width.
+SHAPE = np.array([(0.5, -1.1), (-0.5, -1.1), (0.5, 0), (-0.5, 0), (0.7, 0.25), (-0.7, 0.25), (0.5, 0.8), (-0.5, 0.8),
+                  (0.7, 1.2), (-0.7, 1.2)])
+
+
+def write_chairs(root: Path, split: str, count: int, seed: int) -> tuple[Path, Path]:
+    """Draw ``count`` pictures of two chairs each; returns the image folder and the annotation file."""
+    rng = np.random.default_rng(seed)
+    folder, annotations = root / split, root / f"{split}.json"
+    folder.mkdir(parents=True)
+    content: dict[str, Any] = {"images": [], "annotations": [], "categories": [
+        {"id": 62, "name": "chair", "keypoints": NAMES, "skeleton": [[a + 1, b + 1] for a, b in EDGES]}]}
+    for number in range(1, count + 1):
+        picture = np.full((SIDE, SIDE, 3), rng.integers(150, 255, 3), np.uint8)
+        content["images"].append({"id": number, "file_name": f"{number}.jpg", "width": SIDE, "height": SIDE})
+        for x in (48, 112):
+            points = _chair(rng, np.array([x, 84]) + rng.uniform(-6, 6, 2))
+            _draw(picture, points, rng)
+            content["annotations"].append(_annotation(len(content["annotations"]) + 1, number, points, rng))
+        cv2.imwrite(str(folder / f"{number}.jpg"), picture)
+    annotations.write_text(json.dumps(content))
+    return folder, annotations
+
+
+def _chair(rng: np.random.Generator, centre: np.ndarray) -> np.ndarray:
+    shape = SHAPE * [rng.choice([-1, 1]), 1] * rng.uniform(0.8, 1.2, 2)       # seen from the front or from behind
+    turn, size = np.radians(rng.uniform(-15, 15)), rng.uniform(30, 40)
+    return centre + size * shape @ [[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]
+
+
+def _draw(picture: np.ndarray, points: np.ndarray, rng: np.random.Generator) -> None:
+    colour = rng.integers(0, 120, 3).tolist()
+    for a, b in EDGES:
+        cv2.line(picture, *(tuple(map(int, points[end])) for end in (a, b)), colour, 3, cv2.LINE_AA)
+
+
+def _annotation(number: int, image: int, points: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:
+    visible = np.where(rng.random(len(points)) < 0.1, 0, 2)
+    values = np.where(visible[:, None] > 0, np.c_[points.round(2), visible], 0)
+    low, high = points.min(0), points.max(0)
+    box = [*low.tolist(), *(high - low).tolist()]
+    return {"id": number, "image_id": image, "category_id": 62, "iscrowd": 0, "bbox": box, "area": box[2] * box[3],
+            "num_keypoints": int((visible > 0).sum()), "keypoints": values.ravel().tolist(), "segmentation": []}
