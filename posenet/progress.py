@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from posenet.errors import shown
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -35,6 +38,27 @@ class Progress:
     stale: int = 0
     best_kind: str = ""
 
+    def judge(self, kind: str, value: float | None) -> bool:
+        """Whether an epoch's value is the best so far; values of one kind only are compared, None is none.
+
+        Args:
+            kind: "AP", of which more is better, or "val_loss", of which less is.
+        """
+        if kind != self.best_kind:
+            self.best, self.stale, self.best_kind = -math.inf, 0, kind
+        if value is None:
+            return False
+        score = -value if kind == "val_loss" else value
+        better = score > self.best
+        self.best, self.stale = (score, 0) if better else (self.best, self.stale + 1)
+        return better
+
+    def rescale(self, old: int, new: int) -> None:
+        """Keep the share of the epoch that is done where an epoch had ``old`` steps and now has ``new``."""
+        if old != new:
+            step, self.step = self.step, self.step * new // old
+            _log.info("An epoch had %d steps and now has %d: step %d of it becomes step %d", old, new, step, self.step)
+
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Progress:
         """What a checkpoint holds; ``TypeError`` or ``ValueError`` where it is no progress of a run."""
@@ -45,16 +69,6 @@ class Progress:
                 raise ValueError(f"{key} is {shown(value)}")
         return progress
 
-    def judge(self, kind: str, score: float | None) -> bool:
-        """Whether an epoch's score is the best so far; scores of one kind only are compared, None is none."""
-        if kind != self.best_kind:
-            self.best, self.stale, self.best_kind = -math.inf, 0, kind
-        if score is None:
-            return False
-        better = score > self.best
-        self.best, self.stale = (score, 0) if better else (self.best, self.stale + 1)
-        return better
-
 
 @dataclass
 class Meter:
@@ -63,6 +77,13 @@ class Meter:
     started: float
     samples: int = 0
     waited: float = 0.0
+
+    def read(self, now: float) -> dict[str, float]:
+        """Samples a second and the share of the time that was spent waiting for them; starts anew."""
+        seconds = max(now - self.started, 1e-9)
+        rates = {"samples_per_s": self.samples / seconds, "data_wait": self.waited / seconds}
+        self.started, self.samples, self.waited = now, 0, 0.0
+        return rates
 
 
 @dataclass(frozen=True)

@@ -44,24 +44,24 @@ class CheckpointWriter:
         self.folder, self.every_steps, self.every_minutes = folder, every_steps, every_minutes
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
-        self._saved_at, self._due = time.monotonic(), False
+        self._saved_at = time.monotonic()
 
     def due(self, step: int) -> bool:
-        """Whether a checkpoint is due after the run's ``step``-th step, or has been since an earlier one.
+        """Whether a checkpoint is due after the run's ``step``-th step.
 
-        It is not while the one before is still being written: a slow disk makes checkpoints rare, never the run slow.
+        By the clock it is not while the one before is still being written: a slow disk makes checkpoints rare, never
+        the run slow. By steps it is, and waits, as a return to a checkpoint must not depend on the disk's speed.
         """
         by_steps = bool(self.every_steps) and step % self.every_steps == 0
         by_time = bool(self.every_minutes) and time.monotonic() - self._saved_at >= 60 * self.every_minutes
-        self._due = self._due or by_steps or by_time
-        return self._due and not (self._thread and self._thread.is_alive())
+        return by_steps or by_time and not (self._thread and self._thread.is_alive())
 
     def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
         """Copy ``state`` and have the copy written; waits for the checkpoint before to be so."""
         self.wait()
         self._thread = threading.Thread(target=self._write, args=(on_host(state), step, best), name="checkpoint")
         self._thread.start()
-        self._saved_at, self._due = time.monotonic(), False
+        self._saved_at = time.monotonic()
 
     def wait(self) -> None:
         """Until nothing is being written."""

@@ -211,12 +211,8 @@ class Trainer:
             return False
         p.epoch, p.step, p.loss_sum, p.loss_steps, p.replaced = epoch, 0, 0.0, 0, 0
         self.log.epoch(epoch, p.total_steps, values)
-        # Scores of one kind only are compared: AP where the run is evaluated at all, else the validation loss.
-        if self.evaluate:
-            best = p.judge("AP", values.get("AP"))
-        else:
-            best = p.judge("val_loss", None if values.get("val_loss") is None else -values["val_loss"])
-        self.save(best)
+        kind = "AP" if self.evaluate else "val_loss"
+        self.save(best=p.judge(kind, values.get(kind)))
         return True
 
     def _is_stale(self) -> bool:
@@ -225,15 +221,13 @@ class Trainer:
 
     def _report(self, bar: tqdm, meter: Meter, lr: float) -> None:
         self.runtime.synchronize()
-        now, p = time.monotonic(), self.progress
-        seconds = max(now - meter.started, 1e-9)
+        p = self.progress
         loss = p.loss_sum / p.loss_steps if p.loss_steps else None
-        values = {"epoch": p.epoch, "loss": loss, "lr": lr, "samples_per_s": meter.samples / seconds,
-                  "data_wait": meter.waited / seconds, "terms": self.step.loss.meter.read()}
+        values = {"epoch": p.epoch, "loss": loss, "lr": lr, **meter.read(time.monotonic()),
+                  "terms": self.step.loss.meter.read()}
         bar.set_postfix_str(f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
                             f"{values['samples_per_s']:.1f} samples/s, data wait {values['data_wait']:.0%}")
         self.log.record("train", p.total_steps, values)
-        meter.started, meter.samples, meter.waited = now, 0, 0.0
 
     def _stop_due(self) -> bool:
         done = bool(self.limits.max_steps) and self.progress.total_steps >= self.limits.max_steps
@@ -282,15 +276,11 @@ class Trainer:
         self._restore_weights(state, path)
         self.guard.load_state_dict(state["guard"])
         self.progress = Progress.from_state(state["progress"])
+        # Another data set, batch size or number of processes may have changed the length of an epoch.
+        self.progress.rescale(state["steps_per_epoch"], self.sampler.steps)
         states = state.get("random", [])
-        old, new, step = state["steps_per_epoch"], self.sampler.steps, self.progress.step
         if states and len(states) != self.runtime.world:
             _log.info("The run was one of %d processes and goes on with %d", len(states), self.runtime.world)
-        if old != new:
-            # Another data set, batch size or number of processes: the same share of the epoch is done.
-            self.progress.step = step * new // old
-            _log.info("An epoch had %d steps and now has %d: step %d of it becomes step %d", old, new, step,
-                      self.progress.step)
         if self.runtime.rank < len(states):
             self.runtime.set_random_state(states[self.runtime.rank])
 

@@ -140,8 +140,10 @@ def test_decode_on_real_annotations(tmp_path: Path, coco_sample: Path) -> None:
 
 
 def test_predict(tmp_path: Path, coco: tuple[Path, Path]) -> None:
-    numbers = benchmark(tmp_path, "predict", coco[0], "--height", "64", *TINY)
-    assert_positive(numbers, "stage_ms", "whole_ms", "network_ms", "pictures_per_s", "whole_over_network")
+    numbers = benchmark(tmp_path, "predict", coco[0], "--height", "64", "--amp", "off", "--compare", *TINY)
+    assert_positive(numbers, "stage_ms", "whole_ms", "network_ms", "pictures_per_s", "whole_over_network", "stream_ms",
+                    "alone_ms", "trained_ms", "stream_over_alone")
+    assert numbers["amp"] == "off"
     assert list(numbers["stage_ms"]) == ["read", "prepare", "network", "decode", "draw"]
     assert numbers["pictures"] == 3
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from posenet.data.targets import TargetRenderer
-from posenet.inference.decode import MAX_LIMBS, decode, find_limbs, find_peaks
+from posenet.inference.decode import decode, find_limbs, find_peaks
+from posenet.inference.people import MAX_LIMBS
 from posenet.skeleton import COCO
 
 SHAPELESS = dataclasses.replace(COCO, layout={})

@@ -7,13 +7,18 @@ import cv2
 import numpy as np
 import pytest
 from pycocotools.coco import COCO as CocoApi
+from test_deploy import lively
+from test_export import Lamps
+from test_export import picture as spots
 from test_images import with_orientation
 
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.inference.evaluate import METRICS, evaluate, predict_split, read_split, score, to_result
-from posenet.inference.images import write_image
+from posenet.inference.images import read_image, write_image
 from posenet.inference.person import Person
+from posenet.inference.predictor import Predictor
+from posenet.model.deploy import Deployed
 from posenet.skeleton import COCO
 
 SIZES = [(120, 160), (160, 120), (120, 161), (90, 160), (160, 90)]
@@ -194,7 +199,7 @@ def test_tool(split, tmp_path, capsys, monkeypatch):
     import posenet.cli.evaluate as tool
 
     class Stub:
-        batch, skeleton = staticmethod(oracle(split[1])), COCO
+        stream, skeleton = staticmethod(oracle(split[1])), COCO
 
     monkeypatch.setattr(tool, "make_predictor", lambda args: Stub)
     argv = ["--weights", "x.pth", "--images", str(split[0]), "--annotations", str(split[1])]
@@ -252,6 +257,61 @@ def test_foreign_keypoints_and_paths_outside_the_folder_are_refused(split, chang
     split[1].write_text(json.dumps(document))
     with pytest.raises(DataError, match=words):
         read_split(split[1])
+
+
+def crowd_split(folder):
+    """Eight pictures of several shapes with people that ``Lamps`` finds, and their annotations."""
+    images, people = [], []
+    for number, (height, width) in enumerate([(200, 300), (200, 300), (160, 330), (200, 300), (256, 256), (130, 190),
+                                              (200, 290), (256, 256)]):
+        write_image(folder / f"{number}.png", spots(height, width, 2, number))
+        images.append({"id": number + 1, "file_name": f"{number}.png", "height": height, "width": width})
+        found = Predictor(Lamps(), height=height)(read_image(folder / f"{number}.png"))
+        for person in found:
+            joints = person.to_coco().round(1)
+            joints[:, :2] += (number % 3) * 1.5       # so that AP is neither 0 nor 1
+            joints[:, 2] = 2 * (joints[:, 2] > 0)
+            people.append({"id": len(people) + 1, "image_id": number + 1, "category_id": 1, "area": 3000.0,
+                           "bbox": [0, 0, 50, 60], "iscrowd": 0, "keypoints": joints.astype(float).ravel().tolist()})
+    path = folder / "truth.json"
+    path.write_text(json.dumps({"images": images, "annotations": people, "categories": [
+        {"id": 1, "name": "person", "keypoints": list(COCO.file_names)}]}))
+    return path
+
+
+@pytest.mark.parametrize("network", [Lamps(), lively(1)], ids=["lamps", "posenet"])
+def test_batches_streams_and_shares_give_one_result(network, tmp_path):
+    """Sums differ in their last digits between batch sizes, so the places may by a thousandth of a pixel."""
+    split = read_split(crowd_split(tmp_path))
+
+    def results(batch_size, handed, world=1):
+        predictor = Predictor(Deployed(network), height=128, batch_size=batch_size)
+        predict = predictor.stream if handed is None else predictor.batch
+        shares = [predict_split(predict, tmp_path, split.images[rank::world], 1, batch_size=handed, progress=False)
+                  for rank in range(world)]
+        return sorted((result for share in shares for result in share), key=lambda r: (r["image_id"], -r["score"]))
+
+    expected = results(1, 1)
+    metrics = score(expected, split).metrics
+    assert {result["image_id"] for result in expected} == set(range(1, 9))
+    for batch_size, handed, world in ((4, None, 1), (3, 16, 1), (8, None, 3), (2, 5, 2)):
+        others = results(batch_size, handed, world)
+        assert [other["image_id"] for other in others] == [one["image_id"] for one in expected]
+        np.testing.assert_allclose([other["score"] for other in others], [one["score"] for one in expected], atol=1e-4)
+        assert score(others, split).metrics == pytest.approx(metrics, abs=1e-6)
+    if isinstance(network, Lamps):
+        assert 0.1 < metrics["AP"] < 0.9
+
+
+def test_a_stream_sees_every_picture_once_and_ends_with_what_goes_wrong(split):
+    seen = []
+    assert evaluate(oracle(split[1], seen), *split, batch_size=None, progress=False).ap == pytest.approx(1)
+    assert sorted(seen) == [100, 101, 102, 103, 104, 105]
+    with pytest.raises(ValueError):
+        evaluate(lambda images: [[] for _ in images][1:], *split, batch_size=None, progress=False)
+    (split[0] / "003.png").write_bytes(b"nonsense")
+    with pytest.raises(DataError, match="003.png"):
+        evaluate(oracle(split[1]), *split, batch_size=None, progress=False)
 
 
 def test_categories_with_the_same_keypoints_count_as_one(tmp_path):

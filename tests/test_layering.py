@@ -14,16 +14,17 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "posenet"
 
 ROWS = """
-    errors system words seal lock skeleton skeleton_file settings_scale settings_model settings config
+    errors system words seal lock skeleton skeleton_file settings_scale settings_model settings_run settings config
     runtime parallel sync_norm launch distributed
 
-    model.layers model.hourglass model.posenet model.published
+    model.layers model.hourglass model.posenet model.published model.deploy
     data.picture data.rle data.coco data.draft data.findings data.lint_sides data.lint
     data.record data.store data.writer data.augment data.targets
     loss optim averaging checkpoint convert guard data.sampler
 
     data.dataset data.drawing.* data.synthetic data.build step update progress saving feed
     inference.images inference.person inference.grouping inference.body
+    inference.people inference.geometry inference.candidates inference.export
     inference.decode inference.predictor inference.evaluate inference.draw
     inference.video inference.sources inference.sheet inference.heatmaps inference.outputs
 

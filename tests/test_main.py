@@ -26,7 +26,7 @@ from posenet.errors import CheckpointError, ConfigError, DataError, PosenetError
 
 TOOLS = ["train", "train-parallel", "train-distributed",
          "evaluate", "predict", "plot", "build-hdf5", "make-synthetic", "benchmark",
-         "skeleton", "lint-annotations", "import-weights", "export-weights"]
+         "skeleton", "lint-annotations", "import-weights", "export-weights", "export-onnx"]
 PRESENT = [name for name in TOOLS if find_spec(f"posenet.cli.{name.replace('-', '_')}")]
 Run = Callable[[argparse.Namespace], None]
 

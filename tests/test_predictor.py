@@ -178,8 +178,9 @@ def test_from_checkpoint_uses_its_configuration_and_overrides(tmp_path):
     predictor = Predictor.from_checkpoint(path, device="cpu", batch_size=2)
     assert (predictor.height, predictor.flip, predictor.batch_size) == (64, True, 2)
     assert not predictor.model.training
-    loaded = predictor.model.state_dict()
-    assert all(torch.equal(loaded[name], value) for name, value in model.state_dict().items())
+    images = torch.rand(1, 3, 64, 64)
+    predictor = Predictor.from_checkpoint(path, device="cpu", amp="off")
+    torch.testing.assert_close(predictor.model.heatmaps(images), model.eval().heatmaps(images), rtol=1e-4, atol=1e-10)
     other = tiny_config({"inference": {"height": 128}})
     assert Predictor.from_checkpoint(path, config=other, device="cpu").height == 128
     with pytest.raises(ConfigError, match="scales"):
@@ -191,3 +192,44 @@ def test_from_checkpoint_uses_its_configuration_and_overrides(tmp_path):
 def test_half_precision_runs():
     model = PoseNet.from_config(tiny_config())
     assert Predictor(model, height=64, amp="bf16")(np.zeros((64, 64, 3), np.uint8)) == []
+
+
+@pytest.mark.parametrize("settings", [dict(), dict(flip=True, scales=(1.0, 1.5))], ids=str)
+def test_candidates_selected_on_the_device_give_the_same_people(settings):
+    """Padding is not searched either: with the spots on the picture's edge the map beyond is not empty."""
+    images = [picture(*size, *spots) for size, spots in SIZES.items()]
+    images.append(picture(480, 650, (649.0, 100.0), (300.0, 479.0), 15))
+    host = Predictor(Spotlights(), height=256, **settings).batch(images)
+    device = Predictor(Spotlights(), height=256, select="device", **settings).batch(images)
+    assert [len(people) for people in device] == [len(people) for people in host] == [1] * 6
+    for one, other in zip(host, device):
+        np.testing.assert_allclose(other[0].keypoints, one[0].keypoints, atol=0.01)
+        assert other[0].score == pytest.approx(one[0].score)
+
+
+def test_a_stream_takes_pictures_as_they_are_needed():
+    taken = []
+    images = [picture(*size, *spots) for size, spots in SIZES.items() for _ in range(4)]
+
+    def source():
+        for image in images:
+            taken.append(image)
+            yield image
+
+    predictor = Predictor(Spotlights(), height=128, batch_size=2)
+    stream = predictor.stream(source())
+    first = next(stream)
+    assert len(taken) <= 10
+    assert [first, *stream] == [predictor(image) for image in images]
+    assert len(taken) == len(images)
+
+
+def test_what_goes_wrong_on_a_thread_reaches_the_caller():
+    class Broken(nn.Module):
+        def heatmaps(self, images):
+            return torch.zeros(len(images), 3, 8, 8)
+
+    with pytest.raises(ValueError, match="maps must be"):
+        Predictor(Broken(), height=64)(np.zeros((64, 64, 3), np.uint8))
+    with pytest.raises(DataError):
+        list(Predictor(Spotlights(), height=64).stream(iter([np.zeros((64, 64, 3), np.uint8), None])))

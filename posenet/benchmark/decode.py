@@ -18,10 +18,12 @@ from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import medians
 from posenet.data.coco import CocoImage, PersonAnnotation, read_annotations
 from posenet.data.targets import TargetRenderer
-from posenet.inference.decode import MAX_PEAKS, decode, find_peaks
+from posenet.inference.decode import decode, find_peaks
 from posenet.inference.evaluate import read_split, score, to_result
+from posenet.inference.geometry import Fit
+from posenet.inference.people import MAX_PEAKS
 from posenet.inference.person import Person
-from posenet.inference.predictor import Fit, Predictor
+from posenet.inference.predictor import Predictor
 
 PUBLISHED_IMAGES_PER_S = 8.9
 PUBLISHED_AP = 0.893

@@ -11,9 +11,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import fastest, medians
 from posenet.model.posenet import PoseNet
-from posenet.runtime import Amp, Runtime, autocast
+from posenet.runtime import DTYPES, Amp, Runtime, autocast
 
-DTYPES = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 PRODUCTS = 20
 """Matrix products of which the fastest gives the baseline."""
 

@@ -37,7 +37,7 @@ from posenet.inference.images import find_images
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
 from posenet.optim import freeze
-from posenet.runtime import Runtime, pick_device
+from posenet.runtime import Runtime, pick_amp, pick_device
 from posenet.settings import Config
 from posenet.system import write_atomically
 
@@ -128,7 +128,11 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", "--weights", metavar="FILE",
                         help="checkpoint of a run, or a published one; unset, the configured network, untrained")
     parser.add_argument("--height", type=int, metavar="N", help="resize pictures to this height (inference.height)")
-    _add_device_options(parser)
+    parser.add_argument("--amp", choices=["auto", "off", "bf16", "fp16"], default="auto", dest="precision",
+                        help="precision of the network; auto is the fastest that finds the same people on the device")
+    parser.add_argument("--compare", action=argparse.BooleanOptionalAction, default=False,
+                        help="time the network as it was trained, too: in float32, nothing folded")
+    _add_device_options(parser, amp=False)
 
 
 def _add_input_options(parser: argparse.ArgumentParser, batch_size: int | None) -> None:
@@ -195,11 +199,12 @@ def _predict(args: argparse.Namespace, config: Config, runtime: Runtime) -> Repo
         network = PoseNet.from_config(config)
 
     def make_predictor(watched: torch.nn.Module) -> Predictor:
-        return Predictor.from_config(watched, config, device=runtime.device, amp=args.amp or "off")
+        return Predictor.from_config(watched, config, device=runtime.device)
 
+    amp = pick_amp(runtime.device, args.precision)
     with tempfile.TemporaryDirectory() as folder:
         paths = find_images(args.inputs or [drawn_pictures(Path(folder), _drawn(args))[0]])
-        return measure_predict(network, make_predictor, paths, runtime, args.repeats)
+        return measure_predict(network, amp, make_predictor, paths, runtime, args.repeats, args.compare)
 
 
 def _networks(config: Config, runtime: Runtime) -> tuple[PoseNet, PoseNet]:

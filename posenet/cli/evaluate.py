@@ -15,7 +15,8 @@ from posenet.words import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_predictor_options(parser)
+    # An AP is to be the same on every machine.
+    add_predictor_options(parser, amp="off")
     parser.add_argument("--images", required=True, metavar="DIR", help="folder of the split's pictures")
     parser.add_argument("--annotations", required=True, metavar="JSON",
                         help="person_keypoints_*.json, or image_info_*.json for predictions without numbers")
@@ -35,8 +36,8 @@ def run(args: argparse.Namespace) -> None:
     check_outputs(outputs, [Path(args.annotations), Path(args.checkpoint)])
     ids = None if args.image_ids is None else read_image_ids(args.image_ids)
     predictor = make_predictor(args)
-    evaluation = evaluate(predictor.batch, args.images, args.annotations, results_path=args.output,
-                          image_ids=ids, skeleton=predictor.skeleton)
+    evaluation = evaluate(predictor.stream, args.images, args.annotations, results_path=args.output,
+                          image_ids=ids, batch_size=None, skeleton=predictor.skeleton)
     if args.output:
         print(f"wrote {args.output}")
     if evaluation is None:

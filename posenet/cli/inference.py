@@ -11,15 +11,17 @@ from posenet.cli.options import add_config_options
 from posenet.config import load_config
 from posenet.errors import DataError
 from posenet.inference.predictor import Predictor
-from posenet.runtime import pick_device
+from posenet.model.deploy import Deployed
+from posenet.model.posenet import PoseNet
+from posenet.runtime import pick_amp, pick_device
 from posenet.settings import Config
 
 _SETTINGS = ("height", "scales", "flip", "batch_size")
 """Flags that stand for keys of the configuration's ``inference`` section."""
 
 
-def add_predictor_options(parser: argparse.ArgumentParser) -> None:
-    """The flags that choose a network and how it is run."""
+def add_predictor_options(parser: argparse.ArgumentParser, amp: str = "auto") -> None:
+    """The flags that choose a network and how it is run; ``amp`` is the default precision."""
     add = parser.add_argument
     add("--checkpoint", "--weights", required=True, metavar="FILE",
         help="checkpoint of a run, or a published one")
@@ -32,23 +34,21 @@ def add_predictor_options(parser: argparse.ArgumentParser) -> None:
     add("--batch-size", type=int, metavar="N", default=argparse.SUPPRESS,
         help="pictures that go through the network together (inference.batch_size)")
     add("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:1, mps ...")
-    add("--amp", choices=["off", "bf16", "fp16"], default="off", help="precision of the network")
+    add("--amp", choices=["auto", "off", "bf16", "fp16"], default=amp,
+        help="precision of the network: off is float32, auto the fastest that finds the same people on the device")
     add_config_options(parser)
 
 
 def make_predictor(args: argparse.Namespace) -> Predictor:
-    """Load the network that the flags name.
-
-    ``--config`` stands in for the configuration that the checkpoint carries; ``--set`` and the other flags
-    overrule either.
+    """The predictor that the flags name, of the network's deployed copy.
 
     Raises:
         PosenetError: a checkpoint, configuration, flag or device that cannot be used.
     """
     device = pick_device(args.device)
-    model, config = load_model(args.checkpoint, _config(args))
+    model, config = load_network(args)
     settings = {name: getattr(args, name) for name in _SETTINGS if name in args}
-    return Predictor.from_config(model, config, device=device, amp=args.amp, **settings)
+    return Predictor.from_config(Deployed(model, pick_amp(device, args.amp)), config, device=device, **settings)
 
 
 def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
@@ -64,6 +64,17 @@ def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
         if path.is_dir():
             raise DataError(f"{path} is a folder; give the name of a file")
         path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def load_network(args: argparse.Namespace) -> tuple[PoseNet, Config]:
+    """The network that ``--checkpoint`` names, and its configuration.
+
+    ``--config`` stands in for the configuration that the checkpoint carries; ``--set`` overrules either.
+
+    Raises:
+        PosenetError: a checkpoint or configuration that cannot be used.
+    """
+    return load_model(args.checkpoint, _config(args))
 
 
 def _config(args: argparse.Namespace) -> Config | None:

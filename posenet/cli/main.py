@@ -34,6 +34,7 @@ TOOLS = {
     "lint-annotations": "lint_annotations",
     "import-weights": "import_weights",
     "export-weights": "export_weights",
+    "export-onnx": "export_onnx",
     "benchmark": "benchmark",
 }
 """Subcommand to module name."""

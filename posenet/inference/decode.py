@@ -2,63 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
-
 import cv2
 import numpy as np
 from torch import Tensor
 
-from posenet.inference.body import Anatomy
-from posenet.inference.grouping import join
+from posenet.inference.people import CEILING, MAX_LIMBS, MAX_PEAKS, PROBES, SAMPLES, Limbs, Peaks, assemble, unrivalled
 from posenet.inference.person import Person
 from posenet.skeleton import COCO, Skeleton
-
-CEILING = 2.0
-"""Scores are meant to lie in 0-1; larger ones are cut here, so that an infinity stays harmless."""
-PROBES = np.array([[0.25], [0.5], [0.75]], np.float32)
-"""Where, between its ends, a limb is looked at first."""
-SAMPLES = np.linspace(0, 1, 10, dtype=np.float32)[:, None]
-"""Where a limb that stands the first look is compared with its body-part map."""
-MAX_PEAKS = 40
-"""Candidates of each keypoint that are looked at."""
-MAX_LIMBS = 1500
-"""Limbs that are looked at closely, those with the best probes and ends first."""
-
-LEAST = 0.001
-"""Limbs with less evidence do not count."""
-RIVAL = 0.35
-"""Nor do those with less than this share of the best limb of the same part at either end."""
-
-
-@dataclass(frozen=True)
-class Peaks:
-    """Keypoint candidates, sorted by keypoint and then by falling score.
-
-    Attributes:
-        keypoint: (N,) int, which keypoint.
-        xy: (N, 2) float32, in map cells.
-        score: (N,) float32.
-    """
-
-    keypoint: np.ndarray
-    xy: np.ndarray
-    score: np.ndarray
-
-
-@dataclass(frozen=True)
-class Limbs:
-    """Pairs of peaks that a body part may join.
-
-    Attributes:
-        part: (M,) int, which body part.
-        ends: (M, 2) int, rows of the peaks.
-        evidence: (M,) float32 above 0: how well the maps support the limb.
-    """
-
-    part: np.ndarray
-    ends: np.ndarray
-    evidence: np.ndarray
 
 
 def decode(maps: np.ndarray | Tensor, *, stride: int = 4, keypoint_threshold: float = 0.1, part_threshold: float = 0.1,
@@ -87,7 +37,7 @@ def decode(maps: np.ndarray | Tensor, *, stride: int = 4, keypoint_threshold: fl
         raise ValueError(f"maps must be ({skeleton.num_channels}, h, w), not {maps.shape}")
     peaks = find_peaks(maps[skeleton.keypoint_channels], keypoint_threshold, max_peaks)
     limbs = find_limbs(maps[skeleton.part_channels], peaks, part_threshold, skeleton)
-    return _people(peaks, _group(peaks, limbs, skeleton), stride, skeleton, min_keypoints, min_score)
+    return assemble(peaks, limbs, stride=stride, min_keypoints=min_keypoints, min_score=min_score, skeleton=skeleton)
 
 
 def find_peaks(maps: np.ndarray, threshold: float, limit: int) -> Peaks:
@@ -154,26 +104,24 @@ def find_limbs(maps: np.ndarray, peaks: Peaks, threshold: float, skeleton: Skele
     beyond the threshold counts as far as both ends are sure, by the power 3/2 of the product of their scores.
     """
     part, ends = _pairs(peaks.keypoint, skeleton)
-    start, stop = peaks.xy[ends[:, 0]], peaks.xy[ends[:, 1]]
-    sure = (peaks.score**1.5)[ends].prod(axis=1)
-    along = (stop - start)[:, None]
-    promise = (_nearest(maps, part, start[:, None] + along * PROBES).mean(axis=1) - threshold) * sure
+    first, second = ends.T
+    weight = peaks.score**1.5
+    sure = weight[first] * weight[second]
+    probes = _nearest(maps, part, *_between(peaks.xy, first, second, PROBES[:, None]))
+    promise = (probes.mean(axis=0) - threshold) * sure
     keep = np.flatnonzero(promise > 0)
     if len(keep) > MAX_LIMBS:
         keep = np.sort(keep[np.argpartition(-promise[keep], MAX_LIMBS)[:MAX_LIMBS]])
-    samples = _linear(maps, part[keep], start[keep, None] + along[keep] * SAMPLES)
+    part, ends, sure = part[keep], ends[keep], sure[keep]
+    samples = _linear(maps, part[:, None], *_between(peaks.xy, ends[:, :1], ends[:, 1:], SAMPLES))
     support = (samples.mean(axis=1) + np.partition(samples, 1, axis=1)[:, 1]) / 2
-    evidence = (support - threshold) * sure[keep]
-    good = evidence > np.maximum(LEAST, RIVAL * _best(peaks, part[keep], ends[keep], evidence, skeleton))
-    return Limbs(part[keep[good]], ends[keep[good]], evidence[good])
+    return unrivalled(Limbs(part, ends, (support - threshold) * sure), len(peaks.score), skeleton)
 
 
-def _best(peaks: Peaks, part: np.ndarray, ends: np.ndarray, evidence: np.ndarray, skeleton: Skeleton) -> np.ndarray:
-    """(M,) the evidence of the best limb of the same part at either end of each limb."""
-    best = np.zeros((skeleton.num_parts, len(peaks.score)), np.float32)
-    for end in ends.T:
-        np.maximum.at(best, (part, end), evidence)
-    return best[part[:, None], ends].max(axis=1)
+def _between(xy: np.ndarray, first: np.ndarray, second: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """x and y of the points that lie a share of the way from one row of (N, 2) ``xy`` to another."""
+    x, y = xy.T
+    return x[first] + (x[second] - x[first]) * share, y[first] + (y[second] - y[first]) * share
 
 
 def _pairs(keypoint: np.ndarray, skeleton: Skeleton) -> tuple[np.ndarray, np.ndarray]:
@@ -187,18 +135,19 @@ def _pairs(keypoint: np.ndarray, skeleton: Skeleton) -> tuple[np.ndarray, np.nda
     return part, np.stack([first[a][part] + place // columns[part], first[b][part] + place % columns[part]], axis=1)
 
 
-def _nearest(maps: np.ndarray, part: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """(M, S) values of the M parts' maps in the cells that hold (M, S, 2) points, all of them in the maps."""
-    cell = np.rint(points).astype(np.int32)
-    return _sound(maps[part[:, None], cell[..., 1], cell[..., 0]])
+def _nearest(maps: np.ndarray, part: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The values of the parts' maps in the cells that hold the points, all of them in the maps."""
+    height, width = maps.shape[1:]
+    column, row = np.rint(x).astype(np.intp), np.rint(y).astype(np.intp)
+    return _sound(maps.reshape(-1)[(part * height + row) * width + column])
 
 
-def _linear(maps: np.ndarray, part: np.ndarray, points: np.ndarray) -> np.ndarray:
+def _linear(maps: np.ndarray, part: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """The same, interpolated between the four cells around each point."""
     height, width = maps.shape[1:]
-    column, row = points.astype(np.int32).transpose(2, 0, 1)
-    x, y = points[..., 0] - column, points[..., 1] - row
-    cell = (part[:, None] * height + row) * width + column
+    column, row = x.astype(np.intp), y.astype(np.intp)
+    x, y = x - column.astype(x.dtype), y - row.astype(y.dtype)
+    cell = (part * height + row) * width + column
     right, below = column < width - 1, (row < height - 1) * width
     flat = maps.reshape(-1)
     upper = _sound(flat[cell]) * (1 - x) + _sound(flat[cell + right]) * x
@@ -209,41 +158,3 @@ def _linear(maps: np.ndarray, part: np.ndarray, points: np.ndarray) -> np.ndarra
 def _sound(values: np.ndarray) -> np.ndarray:
     """Between 0 and the ceiling; NaN counts as 0: of a number and NaN, fmax chooses the number."""
     return np.minimum(np.fmax(values, 0), CEILING)
-
-
-@cache
-def _anatomy(skeleton: Skeleton) -> Anatomy:
-    return Anatomy(skeleton)
-
-
-def _group(peaks: Peaks, limbs: Limbs, skeleton: Skeleton) -> np.ndarray:
-    """(N,) label of the person that each peak belongs to."""
-    label = join(peaks.keypoint, limbs.ends, limbs.evidence)
-    if not skeleton.layout or not len(label):
-        return label
-    anatomy = _anatomy(skeleton)
-    place = peaks.xy[:, 0] + 1j * peaks.xy[:, 1].astype(np.float64)
-    # Once people are known roughly, so is how long their limbs can be.
-    owners = label[limbs.ends]
-    scale = anatomy.measure(place, peaks.keypoint, label).scale[owners].max(axis=1)
-    length = np.abs(place[limbs.ends[:, 1]] - place[limbs.ends[:, 0]])
-    fit = anatomy.likely_length(length, limbs.part, scale)
-    if (fit[owners[:, 0] == owners[:, 1]] < 1).any():
-        label = join(peaks.keypoint, limbs.ends, limbs.evidence * fit)
-    return anatomy.adopt(place, peaks.keypoint, peaks.score, label)
-
-
-def _people(peaks: Peaks, label: np.ndarray, stride: int, skeleton: Skeleton, min_keypoints: int,
-            min_score: float) -> list[Person]:
-    count = np.bincount(label)
-    score = np.bincount(label, peaks.score) / np.sqrt(np.maximum(count, 1) * skeleton.num_keypoints)
-    chosen = np.flatnonzero((count >= max(min_keypoints, 1)) & (score >= min_score))
-    chosen = chosen[np.argsort(-score[chosen], kind="stable")]
-    row = np.full(len(count), -1)
-    row[chosen] = np.arange(len(chosen))
-    shown = row[label] >= 0 if len(label) else np.zeros(0, bool)
-    keypoints = np.zeros((len(chosen), skeleton.num_keypoints, 3), np.float32)
-    place = (row[label[shown]], peaks.keypoint[shown])
-    keypoints[(*place, slice(0, 2))] = peaks.xy[shown] * stride + (stride - 1) / 2
-    keypoints[(*place, 2)] = peaks.score[shown]
-    return [Person(own, value, skeleton) for own, value in zip(keypoints, score[chosen].tolist())]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from tqdm import tqdm
 
 from posenet.data.coco import checked_image, checked_integer, checked_numbers
 from posenet.errors import DataError, shown
-from posenet.inference.images import read_ahead
+from posenet.inference.images import map_ahead, read_image
 from posenet.inference.person import Person
 from posenet.skeleton import COCO, Skeleton
 from posenet.system import write_atomically
@@ -25,7 +27,8 @@ from posenet.system import write_atomically
 METRICS = ("AP", "AP50", "AP75", "APM", "APL", "AR", "AR50", "AR75", "ARM", "ARL")
 """COCO's keypoint numbers, in the order of ``COCOeval.stats``."""
 
-PredictBatch = Callable[[Sequence[np.ndarray]], list[list[Person]]]
+Predict = Callable[[Iterable[np.ndarray]], Iterable[list[Person]]]
+"""BGR pictures to the people of each, in order: ``Predictor.stream``, or ``Predictor.batch`` for lists."""
 
 
 @dataclass(frozen=True)
@@ -80,17 +83,18 @@ class Evaluation:
         return _two_lines(self.keypoints, max(map(len, self.keypoints), default=0) + 2)
 
 
-def evaluate(predict_batch: PredictBatch, images_dir: str | Path, annotations: str | Path, *,
+def evaluate(predict: Predict, images_dir: str | Path, annotations: str | Path, *,
              results_path: str | Path | None = None, image_ids: Collection[int] | None = None,
-             progress: bool = True, skeleton: Skeleton = COCO) -> Evaluation | None:
+             batch_size: int | None = 16, progress: bool = True, skeleton: Skeleton = COCO) -> Evaluation | None:
     """Predict every picture of a split once and compare with the annotations.
 
     Args:
-        predict_batch: BGR pictures to people, for example ``Predictor.batch``.
+        predict: BGR pictures to people.
         images_dir: folder of the pictures.
         annotations: COCO keypoint JSON, or an image-info JSON without annotations.
         results_path: where to write the predictions as a COCO results file.
         image_ids: restricts the split.
+        batch_size: see ``predict_split``.
         progress: show a progress bar.
 
     Returns:
@@ -100,7 +104,7 @@ def evaluate(predict_batch: PredictBatch, images_dir: str | Path, annotations: s
         DataError: an annotation file or picture that cannot be used.
     """
     split = read_split(annotations, image_ids, skeleton)
-    results = predict_split(predict_batch, images_dir, split.images, split.category, progress=progress)
+    results = predict_split(predict, images_dir, split.images, split.category, batch_size=batch_size, progress=progress)
     if results_path is not None:
         write_atomically(results_path, json.dumps(results).encode())
     return score(results, split, skeleton) if split.annotated else None
@@ -160,15 +164,16 @@ def _truth(person: dict[str, Any], count: int) -> dict[str, Any]:
         "iscrowd": person.get("iscrowd", 0)}
 
 
-def predict_split(predict_batch: PredictBatch, images_dir: str | Path, images: Sequence[dict[str, Any]], category: int,
-                  *, batch_size: int = 16, progress: bool = True) -> list[dict[str, Any]]:
-    """Predictions in COCO's results format, ordered as ``images``.
+def predict_split(predict: Predict, images_dir: str | Path, images: Sequence[dict[str, Any]], category: int,
+                  *, batch_size: int | None = 16, progress: bool = True) -> list[dict[str, Any]]:
+    """Predictions in COCO's results format, ordered as ``images``; pictures are read ahead meanwhile.
 
     Several processes can each take a share of the images and join their lists before ``score``.
 
     Args:
         images: COCO image records.
-        batch_size: pictures handed to ``predict_batch`` at a time.
+        batch_size: so many pictures are handed to ``predict`` at a time, in a list. None hands them all over as one
+            iterator, so that ``Predictor.stream`` never waits between batches.
 
     Raises:
         DataError: a picture that is missing or cannot be read.
@@ -176,14 +181,17 @@ def predict_split(predict_batch: PredictBatch, images_dir: str | Path, images: S
     paths = find_pictures(images_dir, images)
     # Pictures of one shape come together, so that the network gets full batches.
     order = sorted(images, key=lambda image: image["width"] / max(image["height"], 1))
-    pictures = read_ahead((paths[image["id"]] for image in order), upright=False)
+    read = partial(read_image, upright=False)
+    pictures = map_ahead(read, (paths[image["id"]] for image in order), workers=2, ahead=batch_size or 16)
     found: dict[int, list[Person]] = {}
     with tqdm(total=len(order), desc="predict", unit="image", disable=not progress) as bar:
-        for start in range(0, len(order), batch_size):
-            ids = [image["id"] for image in order[start:start + batch_size]]
-            batch = [_sound(next(pictures)) for _ in ids]
-            found.update(zip(ids, predict_batch(batch), strict=True))
-            bar.update(len(ids))
+        size = batch_size or max(len(order), 1)
+        for start in range(0, len(order), size):
+            batch = order[start:start + size]
+            taken = itertools.islice(pictures, len(batch))
+            for image, people in zip(batch, predict(list(taken) if batch_size else taken), strict=True):
+                found[image["id"]] = people
+                bar.update()
     return [to_result(person, image["id"], category, guess=True) for image in images for person in found[image["id"]]]
 
 
@@ -253,9 +261,3 @@ def _likeness(evaluation: COCOeval) -> np.ndarray:
 def _two_lines(values: dict[str, float], width: int) -> str:
     words = ["-" if value < 0 else f"{value:.3f}" for value in values.values()]
     return "\n".join("".join(f"{word:>{width}}" for word in line) for line in (values, words))
-
-
-def _sound(image: np.ndarray | DataError) -> np.ndarray:
-    if isinstance(image, DataError):
-        raise image
-    return image

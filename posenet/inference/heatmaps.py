@@ -9,11 +9,9 @@ import numpy as np
 import torch
 
 from posenet.inference.images import to_bgr
-from posenet.inference.predictor import MAP_STRIDE, PADDING, Predictor
+from posenet.inference.predictor import Predictor
 from posenet.inference.sheet import BACKGROUND, STRIP, sheet, tile, write
-from posenet.runtime import autocast
 from posenet.skeleton import Skeleton
-from posenet.step import prepare
 
 TILE = 216
 """Longer side of a map on the sheet, in pixels."""
@@ -34,18 +32,8 @@ def picture_maps(predictor: Predictor, image: np.ndarray) -> np.ndarray:
         (C, h, w) float32: the cells that show the picture, not its padding.
     """
     fit = predictor.fit(image.shape[:2])
-    rows, columns = fit.size
-    canvas = np.full((*fit.canvas, 3), PADDING, np.uint8)
-    interpolation = cv2.INTER_AREA if rows < image.shape[0] else cv2.INTER_CUBIC
-    canvas[:rows, :columns] = cv2.resize(image, (columns, rows), interpolation=interpolation)
-    inputs = prepare(torch.from_numpy(canvas[None]).to(predictor.device))
-    with autocast(predictor.device, predictor.amp):
-        maps = predictor.model.heatmaps(inputs)[0].float()
-        if predictor.flip:
-            mirrored = predictor.model.heatmaps(inputs.flip(-1))[0].float().flip(-1)
-            maps = (maps + mirrored[torch.from_numpy(predictor.skeleton.flip_channels).to(maps.device)]) / 2
-    rows, columns = (-(-side // MAP_STRIDE) for side in fit.size)
-    return maps[:, :rows, :columns].cpu().numpy()
+    rows, columns = fit.cells
+    return predictor.maps_of(fit.place(image)[None])[0, :, :rows, :columns].cpu().numpy()
 
 
 def heatmap_sheet(image: np.ndarray, maps: np.ndarray, skeleton: Skeleton,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import glob
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import cv2
 import numpy as np
@@ -15,6 +16,9 @@ import numpy as np
 from posenet.data.picture import MAX_PIXELS, declared_size
 from posenet.errors import DataError
 from posenet.system import write_atomically
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 SUFFIXES = frozenset(".bmp .jpeg .jpg .png .pgm .ppm .tif .tiff .webp".split())
 """Files that count as pictures when a folder is listed, and that OpenCV writes everywhere."""
@@ -59,10 +63,19 @@ def read_ahead(paths: Iterable[Path], *, upright: bool = True, workers: int = 2,
         except DataError as error:
             return error
 
+    return map_ahead(attempt, paths, workers=workers, ahead=ahead)
+
+
+def map_ahead(function: Callable[[Item], Result], items: Iterable[Item], *, workers: int = 1,
+              ahead: int = 1) -> Iterator[Result]:
+    """Like ``map``, in the same order, but on other threads and ``ahead`` items before the result is asked for.
+
+    ``items`` are taken on the caller's thread.
+    """
     with ThreadPoolExecutor(workers) as pool:
-        pending: deque = deque()
-        for path in paths:
-            pending.append(pool.submit(attempt, path))
+        pending: deque[Future[Result]] = deque()
+        for item in items:
+            pending.append(pool.submit(function, item))
             if len(pending) > ahead:
                 yield pending.popleft().result()
         while pending:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
-import cv2
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -16,37 +15,56 @@ from torch import Tensor, nn
 
 from posenet.checkpoint import load_model
 from posenet.errors import ConfigError
+from posenet.inference.candidates import Candidates
 from posenet.inference.decode import decode
-from posenet.inference.images import to_bgr
+from posenet.inference.geometry import MAP_STRIDE, Fit
+from posenet.inference.images import map_ahead, to_bgr
+from posenet.inference.people import decode_candidates
 from posenet.inference.person import Person
-from posenet.runtime import Amp, autocast, pick_device
+from posenet.model.deploy import Deployed
+from posenet.runtime import Amp, autocast, pick_amp, pick_device
 from posenet.settings import STRIDE, Config
 from posenet.skeleton import COCO, Skeleton
 from posenet.step import prepare
 
-PADDING = 128
-MAP_STRIDE = 4
 
+class Prepared(NamedTuple):
+    """Pictures that go through the network together.
 
-@dataclass(frozen=True)
-class Fit:
-    """How a picture goes into the network: resized to ``size``, padded right and below to ``canvas``.
-
-    Both are (height, width) in network-input pixels.
+    Attributes:
+        shapes: (height, width) of each picture.
+        fits: of each picture at every scale.
+        inputs: for every scale (N, H, W, 3) uint8.
     """
 
-    size: tuple[int, int]
-    canvas: tuple[int, int]
+    shapes: list[tuple[int, int]]
+    fits: list[list[Fit]]
+    inputs: list[np.ndarray]
+
+
+class Answer(NamedTuple):
+    """What the network says of ``prepared``: for each picture its maps, or arrays for ``decode_candidates``.
+
+    ``fits`` are those of the scale that the maps have.
+    """
+
+    prepared: Prepared
+    fits: list[Fit]
+    found: list[tuple[np.ndarray, ...]]
 
 
 class Predictor:
     """A network and all it takes to find people in pictures.
 
-    The network is put into evaluation mode. What is found in a picture does not depend on the others of its
-    batch.
+    The network is put into evaluation mode and used as it is, so that one that is being trained can be watched;
+    ``Deployed`` makes a faster copy of one that is not. What is found in a picture does not depend on the others of
+    its batch.
+
+    While the network looks at some pictures, other threads prepare the next and decode the last.
 
     Args:
-        model: has ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4).
+        model: has ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4). One with a true attribute
+            ``channels_last`` gets its pictures in that layout.
         height: pictures are resized to this height.
         scales: the maps are averaged over these multiples of ``height``.
         flip: average with the maps of the mirrored picture as well.
@@ -54,14 +72,17 @@ class Predictor:
         batch_size: pictures that go through the network together.
         keypoint_threshold, part_threshold: see ``decode``.
         device: where to run; None is where the model is.
-        amp: precision of the network.
+        amp: precision of the network; a deployed one has its own.
+        select: where candidates are selected: on the "device", so that only they and not the maps are copied from it,
+            or on the "host". None is the faster: the device, unless that is the CPU.
         skeleton: what the channels mean.
     """
 
     def __init__(self, model: nn.Module, *, height: int = 512, scales: Sequence[float] = (1.0,), flip: bool = False,
                  max_height: int = 2600, max_width: int = 3800, batch_size: int = 4,
                  keypoint_threshold: float = 0.1, part_threshold: float = 0.1,
-                 device: torch.device | str | None = None, amp: Amp = "off", skeleton: Skeleton = COCO) -> None:
+                 device: torch.device | str | None = None, amp: Amp = "off",
+                 select: Literal["device", "host"] | None = None, skeleton: Skeleton = COCO) -> None:
         self.device = next((p.device for p in model.parameters()), torch.device("cpu")) \
             if device is None else torch.device(device)
         self.model = model.to(self.device).eval()
@@ -71,6 +92,9 @@ class Predictor:
         self.keypoint_threshold, self.part_threshold = keypoint_threshold, part_threshold
         self.amp, self.skeleton = amp, skeleton
         self._flip_channels = torch.from_numpy(skeleton.flip_channels).to(self.device)
+        on_device = self.device.type != "cpu" if select is None else select == "device"
+        self._candidates = Candidates(keypoint_threshold, part_threshold, skeleton=skeleton).to(self.device) \
+            if on_device else None
 
     @classmethod
     def from_config(cls, model: nn.Module, config: Config, *, device: torch.device | str | None = None,
@@ -88,11 +112,12 @@ class Predictor:
 
     @classmethod
     def from_checkpoint(cls, path: str | Path, *, config: Config | None = None, device: str = "auto",
-                        amp: Amp = "off", **overrides: Any) -> Predictor:
-        """A predictor from a checkpoint, ours or a published one.
+                        amp: Amp | Literal["auto"] = "auto", **overrides: Any) -> Predictor:
+        """A predictor from a checkpoint, ours or a published one; the network is deployed.
 
         Args:
             config: stands in for the configuration that the checkpoint carries.
+            amp: precision of the network; "auto" is the fastest in which the device finds the same people.
             overrides: keys of the configuration's ``inference`` section.
 
         Raises:
@@ -100,7 +125,8 @@ class Predictor:
             ConfigError: an unknown device, or an override out of range.
         """
         model, config = load_model(path, config)
-        return cls.from_config(model, config, device=pick_device(device), amp=amp, **overrides)
+        where = pick_device(device)
+        return cls.from_config(Deployed(model, pick_amp(where, amp)), config, device=where, **overrides)
 
     def __call__(self, image: np.ndarray) -> list[Person]:
         """People in a picture, by falling score, keypoints in pixels of the picture.
@@ -113,23 +139,33 @@ class Predictor:
         """
         return self.batch([image])[0]
 
-    @torch.inference_mode()
     def batch(self, images: Sequence[np.ndarray]) -> list[list[Person]]:
         """The same for several pictures of any sizes; those that need equal inputs run together."""
         images = [to_bgr(image) for image in images]
-        fits = [[self.fit(image.shape[:2], scale) for scale in self.scales] for image in images]
         groups: dict[tuple, list[int]] = {}
-        for index, own in enumerate(fits):
-            groups.setdefault(tuple(fit.canvas for fit in own), []).append(index)
+        for index, image in enumerate(images):
+            groups.setdefault(self._canvases(image), []).append(index)
+        order = list(itertools.chain.from_iterable(groups.values()))
+        people = dict(zip(order, self.stream(images[index] for index in order)))
+        return [people[index] for index in range(len(images))]
 
-        people: list[list[Person]] = [[] for _ in images]
-        for group in groups.values():
-            for start in range(0, len(group), self.batch_size):
-                chunk = group[start:start + self.batch_size]
-                maps, reference = self._maps([images[i] for i in chunk], [fits[i] for i in chunk])
-                for i, own_maps, fit in zip(chunk, maps, reference):
-                    people[i] = self._people(own_maps, fit, images[i].shape[:2])
-        return people
+    def stream(self, images: Iterable[np.ndarray]) -> Iterator[list[Person]]:
+        """The same for any number of pictures, in their order, of which only a few are held at a time.
+
+        Neighbours that need equal inputs run together: pictures sorted by shape make full batches.
+        """
+        prepared = map_ahead(self._prepare, self._chunks(map(to_bgr, images)))
+        for people in map_ahead(self._decode, map(self._look, prepared)):
+            yield from people
+
+    def _chunks(self, images: Iterable[np.ndarray]) -> Iterator[list[np.ndarray]]:
+        """Neighbours that need equal inputs, at most ``batch_size`` of them."""
+        for _, alike in itertools.groupby(images, self._canvases):
+            while chunk := list(itertools.islice(alike, self.batch_size)):
+                yield chunk
+
+    def _canvases(self, image: np.ndarray) -> tuple[tuple[int, int], ...]:
+        return tuple(self.fit(image.shape[:2], scale).canvas for scale in self.scales)
 
     def fit(self, shape: tuple[int, int], scale: float = 1.0) -> Fit:
         """The network input for a picture of (height, width) ``shape`` at ``scale`` times the set height."""
@@ -137,22 +173,46 @@ class Predictor:
         size = tuple(max(1, round(side * factor)) for side in shape)
         return Fit(size, tuple(-(-side // STRIDE) * STRIDE for side in size))
 
-    def _maps(self, images: list[np.ndarray], fits: list[list[Fit]]) -> tuple[np.ndarray, list[Fit]]:
+    def _prepare(self, images: list[np.ndarray]) -> Prepared:
+        """Resize and pad pictures."""
+        shapes = [image.shape[:2] for image in images]
+        fits = [[self.fit(shape, scale) for scale in self.scales] for shape in shapes]
+        inputs = [np.stack([own[i].place(image) for image, own in zip(images, fits)])
+                  for i in range(len(self.scales))]
+        return Prepared(shapes, fits, inputs)
+
+    @torch.inference_mode()
+    def _look(self, prepared: Prepared) -> Answer:
+        """Run the network, and select candidates if that is the device's part."""
+        maps, fits = self._maps(prepared)
+        if self._candidates is None:
+            return Answer(prepared, fits, [(own,) for own in maps.cpu().numpy()])
+        cells = torch.tensor([fit.cells for fit in fits], device=self.device)
+        return Answer(prepared, fits, list(zip(*(array.cpu().numpy() for array in self._candidates(maps, cells)))))
+
+    def _maps(self, prepared: Prepared) -> tuple[Tensor, list[Fit]]:
         """Averaged maps (N, C, h, w) in the geometry of the largest scale, and the fits of that scale."""
         largest = max(range(len(self.scales)), key=self.scales.__getitem__)
-        reference = [own[largest] for own in fits]
+        reference = [own[largest] for own in prepared.fits]
         total = None
-        for i in range(len(self.scales)):
-            current = [own[i] for own in fits]
-            maps = self._run(np.stack([_place(image, fit) for image, fit in zip(images, current)]))
+        for i, inputs in enumerate(prepared.inputs):
+            maps = self.maps_of(inputs)
             if i != largest:
-                maps = _align(maps, current, reference)
+                maps = _align(maps, [own[i] for own in prepared.fits], reference)
             total = maps if total is None else total + maps
-        return (total / len(self.scales)).cpu().numpy(), reference
+        return total / len(self.scales) if len(self.scales) > 1 else total, reference
 
-    def _run(self, pictures: np.ndarray) -> Tensor:
-        """(N, H, W, 3) uint8 pictures to float32 maps, averaged with those of the mirrored pictures if asked."""
-        inputs = prepare(torch.from_numpy(pictures).to(self.device))
+    @torch.inference_mode()
+    def maps_of(self, pictures: np.ndarray) -> Tensor:
+        """The network's answer to pictures that are as large as its input, without a look at ``scales``.
+
+        Args:
+            pictures: (N, H, W, 3) BGR uint8; see ``Fit.place``.
+
+        Returns:
+            (N, C, H/4, W/4) float32 on the device, averaged with those of the mirrored pictures if ``flip``.
+        """
+        inputs = prepare(torch.from_numpy(pictures).to(self.device), getattr(self.model, "channels_last", False))
         with autocast(self.device, self.amp):
             maps = self.model.heatmaps(inputs).float()
             if self.flip:
@@ -161,27 +221,21 @@ class Predictor:
                 maps = (maps + mirrored[:, self._flip_channels].flip(-1)) / 2
         return maps
 
-    def _people(self, maps: np.ndarray, fit: Fit, shape: tuple[int, int]) -> list[Person]:
+    def _decode(self, answer: Answer) -> list[list[Person]]:
+        """People of every picture, in its own pixels."""
+        return [self._people(found, fit, shape)
+                for found, fit, shape in zip(answer.found, answer.fits, answer.prepared.shapes)]
+
+    def _people(self, found: tuple[np.ndarray, ...], fit: Fit, shape: tuple[int, int]) -> list[Person]:
         """Decode the part of the maps that shows the picture, and go back to its (height, width) ``shape``."""
-        rows, columns = (-(-side // MAP_STRIDE) for side in fit.size)
-        found = decode(maps[:, :rows, :columns], stride=MAP_STRIDE, keypoint_threshold=self.keypoint_threshold,
-                       part_threshold=self.part_threshold, skeleton=self.skeleton)
-        sides = np.array(shape[::-1], np.float32)
-        zoom = sides / np.array(fit.size[::-1], np.float32)
-        for person in found:
-            xy = (person.keypoints[:, :2] + 0.5) * zoom - 0.5
-            person.keypoints[:, :2] = np.where(person.found[:, None], np.clip(xy, 0, sides - 1), 0)
-        return found
-
-
-def _place(image: np.ndarray, fit: Fit) -> np.ndarray:
-    """Resize a picture and pad it right and below."""
-    canvas = np.full((*fit.canvas, 3), PADDING, np.uint8)
-    rows, columns = fit.size
-    shrinks = rows < image.shape[0]
-    canvas[:rows, :columns] = cv2.resize(image, (columns, rows),
-                                         interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC)
-    return canvas
+        if self._candidates is None:
+            rows, columns = fit.cells
+            people = decode(found[0][:, :rows, :columns], stride=MAP_STRIDE, skeleton=self.skeleton,
+                            keypoint_threshold=self.keypoint_threshold, part_threshold=self.part_threshold)
+        else:
+            people = decode_candidates(*found, stride=MAP_STRIDE, skeleton=self.skeleton)
+        fit.back(people, shape)
+        return people
 
 
 def _align(maps: Tensor, current: list[Fit], reference: list[Fit]) -> Tensor:

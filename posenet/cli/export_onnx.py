@@ -1,0 +1,33 @@
+"""Export a network, with the selection of candidates, as an ONNX file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from posenet.cli.inference import check_outputs, load_network
+from posenet.cli.options import add_config_options, positive
+from posenet.inference.candidates import Candidates
+from posenet.inference.export import INPUTS, OUTPUTS, export_onnx
+from posenet.inference.people import MAX_PEAKS
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--checkpoint", "--weights", required=True, metavar="FILE",
+                        help="checkpoint of a run, or a published one")
+    parser.add_argument("--output", required=True, metavar="FILE.onnx",
+                        help="file to write; an existing one is replaced")
+    parser.add_argument("--max-peaks", type=positive, default=MAX_PEAKS, metavar="N",
+                        help="candidates of each keypoint: at least as many as a picture holds people, at most 256")
+    add_config_options(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    """Write the file."""
+    check_outputs([Path(args.output)], [Path(args.checkpoint)])
+    network, config = load_network(args)
+    settings = config.inference
+    candidates = Candidates(settings.keypoint_threshold, settings.part_threshold, args.max_peaks,
+                            skeleton=config.model.skeleton)
+    export_onnx(network, candidates, args.output, settings.height)
+    print(f"wrote {args.output}: {', '.join(INPUTS)} to {', '.join(OUTPUTS)}; docs/deployment.md tells how to use it")
