@@ -20,8 +20,9 @@ from posenet.config import config_from_dict
 from posenet.errors import CheckpointError, shown
 from posenet.model import published
 from posenet.model.posenet import PoseNet
-from posenet.seal import is_sound, seal
+from posenet.seal import is_packed, is_sound, seal
 from posenet.settings import Config
+from posenet.skeleton_file import BUILT_IN
 from posenet.system import replacing
 
 FORMAT = 1
@@ -84,13 +85,14 @@ def read(path: str | Path) -> dict[str, Any]:
 
 def _parse(file: BinaryIO, path: Path) -> Any:
     try:
+        if is_packed(file):
+            raise CheckpointError(f"checkpoint {path} is compressed, which PyTorch's never are; unpack it first")
         sound = is_sound(file)
         if sound is False:
             raise CheckpointError(f"checkpoint {path} is damaged (its checksum does not match); use an older one")
         # Of files from elsewhere, torch.load does not look at the checksums that the zip container has of every entry.
         if sound is None and zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
-                _refuse_packed(archive, path)
                 if damaged := archive.testzip():
                     raise CheckpointError(f"checkpoint {path} is damaged (entry {damaged}); use an older one")
         file.seek(0)
@@ -103,14 +105,6 @@ def _parse(file: BinaryIO, path: Path) -> Any:
     # Arbitrary bytes make the unpickler raise almost anything; all of it means the same to the user.
     except Exception as error:
         raise CheckpointError(f"{path} is damaged or not a PyTorch checkpoint; use an older one") from error
-
-
-def _refuse_packed(archive: zipfile.ZipFile, path: Path) -> None:
-    """``CheckpointError`` where a file would unpack to more than it is; PyTorch packs nothing."""
-    entries = archive.infolist()
-    if any(e.compress_type != zipfile.ZIP_STORED for e in entries) or \
-            sum(e.file_size for e in entries) > path.stat().st_size:
-        raise CheckpointError(f"checkpoint {path} is compressed, which PyTorch's never are; unpack it, or use another")
 
 
 def write(path: Path, state: Mapping[str, Any]) -> None:
@@ -190,10 +184,7 @@ def _compare(own: Mapping[str, Tensor], given: Mapping[str, Tensor], path: str |
 
 
 def check_fits(config: Config, state: Mapping[str, Any], path: str | Path) -> None:
-    """``CheckpointError`` unless the weights are those of the network that ``config`` describes.
-
-    No memory is taken for that network, which a file may claim to be of any size.
-    """
+    """``CheckpointError`` unless the weights are of ``config``'s network; no memory is taken for one of any size."""
     with torch.device("meta"):
         own = PoseNet.from_config(config).state_dict()
     _compare(own, weights_of(state, path), path).require_all()
@@ -223,6 +214,9 @@ def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet,
 def config_of(state: Mapping[str, Any], path: str | Path) -> Config | None:
     """The configuration a checkpoint of ours carries, else None."""
     tables = state.get("config")
+    model = tables.get("model") if isinstance(tables, dict) else None
+    if isinstance(model, dict) and isinstance(name := model.get("skeleton"), str) and name != BUILT_IN:
+        raise CheckpointError(f"{path} names a file as its skeleton, which no checkpoint does; use another one")
     return config_from_dict(tables, source=str(path)) if isinstance(tables, dict) else None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import zipfile
 from typing import BinaryIO
 
 MARK = b"posenet-sha256:"
@@ -54,3 +55,13 @@ def _digest(file: BinaryIO, length: int) -> bytes:
         digest.update(chunk)
         left -= len(chunk)
     return digest.hexdigest().encode()
+
+
+def is_packed(file: BinaryIO) -> bool:
+    """Whether a zip file would unpack to more than it is; PyTorch packs nothing. False of other files."""
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+    return (any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
+            or sum(entry.file_size for entry in entries) > file.seek(0, os.SEEK_END))

@@ -37,7 +37,7 @@ def load_skeleton(path: str | Path) -> Skeleton:
     except OSError as error:
         raise ConfigError(f"cannot read skeleton {path}: {error.strerror or error}; name a TOML file such as posenet "
                           f"skeleton writes, or {BUILT_IN}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     try:
         return skeleton_from_table(table)

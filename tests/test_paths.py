@@ -9,14 +9,16 @@ import sys
 
 import h5py
 import pytest
+import torch
 from data_files import document, make_record, person, write_annotations, write_store
 from hostile import try_all
 
+from posenet.checkpoint import load_model
 from posenet.cli.main import run_tool
 from posenet.data.coco import read_annotations
 from posenet.data.store import Store
 from posenet.data.synthetic import write_dataset
-from posenet.errors import DataError
+from posenet.errors import CheckpointError, DataError
 from posenet.inference.evaluate import read_split
 
 OUTSIDE = ["../secret.jpg", "/etc/passwd", "a/../../secret.jpg", "C:\\secret.jpg", "..\\secret.jpg", "\\\\host\\share",
@@ -31,6 +33,12 @@ def test_annotations_name_no_file_outside_their_folder(tmp_path, name):
     for read in (read_annotations, read_split):
         with pytest.raises(DataError, match="image 1 has"):
             read(path)
+
+
+def test_a_checkpoint_names_no_file_as_its_skeleton(tmp_path):
+    torch.save({"model": {"a": torch.zeros(1)}, "config": {"model": {"skeleton": "/etc/passwd"}}}, tmp_path / "a.pth")
+    with pytest.raises(CheckpointError, match="names a file as its skeleton"):
+        load_model(tmp_path / "a.pth")
 
 
 def test_a_stores_names_are_labels_and_lead_nowhere(tmp_path, capsys, monkeypatch):

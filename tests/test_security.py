@@ -35,6 +35,7 @@ from posenet.errors import CheckpointError, ConfigError, shown
 from posenet.inference.evaluate import read_split
 from posenet.inference.images import read_image
 from posenet.model.posenet import PoseNet
+from posenet.skeleton_file import load_skeleton
 
 TINY = config_to_dict(load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"]))
 needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are limited as on Linux")
@@ -251,6 +252,7 @@ def test_text_without_end_is_one_line(tmp_path, text):
     refused(lambda: read_split(path))
     path.write_text(text.replace('{"a":', "a = {a = ").replace('{"images": ', "a = "))
     refused(lambda: load_config(path))
+    refused(lambda: load_skeleton(path))
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "synthetic.json").write_text(text)
     refused(lambda: write_dataset(tmp_path / "set", 1, 1, workers=1))

@@ -23,10 +23,13 @@ FILES = 40
 
 
 def usage(workers: list[int]) -> dict[str, float]:
-    """Megabytes of memory that are these processes' own or shared among them, open files and threads."""
+    """Megabytes of memory that are these processes' own or shared among them, open files and threads.
+
+    Libraries do not count: they are shared with whatever else runs on the machine, which comes and goes.
+    """
     pids = [os.getpid(), *workers]
-    memory = sum(int(line.split()[1]) for pid in pids
-                 for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Pss:"))
+    lines = [line for pid in pids for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()]
+    memory = sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
     return {"MB": memory / 1024, "files": sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids),
             "threads": sum(len(os.listdir(f"/proc/{pid}/task")) for pid in pids)}
 

@@ -128,7 +128,7 @@ def read_split(annotations: str | Path, image_ids: Collection[int] | None = None
                             f"({', '.join(names[:3])} ...); use annotations of its skeleton, or set model.skeleton")
         category = checked_integer(chosen, "id", "a category")
         # Categories that share the keypoints, such as several kinds of animals, count as one.
-        alike = {category} | {other["id"] for other in categories if other.get("keypoints") == names}
+        alike = {category} | {checked_integer(c, "id", "a category") for c in categories if c.get("keypoints") == names}
         people = [person for person in dataset.get("annotations") or [] if person["category_id"] in alike]
         if people and not any("keypoints" in person for person in people):
             raise DataError(f"{annotations} holds people without keypoints; use person_keypoints_*.json")
