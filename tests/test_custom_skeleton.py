@@ -17,7 +17,7 @@ from posenet.benchmark.decode import PerfectNetwork, measure_decode
 from posenet.benchmark.train import synthetic_batch
 from posenet.cli.main import run_tool
 from posenet.config import config_from_dict, config_to_dict, load_config
-from posenet.data.dataset import PoseDataset, collate
+from posenet.data.dataset import PoseDataset
 from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
 from posenet.errors import ConfigError, DataError
@@ -97,8 +97,8 @@ def test_mirrored_samples_have_mirrored_targets(house: House) -> None:
     render = TargetRenderer(skeleton=skeleton)
     still = dict(scale_probability=0, degrees=0.0, shift=0.0, jitter_probability=0)
     with Store(house.store, skeleton) as store:
-        plain, flipped = (collate([PoseDataset(store, size, "image", AugmentConfig(flip_probability=p, **still))[0, 0]])
-                          for p in (0, 1))
+        plain, flipped = (PoseDataset(store, size, "image", AugmentConfig(flip_probability=p, **still)).__getitems__(
+            [(0, 0)]) for p in (0, 1))
     maps, mirrored = (render(batch.joints, batch.person_mask / 255) for batch in (plain, flipped))
     assert maps[:, skeleton.keypoint_channels].amax((0, 2, 3)).min() > 0.5
     difference = (mirrored - maps[:, skeleton.flip_channels].flip(-1)).abs()
