@@ -80,8 +80,8 @@ def test_accumulated_gradient_is_the_mean():
     module.norm.eval()
     reference = copy.deepcopy(module)
     update([batch(1), batch(2)])
-    whole = [torch.cat([a, b]) for a, b in zip(batch(1), batch(2))]
-    reference(*whole[:4]).mean().backward()
+    whole = [torch.cat([a, b]) for a, b in zip(batch(1)[:4], batch(2)[:4])]
+    reference(*whole).mean().backward()
     with torch.no_grad():
         for p in reference.parameters():
             p -= 0.1 * p.grad
