@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from posenet.data import rle
-from posenet.data.picture import MAX_PIXELS
 from posenet.errors import DataError, shown
 from posenet.skeleton import COCO, Skeleton
 
@@ -199,7 +198,7 @@ def checked_image(entry: dict[str, Any]) -> CocoImage:
     if not lies_inside(name):
         raise ValueError(f"image {number} has file_name {shown(name)}, which is not a path inside the image folder")
     height, width = (checked_integer(entry, key, f"image {number}") for key in ("height", "width"))
-    if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE and height * width <= MAX_PIXELS):
+    if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
         raise ValueError(f"image {number} has the impossible size {width} x {height}")
     return CocoImage(number, name, height, width)
 
