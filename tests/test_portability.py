@@ -68,12 +68,8 @@ def test_loader_workers_may_be_spawned(stores: dict[str, Path]) -> None:
         loader.multiprocessing_context = "spawn"
         there = list(loader)
         close_loader(loader)
-<<<<<<< HEAD
     for one, other in zip(here, there, strict=True):
         assert all((a == b).all() for a, b in zip(one[:5], other[:5], strict=True)) and one.faults == other.faults
-=======
-    assert all((a == b).all() for one, other in zip(here, there, strict=True) for a, b in zip(one[:5], other[:5]))
->>>>>>> hostile
 
 
 def test_the_stop_signals_exist_here() -> None:
