@@ -34,7 +34,7 @@ def test_what_only_posix_has_is_asked_for_first(path: Path) -> None:
             assert any(g in text for g in guards) or "AttributeError" in text, f"line {node.lineno}: {node.attr}"
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
-            assert not names & POSIX_MODULES, f"line {node.lineno}"
+            assert not names & POSIX_MODULES or "except ImportError" in text, f"line {node.lineno}"
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -52,8 +52,8 @@ def test_text_files_state_their_encoding_and_opencv_opens_no_files(path: Path) -
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_no_path_of_one_system_is_written_down(path: Path) -> None:
-    if path.stem == "machine":
-        return      # it tries /proc/cpuinfo, and does without
+    if path.stem in ("machine", "system"):
+        return      # they try /proc/cpuinfo and /dev/shm, and do without
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             assert not node.value.startswith(("/tmp", "/dev/", "/proc", "/usr", "/home", "C:\\")), f"line {node.lineno}"
@@ -68,7 +68,8 @@ def test_loader_workers_may_be_spawned(stores: dict[str, Path]) -> None:
         loader.multiprocessing_context = "spawn"
         there = list(loader)
         close_loader(loader)
-    assert all((a == b).all() for one, other in zip(here, there, strict=True) for a, b in zip(one[:5], other[:5]))
+    for one, other in zip(here, there, strict=True):
+        assert all((a == b).all() for a, b in zip(one[:5], other[:5], strict=True)) and one.faults == other.faults
 
 
 def test_the_stop_signals_exist_here() -> None:

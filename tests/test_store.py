@@ -6,6 +6,7 @@ import dataclasses
 import multiprocessing
 import pickle
 import threading
+import tracemalloc
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -298,6 +299,22 @@ def test_joints_that_are_not_finite_are_refused(tmp_path):
 
 
 class TestOpening:
+    def test_opening_reads_the_table_and_nothing_else(self, tmp_path):
+        """Whatever the pictures weigh: a table of 300 bytes an image, beside some 2 MB once."""
+        small, images = make_record(1, 1, 16, 16), 60000
+        with writer.StoreWriter(tmp_path / "many.h5") as out:
+            for number in range(images):
+                out.add(dataclasses.replace(small, image_id=number), [0])
+        tracemalloc.start()
+        try:
+            with Store(tmp_path / "many.h5") as store:
+                held, most = tracemalloc.get_traced_memory()
+                assert store.num_images == images and store.image(images - 1).image_id == images - 1
+        finally:
+            tracemalloc.stop()
+        assert held < 300 * images and most < 300 * images + 2e6
+        assert store.path.stat().st_size > 3 * held
+
     @pytest.mark.parametrize("name", FAULTS)
     def test_what_cannot_be_used_is_refused_at_once(self, path, name):
         change, expected = FAULTS[name]
