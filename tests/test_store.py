@@ -64,7 +64,7 @@ class TestRoundTrip:
             assert [(store.sample(i)[0].image_id, store.sample(i)[1]) for i in range(5)] == [
                 (7, 0), (7, 1), (3, 0), (5, 0), (5, 1)]
         with h5py.File(tmp_path / "a.h5") as file:
-            assert file.attrs["source"] == "train.json"
+            assert file.attrs["source"] == b"train.json"
 
     def test_masks_and_picture_are_decoded(self, path, records):
         with Store(path) as store:
@@ -226,7 +226,8 @@ def cut(share: float):
 
 
 def attribute(**values):
-    return spoil(lambda file: file.attrs.update(values))
+    return spoil(lambda file: file.attrs.update(
+        {name: np.bytes_(value) if isinstance(value, str) else value for name, value in values.items()}))
 
 
 def swapped(values: np.ndarray) -> np.ndarray:
@@ -244,6 +245,7 @@ FAULTS = {
     "older schema": (attribute(schema=0), "schema 0 is no longer read"),
     "schema is text": (attribute(schema="new"), "cannot be used as a store"),
     "skeleton is not JSON": (attribute(skeleton="{"), "cannot be used as a store"),
+    "text in a heap": (spoil(lambda file: file.attrs.update(skeleton="{}")), "skeleton is neither .* fixed length"),
     "no fingerprint": (spoil(lambda file: file.attrs.pop("fingerprint")), "cannot be used as a store"),
     "count too high": (attribute(images=4), "image_id has the shape"),
     "dataset missing": (spoil(lambda file: file.pop("box")), "box is missing"),
