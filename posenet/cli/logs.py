@@ -56,4 +56,5 @@ def say_error(prog: str, message: str) -> None:
     if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
         logging.getLogger(prog).error(message)
     else:
-        print(f"{prog}: {message}", file=sys.stderr)
+        # In one piece: print writes the end of the line by itself, and another process's line may come between.
+        sys.stderr.write(f"{prog}: {message}\n")
