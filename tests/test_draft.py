@@ -111,6 +111,8 @@ def test_several_categories_need_a_name_unless_they_are_alike(tmp_path: Path) ->
     ({"categories": [category(skeleton=[[1, 9]])]}, "joins keypoints that it does not have"),
     ({"categories": [category(keypoints=("a", "a"))]}, "a appears twice"),
     ({"categories": [category()], "annotations": [{"category_id": 1, "keypoints": [1, 2]}]}, "not a COCO"),
+    ({"categories": [category(keypoints=("a", "b"))],
+      "annotations": [{"category_id": 1, "keypoints": [10**400, 2, 2] * 2}]}, "not a COCO"),
 ])
 def test_a_bad_file_is_one_line(tmp_path: Path, content: Any, message: str) -> None:
     path = tmp_path / "a.json"

@@ -8,6 +8,7 @@ from pathlib import Path
 from posenet.cli.options import add_config_options, add_weights_output, check_new
 from posenet.config import load_config
 from posenet.convert import import_weights
+from posenet.words import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,4 +22,5 @@ def run(args: argparse.Namespace) -> None:
     """Convert, and say what it became."""
     check_new(args.output, args.weights, args.overwrite)
     model = import_weights(args.weights, args.output, load_config(args.config, args.overrides)).model
-    print(f"wrote {args.output}: a network of {model.stacks} stacks, width {model.width}, growth {model.growth}")
+    print(f"wrote {args.output}: a network of {counted(model.stacks, 'stack')}, width {model.width}, "
+          f"growth {model.growth}")

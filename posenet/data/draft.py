@@ -64,7 +64,7 @@ def draft_skeleton(annotations: str | Path, category: str | None = None, bridges
         given = _given_parts(chosen, names)
     except OSError as error:
         raise DataError(f"cannot read annotations {annotations}: {error.strerror or error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise DataError(f"{annotations} is not a COCO keypoint file ({reason}); its categories must name the "
                         "keypoints") from error
