@@ -218,6 +218,12 @@ def test_one_is_not_a_plural_and_its_maps_go_onto_a_sheet(stub, photos, tmp_path
     assert "1 person in 1 picture\n" in capsys.readouterr().out
 
 
+def test_no_output_replaces_another(stub, photos, tmp_path, capsys):
+    assert predict(photos / "a.png", "--output", tmp_path / "out", "--json", tmp_path / "out" / "a.png") == 2
+    assert "would be written twice" in capsys.readouterr().err
+    assert not list((tmp_path / "out").iterdir())
+
+
 def test_a_list_on_standard_input(stub, photos, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", [f"{photos / 'a.png'}\n", f"{tmp_path / 'gone.png'}\n", f"{photos / 'b.png'}\n"])
     assert predict("-", "--json", tmp_path / "people.json") == 2
