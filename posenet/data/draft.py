@@ -22,8 +22,8 @@ ROUNDS = 5
 """How often the mean shape and the examples' sizes are measured on each other."""
 
 _SIDES = {"left": "right", "Left": "Right", "LEFT": "RIGHT", "l": "r", "L": "R"}
-# A word, or a letter on its own, or a letter before another in the style of Lsho.
-_SIDE = re.compile(r"left|Left|LEFT|(?<![A-Za-z])[lL](?![A-Za-z])|(?<![A-Za-z])L(?=[a-z])|(?<![A-Za-z])l(?=[A-Z])")
+# A word, or a letter on its own, or one before or behind another in the style of Lsho, LEye, lEye and eyeL.
+_SIDE = re.compile("left|Left|LEFT|(?<![A-Za-z])(?:[lL](?![A-Za-z])|L(?=[A-Za-z])|l(?=[A-Z]))|(?<=[a-z])L(?![A-Za-z])")
 
 
 @dataclass(frozen=True)
