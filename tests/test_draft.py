@@ -31,7 +31,8 @@ def category(number: int = 1, name: str = "cat", keypoints: tuple[str, ...] = ("
 @pytest.mark.parametrize("left, right", [
     ("left_eye", "right_eye"), ("eye_left", "eye_right"), ("LeftEye", "RightEye"), ("eyeLeft", "eyeRight"),
     ("L_Eye", "R_Eye"), ("L_F_Paw", "R_F_Paw"), ("l-eye", "r-eye"), ("eye.L", "eye.R"), ("Lsho", "Rsho"),
-    ("lEye", "rEye"), ("LEye", "REye"), ("eyeL", "eyeR"), ("LEFT EYE", "RIGHT EYE"), ("front left paw", "front right paw"), ("eye_l", "eye_r"),
+    ("LEye", "REye"), ("eyeL", "eyeR"),
+    ("lEye", "rEye"), ("LEFT EYE", "RIGHT EYE"), ("front left paw", "front right paw"), ("eye_l", "eye_r"),
 ])
 def test_sides_are_read_from_names(left: str, right: str) -> None:
     assert pair_sides(("nose", right, left)) == ((left, right),)

@@ -5,7 +5,6 @@ Unlike ``data/coco.py``, which stops at the first fault, it reads on whatever it
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections import Counter
@@ -20,7 +19,7 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
-from posenet.data.coco import MAX_NUMBER, MAX_SIDE, MIN_AREA, lies_inside
+from posenet.data.coco import MAX_NUMBER, MAX_SIDE, MIN_AREA, lies_inside, read_document
 from posenet.data.findings import Finding, Findings
 from posenet.data.lint_sides import check_sides
 from posenet.data.picture import MAX_PIXELS, declared_size
@@ -59,12 +58,7 @@ def lint_annotations(path: str | Path, images: str | Path | None = None,
 
 
 def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
-    try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"cannot read annotations {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not valid JSON ({error}); give a COCO keypoint file") from error
+    document = read_document(path)
     for key in ("images", "annotations", "categories"):
         entries = document.get(key) if isinstance(document, dict) else None
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
