@@ -127,6 +127,14 @@ def test_too_many_replacements_end_the_run_with_a_checkpoint(damaged, tmp_path):
         assert checkpoint.read(trainer.folder.last)["progress"]["total_steps"] == done == len(trainer.losses)
 
 
+def test_an_epoch_without_steps_left_leaves_no_workers(stores, tmp_path):
+    """As where a run is resumed that was stopped while it validated: they would keep the process for minutes."""
+    with run(Runtime(CPU), stores, tmp_path / "run", *SHORT, "data.workers=1") as trainer:
+        trainer.progress.step = trainer.sampler.steps
+        assert trainer.train_one_epoch() and multiprocessing.active_children()
+    assert not multiprocessing.active_children()
+
+
 def test_validation_counts_as_well(stores, tmp_path):
     path = tmp_path / "val.h5"
     shutil.copy(stores["val"], path)
