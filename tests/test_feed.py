@@ -103,6 +103,9 @@ def test_damage_in_a_stretch_is_left_behind_and_damage_everywhere_is_an_error(tm
         flip_bit(path, "mask_all", image)
     with Store(path) as store, pytest.raises(DataError, match="sample 2 cannot be read, nor can 5 others .*image 2 "):
         PoseDataset(store, (64, 64))[0, 2]
+    for workers in (0, 1):
+        with pytest.raises(DataError, match=r"\Asample \d+ cannot be read, nor can 5 others .* build the store anew\Z"):
+            batches(path, workers)
 
 
 def test_a_run_counts_names_and_resumes_with_replacements(damaged, tmp_path, caplog):
