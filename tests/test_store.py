@@ -63,7 +63,8 @@ class TestRoundTrip:
             assert [(store.sample(i)[0].image_id, store.sample(i)[1]) for i in range(5)] == [
                 (7, 0), (7, 1), (3, 0), (5, 0), (5, 1)]
         with h5py.File(tmp_path / "a.h5") as file:
-            assert file.attrs["source"] == "train.json"
+            assert file.attrs["source"] == b"train.json"
+            assert all(file.attrs.get_id(key).dtype.kind != "O" for key in file.attrs)
 
     def test_masks_and_picture_are_decoded(self, path, records):
         with Store(path) as store:

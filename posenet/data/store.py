@@ -53,7 +53,7 @@ class Store:
         with self._reading(), self._open() as file:
             self.skeleton = _check_header(file, skeleton)
             self._columns = _read_columns(file, self.skeleton)
-            self.fingerprint = str(file.attrs["fingerprint"])
+            self.fingerprint = _text(file, "fingerprint")
             if fingerprint(self._columns) != self.fingerprint:
                 raise ValueError("its people or its table of pictures are not those that were written")
         self.image_ids = self._columns["image_id"]
@@ -154,7 +154,7 @@ class Store:
             if file is not None:
                 file.close()  # the forked child's copy of the parent's handle
             file = self._open()
-            if file.attrs["fingerprint"] != self.fingerprint:
+            if _text(file, "fingerprint") != self.fingerprint:
                 file.close()
                 raise ValueError("rebuilt while in use")
             rows = {name: Rows(file[name]) for name in READ}
@@ -185,13 +185,13 @@ def overlap(a: Store, b: Store) -> np.ndarray:
 
 def _check_header(file: h5py.File, skeleton: Skeleton | None) -> Skeleton:
     """The skeleton that the joints follow, which is the one given."""
-    if file.attrs.get("format") != FORMAT:
+    if "format" not in file.attrs or _text(file, "format") != FORMAT:
         raise ValueError("not written by tools/build_hdf5.py, or never finished")
     if (schema := int(file.attrs["schema"])) > SCHEMA:
         raise DataError(f"{file.filename} has schema {schema}, this program reads up to {SCHEMA}; update posenet")
     if schema < SCHEMA:
         raise ValueError(f"schema {schema} is no longer read")
-    stored = json.loads(file.attrs["skeleton"])
+    stored = json.loads(_text(file, "skeleton"))
     if skeleton is None:
         # The first stores, all of the built-in skeleton, did not hold the whole of it.
         skeleton = skeleton_from_table(stored["table"]) if "table" in stored else COCO
@@ -200,6 +200,12 @@ def _check_header(file: h5py.File, skeleton: Skeleton | None) -> Skeleton:
         raise ValueError(f"built for another skeleton than model.skeleton, with the keypoints "
                          f"{', '.join(stored['keypoints'])}")
     return skeleton
+
+
+def _text(file: h5py.File, key: str) -> str:
+    """An attribute; the first stores had texts of variable length, which h5py decodes itself."""
+    value = file.attrs[key]
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _read_columns(file: h5py.File, skeleton: Skeleton) -> dict[str, np.ndarray]:
