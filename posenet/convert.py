@@ -48,16 +48,17 @@ def export_weights(source: str | Path, output: str | Path) -> None:
     Only weights: ``optimizer_weight`` is empty and ``train_loss``, the best so far, infinite.
 
     Raises:
-        CheckpointError: unreadable, of another skeleton than the published one, or a file that cannot be written.
+        CheckpointError: unreadable, whose maps are not the published ones', or a file that cannot be written.
     """
     state = checkpoint.read(source)
     network, config = checkpoint.load_model(source)
-    if config.model.skeleton != COCO:
-        raise CheckpointError(f"{source} is a network of another skeleton than COCO's, which the published format "
-                              "cannot say; keep it as it is")
-    progress = state.get("progress") or {}
+    if not config.model.skeleton.predicts_like(COCO):
+        raise CheckpointError(f"{source} is a network of other keypoints or parts than COCO's, which the published "
+                              "format cannot say; keep it as it is")
+    progress = state.get("progress")
+    epoch = progress.get("epoch") if isinstance(progress, dict) else None
     _write(Path(output), {"weights": published.to_published(network.state_dict()), "optimizer_weight": {},
-                          "train_loss": math.inf, "epoch": int(progress.get("epoch", 0))})
+                          "train_loss": math.inf, "epoch": epoch if isinstance(epoch, int) else 0})
 
 
 def _sized(config: Config, weights: dict[str, Tensor], source: str | Path) -> Config:
@@ -68,7 +69,7 @@ def _sized(config: Config, weights: dict[str, Tensor], source: str | Path) -> Co
         channels = len(weights["stacks.0.heads.0.output.weight"])
         stacks = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("stacks."))
         model = dataclasses.replace(config.model, stacks=stacks, width=width, growth=second - width)
-    except (KeyError, IndexError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError) as error:
         raise CheckpointError(f"{source} does not hold the weights of a PoseNet ({error}); give a published file or a "
                               "checkpoint of this program") from error
     if channels != model.skeleton.num_channels:

@@ -231,7 +231,11 @@ def test_leftovers_of_a_kill_are_swept_and_never_written_through(tmp_path):
     for name in ("last", "step-00000009"):
         os.link(folder.best, tmp_path / f".{name}.pth.{os.getpid()}.tmp")
     (tmp_path / ".last.pth.1.tmp").write_bytes(b"half")
+    at_work = tmp_path / ".weights.pth.1.tmp"       # of another program, which exports into the folder
+    at_work.write_bytes(b"half")
     folder.save({"step": 2}, 2)
+    assert at_work.exists()
+    at_work.unlink()
     assert checkpoint.read(folder.best)["step"] == 1 and checkpoint.read(folder.last)["step"] == 2
     assert not list(tmp_path.glob(".*.tmp"))
 

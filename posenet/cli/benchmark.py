@@ -133,7 +133,7 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
                         help="checkpoint of a run, or a published one; unset, the configured network, untrained")
     parser.add_argument("--height", type=int, metavar="N", help="resize pictures to this height (inference.height)")
     parser.add_argument("--amp", choices=["auto", "off", "bf16", "fp16"], default="auto", dest="precision",
-                        help="precision of the network; auto is the fastest that finds the same people on the device")
+                        help="precision of the network; auto is the fastest that is as accurate on the device")
     parser.add_argument("--compare", action=argparse.BooleanOptionalAction, default=False,
                         help="time the network as it was trained, too: in float32, nothing folded")
     _add_device_options(parser, amp=False)
@@ -185,7 +185,7 @@ def _train(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report
     report = measure_step(update, step, shadow, batch, args.repeats, _side(args, runtime))
     if not args.h5:
         return report
-    with Store(args.h5) as store:
+    with Store(args.h5, config.model.skeleton) as store:
         dataset = PoseDataset(store, config.train.size, config.data.framing, config.augment, config.train.seed)
         return with_wait(report, measure_wait(update, dataset, config.train.batch_size, config.data.workers,
                                               args.repeats))

@@ -90,12 +90,7 @@ def read_annotations(path: str | Path, skeleton: Skeleton = COCO) -> CocoDataset
             that contradicts another or makes no sense.
     """
     path = Path(path)
-    try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"cannot read annotations {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not valid JSON ({error}); give a COCO keypoint file") from error
+    document = read_document(path)
     try:
         return _dataset(path, document, skeleton)
     except (ValueError, OverflowError) as error:
@@ -132,6 +127,16 @@ def masks(people: Sequence[PersonAnnotation], height: int, width: int) -> tuple[
     labelled = _cover([person for person in people if person.labelled], height, width)
     ignored = _cover([person for person in people if not person.labelled], height, width)
     return labelled | ignored, 1 - (ignored & ~labelled)
+
+
+def read_document(path: Path) -> Any:
+    """What an annotation file holds, unchecked; ``DataError`` where it cannot be read or is not JSON."""
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"cannot read annotations {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not valid JSON ({error}); give a COCO keypoint file") from error
 
 
 def _dataset(path: Path, document: Any, skeleton: Skeleton) -> CocoDataset:
