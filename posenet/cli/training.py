@@ -147,7 +147,8 @@ def _configure(args: argparse.Namespace) -> tuple[Config, tuple[Path, dict[str, 
         wanted = _with_defaults(load_config(args.config, overrides), args)
         resumed = CheckpointFolder(Path(wanted.checkpoint.path)).newest_sound()
         if resumed is None:
-            _log.info("%s holds no checkpoint: starting anew", wanted.checkpoint.path)
+            _log.info("%s holds no checkpoint: starting anew; another run is named by --resume FOLDER/last.pth",
+                      wanted.checkpoint.path)
             return wanted, None
     path, state = resumed
     if missing := [key for key in ("model", "optimizer", "progress", "config") if key not in state]:

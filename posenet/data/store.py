@@ -192,7 +192,7 @@ def _attribute(file: h5py.File, name: str) -> Any:
     fixed = isinstance(kind, h5py.h5t.TypeIntegerID) or isinstance(kind, h5py.h5t.TypeStringID) and not (
         kind.is_variable_str())
     if not fixed:
-        raise ValueError(f"{name} is neither a whole number nor text of a fixed length")
+        raise ValueError(f"{name} is not as this version writes it: an older store, or a damaged one")
     value = file.attrs[name]
     return value.decode() if isinstance(value, bytes) else value
 
