@@ -54,7 +54,8 @@ def precision_figure(evaluation: Evaluation) -> Figure:
 
 def keypoint_figure(evaluation: Evaluation) -> Figure:
     """Bars: every keypoint's mean share in the OKS."""
-    known = {name: value for name, value in evaluation.keypoints.items() if value >= 0}
+    # Between dollar signs, matplotlib would read a name as a formula.
+    known = {name.replace("$", r"\$"): value for name, value in evaluation.keypoints.items() if value >= 0}
     figure, [panel] = new_figure(1, 1, (7.5, 1.5 + 0.3 * max(len(known), 4)))
     dress(panel, "Mean OKS of each keypoint where it is labelled, 0 in people not found")
     if not known:

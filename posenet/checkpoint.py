@@ -70,9 +70,9 @@ def read(path: str | Path) -> dict[str, Any]:
     Raises:
         CheckpointError: missing, truncated, foreign, of a newer format, or holding objects that are not plain data.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise CheckpointError(f"checkpoint {path} does not exist or is not a file; check the path")
+    if not (path := Path(path)).is_file():
+        wrong = "is a folder; name a file in it, such as last.pth" if path.is_dir() else "is no file; check the path"
+        raise CheckpointError(f"checkpoint {path} {wrong}")
     with open(path, "rb") as file:
         state = _parse(file, path)
     if not isinstance(state, dict):

@@ -24,6 +24,7 @@ def import_weights(source: str | Path, output: str | Path, config: Config | None
     Args:
         source: a published file, or any other whose weights a ``PoseNet`` has, such as a bare state dict.
         config: what the checkpoint is to say of inference and the like; the network's size is read off the weights.
+            None: what ``source`` itself says, where it is a checkpoint of ours, else the defaults.
 
     Returns:
         The configuration written.
@@ -31,8 +32,9 @@ def import_weights(source: str | Path, output: str | Path, config: Config | None
     Raises:
         CheckpointError: unreadable, not the weights of a ``PoseNet``, or a file that cannot be written.
     """
-    weights = checkpoint.weights_of(checkpoint.read(source), source)
-    config = _sized(config or Config(), weights, source)
+    state = checkpoint.read(source)
+    weights = checkpoint.weights_of(state, source)
+    config = _sized(config or checkpoint.config_of(state, source) or Config(), weights, source)
     network = PoseNet.from_config(config)
     checkpoint.load_weights(network, source, state=weights, least=0).require_all()
     state = {"format": checkpoint.FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}
@@ -46,16 +48,17 @@ def export_weights(source: str | Path, output: str | Path) -> None:
     Only weights: ``optimizer_weight`` is empty and ``train_loss``, the best so far, infinite.
 
     Raises:
-        CheckpointError: unreadable, of another skeleton than the published one, or a file that cannot be written.
+        CheckpointError: unreadable, whose maps are not the published ones', or a file that cannot be written.
     """
     state = checkpoint.read(source)
     network, config = checkpoint.load_model(source)
-    if config.model.skeleton != COCO:
-        raise CheckpointError(f"{source} is a network of another skeleton than COCO's, which the published format "
-                              "cannot say; keep it as it is")
-    progress = state.get("progress") or {}
+    if not config.model.skeleton.predicts_like(COCO):
+        raise CheckpointError(f"{source} is a network of other keypoints or parts than COCO's, which the published "
+                              "format cannot say; keep it as it is")
+    progress = state.get("progress")
+    epoch = progress.get("epoch") if isinstance(progress, dict) else None
     _write(Path(output), {"weights": published.to_published(network.state_dict()), "optimizer_weight": {},
-                          "train_loss": math.inf, "epoch": int(progress.get("epoch", 0))})
+                          "train_loss": math.inf, "epoch": epoch if isinstance(epoch, int) else 0})
 
 
 def _sized(config: Config, weights: dict[str, Tensor], source: str | Path) -> Config:
@@ -66,7 +69,7 @@ def _sized(config: Config, weights: dict[str, Tensor], source: str | Path) -> Co
         channels = len(weights["stacks.0.heads.0.output.weight"])
         stacks = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("stacks."))
         model = dataclasses.replace(config.model, stacks=stacks, width=width, growth=second - width)
-    except (KeyError, IndexError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError) as error:
         raise CheckpointError(f"{source} does not hold the weights of a PoseNet ({error}); give a published file or a "
                               "checkpoint of this program") from error
     if channels != model.skeleton.num_channels:

@@ -43,7 +43,7 @@ def new_figure(rows: int, columns: int, size: tuple[float, float], title: str = 
     figure = Figure(figsize=size, dpi=DPI, layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     if title:
-        figure.suptitle(title, fontsize=13, fontweight="bold")
+        figure.suptitle(title, fontsize=13, fontweight="bold", parse_math=False)
     return figure, list(figure.subplots(rows, columns, squeeze=False).flat)
 
 

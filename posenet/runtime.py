@@ -46,7 +46,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def pick_amp(device: torch.device, name: Amp | Literal["auto"] = "auto") -> Amp:
-    """The precision called ``name``; "auto" is the fastest that finds the same people on this device.
+    """The precision called ``name``; "auto" is the fastest that is as accurate on this device.
 
     That is bf16, which reaches as far as float32, where the device computes in it, and fp16 on older CUDA devices with
     tensor cores. A CPU without bf16 instructions only imitates it, slower than float32.

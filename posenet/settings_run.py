@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-
-def _check(condition: bool, message: str) -> None:
-    if not condition:
-        raise ValueError(message)
+from posenet.settings_model import check
 
 
 @dataclass(frozen=True)
@@ -18,8 +15,8 @@ class GuardConfig:
     """Skips in a row before the run returns to its last checkpoint."""
 
     def __post_init__(self) -> None:
-        _check(self.threshold > 0, "guard.threshold must be positive")
-        _check(self.max_skips >= 1, "guard.max_skips must be at least 1")
+        check(self.threshold > 0, "guard.threshold must be positive")
+        check(self.max_skips >= 1, "guard.max_skips must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -34,8 +31,8 @@ class CheckpointConfig:
     """Newest checkpoints to keep; the best one is kept besides."""
 
     def __post_init__(self) -> None:
-        _check(min(self.every_steps, self.every_minutes) >= 0, "checkpoint.every_* must not be negative")
-        _check(self.keep >= 1, "checkpoint.keep must be at least 1")
+        check(min(self.every_steps, self.every_minutes) >= 0, "checkpoint.every_* must not be negative")
+        check(self.keep >= 1, "checkpoint.keep must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -50,5 +47,5 @@ class LogConfig:
     """Validation pictures drawn at each evaluation, the truth beside what was found."""
 
     def __post_init__(self) -> None:
-        _check(self.every_steps >= 1, "log.every_steps must be at least 1")
-        _check(self.pictures >= 0, "log.pictures must not be negative")
+        check(self.every_steps >= 1, "log.every_steps must be at least 1")
+        check(self.pictures >= 0, "log.pictures must not be negative")

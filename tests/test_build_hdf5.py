@@ -44,6 +44,23 @@ class TestCommand:
         assert tool("--output", tmp_path / "new" / "folder" / "a.h5", "--verify") == 0
         assert "a.h5 is sound" in capsys.readouterr().out
 
+    def test_looking_into_a_store(self, coco, tmp_path, capsys):
+        store = tmp_path / "a.h5"
+        assert tool(*tool_arguments(coco, store), "--stats") == 0
+        assert "main persons (training samples)      3" in capsys.readouterr().out
+        assert tool("--output", store, "--stats", "--preview", tmp_path / "seen", "--preview-count", 2,
+                    "--set", "train.input_size=64") == 0
+        assert "2 samples" in capsys.readouterr().out and len(list((tmp_path / "seen").iterdir())) == 2
+
+    def test_a_split_that_is_none_gives_status_2(self, coco, tmp_path, capsys):
+        for name, ids in (("a", (1, 2)), ("b", (3,)), ("c", (2, 3))):
+            assert tool(*tool_arguments(coco, tmp_path / f"{name}.h5"), "--image-ids", *ids) == 0
+        assert tool("--check-split", tmp_path / "a.h5", tmp_path / "b.h5") == 0
+        assert tool("--check-split", tmp_path / "a.h5", tmp_path / "c.h5") == 2
+        captured = capsys.readouterr()
+        assert "the same id       1  (2)" in captured.out and "the same content  1  (2)" in captured.out
+        assert "share images" in captured.err
+
     def test_image_ids_one_by_one_and_from_a_file(self, coco, tmp_path):
         (tmp_path / "ids.txt").write_text("1\n3, 2")
         assert tool(*tool_arguments(coco, tmp_path / "a.h5"), "--image-ids", 1, 3) == 0
@@ -58,6 +75,9 @@ class TestCommand:
         assert Store(tmp_path / "a.h5").num_images == 3
 
     @pytest.mark.parametrize("words, expected", [
+        ([], "name the store with --output"),
+        (["--output", "none.h5", "--stats"], "none.h5 does not exist"),
+        (["--check-split", "none.h5", "other.h5"], "none.h5 does not exist"),
         (["--output", "a.h5"], "give both --images and --annotations"),
         (["--output", "a.h5", "--verify", "--images", "."], "give both --images and --annotations"),
         (["--output", "none.h5", "--verify"], "none.h5 does not exist"),

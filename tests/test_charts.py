@@ -5,6 +5,7 @@ import pytest
 from test_evaluate import METRICS
 
 from posenet.charts import draw_charts, keypoint_figure, precision_figure
+from posenet.figure import new_figure, save
 from posenet.inference.evaluate import Evaluation
 from posenet.inference.images import read_image
 
@@ -31,6 +32,13 @@ def test_bars_are_the_labelled_keypoints(evaluation):
     [panel] = keypoint_figure(evaluation).axes
     assert [label.get_text() for label in panel.get_yticklabels()] == ["nose", "Leye"]
     assert [bar.get_width() for bar in panel.patches] == [0.75, 0.25]
+
+
+def test_names_are_no_formulas(evaluation, tmp_path):
+    odd = Evaluation(evaluation.metrics, 8, {"$\\frac$": 0.5, "a$b_$": 0.5}, evaluation.precision)
+    assert len(draw_charts(odd, tmp_path)) == 2
+    figure, _ = new_figure(1, 1, (3, 2), "run $\\frac$")
+    save(figure, tmp_path / "title.png")
 
 
 def test_nobody_is_told(tmp_path):

@@ -265,3 +265,10 @@ def test_file_system_without_hard_links(tmp_path, monkeypatch):
     folder = CheckpointFolder(tmp_path)
     folder.save({"step": 1}, 1, best=True)
     assert checkpoint.read(folder.last) == checkpoint.read(folder.best) == {"step": 1}
+
+
+def test_a_folder_in_place_of_a_checkpoint_is_told_apart_from_nothing_at_all(tmp_path):
+    with pytest.raises(CheckpointError, match="is a folder; name a file in it, such as last.pth"):
+        checkpoint.read(tmp_path)
+    with pytest.raises(CheckpointError, match="none.pth is no file; check the path"):
+        checkpoint.read(tmp_path / "none.pth")

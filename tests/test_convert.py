@@ -11,7 +11,8 @@ from posenet import PoseNet, checkpoint
 from posenet.cli.main import run_tool
 from posenet.config import config_to_dict, load_config
 from posenet.model.published import to_published
-from posenet.skeleton_file import skeleton_from_table
+from posenet.skeleton import COCO
+from posenet.skeleton_file import skeleton_from_table, skeleton_to_table
 
 
 def convert(name: str, *words: object) -> int:
@@ -44,6 +45,18 @@ def test_importing_keeps_every_bit_and_reads_the_size_off_the_weights(
     assert list(own) == list(theirs) and all(torch.equal(own[name], theirs[name]) for name in own)
 
 
+def test_a_checkpoint_of_ours_keeps_its_settings_but_for_those_that_flags_change(
+        network: PoseNet, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = load_config(None, ["model.stacks=2", "model.width=16", "model.growth=6", "inference.height=192"])
+    checkpoint.write(tmp_path / "last.pth", {"model": network.state_dict(), "config": config_to_dict(own)})
+    assert convert("import-weights", tmp_path / "last.pth", "--output", tmp_path / "same.pth") == 0
+    assert checkpoint.load_model(tmp_path / "same.pth")[1] == own
+    assert convert("import-weights", tmp_path / "last.pth", "--output", tmp_path / "flip.pth", "--set",
+                   "inference.flip=true") == 0
+    inference = checkpoint.load_model(tmp_path / "flip.pth")[1].inference
+    assert inference.flip and inference.height == 192
+
+
 def test_exporting_gives_the_published_file_back(published: Path, tmp_path: Path) -> None:
     ours, back = tmp_path / "ours.pth", tmp_path / "back.pth"
     assert convert("import-weights", published, "--output", ours) == 0
@@ -66,9 +79,10 @@ def test_no_file_is_replaced_unasked(published: Path, tmp_path: Path, capsys: py
 
 
 def test_what_is_no_posenet_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    torch.save({"layer.weight": torch.zeros(3)}, tmp_path / "other.pth")
-    assert convert("import-weights", tmp_path / "other.pth", "--output", tmp_path / "a.pth") == 2
-    assert "does not hold the weights of a PoseNet" in capsys.readouterr().err
+    for name in ("layer.weight", "stem.entry.conv.weight"):
+        torch.save({name: torch.tensor(3.0)}, tmp_path / "other.pth")
+        assert convert("import-weights", tmp_path / "other.pth", "--output", tmp_path / "a.pth") == 2
+        assert "does not hold the weights of a PoseNet" in capsys.readouterr().err
     assert not (tmp_path / "a.pth").exists()
 
 
@@ -83,4 +97,15 @@ def test_other_skeletons_are_named_on_import_and_stay_here(tmp_path: Path, capsy
     tables["model"]["skeleton"] = {"keypoints": list(skeleton.keypoints), "parts": [["thumb", "index"]]}
     torch.save(state | {"config": tables}, tmp_path / "hand.pth")
     assert convert("export-weights", tmp_path / "hand.pth", "--output", tmp_path / "b.pth") == 2
-    assert "another skeleton" in capsys.readouterr().err
+    assert "other keypoints or parts than COCO's" in capsys.readouterr().err
+
+
+def test_other_sigmas_and_a_damaged_epoch_change_no_weights(tmp_path: Path) -> None:
+    network = PoseNet(stacks=1, width=16, growth=2)
+    tables = config_to_dict(load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"]))
+    tables["model"]["skeleton"] = skeleton_to_table(COCO) | {"sigmas": {}, "drawn": []}
+    state = {"model": network.state_dict(), "config": tables}
+    for progress, epoch in [({"epoch": 7}, 7), ({"epoch": "x"}, 0), ("x", 0)]:
+        torch.save(state | {"progress": progress}, tmp_path / "ours.pth")
+        assert convert("export-weights", tmp_path / "ours.pth", "--output", tmp_path / "b.pth", "--overwrite") == 0
+        assert torch.load(tmp_path / "b.pth", weights_only=True)["epoch"] == epoch

@@ -173,7 +173,8 @@ def test_benchmarks_take_the_store_s_skeleton(house: House, tmp_path: Path) -> N
         watch.start_round()
         np.testing.assert_array_equal(staged_sample(dataset, (0, 0), room, watch).joints, dataset[0, 0].joints)
     tool("benchmark", "train", "--quick", "--h5", house.store, "--set", f"model.skeleton={house.toml}",
-         "data.workers=0", "model.stacks=1", "model.width=16", "model.growth=2", "train.input_size=64", "train.batch_size=2")
+         "data.workers=0", "model.stacks=1", "model.width=16", "model.growth=2", "train.input_size=64",
+         "train.batch_size=2")
 
 
 def test_annotations_of_another_skeleton_are_refused(house: House, tiny_coco: Path) -> None:

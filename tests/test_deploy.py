@@ -21,10 +21,10 @@ from posenet.model.posenet import PoseNet
 from posenet.runtime import pick_amp
 
 
-def lively(stacks: int = 2) -> PoseNet:
+def lively(stacks: int = 2, num_channels: int = 50) -> PoseNet:
     """A small network whose batch normalisation does something and whose maps are about 1."""
     torch.manual_seed(0)
-    network = PoseNet(stacks=stacks, width=16, growth=2, conv_std=0.1, linear_std=0.1)
+    network = PoseNet(num_channels, stacks=stacks, width=16, growth=2, conv_std=0.1, linear_std=0.1)
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             for tensor, low, high in ((module.weight, .5, 1.5), (module.bias, -.3, .3), (module.running_mean, -.2, .2),

@@ -31,6 +31,7 @@ def category(number: int = 1, name: str = "cat", keypoints: tuple[str, ...] = ("
 @pytest.mark.parametrize("left, right", [
     ("left_eye", "right_eye"), ("eye_left", "eye_right"), ("LeftEye", "RightEye"), ("eyeLeft", "eyeRight"),
     ("L_Eye", "R_Eye"), ("L_F_Paw", "R_F_Paw"), ("l-eye", "r-eye"), ("eye.L", "eye.R"), ("Lsho", "Rsho"),
+    ("LEye", "REye"), ("eyeL", "eyeR"),
     ("lEye", "rEye"), ("LEFT EYE", "RIGHT EYE"), ("front left paw", "front right paw"), ("eye_l", "eye_r"),
 ])
 def test_sides_are_read_from_names(left: str, right: str) -> None:
@@ -111,6 +112,8 @@ def test_several_categories_need_a_name_unless_they_are_alike(tmp_path: Path) ->
     ({"categories": [category(skeleton=[[1, 9]])]}, "joins keypoints that it does not have"),
     ({"categories": [category(keypoints=("a", "a"))]}, "a appears twice"),
     ({"categories": [category()], "annotations": [{"category_id": 1, "keypoints": [1, 2]}]}, "not a COCO"),
+    ({"categories": [category(keypoints=("a", "b"))],
+      "annotations": [{"category_id": 1, "keypoints": [10**400, 2, 2] * 2}]}, "not a COCO"),
 ])
 def test_a_bad_file_is_one_line(tmp_path: Path, content: Any, message: str) -> None:
     path = tmp_path / "a.json"

@@ -1,5 +1,6 @@
 """The ONNX file: ONNX Runtime against PyTorch, and the example of docs/deployment.md."""
 
+import json
 import re
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from posenet.inference.people import decode_candidates
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
 from posenet.skeleton import COCO
+from posenet.skeleton_file import skeleton_from_table, skeleton_to_table
 
 REASON = "ONNX Runtime is not installed: pip install posenet[export]"
 DEPLOYMENT = Path(__file__).parent.parent / "docs" / "deployment.md"
@@ -110,7 +112,7 @@ def test_a_checkpoint_is_exported_with_its_network(tmp_path, capsys):
 
     session = open_session(path)
     facts = session.get_modelmeta().custom_metadata_map
-    assert facts["height"] == "192" and facts["keypoints"].split() == list(COCO.keypoints)
+    assert facts["height"] == "192" and skeleton_from_table(json.loads(facts["skeleton"])) == COCO
     inputs = {name: value for name, value in padded([picture(128, 192, 2), picture(100, 140, 1)]).items()}
     peaks, _, evidence = session.run(None, inputs)
     with torch.inference_mode():
@@ -119,6 +121,29 @@ def test_a_checkpoint_is_exported_with_its_network(tmp_path, capsys):
     assert (peaks[..., 2] > 0).sum() > 100
     np.testing.assert_allclose(np.sort(peaks[..., 2]), np.sort(expected[0][..., 2].numpy()), atol=1e-3)
     np.testing.assert_allclose(np.sort(evidence)[:, -50:], np.sort(expected[2].numpy())[:, -50:], atol=5e-3)
+
+
+def test_a_file_tells_which_skeleton_its_people_have(tmp_path):
+    pytest.importorskip("onnxruntime", reason=REASON)
+    skeleton = skeleton_from_table({"keypoints": ["left ear", "right ear", "n\u00f6se"], "derived": {"mid": [
+        "left ear", "right ear"]}, "parts": [["left ear", "mid"], ["right ear", "mid"], ["mid", "n\u00f6se"]],
+        "left_right": [["left ear", "right ear"]]})
+    model = {"stacks": 1, "width": 16, "growth": 2, "skeleton": skeleton_to_table(skeleton)}
+    config = config_from_dict({"model": model, "inference": {"height": 128}})
+    network = lively(1, skeleton.num_channels)
+    network.stacks[0].heads[0].output.weight.data *= 10
+    torch.save({"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}, tmp_path / "a.pth")
+    argv = ["--checkpoint", str(tmp_path / "a.pth"), "--output", str(tmp_path / "a.onnx")]
+    assert run_tool("export-onnx", argv) == 0
+
+    image = np.random.default_rng(0).integers(0, 256, (128, 192, 3), np.uint8)
+    session = open_session(tmp_path / "a.onnx")
+    told = skeleton_from_table(json.loads(session.get_modelmeta().custom_metadata_map["skeleton"]))
+    arrays = session.run(None, padded([image]))
+    found = decode_candidates(*(array[0] for array in arrays), skeleton=told)
+    expected = Predictor.from_checkpoint(tmp_path / "a.pth", device="cpu", amp="off")(image)
+    assert told == skeleton and len(found) == len(expected) > 5
+    np.testing.assert_allclose([one.score for one in found], [one.score for one in expected], atol=1e-3)
 
 
 def test_the_example_in_the_docs_runs_on_numpy_alone(lamps, tmp_path):

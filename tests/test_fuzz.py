@@ -109,7 +109,7 @@ def content(file: h5py.File, name: str) -> np.ndarray:
 def mutate_store(rng: np.random.Generator, path: Path) -> None:
     """Change arrays and attributes through the library; half the time with a fingerprint that fits again."""
     with h5py.File(path, "r+") as file:
-        for _ in range(int(rng.integers(1, 4))):
+        for number in range(int(rng.integers(1, 4))):
             name = str(rng.choice([*columns(18), *BLOBS]))
             kind, values = int(rng.integers(10)), content(file, name)
             if kind <= 3 and values.size and values.dtype.kind != "S":
@@ -128,14 +128,15 @@ def mutate_store(rng: np.random.Generator, path: Path) -> None:
                 key = str(rng.choice(list(file.attrs)))
                 odd = [value for value in ODD if isinstance(value, (int, float, str)) and "\0" not in str(value)
                        and "\ud800" not in str(value) and not (isinstance(value, int) and abs(value) >= 2 ** 63)]
-                file.attrs[key] = odd[int(rng.integers(len(odd)))]
+                value = odd[int(rng.integers(len(odd)))]
+                file.attrs[key] = np.bytes_(value.encode() or b"x") if isinstance(value, str) and number % 2 else value
                 continue
             if name in file:
                 del file[name]
             if kind < 9:
                 file[name] = values
         if rng.random() < 0.5 and all(isinstance(file.get(n, getlink=True), h5py.HardLink) for n in columns(18)):
-            file.attrs["fingerprint"] = fingerprint({n: file[n][()] for n in columns(18)})
+            file.attrs["fingerprint"] = np.bytes_(fingerprint({n: file[n][()] for n in columns(18)}))
 
 
 def test_stores(stores, tmp_path, count, record_property):

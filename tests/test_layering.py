@@ -22,13 +22,14 @@ ROWS = """
     data.record data.rows data.schema data.store data.writer data.augment data.targets
     loss optim averaging checkpoint convert guard data.sampler
 
-    data.batch data.dataset data.drawing.* data.synthetic data.build step update progress saving feed prefetch
+    data.batch data.dataset data.drawing.* data.synthetic data.build data.survey step update
+    progress saving feed prefetch
     inference.images inference.person inference.grouping inference.body
     inference.people inference.geometry inference.candidates inference.export
     inference.decode inference.predictor inference.evaluate inference.draw
     inference.video inference.sources inference.sheet inference.heatmaps inference.outputs
 
-    figure curves charts runlog validation trainer benchmark.* cli.*
+    figure curves charts preview runlog validation trainer benchmark.* cli.*
 """.split()
 """All modules below ``posenet``, lowest level first: each may import only from rows before its own.
 

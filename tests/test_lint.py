@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 from chairs import NAMES, write_chairs
+from test_security import jpeg
 
 from posenet.cli.main import run_tool
+from posenet.data.coco import read_annotations
 from posenet.data.draft import draft_skeleton
 from posenet.data.lint import lint_annotations
 from posenet.errors import DataError
@@ -68,6 +70,8 @@ def test_the_real_annotations_have_no_errors(coco_sample: Path) -> None:
     (setting("images", file_name="../1.jpg"), "file-name"),
     (setting("images", width=0), "image-size"),
     (setting("annotations", image_id=999), "no-image"),
+    (setting("annotations", category_id=999), "no-such-category"),
+    (setting("annotations", keypoints=None), "keypoint-count"),
     (setting("annotations", area=0), "zero-area"),
     (setting("annotations", area=None), "no-area"),
     (setting("annotations", bbox=[1, 2, 3]), "no-box"),
@@ -93,7 +97,8 @@ def test_errors(codes: Callable[..., dict[str, str]], change: Callable[[Document
     (setting("annotations", area=20), "small"),
     (setting("annotations", bbox=[100, 100, 150, 160]), "box-outside"),
     (setting("images", file_name="1.jpg"), "duplicate-file"),
-    (setting("annotations", category_id=7), "no-category"),
+    (lambda d: [d["categories"].append({"id": 7, "name": "mat"}), setting("annotations", category_id=7)(d)],
+     "no-category"),
     (lambda d: d["annotations"].append(d["annotations"][0] | {"id": 999}), "same-keypoints"),
     (lambda d: d["categories"].append({"id": 3, "name": "hat", "keypoints": ["top", "brim"]}), "mixed-categories"),
     (lambda d: d["categories"][0].update(keypoints=[f"k{i}" for i in range(10)]), "no-sides"),
@@ -101,6 +106,32 @@ def test_errors(codes: Callable[..., dict[str, str]], change: Callable[[Document
 def test_warnings(codes: Callable[..., dict[str, str]], change: Callable[[Document], Any], code: str) -> None:
     found = codes(change)
     assert code in found and set(found.values()) == {"warning"}
+
+
+ODD = [None, [], {}, "x", True, -1, 0, 1.5, [1], [{}] * 30, [10**400] * 30, 10**400, 2**63, float("nan"), float("inf")]
+
+
+@pytest.mark.parametrize("where", ["images", "annotations", "categories"])
+def test_whatever_stands_there_is_reported_if_it_stops_the_reader(chairs: tuple[Path, Path], tmp_path: Path,
+                                                                  where: str) -> None:
+    document = json.loads(chairs[1].read_text())
+    document = {key: entries[:6] for key, entries in document.items()}
+    images = {image["id"] for image in document["images"]}
+    document["annotations"] = [entry for entry in document["annotations"] if entry["image_id"] in images]
+    path, skeleton = tmp_path / "odd.json", draft_skeleton(chairs[1]).skeleton
+    for key in document[where][0]:
+        for value in [*ODD, KeyError]:
+            changed = copy.deepcopy(document)
+            if value is KeyError:
+                del changed[where][0][key]
+            else:
+                changed[where][0][key] = value
+            path.write_text(json.dumps(changed))
+            severities = {finding.severity for finding in lint_annotations(path, skeleton=skeleton)}
+            try:
+                read_annotations(path, skeleton)
+            except DataError:
+                assert "error" in severities, (key, value)
 
 
 def swap(document: Document, pair: tuple[int, int], entries: slice) -> None:
@@ -145,6 +176,13 @@ def test_files_are_held_against_the_images(tmp_path: Path, codes: Callable[..., 
     (folder / "3.jpg").write_bytes((folder / "3.jpg").read_bytes()[:40])
     assert codes(setting("images", 4, width=161), images=folder) == dict.fromkeys(
         ["missing-file", "unreadable-file", "wrong-size"], "error")
+
+
+def test_a_picture_that_claims_gigabytes_is_not_decoded(tmp_path: Path) -> None:
+    folder, annotations = write_chairs(tmp_path, "pictures", 2, seed=1)
+    (folder / "1.jpg").write_bytes(jpeg(20000, 20000))
+    [finding] = [f for f in lint_annotations(annotations, folder) if f.severity == "error"]
+    assert (finding.code, finding.places) == ("unreadable-file", ["1.jpg"])
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"images": [], "annotations": 3, "categories": []}'])

@@ -17,7 +17,7 @@ from posenet.inference.outputs import Window, drawings, heatmap_sheets, output_p
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.inference.sheet import BACKGROUND, GAP, STRIP, sheet, tile
-from posenet.inference.sources import Frame, Source, batches, count_frames, find_sources, read_frames
+from posenet.inference.sources import Frame, Source, count_frames, find_sources, read_frames
 from posenet.skeleton import COCO
 
 SOMEONE = Person(np.full((18, 3), 0.5, np.float32), 0.75)
@@ -57,18 +57,12 @@ def test_frames_come_source_after_source_and_errors_in_place(folder):
     assert count_frames(sources) == 8 and count_frames([*sources, CAMERA]) is None
 
 
-def test_batches_are_full_but_for_cameras():
-    video = Source("video", "v")
-    frames = [Frame(source, GREY, n) for source, count in ((video, 5), (CAMERA, 2), (video, 1)) for n in range(count)]
-    assert [len(batch) for batch in batches(iter(frames), 3)] == [3, 2, 1, 1, 1]
-
-
 def test_names_are_unique_and_fit_what_is_written(tmp_path):
-    sources = find_sources(["-"], ["a.jpg", "x/A.JPG", "a.mp4", "b.webm", "c.raw"]) + [CAMERA]
+    sources = find_sources(["-"], ["a.jpg", "x/A.JPG", "a.mp4", "b.webm", "c.raw", "d.pgm"]) + [CAMERA]
     drawn = output_paths(sources, tmp_path)
-    assert [drawn[s].name for s in sources] == ["a.jpg", "A-2.JPG", "a.mp4", "b.mp4", "c.png", "camera-2.mp4"]
+    assert [drawn[s].name for s in sources] == ["a.jpg", "A-2.JPG", "a.mp4", "b.mp4", "c.png", "d.png", "camera-2.mp4"]
     sheets = output_paths(sources, tmp_path, ".jpg", "")
-    assert [sheets[s].name for s in sources] == ["a.jpg", "A-2.jpg", "a", "b", "c.jpg", "camera-2"]
+    assert [sheets[s].name for s in sources] == ["a.jpg", "A-2.jpg", "a", "b", "c.jpg", "d.jpg", "camera-2"]
 
 
 @pytest.mark.parametrize("name", ["people.json", "people.jsonl"])

@@ -1,5 +1,6 @@
 import json
 import signal
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -14,6 +15,7 @@ from posenet.config import config_from_dict, config_to_dict
 from posenet.inference import sources
 from posenet.inference.images import read_image, write_image
 from posenet.inference.predictor import Predictor
+from posenet.inference.sources import Frame, Source
 from posenet.inference.video import VideoFile, VideoWriter
 from posenet.model.posenet import PoseNet
 
@@ -75,6 +77,43 @@ def test_unreadable_pictures_are_passed_over_and_reported(stub, photos, tmp_path
     assert "1 of 5 pictures could not be read" in error and "aa.png" in error and "Traceback" not in error
 
 
+def test_people_stay_with_their_pictures_whatever_cannot_be_read(stub, tmp_path, capsys, monkeypatch):
+    names, truth = [], {}
+    for n in range(24):
+        names.append(str(tmp_path / f"{n}.png"))
+        if n in (0, 1, 5, 6, 7, 8, 9, 10, 15, 23):
+            Path(names[-1]).write_bytes(b"nonsense")
+        elif n in (12, 13):
+            write_image(names[-1], np.zeros((97, 131, 3), np.uint8))
+        else:
+            truth[n] = 20.0 + 2 * n
+            write_image(names[-1], picture(97, 131 if n % 7 else 181, (truth[n], 20), (90.0, 60.4), 4))
+    monkeypatch.setattr("sys.stdin", names)
+    assert predict("-", "--json", tmp_path / "people.jsonl") == 2
+    people = [json.loads(line) for line in (tmp_path / "people.jsonl").read_text().splitlines()]
+    assert [person["image_id"] for person in people] == list(truth)
+    np.testing.assert_allclose([person["keypoints"][0] for person in people], list(truth.values()), atol=0.6)
+    said = capsys.readouterr()
+    assert "10 of 24 pictures could not be read" in said.err and "12 people in 14 pictures" in said.out
+
+
+def test_few_pictures_are_held_at_a_time(monkeypatch, stub, tmp_path):
+    taken, ahead = [], []
+    source = Source("video", "v.mp4", tmp_path / "v.mp4")
+
+    def frames(sources):
+        for number in range(60):
+            taken.append(number)
+            yield Frame(source, picture(98, 132, *SPOTS, 4), number, number / 10, 10.0)
+
+    monkeypatch.setattr(tool, "_sources", lambda args: [source])
+    monkeypatch.setattr(tool, "count_frames", len)
+    monkeypatch.setattr(tool, "read_frames", frames)
+    monkeypatch.setattr(tool, "draw_people", lambda image, people, **_: ahead.append(len(taken) - len(ahead)) or image)
+    assert predict("v.mp4", "--output", tmp_path / "out") == 0
+    assert len(ahead) == 60 and max(ahead) <= 16
+
+
 def test_equal_names_are_numbered(stub, photos, tmp_path):
     for name in ("A.png", "b.gif"):
         write_image(tmp_path / "more" / "x.png", picture(97, 131, *SPOTS, 4))
@@ -99,7 +138,9 @@ def test_originals_are_never_replaced(stub, photos, tmp_path, capsys):
 
 @pytest.mark.parametrize("words, message", [
     (["nowhere.jpg", "--output", "out"], "no such file"), (["*.xyz", "--output", "out"], "no file matches"),
-    (["bare", "--output", "out"], "no pictures in folder"), (["photos/a.png"], "give --output")])
+    (["bare", "--output", "out"], "no pictures in folder"), (["photos/a.png"], "give --output"),
+    (["photos/a.png", "--output", "photos/b.png"], "photos/b.png cannot be a folder: a file has that name"),
+    (["photos/a.png", "--json", "photos/b.png/people.json"], "photos/b.png cannot be a folder")])
 def test_bad_input_is_one_line_and_status_2(stub, photos, tmp_path, capsys, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bare").mkdir()
@@ -138,6 +179,13 @@ def test_a_checkpoint_and_its_flags(photos, tmp_path, capsys):
     assert "config" in read(checkpoint)
 
 
+def test_a_format_without_colours_is_drawn_in_another(stub, tmp_path):
+    grey = cv2.cvtColor(picture(97, 131, *SPOTS, 4), cv2.COLOR_BGR2GRAY)
+    (tmp_path / "in.pgm").write_bytes(cv2.imencode(".pgm", grey)[1].tobytes())
+    assert predict(tmp_path, "--output", tmp_path / "out") == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["in.png"]
+
+
 def test_neck_and_nose_are_what_the_stub_lights():
     [person] = Predictor(Spotlights(), height=128)(picture(97, 131, *SPOTS, 4))
     assert person.found.nonzero()[0].tolist() == [NOSE, NECK]
@@ -172,6 +220,12 @@ def test_one_is_not_a_plural_and_its_maps_go_onto_a_sheet(stub, photos, tmp_path
     assert "1 person in 1 picture\n" in capsys.readouterr().out
 
 
+def test_no_output_replaces_another(stub, photos, tmp_path, capsys):
+    assert predict(photos / "a.png", "--output", tmp_path / "out", "--json", tmp_path / "out" / "a.png") == 2
+    assert "would be written twice" in capsys.readouterr().err
+    assert not list((tmp_path / "out").iterdir())
+
+
 def test_a_list_on_standard_input(stub, photos, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", [f"{photos / 'a.png'}\n", f"{tmp_path / 'gone.png'}\n", f"{photos / 'b.png'}\n"])
     assert predict("-", "--json", tmp_path / "people.json") == 2
@@ -201,7 +255,7 @@ def test_ctrl_c_keeps_what_was_found_and_ends_the_video(stub, clip, tmp_path, mo
 
 
 def test_a_camera_shown_until_its_window_is_closed(stub, tmp_path, monkeypatch):
-    shown = []
+    shown, given = [], []
 
     class FakeCamera:
         rate = 10.0
@@ -210,7 +264,9 @@ def test_a_camera_shown_until_its_window_is_closed(stub, tmp_path, monkeypatch):
             shown.append(index)
 
         def __iter__(self):
-            return ((n, n / 5, picture(98, 132, *SPOTS, 4)) for n in range(100))
+            for n in range(100):
+                given.append(n)
+                yield n, n / 5, picture(98, 132, *SPOTS, 4)
 
         def close(self):
             shown.append("closed")
@@ -226,6 +282,7 @@ def test_a_camera_shown_until_its_window_is_closed(stub, tmp_path, monkeypatch):
 
         def __call__(self, frame, people, drawn):
             shown.append(frame.number)
+            assert given[-1] == frame.number, "a frame waited for the next"
             self.closed = frame.number == 2
 
         def close(self): ...

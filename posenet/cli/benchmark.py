@@ -133,7 +133,7 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
                         help="checkpoint of a run, or a published one; unset, the configured network, untrained")
     parser.add_argument("--height", type=int, metavar="N", help="resize pictures to this height (inference.height)")
     parser.add_argument("--amp", choices=["auto", "off", "bf16", "fp16"], default="auto", dest="precision",
-                        help="precision of the network; auto is the fastest that finds the same people on the device")
+                        help="precision of the network; auto is the fastest that is as accurate on the device")
     parser.add_argument("--compare", action=argparse.BooleanOptionalAction, default=False,
                         help="time the network as it was trained, too: in float32, nothing folded")
     _add_device_options(parser, amp=False)

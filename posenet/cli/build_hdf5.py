@@ -1,18 +1,30 @@
-"""Build a training store (.h5) from a folder of images and a COCO keypoint file, or verify one.
+"""Build a training store (.h5) from a folder of images and a COCO keypoint file, or look into one.
 
-Images without a main person are left out. Prints what was stored; names every image that could not be read.
+Images without a main person are left out. Prints what was stored; names every image that could not be read. Without
+--images and --annotations, --verify, --stats and --preview look into the store that --output names.
 """
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
-from posenet.cli.options import positive, read_image_ids
+import numpy as np
+
+from posenet.benchmark.report import table
+from posenet.cli.options import add_config_options, positive, read_image_ids
+from posenet.config import load_config
 from posenet.data.build import BuildReport, Summary, build_store, verify
+from posenet.data.dataset import PoseDataset
+from posenet.data.store import Store
+from posenet.data.survey import common, survey
+from posenet.data.targets import TargetRenderer
 from posenet.errors import DataError
+from posenet.preview import write_previews
 from posenet.skeleton_file import BUILT_IN, load_skeleton
 from posenet.system import usable_cores
+from posenet.words import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,11 +33,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
     parser.add_argument("--skeleton", metavar="FILE", default=BUILT_IN,
                         help="what the annotations name: a TOML file (docs/custom_data.md), or coco, the built-in one")
-    parser.add_argument("--output", type=Path, metavar="FILE.h5", required=True, help="the store")
+    parser.add_argument("--output", type=Path, metavar="FILE.h5", help="the store")
     parser.add_argument("--workers", type=positive, metavar="N", default=usable_cores(),
                         help="threads; the default is one per core")
     parser.add_argument("--verify", action=argparse.BooleanOptionalAction, default=False,
-                        help="read the finished store from end to end; without --images and --annotations, only that")
+                        help="read the finished store from end to end")
+    parser.add_argument("--stats", action=argparse.BooleanOptionalAction, default=False,
+                        help="count people, keypoints, sizes and masks")
+    parser.add_argument("--preview", type=Path, metavar="DIR",
+                        help="draw training samples into this folder: augmented as --config or --set say, with the "
+                             "masks and the maps that the network is to answer")
+    parser.add_argument("--preview-count", type=positive, default=8, metavar="N", help="samples to draw")
+    parser.add_argument("--check-split", nargs=2, type=Path, metavar=("A.h5", "B.h5"),
+                        help="do nothing but look for images that two stores share, by id and by content; exit status "
+                             "2 where there are any")
     parser.add_argument("--image-ids", nargs="+", metavar="ID",
                         help="store only these images: ids, or one text file of ids")
     parser.add_argument("--limit", type=positive, metavar="N",
@@ -34,24 +55,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="fail when more than this share of the images (rounded up) cannot be read")
     parser.add_argument("--overwrite", action=argparse.BooleanOptionalAction, default=False,
                         help="replace an existing store, once the new one is complete")
+    add_config_options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Build, verify, or both."""
-    if args.images is None and args.annotations is None and args.verify:
-        _print_summary(verify(args.output, workers=args.workers, progress=True))
-        print(f"{args.output} is sound")
+    """Build a store, look into one, or both; or compare two."""
+    if args.check_split:
+        _check_split(*args.check_split)
         return
-    if args.images is None or args.annotations is None:
-        raise DataError("give both --images and --annotations, or neither and --verify")
-    ids = None if args.image_ids is None else read_image_ids(args.image_ids)
-    report = build_store(args.images, args.annotations, args.output, image_ids=ids, limit=args.limit,
-                         workers=args.workers, max_unreadable=args.max_unreadable, overwrite=args.overwrite,
-                         skeleton=load_skeleton(args.skeleton), progress=True)
-    _print_report(report)
+    if args.output is None:
+        raise DataError("name the store with --output")
+    building = args.images is not None and args.annotations is not None
+    if not building and (args.images or args.annotations or not (args.verify or args.stats or args.preview)):
+        raise DataError("give both --images and --annotations, or neither and --verify, --stats or --preview")
+    if building:
+        ids = None if args.image_ids is None else read_image_ids(args.image_ids)
+        _print_report(build_store(args.images, args.annotations, args.output, image_ids=ids, limit=args.limit,
+                                  workers=args.workers, max_unreadable=args.max_unreadable, overwrite=args.overwrite,
+                                  skeleton=load_skeleton(args.skeleton), progress=True))
     if args.verify:
-        verify(args.output, workers=args.workers, progress=True)
+        summary = verify(args.output, workers=args.workers, progress=True)
+        if not building:
+            _print_summary(summary)
         print(f"{args.output} is sound")
+    if args.stats or args.preview:
+        with Store(args.output, skeleton=None) as store:
+            _look_into(store, args)
+
+
+def _look_into(store: Store, args: argparse.Namespace) -> None:
+    if args.stats:
+        for title, header, rows in survey(store):
+            print(f"\n{title}\n{table(header, rows)}")
+    if args.preview:
+        config = load_config(args.config, args.overrides)
+        config = replace(config, model=replace(config.model, skeleton=store.skeleton))
+        dataset = PoseDataset(store, config.train.size, config.data.framing, config.augment, config.train.seed)
+        paths = write_previews(dataset, TargetRenderer.from_config(config), args.preview, args.preview_count)
+        print(f"drawn         {counted(len(paths), 'sample')}, {paths[0]} and so on")
+
+
+def _check_split(first: Path, second: Path) -> None:
+    with Store(first, skeleton=None) as a, Store(second, skeleton=None) as b:
+        print(f"{first}: {counted(a.num_images, 'image')}; {second}: {counted(b.num_images, 'image')}")
+        shared = common(a, b)
+    print(f"the same id       {len(shared.ids)}{_first_few(shared.ids)}")
+    print(f"the same content  {len(shared.contents)}{_first_few(shared.contents[:, 0])}")
+    if len(shared.ids) or len(shared.contents):
+        raise DataError(f"{first} and {second} share images; build them from separate splits or with --image-ids")
+
+
+def _first_few(ids: np.ndarray) -> str:
+    return f"  ({', '.join(map(str, ids[:5].tolist()))}{', ...' if len(ids) > 5 else ''})" if len(ids) else ""
 
 
 def _print_summary(summary: Summary) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
@@ -19,7 +22,7 @@ from posenet.inference.draw import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 from posenet.inference.outputs import Output, Window, drawings, heatmap_sheets, output_paths, people_file
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
-from posenet.inference.sources import Frame, Source, batches, count_frames, find_sources, read_frames
+from posenet.inference.sources import Frame, Source, count_frames, find_sources, read_frames
 from posenet.inference.video import CODEC
 from posenet.runtime import stop_signals
 from posenet.words import counted
@@ -113,11 +116,35 @@ def _predict(predictor: Predictor, sources: Sequence[Source]) -> Iterator[tuple[
     """Every frame with its people, in order; nobody in one that cannot be read."""
     bar = tqdm(total=count_frames(sources), desc="predict", unit=" images", bar_format=BAR)
     with logging_redirect_tqdm(), bar, contextlib.closing(read_frames(sources)) as frames:
-        for batch in batches(frames, predictor.batch_size):
-            found = iter(predictor.batch([f.image for f in batch if not isinstance(f.image, DataError)]))
-            for frame in batch:
-                yield frame, [] if isinstance(frame.image, DataError) else next(found)
+        for live, group in itertools.groupby(frames, lambda frame: frame.source.kind == "camera"):
+            for frame, people in _at_once(predictor, group) if live else _streamed(predictor, group):
+                yield frame, people
                 bar.update()
+
+
+def _at_once(predictor: Predictor, frames: Iterable[Frame]) -> Iterator[tuple[Frame, list[Person]]]:
+    """Of a camera's frames, which show the present, none waits for the next."""
+    for frame in frames:
+        yield frame, [] if isinstance(frame.image, DataError) else predictor(frame.image)
+
+
+def _streamed(predictor: Predictor, frames: Iterable[Frame]) -> Iterator[tuple[Frame, list[Person]]]:
+    """Reading, preparing and decoding go on while the network runs; a few frames are held meanwhile."""
+    waiting: deque[Frame] = deque()
+
+    def pictures() -> Iterator[np.ndarray]:
+        for frame in frames:
+            waiting.append(frame)
+            if not isinstance(frame.image, DataError):
+                yield frame.image
+
+    with contextlib.closing(predictor.stream(pictures())) as found:
+        for people in found:
+            while isinstance(waiting[0].image, DataError):
+                yield waiting.popleft(), []
+            yield waiting.popleft(), people
+    for frame in waiting:
+        yield frame, []
 
 
 def _write(args: argparse.Namespace, frame: Frame, people: list[Person], outputs: Sequence[Output],

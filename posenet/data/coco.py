@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from posenet.data import rle
-from posenet.data.picture import MAX_PIXELS
 from posenet.errors import DataError, shown
 from posenet.skeleton import COCO, Skeleton
 
@@ -91,12 +90,7 @@ def read_annotations(path: str | Path, skeleton: Skeleton = COCO) -> CocoDataset
             that contradicts another or makes no sense.
     """
     path = Path(path)
-    try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"cannot read annotations {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not valid JSON ({error}); give a COCO keypoint file") from error
+    document = read_document(path)
     try:
         return _dataset(path, document, skeleton)
     except (ValueError, OverflowError) as error:
@@ -133,6 +127,16 @@ def masks(people: Sequence[PersonAnnotation], height: int, width: int) -> tuple[
     labelled = _cover([person for person in people if person.labelled], height, width)
     ignored = _cover([person for person in people if not person.labelled], height, width)
     return labelled | ignored, 1 - (ignored & ~labelled)
+
+
+def read_document(path: Path) -> Any:
+    """What an annotation file holds, unchecked; ``DataError`` where it cannot be read or is not JSON."""
+    try:
+        return json.loads(path.read_bytes())
+    except OSError as error:
+        raise DataError(f"cannot read annotations {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not valid JSON ({error}); give a COCO keypoint file") from error
 
 
 def _dataset(path: Path, document: Any, skeleton: Skeleton) -> CocoDataset:
@@ -199,7 +203,7 @@ def checked_image(entry: dict[str, Any]) -> CocoImage:
     if not lies_inside(name):
         raise ValueError(f"image {number} has file_name {shown(name)}, which is not a path inside the image folder")
     height, width = (checked_integer(entry, key, f"image {number}") for key in ("height", "width"))
-    if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE and height * width <= MAX_PIXELS):
+    if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
         raise ValueError(f"image {number} has the impossible size {width} x {height}")
     return CocoImage(number, name, height, width)
 

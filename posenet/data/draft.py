@@ -22,8 +22,8 @@ ROUNDS = 5
 """How often the mean shape and the examples' sizes are measured on each other."""
 
 _SIDES = {"left": "right", "Left": "Right", "LEFT": "RIGHT", "l": "r", "L": "R"}
-# A word, or a letter on its own, or a letter before another in the style of Lsho.
-_SIDE = re.compile(r"left|Left|LEFT|(?<![A-Za-z])[lL](?![A-Za-z])|(?<![A-Za-z])L(?=[a-z])|(?<![A-Za-z])l(?=[A-Z])")
+# A word, or a letter on its own, or one before or behind another in the style of Lsho, LEye, lEye and eyeL.
+_SIDE = re.compile("left|Left|LEFT|(?<![A-Za-z])(?:[lL](?![A-Za-z])|L(?=[A-Za-z])|l(?=[A-Z]))|(?<=[a-z])L(?![A-Za-z])")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def draft_skeleton(annotations: str | Path, category: str | None = None, bridges
         given = _given_parts(chosen, names)
     except OSError as error:
         raise DataError(f"cannot read annotations {annotations}: {error.strerror or error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
         raise DataError(f"{annotations} is not a COCO keypoint file ({reason}); its categories must name the "
                         "keypoints") from error

@@ -5,10 +5,10 @@ Unlike ``data/coco.py``, which stops at the first fault, it reads on whatever it
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections import Counter
+from collections.abc import Container
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -19,9 +19,10 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
-from posenet.data.coco import MIN_AREA, lies_inside
+from posenet.data.coco import MAX_NUMBER, MAX_SIDE, MIN_AREA, lies_inside, read_document
 from posenet.data.findings import Finding, Findings
 from posenet.data.lint_sides import check_sides
+from posenet.data.picture import MAX_PIXELS, declared_size
 from posenet.errors import DataError
 from posenet.skeleton import Skeleton
 from posenet.system import usable_cores
@@ -47,21 +48,17 @@ def lint_annotations(path: str | Path, images: str | Path | None = None,
     if images is not None:
         _check_files(pictures, Path(images), findings)
     names = _check_categories(document["categories"], skeleton, findings)
-    people = _check_annotations(document["annotations"], pictures, names, findings)
+    listed = {category["id"] for category in document["categories"] if type(category.get("id")) is int}
+    people = _check_annotations(document["annotations"], pictures, listed, names, findings)
     for keypoints in dict.fromkeys(map(tuple, names.values())):
         own = [entry for entry in people if names[entry["category_id"]] == list(keypoints)]
-        check_sides([entry["id"] for entry in own], np.array([entry["points"] for entry in own]), keypoints, skeleton,
-                    findings)
+        check_sides([entry.get("id") for entry in own], np.array([entry["points"] for entry in own]), keypoints,
+                    skeleton, findings)
     return findings.sorted()
 
 
 def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
-    try:
-        document = json.loads(path.read_bytes())
-    except OSError as error:
-        raise DataError(f"cannot read annotations {path}: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not valid JSON ({error}); give a COCO keypoint file") from error
+    document = read_document(path)
     for key in ("images", "annotations", "categories"):
         entries = document.get(key) if isinstance(document, dict) else None
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
@@ -72,7 +69,7 @@ def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
 def _twice(entries: list[dict[str, Any]], kind: str, findings: Findings) -> None:
     ids = [entry.get("id") for entry in entries]
     for number in ids:
-        if type(number) is not int:
+        if type(number) is not int or abs(number) >= 2**63:
             findings.add("error", f"{kind}-id", f"{kind}s whose id is not a whole number",
                          "give every one a whole number of its own", number)
     for number, count in Counter(number for number in ids if type(number) is int).items():
@@ -91,7 +88,7 @@ def _check_images(images: list[dict[str, Any]], findings: Findings) -> dict[int,
         if not isinstance(name, str) or not name or not lies_inside(name):
             findings.add("error", "file-name", "images without a file name inside the image folder",
                          "write the path relative to the folder, without ..", number)
-        elif not all(type(side) is int and side > 0 for side in sides):
+        elif not all(type(side) is int and 0 < side <= MAX_SIDE for side in sides):
             findings.add("error", "image-size", "images without a width and a height in whole pixels",
                          "write the size of the picture as stored, before any EXIF rotation", number)
         elif type(number) is int:
@@ -127,7 +124,8 @@ def _size_of(folder: Path, name: str) -> tuple[int, ...] | None:
         return None
     try:
         data = np.fromfile(path, np.uint8)
-        pixels = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION) if len(data) else None
+        sound = len(data) and math.prod(declared_size(data) or ()) <= MAX_PIXELS
+        pixels = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION) if sound else None
     except (OSError, cv2.error):
         pixels = None
     return () if pixels is None else pixels.shape[:2]
@@ -163,23 +161,27 @@ def _check_categories(categories: list[dict[str, Any]], skeleton: Skeleton | Non
     return names
 
 
-def _check_annotations(entries: list[dict[str, Any]], pictures: dict[int, dict[str, Any]],
+def _check_annotations(entries: list[dict[str, Any]], pictures: dict[int, dict[str, Any]], listed: set[int],
                        names: dict[int, list[str]], findings: Findings) -> list[dict[str, Any]]:
-    """The annotations whose keypoints can be used."""
+    """The annotations whose keypoints can be used; ``listed`` are the ids of all categories."""
     _twice(entries, "annotation", findings)
     usable = []
-    seen: dict[tuple[Any, ...], int] = {}
+    seen: dict[tuple[int, bytes], dict[str, Any]] = {}
     for entry in entries:
         number, category = entry.get("id"), entry.get("category_id")
-        if entry.get("image_id") not in pictures:
+        image = pictures[entry["image_id"]] if _known(entry.get("image_id"), pictures) else None
+        if not image:
             findings.add("error", "no-image", "annotations of images that are not listed or not usable",
                          "list the image, or delete the annotation", number)
+        if not _known(category, listed):
+            findings.add("error", "no-such-category", "annotations of categories that are not listed",
+                         "correct category_id, or list the category", number)
+            continue
         if category not in names:
             if "keypoints" in entry:
                 findings.add("warning", "no-category", "annotations with keypoints in a category without, which the "
                              "tools leave out", "correct category_id", number)
             continue
-        image = pictures.get(entry.get("image_id"))
         _check_shape(entry, image, findings)
         points = _keypoints(entry, len(names[category]), findings)
         if points is None:
@@ -187,8 +189,7 @@ def _check_annotations(entries: list[dict[str, Any]], pictures: dict[int, dict[s
         _check_points(entry, points, image, findings)
         if not entry.get("iscrowd") and (points[:, 2] > 0).any():
             usable.append(entry | {"points": points})
-            twin = seen.setdefault((entry.get("image_id"), points.tobytes()), number)
-            if twin != number:
+            if image and seen.setdefault((image["id"], points.tobytes()), entry) is not entry:
                 findings.add("warning", "same-keypoints", "annotations with the very keypoints of another one in the "
                              "same image", "delete the copy", number)
     if names and not usable:
@@ -223,9 +224,9 @@ def _check_shape(entry: dict[str, Any], image: dict[str, Any] | None, findings: 
 
 def _keypoints(entry: dict[str, Any], count: int, findings: Findings) -> np.ndarray | None:
     """(K, 3) float64, or None where there are none to be used."""
-    number, values = entry.get("id"), entry.get("keypoints")
-    if values is None:
+    if "keypoints" not in entry:
         return None
+    number, values = entry.get("id"), entry["keypoints"]
     if not isinstance(values, list) or len(values) != 3 * count:
         findings.add("error", "keypoint-count", f"annotations that do not hold {count} keypoints of x, y, visibility",
                      "write three numbers for every keypoint of the category, 0, 0, 0 where it is not labelled", number)
@@ -251,7 +252,7 @@ def _check_points(entry: dict[str, Any], points: np.ndarray, image: dict[str, An
         findings.add("warning", "labelled-at-zero", "labelled keypoints at (0, 0)",
                      "write visibility 0 where the keypoint is not known", number)
     stated = entry.get("num_keypoints")
-    if stated is not None and stated != labelled.sum():
+    if stated is not None and stated != int(labelled.sum()):
         findings.add("warning", "num-keypoints", "annotations whose num_keypoints is not the number of labelled ones",
                      "count the keypoints with visibility above 0; the tools here count by themselves", number)
     if image and labelled.any():
@@ -263,4 +264,9 @@ def _check_points(entry: dict[str, Any], points: np.ndarray, image: dict[str, An
 
 
 def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
+    return type(value) in (int, float) and abs(value) < MAX_NUMBER
+
+
+def _known(number: Any, ids: Container[int]) -> bool:
+    """Whether a value, which may be anything, is one of the ids."""
+    return type(number) is int and number in ids

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 
 from posenet.data import rle
-from posenet.data.picture import declared_size
+from posenet.data.picture import MAX_PIXELS, declared_size
 from posenet.errors import DataError
 
 JPEG_START = b"\xff\xd8"
@@ -90,6 +90,8 @@ def decode_picture(data: np.ndarray, height: int, width: int, reduction: int = 1
     """
     if (size := declared_size(data)) not in (None, (height, width)):
         raise ValueError(f"is {size[1]} x {size[0]} pixels, annotated as {width} x {height}")
+    if height * width > MAX_PIXELS:
+        raise ValueError(f"is annotated as {width} x {height} pixels, larger than any picture")
     try:
         image = cv2.imdecode(data, FLAGS[reduction] | cv2.IMREAD_IGNORE_ORIENTATION)
     except cv2.error:  # no bytes, or a picture beyond OpenCV's limits

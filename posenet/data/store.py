@@ -53,7 +53,7 @@ class Store:
         with self._reading(), self._open() as file:
             self.skeleton = _check_header(file, skeleton)
             self._columns = _read_columns(file, self.skeleton)
-            self.fingerprint = _text(file, "fingerprint")
+            self.fingerprint = str(_attribute(file, "fingerprint"))
             if fingerprint(self._columns) != self.fingerprint:
                 raise ValueError("its people or its table of pictures are not those that were written")
         self.image_ids = self._columns["image_id"]
@@ -154,7 +154,7 @@ class Store:
             if file is not None:
                 file.close()  # the forked child's copy of the parent's handle
             file = self._open()
-            if _text(file, "fingerprint") != self.fingerprint:
+            if _attribute(file, "fingerprint") != self.fingerprint:
                 file.close()
                 raise ValueError("rebuilt while in use")
             rows = {name: Rows(file[name]) for name in READ}
@@ -183,15 +183,29 @@ def overlap(a: Store, b: Store) -> np.ndarray:
     return common[(a.digests[rows_a] == b.digests[rows_b]).all(axis=1)]
 
 
+def _attribute(file: h5py.File, name: str) -> Any:
+    """An attribute that lies where the checksums of its object reach.
+
+    Text of variable length does not: HDF5 keeps it in a heap without checksums, and may search a damaged one for ever.
+    """
+    kind = file.attrs.get_id(name).get_type()
+    fixed = isinstance(kind, h5py.h5t.TypeIntegerID) or isinstance(kind, h5py.h5t.TypeStringID) and not (
+        kind.is_variable_str())
+    if not fixed:
+        raise ValueError(f"{name} is neither a whole number nor text of a fixed length")
+    value = file.attrs[name]
+    return value.decode() if isinstance(value, bytes) else value
+
+
 def _check_header(file: h5py.File, skeleton: Skeleton | None) -> Skeleton:
     """The skeleton that the joints follow, which is the one given."""
-    if "format" not in file.attrs or _text(file, "format") != FORMAT:
+    if "format" not in file.attrs or _attribute(file, "format") != FORMAT:
         raise ValueError("not written by tools/build_hdf5.py, or never finished")
-    if (schema := int(file.attrs["schema"])) > SCHEMA:
+    if (schema := int(_attribute(file, "schema"))) > SCHEMA:
         raise DataError(f"{file.filename} has schema {schema}, this program reads up to {SCHEMA}; update posenet")
     if schema < SCHEMA:
         raise ValueError(f"schema {schema} is no longer read")
-    stored = json.loads(_text(file, "skeleton"))
+    stored = json.loads(_attribute(file, "skeleton"))
     if skeleton is None:
         # The first stores, all of the built-in skeleton, did not hold the whole of it.
         skeleton = skeleton_from_table(stored["table"]) if "table" in stored else COCO
@@ -202,15 +216,9 @@ def _check_header(file: h5py.File, skeleton: Skeleton | None) -> Skeleton:
     return skeleton
 
 
-def _text(file: h5py.File, key: str) -> str:
-    """An attribute; the first stores had texts of variable length, which h5py decodes itself."""
-    value = file.attrs[key]
-    return value.decode() if isinstance(value, bytes) else str(value)
-
-
 def _read_columns(file: h5py.File, skeleton: Skeleton) -> dict[str, np.ndarray]:
     """The arrays that are held in memory, checked against each other."""
-    rows = {key: int(file.attrs[key]) for key in ("images", "people", "samples")}
+    rows = {key: int(_attribute(file, key)) for key in ("images", "people", "samples")}
     rows["offsets"] = rows["images"] + 1
     kinds = columns(skeleton.num_keypoints)
     datasets = {name: _dataset(file, name, dtype) for name, (dtype, *_) in kinds.items()}

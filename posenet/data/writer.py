@@ -141,13 +141,12 @@ class StoreWriter:
         self._require_room(sum(values.nbytes for values in arrays.values()))
         for name, values in arrays.items():
             self._file.create_dataset(name, data=values)
-        texts = {"format": FORMAT, "skeleton": describe(self._skeleton), "source": self._source,
-                 "fingerprint": fingerprint(table)}
-        # Of fixed length: others lie in a heap without a checksum, and damage to it can hang the library.
-        self._file.attrs.update({key: np.bytes_(text.encode()) if text else h5py.Empty("S1")
-                                 for key, text in texts.items()})
-        self._file.attrs.update({"schema": SCHEMA, "images": len(table["image_id"]), "people": len(table["joints"]),
-                                 "samples": len(table["sample"])})
+        text = {"format": FORMAT, "skeleton": describe(self._skeleton), "source": self._source or "unknown",
+                "fingerprint": fingerprint(table)}
+        # Text of a fixed length lies where HDF5's checksums reach.
+        self._file.attrs.update({name: np.bytes_(value.encode(errors="replace")) for name, value in text.items()} | {
+            "schema": SCHEMA, "images": len(table["image_id"]), "people": len(table["joints"]),
+            "samples": len(table["sample"])})
         self._file.close()
         flush_to_disk(self._unfinished)
         check_output(self.path, self._overwrite)

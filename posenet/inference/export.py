@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import json
 import warnings
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from posenet.inference.candidates import Candidates
 from posenet.inference.geometry import MAP_STRIDE, PADDING
 from posenet.model.deploy import Deployed
 from posenet.settings import STRIDE
+from posenet.skeleton_file import skeleton_to_table
 from posenet.step import prepare
 from posenet.system import write_atomically
 
@@ -73,6 +75,6 @@ def export_onnx(network: nn.Module, candidates: Candidates, path: str | Path, he
     model.producer_name, model.producer_version = "posenet", posenet.__version__
     onnx.helper.set_model_props(model, {
         "height": str(height), "multiple": str(STRIDE), "padding": str(PADDING), "stride": str(MAP_STRIDE),
-        "keypoints": " ".join(candidates.skeleton.keypoints)})
+        "skeleton": json.dumps(skeleton_to_table(candidates.skeleton))})
     onnx.checker.check_model(model)
     write_atomically(path, model.SerializeToString())

@@ -21,7 +21,9 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 SUFFIXES = frozenset(".bmp .jpeg .jpg .png .pgm .ppm .tif .tiff .webp".split())
-"""Files that count as pictures when a folder is listed, and that OpenCV writes everywhere."""
+"""Files that count as pictures when a folder is listed."""
+WRITTEN = SUFFIXES - {".pgm"}
+"""Those of them that OpenCV writes everywhere, in colour."""
 
 
 def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:

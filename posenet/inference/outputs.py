@@ -82,7 +82,7 @@ def output_paths(sources: Sequence[Source], folder: Path, suffix: str | None = N
     for source in sources:
         own = source.path.suffix if source.path else ""
         if source.kind == "picture":
-            end = (own if own.lower() in images.SUFFIXES else ".png") if suffix is None else suffix
+            end = (own if own.lower() in images.WRITTEN else ".png") if suffix is None else suffix
         else:
             end = (own if own.lower() in video.WRITTEN else ".mp4") if moving_suffix is None else moving_suffix
         names = itertools.chain([source.stem + end], (f"{source.stem}-{n}{end}" for n in itertools.count(2)))

@@ -117,7 +117,7 @@ class Predictor:
 
         Args:
             config: stands in for the configuration that the checkpoint carries.
-            amp: precision of the network; "auto" is the fastest in which the device finds the same people.
+            amp: precision of the network; "auto" is the fastest that is as accurate on the device.
             overrides: keys of the configuration's ``inference`` section.
 
         Raises:

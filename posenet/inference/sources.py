@@ -132,10 +132,3 @@ def _moving(source: Source) -> Iterator[Frame]:
             yield Frame(source, image, number, seconds, reader.rate)
     finally:
         reader.close()
-
-
-def batches(frames: Iterator[Frame], size: int) -> Iterator[list[Frame]]:
-    """The frames in lists of ``size``; those of a camera, which shows the present, one by one."""
-    for live, group in itertools.groupby(frames, lambda frame: frame.source.kind == "camera"):
-        while batch := list(itertools.islice(group, 1 if live else size)):
-            yield batch

@@ -1,4 +1,4 @@
-"""A network's copy for prediction alone: faster, with the same people found."""
+"""A network's copy for prediction alone: faster, and as accurate."""
 
 from __future__ import annotations
 
