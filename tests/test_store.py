@@ -242,7 +242,7 @@ def sealed(name: str, values) -> object:
     def change(path: Path) -> None:
         replace(name, values)(path)
         with h5py.File(path, "r+") as file:
-            file.attrs["fingerprint"] = fingerprint({key: file[key][()] for key in file})
+            file.attrs["fingerprint"] = np.bytes_(fingerprint({key: file[key][()] for key in file}))
     return change
 
 
@@ -261,7 +261,8 @@ FAULTS = {
     "older schema": (attribute(schema=0), "schema 0 is no longer read"),
     "schema is text": (attribute(schema="new"), "cannot be used as a store"),
     "skeleton is not JSON": (attribute(skeleton="{"), "cannot be used as a store"),
-    "text in a heap": (spoil(lambda file: file.attrs.update(skeleton="{}")), "skeleton is not as this version writes it"),
+    "text in a heap": (spoil(lambda file: file.attrs.update(skeleton="{}")),
+                       "skeleton is not as this version writes it"),
     "no fingerprint": (spoil(lambda file: file.attrs.pop("fingerprint")), "cannot be used as a store"),
     "count too high": (attribute(images=4), "image_id has the shape"),
     "dataset missing": (spoil(lambda file: file.pop("box")), "box is missing"),
