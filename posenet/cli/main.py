@@ -20,6 +20,7 @@ from types import ModuleType
 import posenet
 from posenet.cli.logs import messages, say_error
 from posenet.errors import PosenetError
+from posenet.words import printable
 
 TOOLS = {
     "make-synthetic": "make_synthetic",
@@ -129,9 +130,7 @@ def _fail(prog: str, message: str) -> int:
     # A data worker's error carries the worker's whole traceback; the last line ends with what it said.
     if message.startswith("Caught ") and "Traceback" in message:
         message = message.strip().splitlines()[-1].partition(": ")[2]
-    # A name out of a file may hold what a terminal takes for a command.
-    printable = "".join(c if c.isprintable() else "?" for c in " ".join(message.split()))
-    say_error(prog, f"error: {printable}")
+    say_error(prog, f"error: {printable(message)}")
     return 2
 
 
