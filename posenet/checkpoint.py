@@ -70,9 +70,9 @@ def read(path: str | Path) -> dict[str, Any]:
     Raises:
         CheckpointError: missing, truncated, foreign, of a newer format, or holding objects that are not plain data.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise CheckpointError(f"checkpoint {path} does not exist or is not a file; check the path")
+    if not (path := Path(path)).is_file():
+        wrong = "is a folder; name a file in it, such as last.pth" if path.is_dir() else "is no file; check the path"
+        raise CheckpointError(f"checkpoint {path} {wrong}")
     with open(path, "rb") as file:
         state = _parse(file, path)
     if not isinstance(state, dict):
@@ -223,8 +223,7 @@ def config_of(state: Mapping[str, Any], path: str | Path) -> Config | None:
 class CheckpointFolder:
     """The checkpoints of one run: ``step-N.pth``, the newest ``keep`` of them; ``last.pth`` and ``best.pth``.
 
-    ``last`` and ``best`` are second names (hard links) of numbered files and take no room of their own
-    until the numbered file is dropped.
+    ``last`` and ``best`` are hard links of numbered files, which take room of their own once those are dropped.
     """
 
     def __init__(self, path: Path, keep: int = 3) -> None:
@@ -248,8 +247,9 @@ class CheckpointFolder:
                          self.path)
         self.path.mkdir(parents=True, exist_ok=True)
         self._made = True
-        for left_by_a_kill in self.path.glob(".*.pth.*.tmp"):
-            left_by_a_kill.unlink(missing_ok=True)
+        for name in ("step-*", "last", "best"):
+            for left_by_a_kill in self.path.glob(f".{name}.pth.*.tmp"):
+                left_by_a_kill.unlink(missing_ok=True)
         numbered = self.path / f"step-{step:08d}.pth"
         write(numbered, state)
         _point(self.last, numbered)

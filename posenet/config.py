@@ -6,7 +6,9 @@ value out of range are errors that name the key.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import difflib
 import math
 import tomllib
 import types
@@ -37,13 +39,22 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), b
         try:
             _merge(tables, tomllib.loads(Path(path).read_text(encoding="utf-8")))
         except OSError as error:
-            raise ConfigError(f"cannot read configuration {path}: {error.strerror or error}") from error
+            raise ConfigError(f"cannot read configuration {path}: {error.strerror or error}; give the path of an "
+                              "experiment file, such as config/demo.toml") from error
         # Wrong text, numbers of too many digits, tables within tables without end.
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    for pair in overrides:
-        _apply(tables, pair)
-    return config_from_dict(tables, source=str(path or "overrides"))
+    if not (pairs := list(overrides)):
+        return config_from_dict(tables, source=str(path or "configuration"))
+    merged = copy.deepcopy(tables)
+    for pair in pairs:
+        _apply(merged, pair)
+    try:
+        return config_from_dict(merged, source="--set or a flag")
+    except ConfigError:
+        # What is wrong without the overrides is the file's fault, and the message must not send anybody elsewhere.
+        config_from_dict(tables, source=str(path or "configuration"))
+        raise
 
 
 def config_from_dict(tables: Mapping[str, Any], source: str = "configuration") -> Config:
@@ -103,7 +114,9 @@ def _build(kind: type, table: Any, prefix: str) -> Any:
     values = {}
     for key, value in table.items():
         if key not in hints:
-            raise ValueError(f"unknown key {prefix}{shown(key)[1:-1]} (known: {', '.join(sorted(hints))})")
+            name = shown(key)[1:-1]
+            meant = "".join(f"did you mean {prefix}{near}? " for near in difflib.get_close_matches(name, hints, 1))
+            raise ValueError(f"unknown key {prefix}{name} ({meant}known: {', '.join(sorted(hints))})")
         hint = hints[key]
         build = _build if dataclasses.is_dataclass(hint) and hint is not Skeleton else _convert
         values[key] = build(hint, value, f"{prefix}{key}" + ("." if build is _build else ""))

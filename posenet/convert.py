@@ -24,6 +24,7 @@ def import_weights(source: str | Path, output: str | Path, config: Config | None
     Args:
         source: a published file, or any other whose weights a ``PoseNet`` has, such as a bare state dict.
         config: what the checkpoint is to say of inference and the like; the network's size is read off the weights.
+            None: what ``source`` itself says, where it is a checkpoint of ours, else the defaults.
 
     Returns:
         The configuration written.
@@ -31,8 +32,9 @@ def import_weights(source: str | Path, output: str | Path, config: Config | None
     Raises:
         CheckpointError: unreadable, not the weights of a ``PoseNet``, or a file that cannot be written.
     """
-    weights = checkpoint.weights_of(checkpoint.read(source), source)
-    config = _sized(config or Config(), weights, source)
+    state = checkpoint.read(source)
+    weights = checkpoint.weights_of(state, source)
+    config = _sized(config or checkpoint.config_of(state, source) or Config(), weights, source)
     network = PoseNet.from_config(config)
     checkpoint.load_weights(network, source, state=weights, least=0).require_all()
     state = {"format": checkpoint.FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}

@@ -18,6 +18,13 @@ def shown(value: object) -> str:
     return _short.repr(value)
 
 
+def without_traceback(message: str) -> str:
+    """A message; of one that PyTorch has carried over from a data worker what the error itself said, its last line."""
+    if message.startswith("Caught ") and "Traceback" in message:
+        return message.strip().splitlines()[-1].partition(": ")[2]
+    return message
+
+
 class PosenetError(Exception):
     """Base of every error that the user, not the programmer, can mend."""
 

@@ -16,7 +16,7 @@ from multiprocessing.connection import wait
 from torch.utils.data import DataLoader
 
 from posenet.data.dataset import Batch, close_loader
-from posenet.errors import DataError
+from posenet.errors import DataError, without_traceback
 from posenet.runtime import Runtime
 
 MAX_DEATHS = 3
@@ -50,8 +50,8 @@ def surviving(loader: DataLoader) -> Iterator[Batch]:
                     yield batch
                     done, deaths = done + 1, 0
                 return
-            except DataError:
-                raise
+            except DataError as error:
+                raise DataError(without_traceback(str(error))) from error
             # A dead worker leaves broken pipes, missing files or half a message: what it raises can be anything.
             except Exception as error:
                 if not (how := _deaths(loader)):

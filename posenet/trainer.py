@@ -69,8 +69,9 @@ class Trainer:
     def close(self) -> None:
         """End the data workers, and wait for a checkpoint that is being written."""
         self.writer.wait()
-        for loader in filter(None, (self.train_loader, self.val_loader)):
-            close_loader(loader)
+        for loader in (self.train_loader, self.val_loader):
+            if loader is not None:      # one that has no batches left is false as well
+                close_loader(loader)
 
     def fit(self) -> bool:
         """Train to the last epoch, ``max_steps`` or a stop signal; return whether the last epoch was reached.

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from data_files import HEIGHT, WIDTH, crowd, document, person, write_annotations, write_coco, write_pictures
 
+from posenet.data import store as store_module
 from posenet.data.build import build_store, verify
 from posenet.data.coco import main_persons, masks, read_annotations
 from posenet.data.store import Store
@@ -194,6 +195,15 @@ class TestVerify:
         self.flip(store, name, where % size)
         with pytest.raises(DataError, match="a.h5"):
             verify(store)
+
+    def test_the_digest_finds_what_fits_the_checksum(self, store, monkeypatch):
+        self.flip(store, "jpeg", 700)
+        with Store(store) as opened:
+            monkeypatch.setattr(store_module, "checksum", lambda record: opened.column("checksum")[
+                opened.image_ids.tolist().index(record.image_id)])
+            opened.image(0).decode_image()
+            with pytest.raises(DataError, match="1 of 3 .* image 1 .* has another picture than was written"):
+                verify(store)
 
     def test_damaged_pictures_are_counted_and_the_first_is_named(self, store):
         with Store(store) as opened:

@@ -231,7 +231,11 @@ def test_leftovers_of_a_kill_are_swept_and_never_written_through(tmp_path):
     for name in ("last", "step-00000009"):
         os.link(folder.best, tmp_path / f".{name}.pth.{os.getpid()}.tmp")
     (tmp_path / ".last.pth.1.tmp").write_bytes(b"half")
+    at_work = tmp_path / ".weights.pth.1.tmp"       # of another program, which exports into the folder
+    at_work.write_bytes(b"half")
     folder.save({"step": 2}, 2)
+    assert at_work.exists()
+    at_work.unlink()
     assert checkpoint.read(folder.best)["step"] == 1 and checkpoint.read(folder.last)["step"] == 2
     assert not list(tmp_path.glob(".*.tmp"))
 
@@ -261,3 +265,10 @@ def test_file_system_without_hard_links(tmp_path, monkeypatch):
     folder = CheckpointFolder(tmp_path)
     folder.save({"step": 1}, 1, best=True)
     assert checkpoint.read(folder.last) == checkpoint.read(folder.best) == {"step": 1}
+
+
+def test_a_folder_in_place_of_a_checkpoint_is_told_apart_from_nothing_at_all(tmp_path):
+    with pytest.raises(CheckpointError, match="is a folder; name a file in it, such as last.pth"):
+        checkpoint.read(tmp_path)
+    with pytest.raises(CheckpointError, match="none.pth is no file; check the path"):
+        checkpoint.read(tmp_path / "none.pth")

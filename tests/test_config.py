@@ -136,6 +136,19 @@ def test_an_unknown_key_is_named_together_with_the_known_ones(pair: str, named: 
     assert f"unknown key {named}" in message and "known: " in message
 
 
+def test_a_key_with_a_slip_of_the_pen_is_told_the_right_one() -> None:
+    assert "unknown key data.trian (did you mean data.train? known: " in refused("data.trian=a.h5")
+    assert "unknown key model.colour (known: " in refused("model.colour=red")
+
+
+def test_who_is_at_fault_is_named_the_file_or_an_override(tmp_path: Path) -> None:
+    good, bad = write(tmp_path, "[train]\nepochs = 2\n"), tmp_path / "bad.toml"
+    bad.write_text("[train]\nepochs = 0\n", encoding="utf-8")
+    assert refused("train.epochs=0", path=good).startswith("--set or a flag: train.epochs must be")
+    assert refused("optim.lr=1", path=bad).startswith(f"{bad}: train.epochs must be")
+    assert load_config(bad, ["train.epochs=3"]).train.epochs == 3
+
+
 def test_an_unknown_key_in_a_file_names_the_file(tmp_path: Path) -> None:
     path = write(tmp_path, "[train]\nbatchsize = 2\n")
     assert refused(path=path).startswith(f"{path}: unknown key train.batchsize")

@@ -45,6 +45,18 @@ def test_importing_keeps_every_bit_and_reads_the_size_off_the_weights(
     assert list(own) == list(theirs) and all(torch.equal(own[name], theirs[name]) for name in own)
 
 
+def test_a_checkpoint_of_ours_keeps_its_settings_but_for_those_that_flags_change(
+        network: PoseNet, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = load_config(None, ["model.stacks=2", "model.width=16", "model.growth=6", "inference.height=192"])
+    checkpoint.write(tmp_path / "last.pth", {"model": network.state_dict(), "config": config_to_dict(own)})
+    assert convert("import-weights", tmp_path / "last.pth", "--output", tmp_path / "same.pth") == 0
+    assert checkpoint.load_model(tmp_path / "same.pth")[1] == own
+    assert convert("import-weights", tmp_path / "last.pth", "--output", tmp_path / "flip.pth", "--set",
+                   "inference.flip=true") == 0
+    inference = checkpoint.load_model(tmp_path / "flip.pth")[1].inference
+    assert inference.flip and inference.height == 192
+
+
 def test_exporting_gives_the_published_file_back(published: Path, tmp_path: Path) -> None:
     ours, back = tmp_path / "ours.pth", tmp_path / "back.pth"
     assert convert("import-weights", published, "--output", ours) == 0

@@ -14,7 +14,7 @@ from test_images import with_orientation
 
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
-from posenet.inference.evaluate import METRICS, evaluate, predict_split, read_split, score, to_result
+from posenet.inference.evaluate import METRICS, Evaluation, evaluate, predict_split, read_split, score, to_result
 from posenet.inference.images import read_image, write_image
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
@@ -329,3 +329,11 @@ def test_categories_with_the_same_keypoints_count_as_one(tmp_path):
     assert split.category == 7 and [person["category_id"] for person in split.people] == [7]
     found = [{"image_id": 1, "category_id": 7, "keypoints": keypoints, "score": 1.0}]
     assert score(found, split).ap == pytest.approx(1)
+
+
+def test_keypoints_stand_side_by_side_or_below_each_other_where_that_would_be_too_wide():
+    short = Evaluation({}, 1, dict.fromkeys(("nose", "Leye"), 0.5)).keypoint_table()
+    assert short == "  nose  Leye\n 0.500 0.500"
+    names = [f"the left keypoint {number}" for number in range(8)]
+    lines = Evaluation({}, 1, {name: -1 if name == names[7] else 0.25 for name in names}).keypoint_table().splitlines()
+    assert lines[0] == "  the left keypoint 0  0.250" and len(lines) == 8 and lines[7].endswith("7  -")

@@ -103,6 +103,9 @@ def test_damage_in_a_stretch_is_left_behind_and_damage_everywhere_is_an_error(tm
         flip_bit(path, "mask_all", image)
     with Store(path) as store, pytest.raises(DataError, match="sample 2 cannot be read, nor can 5 others .*image 2 "):
         PoseDataset(store, (64, 64))[0, 2]
+    for workers in (0, 1):
+        with pytest.raises(DataError, match=r"\Asample \d+ cannot be read, nor can 5 others .* build the store anew\Z"):
+            batches(path, workers)
 
 
 def test_a_run_counts_names_and_resumes_with_replacements(damaged, tmp_path, caplog):
@@ -125,6 +128,14 @@ def test_too_many_replacements_end_the_run_with_a_checkpoint(damaged, tmp_path):
             trainer.fit()
         done = trainer.progress.total_steps
         assert checkpoint.read(trainer.folder.last)["progress"]["total_steps"] == done == len(trainer.losses)
+
+
+def test_an_epoch_without_steps_left_leaves_no_workers(stores, tmp_path):
+    """As where a run is resumed that was stopped while it validated: they would keep the process for minutes."""
+    with run(Runtime(CPU), stores, tmp_path / "run", *SHORT, "data.workers=1") as trainer:
+        trainer.progress.step = trainer.sampler.steps
+        assert trainer.train_one_epoch() and multiprocessing.active_children()
+    assert not multiprocessing.active_children()
 
 
 def test_validation_counts_as_well(stores, tmp_path):

@@ -138,7 +138,9 @@ def test_originals_are_never_replaced(stub, photos, tmp_path, capsys):
 
 @pytest.mark.parametrize("words, message", [
     (["nowhere.jpg", "--output", "out"], "no such file"), (["*.xyz", "--output", "out"], "no file matches"),
-    (["bare", "--output", "out"], "no pictures in folder"), (["photos/a.png"], "give --output")])
+    (["bare", "--output", "out"], "no pictures in folder"), (["photos/a.png"], "give --output"),
+    (["photos/a.png", "--output", "photos/b.png"], "photos/b.png cannot be a folder: a file has that name"),
+    (["photos/a.png", "--json", "photos/b.png/people.json"], "photos/b.png cannot be a folder")])
 def test_bad_input_is_one_line_and_status_2(stub, photos, tmp_path, capsys, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bare").mkdir()

@@ -18,7 +18,7 @@ from data_files import flip_bit, make_record, write_store
 
 from posenet.data import rle, writer
 from posenet.data.record import Record
-from posenet.data.schema import BLOBS
+from posenet.data.schema import BLOBS, fingerprint
 from posenet.data.store import Store, overlap
 from posenet.errors import DataError
 from posenet.skeleton import COCO
@@ -65,6 +65,7 @@ class TestRoundTrip:
                 (7, 0), (7, 1), (3, 0), (5, 0), (5, 1)]
         with h5py.File(tmp_path / "a.h5") as file:
             assert file.attrs["source"] == b"train.json"
+            assert all(file.attrs.get_id(key).dtype.kind != "O" for key in file.attrs)
 
     def test_masks_and_picture_are_decoded(self, path, records):
         with Store(path) as store:
@@ -159,6 +160,12 @@ class TestProcesses:
         with pytest.raises(DataError, match="rebuilt while in use"):
             store.image(0)
 
+    def test_a_process_started_later_takes_no_rebuilt_store(self, path):
+        blob = pickle.dumps(Store(path))
+        write_store(path, [make_record(7, 3), make_record(3, 1), make_record(6, 2)], overwrite=True)
+        with pytest.raises(DataError, match="rebuilt while in use"):
+            pickle.loads(blob).image(2)
+
 
 def spoil(change):
     def apply(path: Path) -> None:
@@ -230,6 +237,15 @@ def attribute(**values):
         {name: np.bytes_(value) if isinstance(value, str) else value for name, value in values.items()}))
 
 
+def sealed(name: str, values) -> object:
+    """``replace``, with a fingerprint that fits again: what a program other than ours might write."""
+    def change(path: Path) -> None:
+        replace(name, values)(path)
+        with h5py.File(path, "r+") as file:
+            file.attrs["fingerprint"] = fingerprint({key: file[key][()] for key in file})
+    return change
+
+
 def swapped(values: np.ndarray) -> np.ndarray:
     return values[[0, 2, 1, *range(3, len(values))]]
 
@@ -258,6 +274,7 @@ FAULTS = {
     "sample of no image": (replace("sample", lambda s: s + [9, 0]), "samples of images"),
     "sample of no person": (replace("sample", lambda s: s + [0, 9]), "samples of people"),
     "negative sample": (replace("sample", lambda s: s - [0, 1]), "samples of images"),
+    "main person without a box": (sealed("box", lambda box: box * 0), "whose boxes are empty"),
     "no size": (replace("height", lambda height: height * 0), "without a size"),
     "larger than the file": (spoil(huge), "arrays claim"),
     "filter bomb": (spoil(bomb), "area is compressed"),

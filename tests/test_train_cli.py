@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import shutil
+import sys
 
 import h5py
 import pytest
@@ -137,12 +138,15 @@ def test_damaged_last_checkpoint_is_passed_over(train, caplog):
     assert "last.pth" in caplog.text and "going on from" in caplog.text
 
 
-def test_fine_tuning_loads_the_weights_and_reports(train, caplog):
+def test_fine_tuning_loads_the_weights_and_reports(train, caplog, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     train("-p", "first")
     with caplog.at_level("INFO"):
-        assert train("-p", "second", "--weights", "first/best.pth", "--freeze", "all-but-heads")[0] == 0
+        assert train("-p", "second", "--weights", "first/best.pth", "--freeze", "all-but-heads",
+                     "--set", "log.tensorboard=true")[0] == 0
     assert "Fine-tuning" in caplog.text and "Frozen" in caplog.text
-    assert "Fine-tuning" in open("second/log.txt").read()
+    log = open("second/log.txt").read()
+    assert "Fine-tuning" in log and log.count("TensorBoard is not installed") == 1
     first, second = checkpoint.read("first/best.pth")["model"], checkpoint.read("second/last.pth")["model"]
     stem = [n for n in first if n.startswith("stem.")]
     assert stem and all(torch.equal(first[n], second[n]) for n in stem)

@@ -161,7 +161,7 @@ def staged_sample(dataset: PoseDataset, key: Key, room: tuple[np.ndarray, ...], 
     for runs, border, cells in zip(record.mask_runs(), (0, 1), (person_mask, mask_miss)):
         warp_mask(runs, shape, matrix, size, border, out=cells)
     watch.lap("masks")
-    joints = warp_joints(record.joints, augmentation, matrix)
+    joints = warp_joints(record.joints, augmentation, matrix, dataset.store.skeleton)
     watch.lap("joints")
     return Sample(image, joints, person_mask, mask_miss, record.image_id)
 
@@ -185,17 +185,18 @@ def loader_speed(dataset: PoseDataset, batches: Sequence[list[Key]], workers: in
     Starting the workers does not count.
     """
     loader = make_loader(dataset, list(batches) * LOADER_ROUNDS, workers)
-    speeds = []
-    for turn in tqdm(range(repeats + 1), desc="loader", leave=False, disable=None):
-        started = time.perf_counter()
-        samples = sum(len(batch.images) for batch in loader)
-        if turn:
-            speeds.append(samples / (time.perf_counter() - started))
-    waits = []
-    for _ in zip(range(RECEIVED), iterator := iter(loader)):
-        time.sleep(2 * len(batches[0]) / min(speeds))      # the next one is ready now
-        started = time.perf_counter()
-        next(iterator, None)
-        waits.append(time.perf_counter() - started)
-    close_loader(loader)
+    speeds, waits = [], []
+    try:
+        for turn in tqdm(range(repeats + 1), desc="loader", leave=False, disable=None):
+            started = time.perf_counter()
+            samples = sum(len(batch.images) for batch in loader)
+            if turn:
+                speeds.append(samples / (time.perf_counter() - started))
+        for _ in zip(range(RECEIVED), iterator := iter(loader)):
+            time.sleep(2 * len(batches[0]) / min(speeds))      # the next one is ready now
+            started = time.perf_counter()
+            next(iterator, None)
+            waits.append(time.perf_counter() - started)
+    finally:
+        close_loader(loader)
     return statistics.median(speeds), statistics.median(waits)

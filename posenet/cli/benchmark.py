@@ -185,7 +185,7 @@ def _train(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report
     report = measure_step(update, step, shadow, batch, args.repeats, _side(args, runtime))
     if not args.h5:
         return report
-    with Store(args.h5) as store:
+    with Store(args.h5, config.model.skeleton) as store:
         dataset = PoseDataset(store, config.train.size, config.data.framing, config.augment, config.train.seed)
         return with_wait(report, measure_wait(update, dataset, config.train.batch_size, config.data.workers,
                                               args.repeats))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from posenet.cli.inference import asked_config
 from posenet.cli.options import add_config_options, add_weights_output, check_new
-from posenet.config import load_config
 from posenet.convert import import_weights
 from posenet.words import counted
 
@@ -21,6 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Convert, and say what it became."""
     check_new(args.output, args.weights, args.overwrite)
-    model = import_weights(args.weights, args.output, load_config(args.config, args.overrides)).model
-    print(f"wrote {args.output}: a network of {counted(model.stacks, 'stack')}, width {model.width}, "
-          f"growth {model.growth}")
+    model = import_weights(args.weights, args.output, asked_config(args, args.weights)).model
+    stacks = counted(model.stacks, "stack")
+    print(f"wrote {args.output}: a network of {stacks}, width {model.width}, growth {model.growth}")

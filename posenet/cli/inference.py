@@ -55,7 +55,8 @@ def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
     """Make the folders of files to be written, before any work is done for them.
 
     Raises:
-        DataError: a file that would replace an input or another output, or whose name is a folder's.
+        DataError: a file that would replace an input or another output, or whose name is a folder's, or whose folder is
+            a file.
     """
     originals, written = {path.resolve() for path in inputs}, set()
     for path in outputs:
@@ -66,7 +67,10 @@ def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
         written.add(path.resolve())
         if path.is_dir():
             raise DataError(f"{path} is a folder; give the name of a file")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise DataError(f"{path.parent} cannot be a folder: a file has that name; choose another") from error
 
 
 def load_network(args: argparse.Namespace) -> tuple[PoseNet, Config]:
@@ -77,13 +81,13 @@ def load_network(args: argparse.Namespace) -> tuple[PoseNet, Config]:
     Raises:
         PosenetError: a checkpoint or configuration that cannot be used.
     """
-    return load_model(args.checkpoint, _config(args))
+    return load_model(args.checkpoint, asked_config(args, args.checkpoint))
 
 
-def _config(args: argparse.Namespace) -> Config | None:
-    """The configuration that the flags ask for; None where it is the checkpoint's own."""
+def asked_config(args: argparse.Namespace, path: Path) -> Config | None:
+    """The configuration that the flags ask for; None where it is the own one of the checkpoint at ``path``."""
     if args.config:
         return load_config(args.config, args.overrides)
     if args.overrides:
-        return load_config(None, args.overrides, base=config_of(read(args.checkpoint), args.checkpoint))
+        return load_config(None, args.overrides, base=config_of(read(path), path))
     return None

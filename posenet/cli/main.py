@@ -19,7 +19,7 @@ from types import ModuleType
 
 import posenet
 from posenet.cli.logs import messages, say_error
-from posenet.errors import PosenetError
+from posenet.errors import PosenetError, without_traceback
 from posenet.words import printable
 
 TOOLS = {
@@ -127,10 +127,7 @@ def _summary(name: str) -> str:
 
 
 def _fail(prog: str, message: str) -> int:
-    # A data worker's error carries the worker's whole traceback; the last line ends with what it said.
-    if message.startswith("Caught ") and "Traceback" in message:
-        message = message.strip().splitlines()[-1].partition(": ")[2]
-    say_error(prog, f"error: {printable(message)}")
+    say_error(prog, f"error: {printable(without_traceback(message))}")
     return 2
 
 

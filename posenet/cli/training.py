@@ -33,6 +33,7 @@ from posenet.settings import Config, OptimConfig
 from posenet.step import TrainStep
 from posenet.trainer import Trainer
 from posenet.validation import CocoValidation
+from posenet.words import counted
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ def _train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runt
         if runtime.is_main:
             stack.enter_context(run_lock(folder.path))
             _refuse_another_run(folder, goes_on)    # one may have come and gone since the first look
+        logging.getLogger("posenet").removeHandler(early)    # what comes from here on the log writes itself
         log = RunLog(folder.path, config.log.tensorboard, config.log.curves) if runtime.is_main else SilentLog()
         stack.callback(log.close)
         log.take(early)
@@ -81,11 +83,12 @@ def _train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runt
             raise CheckpointError(f"the processes do not all find the same checkpoint in {folder.path}; use a folder "
                                   "that all machines share")
         if trainer.progress.epoch >= config.train.epochs:
-            _log.info("%s has done its %d epochs already; --epochs gives it more", folder.path, config.train.epochs)
+            _log.info("%s has done its %s already; --epochs gives it more", folder.path,
+                      counted(config.train.epochs, "epoch"))
             return
         _log.info(_describe_lr(config, runtime.world))
         if trainer.fit():
-            _log.info("Finished %d epochs; the run is in %s", config.train.epochs, folder.path)
+            _log.info("Finished %s; the run is in %s", counted(config.train.epochs, "epoch"), folder.path)
 
 
 def _refuse_another_run(folder: CheckpointFolder, goes_on: bool) -> None:
@@ -185,7 +188,8 @@ def _describe_lr(config: Config, world: int) -> str:
     """What the rule of ``Schedule.from_config`` makes of the configured rate, in words."""
     batch = config.train.batch_size * world * config.optim.accumulate
     lr = Schedule.from_config(config.optim, world).lr
-    rule = f"optim.lr {config.optim.lr:g} x {world} processes" if config.optim.scale_lr else "optim.lr, not scaled"
+    processes = counted(world, "process", "processes")
+    rule = f"optim.lr {config.optim.lr:g} x {processes}" if config.optim.scale_lr else "optim.lr, not scaled"
     return f"Learning rate {lr:g} ({rule}) for steps of {batch} samples"
 
 

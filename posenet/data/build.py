@@ -23,6 +23,7 @@ from tqdm import tqdm
 from posenet.data import rle
 from posenet.data.coco import CocoDataset, CocoImage, main_persons, masks, read_annotations
 from posenet.data.record import Record, decode_picture
+from posenet.data.schema import content_digest
 from posenet.data.store import Store
 from posenet.data.writer import StoreWriter, check_output
 from posenet.errors import DataError
@@ -192,6 +193,8 @@ def _read_picture(path: Path, height: int, width: int) -> np.ndarray:
 
 def _check(store: Store, row: int) -> None:
     record = store.image(row)
+    if not np.array_equal(content_digest(record.jpeg), store.digests[row]):
+        raise record.fault("has another picture than was written")
     record.decode_image()
     record.masks()
 

@@ -33,7 +33,7 @@ class Store:
 
     The header is checked; all arrays but pictures, masks and joints are held in memory (some 15 MB for the whole of
     COCO). The file is opened anew in every process that reads it, whether forked or spawned;
-    pickling takes the path alone.
+    pickling takes the path, the skeleton and the fingerprint.
 
     Attributes:
         image_ids: (N,) int64.
@@ -63,7 +63,8 @@ class Store:
         self._images = np.stack([self._columns[name] for name in ("image_id", "height", "width")], axis=1)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Store, (self.path, self.skeleton)
+        # With the fingerprint: a process that is started later must not take a store that was rebuilt meanwhile.
+        return Store, (self.path, self.skeleton), {"fingerprint": self.fingerprint}
 
     def __len__(self) -> int:
         """Samples, one for every main person."""
@@ -239,6 +240,8 @@ def _read_columns(file: h5py.File, skeleton: Skeleton) -> dict[str, np.ndarray]:
         raise ValueError("samples of images that it does not hold")
     if (people >= np.diff(table["person_offset"])[images]).any():
         raise ValueError("samples of people that it does not hold")
+    if (table["box"][table["person_offset"][images] + people, 2:] <= 0).any():
+        raise ValueError("samples of people whose boxes are empty")
     height, width = table["height"].astype(np.int64), table["width"].astype(np.int64)
     if min(height.min(), width.min()) <= 0 or (height * width).max() > MAX_PIXELS:
         raise ValueError("pictures without a size, or of an absurd one")

@@ -24,6 +24,9 @@ from posenet.inference.person import Person
 from posenet.skeleton import COCO, Skeleton
 from posenet.system import write_atomically
 
+WIDEST_TABLE = 120
+"""Characters; a wider table of keypoints would be folded by most terminals."""
+
 METRICS = ("AP", "AP50", "AP75", "APM", "APL", "AR", "AR50", "AR75", "ARM", "ARL")
 """COCO's keypoint numbers, in the order of ``COCOeval.stats``."""
 
@@ -79,8 +82,11 @@ class Evaluation:
         return _two_lines(self.metrics, 7)
 
     def keypoint_table(self) -> str:
-        """The same of ``keypoints``."""
-        return _two_lines(self.keypoints, max(map(len, self.keypoints), default=0) + 2)
+        """The same of ``keypoints``; a line for each where their names are too long to stand side by side."""
+        longest = max(map(len, self.keypoints), default=0)
+        if len(self.keypoints) * (longest + 2) <= WIDEST_TABLE:
+            return _two_lines(self.keypoints, longest + 2)
+        return "\n".join(f"{name:>{longest + 2}}  {_number(value)}" for name, value in self.keypoints.items())
 
 
 def evaluate(predict: Predict, images_dir: str | Path, annotations: str | Path, *,
@@ -259,5 +265,8 @@ def _likeness(evaluation: COCOeval) -> np.ndarray:
 
 
 def _two_lines(values: dict[str, float], width: int) -> str:
-    words = ["-" if value < 0 else f"{value:.3f}" for value in values.values()]
-    return "\n".join("".join(f"{word:>{width}}" for word in line) for line in (values, words))
+    return "\n".join("".join(f"{word:>{width}}" for word in line) for line in (values, map(_number, values.values())))
+
+
+def _number(value: float) -> str:
+    return "-" if value < 0 else f"{value:.3f}"
