@@ -134,6 +134,18 @@ def test_whatever_stands_there_is_reported_if_it_stops_the_reader(chairs: tuple[
                 assert "error" in severities, (key, value)
 
 
+def test_no_name_commands_the_terminal(chairs: tuple[Path, Path], tmp_path: Path,
+                                       capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(chairs[1].read_text())
+    document["categories"][0]["keypoints"][0] = "\x1b[2J"
+    document["annotations"][0]["id"] = "\x1b]0;mine\x07\n"
+    (tmp_path / "a.json").write_text(json.dumps(document))
+    assert run_tool("lint-annotations", [str(tmp_path / "a.json")]) == 2
+    assert run_tool("skeleton", ["--from-annotations", str(tmp_path / "a.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "?]0;mine?" in shown and "?[2J" in shown and all(line.isprintable() for line in shown.splitlines())
+
+
 def swap(document: Document, pair: tuple[int, int], entries: slice) -> None:
     for entry in document["annotations"][entries]:
         points = np.array(entry["keypoints"]).reshape(-1, 3)

@@ -20,6 +20,7 @@ from types import ModuleType
 import posenet
 from posenet.cli.logs import messages, say_error
 from posenet.errors import PosenetError, without_traceback
+from posenet.words import printable
 
 TOOLS = {
     "make-synthetic": "make_synthetic",
@@ -126,9 +127,7 @@ def _summary(name: str) -> str:
 
 
 def _fail(prog: str, message: str) -> int:
-    # A name out of a file may hold what a terminal takes for a command.
-    printable = "".join(c if c.isprintable() else "?" for c in " ".join(without_traceback(message).split()))
-    say_error(prog, f"error: {printable}")
+    say_error(prog, f"error: {printable(without_traceback(message))}")
     return 2
 
 

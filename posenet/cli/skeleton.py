@@ -13,6 +13,7 @@ from posenet.data.draft import draft_skeleton
 from posenet.skeleton import Skeleton
 from posenet.skeleton_file import load_skeleton, skeleton_to_toml
 from posenet.system import write_atomically
+from posenet.words import printable
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
     else:
         draft = draft_skeleton(args.from_annotations, args.category, args.bridges)
         skeleton, remarks = draft.skeleton, draft.remarks
-        print(f"category    {draft.category}")
+        print(f"category    {printable(draft.category)}")
     _print(skeleton)
     if args.output is None:
         return
@@ -47,10 +48,11 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _print(skeleton: Skeleton) -> None:
-    print(f"keypoints   {skeleton.num_keypoints}: {', '.join(skeleton.keypoints)}")
-    print(f"parts       {skeleton.num_parts}: {', '.join('-'.join(part) for part in skeleton.parts)}")
-    print(f"left-right  {', '.join('-'.join(pair) for pair in skeleton.left_right) or 'none'}")
-    if skeleton.derived:
-        print(f"derived     {', '.join(f'{n} between {a} and {b}' for n, (a, b) in skeleton.derived.items())}")
-    print(f"layout      {'known' if skeleton.layout else 'not known'}")
-    print(f"channels    {skeleton.num_channels}")
+    facts = {"keypoints": f"{skeleton.num_keypoints}: {', '.join(skeleton.keypoints)}",
+             "parts": f"{skeleton.num_parts}: {', '.join('-'.join(part) for part in skeleton.parts)}",
+             "left-right": ", ".join("-".join(pair) for pair in skeleton.left_right) or "none",
+             "derived": ", ".join(f"{n} between {a} and {b}" for n, (a, b) in skeleton.derived.items()) or "none",
+             "layout": "known" if skeleton.layout else "not known",
+             "channels": str(skeleton.num_channels)}
+    for name, fact in facts.items():
+        print(f"{name:<12}{printable(fact)}")
