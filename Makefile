@@ -30,8 +30,8 @@ $(VENV)/ready: setup.cfg pyproject.toml constraints.txt
 		$(RUN) -c 'import cv2'; }
 	@touch $@
 
-test: $(VENV)/ready  ## run the tests
-	$(RUN) -m pytest
+test: $(VENV)/ready  ## run the tests, file by file on two cores or more
+	$(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 torture: $(VENV)/ready  ## kill, fill and damage it many times over: many minutes
 	$(RUN) -m pytest -m torture

@@ -12,6 +12,7 @@ import subprocess
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +191,7 @@ def test_a_folder_one_may_not_write_into_is_named(tmp_path):
         with pytest.raises(CheckpointError, match="step-00000002.pth.*Permission denied"):
             folder.save(state(2), 2)
 
-    for parent in tmp_path.parents[:2]:
+    for parent in takewhile(lambda folder: folder.name.startswith(("pytest-", "popen-")), tmp_path.parents):
         parent.chmod(0o755)
     try:
         assert ended(forked(refused)) == 0
