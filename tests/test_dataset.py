@@ -1,17 +1,24 @@
 """The data set: shapes, frames, determinism and loaders."""
 
+import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
+import sys
+import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from posenet.data import batch as batch_module
 from posenet.data.batch import Pixels, Sample, collate
 from posenet.data.dataset import PoseDataset, close_loader, make_loader
 from posenet.data.sampler import TrainSampler
 from posenet.data.store import Store
+from posenet.errors import DataError
 from posenet.settings import AugmentConfig
 from posenet.skeleton import COCO
 
@@ -96,6 +103,50 @@ def test_workers_change_nothing(store):
     assert len(batches[0]) == sampler.steps - 1
     for a, b in zip(batches[0], batches[2], strict=True):
         assert all(torch.equal(x, y) for x, y in zip(a[:5], b[:5])) and a.faults == b.faults == ()
+
+
+def test_a_batch_travels_as_one_piece_of_memory(store):
+    batch = PoseDataset(store, (64, 128), augment=AugmentConfig()).__getitems__([(0, 0), (0, 1), (0, 2)])
+    _, (pixels, *rest) = batch.__reduce__()
+    assert pixels.nbytes == sum(part.nbytes for part in (batch.images, batch.person_mask, batch.mask_miss))
+    assert not any(isinstance(value, torch.Tensor) for value in (*rest, *rest[-1].values()))
+    cloned = type(batch)(*(part.clone() if isinstance(part, torch.Tensor) else part for part in batch))
+    for travelled in (pickle.loads(pickle.dumps(batch)), pickle.loads(pickle.dumps(cloned))):
+        assert all(torch.equal(x, y) for x, y in zip(travelled[:5], batch[:5])) and travelled[5:] == batch[5:]
+
+
+def test_a_worker_without_shared_memory_says_so_before_it_dies_of_it(store, monkeypatch):
+    dataset = PoseDataset(store, (64, 64))
+    monkeypatch.setattr(batch_module, "get_worker_info", lambda: SimpleNamespace(num_workers=2))
+    needed = 2 * batch_module.pixel_bytes(64, 64)
+    monkeypatch.setattr(batch_module, "free_shared_memory", lambda: 2 * needed)
+    assert dataset.__getitems__([(0, 0), (0, 1)]).images.is_shared()
+    monkeypatch.setattr(batch_module, "free_shared_memory", lambda: 2 * needed - 1)
+    with pytest.raises(DataError, match="shared memory .* 2 workers; lower data.workers or train.batch_size"):
+        dataset.__getitems__([(0, 0), (0, 1)])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at open files through /proc")
+def test_a_worker_gives_up_the_parent_s_handle_before_it_reads(store):
+    store.image(0)      # so that there is a handle to inherit
+    loader = make_loader(PoseDataset(store, (64, 64)), [], workers=1)
+    assert list(loader) == []
+    (worker,) = multiprocessing.active_children()
+    deadline = time.monotonic() + 60
+    while str(store.path) in opened_by(worker.pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    left = opened_by(worker.pid)
+    close_loader(loader)
+    assert left and str(store.path) not in left and str(store.path) in opened_by(os.getpid())
+
+
+def opened_by(pid: int) -> list[str]:
+    """The files that a process has open."""
+    names = []
+    for handle in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):     # closed meanwhile
+            names.append(os.readlink(f"/proc/{pid}/fd/{handle}"))
+    return names
 
 
 def test_flip_swaps_left_and_right_in_a_sample(store):
