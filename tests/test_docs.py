@@ -60,7 +60,7 @@ NOT_RUN = {
     r"tensorboard ": "a server that does not end",
     r"torchrun ": "several processes or machines; test_torchrun.py runs it",
     r"srun ": "needs SLURM; test_launch.py has its environment",
-    r"python tools/train_distributed\.py --nproc": "starts processes; test_distributed.py runs them",
+    r"python tools/train_distributed\.py --nproc": "starts processes; test_torchrun.py runs it",
 }
 """Commands that are not run, as patterns of how they begin, and why."""
 ELSEWHERE = {"predicting.md": "test_docs_predicting.py runs all of it, with a camera and a window made up"}
