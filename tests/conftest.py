@@ -6,8 +6,8 @@ from pathlib import Path
 import cv2
 import pytest
 import torch
+from data_files import build_both
 
-from posenet.data.build import build_store
 from posenet.data.synthetic import write_dataset
 
 torch.set_num_threads(1)
@@ -47,9 +47,4 @@ def tiny_coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def stores(tiny_coco: Path) -> dict[str, Path]:
     """The stores of ``tiny_coco``: train and val."""
-    result = {}
-    for split in ("train", "val"):
-        result[split] = tiny_coco / f"{split}.h5"
-        build_store(tiny_coco / f"{split}2017", tiny_coco / "annotations" / f"person_keypoints_{split}2017.json",
-                    result[split], workers=1)
-    return result
+    return build_both(tiny_coco)

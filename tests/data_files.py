@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 
 from posenet.data import rle
+from posenet.data.build import build_store
 from posenet.data.record import Record
 from posenet.data.writer import StoreWriter
 from posenet.skeleton import COCO
@@ -99,3 +100,11 @@ def flip_bit(path: Path, array: str, image: int) -> None:
         byte, = file.read(1)
         file.seek(place)
         file.write(bytes([byte ^ 1]))
+
+
+def build_both(coco: Path) -> dict[str, Path]:
+    """The stores, train and val, of a folder that ``write_dataset`` has made."""
+    found = {split: coco / f"{split}.h5" for split in ("train", "val")}
+    for split, path in found.items():
+        build_store(coco / f"{split}2017", coco / "annotations" / f"person_keypoints_{split}2017.json", path, workers=1)
+    return found

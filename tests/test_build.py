@@ -199,7 +199,7 @@ class TestVerify:
     def test_the_digest_finds_what_fits_the_checksum(self, store, monkeypatch):
         self.flip(store, "jpeg", 700)
         with Store(store) as opened:
-            monkeypatch.setattr(store_module, "checksum", lambda record: opened.column("checksum")[
+            monkeypatch.setattr(store_module, "checksum", lambda record: opened._columns["checksum"][
                 opened.image_ids.tolist().index(record.image_id)])
             opened.image(0).decode_image()
             with pytest.raises(DataError, match="1 of 3 .* image 1 .* has another picture than was written"):

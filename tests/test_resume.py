@@ -6,11 +6,11 @@ import random
 from pathlib import Path
 
 import pytest
+from data_files import build_both
 from lives import Cut, alone, assert_same_run, cuts_of, live, result, skipped
 from worlds import CPU, in_world
 
 from posenet.checkpoint import CheckpointFolder
-from posenet.data.build import build_store
 from posenet.data.synthetic import write_dataset
 from posenet.errors import TrainingError
 from posenet.runtime import Runtime
@@ -23,12 +23,7 @@ def more_stores(tmp_path_factory) -> dict[str, Path]:
     """Stores that give an epoch some ten steps."""
     folder = tmp_path_factory.mktemp("more")
     write_dataset(folder, train=16, val=3, seed=7, workers=1)
-    found = {}
-    for split in ("train", "val"):
-        found[split] = folder / f"{split}.h5"
-        build_store(folder / f"{split}2017", folder / "annotations" / f"person_keypoints_{split}2017.json",
-                    found[split], workers=1)
-    return found
+    return build_both(folder)
 
 
 def steps_of(folder: Path) -> int:

@@ -33,6 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``predict``."""
     add = parser.add_argument
     add("inputs", nargs="*", metavar="INPUT",
         help="pictures, videos, folders, quoted glob patterns, the number of a camera; - reads a list of files from "

@@ -31,9 +31,6 @@ class Rows:
         """Rows ``start`` to ``stop``, the last one left out; read-only."""
         return np.frombuffer(self.read_bytes(start, stop), self._dtype).reshape(stop - start, *self._shape)
 
-    def read_all(self) -> np.ndarray:
-        return self.read(0, len(self._dataset))
-
     def read_bytes(self, start: int, stop: int) -> bytes:
         """The same as they lie in the file.
 

@@ -121,13 +121,6 @@ class Store:
             raise record.fault("has another picture, masks or joints than were written")
         return record
 
-    def column(self, name: str) -> np.ndarray:
-        """A whole array, by its name in the file; see ``columns``."""
-        if name in self._columns:
-            return self._columns[name]
-        with self._reading():
-            return self._rows()[name].read_all()
-
     def close(self) -> None:
         """Close the file; reading opens it again."""
         if self._handle is not None:
