@@ -176,6 +176,9 @@ def test_wrong_flags_are_refused_by_the_parser(words: list[str]) -> None:
 
 @pytest.mark.parametrize(("words", "message"), [
     (["data", "--h5", "missing.h5"], "missing.h5"),
+    (["store", "--h5", "missing.h5"], "missing.h5"),
+    (["store", "--images", "."], "both"),
+    (["store", "--images", ".", "--annotations", "missing.json"], "missing.json"),
     (["decode", "--annotations", "missing.json"], "missing.json"),
     (["predict", "missing.jpg", *TINY], "missing.jpg"),
     (["predict", "--checkpoint", "missing.pth"], "missing.pth"),

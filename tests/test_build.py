@@ -12,8 +12,9 @@ import pytest
 from data_files import HEIGHT, WIDTH, crowd, document, person, write_annotations, write_coco, write_pictures
 
 from posenet.data import store as store_module
-from posenet.data.build import build_store, verify
+from posenet.data.build import build_store, read_picture, verify
 from posenet.data.coco import main_persons, masks, read_annotations
+from posenet.data.record import decode_picture
 from posenet.data.store import Store
 from posenet.errors import DataError
 
@@ -167,6 +168,55 @@ class TestUnreadable:
         content["images"][0].update(height=16384, width=16384)
         report = build((folder, write_annotations(tmp_path / "a.json", content)), tmp_path / "a.h5")
         assert "annotated as 16384 x 16384" in report.skipped[0]
+
+
+def damaged(jpeg: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Cut off, flipped, cut out, overwritten, or another byte in the header."""
+    start, size = (int(value) for value in rng.integers(1, (len(jpeg), 900)))
+    piece, data = slice(start, start + size), jpeg.copy()
+    match rng.integers(5):
+        case 0:
+            return data[:start]
+        case 1:
+            data[start] ^= 1 << rng.integers(8)
+        case 2:
+            return np.delete(data, piece)
+        case 3:
+            data[piece] = rng.integers(256, size=len(data[piece]))
+        case _:
+            data[start % 600] = rng.integers(256)
+    return data
+
+
+@pytest.mark.parametrize("options", [(), (cv2.IMWRITE_JPEG_PROGRESSIVE, 1), (cv2.IMWRITE_JPEG_RST_INTERVAL, 3)],
+                         ids=["plain", "progressive", "restarts"])
+def test_a_reduced_look_refuses_what_a_whole_one_does(options, tmp_path):
+    """Damaged pictures that decode at full size, and no others, are taken."""
+    rng, path = np.random.default_rng(len(options)), tmp_path / "a.jpg"
+    pixels = cv2.GaussianBlur(rng.integers(0, 256, (66, 101, 3), np.uint8), (0, 0), 1)
+    jpeg = cv2.imencode(".jpg", pixels, options)[1]
+    taken = []
+    for _ in range(150):
+        data = damaged(jpeg, rng)
+        path.write_bytes(data.tobytes())
+        verdicts = []
+        for look in (read_picture, lambda path, *size: decode_picture(np.fromfile(path, np.uint8), *size)):
+            try:
+                look(path, 66, 101)
+                verdicts.append(True)
+            except ValueError:
+                verdicts.append(False)
+        cut = data.tobytes().rfind(b"\xff\xd9") < data.tobytes().rfind(b"\xff\xda")
+        assert verdicts[0] == (verdicts[1] and not cut)
+        taken.append(verdicts[0])
+    assert 20 < sum(taken) < 130
+
+
+def test_a_picture_a_pixel_smaller_than_annotated_is_refused(tmp_path):
+    path = tmp_path / "a.jpg"
+    cv2.imwrite(str(path), np.zeros((HEIGHT, WIDTH - 1, 3), np.uint8))
+    with pytest.raises(ValueError, match=f"is {WIDTH - 1} x {HEIGHT} pixels, annotated as {WIDTH} x {HEIGHT}"):
+        read_picture(path, HEIGHT, WIDTH)
 
 
 class TestVerify:

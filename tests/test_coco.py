@@ -198,7 +198,7 @@ class TestMasks:
         ignored = box_mask(40, 0, 20, 30) + box_mask(0, 60, 30, 20) + box_mask(80, 60, 30, 20)
         ignored += box_mask(150, 0, 10, 120)
         for mask in (mask_all, mask_miss):
-            assert mask.dtype == np.uint8 and mask.shape == (HEIGHT, WIDTH) and mask.flags.c_contiguous
+            assert mask.dtype == np.uint8 and mask.shape == (HEIGHT, WIDTH) and mask.flags.f_contiguous
         np.testing.assert_array_equal(mask_miss, 1 - ignored)
         np.testing.assert_array_equal(mask_all, ignored + box_mask(0, 0, 20, 30))
 

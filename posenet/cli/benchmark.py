@@ -1,4 +1,4 @@
-"""Measure the speed of one part: data, targets, network, train, decode or predict.
+"""Measure the speed of one part: data, store, targets, network, train, decode or predict.
 
 Each benchmark runs one process on one thread unless told otherwise, warms up, reports medians, and compares them with
 a named baseline or a physical limit.
@@ -24,6 +24,7 @@ from posenet.benchmark.network import measure_network
 from posenet.benchmark.predict import measure_predict
 from posenet.benchmark.report import Report
 from posenet.benchmark.scaling import measure_scaling
+from posenet.benchmark.store import first_images, measure_store
 from posenet.benchmark.targets import measure_targets
 from posenet.benchmark.train import make_update, measure_step, synthetic_batch
 from posenet.benchmark.wait import measure_wait, with_wait
@@ -97,6 +98,15 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
     _add_device_options(parser, amp=False)
 
 
+def _add_store(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--h5", type=Path, metavar="FILE",
+                        help="store to open and read; unset, the one that is built")
+    parser.add_argument("--records", type=positive, default=1000, metavar="N", help="images to read in each order")
+    parser.add_argument("--images", type=Path, metavar="DIR", help="pictures to build from; unset, a few are drawn")
+    parser.add_argument("--annotations", type=Path, metavar="JSON", help="COCO keypoint file of these pictures")
+    parser.add_argument("--limit", type=positive, default=1000, metavar="N", help="build from the first N pictures")
+
+
 def _add_targets(parser: argparse.ArgumentParser) -> None:
     _add_input_options(parser, batch_size=1)
     _add_device_options(parser, amp=False)
@@ -160,6 +170,19 @@ def _data(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
             dataset = PoseDataset(store, config.train.size, "person", config.augment, config.train.seed)
             samples = min(args.samples, QUICK_SAMPLES) if args.quick else args.samples
             return measure_data(dataset, runtime, samples, config.train.batch_size, args.workers, args.repeats)
+
+
+def _store(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
+    if (args.images is None) != (args.annotations is None):
+        raise ConfigError("give both --images and --annotations, or neither")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        if args.images:
+            limit = min(args.limit, DRAWN) if args.quick else args.limit
+            pictures = args.images, first_images(args.annotations, limit, folder / "first.json")
+        else:
+            pictures = drawn_pictures(folder, _drawn(args))
+        return measure_store(args.h5, *pictures, folder, config.model.skeleton, args.records, args.repeats)
 
 
 def _targets(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
@@ -268,6 +291,7 @@ class Benchmark(NamedTuple):
 
 BENCHMARKS = {
     "data": Benchmark(_data, _add_data, "training samples per second, on one core and from a loader's workers", 5),
+    "store": Benchmark(_store, _add_store, "opening, reading and building a store, beside plain reads and work", 5),
     "targets": Benchmark(_targets, _add_targets, "target maps per second, by number of people", 20),
     "network": Benchmark(_network, _add_network, "forward time, size and share of the device's arithmetic", 5),
     "train": Benchmark(_train, _add_train, "one optimizer step on a batch in memory: forward, backward, update", 3),

@@ -22,7 +22,8 @@ from tqdm import tqdm
 
 from posenet.data import rle
 from posenet.data.coco import CocoDataset, CocoImage, main_persons, masks, read_annotations
-from posenet.data.record import Record, decode_picture
+from posenet.data.picture import declared_size
+from posenet.data.record import JPEG_START, Record, decode_picture
 from posenet.data.schema import content_digest
 from posenet.data.store import Store
 from posenet.data.writer import StoreWriter, check_output
@@ -162,7 +163,7 @@ def _prepare(folder: Path, dataset: CocoDataset, least: int, image: CocoImage) -
     """One image as the store keeps it, its picture checked, and the rows of its main persons."""
     path = folder / image.file_name
     try:
-        jpeg = _read_picture(path, image.height, image.width)
+        jpeg = read_picture(path, image.height, image.width)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} (image {image.id}): {getattr(error, 'strerror', None) or error}") from error
     people = dataset.people[image.id]
@@ -179,23 +180,32 @@ def _prepare(folder: Path, dataset: CocoDataset, least: int, image: CocoImage) -
     return record, [kept.index(row) for row in main_persons(people, least)]
 
 
-def _read_picture(path: Path, height: int, width: int) -> np.ndarray:
+def read_picture(path: Path, height: int, width: int) -> np.ndarray:
     """(bytes,) uint8 of a picture that decodes to the annotated size; ``OSError`` or ``ValueError`` otherwise."""
     data = path.read_bytes()
     start, end = data.rfind(b"\xff\xda"), data.rfind(b"\xff\xd9")
-    if data.startswith(b"\xff\xd8") and end < start:
+    if data.startswith(JPEG_START) and end < start:
         # Some releases of OpenCV fill the missing rows with grey and say nothing.
         raise ValueError("the JPEG data end early")
     jpeg = np.frombuffer(data, np.uint8)
-    decode_picture(jpeg, height, width)
+    decode_picture(jpeg, height, width, _reduction(jpeg, height, width))
     return jpeg
+
+
+def _reduction(picture: np.ndarray, height: int, width: int) -> int:
+    """How far a picture may be reduced to find out whether it decodes.
+
+    All data of a JPEG are read for an eighth of the size too, in three quarters of the time. The size that comes out
+    would not tell 640 pixels from 639, so that the header has to.
+    """
+    return 8 if picture[:2].tobytes() == JPEG_START and declared_size(picture) == (height, width) else 1
 
 
 def _check(store: Store, row: int) -> None:
     record = store.image(row)
     if not np.array_equal(content_digest(record.jpeg), store.digests[row]):
         raise record.fault("has another picture than was written")
-    record.decode_image()
+    record.decode_image(_reduction(record.jpeg, record.height, record.width))
     record.masks()
 
 

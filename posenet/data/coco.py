@@ -122,7 +122,7 @@ def masks(people: Sequence[PersonAnnotation], height: int, width: int) -> tuple[
 
     Returns:
         ``mask_all`` (H, W) uint8: 1 on any person, crowds included. ``mask_miss`` (H, W) uint8: 0 on people
-        without labelled keypoints and on crowds, 1 elsewhere.
+        without labelled keypoints and on crowds, 1 elsewhere. Both lie column by column, as run lengths go.
     """
     labelled = _cover([person for person in people if person.labelled], height, width)
     ignored = _cover([person for person in people if not person.labelled], height, width)
@@ -279,12 +279,12 @@ def _apart(earlier: np.ndarray, later: np.ndarray) -> bool:
 
 
 def _cover(people: Sequence[PersonAnnotation], height: int, width: int) -> np.ndarray:
-    """(H, W) uint8: 1 on any of ``people``."""
-    cover = np.zeros((height, width), np.uint8)
+    """(H, W) uint8: 1 on any of ``people``; it lies column by column."""
+    cover = np.zeros((width, height), np.uint8).T
     polygons: list[list[float]] = []
     for person in people:
         if isinstance(person.segmentation, np.ndarray):
-            cover |= rle.fill(person.segmentation, height, width)
+            cover |= rle.columns(person.segmentation, height, width).T
         else:
             polygons += person.segmentation or [_rectangle(person.box, height, width)]
     if polygons:

@@ -29,9 +29,12 @@ def decode(counts: bytes, height: int, width: int) -> np.ndarray:
 
 
 def polygons_to_mask(polygons: Sequence[Sequence[float]], height: int, width: int) -> np.ndarray:
-    """(H, W) uint8: 1 inside any polygon, a flat list x, y, x, y, ... of at least three corners in pixels."""
+    """(H, W) uint8: 1 inside any polygon, a flat list x, y, x, y, ... of at least three corners in pixels.
+
+    It lies column by column, as run lengths go.
+    """
     merged = coco_mask.merge(coco_mask.frPyObjects(list(polygons), height, width))
-    return decode(merged["counts"], height, width)
+    return columns(check(parse(merged["counts"]), height * width), height, width).T
 
 
 def parse(counts: bytes) -> np.ndarray:
