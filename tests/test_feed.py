@@ -85,7 +85,8 @@ def test_the_replacement_is_the_next_sound_sample(damaged):
 
 def made(dataset, key):
     """A sample without its way out of damage."""
-    return dataset.make(key, *Pixels.make(1, *dataset.size).rows())
+    room, = Pixels.make(1, *dataset.size).rows()
+    return dataset.finish(dataset.begin(key, room), room)
 
 
 def equal_samples(a, b):
@@ -234,7 +235,7 @@ class TestDeadWorkers:
             assert trainer.fit() and trainer.losses == whole[1] and len(set(pids)) > 1
 
     def test_workers_that_always_die_end_the_run_with_a_checkpoint(self, stores, tmp_path, quick, monkeypatch):
-        monkeypatch.setattr(PoseDataset, "make", lambda *_: os.kill(os.getpid(), signal.SIGSEGV))
+        monkeypatch.setattr(PoseDataset, "begin", lambda *_: os.kill(os.getpid(), signal.SIGSEGV))
         with run(Runtime(CPU), stores, tmp_path / "run", *SHORT, "data.workers=1") as trainer:
             with pytest.raises(FeedError, match="died 3 times .* the last was ended by SIGSEGV; .*data.workers"):
                 trainer.fit()
@@ -248,11 +249,11 @@ def _fail_on_one(runtime, stores, folder, where):
             find = dataset.find
             seen = []
 
-            def fail(key, room):
+            def fail(key, *rest):
                 seen.append(key)
                 if len(seen) > 4:
                     raise DataError("the disk of rank 1 is gone")
-                return find(key, room)
+                return find(key, *rest)
 
             dataset.find = fail
         if where == "evaluate":

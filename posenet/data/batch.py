@@ -116,6 +116,6 @@ def collate(samples: list[Sample], pixels: Pixels) -> Batch:
     return Batch(
         **pixels._asdict(),
         joints=torch.from_numpy(joints),
-        image_ids=torch.tensor([s.image_id for s in samples]),
+        image_ids=torch.from_numpy(np.array([s.image_id for s in samples], np.int64)),
         faults=tuple(fault for s in samples for fault in s.faults),
     )

@@ -1,9 +1,9 @@
 """What a store's HDF5 file holds; ``store`` reads it, ``writer`` writes it.
 
-Layout. Three flat byte arrays hold the pictures' original bytes (``jpeg``) and the compressed run lengths of the
-two masks; ``*_offset`` arrays of one entry more than there are images say where each image's slice begins. People lie
-in file order in ``joints``, ``box``, ``area`` and ``annotation_id``, sliced by ``person_offset``. ``sample`` has one
-(image row, person row within the image) for every main person. Nothing is filtered, so that reading is a slice.
+Layout. Three flat byte arrays hold the pictures' original bytes (``jpeg``) and the run lengths of the two masks, as
+``rle`` stores them; ``*_offset`` arrays of one entry more than there are images say where each image's slice begins.
+People lie in file order in ``joints``, ``box``, ``area`` and ``annotation_id``, sliced by ``person_offset``. ``sample``
+has one (image row, person row within the image) for every main person. Nothing is filtered, so that reading is a slice.
 
 Soundness. HDF5's own structures carry checksums (the layout of HDF5 1.10), which the library verifies as it follows
 them. ``digest`` is of every picture's bytes, ``checksum`` of these, its masks and joints; it is compared at each
@@ -26,7 +26,7 @@ from posenet.skeleton import Skeleton
 from posenet.skeleton_file import skeleton_to_table
 
 FORMAT = "posenet store"
-SCHEMA = 2
+SCHEMA = 3
 DIGEST_BYTES = 16
 BLOBS = ("jpeg", "mask_all", "mask_miss")
 SUPERBLOCKS = (b"\x89HDF\r\n\x1a\n\x02", b"\x89HDF\r\n\x1a\n\x03")
