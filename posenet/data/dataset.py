@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from posenet.data import ring
 from posenet.data.augment import Augmentation, draws, from_reduced, reduction, warp_image, warp_joints, warp_mask
 from posenet.data.batch import Batch, Pixels, Sample, collate
 from posenet.data.record import Record
@@ -159,6 +160,7 @@ def make_loader(dataset: PoseDataset, batches: Iterable[list[Key]], workers: int
     warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
     return DataLoader(dataset, batch_sampler=batches, num_workers=workers, collate_fn=_as_it_is, pin_memory=pin_memory,
                       worker_init_fn=_start_worker, persistent_workers=workers > 0,
+                      prefetch_factor=ring.PIECES if workers else None,
                       # A loader draws from PyTorch's global generator unless it has its own.
                       generator=torch.Generator())
 
@@ -173,6 +175,7 @@ def close_loader(loader: DataLoader) -> None:
             # One that another's death has blocked heeds nothing less, and none has anything to lose.
             worker.kill()
             worker.join()
+            ring.forget(worker.pid)
 
 
 def _as_it_is(batch: Batch) -> Batch:
