@@ -109,7 +109,8 @@ def test_workers_change_nothing(store):
 def test_a_batch_travels_as_one_piece_of_memory(store):
     batch = PoseDataset(store, (64, 128), augment=AugmentConfig()).__getitems__([(0, 0), (0, 1), (0, 2)])
     _, (address, pixels, *rest) = batch.__reduce__()
-    assert address is None and pixels.nbytes == sum(part.nbytes for part in (batch.images, batch.person_mask, batch.mask_miss))
+    shipped = batch.images, batch.person_mask, batch.mask_miss
+    assert address is None and pixels.nbytes == sum(part.nbytes for part in shipped)
     assert not any(isinstance(value, torch.Tensor) for value in (*rest, *rest[-1].values()))
     cloned = type(batch)(*(part.clone() if isinstance(part, torch.Tensor) else part for part in batch))
     for travelled in (pickle.loads(pickle.dumps(batch)), pickle.loads(pickle.dumps(cloned))):
