@@ -120,7 +120,7 @@ def test_a_batch_travels_as_one_piece_of_memory(store):
 def test_a_worker_without_shared_memory_says_so_before_it_dies_of_it(store, monkeypatch):
     dataset = PoseDataset(store, (64, 64))
     monkeypatch.setattr(batch_module, "get_worker_info", lambda: SimpleNamespace(num_workers=2))
-    monkeypatch.setattr(ring, "_own", {})
+    monkeypatch.setattr(ring, "_own", [None] * ring.PIECES)
     needed = 2 * batch_module.pixel_bytes(64, 64)
     monkeypatch.setattr(ring, "free_shared_memory", lambda: 2 * needed)
     assert dataset.__getitems__([(0, 0), (0, 1)]).images.is_shared()

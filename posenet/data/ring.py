@@ -24,8 +24,9 @@ Address = tuple[int, int]
 """Process and number of a piece."""
 
 _turns = itertools.count()
-_own: dict[int, Tensor] = {}
-"""In a worker: its pieces."""
+_own: list[Tensor | None] = [None] * PIECES
+"""In a worker: its pieces. A thread of PyTorch's sends one while the next is taken, so that the list never changes its
+length."""
 _unsent: set[int] = set()
 """In a worker: pieces that the main process does not have yet."""
 _received: dict[Address, Tensor] = {}
@@ -42,22 +43,23 @@ def next_piece(size: int, workers: int) -> Tensor:
         DataError: too little shared memory is left.
     """
     number = next(_turns) % PIECES
-    if number not in _own or _own[number].nbytes < size:
+    piece = _own[number]
+    if piece is None or piece.nbytes < size:
         free = free_shared_memory()
         if free is not None and free < size * workers:
             raise DataError(f"{free / 1e6:.0f} MB of shared memory (/dev/shm) are left, too few for batches of "
                             f"{size / 1e6:.1f} MB from {workers} workers; lower data.workers or train.batch_size, or "
                             "give more (docker run --shm-size=2g)")
         # As PyTorch's own collate function does.
-        _own[number] = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(size))
+        piece = _own[number] = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(size))
         _unsent.add(number)
-    return _own[number][:size]
+    return piece[:size]
 
 
 def send(memory: Tensor) -> tuple[Address | None, Tensor | None]:
     """What tells ``receive`` of a batch's memory: a piece is sent once and from then on its address alone."""
-    for number, piece in _own.items():
-        if piece.data_ptr() == memory.data_ptr():
+    for number, piece in enumerate(_own):
+        if piece is not None and piece.data_ptr() == memory.data_ptr():
             first = number in _unsent
             _unsent.discard(number)
             return (os.getpid(), number), piece if first else None
