@@ -13,7 +13,6 @@ of damage at large it misses one in 2^32, and verifying a store, which compares 
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import zlib
@@ -60,9 +59,10 @@ def content_digest(picture: np.ndarray) -> np.ndarray:
 
 def checksum(record: Record) -> int:
     """CRC-32 of a record's picture, masks and joints: a fifth of BLAKE2b's time, at every reading."""
-    joints = np.ascontiguousarray(record.joints, np.float32)
-    parts = record.jpeg, record.mask_all_rle, record.mask_miss_rle, joints
-    return functools.reduce(lambda crc, part: zlib.crc32(part, crc), parts, 0)
+    crc = 0
+    for part in (record.jpeg, record.mask_all_rle, record.mask_miss_rle, np.ascontiguousarray(record.joints, "<f4")):
+        crc = zlib.crc32(part, crc)
+    return crc
 
 
 def fingerprint(table: Mapping[str, np.ndarray]) -> str:
