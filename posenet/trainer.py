@@ -61,6 +61,8 @@ class Trainer:
         self.update = GuardedUpdate(self.module, optimizer, scaler, guard, runtime, limits.max_grad_norm)
         self.writer = CheckpointWriter(folder, limits.checkpoint_steps, limits.checkpoint_minutes)
         self._stop_asked: Callable[[], bool] = lambda: False
+        self._batches: Iterator[Batch] = iter(())
+        self._batches_at = -1
 
     @property
     def sampler(self) -> Any:
@@ -109,7 +111,6 @@ class Trainer:
     def train_one_epoch(self) -> bool:
         """Train from where the epoch stands to its end; return False where it was stopped before that."""
         p, steps = self.progress, self.sampler.steps
-        self.sampler.start(p.epoch, p.step)
         train_mode(self.step)
         meter = Meter(time.monotonic())
         with self.log.progress(f"epoch {p.epoch + 1}/{self.limits.epochs}", steps, p.step) as bar:
@@ -133,17 +134,20 @@ class Trainer:
 
     def _steps(self, meter: Meter) -> Iterator[list[Batch]]:
         """The batches of one optimizer step at a time, on the device; counts what was waited for and replaced."""
-        p, loader = self.progress, prefetch(surviving(self.train_loader), self.runtime)
+        p, steps = self.progress, self.sampler.steps
         tally = Tally(self.train_loader, self.limits.max_unreadable, p.replaced)
-        while True:
+        if self._batches_at != p.epoch * steps + p.step:
+            # One stream for all epochs: while one is validated, the workers make the next one's first batches.
+            self.sampler.start(p.epoch, p.step, self.limits.epochs)
+            self._batches = prefetch(surviving(self.train_loader), self.runtime)
+        for step in range(p.step, steps):
+            self._batches_at = p.epoch * steps + step + 1
             asked, batches, error = time.monotonic(), [], None
             try:
-                batches += itertools.islice(loader, self.limits.accumulate)
+                batches += itertools.islice(self._batches, self.limits.accumulate)
             except DataError as caught:
                 error = caught
             meter.waited += time.monotonic() - asked
-            if not batches and error is None:
-                return
             tally.add(agree(self.runtime, error, [fault for batch in batches for fault in batch.faults]))
             p.replaced = tally.count
             meter.samples += sum(len(b.images) for b in batches) * self.runtime.world

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,8 @@ import numpy as np
 import pytest
 
 from posenet.data import rle
-from posenet.data.augment import (BORDER_COLOUR, Augmentation, crop_visible, from_reduced, reduction, warp_image,
-                                  warp_joints, warp_mask)
+from posenet.data.augment import (BORDER_COLOUR, DRAWS, Augmentation, crop_visible, draws, from_reduced, recolour,
+                                  reduction, warp_image, warp_joints, warp_mask)
 from posenet.data.record import decode_picture
 from posenet.settings import AugmentConfig
 from posenet.skeleton import COCO
@@ -24,9 +25,9 @@ SIZE = (256, 192)
 IDENTITY = np.eye(2, 3)
 
 
-def draws(count: int, config: AugmentConfig = AugmentConfig()) -> list[Augmentation]:
+def augmentations(count: int, config: AugmentConfig = AugmentConfig()) -> list[Augmentation]:
     rng = np.random.default_rng(0)
-    return [Augmentation.sample(rng, config) for _ in range(count)]
+    return [Augmentation.sample(rng.random(DRAWS), config) for _ in range(count)]
 
 
 def plain(colour: tuple[int, int, int], width: int = 90, height: int = 60) -> np.ndarray:
@@ -35,7 +36,7 @@ def plain(colour: tuple[int, int, int], width: int = 90, height: int = 60) -> np
 
 def warp_pixels(mask: np.ndarray, matrix: np.ndarray, border: int) -> np.ndarray:
     """``warp_mask`` of a (H, W) mask of 0 and 1."""
-    return warp_mask(rle.parse(rle.encode(mask)), mask.shape, matrix, SIZE, border)
+    return warp_mask(rle.unpack(rle.encode(mask)), mask.shape, matrix, SIZE, border)
 
 
 def centroid(weights: np.ndarray) -> np.ndarray:
@@ -64,7 +65,7 @@ def test_the_framed_person_stands_in_the_middle_at_the_configured_height() -> No
 def test_one_lit_pixel_lands_alike_in_image_mask_and_joints(seed: int) -> None:
     rng = np.random.default_rng(seed)
     config = AugmentConfig(jitter_probability=0.0, shift=20.0)
-    augmentation = dataclasses.replace(Augmentation.sample(rng, config), flip=bool(seed % 2))
+    augmentation = dataclasses.replace(Augmentation.sample(rng.random(DRAWS), config), flip=bool(seed % 2))
     # The picture is blown up some ten times, so that even a map cell is smaller than the lit pixel.
     matrix = augmentation.matrix(tuple(rng.uniform(60, 100, 2)), person_scale=0.06, size=SIZE)
     wanted = rng.uniform([50, 50], [206, 142])
@@ -165,7 +166,7 @@ def test_a_mask_of_one_value_ends_at_the_border_alone(value: int, border: int) -
 @pytest.mark.parametrize("seed", range(6))
 def test_masks_go_straight_from_run_lengths_to_cells(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    matrix = Augmentation.sample(rng, AugmentConfig()).matrix((60, 50), person_scale=0.3, size=SIZE)
+    matrix = Augmentation.sample(rng.random(DRAWS), AugmentConfig()).matrix((60, 50), person_scale=0.3, size=SIZE)
     mask = cv2.resize(rng.integers(0, 2, (9, 12), np.uint8), (121, 93), interpolation=cv2.INTER_NEAREST)
     to_cells = np.column_stack([matrix[:, :2] / 4, (matrix[:, 2] - 1.5) / 4])
     for border in (0, 1):
@@ -182,7 +183,7 @@ def blurred_noise(rng: np.random.Generator, width: int, height: int) -> np.ndarr
 def test_what_the_warp_does_not_show_is_not_needed(seed: int) -> None:
     rng = np.random.default_rng(seed)
     image = blurred_noise(rng, 320, 240)
-    augmentation = Augmentation.sample(rng, AugmentConfig(jitter_probability=0.0))
+    augmentation = Augmentation.sample(rng.random(DRAWS), AugmentConfig(jitter_probability=0.0))
     matrix = augmentation.matrix(tuple(rng.uniform(0, 240, 2)), person_scale=float(rng.uniform(0.2, 0.6)), size=SIZE)
     part, from_part = crop_visible(image, matrix, SIZE)
     assert part.size < image.size
@@ -261,7 +262,7 @@ def test_saturation_and_value_stop_at_the_ends_of_their_range() -> None:
 
 
 def test_draws_stay_in_range_and_fill_it() -> None:
-    samples = draws(4000)
+    samples = augmentations(4000)
     jitters = np.array([a.jitter for a in samples if a.jitter is not None])
     values = {"degrees": ([a.degrees for a in samples], -40, 40), "dx": ([a.shift[0] for a in samples], -50, 50),
               "dy": ([a.shift[1] for a in samples], -50, 50),
@@ -276,7 +277,7 @@ def test_draws_stay_in_range_and_fill_it() -> None:
 
 
 def test_draws_hit_their_probabilities() -> None:
-    samples = draws(4000)
+    samples = augmentations(4000)
     shares = [np.mean([a.flip for a in samples]), np.mean([a.scale != 1 for a in samples]),
               np.mean([a.jitter is not None for a in samples])]
     np.testing.assert_allclose(shares, [0.5, 0.8, 0.2], atol=0.03)
@@ -284,22 +285,41 @@ def test_draws_hit_their_probabilities() -> None:
 
 def test_a_configuration_without_any_change_draws_the_default() -> None:
     off = AugmentConfig(jitter_probability=0, scale_probability=0, flip_probability=0, degrees=0, shift=0)
-    assert set(draws(20, off)) == {Augmentation()}
-    assert draws(1, dataclasses.replace(off, person_height=0.4))[0].person_height == 0.4
+    assert set(augmentations(20, off)) == {Augmentation()}
+    assert augmentations(1, dataclasses.replace(off, person_height=0.4))[0].person_height == 0.4
 
 
 def test_the_same_generator_draws_the_same_and_the_global_one_is_left_alone() -> None:
     before = np.random.get_state()
-    assert draws(5) == draws(5) and len(set(draws(5))) == 5
+    assert augmentations(5) == augmentations(5) and len(set(augmentations(5))) == 5
     for old, new in zip(before, np.random.get_state()):
         np.testing.assert_array_equal(old, new)
 
 
-def test_the_number_of_draws_does_not_depend_on_their_outcome() -> None:
-    states = []
-    for probability in (0.0, 1.0):
-        rng = np.random.default_rng(0)
-        Augmentation.sample(rng, AugmentConfig(jitter_probability=probability, scale_probability=probability,
-                                               flip_probability=probability))
-        states.append(rng.bit_generator.state)
-    assert states[0] == states[1]
+def test_what_one_number_decides_changes_no_other() -> None:
+    never, always = (Augmentation.sample(draws(0), AugmentConfig(jitter_probability=p, scale_probability=p,
+                                                                 flip_probability=p)) for p in (0.0, 1.0))
+    assert (never.degrees, never.shift) == (always.degrees, always.shift)
+    assert (never.jitter, never.scale, never.flip) == (None, 1.0, False) and always.flip
+
+
+def test_numbers_are_uniform_and_depend_on_the_key_alone() -> None:
+    keys = [(seed, epoch, index) for seed in (0, 1, 2 ** 70) for epoch in range(20) for index in range(50)]
+    numbers = np.array([draws(*key) for key in keys])
+    np.testing.assert_array_equal(numbers, [draws(*key) for key in keys])
+    assert numbers.shape == (len(keys), DRAWS) and len(np.unique(numbers)) > 0.999 * numbers.size
+    assert numbers.min() >= 0 and numbers.max() < 1
+    for column in numbers.T:
+        counts = np.histogram(column, 10, (0, 1))[0]
+        assert abs(counts - 300).max() < 5 * math.sqrt(270)
+    assert abs(np.corrcoef(numbers.T) - np.eye(DRAWS)).max() < 5 / math.sqrt(len(keys))
+
+
+def test_jitter_of_many_colours_is_that_of_each() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (60, 90, 3), np.uint8)
+    levels = np.arange(256)
+    for hue, saturation, value in ((10, 60, 40), (-10, -20, -20), (90, 0, 0), (-179, 300, -300)):
+        tables = np.stack([(levels + hue) % 180, np.clip(levels + saturation, 0, 255), np.clip(levels + value, 0, 255)])
+        hsv = cv2.LUT(cv2.cvtColor(image, cv2.COLOR_BGR2HSV), tables.T[:, None].astype(np.uint8))
+        np.testing.assert_array_equal(recolour(image, (hue, saturation, value))[..., :3],
+                                      cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR))

@@ -220,7 +220,7 @@ class TestMasks:
 
     def test_all_three_kinds_of_outline_agree(self, tmp_path):
         polygon, runs = person(1, 1, (30, 10, 40, 50)), crowd(2, 1, (30, 10, 40, 50))
-        counts = rle.encode(box_mask(30, 10, 40, 50)).decode()
+        counts = coco_mask.encode(np.asfortranarray(box_mask(30, 10, 40, 50)))["counts"].decode()
         text = person(3, 1, (30, 10, 40, 50), segmentation={"size": [HEIGHT, WIDTH], "counts": counts})
         for one in people_of(tmp_path, polygon, runs, text):
             np.testing.assert_array_equal(masks([one], HEIGHT, WIDTH)[0], box_mask(30, 10, 40, 50))
@@ -266,19 +266,31 @@ class TestMasks:
 
 class TestRunLengths:
     @pytest.mark.filterwarnings("ignore::DeprecationWarning:pycocotools")
-    @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (37, 53), (300, 200)])
-    @pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 1.0])
-    def test_round_trip_and_pycocotools(self, shape, share):
+    @pytest.mark.parametrize("shape", [(1, 1), (1, 9), (9, 1), (37, 53), (300, 200), (500, 600)])
+    @pytest.mark.parametrize("share", [0.0, 1e-5, 0.02, 0.5, 1.0])
+    def test_round_trips_and_pycocotools(self, shape, share):
         mask = (np.random.default_rng(5).random(shape) < share).astype(np.uint8)
-        counts = rle.encode(mask)
-        decoded = rle.decode(counts, *shape)
+        decoded = rle.decode(rle.encode(mask), *shape)
         np.testing.assert_array_equal(decoded, mask)
         assert decoded.flags.c_contiguous and decoded.dtype == np.uint8
-        np.testing.assert_array_equal(decoded, coco_mask.decode({"size": list(shape), "counts": counts}))
+        theirs = coco_mask.encode(np.asfortranarray(mask))["counts"]
+        np.testing.assert_array_equal(rle.fill(rle.check(rle.parse(theirs), mask.size), *shape), mask)
+
+    @pytest.mark.parametrize("longest", [rle.LONGEST - 1, rle.LONGEST, rle.LONGEST + 1, 2 * rle.LONGEST, 200_000])
+    def test_runs_of_any_length(self, longest):
+        mask = np.repeat(np.uint8([0, 1, 0, 1]), [longest, longest, 3, longest]).reshape(1, -1)
+        np.testing.assert_array_equal(rle.decode(rle.encode(mask), *mask.shape), mask)
+        np.testing.assert_array_equal(rle.decode(rle.encode(1 - mask), *mask.shape), 1 - mask)
 
     def test_damaged_text_is_an_error_never_a_wrong_mask(self):
-        counts = rle.encode(box_mask(30, 10, 40, 50))
+        counts = coco_mask.encode(np.asfortranarray(box_mask(30, 10, 40, 50)))["counts"]
         for damaged in (b"", counts[:-1], counts + b"1", counts + b"o", b"\x00" + counts, b"z" * 30, counts + b"\xff"):
+            with pytest.raises(ValueError, match="run lengths"):
+                rle.check(rle.parse(damaged), HEIGHT * WIDTH)
+
+    def test_damaged_runs_are_an_error_never_a_wrong_mask(self):
+        counts = rle.encode(box_mask(30, 10, 40, 50))
+        for damaged in (b"", counts[:-1], counts[:-2], counts[2:], counts + b"\1", counts + b"\1\0"):
             with pytest.raises(ValueError, match="run lengths"):
                 rle.decode(damaged, HEIGHT, WIDTH)
         with pytest.raises(ValueError, match="run lengths"):

@@ -13,7 +13,7 @@ import torch
 from chairs import NAMES, write_chairs
 
 from posenet import Predictor
-from posenet.benchmark.data import staged_sample
+from posenet.benchmark.data import staged_batch
 from posenet.benchmark.decode import PerfectNetwork, measure_decode
 from posenet.benchmark.timing import Stopwatch
 from posenet.benchmark.train import synthetic_batch
@@ -169,9 +169,10 @@ def test_a_store_of_another_skeleton_is_refused(house: House) -> None:
 def test_benchmarks_take_the_store_s_skeleton(house: House, tmp_path: Path) -> None:
     with Store(house.store, skeleton=None) as store:
         dataset = PoseDataset(store, (64, 64), augment=AugmentConfig(flip_probability=1.0))
-        watch, (room,) = Stopwatch(), Pixels.make(1, 64, 64).rows()
+        watch = Stopwatch()
         watch.start_round()
-        np.testing.assert_array_equal(staged_sample(dataset, (0, 0), room, watch).joints, dataset[0, 0].joints)
+        staged = staged_batch(dataset, [(0, 0)], Pixels.make(1, 64, 64), watch)
+        np.testing.assert_array_equal(staged.joints[0], dataset[0, 0].joints)
     tool("benchmark", "train", "--quick", "--h5", house.store, "--set", f"model.skeleton={house.toml}",
          "data.workers=0", "model.stacks=1", "model.width=16", "model.growth=2", "train.input_size=64",
          "train.batch_size=2")

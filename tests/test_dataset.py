@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from posenet.data import batch as batch_module
+from posenet.data import ring
 from posenet.data.batch import Pixels, Sample, collate
 from posenet.data.dataset import PoseDataset, close_loader, make_loader
 from posenet.data.sampler import TrainSampler
@@ -107,8 +108,9 @@ def test_workers_change_nothing(store):
 
 def test_a_batch_travels_as_one_piece_of_memory(store):
     batch = PoseDataset(store, (64, 128), augment=AugmentConfig()).__getitems__([(0, 0), (0, 1), (0, 2)])
-    _, (pixels, *rest) = batch.__reduce__()
-    assert pixels.nbytes == sum(part.nbytes for part in (batch.images, batch.person_mask, batch.mask_miss))
+    _, (address, pixels, *rest) = batch.__reduce__()
+    shipped = batch.images, batch.person_mask, batch.mask_miss
+    assert address is None and pixels.nbytes == sum(part.nbytes for part in shipped)
     assert not any(isinstance(value, torch.Tensor) for value in (*rest, *rest[-1].values()))
     cloned = type(batch)(*(part.clone() if isinstance(part, torch.Tensor) else part for part in batch))
     for travelled in (pickle.loads(pickle.dumps(batch)), pickle.loads(pickle.dumps(cloned))):
@@ -118,12 +120,28 @@ def test_a_batch_travels_as_one_piece_of_memory(store):
 def test_a_worker_without_shared_memory_says_so_before_it_dies_of_it(store, monkeypatch):
     dataset = PoseDataset(store, (64, 64))
     monkeypatch.setattr(batch_module, "get_worker_info", lambda: SimpleNamespace(num_workers=2))
+    monkeypatch.setattr(ring, "_own", [None] * ring.PIECES)
     needed = 2 * batch_module.pixel_bytes(64, 64)
-    monkeypatch.setattr(batch_module, "free_shared_memory", lambda: 2 * needed)
+    monkeypatch.setattr(ring, "free_shared_memory", lambda: 2 * needed)
     assert dataset.__getitems__([(0, 0), (0, 1)]).images.is_shared()
-    monkeypatch.setattr(batch_module, "free_shared_memory", lambda: 2 * needed - 1)
+    monkeypatch.setattr(ring, "free_shared_memory", lambda: 2 * needed - 1)
     with pytest.raises(DataError, match="shared memory .* 2 workers; lower data.workers or train.batch_size"):
         dataset.__getitems__([(0, 0), (0, 1)])
+
+
+def test_a_batch_is_no_longer_the_worker_s_to_change(store):
+    """Workers write to the same memory again and again; batches of several sizes are kept to the end."""
+    dataset = PoseDataset(store, (64, 64), augment=AugmentConfig())
+    keys = [[(epoch, i % len(dataset)) for i in range(1 + epoch * 7 % 5)] for epoch in range(30)]
+    loader = make_loader(dataset, keys, workers=2)
+    for _ in range(2):
+        kept = list(loader)
+        for batch, own in zip(kept, map(dataset.__getitems__, keys), strict=True):
+            assert all(torch.equal(x, y) for x, y in zip(batch[:5], own[:5])) and not batch.images.is_shared()
+    workers = [worker.pid for worker in loader._iterator._workers]
+    assert {(pid, piece) for pid in workers for piece in range(ring.PIECES)} <= set(ring._received)
+    close_loader(loader)
+    assert not any(pid in workers for pid, _ in ring._received)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at open files through /proc")

@@ -22,7 +22,7 @@ ROWS = """
     data.record data.rows data.schema data.store data.writer data.augment data.targets
     loss optim averaging checkpoint convert guard data.sampler
 
-    data.batch data.dataset data.drawing.* data.synthetic data.build data.survey step update
+    data.ring data.batch data.dataset data.drawing.* data.synthetic data.build data.survey step update
     progress saving feed prefetch
     inference.images inference.person inference.grouping inference.body
     inference.people inference.geometry inference.candidates inference.export

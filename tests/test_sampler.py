@@ -76,6 +76,16 @@ def test_an_epoch_goes_on_where_it_was_left(per_step: int) -> None:
     assert keys(sampler, 3) == whole
 
 
+@pytest.mark.parametrize("per_step", [1, 3])
+def test_epochs_follow_each_other_and_any_number_of_batches_can_be_left_out(per_step: int) -> None:
+    sampler = TrainSampler(50, 4, 0, per_step)
+    one_by_one = keys(sampler, 1, 2) + keys(sampler, 2) + keys(sampler, 3)
+    sampler.start(1, 2, epochs=4)
+    assert len(sampler) == len(one_by_one)
+    for sampler.skip in range(len(one_by_one) + 2):
+        assert list(sampler) == one_by_one[sampler.skip:]
+
+
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_small_set_is_repeated_until_it_fills_one_step(world: int) -> None:
     shards = [TrainSampler(3, 4, 0, batches_per_step=2, rank=rank, world=world) for rank in range(world)]

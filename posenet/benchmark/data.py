@@ -15,10 +15,9 @@ from tqdm import tqdm
 
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import Stopwatch, fastest, medians
-from posenet.data.augment import (BORDER_COLOUR, crop_visible, from_reduced, recolour, warp_bgra, warp_joints,
-                                  warp_mask)
-from posenet.data.batch import Pixels, Sample, collate
-from posenet.data.dataset import PoseDataset, close_loader, make_loader, reduction_of
+from posenet.data.augment import BORDER_COLOUR, crop_visible, from_reduced, recolour, warp_bgra, warp_joints, warp_mask
+from posenet.data.batch import Batch, Pixels, Sample, collate
+from posenet.data.dataset import Draft, PoseDataset, close_loader, make_loader, reduction_of
 from posenet.data.sampler import Key, TrainSampler
 from posenet.runtime import Runtime
 from posenet.system import keep_freed_memory
@@ -132,9 +131,7 @@ def stage_seconds(dataset: PoseDataset, batches: Sequence[list[Key]], repeats: i
         watch.start_round()
         for keys in batches:
             pixels = Pixels.make(len(keys), *dataset.size)
-            samples = [staged_sample(dataset, key, row, watch) for key, row in zip(keys, pixels.rows())]
-            batch = collate(samples, pixels)
-            watch.lap("collate")
+            batch = staged_batch(dataset, keys, pixels, watch)
             runtime.place(batch)
             runtime.synchronize()
             watch.lap("transfer")
@@ -144,26 +141,30 @@ def stage_seconds(dataset: PoseDataset, batches: Sequence[list[Key]], repeats: i
     return {stage: seconds / count for stage, seconds in watch.medians().items()}
 
 
-def staged_sample(dataset: PoseDataset, key: Key, room: tuple[np.ndarray, ...], watch: Stopwatch) -> Sample:
-    """What ``dataset.make`` does, with a look at the watch between the stages."""
-    record, augmentation, matrix = dataset.plan(key)
-    size, shape = dataset.size[::-1], (record.height, record.width)
-    image, person_mask, mask_miss = room
-    watch.lap("read")
-    by = reduction_of(record, matrix)
-    picture = record.decode_image(by)
-    watch.lap("decode")
-    part, from_part = crop_visible(picture, from_reduced(matrix, by), size)
-    part = recolour(part, augmentation.jitter)
-    watch.lap("colour")
-    warp_bgra(part, from_part, size, image)
-    watch.lap("warp")
-    for runs, border, cells in zip(record.mask_runs(), (0, 1), (person_mask, mask_miss)):
-        warp_mask(runs, shape, matrix, size, border, out=cells)
-    watch.lap("masks")
-    joints = warp_joints(record.joints, augmentation, matrix, dataset.store.skeleton)
-    watch.lap("joints")
-    return Sample(image, joints, person_mask, mask_miss, record.image_id)
+def staged_batch(dataset: PoseDataset, keys: Sequence[Key], pixels: Pixels, watch: Stopwatch) -> Batch:
+    """What ``dataset.__getitems__`` does, with a look at the watch between the stages."""
+    size, rows, drafts, samples = dataset.size[::-1], pixels.rows(), [], []
+    for key, room in zip(keys, rows):
+        record, augmentation, matrix = plan = dataset.plan(key)
+        watch.lap("read")
+        for runs, border, cells in zip(record.mask_runs(), (0, 1), room[1:]):
+            warp_mask(runs, (record.height, record.width), matrix, size, border, out=cells)
+        watch.lap("masks")
+        drafts.append(Draft(plan, warp_joints(record.joints, augmentation, matrix, dataset.store.skeleton)))
+        watch.lap("joints")
+    for ((record, augmentation, matrix), joints), room in zip(drafts, rows):
+        by = reduction_of(record, matrix)
+        picture = record.decode_image(by)
+        watch.lap("decode")
+        part, from_part = crop_visible(picture, from_reduced(matrix, by), size)
+        part = recolour(part, augmentation.jitter)
+        watch.lap("colour")
+        warp_bgra(part, from_part, size, room[0])
+        watch.lap("warp")
+        samples.append(Sample(room[0], joints, *room[1:], record.image_id))
+    batch = collate(samples, pixels)
+    watch.lap("collate")
+    return batch
 
 
 def bytes_per_sample(dataset: PoseDataset, batches: Sequence[list[Key]]) -> float:

@@ -29,9 +29,10 @@ def measure_wait(update: GuardedUpdate, dataset: PoseDataset, batch_size: int, w
     firsts: list[float] = []
     whole: list[float] = []
     try:
-        for epoch in tqdm(range(1 + -(-steps // sampler.steps)), desc="wait", leave=False, disable=None):
-            sampler.start(epoch)
-            batches = prefetch(loader, update.runtime)
+        epochs = 1 + -(-steps // sampler.steps)
+        sampler.start(0, epochs=epochs)
+        batches = prefetch(loader, update.runtime)
+        for epoch in tqdm(range(epochs), desc="wait", leave=False, disable=None):
             for step in range(sampler.steps):
                 started = time.perf_counter()
                 batch = next(batches)

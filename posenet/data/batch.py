@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
-from posenet.errors import DataError
-from posenet.system import free_shared_memory
+from posenet.data import ring
 
 MAP_STRIDE = 4
 """Network-input pixels of a cell of the masks."""
@@ -57,10 +56,10 @@ class Batch(NamedTuple):
         storage = self.images.untyped_storage()
         if any(t.untyped_storage().data_ptr() != storage.data_ptr() for t in (self.person_mask, self.mask_miss)):
             return Batch, tuple(self)
-        pixels = torch.empty(0, dtype=torch.uint8).set_(storage)
+        memory = torch.empty(0, dtype=torch.uint8).set_(storage)
         rest = {name: value.numpy() if isinstance(value, Tensor) else value
                 for name, value in self._asdict().items() if name not in Pixels._fields}
-        return _unpack, (pixels, tuple(self.images.shape[:3]), rest)
+        return _unpack, (*ring.send(memory), tuple(self.images.shape[:3]), rest)
 
 
 class Pixels(NamedTuple):
@@ -79,17 +78,10 @@ class Pixels(NamedTuple):
 
     @classmethod
     def make(cls, count: int, height: int, width: int) -> Pixels:
-        """Room in memory; in a loader's worker in memory that the main process shares, so that nothing is copied."""
+        """Room in memory; in a loader's worker in memory that the main process shares, valid for its next batches."""
         size, worker = count * pixel_bytes(height, width), get_worker_info()
-        if worker is None:
-            return cls.view(torch.empty(size, dtype=torch.uint8), count, height, width)
-        free = free_shared_memory()
-        if free is not None and free < size * worker.num_workers:   # all may ask at once, and too much is a bus error
-            raise DataError(f"{free / 1e6:.0f} MB of shared memory (/dev/shm) are left, too few for batches of "
-                            f"{size / 1e6:.1f} MB from {worker.num_workers} workers; lower data.workers or "
-                            "train.batch_size, or give more (docker run --shm-size=2g)")
-        shared = torch.UntypedStorage._new_shared(size)     # as PyTorch's own collate function does
-        return cls.view(torch.empty(0, dtype=torch.uint8).set_(shared), count, height, width)
+        memory = ring.next_piece(size, worker.num_workers) if worker else torch.empty(size, dtype=torch.uint8)
+        return cls.view(memory, count, height, width)
 
     def rows(self) -> list[tuple[np.ndarray, ...]]:
         """Every sample's picture and masks, as arrays to write to."""
@@ -101,7 +93,10 @@ def pixel_bytes(height: int, width: int) -> int:
     return height * width * 3 + 2 * (height * width // MAP_STRIDE ** 2)
 
 
-def _unpack(memory: Tensor, shape: tuple[int, int, int], rest: dict[str, Any]) -> Batch:
+def _unpack(address: ring.Address | None, memory: Tensor | None, shape: tuple[int, int, int],
+            rest: dict[str, Any]) -> Batch:
+    count, height, width = shape
+    memory = ring.receive(address, memory, count * pixel_bytes(height, width))
     tensors = {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
                for name, value in rest.items()}
     return Batch(**Pixels.view(memory, *shape)._asdict(), **tensors)
@@ -116,6 +111,6 @@ def collate(samples: list[Sample], pixels: Pixels) -> Batch:
     return Batch(
         **pixels._asdict(),
         joints=torch.from_numpy(joints),
-        image_ids=torch.tensor([s.image_id for s in samples]),
+        image_ids=torch.from_numpy(np.array([s.image_id for s in samples], np.int64)),
         faults=tuple(fault for s in samples for fault in s.faults),
     )

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from posenet.data.augment import Augmentation, from_reduced, reduction, warp_image, warp_joints, warp_mask
+from posenet.data import ring
+from posenet.data.augment import Augmentation, draws, from_reduced, reduction, warp_image, warp_joints, warp_mask
 from posenet.data.batch import Batch, Pixels, Sample, collate
 from posenet.data.record import Record
 from posenet.data.sampler import Key
@@ -21,6 +22,8 @@ from posenet.errors import DataError
 from posenet.settings import AugmentConfig
 from posenet.system import keep_freed_memory
 
+Room = tuple[np.ndarray, ...]
+"""Where a sample's picture and masks are written: a row of ``Pixels``."""
 GRACE_SECONDS = 300
 """How long a worker outlives SIGTERM, so that the step under way can end."""
 
@@ -32,6 +35,14 @@ class Plan(NamedTuple):
     augmentation: Augmentation
     matrix: np.ndarray
     """(2, 3) float64: picture pixels to network-input pixels."""
+
+
+class Draft(NamedTuple):
+    """A sample that lacks its picture only."""
+
+    plan: Plan
+    joints: np.ndarray
+    """(P, K, 3) float32: x, y, visibility, in network-input pixels."""
 
 
 class PoseDataset(Dataset[Sample]):
@@ -53,17 +64,24 @@ class PoseDataset(Dataset[Sample]):
 
     def __getitem__(self, key: Key) -> Sample:
         """One sample, in memory of its own."""
-        return self.find(key, *Pixels.make(1, *self.size).rows())
+        room, = Pixels.make(1, *self.size).rows()
+        return self.find(key, room, self.attempt(key, room))
 
     def __getitems__(self, keys: list[Key]) -> Batch:
         """A whole batch; loaders ask for it by this name."""
         pixels = Pixels.make(len(keys), *self.size)
-        return collate([self.find(key, row) for key, row in zip(keys, pixels.rows())], pixels)
+        rows = pixels.rows()
+        # All that is small comes first: a picture drives its code and data out of the processor's caches.
+        drafts = [self.attempt(key, row) for key, row in zip(keys, rows)]
+        return collate([self.find(*its) for its in zip(keys, rows, drafts)], pixels)
 
-    def find(self, key: Key, room: tuple[np.ndarray, ...]) -> Sample:
-        """``make`` a sample; where it cannot be read the next one, or one twice as far on, and again twice.
+    def find(self, key: Key, room: Room, draft: Draft | DataError) -> Sample:
+        """Finish a sample; where it cannot be read the next one, or one twice as far on, and again twice.
 
         Damage comes in stretches, so that the way out of it leads ever farther. It depends on nothing but the key.
+
+        Args:
+            draft: what ``attempt`` gave for the key.
 
         Raises:
             DataError: none of them can be read.
@@ -71,33 +89,45 @@ class PoseDataset(Dataset[Sample]):
         epoch, index = key
         faults: list[str] = []
         for offset in (0, *(2 ** k for k in range((len(self) - 1).bit_length()))):
+            if offset:
+                draft = self.attempt((epoch, (index + offset) % len(self)), room)
             try:
-                return self.make((epoch, (index + offset) % len(self)), room)._replace(faults=tuple(faults))
+                if isinstance(draft, DataError):
+                    raise draft
+                return self.finish(draft, room)._replace(faults=tuple(faults))
             except DataError as error:
                 faults.append(str(error))
         raise DataError(f"sample {index} cannot be read, nor can {len(faults) - 1} others in its place: {faults[0]}")
 
-    def make(self, key: Key, room: tuple[np.ndarray, ...]) -> Sample:
-        """Read, decode and warp one sample.
+    def attempt(self, key: Key, room: Room) -> Draft | DataError:
+        """``begin`` a sample, or tell why that cannot be."""
+        try:
+            return self.begin(key, room)
+        except DataError as error:
+            return error
 
-        Args:
-            room: arrays to write picture and masks to, a row of ``Pixels``.
+    def begin(self, key: Key, room: Room) -> Draft:
+        """Read one sample, warp its masks into ``room`` and its joints.
 
         Raises:
-            DataError: the record cannot be read or decoded.
+            DataError: the record cannot be read, or its masks are damaged.
         """
-        record, augmentation, matrix = self.plan(key)
-        size, shape = self.size[::-1], (record.height, record.width)
-        image, person_mask, mask_miss = room
+        plan = self.plan(key)
+        record, augmentation, matrix = plan
+        for runs, border, cells in zip(record.mask_runs(), (0, 1), room[1:]):
+            warp_mask(runs, (record.height, record.width), matrix, self.size[::-1], border, out=cells)
+        return Draft(plan, warp_joints(record.joints, augmentation, matrix, self.store.skeleton))
+
+    def finish(self, draft: Draft, room: Room) -> Sample:
+        """Decode a draft's picture and warp it into ``room``.
+
+        Raises:
+            DataError: it cannot be decoded.
+        """
+        (record, augmentation, matrix), joints = draft
         by = reduction_of(record, matrix)
-        all_runs, miss_runs = record.mask_runs()
-        return Sample(
-            image=warp_image(record.decode_image(by), augmentation, from_reduced(matrix, by), size, image),
-            joints=warp_joints(record.joints, augmentation, matrix, self.store.skeleton),
-            person_mask=warp_mask(all_runs, shape, matrix, size, border=0, out=person_mask),
-            mask_miss=warp_mask(miss_runs, shape, matrix, size, border=1, out=mask_miss),
-            image_id=record.image_id,
-        )
+        warp_image(record.decode_image(by), augmentation, from_reduced(matrix, by), self.size[::-1], room[0])
+        return Sample(room[0], joints, *room[1:], record.image_id)
 
     def plan(self, key: Key) -> Plan:
         """Read a record and draw its augmentation; no pixel is touched yet.
@@ -109,7 +139,7 @@ class PoseDataset(Dataset[Sample]):
         height, width = self.size
         augmentation = Augmentation()
         if self.augment is not None:
-            augmentation = Augmentation.sample(np.random.default_rng((self.seed, epoch, index)), self.augment)
+            augmentation = Augmentation.sample(draws(self.seed, epoch, index), self.augment)
         if self.framing == "image":
             record = self.store.image(index)
             return Plan(record, augmentation, augmentation.image_matrix((record.width, record.height), (width, height)))
@@ -130,6 +160,7 @@ def make_loader(dataset: PoseDataset, batches: Iterable[list[Key]], workers: int
     warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
     return DataLoader(dataset, batch_sampler=batches, num_workers=workers, collate_fn=_as_it_is, pin_memory=pin_memory,
                       worker_init_fn=_start_worker, persistent_workers=workers > 0,
+                      prefetch_factor=ring.PIECES if workers else None,
                       # A loader draws from PyTorch's global generator unless it has its own.
                       generator=torch.Generator())
 
@@ -144,6 +175,7 @@ def close_loader(loader: DataLoader) -> None:
             # One that another's death has blocked heeds nothing less, and none has anything to lose.
             worker.kill()
             worker.join()
+            ring.forget(worker.pid)
 
 
 def _as_it_is(batch: Batch) -> Batch:

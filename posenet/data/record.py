@@ -28,7 +28,7 @@ class Record:
         boxes: (P, 4) float32 x, y, width, height.
         areas: (P,) float32 square pixels.
         annotation_ids: (P,) int64.
-        mask_all_rle, mask_miss_rle: COCO's compressed run lengths.
+        mask_all_rle, mask_miss_rle: run lengths as ``rle`` stores them.
     """
 
     source: Path
@@ -67,7 +67,7 @@ class Record:
     def mask_runs(self) -> tuple[np.ndarray, np.ndarray]:
         """Run lengths of ``mask_all`` and ``mask_miss``; ``DataError`` where they are damaged."""
         try:
-            all_runs, miss_runs = (rle.check(rle.parse(counts), self.height * self.width)
+            all_runs, miss_runs = (rle.check(rle.unpack(counts), self.height * self.width)
                                    for counts in (self.mask_all_rle, self.mask_miss_rle))
         except ValueError as error:
             raise self.fault(f"has masks with {error}") from error
