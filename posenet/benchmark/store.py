@@ -192,7 +192,7 @@ def measure_building(images: Path, annotations: Path, folder: Path, skeleton: Sk
 @contextlib.contextmanager
 def on_cores(count: int) -> Iterator[None]:
     """Keep this thread, and those that it starts, to so many cores where the system can do that."""
-    if not hasattr(os, "sched_setaffinity"):
+    if not (hasattr(os, "sched_getaffinity") and hasattr(os, "sched_setaffinity")):
         yield
         return
     before = os.sched_getaffinity(0)
