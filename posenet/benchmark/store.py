@@ -237,7 +237,7 @@ def processes(works: Sequence[tuple[Any, ...]]) -> Iterator[Callable[[], None]]:
 def serve(end: Connection, arguments: tuple[Any, ...]) -> None:
     """Do ``least_work`` whenever told to, until nobody is left who could tell."""
     cv2.setNumThreads(0)
-    with contextlib.suppress(EOFError, OSError):
+    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
         while end.recv():
             least_work(*arguments)
             end.send(True)
