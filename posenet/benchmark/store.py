@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -119,15 +120,20 @@ def measure_reading(path: Path, records: int, repeats: int) -> dict[str, Any]:
         orders = reading_orders(store.num_images, records)
         tasks: dict[str, Callable[[], object]] = {}
         for name, order in orders.items():
-            tasks[name] = lambda order=order: [store.image(row) and None for row in order]
-            spans = list(zip(sizes[order].tolist(), (ends - sizes)[order].tolist()))
-            tasks[f"{name}, plain"] = lambda spans=spans: [plain_read(file.fileno(), *span) and None for span in spans]
+            tasks[name] = partial(each, store.image, [(row,) for row in order])
+            spans = zip(sizes[order].tolist(), (ends - sizes)[order].tolist())
+            tasks[f"{name}, plain"] = partial(each, partial(plain_read, file.fileno()), list(spans))
         seconds = medians(tasks, repeats)
         crc = checksum_seconds(store, orders["random"], repeats)
     found = {name: tuple(1e6 * seconds[task] / len(order) for task in (name, f"{name}, plain"))
              for name, order in orders.items()}
     return {"read_us": found, "checksum_us": 1e6 * crc, "checksum_share": 1e6 * crc / found["random"][0],
             "bytes_per_record": float(sizes.mean()), "records": len(orders["random"])}
+
+
+def each(read: Callable[..., object], arguments: Sequence[tuple[int, ...]]) -> None:
+    for words in arguments:
+        read(*words)
 
 
 def reading_orders(images: int, records: int) -> dict[str, list[int]]:
@@ -181,7 +187,7 @@ def measure_building(images: Path, annotations: Path, folder: Path, skeleton: Sk
     with contextlib.ExitStack() as stack:
         tasks: dict[str, Callable[[], object]] = {}
         for cores in counts:
-            tasks[f"build {cores}"] = lambda cores=cores: build(cores)
+            tasks[f"build {cores}"] = partial(build, cores)
             strangers = [(images, annotations, folder / f"{turn} of {cores}", skeleton, turn, cores)
                          for turn in range(cores)]
             tasks[f"floor {cores}"] = stack.enter_context(processes(strangers))
