@@ -125,7 +125,10 @@ def masks(people: Sequence[PersonAnnotation], height: int, width: int) -> tuple[
         without labelled keypoints and on crowds, 1 elsewhere. Both lie column by column, as run lengths go.
     """
     labelled = _cover([person for person in people if person.labelled], height, width)
-    ignored = _cover([person for person in people if not person.labelled], height, width)
+    others = [person for person in people if not person.labelled]
+    if not others:
+        return labelled, np.ones_like(labelled)
+    ignored = _cover(others, height, width)
     return labelled | ignored, 1 - (ignored & ~labelled)
 
 
@@ -236,10 +239,9 @@ def checked_numbers(entry: dict[str, Any], key: str, count: int) -> np.ndarray:
     value = [value] if count == 1 else value
     if not isinstance(value, list) or len(value) != count or not set(map(type, value)) <= {int, float}:
         raise ValueError(f"annotation {entry['id']}: {key} must hold {count} number{'s'[:count > 1]}")
-    numbers = np.array(value, np.float64)
-    if not (np.abs(numbers) < MAX_NUMBER).all():
+    if not all(abs(number) < MAX_NUMBER for number in value):
         raise ValueError(f"annotation {entry['id']}: {key} holds a number that is not finite or absurdly large")
-    return numbers.astype(np.float32)
+    return np.array(value, np.float32)
 
 
 def _segmentation(entry: dict[str, Any], image: CocoImage) -> list[list[float]] | np.ndarray | None:
@@ -266,8 +268,11 @@ def _is_polygon(polygon: Any, owner: int) -> bool:
     if not math.isfinite(sum(polygon)):
         raise ValueError(f"annotation {owner}: segmentation holds a number that is not finite")
     # The rasteriser walks along every edge, so that absurd coordinates or zigzags would cost gigabytes.
-    if max(polygon) > MAX_SIDE or min(polygon) < -MAX_SIDE:
+    low, high = min(polygon), max(polygon)
+    if high > MAX_SIDE or low < -MAX_SIDE:
         return False
+    if len(polygon) * (high - low) <= MAX_OUTLINE:      # no edge goes farther than that on both axes
+        return True
     corners = np.array(polygon).reshape(-1, 2)
     return np.abs(corners - np.roll(corners, 1, axis=0)).sum() <= MAX_OUTLINE
 

@@ -37,7 +37,7 @@ class Store:
 
     Attributes:
         image_ids: (N,) int64.
-        digests: (N, 16) uint8, BLAKE2b of the picture's bytes.
+        digests: (N, 16) uint8, half of the SHA-256 of the picture's bytes.
         samples: (S, 2) int64, image row and person row within that image.
 
     Args:
