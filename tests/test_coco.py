@@ -117,7 +117,7 @@ FAULTS = {
     "keypoints are text": (annotation(keypoints=["1"] * 51), "keypoints must hold 51 numbers"),
     "keypoint NaN": (annotation(keypoints=[float("nan")] * 51), "annotation 8: keypoints holds a number that is not"),
     "absurd keypoint": (annotation(keypoints=[1e300] * 51), "absurdly large"),
-    "endless integer": (annotation(area=10 ** 400), "too large"),
+    "endless integer": (annotation(area=10 ** 400), "absurdly large"),
     "visibility 7": (annotation(keypoints=[1, 1, 7] * 17), "annotation 8 has a visibility"),
     "no box": (without("bbox", "annotations"), "bbox must hold 4 numbers"),
     "short box": (annotation(bbox=[1, 2, 3]), "bbox must hold 4 numbers"),
