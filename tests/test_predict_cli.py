@@ -63,7 +63,7 @@ def test_min_score_leaves_people_out(stub, photos, tmp_path):
 
 def test_weak_keypoints_are_written_but_not_drawn(stub, photos, tmp_path):
     out, path = tmp_path / "out", tmp_path / "people.json"
-    assert predict(photos, "--output", out, "--json", path, "--keypoint-min-score", "2") == 0
+    assert predict(photos, "--output", out, "--json", path, "--keypoint-min-score", "1") == 0
     assert np.array_equal(read_image(out / "a.png"), read_image(photos / "a.png"))
     assert len(json.loads(path.read_text())) == 3
 
@@ -313,3 +313,13 @@ def test_colours_and_width_reach_the_drawing(stub, photos, tmp_path):
         assert predict(photos / "a.png", "--output", tmp_path / str(i), *words) == 0
     plain, coloured, wide = (read_image(tmp_path / str(i) / "a.png") for i in range(3))
     assert not np.array_equal(plain, coloured) and not np.array_equal(plain, wide)
+
+
+@pytest.mark.parametrize("flag", ["--min-score", "--keypoint-min-score"])
+@pytest.mark.parametrize("value", ["nan", "-0.1", "1.5"])
+def test_scores_lie_between_0_and_1(stub, photos, tmp_path, capsys, flag, value):
+    with pytest.raises(SystemExit) as ended:
+        predict(photos, "--output", tmp_path / "out", f"{flag}={value}")
+    assert ended.value.code == 2
+    assert f"{flag}: {value} does not lie between 0 and 1" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from posenet.benchmark.report import table
-from posenet.cli.options import add_config_options, positive, read_image_ids
+from posenet.cli.options import add_config_options, positive, read_image_ids, share
 from posenet.config import load_config
 from posenet.data.build import BuildReport, Summary, build_store, verify
 from posenet.data.dataset import PoseDataset
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="store only these images: ids, or one text file of ids")
     parser.add_argument("--limit", type=positive, metavar="N",
                         help="store only the first N images that have a main person")
-    parser.add_argument("--max-unreadable", type=_share, default=0.05, metavar="SHARE",
+    parser.add_argument("--max-unreadable", type=share, default=0.05, metavar="SHARE",
                         help="fail when more than this share of the images (rounded up) cannot be read")
     parser.add_argument("--overwrite", action=argparse.BooleanOptionalAction, default=False,
                         help="replace an existing store, once the new one is complete")
@@ -127,10 +127,3 @@ def _print_report(report: BuildReport) -> None:
     for line in report.skipped:
         print(f"  {line}")
     print(f"time          {report.seconds:.1f} s")
-
-
-def _share(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} does not lie between 0 and 1")
-    return value

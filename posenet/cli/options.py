@@ -46,6 +46,13 @@ def natural(text: str) -> int:
     return value
 
 
+def share(text: str) -> float:
+    """Argument type: a number from 0 to 1."""
+    if not 0 <= (value := float(text)) <= 1:
+        raise argparse.ArgumentTypeError(f"{text} does not lie between 0 and 1")
+    return value
+
+
 def read_image_ids(words: list[str]) -> set[int]:
     """Ids given one by one, or in one text file between spaces, commas or line ends."""
     source = ""

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posenet.cli.inference import add_predictor_options, check_outputs, make_predictor
-from posenet.cli.options import natural
+from posenet.cli.options import natural, share
 from posenet.errors import ConfigError, DataError
 from posenet.inference.draw import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 from posenet.inference.outputs import Output, Window, drawings, heatmap_sheets, output_paths, people_file
@@ -48,8 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--heatmaps", metavar="DIR", help="folder for all maps of the network, one labelled sheet per picture or frame")
     add("--show", action=argparse.BooleanOptionalAction, default=False,
         help="show the drawings in a window; Q ends, any other key goes on to the next picture")
-    add("--min-score", type=float, default=MIN_SCORE, metavar="X", help="leave out people who score less, 0-1")
-    add("--keypoint-min-score", type=float, default=KEYPOINT_MIN_SCORE, metavar="X",
+    add("--min-score", type=share, default=MIN_SCORE, metavar="X", help="leave out people who score less, 0-1")
+    add("--keypoint-min-score", type=share, default=KEYPOINT_MIN_SCORE, metavar="X",
         help="do not draw keypoints that score less, 0-1; the JSON holds them all")
     add("--line-width", type=natural, default=0, metavar="N",
         help="pixels; 0 suits the sizes of the person and of the picture (default: 0)")
