@@ -137,6 +137,14 @@ def test_the_next_epoch_s_samples_are_made_while_this_one_is_validated(stores, t
     assert min(under_way[:2]) > 0 and under_way[2] == 0
 
 
+def test_a_run_that_was_closed_goes_on_with_new_workers(stores, tmp_path):
+    overrides = [*SHORT, "train.epochs=2", "data.workers=1"]
+    whole = end(Runtime(CPU), stores, tmp_path / "whole", *overrides)
+    with run(Runtime(CPU), stores, tmp_path / "run", *overrides) as trainer:
+        trainer.evaluate = lambda *_: trainer.close() or {"AP": 0.0}
+        assert trainer.fit() and trainer.losses == whole[1]
+
+
 def test_too_many_replacements_end_the_run_with_a_checkpoint(damaged, tmp_path):
     with run(Runtime(CPU), damaged, tmp_path / "run", *SHORT, "data.max_unreadable=0.0") as trainer:
         with pytest.raises(FeedError, match="more than 0 of .* data.max_unreadable allows; the latest: .*damaged.h5"):
