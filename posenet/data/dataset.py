@@ -184,6 +184,7 @@ def _as_it_is(batch: Batch) -> Batch:
 
 def _start_worker(_: int) -> None:
     get_worker_info().dataset.store.close()     # a forked worker's copy of the handle
+    ring.forget()       # and of other workers' memory, which would so outlive them
     keep_freed_memory()
     # One thread a worker: OpenCV's own pool would fight the other workers for the same cores.
     cv2.setNumThreads(0)

@@ -75,7 +75,7 @@ def receive(address: Address | None, memory: Tensor | None, size: int) -> Tensor
     return _received[address][:size].clone()
 
 
-def forget(process: int) -> None:
-    """Give up the pieces of a worker that has ended."""
-    for address in [address for address in _received if address[0] == process]:
+def forget(process: int | None = None) -> None:
+    """Give up the pieces of a worker that has ended, or of all."""
+    for address in [address for address in _received if process in (None, address[0])]:
         del _received[address]
