@@ -160,7 +160,7 @@ def make_loader(dataset: PoseDataset, batches: Iterable[list[Key]], workers: int
     warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
     return DataLoader(dataset, batch_sampler=batches, num_workers=workers, collate_fn=_as_it_is, pin_memory=pin_memory,
                       worker_init_fn=_start_worker, persistent_workers=workers > 0,
-                      prefetch_factor=ring.PIECES if workers else None,
+                      prefetch_factor=ring.AHEAD if workers else None,
                       # A loader draws from PyTorch's global generator unless it has its own.
                       generator=torch.Generator())
 
