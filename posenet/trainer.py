@@ -74,6 +74,7 @@ class Trainer:
         for loader in (self.train_loader, self.val_loader):
             if loader is not None:      # one that has no batches left is false as well
                 close_loader(loader)
+        self._batches_at = -1       # whoever goes on needs new workers
 
     def fit(self) -> bool:
         """Train to the last epoch, ``max_steps`` or a stop signal; return whether the last epoch was reached.

@@ -289,7 +289,7 @@ def test_a_configuration_without_any_change_draws_the_default() -> None:
     assert augmentations(1, dataclasses.replace(off, person_height=0.4))[0].person_height == 0.4
 
 
-def test_the_same_generator_draws_the_same_and_the_global_one_is_left_alone() -> None:
+def test_the_same_numbers_draw_the_same_and_the_global_generator_is_left_alone() -> None:
     before = np.random.get_state()
     assert augmentations(5) == augmentations(5) and len(set(augmentations(5))) == 5
     for old, new in zip(before, np.random.get_state()):
@@ -307,6 +307,7 @@ def test_numbers_are_uniform_and_depend_on_the_key_alone() -> None:
     keys = [(seed, epoch, index) for seed in (0, 1, 2 ** 70) for epoch in range(20) for index in range(50)]
     numbers = np.array([draws(*key) for key in keys])
     np.testing.assert_array_equal(numbers, [draws(*key) for key in keys])
+    assert draws(1, 2, 3) == draws(*np.array([1, 2, 3]))
     assert numbers.shape == (len(keys), DRAWS) and len(np.unique(numbers)) > 0.999 * numbers.size
     assert numbers.min() >= 0 and numbers.max() < 1
     for column in numbers.T:
@@ -316,10 +317,12 @@ def test_numbers_are_uniform_and_depend_on_the_key_alone() -> None:
 
 
 def test_jitter_of_many_colours_is_that_of_each() -> None:
-    image = np.random.default_rng(0).integers(0, 256, (60, 90, 3), np.uint8)
+    noise = np.random.default_rng(0).integers(0, 256, (60, 90, 3), np.uint8)
+    images = [noise, *(noise[3:3 + height, 5:5 + width] for height in range(1, 6) for width in range(1, 6))]
     levels = np.arange(256)
     for hue, saturation, value in ((10, 60, 40), (-10, -20, -20), (90, 0, 0), (-179, 300, -300)):
         tables = np.stack([(levels + hue) % 180, np.clip(levels + saturation, 0, 255), np.clip(levels + value, 0, 255)])
-        hsv = cv2.LUT(cv2.cvtColor(image, cv2.COLOR_BGR2HSV), tables.T[:, None].astype(np.uint8))
-        np.testing.assert_array_equal(recolour(image, (hue, saturation, value))[..., :3],
-                                      cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR))
+        for image in images:
+            hsv = cv2.LUT(cv2.cvtColor(image, cv2.COLOR_BGR2HSV), tables.T[:, None].astype(np.uint8))
+            np.testing.assert_array_equal(recolour(image, (hue, saturation, value))[..., :3],
+                                          cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR))

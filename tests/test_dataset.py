@@ -7,6 +7,7 @@ import pickle
 import signal
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -142,6 +143,18 @@ def test_a_batch_is_no_longer_the_worker_s_to_change(store):
     assert {(pid, piece) for pid in workers for piece in range(ring.PIECES)} <= set(ring._received)
     close_loader(loader)
     assert not any(pid in workers for pid, _ in ring._received)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at memory through /proc")
+def test_workers_keep_no_memory_of_another_loader_s(store):
+    """They were forked while the main process had it: validation's workers live as long as the run."""
+    loaders = [make_loader(PoseDataset(store, (64, 64)), [[(0, 0)]], workers=1) for _ in range(2)]
+    assert all(len(list(loader)) == 1 for loader in loaders)
+    first, second = (loader._iterator._workers[0].pid for loader in loaders)
+    assert f"/torch_{first}_" in Path(f"/proc/{first}/maps").read_text()
+    assert f"/torch_{first}_" not in Path(f"/proc/{second}/maps").read_text()
+    for loader in loaders:
+        close_loader(loader)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at open files through /proc")

@@ -1,11 +1,13 @@
 """A run goes on, or ends well, when samples are damaged and the processes that read them die."""
 
+import itertools
 import logging
 import math
 import multiprocessing
 import os
 import shutil
 import signal
+import time
 
 import pytest
 import torch
@@ -53,6 +55,25 @@ def batches(path, workers=0, take=surviving):
     finally:
         if workers:
             close_loader(loader)
+
+
+@pytest.fixture
+def give_up():
+    """A test that waits for ever fails."""
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits for ever"))
+    signal.alarm(30)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+class Skipping(list):
+    """Batches of keys, the first ``skip`` of which are left out."""
+
+    skip = 0
+
+    def __iter__(self):
+        return itertools.islice(super().__iter__(), self.skip, None)
 
 
 def equal(a, b):
@@ -135,6 +156,14 @@ def test_the_next_epoch_s_samples_are_made_while_this_one_is_validated(stores, t
         trainer.evaluate = evaluate
         assert trainer.fit()
     assert min(under_way[:2]) > 0 and under_way[2] == 0
+
+
+def test_a_run_that_was_closed_goes_on_with_new_workers(stores, tmp_path):
+    overrides = [*SHORT, "train.epochs=2", "data.workers=1"]
+    whole = end(Runtime(CPU), stores, tmp_path / "whole", *overrides)
+    with run(Runtime(CPU), stores, tmp_path / "run", *overrides) as trainer:
+        trainer.evaluate = lambda *_: trainer.close() or {"AP": 0.0}
+        assert trainer.fit() and trainer.losses == whole[1]
 
 
 def test_too_many_replacements_end_the_run_with_a_checkpoint(damaged, tmp_path):
@@ -246,6 +275,17 @@ class TestDeadWorkers:
 
             trainer.update = kill_and_go_on
             assert trainer.fit() and trainer.losses == whole[1] and len(set(pids)) > 1
+
+    def test_a_worker_killed_while_nobody_reads_leaves_no_half_message(self, stores, quick, give_up):
+        with Store(stores["train"]) as store:
+            keys = [(0, 0)] * 250
+            loader = make_loader(PoseDataset(store, (64, 64)), Skipping([keys] * 6), 1)
+            for number, batch in enumerate(surviving(loader)):
+                if number == 1:
+                    time.sleep(1)   # the worker fills the pipe meanwhile
+                    os.kill(loader._iterator._workers[0].pid, signal.SIGKILL)
+            assert number == 5 and batch.joints.nbytes > 2 ** 16 and equal(batch, loader.dataset.__getitems__(keys))
+            close_loader(loader)
 
     def test_workers_that_always_die_end_the_run_with_a_checkpoint(self, stores, tmp_path, quick, monkeypatch):
         monkeypatch.setattr(PoseDataset, "begin", lambda *_: os.kill(os.getpid(), signal.SIGSEGV))

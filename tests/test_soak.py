@@ -18,8 +18,8 @@ STEPS, WARM, EVERY = 2000, 500, 100
 MEGABYTES = 32
 """How much the memory of all processes together may differ between the two halves of what follows."""
 
-FILES = 40
-"""How much the number of open files may: every tensor of a batch on its way from a worker is one."""
+FILES = 8
+"""How much the number of open files may: now and then a worker's larger batch takes a new piece of shared memory."""
 
 
 def usage(workers: list[int]) -> dict[str, float]:

@@ -28,7 +28,8 @@ def draws(*key: int) -> list[float]:
 
     They are a hash of it: seeding one of NumPy's generators for so few takes longer than warping the masks.
     """
-    words = struct.unpack(f"<{DRAWS}I", hashlib.blake2b(repr(key).encode(), digest_size=4 * DRAWS).digest())
+    text = repr(tuple(map(int, key)))    # NumPy's integers have a text of their own
+    words = struct.unpack(f"<{DRAWS}I", hashlib.blake2b(text.encode(), digest_size=4 * DRAWS).digest())
     return [word / 2 ** 32 for word in words]
 
 
@@ -217,7 +218,9 @@ def _jitter(image: np.ndarray, shifts: tuple[float, float, float]) -> np.ndarray
     by, *others = (int(round(s)) for s in shifts)
     # One plane at a time: a table of three columns, by OpenCV's LUT, takes more than twice as long.
     hue, *planes = cv2.split(cv2.cvtColor(image, cv2.COLOR_BGR2HSV))
-    planes = [cv2.add(plane, (shift, 0, 0, 0)) for plane, shift in zip(planes, others)]     # stops at 0 and 255
+    # It stops at 0 and 255. As one row: OpenCV takes four pixels in a column and four numbers for two pictures to add.
+    planes = [cv2.add(plane.reshape(1, -1), (shift, 0, 0, 0)).reshape(plane.shape)
+              for plane, shift in zip(planes, others)]
     # Hue is an angle of 0 to 179, so it wraps around there; bytes wrap at 256, 76 later.
     by %= 180
     hue += (hue >= 180 - by).view(np.uint8) * np.uint8(76) + np.uint8(by)

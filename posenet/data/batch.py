@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,15 +52,17 @@ class Batch(NamedTuple):
         return Batch(*(t.to(device, non_blocking=True) if isinstance(t, Tensor) else t for t in self))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Between processes pictures and masks travel as the one piece of memory they are; every tensor costs the
-        receiver half a millisecond."""
+        """Between processes pictures and masks travel as the one piece of memory they are, and a worker's joints as
+        another; every tensor that is new to the receiver costs it half a millisecond."""
         storage = self.images.untyped_storage()
         if any(t.untyped_storage().data_ptr() != storage.data_ptr() for t in (self.person_mask, self.mask_miss)):
             return Batch, tuple(self)
-        memory = torch.empty(0, dtype=torch.uint8).set_(storage)
         rest = {name: value.numpy() if isinstance(value, Tensor) else value
                 for name, value in self._asdict().items() if name not in Pixels._fields}
-        return _unpack, (*ring.send(memory), tuple(self.images.shape[:3]), rest)
+        joints = ring.send(_flat(self.joints))
+        if joints[0] is not None:
+            rest["joints"] = (*joints, tuple(self.joints.shape))
+        return _unpack, (*ring.send(_flat(self.images)), tuple(self.images.shape[:3]), rest)
 
 
 class Pixels(NamedTuple):
@@ -78,10 +81,8 @@ class Pixels(NamedTuple):
 
     @classmethod
     def make(cls, count: int, height: int, width: int) -> Pixels:
-        """Room in memory; in a loader's worker in memory that the main process shares, valid for its next batches."""
-        size, worker = count * pixel_bytes(height, width), get_worker_info()
-        memory = ring.next_piece(size, worker.num_workers) if worker else torch.empty(size, dtype=torch.uint8)
-        return cls.view(memory, count, height, width)
+        """Room in memory; see ``_room``."""
+        return cls.view(_room(count * pixel_bytes(height, width)), count, height, width)
 
     def rows(self) -> list[tuple[np.ndarray, ...]]:
         """Every sample's picture and masks, as arrays to write to."""
@@ -93,10 +94,24 @@ def pixel_bytes(height: int, width: int) -> int:
     return height * width * 3 + 2 * (height * width // MAP_STRIDE ** 2)
 
 
+def _room(size: int) -> Tensor:
+    """(size,) uint8; in a loader's worker memory that the main process shares and a later batch overwrites."""
+    worker = get_worker_info()
+    return ring.next_piece(size, worker.num_workers) if worker else torch.empty(size, dtype=torch.uint8)
+
+
+def _flat(tensor: Tensor) -> Tensor:
+    """All bytes of the memory that a tensor lies in."""
+    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+
+
 def _unpack(address: ring.Address | None, memory: Tensor | None, shape: tuple[int, int, int],
             rest: dict[str, Any]) -> Batch:
     count, height, width = shape
     memory = ring.receive(address, memory, count * pixel_bytes(height, width))
+    if isinstance(rest["joints"], tuple):
+        *sent, joints = rest["joints"]
+        rest["joints"] = ring.receive(*sent, 4 * math.prod(joints)).view(torch.float32).view(joints)
     tensors = {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
                for name, value in rest.items()}
     return Batch(**Pixels.view(memory, *shape)._asdict(), **tensors)
@@ -104,13 +119,13 @@ def _unpack(address: ring.Address | None, memory: Tensor | None, shape: tuple[in
 
 def collate(samples: list[Sample], pixels: Pixels) -> Batch:
     """A batch of samples whose pictures and masks are ``pixels``; joints are padded to the most people of any."""
-    people = max(len(s.joints) for s in samples)
-    joints = np.zeros((len(samples), people, *samples[0].joints.shape[1:]), np.float32)
-    for row, sample in zip(joints, samples):
+    shape = len(samples), max(len(s.joints) for s in samples), *samples[0].joints.shape[1:]
+    joints = _room(4 * math.prod(shape)).view(torch.float32).view(shape).zero_()
+    for row, sample in zip(joints.numpy(), samples):
         row[:len(sample.joints)] = sample.joints
     return Batch(
         **pixels._asdict(),
-        joints=torch.from_numpy(joints),
+        joints=joints,
         image_ids=torch.from_numpy(np.array([s.image_id for s in samples], np.int64)),
         faults=tuple(fault for s in samples for fault in s.faults),
     )

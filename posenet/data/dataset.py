@@ -160,7 +160,7 @@ def make_loader(dataset: PoseDataset, batches: Iterable[list[Key]], workers: int
     warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
     return DataLoader(dataset, batch_sampler=batches, num_workers=workers, collate_fn=_as_it_is, pin_memory=pin_memory,
                       worker_init_fn=_start_worker, persistent_workers=workers > 0,
-                      prefetch_factor=ring.PIECES if workers else None,
+                      prefetch_factor=ring.AHEAD if workers else None,
                       # A loader draws from PyTorch's global generator unless it has its own.
                       generator=torch.Generator())
 
@@ -184,6 +184,7 @@ def _as_it_is(batch: Batch) -> Batch:
 
 def _start_worker(_: int) -> None:
     get_worker_info().dataset.store.close()     # a forked worker's copy of the handle
+    ring.forget()       # and of other workers' memory, which would so outlive them
     keep_freed_memory()
     # One thread a worker: OpenCV's own pool would fight the other workers for the same cores.
     cv2.setNumThreads(0)

@@ -3,6 +3,9 @@
 Fresh shared memory for every batch has the system clear its pages and map them anew on both sides, three quarters of a
 millisecond a sample. Here a worker writes to a few pieces in turn, and the main process copies every batch out of its
 piece as it arrives.
+
+What goes through the workers' pipe so stays below 4096 bytes, which Linux writes whole or not at all. Otherwise a
+worker that is killed while the pipe is full leaves half a message, for whose rest the main process waits for ever.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ from torch import Tensor
 from posenet.errors import DataError
 from posenet.system import free_shared_memory
 
-PIECES = 2
-"""Pieces of a worker, and how many batches it may be ahead (PyTorch's ``prefetch_factor``). It is asked for another one
-only when the first of them has arrived, so that it never writes to a piece that is still to be copied."""
+AHEAD = 2
+"""How many batches a worker may be ahead (PyTorch's ``prefetch_factor``). It is asked for another one only when the
+first of them has arrived, so that it never writes to a piece that is still to be copied."""
+PIECES = 2 * AHEAD
+"""Pieces of a worker: a batch takes one for its pictures and masks, then one for its joints."""
 
 Address = tuple[int, int]
 """Process and number of a piece."""
@@ -34,7 +39,7 @@ _received: dict[Address, Tensor] = {}
 
 
 def next_piece(size: int, workers: int) -> Tensor:
-    """(size,) uint8 for a worker's next batch.
+    """(size,) uint8 for a worker's next batch, its pictures and masks or its joints.
 
     Args:
         workers: how many there are; all may ask at once, and more than there is would be a bus error.
@@ -75,7 +80,7 @@ def receive(address: Address | None, memory: Tensor | None, size: int) -> Tensor
     return _received[address][:size].clone()
 
 
-def forget(process: int) -> None:
-    """Give up the pieces of a worker that has ended."""
-    for address in [address for address in _received if address[0] == process]:
+def forget(process: int | None = None) -> None:
+    """Give up the pieces of a worker that has ended, or of all."""
+    for address in [address for address in _received if process in (None, address[0])]:
         del _received[address]
