@@ -13,7 +13,8 @@ from data_files import HEIGHT, WIDTH, crowd, document, person, write_annotations
 
 from posenet.data import store as store_module
 from posenet.data.build import build_store, read_picture, verify
-from posenet.data.coco import main_persons, masks, read_annotations
+from posenet.data.coco import main_persons, read_annotations
+from posenet.data.masks import masks
 from posenet.data.record import decode_picture
 from posenet.data.store import Store
 from posenet.errors import DataError

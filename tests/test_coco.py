@@ -8,7 +8,8 @@ from data_files import HEIGHT, WIDTH, crowd, document, person, write_annotations
 from pycocotools import mask as coco_mask
 
 from posenet.data import rle
-from posenet.data.coco import main_persons, masks, read_annotations
+from posenet.data.coco import main_persons, read_annotations
+from posenet.data.masks import masks
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 

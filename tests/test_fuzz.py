@@ -22,8 +22,9 @@ from worlds import CPU, TINY, run
 
 from posenet import checkpoint
 from posenet.config import config_from_dict, config_to_dict, load_config
-from posenet.data.coco import main_persons, masks, read_annotations
+from posenet.data.coco import main_persons, read_annotations
 from posenet.data.dataset import PoseDataset
+from posenet.data.masks import masks
 from posenet.data.schema import BLOBS, columns, fingerprint
 from posenet.data.store import Store
 from posenet.errors import DataError

@@ -18,7 +18,7 @@ ROWS = """
     runtime parallel sync_norm launch distributed
 
     model.layers model.hourglass model.posenet model.published model.deploy
-    data.picture data.rle data.coco data.draft data.findings data.lint_sides data.lint
+    data.picture data.rle data.coco data.masks data.draft data.findings data.lint_sides data.lint
     data.record data.rows data.schema data.store data.writer data.augment data.targets
     loss optim averaging checkpoint convert guard data.sampler
 

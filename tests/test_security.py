@@ -26,7 +26,8 @@ from posenet import checkpoint
 from posenet.cli.main import run_tool
 from posenet.config import config_from_dict, config_to_dict, load_config
 from posenet.data.build import build_store
-from posenet.data.coco import MAX_OUTLINE, masks, read_annotations
+from posenet.data.coco import MAX_OUTLINE, read_annotations
+from posenet.data.masks import masks
 from posenet.data.picture import declared_size
 from posenet.data.schema import columns, fingerprint
 from posenet.data.store import Store

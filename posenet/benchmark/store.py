@@ -6,6 +6,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import statistics
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -20,7 +21,8 @@ from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import Stopwatch, medians
 from posenet.data import rle
 from posenet.data.build import build_store, read_picture
-from posenet.data.coco import main_persons, masks, read_annotations, read_document
+from posenet.data.coco import main_persons, read_annotations, read_document
+from posenet.data.masks import masks
 from posenet.data.schema import checksum
 from posenet.data.store import Store
 from posenet.errors import DataError
@@ -114,21 +116,21 @@ def measure_opening(path: Path, repeats: int) -> dict[str, Any]:
 def measure_reading(path: Path, records: int, repeats: int) -> dict[str, Any]:
     """Microseconds a record in every order, by the store and by ``pread``, and of one record's CRC-32."""
     keep_freed_memory()     # as a loader's worker does
+    length = path.stat().st_size
     with Store(path, skeleton=None) as store, open(path, "rb", buffering=0) as file:
-        sizes = np.array([record_bytes(store, row) for row in range(store.num_images)])
-        ends = sizes.cumsum()
         orders = reading_orders(store.num_images, records)
+        sizes = {row: record_bytes(store, row) for row in set().union(*orders.values())}
         tasks: dict[str, Callable[[], object]] = {}
         for name, order in orders.items():
             tasks[name] = partial(each, store.image, [(row,) for row in order])
-            spans = zip(sizes[order].tolist(), (ends - sizes)[order].tolist())
-            tasks[f"{name}, plain"] = partial(each, partial(plain_read, file.fileno()), list(spans))
+            spans = [(sizes[row], row * (length - sizes[row]) // store.num_images) for row in order]
+            tasks[f"{name}, plain"] = partial(each, partial(plain_read, file.fileno()), spans)
         seconds = medians(tasks, repeats)
         crc = checksum_seconds(store, orders["random"], repeats)
     found = {name: tuple(1e6 * seconds[task] / len(order) for task in (name, f"{name}, plain"))
              for name, order in orders.items()}
     return {"read_us": found, "checksum_us": 1e6 * crc, "checksum_share": 1e6 * crc / found["random"][0],
-            "bytes_per_record": float(sizes.mean()), "records": len(orders["random"])}
+            "bytes_per_record": statistics.mean(sizes.values()), "records": len(orders["random"])}
 
 
 def each(read: Callable[..., object], arguments: Sequence[tuple[int, ...]]) -> None:

@@ -21,7 +21,8 @@ import numpy as np
 from tqdm import tqdm
 
 from posenet.data import rle
-from posenet.data.coco import CocoDataset, CocoImage, main_persons, masks, read_annotations
+from posenet.data.coco import CocoDataset, CocoImage, main_persons, read_annotations
+from posenet.data.masks import masks
 from posenet.data.picture import declared_size
 from posenet.data.record import JPEG_START, Record, decode_picture
 from posenet.data.schema import content_digest
