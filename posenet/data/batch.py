@@ -81,7 +81,7 @@ class Pixels(NamedTuple):
 
     @classmethod
     def make(cls, count: int, height: int, width: int) -> Pixels:
-        """Room in memory; see ``_room``."""
+        """Room in memory; in a loader's worker it is good until a later batch overwrites it."""
         return cls.view(_room(count * pixel_bytes(height, width)), count, height, width)
 
     def rows(self) -> list[tuple[np.ndarray, ...]]:

@@ -3,7 +3,7 @@
 A store keeps them as 16-bit numbers, little-endian, which are read as they lie; a run that needs more goes on after one
 of no pixels.
 
-COCO's compressed text is half as large and takes a hundred times as long to read. It holds one number in groups of 5
+COCO's compressed text is a quarter smaller and takes ninety times as long to read. It holds one number in groups of 5
 bits, low first, 48 added, bit 5 set on all but the last group, whose bit 4 is the sign; from the fourth number on it is
 the difference to the number two places before. Reading is our own: pycocotools trusts its input and runs past its
 buffers on damaged text.
