@@ -16,22 +16,22 @@ a ``torch.nn.Module``, ``load_config`` reads experiment files, ``load_weights`` 
 ``PosenetError``, one line that says how.
 
 Importing this package imports neither PyTorch nor OpenCV; the first use of a name does. Everything else is reached by
-the full name of its module, such as ``posenet.inference.decode``. The command line is ``posenet --help``.
+the full name of its module, such as ``posenet.inference.decoder.host_candidates``. The command line is ``posenet --help``.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from posenet.checkpoint import load_weights
-    from posenet.config import load_config
+    from posenet.checkpoints.file import load_weights
     from posenet.errors import PosenetError
-    from posenet.inference.draw import draw_people
     from posenet.inference.person import Person
     from posenet.inference.predictor import Predictor
     from posenet.model.posenet import PoseNet
-    from posenet.skeleton import Skeleton
-    from posenet.skeleton_file import load_skeleton
+    from posenet.settings.reading import load_config
+    from posenet.skeleton.skeleton import Skeleton
+    from posenet.skeleton.skeleton_file import load_skeleton
+    from posenet.visualization.people import draw_people
 
 __version__ = "0.2.0"
 __all__ = ["Person", "PoseNet", "PosenetError", "Predictor", "Skeleton", "draw_people", "load_config", "load_skeleton",
@@ -42,11 +42,11 @@ _HOME = {
     "PoseNet": "posenet.model.posenet",
     "PosenetError": "posenet.errors",
     "Predictor": "posenet.inference.predictor",
-    "Skeleton": "posenet.skeleton",
-    "draw_people": "posenet.inference.draw",
-    "load_config": "posenet.config",
-    "load_skeleton": "posenet.skeleton_file",
-    "load_weights": "posenet.checkpoint",
+    "Skeleton": "posenet.skeleton.skeleton",
+    "draw_people": "posenet.visualization.people",
+    "load_config": "posenet.settings.reading",
+    "load_skeleton": "posenet.skeleton.skeleton_file",
+    "load_weights": "posenet.checkpoints.file",
 }
 
 

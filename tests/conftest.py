@@ -6,9 +6,9 @@ from pathlib import Path
 import cv2
 import pytest
 import torch
-from data_files import build_both
 
-from posenet.data.synthetic import write_dataset
+from posenet.synthetic.dataset import write_dataset
+from tests.helpers.drawn_data import build_both
 
 torch.set_num_threads(1)
 cv2.setNumThreads(0)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from posenet.data.dataset import PoseDataset, close_loader, make_loader
-from posenet.data.store import Store
-from posenet.settings import AugmentConfig
+from posenet.data.store.reader import Store
+from posenet.settings.sections import AugmentConfig
 
 FILES = sorted(Path(__file__).parents[1].joinpath("posenet").rglob("*.py"))
 POSIX = {"fork", "forkpty", "getuid", "geteuid", "mkfifo", "nice", "sched_getaffinity", "sysconf", "wait", "killpg",
@@ -52,7 +52,7 @@ def test_text_files_state_their_encoding_and_opencv_opens_no_files(path: Path) -
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_no_path_of_one_system_is_written_down(path: Path) -> None:
-    if path.stem in ("machine", "system"):
+    if path.stem in ("machine", "files"):
         return      # they try /proc/cpuinfo and /dev/shm, and do without
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -73,6 +73,6 @@ def test_loader_workers_may_be_spawned(stores: dict[str, Path]) -> None:
 
 
 def test_the_stop_signals_exist_here() -> None:
-    from posenet.runtime import STOP_SIGNALS
+    from posenet.devices.runtime import STOP_SIGNALS
     assert {signal.SIGINT, signal.SIGTERM} <= set(STOP_SIGNALS)
     assert (len(STOP_SIGNALS) == 3) == hasattr(signal, "SIGUSR1") == (os.name != "nt")

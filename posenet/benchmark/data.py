@@ -15,12 +15,20 @@ from tqdm import tqdm
 
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import Stopwatch, fastest, medians
-from posenet.data.augment import BORDER_COLOUR, crop_visible, from_reduced, recolour, warp_bgra, warp_joints, warp_mask
+from posenet.data.augmentation import (
+    BORDER_COLOUR,
+    crop_visible,
+    from_reduced,
+    recolour,
+    warp_bgra,
+    warp_joints,
+    warp_mask,
+)
 from posenet.data.batch import Batch, Pixels, Sample, collate
 from posenet.data.dataset import Draft, PoseDataset, close_loader, make_loader, reduction_of
 from posenet.data.sampler import Key, TrainSampler
-from posenet.runtime import Runtime
-from posenet.system import keep_freed_memory
+from posenet.devices.runtime import Runtime
+from posenet.files import keep_freed_memory
 
 LOADER_ROUNDS = 4
 """How often a loader's epoch holds every sample, so that filling its queue does not count much."""

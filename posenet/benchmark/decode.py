@@ -12,16 +12,16 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from posenet.benchmark.degrade import degraded_maps
-from posenet.benchmark.matching import compare, grouped_perfectly
+from posenet.annotations.coco_file import CocoImage, PersonAnnotation, read_annotations
+from posenet.benchmark.decoding_errors import compare, grouped_perfectly
+from posenet.benchmark.degraded_maps import degraded_maps
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import medians
-from posenet.data.coco import CocoImage, PersonAnnotation, read_annotations
 from posenet.data.targets import TargetRenderer
-from posenet.inference.decode import decode, find_peaks
-from posenet.inference.evaluate import read_split, score, to_result
-from posenet.inference.geometry import Fit
-from posenet.inference.people import MAX_PEAKS
+from posenet.inference.coco_evaluation import read_split, score, to_result
+from posenet.inference.decoder.assembly import MAX_PEAKS
+from posenet.inference.decoder.host_candidates import decode, find_peaks
+from posenet.inference.letterbox import Fit
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 

@@ -10,8 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import fastest, medians
+from posenet.devices.runtime import DTYPES, Amp, Runtime, autocast
 from posenet.model.posenet import PoseNet
-from posenet.runtime import DTYPES, Amp, Runtime, autocast
 
 PRODUCTS = 20
 """Matrix products of which the fastest gives the baseline."""

@@ -11,11 +11,11 @@ from tqdm import tqdm
 
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import Stopwatch
-from posenet.inference.draw import draw_people
-from posenet.inference.images import map_ahead, read_image
+from posenet.devices.runtime import Amp, Runtime
+from posenet.images.image_files import map_ahead, read_image
 from posenet.inference.predictor import Predictor
-from posenet.model.deploy import Deployed
-from posenet.runtime import Amp, Runtime
+from posenet.model.fused import Deployed
+from posenet.visualization.people import draw_people
 
 STREAM, ALONE, TRAINED = "whole, in a stream", "network alone", "network as trained"
 

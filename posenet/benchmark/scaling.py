@@ -18,11 +18,11 @@ from torch.overrides import TorchFunctionMode
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import medians
 from posenet.benchmark.train import make_update, synthetic_batch
-from posenet.distributed import DistributedRuntime, own_device
+from posenet.devices.distributed import DistributedRuntime, own_device
+from posenet.devices.launch import ALONE_AT, Place, find_place, launch
+from posenet.devices.runtime import Runtime
 from posenet.errors import TrainingError
-from posenet.launch import ALONE_AT, Place, find_place, launch
-from posenet.runtime import Runtime
-from posenet.settings import Config
+from posenet.settings.sections import Config
 
 FIRST_STEPS = 40
 

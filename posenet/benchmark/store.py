@@ -17,17 +17,17 @@ from typing import Any
 import cv2
 import numpy as np
 
+from posenet.annotations import run_lengths as rle
+from posenet.annotations.coco_file import main_persons, read_annotations, read_document
+from posenet.annotations.masks import masks
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import Stopwatch, medians
-from posenet.data import rle
-from posenet.data.build import build_store, read_picture
-from posenet.data.coco import main_persons, read_annotations, read_document
-from posenet.data.masks import masks
-from posenet.data.schema import checksum
-from posenet.data.store import Store
+from posenet.data.store.build import build_store, read_picture
+from posenet.data.store.reader import Store
+from posenet.data.store.schema import checksum
 from posenet.errors import DataError
-from posenet.skeleton import Skeleton
-from posenet.system import keep_freed_memory, usable_cores
+from posenet.files import keep_freed_memory, usable_cores
+from posenet.skeleton.skeleton import Skeleton
 
 BUILT = "built.h5"
 RANKS = 4

@@ -14,16 +14,16 @@ from posenet.benchmark.targets import standing_people
 from posenet.benchmark.timing import Stopwatch
 from posenet.data.dataset import Batch
 from posenet.data.targets import TargetRenderer
+from posenet.devices.runtime import Runtime, grad_scaler
 from posenet.errors import TrainingError
-from posenet.guard import LossGuard
-from posenet.loss import FocalL2Loss
 from posenet.model.posenet import PoseNet
-from posenet.optim import freeze, make_optimizer, set_lr, train_mode
-from posenet.runtime import Runtime, grad_scaler
-from posenet.settings import Config
-from posenet.skeleton import COCO, Skeleton
-from posenet.step import TrainStep
-from posenet.update import GuardedUpdate
+from posenet.settings.sections import Config
+from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.training.loss import FocalL2Loss
+from posenet.training.loss_guard import LossGuard
+from posenet.training.model_with_loss import TrainStep
+from posenet.training.optimizer import freeze, make_optimizer, set_lr, train_mode
+from posenet.training.update import GuardedUpdate
 
 PEOPLE = 5
 """People in every image of the synthetic batch."""

@@ -11,8 +11,8 @@ from tqdm import tqdm
 from posenet.benchmark.report import Report, share
 from posenet.data.dataset import PoseDataset, close_loader, make_loader
 from posenet.data.sampler import TrainSampler
-from posenet.prefetch import prefetch
-from posenet.update import GuardedUpdate
+from posenet.training.device_prefetch import prefetch
+from posenet.training.update import GuardedUpdate
 
 
 def measure_wait(update: GuardedUpdate, dataset: PoseDataset, batch_size: int, workers: int,

@@ -18,7 +18,7 @@ import torch
 
 from posenet.benchmark.data import measure_data
 from posenet.benchmark.decode import PerfectNetwork, measure_decode
-from posenet.benchmark.drawn import drawn_pictures, drawn_store
+from posenet.benchmark.drawn_input import drawn_pictures, drawn_store
 from posenet.benchmark.machine import describe, in_words
 from posenet.benchmark.network import measure_network
 from posenet.benchmark.predict import measure_predict
@@ -28,20 +28,20 @@ from posenet.benchmark.store import first_images, measure_store
 from posenet.benchmark.targets import measure_targets
 from posenet.benchmark.train import make_update, measure_step, synthetic_batch
 from posenet.benchmark.wait import measure_wait, with_wait
-from posenet.checkpoint import load_model
+from posenet.checkpoints.file import load_model
 from posenet.cli.options import add_config_options, natural, positive
-from posenet.config import load_config
 from posenet.data.dataset import PoseDataset
-from posenet.data.store import Store
+from posenet.data.store.reader import Store
 from posenet.data.targets import TargetRenderer
+from posenet.devices.runtime import Runtime, pick_amp, pick_device
 from posenet.errors import ConfigError, DataError
-from posenet.inference.images import find_images
+from posenet.files import write_atomically
+from posenet.images.image_files import find_images
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
-from posenet.optim import freeze
-from posenet.runtime import Runtime, pick_amp, pick_device
-from posenet.settings import Config
-from posenet.system import write_atomically
+from posenet.settings.reading import load_config
+from posenet.settings.sections import Config
+from posenet.training.optimizer import freeze
 
 FLAG_KEYS = {"device": "train.device", "amp": "train.amp", "input_size": "train.input_size",
              "batch_size": "train.batch_size", "height": "inference.height"}

@@ -14,17 +14,17 @@ import numpy as np
 
 from posenet.benchmark.report import table
 from posenet.cli.options import add_config_options, positive, read_image_ids, share
-from posenet.config import load_config
-from posenet.data.build import BuildReport, Summary, build_store, verify
 from posenet.data.dataset import PoseDataset
-from posenet.data.store import Store
-from posenet.data.survey import common, survey
+from posenet.data.store.build import BuildReport, Summary, build_store, verify
+from posenet.data.store.reader import Store
+from posenet.data.store.statistics import common, survey
 from posenet.data.targets import TargetRenderer
 from posenet.errors import DataError
-from posenet.preview import write_previews
-from posenet.skeleton_file import BUILT_IN, load_skeleton
-from posenet.system import usable_cores
-from posenet.words import counted
+from posenet.files import usable_cores
+from posenet.messages import counted
+from posenet.settings.reading import load_config
+from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton
+from posenet.visualization.training_samples import write_previews
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.charts import KEYPOINTS, PRECISION, draw_charts
-from posenet.cli.inference import add_predictor_options, check_outputs, make_predictor
 from posenet.cli.options import read_image_ids
+from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
 from posenet.errors import ConfigError
-from posenet.figure import MISSING, can_draw
-from posenet.inference.evaluate import evaluate
-from posenet.words import counted
+from posenet.inference.coco_evaluation import evaluate
+from posenet.messages import counted
+from posenet.visualization.evaluation_charts import KEYPOINTS, PRECISION, draw_charts
+from posenet.visualization.matplotlib_figure import MISSING, can_draw
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

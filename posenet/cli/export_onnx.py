@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.cli.inference import check_outputs, load_network
 from posenet.cli.options import add_config_options, positive
-from posenet.inference.candidates import Candidates
-from posenet.inference.export import INPUTS, OUTPUTS, export_onnx
-from posenet.inference.people import MAX_PEAKS
+from posenet.cli.predictor_options import check_outputs, load_network
+from posenet.inference.decoder.assembly import MAX_PEAKS
+from posenet.inference.decoder.device_candidates import Candidates
+from posenet.inference.onnx_export import INPUTS, OUTPUTS, export_onnx
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from posenet.checkpoints.conversion import export_weights
 from posenet.cli.options import add_weights_output, check_new
-from posenet.convert import export_weights
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

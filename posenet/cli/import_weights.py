@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.cli.inference import asked_config
+from posenet.checkpoints.conversion import import_weights
 from posenet.cli.options import add_config_options, add_weights_output, check_new
-from posenet.convert import import_weights
-from posenet.words import counted
+from posenet.cli.predictor_options import asked_config
+from posenet.messages import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -7,9 +7,9 @@ import dataclasses
 import json
 from pathlib import Path
 
-from posenet.data.lint import lint_annotations
+from posenet.annotations.lint.linter import lint_annotations
 from posenet.errors import DataError
-from posenet.skeleton_file import load_skeleton
+from posenet.skeleton.skeleton_file import load_skeleton
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -18,9 +18,9 @@ from pathlib import Path
 from types import ModuleType
 
 import posenet
-from posenet.cli.logs import messages, say_error
+from posenet.cli.logging_setup import messages, say_error
 from posenet.errors import PosenetError, without_traceback
-from posenet.words import printable
+from posenet.messages import printable
 
 TOOLS = {
     "make-synthetic": "make_synthetic",

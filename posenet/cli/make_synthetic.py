@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.data.synthetic import DEFAULT_SIZE, Size, write_dataset
+from posenet.synthetic.dataset import DEFAULT_SIZE, Size, write_dataset
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.curves import LOG, PICTURE, draw_curves
+from posenet.visualization.training_curves import LOG, PICTURE, draw_curves
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,17 +15,18 @@ import numpy as np
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from posenet.cli.inference import add_predictor_options, check_outputs, make_predictor
 from posenet.cli.options import natural, share
+from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
+from posenet.devices.runtime import stop_signals
 from posenet.errors import ConfigError, DataError
-from posenet.inference.draw import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
-from posenet.inference.outputs import Output, Window, drawings, heatmap_sheets, output_paths, people_file
+from posenet.inference.media.outputs import Output, Window, drawings, output_paths, people_file
+from posenet.inference.media.sources import Frame, Source, count_frames, find_sources, read_frames
+from posenet.inference.media.video import CODEC
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
-from posenet.inference.sources import Frame, Source, count_frames, find_sources, read_frames
-from posenet.inference.video import CODEC
-from posenet.runtime import stop_signals
-from posenet.words import counted
+from posenet.messages import counted
+from posenet.visualization.heatmaps import heatmap_sheets
+from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 
 BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt}]"
 

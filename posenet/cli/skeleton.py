@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.cli.options import check_new
-from posenet.data.draft import draft_skeleton
-from posenet.skeleton import Skeleton
-from posenet.skeleton_file import load_skeleton, skeleton_to_toml
-from posenet.system import write_atomically
-from posenet.words import printable
+from posenet.files import write_atomically
+from posenet.messages import printable
+from posenet.skeleton.skeleton import Skeleton
+from posenet.skeleton.skeleton_file import load_skeleton, skeleton_to_toml
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

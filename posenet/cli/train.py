@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from posenet.cli.training import train
-from posenet.cli.training_flags import add_training_options
+from posenet.cli.training_options import add_training_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import torch
 
-from posenet.cli.logs import messages
+from posenet.cli.logging_setup import messages
 from posenet.cli.main import status_of
 from posenet.cli.options import natural, positive
 from posenet.cli.training import train
-from posenet.cli.training_flags import add_training_options
-from posenet.distributed import DistributedRuntime, lost_contact, own_device
+from posenet.cli.training_options import add_training_options
+from posenet.devices.distributed import DistributedRuntime, lost_contact, own_device
+from posenet.devices.launch import ALONE_AT, Place, find_place, launch
 from posenet.errors import ConfigError, PosenetError, TrainingError
-from posenet.launch import ALONE_AT, Place, find_place, launch
 
 _log = logging.getLogger(__name__)
 

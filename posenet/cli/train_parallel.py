@@ -7,8 +7,8 @@ import argparse
 import torch
 
 from posenet.cli.training import train
-from posenet.cli.training_flags import add_training_options
-from posenet.parallel import ParallelRuntime, parallel_devices
+from posenet.cli.training_options import add_training_options
+from posenet.devices.data_parallel import ParallelRuntime, parallel_devices
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -12,28 +12,28 @@ from typing import Any
 
 import torch
 
-from posenet.averaging import NoAverage, WeightAverage
-from posenet.checkpoint import CheckpointFolder, check_fits, config_of, load_weights, read
-from posenet.cli.training_flags import flag_overrides, pair
-from posenet.config import config_to_dict, differences, load_config
+from posenet.checkpoints.file import CheckpointFolder, check_fits, config_of, load_weights, read
+from posenet.checkpoints.run_lock import run_lock
+from posenet.cli.training_options import flag_overrides, pair
 from posenet.data.dataset import PoseDataset, make_loader
 from posenet.data.sampler import TrainSampler, ValidationSampler
-from posenet.data.store import Store, overlap
+from posenet.data.store.reader import Store, overlap
 from posenet.data.targets import TargetRenderer
+from posenet.devices.runtime import Runtime, grad_scaler, pick_device
 from posenet.errors import CheckpointError, ConfigError, DataError
-from posenet.guard import LossGuard
-from posenet.lock import run_lock
-from posenet.loss import FocalL2Loss
+from posenet.messages import counted
 from posenet.model.posenet import PoseNet
-from posenet.optim import Schedule, batch_norms, freeze, make_optimizer
-from posenet.progress import Limits
-from posenet.runlog import RunLog, SilentLog
-from posenet.runtime import Runtime, grad_scaler, pick_device
-from posenet.settings import Config, OptimConfig
-from posenet.step import TrainStep
-from posenet.trainer import Trainer
-from posenet.validation import CocoValidation
-from posenet.words import counted
+from posenet.settings.reading import config_to_dict, differences, load_config
+from posenet.settings.sections import Config, OptimConfig
+from posenet.training.loss import FocalL2Loss
+from posenet.training.loss_guard import LossGuard
+from posenet.training.model_with_loss import TrainStep
+from posenet.training.optimizer import Schedule, batch_norms, freeze, make_optimizer
+from posenet.training.progress import Limits
+from posenet.training.run_log import RunLog, SilentLog
+from posenet.training.trainer import Trainer
+from posenet.training.validation import CocoValidation
+from posenet.training.weight_averaging import NoAverage, WeightAverage
 
 _log = logging.getLogger(__name__)
 

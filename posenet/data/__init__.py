@@ -1,1 +1,1 @@
-"""The data path: COCO annotations, the HDF5 store, augmentation, targets, samplers and loaders."""
+"""Training samples: decoding, augmentation, target maps, batches and the loader's worker processes."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
-from posenet.data import ring
+from posenet.data import shared_buffers as ring
 
 MAP_STRIDE = 4
 """Network-input pixels of a cell of the masks."""

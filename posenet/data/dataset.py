@@ -12,15 +12,15 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from posenet.data import ring
-from posenet.data.augment import Augmentation, draws, from_reduced, reduction, warp_image, warp_joints, warp_mask
+from posenet.data import shared_buffers as ring
+from posenet.data.augmentation import Augmentation, draws, from_reduced, reduction, warp_image, warp_joints, warp_mask
 from posenet.data.batch import Batch, Pixels, Sample, collate
-from posenet.data.record import Record
 from posenet.data.sampler import Key
-from posenet.data.store import Store
+from posenet.data.store.reader import Store
+from posenet.data.store.record import Record
 from posenet.errors import DataError
-from posenet.settings import AugmentConfig
-from posenet.system import keep_freed_memory
+from posenet.files import keep_freed_memory
+from posenet.settings.sections import AugmentConfig
 
 Room = tuple[np.ndarray, ...]
 """Where a sample's picture and masks are written: a row of ``Pixels``."""

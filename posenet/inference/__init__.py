@@ -1,1 +1,1 @@
-"""From a picture to people: decoding, prediction, evaluation and drawing."""
+"""From an image to its people, and from a data set to COCO's scores."""

@@ -13,19 +13,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenet.checkpoint import load_model
+from posenet.checkpoints.file import load_model
+from posenet.devices.runtime import Amp, autocast, pick_amp, pick_device
 from posenet.errors import ConfigError
-from posenet.inference.candidates import Candidates
-from posenet.inference.decode import decode
-from posenet.inference.geometry import MAP_STRIDE, Fit
-from posenet.inference.images import map_ahead, to_bgr
-from posenet.inference.people import decode_candidates
+from posenet.images.image_files import map_ahead, to_bgr
+from posenet.inference.decoder.assembly import decode_candidates
+from posenet.inference.decoder.device_candidates import Candidates
+from posenet.inference.decoder.host_candidates import decode
+from posenet.inference.letterbox import MAP_STRIDE, Fit
 from posenet.inference.person import Person
-from posenet.model.deploy import Deployed
-from posenet.runtime import Amp, autocast, pick_amp, pick_device
-from posenet.settings import STRIDE, Config
-from posenet.skeleton import COCO, Skeleton
-from posenet.step import prepare
+from posenet.model.fused import Deployed
+from posenet.model.preprocessing import prepare
+from posenet.settings.sections import STRIDE, Config
+from posenet.skeleton.skeleton import COCO, Skeleton
 
 
 class Prepared(NamedTuple):

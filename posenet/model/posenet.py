@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from posenet.model.hourglass import Hourglass
 from posenet.model.layers import ConvNorm, Residual, SqueezeExcite
-from posenet.settings import STRIDE, Config
-from posenet.skeleton import COCO
+from posenet.settings.sections import STRIDE, Config
+from posenet.skeleton.skeleton import COCO
 
 SCALES = 5
 """Sizes that every stack predicts at: strides 4, 8, 16, 32, 64."""

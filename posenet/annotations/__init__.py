@@ -1,0 +1,1 @@
+"""COCO keypoint annotation files: reading, checking and linting them, and the masks they describe."""

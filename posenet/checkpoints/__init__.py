@@ -1,0 +1,1 @@
+"""Checkpoint files: written atomically with a checksum, read safely, one run folder for one writer."""

@@ -1,1 +1,0 @@
-"""People and places drawn by program: canvas, poses, figures, scenery."""

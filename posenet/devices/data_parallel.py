@@ -1,0 +1,62 @@
+"""Several devices of one machine in one process: DataParallel."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from posenet.devices.runtime import Runtime, pick_device
+from posenet.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+
+
+def parallel_devices(device: torch.device, indices: Sequence[int] | None = None) -> list[torch.device]:
+    """The devices to share a batch among: the listed ones, or all of ``device``'s type; on a CPU just that.
+
+    Raises:
+        ConfigError: a listed device that this machine does not have, or one named twice.
+    """
+    if device.type == "cpu":
+        return [device]
+    if indices is None:
+        indices = range(torch.accelerator.device_count())
+    if len(set(indices)) < len(indices):
+        raise ConfigError(f"--devices names a device twice ({', '.join(map(str, indices))}); name each once")
+    return [pick_device(f"{device.type}:{index}") for index in indices]
+
+
+class ParallelRuntime(Runtime):
+    """One process that cuts every batch among its devices.
+
+    What is wrapped renders targets and computes the loss itself, so every device carries its own share of both;
+    batches stay in the host's memory until they are cut. BatchNorm takes its statistics on each device alone.
+    """
+
+    def __init__(self, devices: Sequence[torch.device]) -> None:
+        super().__init__(devices[0])
+        self.devices = list(devices)
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        if len(self.devices) == 1:
+            _log.info("DataParallel: %s is the only device here, so this is tools/train.py", self.device)
+            return super().wrap(module)
+        _log.info("DataParallel over %s", ", ".join(map(str, self.devices)))
+        return nn.DataParallel(super().wrap(module), device_ids=self.devices)
+
+    def sync_batch_norm(self, network: nn.Module) -> nn.Module:
+        if len(self.devices) > 1:
+            raise ConfigError("DataParallel has no synchronised BatchNorm; use tools/train_distributed.py --sync-bn")
+        return network
+
+    def place(self, batch: Any) -> Any:
+        return super().place(batch) if len(self.devices) == 1 else batch
+
+    def synchronize(self) -> None:
+        for device in self.devices:
+            if device.type != "cpu":
+                torch.accelerator.synchronize(device)

@@ -1,0 +1,124 @@
+"""Which process this is: as torchrun, SLURM or the old launcher say; and starting processes without any of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch.distributed as dist
+from torch import multiprocessing
+
+from posenet.devices.runtime import STOP_SIGNALS
+from posenet.errors import ConfigError, TrainingError
+
+ALONE_AT = "tcp://127.0.0.1:0"
+"""Where a process without others meets itself: any free port."""
+
+GRACE_SECONDS = 10.0
+"""How long processes may take to end by themselves once one of them has failed."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A process among others.
+
+    Attributes:
+        rank, world: its number, and how many there are.
+        local_rank: its number on its machine.
+        init_method: where the processes meet, as ``torch.distributed`` spells it.
+        restarts: how often an elastic launcher has started the run again.
+    """
+
+    rank: int
+    world: int
+    local_rank: int
+    init_method: str = "env://"
+    restarts: int = 0
+
+
+def find_place(environment: Mapping[str, str], local_rank: int | None = None) -> Place | None:
+    """The place that the environment assigns; None where no launcher has started this process.
+
+    Args:
+        local_rank: the old launcher's ``--local-rank``, which wins.
+
+    Raises:
+        ConfigError: an environment that is incomplete or makes no sense.
+    """
+    env = environment
+    try:
+        if "RANK" in env and "WORLD_SIZE" in env:
+            own = int(env.get("LOCAL_RANK", 0)) if local_rank is None else local_rank
+            place = Place(int(env["RANK"]), int(env["WORLD_SIZE"]), own,
+                          restarts=int(env.get("TORCHELASTIC_RESTART_COUNT", 0)))
+        # A shell inside an allocation has SLURM_NTASKS too; only srun tells a task its number.
+        elif "SLURM_PROCID" in env and "SLURM_STEP_ID" in env and int(env.get("SLURM_NTASKS", 1)) > 1:
+            place = Place(int(env["SLURM_PROCID"]), int(env["SLURM_NTASKS"]), int(env["SLURM_LOCALID"]),
+                          _slurm_meeting_point(env), int(env.get("SLURM_RESTART_COUNT", 0)))
+        else:
+            return None
+    except (KeyError, ValueError) as error:
+        raise ConfigError(f"the launcher's environment is incomplete ({error}); start with torchrun, srun or "
+                          "--nproc") from error
+    if not 0 <= place.rank < place.world or place.local_rank < 0:
+        raise ConfigError(f"the launcher's environment makes no sense (rank {place.rank} of {place.world}); start with "
+                          "torchrun, srun or --nproc")
+    return place
+
+
+def _slurm_meeting_point(env: Mapping[str, str]) -> str:
+    host = env.get("MASTER_ADDR") or first_host(env.get("SLURM_STEP_NODELIST") or env["SLURM_JOB_NODELIST"])
+    # Jobs that share a machine get ports of their own.
+    port = env.get("MASTER_PORT") or 20000 + int(env["SLURM_JOB_ID"]) % 20000
+    return f"tcp://{host}:{port}"
+
+
+def first_host(nodes: str) -> str:
+    """The first name of a SLURM node list such as ``gpu[07-09,12],big1``."""
+    name, first, rest = re.fullmatch(r"([^\[,]+)(?:\[([^\],-]+)[^\]]*\])?(.*)", nodes).groups()
+    return name + (first or "") + (rest.partition(",")[0] if first else "")
+
+
+def launch(count: int, task: Callable[..., None], *args: Any, start_method: str = "spawn") -> None:
+    """Run ``task(*args)`` in ``count`` processes of this machine, each of which ``find_place`` tells its place.
+
+    Stop signals are passed on, and the processes end in their own time.
+
+    Raises:
+        TrainingError: one of them ended badly; the others have been ended.
+        ProcessRaisedException: one of them raised what ``task`` does not handle.
+    """
+    # The store lives here, so no port has to be guessed; the processes find it as torchrun's find their agent's.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(count),
+                   "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    processes = multiprocessing.start_processes(_run, (environment, task, args), count, join=False,
+                                                start_method=start_method)
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        for process in processes.processes:
+            if process.is_alive():
+                # A terminal has sent Ctrl-C to them itself, and a second one would end them at once.
+                os.kill(process.pid, signal.SIGTERM if number == signal.SIGINT else number)
+
+    previous = {number: signal.signal(number, pass_on) for number in STOP_SIGNALS}
+    try:
+        while not processes.join(grace_period=GRACE_SECONDS):
+            pass
+    except multiprocessing.ProcessExitedException as error:
+        how = f"was ended by {error.signal_name}" if error.signal_name else f"ended with status {error.exit_code}"
+        raise TrainingError(f"rank {error.error_index} of {count} {how}, and the others with it; mend what it names, "
+                            "or go on from the last checkpoint with --resume") from error
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _run(rank: int, environment: Mapping[str, str], task: Callable[..., None], args: tuple[Any, ...]) -> None:
+    os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank))
+    task(*args)

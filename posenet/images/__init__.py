@@ -1,0 +1,1 @@
+"""Image files: decoding them safely, listing, reading and writing them."""

@@ -1,0 +1,1 @@
+"""The decoder: keypoint candidates, limbs between them, and their grouping into people."""

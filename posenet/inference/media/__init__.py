@@ -1,0 +1,1 @@
+"""Images, videos and cameras in; drawings, videos and JSON out."""

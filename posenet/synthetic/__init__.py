@@ -1,0 +1,1 @@
+"""People drawn by program, written as a data set in COCO's layout."""

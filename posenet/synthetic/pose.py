@@ -1,0 +1,202 @@
+"""How a person stands, walks or sits, and where the joints are then.
+
+Lengths are shares of the person's standing height. A body's frame has its origin on the ground below the pelvis:
+x to the person's own left, y up, z forward. The viewer's frame differs by the person's heading and the
+camera's tilt: x to the right of the picture, y up, z towards the viewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+Vector = tuple[float, float, float]
+
+SIDES = {"L": 1.0, "R": -1.0}
+
+# Directions (outward, up, forward) of the upper arm and the forearm.
+_ARMS: dict[str, tuple[Vector, Vector]] = {
+    "hanging": ((.20, -1, 0), (.10, -1, .15)),
+    "away": ((.50, -1, 0), (.35, -1, .10)),
+    "akimbo": ((.75, -.75, -.20), (-.75, -.65, .25)),
+    "raised": ((.50, .90, 0), (.20, 1, .10)),
+    "waving": ((.95, -.10, .10), (.30, 1, .15)),
+    "out": ((1, 0, .05), (1, .10, .10)),
+    "crossed": ((.25, -.95, .20), (-.90, .15, .45)),
+    "holding": ((.25, -.95, .05), (-.20, -.10, 1)),
+    "thinking": ((.20, -.85, .45), (-.35, .95, .25)),
+    "behind head": ((.90, .50, 0), (-.70, .70, -.15)),
+    "pointing": ((.85, .05, .35), (1, .20, .30)),
+    "on knee": ((.20, -.90, .35), (.05, -.65, .75)),
+    "swung forward": ((.15, -.95, .40), (.02, -.75, .65)),
+    "swung back": ((.20, -.90, -.40), (.12, -1, -.05)),
+    "pumped forward": ((.15, -.85, .45), (-.15, .35, .90)),
+    "pumped back": ((.30, -.60, -.75), (.05, -.75, .60)),
+}
+
+# Directions (outward, up, forward) of the thigh and the shin.
+_LEGS: dict[str, tuple[Vector, Vector]] = {
+    "straight": ((.07, -1, 0), (.02, -1, -.03)),
+    "apart": ((.26, -1, 0), (.18, -1, -.05)),
+    "relaxed": ((.25, -1, .15), (.10, -1, -.15)),
+    "stepping": ((.04, -1, .45), (.02, -1, .05)),
+    "trailing": ((.05, -1, -.30), (.03, -1, -.60)),
+    "knee up": ((.08, -.60, .85), (.02, -1, -.25)),
+    "pushing off": ((.05, -1, -.30), (.02, -.50, -.95)),
+    "seated": ((.22, -.15, 1), (.08, -1, .02)),
+    "squatting": ((.55, .05, 1), (.12, -1, -.45)),
+    "kneeling": ((.10, -1, .05), (.05, -.20, -1)),
+    "star": ((.55, -1, 0), (.45, -1, 0)),
+    "kick": ((.15, -.60, .85), (.10, -.55, .85)),
+}
+
+
+@dataclass(frozen=True)
+class Stance:
+    """One way to hold the whole body; the first of two legs or arms is the left one, or by chance the right."""
+
+    weight: float
+    legs: tuple[str, str]
+    arms: tuple[Sequence[str], Sequence[str]]
+    pitch: float = 1.0
+    """Forward bend of the trunk, degrees; it varies by a third."""
+    roll: float = 2.5
+    """Standard deviation of the sideways bend, degrees."""
+    lift: float = 0.0
+    """Height of a jump."""
+    seated: bool = False
+
+
+_FREE = ("hanging", "hanging", "hanging", "away", "akimbo", "akimbo", "raised", "waving", "waving", "out", "crossed",
+         "holding", "thinking", "behind head", "pointing")
+_REST = ("on knee", "on knee", "hanging", "holding", "crossed", "thinking", "waving")
+_STANCES = (
+    Stance(6, ("straight", "straight"), (_FREE, _FREE)),
+    Stance(4, ("apart", "apart"), (_FREE, _FREE)),
+    Stance(4, ("straight", "relaxed"), (_FREE, _FREE)),
+    Stance(4, ("stepping", "trailing"), (("swung back",), ("swung forward", "swung forward", "waving", "holding"))),
+    Stance(2, ("knee up", "pushing off"), (("pumped back",), ("pumped forward",)), pitch=12),
+    Stance(1.5, ("apart", "straight"), (_FREE, _FREE), roll=11),
+    Stance(1, ("straight", "relaxed"), (("hanging", "holding", "on knee"), ("hanging", "akimbo", "away")), pitch=28),
+    Stance(2, ("seated", "seated"), (_REST, _REST), pitch=5, seated=True),
+    Stance(1, ("squatting", "squatting"), (_REST, _REST), pitch=20),
+    Stance(0.7, ("seated", "kneeling"), (_REST, _REST), pitch=6),
+    Stance(1, ("star", "star"), (("raised", "out", "waving"), ("raised", "out")), lift=0.06),
+    Stance(0.7, ("kick", "straight"), (("away", "out"), ("out", "waving", "away")), pitch=-4),
+)
+
+
+@dataclass(frozen=True)
+class Body:
+    """Proportions. Lengths are shares of the standing height; ``girth`` multiplies every thickness."""
+
+    thigh: float = 0.243
+    shin: float = 0.235
+    trunk: float = 0.285
+    upper_arm: float = 0.165
+    forearm: float = 0.140
+    shoulder: float = 0.105
+    hip: float = 0.062
+    neck: float = 0.112
+    head: tuple[float, float] = (0.066, 0.080)
+    """Half-width and half-height of the head."""
+    girth: float = 1.0
+
+
+@dataclass(frozen=True)
+class Posture:
+    """A posed body as the viewer sees it, before it has a size and a place in the picture.
+
+    Attributes:
+        joints: name to (3,) position in the viewer's frame: the keypoints below the head under the names of
+            ``posenet.skeleton.skeleton`` and besides pelvis, chest, head, and Lhand, Ltoe, Lheel and their right twins.
+        chest: (3, 3) viewer's directions of the trunk's own left, up and forward, in its columns.
+        head: the same of the head.
+        seated: whether something to sit on belongs below the pelvis.
+    """
+
+    joints: dict[str, np.ndarray]
+    chest: np.ndarray
+    head: np.ndarray
+    seated: bool
+
+
+def draw_body(rng: np.random.Generator) -> Body:
+    """Proportions of a random person; one in eight is a child."""
+    girth = float(np.clip(rng.normal(1.08, 0.15), 0.8, 1.5))
+    slack = rng.normal(1, 0.04, size=6)
+    big = rng.uniform(1.3, 1.55) if rng.random() < 0.125 else rng.uniform(1.02, 1.22)
+    legs = (1.0 if big < 1.3 else 0.9) * slack[0]
+    return Body(thigh=0.243 * legs, shin=0.235 * legs, trunk=0.285 * slack[1], upper_arm=0.165 * slack[2],
+                forearm=0.140 * slack[2], shoulder=0.105 * slack[3] * (0.7 + 0.3 * girth),
+                hip=0.062 * slack[4] * (0.7 + 0.3 * girth), neck=0.038 + 0.074 * big,
+                head=(0.066 * big * slack[5], 0.080 * big), girth=girth)
+
+
+def draw_posture(rng: np.random.Generator, body: Body, tilt: float) -> Posture:
+    """A random pose and heading: about 70 % seen from the front, 15 % from behind, 15 % from a side.
+
+    Args:
+        tilt: how far the camera looks down, degrees.
+    """
+    weights = np.array([stance.weight for stance in _STANCES])
+    stance = _STANCES[rng.choice(len(_STANCES), p=weights / weights.sum())]
+    limbs = _limbs(rng, stance)
+    pitch = stance.pitch * rng.uniform(0.67, 1.33)
+    chest = rotation(pitch, rng.normal(0, stance.roll), rng.normal(0, 4))
+    kind = rng.choice(3, p=(0.70, 0.15, 0.15))
+    side = rng.choice((-1.0, 1.0))
+    heading = (float(np.clip(rng.normal(0, 11), -25, 25)), 180 + rng.normal(0, 10), side * rng.uniform(35, 95))[kind]
+    glance = np.clip(rng.normal(0, 12), -25, 25) * (0.5 if kind == 1 else 1.0)
+    head = rotation(0.4 * pitch + rng.normal(3, 4), rng.normal(0, 5), glance)
+    joints = _joints(body, limbs, chest, stance.lift)
+    view = rotation(tilt, 0, 0) @ rotation(0, 0, heading)
+    joints = {name: view @ point for name, point in joints.items()}
+    return Posture(joints, view @ chest, view @ head, stance.seated)
+
+
+def rotation(pitch: float, roll: float, yaw: float) -> np.ndarray:
+    """(3, 3) rotation, angles in degrees: first forward (y to z), then to the own right, then turning z to x."""
+    (cp, cr, cy), (sp, sr, sy) = np.cos(np.radians((pitch, roll, yaw))), np.sin(np.radians((pitch, roll, yaw)))
+    forward = np.array([[1, 0, 0], [0, cp, -sp], [0, sp, cp]])
+    sideways = np.array([[cr, -sr, 0], [sr, cr, 0], [0, 0, 1]])
+    turn = np.array([[cy, 0, sy], [0, 1, 0], [-sy, 0, cy]])
+    return turn @ sideways @ forward
+
+
+def _limbs(rng: np.random.Generator, stance: Stance) -> dict[str, np.ndarray]:
+    """For each side, the (4, 3) unit directions of upper arm, forearm, thigh and shin in the body's frame."""
+    order = "LR" if rng.random() < 0.5 else "RL"
+    arms = [rng.choice(choices) for choices in stance.arms]
+    if rng.random() < 0.4 and arms[0] in stance.arms[1]:
+        arms[1] = arms[0]
+    limbs = {}
+    for side, arm, leg in zip(order, arms, stance.legs):
+        directions = np.array(_ARMS[arm] + _LEGS[leg]) + rng.normal(0, 0.07, (4, 3)) * [[1], [1], [0.6], [0.6]]
+        directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+        limbs[side] = directions * (SIDES[side], 1, 1)
+    return limbs
+
+
+def _joints(body: Body, limbs: dict[str, np.ndarray], chest: np.ndarray, lift: float) -> dict[str, np.ndarray]:
+    joints = {"pelvis": np.zeros(3), "chest": chest @ (0, body.trunk, 0)}
+    joints["head"] = joints["chest"] + chest @ (0, body.neck, 0.012)
+    for side, sign in SIDES.items():
+        upper_arm, forearm, thigh, shin = limbs[side]
+        shoulder = joints["chest"] + chest @ (sign * body.shoulder, 0, 0)
+        elbow = shoulder + body.upper_arm * (chest @ upper_arm)
+        wrist = elbow + body.forearm * (chest @ forearm)
+        hip = np.array([sign * body.hip, 0, 0])
+        knee = hip + body.thigh * thigh
+        ankle = knee + body.shin * shin
+        splayed = np.array([sign * 0.3, 0, 1])
+        foot = splayed - (splayed @ shin) * shin
+        foot /= np.linalg.norm(foot)
+        heel = ankle + 0.030 * shin - 0.022 * foot
+        joints |= {side + name: point for name, point in (
+            ("sho", shoulder), ("elb", elbow), ("wri", wrist), ("hand", wrist + 0.042 * (chest @ forearm)),
+            ("hip", hip), ("kne", knee), ("ank", ankle), ("heel", heel), ("toe", heel + 0.105 * foot))}
+    ground = min(point[1] for point in joints.values()) - 0.020 - lift
+    return {name: point - (0, ground, 0) for name, point in joints.items()}

@@ -1,0 +1,1 @@
+"""What people look at: drawn people, maps, training samples, curves and charts."""

@@ -1,0 +1,136 @@
+"""Drafting a skeleton: sides from names, parts from the category or the shortest ones, the layout, refusals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from posenet.annotations.skeleton_draft import draft_skeleton, measure_layout, pair_sides
+from posenet.cli.main import run_tool
+from posenet.errors import DataError
+from posenet.skeleton.skeleton import COCO
+from posenet.skeleton.skeleton_file import load_skeleton
+from tests.helpers.chairs import NAMES, SHAPE, write_chairs
+
+
+def write(path: Path, *categories: dict[str, Any], annotations: list[dict[str, Any]] | None = None) -> Path:
+    content = {"images": [], "annotations": annotations or [], "categories": list(categories)}
+    path.write_text(json.dumps(content))
+    return path
+
+
+def category(number: int = 1, name: str = "cat", keypoints: tuple[str, ...] = ("nose", "left_ear", "right_ear"),
+             **more: Any) -> dict[str, Any]:
+    return {"id": number, "name": name, "keypoints": list(keypoints)} | more
+
+
+@pytest.mark.parametrize("left, right", [
+    ("left_eye", "right_eye"), ("eye_left", "eye_right"), ("LeftEye", "RightEye"), ("eyeLeft", "eyeRight"),
+    ("L_Eye", "R_Eye"), ("L_F_Paw", "R_F_Paw"), ("l-eye", "r-eye"), ("eye.L", "eye.R"), ("Lsho", "Rsho"),
+    ("LEye", "REye"), ("eyeL", "eyeR"),
+    ("lEye", "rEye"), ("LEFT EYE", "RIGHT EYE"), ("front left paw", "front right paw"), ("eye_l", "eye_r"),
+])
+def test_sides_are_read_from_names(left: str, right: str) -> None:
+    assert pair_sides(("nose", right, left)) == ((left, right),)
+
+
+@pytest.mark.parametrize("names", [("nose", "Lip", "Lid"), ("left_eye", "right_ear"), ("tail", "tair")])
+def test_other_names_make_no_pair(names: tuple[str, ...]) -> None:
+    assert pair_sides(names) == ()
+
+
+def test_cocos_pairs_are_found() -> None:
+    spelled = dict(zip(COCO.file_keypoints, COCO.file_names))
+    assert set(pair_sides(COCO.file_names)) == {(spelled[a], spelled[b]) for a, b in COCO.left_right}
+
+
+@pytest.mark.parametrize("edges", [[[1, 2]], [[0, 1]], [[1, 2], [2, 1], [1, 3]]])
+def test_parts_are_the_categorys_made_symmetric(tmp_path: Path, edges: list[list[int]]) -> None:
+    draft = draft_skeleton(write(tmp_path / "a.json", category(skeleton=edges)), bridges=False)
+    assert set(map(frozenset, draft.skeleton.parts)) == {frozenset(("nose", "left_ear")),
+                                                         frozenset(("nose", "right_ear"))}
+    assert draft.category == "cat"
+
+
+def test_without_a_skeleton_the_shortest_parts_join_all(tmp_path: Path) -> None:
+    """A chain along which the names do not run: 0 - 2 - 1 - 3."""
+    values = [0, 0, 2, 20, 0, 2, 10, 0, 2, 30, 0, 1]
+    people = [{"id": 1, "image_id": 1, "category_id": 1, "keypoints": values}]
+    path = write(tmp_path / "a.json", category(keypoints=("a", "b", "c", "d")), annotations=people)
+    assert {frozenset(part) for part in draft_skeleton(path, bridges=False).skeleton.parts} == {
+        frozenset("ac"), frozenset("bc"), frozenset("bd")}
+
+
+def test_bridges_join_what_is_two_parts_apart_and_are_not_drawn(tmp_path: Path) -> None:
+    names = ("spine", "left_hip", "left_knee", "right_hip", "right_knee")
+    path = write(tmp_path / "a.json", category(keypoints=names, skeleton=[[1, 2], [2, 3]]))
+    skeleton = draft_skeleton(path).skeleton
+    assert {frozenset(part) for part in skeleton.parts} - {frozenset(part) for part in skeleton.drawn} == {
+        frozenset(pair) for pair in (("left_hip", "right_hip"), ("spine", "left_knee"), ("spine", "right_knee"))}
+    assert len(skeleton.drawn) == 4
+
+
+def test_cocos_own_names_take_cocos_sigmas(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", category(keypoints=COCO.file_names))
+    assert draft_skeleton(path).skeleton.sigmas == COCO.sigmas
+
+
+def test_the_layout_finds_the_shape_whatever_size_and_place() -> None:
+    rng = np.random.default_rng(0)
+    joints = np.full((40, 10, 3), 2.0)
+    joints[..., :2] = SHAPE * rng.uniform(20, 200, (40, 1, 1)) + rng.uniform(0, 500, (40, 1, 2))
+    joints[rng.random((40, 10)) < 0.2] = 0
+    layout = measure_layout(tuple(NAMES), joints)
+    height = np.array([layout[name][0] for name in NAMES])
+    expected = SHAPE[:, 1] - SHAPE[:, 1].mean()
+    np.testing.assert_allclose(height / height.std(), expected / expected.std(), atol=0.02)
+    spread = np.array([layout[name][1] for name in NAMES])
+    np.testing.assert_allclose(spread / spread[0], np.abs(SHAPE[:, 0]) / 0.5, atol=0.02)
+
+
+def test_few_examples_give_no_layout() -> None:
+    assert measure_layout(("a", "b", "c"), np.full((5, 3, 3), 2.0)) == {}
+
+
+def test_several_categories_need_a_name_unless_they_are_alike(tmp_path: Path) -> None:
+    dog = category(2, "dog")
+    assert draft_skeleton(write(tmp_path / "a.json", category(), dog)).category == "cat"
+    other = write(tmp_path / "b.json", category(), category(2, "bird", ("beak", "tail")), {"id": 3, "name": "tree"})
+    with pytest.raises(DataError, match=r"cat, bird.*--category"):
+        draft_skeleton(other)
+    assert draft_skeleton(other, "bird").skeleton.keypoints == ("beak", "tail")
+    with pytest.raises(DataError, match=r"no category tree.*cat, bird"):
+        draft_skeleton(other, "tree")
+
+
+@pytest.mark.parametrize("content, message", [
+    ({"categories": []}, "no category with keypoints"), ({}, "no 'categories'"), ([], "not a COCO"),
+    ({"categories": [category(skeleton=[[1, 9]])]}, "joins keypoints that it does not have"),
+    ({"categories": [category(keypoints=("a", "a"))]}, "a appears twice"),
+    ({"categories": [category()], "annotations": [{"category_id": 1, "keypoints": [1, 2]}]}, "not a COCO"),
+    ({"categories": [category(keypoints=("a", "b"))],
+      "annotations": [{"category_id": 1, "keypoints": [10**400, 2, 2] * 2}]}, "not a COCO"),
+])
+def test_a_bad_file_is_one_line(tmp_path: Path, content: Any, message: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError) as caught:
+        draft_skeleton(path)
+    assert str(path) in str(caught.value) and message in str(caught.value)
+
+
+def test_the_tool_writes_a_file_that_reads_back_and_replaces_none(tmp_path: Path,
+                                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    annotations = write_chairs(tmp_path, "train", 12, seed=1)[1]
+    words = ["--from-annotations", str(annotations), "--output", str(tmp_path / "chair.toml")]
+    assert run_tool("skeleton", words, prog="skeleton") == 0
+    assert load_skeleton(tmp_path / "chair.toml") == draft_skeleton(annotations).skeleton
+    assert "left-right  back_top_left-back_top_right" in capsys.readouterr().out
+    assert run_tool("skeleton", words, prog="skeleton") == 2
+    assert run_tool("skeleton", [*words, "--overwrite"], prog="skeleton") == 0
+    assert run_tool("skeleton", ["--show", "coco", "--output", str(tmp_path / "coco.toml")], prog="skeleton") == 0
+    assert load_skeleton(tmp_path / "coco.toml") == COCO

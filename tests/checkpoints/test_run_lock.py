@@ -1,0 +1,115 @@
+"""One run at a time in a folder; a lock dies with its process, whatever the data workers do."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from posenet.checkpoints import run_lock as lock
+from posenet.checkpoints.run_lock import NAME, run_lock
+from posenet.devices.runtime import Runtime
+from posenet.errors import CheckpointError
+from tests.helpers.process_groups import CPU
+from tests.helpers.process_runs import ended, forked, live
+
+
+@contextlib.contextmanager
+def holder(folder: Path) -> Iterator[tuple[int, int]]:
+    """Another process that holds the folder's lock until the block ends."""
+    said, say = os.pipe()
+    asked, ask = os.pipe()
+
+    def hold() -> None:
+        with run_lock(folder):
+            os.write(say, b"held")
+            os.read(asked, 1)
+
+    pid = forked(hold)
+    os.read(said, 4)
+    try:
+        yield pid, ask
+    finally:
+        with contextlib.suppress(ChildProcessError):
+            os.write(ask, b"x")
+            ended(pid)
+        for handle in (said, say, asked, ask):
+            os.close(handle)
+
+
+def locks(folder: Path) -> bool:
+    """Whether another process than this one gets the lock."""
+    def take() -> None:
+        with run_lock(folder):
+            pass
+
+    return ended(forked(take)) == 0
+
+
+def test_a_second_writer_is_refused_and_told_by_whom(tmp_path):
+    with holder(tmp_path) as (pid, _):
+        with pytest.raises(CheckpointError, match=rf"in use by process {pid} on .*--checkpoint-path"):
+            with run_lock(tmp_path):
+                pytest.fail("two writers")
+    with run_lock(tmp_path):
+        assert not locks(tmp_path)
+    assert locks(tmp_path) and (tmp_path / NAME).read_text() == ""
+
+
+def test_a_lock_left_by_a_kill_is_taken_over(tmp_path, caplog):
+    with holder(tmp_path) as (pid, _):
+        os.kill(pid, signal.SIGKILL)
+        ended(pid)
+    with caplog.at_level("INFO"), run_lock(tmp_path):
+        assert f"process {pid} " in caplog.text and "taken over" in caplog.text
+
+
+def test_a_run_that_fails_gives_the_lock_back(tmp_path):
+    with pytest.raises(ValueError):
+        with run_lock(tmp_path):
+            raise ValueError
+    assert (tmp_path / NAME).read_text() == "" and locks(tmp_path)
+
+
+def test_a_file_system_without_locks_costs_a_warning(tmp_path, monkeypatch, caplog):
+    def refuse(_: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(lock, "_lock", refuse)
+    with run_lock(tmp_path):
+        assert "No locks available" in caplog.text
+
+
+def test_data_workers_do_not_keep_a_killed_trainer_s_lock(stores, tmp_path):
+    said, say = os.pipe()
+
+    def train_and_die() -> None:
+        def workers_are_at_work(trainer):
+            train = trainer.update
+
+            def fatal(batches):
+                os.write(say, " ".join(str(w.pid) for w in trainer.train_loader._iterator._workers).encode())
+                os.kill(os.getpid(), signal.SIGKILL)
+                return train(batches)
+
+            trainer.update = fatal
+
+        with run_lock(tmp_path):
+            live(Runtime(CPU), stores, tmp_path / "run", "data.workers=2", watch=workers_are_at_work)
+
+    pid = forked(train_and_die)
+    workers = [int(word) for word in os.read(said, 100).split()]
+    assert ended(pid) == -signal.SIGKILL and len(workers) == 2
+    try:
+        for worker in workers:
+            os.kill(worker, 0)      # they are still there
+        assert locks(tmp_path)
+    finally:
+        for worker in workers:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)

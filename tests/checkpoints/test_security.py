@@ -1,0 +1,284 @@
+"""Files made to harm: nothing in them is run, nothing outside the stated folders is touched, memory stays bounded."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import runpy
+import struct
+import subprocess
+import sys
+import tarfile
+import tracemalloc
+import zipfile
+from pathlib import Path
+
+import cv2
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from posenet.annotations.coco_file import MAX_OUTLINE, read_annotations
+from posenet.annotations.masks import masks
+from posenet.checkpoints import file as checkpoint
+from posenet.cli.main import run_tool
+from posenet.data.store.build import build_store
+from posenet.data.store.reader import Store
+from posenet.data.store.schema import columns, fingerprint
+from posenet.errors import CheckpointError, ConfigError, shown
+from posenet.images.decoding import declared_size
+from posenet.images.image_files import read_image
+from posenet.inference.coco_evaluation import read_split
+from posenet.model.posenet import PoseNet
+from posenet.settings.reading import config_from_dict, config_to_dict, load_config
+from posenet.skeleton.skeleton_file import load_skeleton
+from posenet.synthetic.dataset import write_dataset
+from tests.helpers.drawn_data import document, make_record, person, write_annotations, write_coco, write_store
+from tests.helpers.malformed_inputs import try_all
+
+TINY = config_to_dict(load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"]))
+needs_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are limited as on Linux")
+
+
+class Call:
+    """Pickled, it is a call of any function; unpickled, that call is made."""
+
+    def __init__(self, function, *args):
+        self.call = function, args
+
+    def __reduce__(self):
+        return self.call
+
+
+class Restored:
+    """Unpickled, it runs code of its own."""
+
+    def __init__(self, trace):
+        self.trace = trace
+
+    def __setstate__(self, state):
+        Path(state["trace"]).touch()
+
+
+def calls(trace: Path, folder: Path):
+    script = folder / "script.py"
+    script.write_text(f"open({str(trace)!r}, 'w')")
+    inner = folder / "inner.pth"
+    inner.write_bytes(pickle.dumps(Call(os.system, f"touch {trace}")))
+    return {
+        "system": Call(os.system, f"touch {trace}"),
+        "eval": Call(eval, f"open({str(trace)!r}, 'w')"),
+        "exec": Call(exec, f"open({str(trace)!r}, 'w')"),
+        "process": Call(subprocess.Popen, ["touch", str(trace)]),
+        "file": Call(open, str(trace), "w"),
+        "script": Call(runpy.run_path, str(script)),
+        "pickle in a pickle": Call(pickle.loads, inner.read_bytes()),
+        "unsafe load": Call(torch.load, str(inner), None, None),
+        "method": Call(Path.touch, trace),
+        "state": Restored(str(trace)),
+    }
+
+
+KINDS = ("system", "eval", "exec", "process", "file", "script", "pickle in a pickle", "unsafe load", "method", "state")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_code_in_a_checkpoint_is_run(tmp_path, kind):
+    trace, path = tmp_path / "trace", tmp_path / "evil.pth"
+    evil = calls(trace, tmp_path)
+    assert tuple(evil) == KINDS
+    for state in (evil[kind], {"model": {"stem.weight": evil[kind]}}):
+        for zipped in (True, False):
+            torch.save(state, path, _use_new_zipfile_serialization=zipped)
+            with pytest.raises(CheckpointError, match="evil.pth is not a checkpoint of plain tensors"):
+                checkpoint.read(path)
+    assert not trace.exists()
+    assert run_tool("predict", ["--checkpoint", str(path), str(path), "--output", str(tmp_path / "out")]) == 2
+    assert not trace.exists()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_programs_and_other_archives_are_no_checkpoints(tmp_path):
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / "program.pth")
+    with tarfile.open(tmp_path / "tar.pth", "w") as archive:
+        for name in ("storages", "tensors", "pickle"):
+            content = pickle.dumps(Call(os.system, f"touch {tmp_path / 'trace'}"))
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    for name in ("program.pth", "tar.pth"):
+        with pytest.raises(CheckpointError):
+            checkpoint.read(tmp_path / name)
+    assert not (tmp_path / "trace").exists()
+
+
+# Bombs: a child has ROOM bytes more than this process; what unpacks to more is refused before it does
+
+ROOM = 200 * 2 ** 20
+
+
+def refused(attempt) -> None:
+    """``attempt`` ends in a ``PosenetError`` within ``ROOM`` bytes of memory."""
+    findings = try_all(1, lambda _: attempt(), room=ROOM)
+    assert findings.counts == {"refused": 1}, findings.faults or findings
+
+
+def zip_bomb(path: Path) -> None:
+    torch.save({"model": {"a": torch.zeros(3)}, "config": TINY}, path)
+    source = zipfile.ZipFile(io.BytesIO(path.read_bytes()))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as target:
+        for name in source.namelist():
+            content = source.read(name)
+            target.writestr(name, content + bytes(2 ** 28) if "/data/" in name else content)
+
+
+def many_names_of_one_entry(path: Path) -> None:
+    """A directory that lists the same bytes over and over."""
+    torch.save({"model": {"a": torch.zeros(2 ** 16)}, "config": TINY}, path)
+    with zipfile.ZipFile(path, "a") as archive:
+        largest = max(archive.infolist(), key=lambda e: e.file_size)
+        archive.filelist.extend([largest] * 10000)
+        archive._didModify = True
+
+
+def huge_tensor(path: Path) -> None:
+    torch.save({"model": {"a": torch.zeros(1).expand(2 ** 40)}, "config": TINY}, path)
+
+
+def huge_legacy_storage(path: Path) -> None:
+    torch.save({"model": {"a": torch.zeros(1000003)}}, path, _use_new_zipfile_serialization=False)
+    count = struct.pack("<I", 1000003)
+    data = path.read_bytes()
+    assert count in data
+    path.write_bytes(data[:data.rfind(b"storages") if b"storages" in data else None].replace(
+        b"J" + count, b"J" + struct.pack("<I", 2 ** 31 - 1)))
+
+
+def huge_bytes(path: Path) -> None:
+    torch.save({"model": Call(bytearray, 2 ** 36)}, path)
+
+
+def huge_network(path: Path) -> None:
+    tables = TINY | {"model": {"stacks": 2, "width": 4096, "growth": 4096}}
+    network = PoseNet.from_config(config_from_dict(TINY))
+    torch.save({"model": network.state_dict(), "config": tables}, path)
+
+
+def endless_network(path: Path) -> None:
+    torch.save({"model": {"a": torch.zeros(1)}, "config": {"model": {"stacks": 10 ** 9}}}, path)
+
+
+def billion_laughs(path: Path) -> None:
+    laugh = ["ha"] * 10
+    for _ in range(9):
+        laugh = [laugh] * 10
+    torch.save({"model": {"a": torch.zeros(1)}, "format": laugh, "config": {"model": {"stacks": laugh}}}, path)
+
+
+@needs_linux
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("bomb", [zip_bomb, many_names_of_one_entry, huge_tensor, huge_legacy_storage, huge_bytes,
+                                  huge_network, endless_network, billion_laughs], ids=lambda bomb: bomb.__name__)
+def test_a_checkpoint_takes_no_more_memory_than_it_has(tmp_path, bomb):
+    path = tmp_path / "bomb.pth"
+    bomb(path)
+    assert path.stat().st_size < 10 * 2 ** 20
+    refused(lambda: checkpoint.load_model(path))
+
+
+def jpeg(height: int, width: int) -> bytes:
+    """A JPEG file of some hundred bytes that declares any size."""
+    data = cv2.imencode(".jpg", np.zeros((8, 8, 3), np.uint8))[1].tobytes()
+    place = data.index(b"\xff\xc0") + 5
+    return data[:place] + struct.pack(">HH", height, width) + data[place + 4:]
+
+
+def png(height: int, width: int) -> bytes:
+    data = cv2.imencode(".png", np.zeros((8, 8, 3), np.uint8))[1].tobytes()
+    header = b"IHDR" + struct.pack(">II", width, height) + data[24:29]
+    return data[:12] + header + struct.pack(">I", zipfile.crc32(header)) + data[33:]
+
+
+@pytest.mark.parametrize("height, width", [(1, 1), (480, 640), (65535, 3)])
+def test_headers_are_read(height, width):
+    for make in (jpeg, png):
+        assert declared_size(make(height, width)) == (height, width)
+        assert declared_size(np.frombuffer(make(height, width), np.uint8)) == (height, width)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff\xd8", b"\xff\xd8" + b"\xff" * 99, b"\xff\xd8\xff\xe0\0\0" + bytes(99),
+                                  b"GIF89a" + bytes(99), b"\x89PNG\r\n\x1a\n"])
+def test_headers_that_are_none(data):
+    assert declared_size(data) is None
+
+
+def test_headers_of_real_encoders_behind_long_notes():
+    pixels = np.random.default_rng(0).integers(0, 256, (33, 70, 3), np.uint8)
+    note = b"\xff\xe1" + struct.pack(">H", 60000) + b"\xff\xc0" * 29999
+    for flags in ([], [cv2.IMWRITE_JPEG_PROGRESSIVE, 1]):
+        data = cv2.imencode(".jpg", pixels, flags)[1].tobytes()
+        assert declared_size(data[:2] + note * 3 + data[2:]) == (33, 70)
+
+
+@needs_linux
+@pytest.mark.parametrize("make", [jpeg, png])
+def test_pictures_take_no_memory_for_what_they_claim(tmp_path, make):
+    path = tmp_path / "bomb.jpg"
+    path.write_bytes(make(30000, 30000))
+    refused(lambda: read_image(path))
+    images, annotations = write_coco(tmp_path, [1])
+    (images / "000000000001.jpg").write_bytes(make(30000, 30000))
+    refused(lambda: build_store(images, annotations, tmp_path / "a.h5", workers=1, max_unreadable=0))
+    assert not (tmp_path / "a.h5").exists()
+
+
+@needs_linux
+@pytest.mark.parametrize("size", [(30000, 30000), (65535, 65535)])
+def test_stores_take_no_memory_for_what_they_claim(tmp_path, size):
+    path = write_store(tmp_path / "bomb.h5", [make_record(1)])
+    with h5py.File(path, "r+") as file:
+        file["height"][:], file["width"][:] = size
+        file.attrs["fingerprint"] = np.bytes_(fingerprint({name: file[name][()] for name in columns(18)}))
+    refused(lambda: Store(path).image(0).decode_image())
+
+
+@needs_linux
+@pytest.mark.parametrize("text", ["[" * 10 ** 6, '{"a":' * 10 ** 6, '{"images": [' + "9" * 10 ** 6 + "]}"])
+def test_text_without_end_is_one_line(tmp_path, text):
+    path = tmp_path / "deep.json"
+    path.write_text(text)
+    refused(lambda: read_annotations(path))
+    refused(lambda: read_split(path))
+    path.write_text(text.replace('{"a":', "a = {a = ").replace('{"images": ', "a = "))
+    refused(lambda: load_config(path))
+    refused(lambda: load_skeleton(path))
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "synthetic.json").write_text(text)
+    refused(lambda: write_dataset(tmp_path / "set", 1, 1, workers=1))
+
+
+def test_overrides_without_end_are_text_or_refused():
+    with pytest.raises(ConfigError, match="must be of type int"):
+        load_config(None, ["train.seed=" + "[" * 10 ** 5])
+    with pytest.raises(ConfigError, match="must be of type int"):
+        load_config(None, ["train.seed=" + "9" * 10 ** 4])
+
+
+def test_what_is_shown_of_a_value_is_short():
+    laugh: list = ["ha"] * 10
+    for _ in range(9):
+        laugh = [laugh] * 10
+    assert len(shown(laugh)) < 500 and len(shown("x" * 10 ** 7)) < 100 and len(shown({"a": 10 ** 999})) < 100
+
+
+def test_outlines_that_go_on_for_ever_are_left_out(tmp_path):
+    zigzag = [[0, 0, 60000, 0] * 500, [20, 20, 70, 20, 70, 80]]
+    path = write_annotations(tmp_path / "a.json", document([1], [person(1, 1, segmentation=zigzag)]))
+    people = read_annotations(path).people[1]
+    assert people[0].segmentation == [zigzag[1]] and 60000 * 1000 > MAX_OUTLINE
+    tracemalloc.start()
+    masks(people, 120, 160)
+    assert tracemalloc.get_traced_memory()[1] < 50e6
+    tracemalloc.stop()

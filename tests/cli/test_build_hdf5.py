@@ -1,0 +1,149 @@
+"""The build-hdf5 tool: arguments, summary, faults, interruption."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from posenet.cli.main import run_tool
+from posenet.data.store.build import build_store, verify
+from posenet.data.store.reader import Store
+from tests.helpers.drawn_data import document, person, write_annotations, write_coco
+
+
+@pytest.fixture
+def coco(tmp_path):
+    """Image folder and annotations of three images."""
+    return write_coco(tmp_path)
+
+
+def tool(*words) -> int:
+    return run_tool("build-hdf5", [str(word) for word in words])
+
+
+def tool_arguments(coco, output) -> list:
+    return ["--images", coco[0], "--annotations", coco[1], "--output", output, "--workers", 1]
+
+
+class TestCommand:
+    def test_build_verify_and_summary(self, coco, tmp_path, capsys):
+        (coco[0] / "000000000002.jpg").unlink()
+        assert tool(*tool_arguments(coco, tmp_path / "new" / "folder" / "a.h5"), "--verify") == 0
+        output = capsys.readouterr().out
+        for line in ("images        2", "people        2", "main persons  2", "crowds        0", "skipped       1"):
+            assert line in output
+        assert "000000000002.jpg (image 2): No such file" in output and "a.h5 is sound" in output
+        assert tool("--output", tmp_path / "new" / "folder" / "a.h5", "--verify") == 0
+        assert "a.h5 is sound" in capsys.readouterr().out
+
+    def test_looking_into_a_store(self, coco, tmp_path, capsys):
+        store = tmp_path / "a.h5"
+        assert tool(*tool_arguments(coco, store), "--stats") == 0
+        assert "main persons (training samples)      3" in capsys.readouterr().out
+        assert tool("--output", store, "--stats", "--preview", tmp_path / "seen", "--preview-count", 2,
+                    "--set", "train.input_size=64") == 0
+        assert "2 samples" in capsys.readouterr().out and len(list((tmp_path / "seen").iterdir())) == 2
+
+    def test_a_split_that_is_none_gives_status_2(self, coco, tmp_path, capsys):
+        for name, ids in (("a", (1, 2)), ("b", (3,)), ("c", (2, 3))):
+            assert tool(*tool_arguments(coco, tmp_path / f"{name}.h5"), "--image-ids", *ids) == 0
+        assert tool("--check-split", tmp_path / "a.h5", tmp_path / "b.h5") == 0
+        assert tool("--check-split", tmp_path / "a.h5", tmp_path / "c.h5") == 2
+        captured = capsys.readouterr()
+        assert "the same id       1  (2)" in captured.out and "the same content  1  (2)" in captured.out
+        assert "share images" in captured.err
+
+    def test_image_ids_one_by_one_and_from_a_file(self, coco, tmp_path):
+        (tmp_path / "ids.txt").write_text("1\n3, 2")
+        assert tool(*tool_arguments(coco, tmp_path / "a.h5"), "--image-ids", 1, 3) == 0
+        assert tool(*tool_arguments(coco, tmp_path / "b.h5"), "--image-ids", tmp_path / "ids.txt", "--limit", 2) == 0
+        assert Store(tmp_path / "a.h5").image_ids.tolist() == [1, 3]
+        assert Store(tmp_path / "b.h5").image_ids.tolist() == [1, 2]
+
+    def test_an_existing_store_needs_overwrite(self, coco, tmp_path, capsys):
+        arguments = tool_arguments(coco, tmp_path / "a.h5")
+        assert [tool(*arguments, "--limit", 1), tool(*arguments), tool(*arguments, "--overwrite")] == [0, 2, 0]
+        assert "--overwrite" in capsys.readouterr().err
+        assert Store(tmp_path / "a.h5").num_images == 3
+
+    @pytest.mark.parametrize("words, expected", [
+        ([], "name the store with --output"),
+        (["--output", "none.h5", "--stats"], "none.h5 does not exist"),
+        (["--check-split", "none.h5", "other.h5"], "none.h5 does not exist"),
+        (["--output", "a.h5"], "give both --images and --annotations"),
+        (["--output", "a.h5", "--verify", "--images", "."], "give both --images and --annotations"),
+        (["--output", "none.h5", "--verify"], "none.h5 does not exist"),
+        (["--output", "a.h5", "--images", "nowhere", "--annotations", "annotations.json"], "image folder nowhere"),
+        (["--output", "a.h5", "--images", "images", "--annotations", "nothing.json"], "cannot read annotations"),
+        (["--output", "images", "--images", "images", "--annotations", "annotations.json"], "is a folder"),
+        (["--output", "annotations.json", "--images", "images", "--annotations", "annotations.json", "--overwrite"],
+         "is not an HDF5 file and is not overwritten"),
+        (["--output", "annotations.json/a.h5", "--images", "images", "--annotations", "annotations.json"],
+         "cannot write annotations.json/a.h5: "),
+        (["--output", "a.h5", "--images", "images", "--annotations", "annotations.json", "--image-ids", "9"],
+         "has no image 9"),
+        (["--output", "a.h5", "--images", "images", "--annotations", "annotations.json", "--image-ids", "ids.txt"],
+         "cannot read image ids from ids.txt"),
+        (["--output", "a.h5", "--images", "images", "--annotations", "annotations.json", "--image-ids", "1", "two"],
+         "image ids are whole numbers"),
+    ])
+    def test_faults_are_one_line_and_status_2(self, coco, tmp_path, monkeypatch, capsys, words, expected):
+        monkeypatch.chdir(tmp_path)
+        before = sorted(tmp_path.rglob("*"))
+        assert tool(*words) == 2
+        message = capsys.readouterr().err
+        assert expected in message and message.count("\n") == 1 and "Traceback" not in message
+        assert sorted(tmp_path.rglob("*")) == before
+
+    @pytest.mark.parametrize("words", [["--workers", "0"], ["--limit", "0"], ["--max-unreadable", "2"]])
+    def test_numbers_out_of_range_are_refused(self, coco, tmp_path, words):
+        with pytest.raises(SystemExit) as caught:
+            tool(*tool_arguments(coco, tmp_path / "a.h5"), *words)
+        assert caught.value.code == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
+class TestInterruption:
+    @pytest.fixture
+    def long_build(self, tmp_path):
+        """A build that takes many seconds, caught in the middle."""
+        content = document(range(3000), [person(10 ** 6 + k, k) for k in range(3000)])
+        pixels = np.random.default_rng(0).integers(0, 256, (1000, 1000, 3), np.uint8)
+        for image in content["images"]:
+            image.update(file_name="same.jpg", height=1000, width=1000)
+        (tmp_path / "images").mkdir()
+        cv2.imwrite(str(tmp_path / "images" / "same.jpg"), pixels)
+        coco = tmp_path / "images", write_annotations(tmp_path / "a.json", content)
+        script = Path(__file__).parents[2] / "tools" / "build_hdf5.py"
+        command = [sys.executable, script, *map(str, tool_arguments(coco, tmp_path / "a.h5"))]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        while not any(path.stat().st_size > 0 for path in tmp_path.glob("a.h5.*.partial")):
+            assert process.poll() is None
+            time.sleep(0.02)
+        yield process
+        process.kill()
+        process.wait()
+
+    def test_control_c_leaves_nothing(self, long_build, tmp_path):
+        long_build.send_signal(signal.SIGINT)
+        _, errors = long_build.communicate(timeout=30)
+        assert long_build.returncode == 130 and "Traceback" not in errors
+        assert not list(tmp_path.glob("a.h5*"))
+
+    def test_after_a_kill_the_next_build_succeeds(self, long_build, tmp_path):
+        long_build.kill()
+        long_build.wait()
+        assert not (tmp_path / "a.h5").exists() and list(tmp_path.glob("a.h5.*.partial"))
+        content = json.loads((tmp_path / "a.json").read_text())
+        del content["images"][2:], content["annotations"][2:]
+        build_store(tmp_path / "images", write_annotations(tmp_path / "b.json", content), tmp_path / "a.h5")
+        assert [path.name for path in tmp_path.glob("a.h5*")] == ["a.h5"]
+        assert verify(tmp_path / "a.h5").images == 2

@@ -1,0 +1,89 @@
+"""No file that is read names a place outside the stated folders, and none is written there."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+
+import h5py
+import pytest
+import torch
+
+from posenet.annotations.coco_file import read_annotations
+from posenet.checkpoints.file import load_model
+from posenet.cli.main import run_tool
+from posenet.data.store.reader import Store
+from posenet.errors import CheckpointError, DataError
+from posenet.inference.coco_evaluation import read_split
+from posenet.synthetic.dataset import write_dataset
+from tests.helpers.drawn_data import document, make_record, person, write_annotations, write_store
+from tests.helpers.malformed_inputs import try_all
+
+OUTSIDE = ["../secret.jpg", "/etc/passwd", "a/../../secret.jpg", "C:\\secret.jpg", "..\\secret.jpg", "\\\\host\\share",
+           "a\0b.jpg", "a\x1b[31m.jpg", ""]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_annotations_name_no_file_outside_their_folder(tmp_path, name):
+    content = document([1], [person(1, 1)])
+    content["images"][0]["file_name"] = name
+    path = write_annotations(tmp_path / "a.json", content)
+    for read in (read_annotations, read_split):
+        with pytest.raises(DataError, match="image 1 has"):
+            read(path)
+
+
+def test_a_checkpoint_names_no_file_as_its_skeleton(tmp_path):
+    torch.save({"model": {"a": torch.zeros(1)}, "config": {"model": {"skeleton": "/etc/passwd"}}}, tmp_path / "a.pth")
+    with pytest.raises(CheckpointError, match="names a file as its skeleton"):
+        load_model(tmp_path / "a.pth")
+
+
+def test_a_stores_names_are_labels_and_lead_nowhere(tmp_path, capsys, monkeypatch):
+    record = make_record(1)
+    object.__setattr__(record, "file_name", "../../\x1b]0;owned\x07secret.jpg")
+    path = write_store(tmp_path / "a.h5", [record])
+    opened = []
+    monkeypatch.setattr("builtins.open", lambda name, *rest: opened.append(name) or io.open(name, *rest))
+    with Store(path) as store:
+        store.image(0).decode_image()
+    assert set(map(str, opened)) == {str(path)}
+    monkeypatch.undo()
+    with h5py.File(path, "r+") as file:
+        file["jpeg"][:] = 0
+    assert run_tool("build-hdf5", ["--verify", "--output", str(path)]) == 2
+    error = capsys.readouterr().err
+    assert "secret.jpg" in error and "\x1b" not in error.splitlines()[-1] and "\x07" not in error
+
+
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs links")
+@pytest.mark.parametrize("name", ["train2017/000000000001.jpg", "annotations/person_keypoints_val2017.json",
+                                  "synthetic.json", "synthetic.json.part", "train2017"])
+def test_drawing_never_writes_through_a_link(tmp_path, name):
+    output, precious = tmp_path / "set", tmp_path / "precious"
+    write_dataset(output, 1, 1, workers=1, size=64)
+    target = output / name
+    content = (target.read_bytes() if target.is_file() else b"") or b"years of work"
+    if target.is_dir():
+        target.rename(precious)
+    else:
+        precious.write_bytes(content)
+        target.unlink(missing_ok=True)
+    target.symlink_to(precious)
+    with pytest.raises(DataError, match="did not write"):
+        write_dataset(output, 1, 1, seed=5, workers=1, size=64)
+    assert precious.is_dir() or precious.read_bytes() == content
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are limited as on Linux")
+@pytest.mark.parametrize("count", [10 ** 12, float("inf"), "many", -5, [1]])
+def test_a_marker_that_claims_anything_is_refused(tmp_path, count):
+    (tmp_path / "set").mkdir()
+    marker = {"tool": "posenet make-synthetic", "train": count, "val": 1}
+    (tmp_path / "set" / "synthetic.json").write_text(json.dumps(marker))
+    (tmp_path / "set" / "notes.txt").write_text("mine")
+    findings = try_all(1, lambda _: write_dataset(tmp_path / "set", 1, 1, workers=1))
+    assert findings.counts == {"refused": 1}, findings.faults
+    assert (tmp_path / "set" / "notes.txt").read_text() == "mine"

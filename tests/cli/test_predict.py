@@ -1,0 +1,325 @@
+import json
+import signal
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+import posenet.cli.predict as tool
+from posenet.checkpoints.file import read
+from posenet.cli.main import run_tool
+from posenet.images.image_files import read_image, write_image
+from posenet.inference.media import sources
+from posenet.inference.media.sources import Frame, Source
+from posenet.inference.media.video import VideoFile, VideoWriter
+from posenet.inference.predictor import Predictor
+from posenet.model.posenet import PoseNet
+from posenet.settings.reading import config_from_dict, config_to_dict
+from tests.inference.test_predictor import NECK, NOSE, Spotlights, picture
+
+SPOTS = ((40.2, 20.0), (90.0, 60.4))
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    """The tool with a network that finds spots of light."""
+    monkeypatch.setattr(tool, "make_predictor", lambda args: Predictor(Spotlights(), height=128, batch_size=3))
+
+
+@pytest.fixture
+def photos(tmp_path):
+    folder = tmp_path / "photos"
+    for name in ("a.png", "b.png", "000000000139.png"):
+        write_image(folder / name, picture(97, 131, *SPOTS, 4))
+    write_image(folder / "empty.png", np.zeros((50, 60, 3), np.uint8))
+    return folder
+
+
+def predict(*words):
+    return run_tool("predict", ["--checkpoint", "x.pth", *map(str, words)])
+
+
+def test_pictures_and_json(stub, photos, tmp_path, capsys):
+    out, path = tmp_path / "out", tmp_path / "people.json"
+    assert predict(photos, "--output", out, "--json", path) == 0
+    assert sorted(p.name for p in out.iterdir()) == ["000000000139.png", "a.png", "b.png", "empty.png"]
+    assert not np.array_equal(read_image(out / "a.png"), read_image(photos / "a.png"))
+    assert np.array_equal(read_image(out / "empty.png"), read_image(photos / "empty.png"))
+    people = json.loads(path.read_text())
+    assert [p["image_id"] for p in people] == [139, str(photos / "a.png"), str(photos / "b.png")]
+    assert people[1]["file_name"] == str(photos / "a.png") and people[1]["category_id"] == 1
+    keypoints = np.reshape(people[0]["keypoints"], (17, 3))
+    np.testing.assert_allclose(keypoints[0, :2], SPOTS[0], atol=0.5)
+    assert np.count_nonzero(keypoints[:, 2]) == 1
+    assert "3 people in 4 pictures" in capsys.readouterr().out
+
+
+def test_min_score_leaves_people_out(stub, photos, tmp_path):
+    assert predict(photos, "--json", tmp_path / "people.json", "--min-score", "0.5") == 0
+    assert json.loads((tmp_path / "people.json").read_text()) == []
+
+
+def test_weak_keypoints_are_written_but_not_drawn(stub, photos, tmp_path):
+    out, path = tmp_path / "out", tmp_path / "people.json"
+    assert predict(photos, "--output", out, "--json", path, "--keypoint-min-score", "1") == 0
+    assert np.array_equal(read_image(out / "a.png"), read_image(photos / "a.png"))
+    assert len(json.loads(path.read_text())) == 3
+
+
+def test_unreadable_pictures_are_passed_over_and_reported(stub, photos, tmp_path, capsys):
+    (photos / "aa.png").write_bytes(b"nonsense")
+    out, path = tmp_path / "out", tmp_path / "people.json"
+    assert predict(photos, "--output", out, "--json", path) == 2
+    assert len(list(out.iterdir())) == 4 and len(json.loads(path.read_text())) == 3
+    error = capsys.readouterr().err
+    assert "1 of 5 pictures could not be read" in error and "aa.png" in error and "Traceback" not in error
+
+
+def test_people_stay_with_their_pictures_whatever_cannot_be_read(stub, tmp_path, capsys, monkeypatch):
+    names, truth = [], {}
+    for n in range(24):
+        names.append(str(tmp_path / f"{n}.png"))
+        if n in (0, 1, 5, 6, 7, 8, 9, 10, 15, 23):
+            Path(names[-1]).write_bytes(b"nonsense")
+        elif n in (12, 13):
+            write_image(names[-1], np.zeros((97, 131, 3), np.uint8))
+        else:
+            truth[n] = 20.0 + 2 * n
+            write_image(names[-1], picture(97, 131 if n % 7 else 181, (truth[n], 20), (90.0, 60.4), 4))
+    monkeypatch.setattr("sys.stdin", names)
+    assert predict("-", "--json", tmp_path / "people.jsonl") == 2
+    people = [json.loads(line) for line in (tmp_path / "people.jsonl").read_text().splitlines()]
+    assert [person["image_id"] for person in people] == list(truth)
+    np.testing.assert_allclose([person["keypoints"][0] for person in people], list(truth.values()), atol=0.6)
+    said = capsys.readouterr()
+    assert "10 of 24 pictures could not be read" in said.err and "12 people in 14 pictures" in said.out
+
+
+def test_few_pictures_are_held_at_a_time(monkeypatch, stub, tmp_path):
+    taken, ahead = [], []
+    source = Source("video", "v.mp4", tmp_path / "v.mp4")
+
+    def frames(sources):
+        for number in range(60):
+            taken.append(number)
+            yield Frame(source, picture(98, 132, *SPOTS, 4), number, number / 10, 10.0)
+
+    monkeypatch.setattr(tool, "_sources", lambda args: [source])
+    monkeypatch.setattr(tool, "count_frames", len)
+    monkeypatch.setattr(tool, "read_frames", frames)
+    monkeypatch.setattr(tool, "draw_people", lambda image, people, **_: ahead.append(len(taken) - len(ahead)) or image)
+    assert predict("v.mp4", "--output", tmp_path / "out") == 0
+    assert len(ahead) == 60 and max(ahead) <= 16
+
+
+def test_equal_names_are_numbered(stub, photos, tmp_path):
+    for name in ("A.png", "b.gif"):
+        write_image(tmp_path / "more" / "x.png", picture(97, 131, *SPOTS, 4))
+        (tmp_path / "more" / "x.png").rename(tmp_path / "more" / name)
+    out = tmp_path / "out"
+    assert predict(photos, tmp_path / "more" / "A.png", tmp_path / "more" / "b.gif", "--output", out) == 0
+    assert sorted(p.name for p in out.iterdir()) == ["000000000139.png", "A-2.png", "a.png", "b-2.png", "b.png",
+                                                     "empty.png"]
+
+
+def test_originals_are_never_replaced(stub, photos, tmp_path, capsys):
+    before = (photos / "a.png").read_bytes()
+    assert predict(photos, "--output", photos) == 2
+    assert predict(photos / "a.png", "--json", photos / ".." / "photos" / "a.png") == 2
+    (tmp_path / "link").symlink_to(photos)
+    assert predict(photos, "--output", tmp_path / "link") == 2
+    assert "would replace an input" in capsys.readouterr().err
+    assert (photos / "a.png").read_bytes() == before
+    assert predict(photos, "--output", tmp_path / "out") == 0
+    assert predict(photos, "--output", tmp_path / "out") == 0
+
+
+@pytest.mark.parametrize("words, message", [
+    (["nowhere.jpg", "--output", "out"], "no such file"), (["*.xyz", "--output", "out"], "no file matches"),
+    (["bare", "--output", "out"], "no pictures in folder"), (["photos/a.png"], "give --output"),
+    (["photos/a.png", "--output", "photos/b.png"], "photos/b.png cannot be a folder: a file has that name"),
+    (["photos/a.png", "--json", "photos/b.png/people.json"], "photos/b.png cannot be a folder")])
+def test_bad_input_is_one_line_and_status_2(stub, photos, tmp_path, capsys, monkeypatch, words, message):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bare").mkdir()
+    assert predict(*words) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("image", [
+    np.full((60, 80), 50, np.uint8), np.full((60, 80, 4), 50, np.uint8), np.full((60, 80, 3), 5000, np.uint16),
+    np.full((60, 80), 5000, np.uint16), np.full((1, 1, 3), 50, np.uint8), np.full((4000, 6000, 3), 50, np.uint8),
+    np.full((2, 30000, 3), 50, np.uint8),
+], ids=["grey", "alpha", "16-bit", "16-bit grey", "1x1", "large", "strip"])
+def test_every_kind_of_picture_is_drawn(stub, tmp_path, image):
+    (tmp_path / "in.png").write_bytes(cv2.imencode(".png", image, [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes())
+    assert predict(tmp_path / "in.png", "--output", tmp_path / "out") == 0
+    assert read_image(tmp_path / "out" / "in.png").shape == (*image.shape[:2], 3)
+
+
+def test_a_checkpoint_and_its_flags(photos, tmp_path, capsys):
+    config = config_from_dict({"model": {"stacks": 1, "width": 16, "growth": 0}, "inference": {"height": 64}})
+    checkpoint = tmp_path / "tiny.pth"
+    torch.save({"format": 1, "model": PoseNet.from_config(config).state_dict(), "config": config_to_dict(config)},
+               checkpoint)
+    argv = ["--weights", str(checkpoint), "--device", "cpu", str(photos / "a.png"), "--output", str(tmp_path / "out")]
+    assert run_tool("predict", argv) == 0
+    assert run_tool("predict", [*argv, "--height", "64", "--scales", "1", "1.5", "--flip", "--batch_size", "2",
+                                "--set", "inference.keypoint_threshold=0.2"]) == 0
+    for words, message in ((["--height", "5"], "inference.height"), (["--scales", "0"], "inference.scales"),
+                           (["--set", "model.stacks=2"], "another architecture"), (["--set", "x=1"], "x=1"),
+                           (["--device", "nonsense"], "nonsense"), (["--config", "none.toml"], "none.toml")):
+        assert run_tool("predict", [*argv, *words]) == 2
+        error = capsys.readouterr().err.strip().splitlines()[-1]
+        assert message in error and "Traceback" not in error
+    assert "config" in read(checkpoint)
+
+
+def test_a_format_without_colours_is_drawn_in_another(stub, tmp_path):
+    grey = cv2.cvtColor(picture(97, 131, *SPOTS, 4), cv2.COLOR_BGR2GRAY)
+    (tmp_path / "in.pgm").write_bytes(cv2.imencode(".pgm", grey)[1].tobytes())
+    assert predict(tmp_path, "--output", tmp_path / "out") == 0
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["in.png"]
+
+
+def test_neck_and_nose_are_what_the_stub_lights():
+    [person] = Predictor(Spotlights(), height=128)(picture(97, 131, *SPOTS, 4))
+    assert person.found.nonzero()[0].tolist() == [NOSE, NECK]
+
+
+@pytest.fixture
+def clip(tmp_path):
+    writer = VideoWriter(tmp_path / "clip.mp4", 10, (98, 132))
+    for _ in range(7):
+        writer.write(picture(98, 132, *SPOTS, 4))
+    writer.close()
+    return tmp_path / "clip.mp4"
+
+
+def test_a_video_goes_in_and_out(stub, clip, photos, tmp_path, capsys):
+    out, path = tmp_path / "out", tmp_path / "people.jsonl"
+    assert predict(clip, photos / "a.png", "--output", out, "--json", path) == 0
+    reader = VideoFile(out / "clip.mp4")
+    frames = [image for _, _, image in reader]
+    reader.close()
+    assert len(frames) == 7 and reader.rate == 10 and frames[0].shape == (98, 132, 3)
+    assert not np.allclose(frames[0], picture(98, 132, *SPOTS, 4), atol=60), "somebody is drawn"
+    people = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [(p.get("frame"), p.get("time")) for p in people] == [(i, i / 10) for i in range(7)] + [(None, None)]
+    said = capsys.readouterr()
+    assert "8 people in 1 picture and 7 video frames" in said.out and "images/s" in said.err
+
+
+def test_one_is_not_a_plural_and_its_maps_go_onto_a_sheet(stub, photos, tmp_path, capsys):
+    assert predict(photos / "a.png", "--heatmaps", tmp_path / "maps") == 0
+    assert [path.name for path in (tmp_path / "maps").iterdir()] == ["a.jpg"]
+    assert "1 person in 1 picture\n" in capsys.readouterr().out
+
+
+def test_no_output_replaces_another(stub, photos, tmp_path, capsys):
+    assert predict(photos / "a.png", "--output", tmp_path / "out", "--json", tmp_path / "out" / "a.png") == 2
+    assert "would be written twice" in capsys.readouterr().err
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_list_on_standard_input(stub, photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", [f"{photos / 'a.png'}\n", f"{tmp_path / 'gone.png'}\n", f"{photos / 'b.png'}\n"])
+    assert predict("-", "--json", tmp_path / "people.json") == 2
+    assert len(json.loads((tmp_path / "people.json").read_text())) == 2
+    assert "1 of 3 pictures could not be read" in capsys.readouterr().err
+
+
+def test_ctrl_c_keeps_what_was_found_and_ends_the_video(stub, clip, tmp_path, monkeypatch):
+    seen = []
+
+    def interrupt(image, people, **_):
+        seen.append(people)
+        if len(seen) == 2:
+            signal.raise_signal(signal.SIGINT)
+        return image
+
+    monkeypatch.setattr(tool, "draw_people", interrupt)
+    for name in ("people.json", "people.jsonl"):
+        seen.clear()
+        assert predict(clip, "--output", tmp_path / "out", "--json", tmp_path / name) == 130
+        reader = VideoFile(tmp_path / "out" / "clip.mp4")
+        assert len(list(reader)) == 2
+        reader.close()
+    assert len(json.loads((tmp_path / "people.json").read_text())) == 2
+    assert (tmp_path / "people.jsonl").read_text().count("\n") == 2
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["clip.mp4"]
+
+
+def test_a_camera_shown_until_its_window_is_closed(stub, tmp_path, monkeypatch):
+    shown, given = [], []
+
+    class FakeCamera:
+        rate = 10.0
+
+        def __init__(self, index):
+            shown.append(index)
+
+        def __iter__(self):
+            for n in range(100):
+                given.append(n)
+                yield n, n / 5, picture(98, 132, *SPOTS, 4)
+
+        def close(self):
+            shown.append("closed")
+
+    class FakeWindow:
+        closed = False
+
+        def __init__(self, stop_asked): ...
+
+        @staticmethod
+        def require_display():
+            shown.append("may show")
+
+        def __call__(self, frame, people, drawn):
+            shown.append(frame.number)
+            assert given[-1] == frame.number, "a frame waited for the next"
+            self.closed = frame.number == 2
+
+        def close(self): ...
+
+    monkeypatch.setattr(sources, "Camera", FakeCamera)
+    monkeypatch.setattr(tool, "Window", FakeWindow)
+    assert predict("--camera", "3", "--show", "--output", tmp_path) == 0
+    assert shown == ["may show", 3, 0, 1, 2, "closed"]
+    assert (tmp_path / "camera-3.mp4").stat().st_size > 500
+
+
+def test_what_is_wrong_with_videos_and_cameras_is_one_line(stub, clip, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    for words, message in ((["--show", clip], "--show needs a display"),
+                           ([clip, "--output", tmp_path], "replace an input"),
+                           ([clip, "--output", tmp_path / "o", "--codec", "nope"], "codec 'nope'"),
+                           ([clip, "--output", tmp_path / "o", "--heatmaps", tmp_path / "o"], "two folders"),
+                           (["--json", tmp_path / "x.json"], "no input"),
+                           (["--json", tmp_path / "x.json", "--camera", "97"], "camera 97")):
+        assert predict(*words) == 2
+        error = capsys.readouterr().err.strip().splitlines()[-1]
+        assert message in error and "Traceback" not in error
+
+
+def test_colours_and_width_reach_the_drawing(stub, photos, tmp_path):
+    for i, words in enumerate(([], ["--colours", "person"], ["--line-width", "9"])):
+        assert predict(photos / "a.png", "--output", tmp_path / str(i), *words) == 0
+    plain, coloured, wide = (read_image(tmp_path / str(i) / "a.png") for i in range(3))
+    assert not np.array_equal(plain, coloured) and not np.array_equal(plain, wide)
+
+
+@pytest.mark.parametrize("flag", ["--min-score", "--keypoint-min-score"])
+@pytest.mark.parametrize("value", ["nan", "-0.1", "1.5"])
+def test_scores_lie_between_0_and_1(stub, photos, tmp_path, capsys, flag, value):
+    with pytest.raises(SystemExit) as ended:
+        predict(photos, "--output", tmp_path / "out", f"{flag}={value}")
+    assert ended.value.code == 2
+    assert f"{flag}: {value} does not lie between 0 and 1" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

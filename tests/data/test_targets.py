@@ -1,0 +1,228 @@
+"""Target maps: parity with measured ones, a slow reference, batches and odd input."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from posenet.data.targets import TargetRenderer
+from posenet.settings.reading import load_config
+from posenet.skeleton.skeleton import COCO
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+KEYPOINT_SIGMA, PART_SIGMA, MARGIN, THRESHOLD, FLOOR, STRIDE = 9, 7, 4, 0.015, 0.01, 4
+
+
+def render(joints: np.ndarray | Tensor, mask: np.ndarray | Tensor) -> Tensor:
+    return TargetRenderer()(torch.as_tensor(joints), torch.as_tensor(mask))
+
+
+def keypoint_reference(joints: np.ndarray, height: int, width: int) -> np.ndarray:
+    """(18, h, w): every keypoint's Gaussian, cell by cell."""
+    maps = np.zeros((18, height, width))
+    reach = math.ceil(math.sqrt(-2 * KEYPOINT_SIGMA ** 2 * math.log(THRESHOLD)) / STRIDE)
+    assert reach == 7
+    for person in joints:
+        for k, (u, v, visibility) in enumerate(person):
+            if visibility <= 0:
+                continue
+            column, row = round(u / STRIDE), round(v / STRIDE)
+            for y in range(max(0, row - reach), min(height, row + reach + 1)):
+                for x in range(max(0, column - reach), min(width, column + reach + 1)):
+                    squared = (4 * x + 1.5 - u) ** 2 + (4 * y + 1.5 - v) ** 2
+                    maps[k, y, x] = max(maps[k, y, x], math.exp(-squared / (2 * KEYPOINT_SIGMA ** 2)))
+    return maps
+
+
+def part_reference(joints: np.ndarray, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """(30, h, w): every part's ridge, cell by cell, and where a response lies exactly at the threshold."""
+    maps, undecided = np.zeros((30, height, width)), np.zeros((30, height, width), bool)
+    for b, (one, other) in enumerate(COCO.part_ends):
+        total, covering = np.zeros((height, width)), np.zeros((height, width))
+        for person in joints:
+            (x1, y1, v1), (x2, y2, v2) = person[one], person[other]
+            length = math.hypot(x2 - x1, y2 - y1)
+            if min(v1, v2) <= 0 or length == 0:
+                continue
+            left, right = round((min(x1, x2) - MARGIN) / STRIDE), round((max(x1, x2) + MARGIN) / STRIDE)
+            top, bottom = round((min(y1, y2) - MARGIN) / STRIDE), round((max(y1, y2) + MARGIN) / STRIDE)
+            for y in range(max(0, top), min(height - 1, bottom) + 1):
+                for x in range(max(0, left), min(width - 1, right) + 1):
+                    px, py = 4 * x + 1.5, 4 * y + 1.5
+                    distance = abs((x2 - x1) * (py - y1) - (y2 - y1) * (px - x1)) / length
+                    response = math.exp(-distance ** 2 / (2 * PART_SIGMA ** 2))
+                    undecided[b, y, x] |= abs(response - THRESHOLD) < 1e-5
+                    total[y, x] += FLOOR if response <= THRESHOLD else response
+                    covering[y, x] += 1
+        maps[b] = total / np.maximum(covering, 1)
+    return maps, undecided
+
+
+def mask_reference(mask: np.ndarray) -> np.ndarray:
+    """(h, w): the smallest value among a cell and its neighbours inside the map."""
+    height, width = mask.shape
+    return np.array([[mask[max(0, y - 1):y + 2, max(0, x - 1):x + 2].min() for x in range(width)]
+                     for y in range(height)])
+
+
+def random_joints(rng: np.random.Generator, people: int, height: int, width: int) -> np.ndarray:
+    """(P, 18, 3) float32: a fifth unlabelled, many outside, most coordinates on eighths of a cell or finer."""
+    joints = np.zeros((people, 18, 3), np.float32)
+    joints[..., 0] = rng.uniform(-0.4 * width, 1.4 * width, (people, 18))
+    joints[..., 1] = rng.uniform(-0.4 * height, 1.4 * height, (people, 18))
+    halves = rng.random((people, 18)) < 0.4
+    joints[halves, :2] = np.round(joints[halves, :2] * 2) / 2
+    half_cells = rng.random((people, 18)) < 0.2
+    joints[half_cells, :2] = np.round(joints[half_cells, :2] / 4) * 4 + 2
+    joints[..., 2] = rng.choice([0, 1, 2], (people, 18), p=[0.2, 0.3, 0.5])
+    return joints
+
+
+def assert_like_reference(joints: np.ndarray, mask: np.ndarray) -> None:
+    maps = render(joints[None], mask[None])[0].numpy()
+    height, width = mask.shape
+    exact = joints.astype(float)
+    keypoints = keypoint_reference(exact, height, width)
+    parts, undecided = part_reference(exact, height, width)
+    np.testing.assert_allclose(maps[30:48], keypoints, atol=1e-5)
+    np.testing.assert_allclose(np.where(undecided, parts, maps[:30]), parts, atol=1e-5)
+    np.testing.assert_allclose(maps[48], mask_reference(mask), atol=1e-6)
+    np.testing.assert_allclose(maps[49], keypoints.max(0), atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_maps_are_those_of_the_slow_reference(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    height, width = (32, 48) if seed % 2 else (48, 32)
+    mask = rng.random((height, width)).astype(np.float32)
+    assert_like_reference(random_joints(rng, 3, 4 * height, 4 * width), mask)
+
+
+def test_crowded_and_coincident_people_are_those_of_the_slow_reference() -> None:
+    rng = np.random.default_rng(9)
+    joints = random_joints(rng, 5, 128, 128)
+    joints[1] = joints[0]
+    joints[2, :, :2] = joints[0, :, :2] + 3
+    joints[3, 1] = joints[3, 0]                         # the part neck-nose has no length
+    joints[4, :, :2] = (62, 66)                         # half-way cells, and no part has a length
+    joints[:, :2, 2] = 2
+    assert_like_reference(joints, np.ones((32, 32), np.float32))
+
+
+def assert_parity(path: Path) -> None:
+    measured = np.load(path)
+    maps = render(measured["joints18"][None], measured["person_mask"][None])[0]
+    np.testing.assert_allclose(maps.numpy(), measured["maps"].astype(np.float32), atol=5e-4)
+
+
+def test_maps_are_the_measured_ones_of_the_awkward_cases() -> None:
+    assert_parity(FIXTURES / "targets_generated.npz")
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_maps_are_the_measured_ones_of_real_pictures(parity: Path, number: int) -> None:
+    assert_parity(parity / f"targets_{number}.npz")
+
+
+def test_from_config_takes_every_setting() -> None:
+    config = load_config(None, ["targets.keypoint_sigma=3", "targets.part_sigma=2", "targets.part_margin=8",
+                                "targets.threshold=0.1", "targets.part_floor=0.05"])
+    r = TargetRenderer.from_config(config)
+    assert (r.keypoint_sigma, r.part_sigma, r.part_margin, r.threshold, r.part_floor) == (3, 2, 8, 0.1, 0.05)
+    joints = np.zeros((1, 1, 18, 3), np.float32)
+    joints[0, 0, :2] = [[21.5, 29.5, 2], [41.5, 29.5, 2]]                     # nose, neck: cells 5 and 10 of row 7
+    maps = r(torch.from_numpy(joints), torch.ones(1, 16, 16))[0]
+    assert maps[30, 7, 6] == pytest.approx(math.exp(-16 / 18))
+    assert maps[0, 8, 8] == pytest.approx(math.exp(-16 / 8))
+    assert maps[0, 9, 8] == pytest.approx(0.05)
+    # (21.5 - 8) / 4 = 3.375 and (41.5 + 8) / 4 = 12.375
+    assert torch.nonzero(maps[0, 7]).flatten().tolist() == list(range(3, 13))
+
+
+def test_the_built_in_defaults_are_the_configured_ones() -> None:
+    default, configured = TargetRenderer(), TargetRenderer.from_config(load_config())
+    for name in ("keypoint_sigma", "part_sigma", "part_margin", "threshold", "part_floor", "stride", "reach"):
+        assert getattr(default, name) == getattr(configured, name)
+
+
+def test_a_batch_equals_its_samples_one_by_one() -> None:
+    rng = np.random.default_rng(3)
+    joints = np.stack([random_joints(rng, 4, 128, 128) for _ in range(3)])
+    masks = rng.random((3, 32, 32)).astype(np.float32)
+    batch = render(joints, masks)
+    assert batch.shape == (3, 50, 32, 32) and batch.dtype == torch.float32
+    for i, maps in enumerate(batch):
+        torch.testing.assert_close(render(joints[i:i + 1], masks[i:i + 1])[0], maps, rtol=0, atol=0)
+
+
+def test_padding_rows_change_nothing() -> None:
+    rng = np.random.default_rng(4)
+    joints = random_joints(rng, 2, 128, 128)[None]
+    padded = np.concatenate([joints, np.zeros((1, 3, 18, 3), np.float32)], axis=1)
+    mask = np.ones((1, 32, 32), np.float32)
+    torch.testing.assert_close(render(padded, mask), render(joints, mask), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("people", [0, 2])
+def test_without_labelled_keypoints_only_the_mask_is_left(people: int) -> None:
+    joints = torch.full((2, people, 18, 3), 50.0)
+    joints[..., 2] = 0
+    maps = render(joints, torch.ones(2, 32, 32))
+    assert maps[:, 48].eq(1).all() and maps.sum() == maps[:, 48].sum()
+
+
+def test_visible_and_hidden_keypoints_are_rendered_alike() -> None:
+    joints = random_joints(np.random.default_rng(5), 2, 128, 128)[None]
+    visible = np.concatenate([joints[..., :2], np.sign(joints[..., 2:])], axis=-1)
+    mask = np.ones((1, 32, 32), np.float32)
+    torch.testing.assert_close(render(visible, mask), render(joints, mask), rtol=0, atol=0)
+
+
+def test_a_keypoint_outside_still_reaches_in() -> None:
+    joints = np.zeros((1, 1, 18, 3), np.float32)
+    joints[0, 0, 0] = (-10, 20, 1)
+    nose = render(joints, np.ones((1, 32, 32), np.float32))[0, 30]
+    assert nose[5, 0] == pytest.approx(math.exp(-(11.5 ** 2 + 1.5 ** 2) / 162), abs=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_other_float_types_are_rendered_in_single_precision(dtype: torch.dtype) -> None:
+    joints = torch.from_numpy(random_joints(np.random.default_rng(6), 2, 128, 128))[None].to(dtype)
+    mask = torch.rand(1, 32, 32).to(dtype)
+    maps = render(joints, mask)
+    assert maps.dtype == torch.float32
+    torch.testing.assert_close(maps, render(joints.float(), mask.float()), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("far", [1e4, 1e9, 1e20, 1e30])
+def test_far_away_keypoints_leave_finite_maps(far: float) -> None:
+    rng = np.random.default_rng(7)
+    joints = random_joints(rng, 4, 128, 128)[None]
+    joints[0, 0, ::2, 0] += far
+    joints[0, 1, ::2, 0] -= far
+    joints[0, 2, :, :2] += far
+    joints[0, 3, :, :2] -= far
+    maps = render(joints, np.ones((1, 32, 32), np.float32))
+    assert torch.isfinite(maps).all() and maps.min() >= 0 and maps.max() <= 1
+
+
+def test_targets_carry_no_gradient() -> None:
+    joints = torch.rand(1, 1, 18, 3, requires_grad=True)
+    assert not render(joints, torch.ones(1, 8, 8, requires_grad=True)).requires_grad
+
+
+@pytest.mark.parametrize("joints, mask, message", [
+    ((1, 18, 3), (1, 8, 8), r"joints must be \(N, P, 18, 3\), not \(1, 18, 3\)"),
+    ((1, 2, 17, 3), (1, 8, 8), r"joints must be \(N, P, 18, 3\)"),
+    ((1, 2, 18, 2), (1, 8, 8), r"joints must be \(N, P, 18, 3\)"),
+    ((2, 2, 18, 3), (1, 8, 8), r"person_mask must be \(2, h, w\), not \(1, 8, 8\)"),
+    ((1, 2, 18, 3), (1, 1, 8, 8), r"person_mask must be \(1, h, w\)"),
+])
+def test_wrong_shapes_are_refused(joints: tuple[int, ...], mask: tuple[int, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        render(torch.zeros(joints), torch.zeros(mask))

@@ -1,0 +1,110 @@
+"""Tiny COCO data sets and stores for tests: annotations as dictionaries, pictures as noise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import h5py
+import numpy as np
+
+from posenet.annotations import run_lengths as rle
+from posenet.data.store.build import build_store
+from posenet.data.store.record import Record
+from posenet.data.store.writer import StoreWriter
+from posenet.skeleton.skeleton import COCO
+
+HEIGHT, WIDTH = 120, 160
+
+
+def person(number: int, image_id: int, box: tuple[float, ...] = (20, 20, 50, 60), labelled: int = 17,
+           **changes: Any) -> dict[str, Any]:
+    """An annotation whose outline is the box and whose first ``labelled`` keypoints lie on its diagonal."""
+    x, y, w, h = box
+    keypoints = [[x + w * k / 17, y + h * k / 17, 2] if k < labelled else [0, 0, 0] for k in range(17)]
+    return {"id": number, "image_id": image_id, "category_id": 1, "iscrowd": 0, "bbox": list(box), "area": w * h,
+            "num_keypoints": labelled, "keypoints": [value for point in keypoints for value in point],
+            "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]]} | changes
+
+
+def crowd(number: int, image_id: int, box: tuple[int, int, int, int], size: tuple[int, int] = (HEIGHT, WIDTH),
+          **changes: Any) -> dict[str, Any]:
+    """A crowd region that fills its box, as uncompressed run lengths."""
+    x, y, w, h = box
+    mask = np.zeros(size, np.uint8)
+    mask[y:y + h, x:x + w] = 1
+    edges = np.flatnonzero(np.diff(mask.T.ravel(), prepend=0, append=1 - mask[-1, -1]))
+    counts = np.diff(edges, prepend=0).tolist()
+    return person(number, image_id, box, 0, iscrowd=1, segmentation={"size": list(size), "counts": counts}, **changes)
+
+
+def document(image_ids: Iterable[int], annotations: list[dict[str, Any]]) -> dict[str, Any]:
+    """A COCO data set whose images all have the same size."""
+    images = [{"id": number, "file_name": f"{number:012d}.jpg", "height": HEIGHT, "width": WIDTH}
+              for number in image_ids]
+    category = {"id": 1, "name": "person", "keypoints": list(COCO.file_names), "skeleton": []}
+    return {"images": images, "annotations": annotations, "categories": [category]}
+
+
+def write_annotations(path: Path, content: Any) -> Path:
+    path.write_text(json.dumps(content))
+    return path
+
+
+def write_pictures(folder: Path, content: dict[str, Any]) -> Path:
+    """A noisy JPEG, another one for every id, for each image of ``content``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for image in content["images"]:
+        pixels = np.random.default_rng(image["id"]).integers(0, 256, (image["height"], image["width"], 3), np.uint8)
+        (folder / image["file_name"]).write_bytes(cv2.imencode(".jpg", pixels)[1].tobytes())
+    return folder
+
+
+def write_coco(root: Path, image_ids: Iterable[int] = (1, 2, 3)) -> tuple[Path, Path]:
+    """Image folder and annotation file of a set with one main person in every image."""
+    ids = list(image_ids)
+    content = document(ids, [person(10 + number, number) for number in ids])
+    return write_pictures(root / "images", content), write_annotations(root / "annotations.json", content)
+
+
+def make_record(image_id: int, people: int = 2, height: int = 96, width: int = 128) -> Record:
+    """A noisy picture with random people and masks, another one for every id."""
+    rng = np.random.default_rng(image_id)
+    pixels = rng.integers(0, 256, (height, width, 3), np.uint8)
+    masks = [rle.encode((rng.random((height, width)) < 0.5).astype(np.uint8)) for _ in range(2)]
+    return Record(
+        Path("memory"), image_id, f"sub/{image_id:04d}.jpg", height, width, cv2.imencode(".jpg", pixels)[1].ravel(),
+        joints=rng.random((people, 18, 3), np.float32), boxes=rng.random((people, 4), np.float32),
+        areas=rng.random(people, np.float32), annotation_ids=rng.integers(0, 2 ** 62, people),
+        mask_all_rle=masks[0], mask_miss_rle=masks[1])
+
+
+def write_store(path: Path, records: list[Record], **options: Any) -> Path:
+    """A store in which the first two people of every record are main persons."""
+    with StoreWriter(path, **options) as store_writer:
+        for record in records:
+            store_writer.add(record, range(len(record.joints))[:2])
+    return path
+
+
+def flip_bit(path: Path, array: str, image: int) -> None:
+    """Flip one bit of an image's slice of ``jpeg``, ``mask_all`` or ``mask_miss`` in a store."""
+    with h5py.File(path) as file:
+        begin, end = file[f"{array}_offset"][image:image + 2].tolist()
+        place = file[array].id.get_offset() + (begin + end) // 2
+    with open(path, "r+b") as file:
+        file.seek(place)
+        byte, = file.read(1)
+        file.seek(place)
+        file.write(bytes([byte ^ 1]))
+
+
+def build_both(coco: Path) -> dict[str, Path]:
+    """The stores, train and val, of a folder that ``write_dataset`` has made."""
+    found = {split: coco / f"{split}.h5" for split in ("train", "val")}
+    for split, path in found.items():
+        build_store(coco / f"{split}2017", coco / "annotations" / f"person_keypoints_{split}2017.json", path, workers=1)
+    return found

@@ -1,0 +1,216 @@
+"""A skeleton that is no person's, from the annotations to the evaluation, through the tools a user would take."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from posenet import Predictor
+from posenet.benchmark.data import staged_batch
+from posenet.benchmark.decode import PerfectNetwork, measure_decode
+from posenet.benchmark.timing import Stopwatch
+from posenet.benchmark.train import synthetic_batch
+from posenet.cli.main import run_tool
+from posenet.data.batch import Pixels
+from posenet.data.dataset import PoseDataset
+from posenet.data.store.reader import Store
+from posenet.data.targets import TargetRenderer
+from posenet.errors import ConfigError, DataError
+from posenet.inference.person import Person
+from posenet.settings.reading import config_from_dict, config_to_dict, load_config
+from posenet.settings.sections import AugmentConfig
+from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.skeleton.skeleton_file import load_skeleton, skeleton_from_table, skeleton_to_table, skeleton_to_toml
+from posenet.visualization.people import draw_people
+from tests.helpers.chairs import NAMES, write_chairs
+
+Tool = Callable[..., str]
+DERIVED = '\n[derived]\nfront_middle = ["seat_front_left", "seat_front_right"]\n'
+TRAIN = ["--set", "model.stacks=1", "model.width=16", "model.growth=2", "train.input_size=128", "train.batch_size=8",
+         "optim.name=adamw", "data.workers=0", "log.tensorboard=false", "log.curves=false", "inference.height=128"]
+
+
+class House:
+    """The folder of a user with chairs: pictures, annotations, a skeleton file and stores."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.train, self.train_json = write_chairs(root, "train", 14, seed=1)
+        self.val, self.val_json = write_chairs(root, "val", 4, seed=2)
+        self.toml = root / "chair.toml"
+        self.store = root / "train.h5"
+
+    @property
+    def skeleton(self) -> Skeleton:
+        return load_skeleton(self.toml)
+
+
+def tool(name: str, *words: object) -> None:
+    assert run_tool(name, [str(word) for word in words], prog=name) == 0
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> House:
+    house = House(tmp_path_factory.mktemp("chairs"))
+    tool("skeleton", "--from-annotations", house.train_json, "--output", house.toml)
+    # What a user edits: a keypoint more, which parts join to the others.
+    text = house.toml.read_text().replace("parts = [", 'parts = [\n    ["front_middle", "seat_back_left"],\n'
+                                          '    ["front_middle", "seat_back_right"],')
+    house.toml.write_text(text.partition("\n[layout]")[0] + DERIVED)
+    tool("build-hdf5", "--images", house.train, "--annotations", house.train_json, "--skeleton", house.toml, "--output",
+         house.store, "--workers", 1)
+    return house
+
+
+@pytest.fixture(scope="module")
+def checkpoint(house: House) -> Path:
+    """Trained for an epoch; the skeleton file is gone afterwards, as on another machine."""
+    run, copy = house.root / "run", house.root / "copy.toml"
+    copy.write_text(house.toml.read_text())
+    tool("train", "-p", run, *TRAIN, f"data.train={house.store}", f"model.skeleton={copy}", "train.epochs=1",
+         f"data.val_images={house.val}", f"data.val_annotations={house.val_json}")
+    copy.unlink()
+    return run / "last.pth"
+
+
+def test_the_draft_has_names_edges_and_sides_of_the_annotations(house: House) -> None:
+    skeleton = house.skeleton
+    assert list(skeleton.file_names) == NAMES and skeleton.keypoints == (*NAMES, "front_middle")
+    assert ("back_top_left", "back_top_right") in skeleton.left_right and len(skeleton.left_right) == 5
+    assert len(skeleton.drawn) == 11 and ("front_middle", "seat_back_left") in skeleton.parts
+    assert skeleton.num_channels == len(skeleton.parts) + 11 + 2 > 33
+    np.testing.assert_array_equal(skeleton.flip_channels[skeleton.flip_channels], np.arange(skeleton.num_channels))
+
+
+def test_linting_finds_nothing(house: House, capsys: pytest.CaptureFixture[str]) -> None:
+    for images, file in ((house.train, house.train_json), (house.val, house.val_json)):
+        tool("lint-annotations", file, "--images", images, "--skeleton", house.toml)
+        assert capsys.readouterr().out.endswith("no errors, 0 kinds of warnings\n")
+
+
+def test_mirrored_samples_have_mirrored_targets(house: House) -> None:
+    """Flipping the picture and flipping the maps is the same, left and right swapped by the skeleton's names."""
+    skeleton, size = house.skeleton, (128, 128)
+    render = TargetRenderer(skeleton=skeleton)
+    still = dict(scale_probability=0, degrees=0.0, shift=0.0, jitter_probability=0)
+    with Store(house.store, skeleton) as store:
+        plain, flipped = (PoseDataset(store, size, "image", AugmentConfig(flip_probability=p, **still)).__getitems__(
+            [(0, 0)]) for p in (0, 1))
+    maps, mirrored = (render(batch.joints, batch.person_mask / 255) for batch in (plain, flipped))
+    assert maps[:, skeleton.keypoint_channels].amax((0, 2, 3)).min() > 0.5
+    difference = (mirrored - maps[:, skeleton.flip_channels].flip(-1)).abs()
+    # Rectangles end at whole cells, rounded to the same side in either picture.
+    assert difference[:, skeleton.keypoint_channels].max() < 0.02 and difference.mean() < 0.02
+    assert (mirrored - maps.flip(-1)).abs().mean() > 2 * difference.mean()
+
+
+@pytest.mark.parametrize("layout", [False, True])
+def test_perfect_maps_are_decoded_to_nearly_all_chairs(house: House, layout: bool) -> None:
+    skeleton = house.skeleton
+    if layout:
+        tool("skeleton", "--from-annotations", house.train_json, "--output", house.root / "drafted.toml", "--overwrite")
+        skeleton = load_skeleton(house.root / "drafted.toml")
+        assert skeleton.layout["back_top_left"][0] < -0.5 < 0.5 < skeleton.layout["leg_front_left"][0]
+    network = PerfectNetwork()
+    predictor = Predictor(network, height=320, skeleton=skeleton)
+    report = measure_decode(house.val_json, TargetRenderer(skeleton=skeleton), predictor, network, None, 1)
+    assert report.numbers["ap"] > 0.95
+
+
+def test_a_checkpoint_needs_no_skeleton_file(house: House, checkpoint: Path) -> None:
+    predictor = Predictor.from_checkpoint(checkpoint, keypoint_threshold=1e-9)
+    assert predictor.skeleton.derived
+    assert torch.load(checkpoint, weights_only=True)["config"]["model"]["skeleton"]["keypoints"] == NAMES
+    people = predictor(cv2.imread(str(house.val / "1.jpg")))
+    assert all(person.keypoints.shape == (11, 3) and person.to_coco().shape == (10, 3) for person in people)
+
+
+def test_the_run_was_evaluated_while_it_trained(checkpoint: Path) -> None:
+    lines = [json.loads(line) for line in (checkpoint.parent / "log.jsonl").read_text().splitlines()]
+    assert any("AP" in line for line in lines)
+
+
+def test_predicting_and_evaluating_follow_the_checkpoint(house: House, checkpoint: Path, tmp_path: Path,
+                                                         capsys: pytest.CaptureFixture[str]) -> None:
+    results, found = tmp_path / "results.json", tmp_path / "found.json"
+    tool("evaluate", "--checkpoint", checkpoint, "--images", house.val, "--annotations", house.val_json,
+         "--output", results, "--set", "inference.keypoint_threshold=1e-4")
+    assert "seat_front_left" in capsys.readouterr().out
+    tool("predict", "--checkpoint", checkpoint, house.val, "--output", tmp_path / "drawn", "--json", found,
+         "--set", "inference.keypoint_threshold=1e-4", "--min-score", 0)
+    assert len(list((tmp_path / "drawn").iterdir())) == 4
+    for entry in json.loads(results.read_text()) + json.loads(found.read_text()):
+        assert len(entry["keypoints"]) == 30
+    assert {entry["category_id"] for entry in json.loads(results.read_text())} <= {62}
+
+
+def test_resuming_needs_no_skeleton_file_and_takes_no_other(checkpoint: Path,
+                                                            capsys: pytest.CaptureFixture[str]) -> None:
+    tool("train", "--resume", checkpoint, "--epochs", 2, "--max-steps", 4)
+    capsys.readouterr()
+    assert run_tool("train", ["--resume", str(checkpoint), "--set", "model.skeleton=coco"], prog="train") == 2
+    assert "another skeleton" in capsys.readouterr().err
+
+
+def test_a_store_of_another_skeleton_is_refused(house: House) -> None:
+    with pytest.raises(DataError, match="another skeleton .* back_top_left"):
+        Store(house.store)
+    with Store(house.store, skeleton=None) as store:
+        assert store.skeleton.file_names == tuple(NAMES)
+    tool("build-hdf5", "--output", house.store, "--verify")
+
+
+def test_benchmarks_take_the_store_s_skeleton(house: House, tmp_path: Path) -> None:
+    with Store(house.store, skeleton=None) as store:
+        dataset = PoseDataset(store, (64, 64), augment=AugmentConfig(flip_probability=1.0))
+        watch = Stopwatch()
+        watch.start_round()
+        staged = staged_batch(dataset, [(0, 0)], Pixels.make(1, 64, 64), watch)
+        np.testing.assert_array_equal(staged.joints[0], dataset[0, 0].joints)
+    tool("benchmark", "train", "--quick", "--h5", house.store, "--set", f"model.skeleton={house.toml}",
+         "data.workers=0", "model.stacks=1", "model.width=16", "model.growth=2", "train.input_size=64",
+         "train.batch_size=2")
+
+
+def test_annotations_of_another_skeleton_are_refused(house: House, tiny_coco: Path) -> None:
+    with pytest.raises(DataError, match="model.skeleton"):
+        measure_decode(tiny_coco / "annotations" / "person_keypoints_val2017.json", TargetRenderer(),
+                       Predictor(PerfectNetwork(), skeleton=house.skeleton), PerfectNetwork(), None, 1)
+
+
+def test_the_drawing_has_the_skeletons_lines_and_colours(house: House) -> None:
+    file = house.root / "coloured.toml"
+    table = skeleton_to_table(house.skeleton) | {"drawn": [["back_top_left", "leg_front_left"]]}
+    file.write_text(skeleton_to_toml(skeleton_from_table(table))
+                    + '\n[colours]\nback_top_left = "#ff0001"\nleg_front_left = "#ff0001"\n')
+    skeleton = load_skeleton(file)
+    keypoints = np.zeros((11, 3), np.float32)
+    keypoints[[0, 8]] = (20, 20, 1), (100, 100, 1)
+    drawn = draw_people(np.zeros((120, 120, 3), np.uint8), [Person(keypoints, 1.0, skeleton)])
+    np.testing.assert_array_equal(drawn[60, 60], [1, 0, 255])
+
+
+def test_a_skeleton_may_stand_in_the_experiment_file(tmp_path: Path) -> None:
+    file = tmp_path / "hand.toml"
+    file.write_text('[model.skeleton]\nkeypoints = ["thumb", "index"]\nparts = [["thumb", "index"]]\n')
+    config = load_config(file)
+    assert config.model.skeleton.num_channels == 5
+    assert config_from_dict(config_to_dict(config)) == config
+    assert load_config(None, ["model.skeleton=coco"]).model.skeleton == COCO
+    file.write_text('[model.skeleton]\nkeypoints = ["thumb", "index"]\nparts = [["thumb", "wrist"]]\n')
+    with pytest.raises(ConfigError, match=r"hand.toml: model.skeleton: .*wrist"):
+        load_config(file)
+
+
+def test_benchmarks_take_other_skeletons_too(house: House) -> None:
+    skeleton = house.skeleton
+    batch = synthetic_batch(2, (64, 64), skeleton=skeleton)
+    maps = TargetRenderer(skeleton=skeleton)(batch.joints, batch.person_mask / 255)
+    assert maps.shape == (2, skeleton.num_channels, 16, 16)
+    assert maps[:, skeleton.keypoint_channels].amax((0, 2, 3)).min() > 0.5

@@ -1,0 +1,160 @@
+"""The skeleton: names, channel layout, flips, annotation files and inconsistent definitions."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from posenet.skeleton.skeleton import COCO, Skeleton
+
+KEYPOINTS = ("nose, neck, Rsho, Relb, Rwri, Lsho, Lelb, Lwri, Rhip, Rkne, Rank, Lhip, Lkne, Lank, Reye, Leye, "
+             "Rear, Lear").split(", ")
+PARTS = ("neck-nose, neck-Reye, neck-Leye, neck-Rear, neck-Lear, nose-Reye, nose-Leye, Reye-Rear, Leye-Lear, "
+         "neck-Rsho, Rsho-Relb, Relb-Rwri, neck-Lsho, Lsho-Lelb, Lelb-Lwri, neck-Rhip, Rhip-Rkne, Rkne-Rank, "
+         "neck-Lhip, Lhip-Lkne, Lkne-Lank, nose-Rsho, nose-Lsho, Rsho-Rhip, Rhip-Lkne, Lsho-Lhip, Lhip-Rkne, "
+         "Rear-Rsho, Lear-Lsho, Rhip-Lhip").split(", ")
+FILE_NAMES = ("nose left_eye right_eye left_ear right_ear left_shoulder right_shoulder left_elbow right_elbow "
+              "left_wrist right_wrist left_hip right_hip left_knee right_knee left_ankle right_ankle").split()
+
+
+def channel_names() -> list[str]:
+    return ["-".join(ends) for ends in COCO.parts] + list(COCO.keypoints) + ["mask", "foreground"]
+
+
+def mirrored(name: str) -> set[str]:
+    """The keypoints of a channel after left and right have changed places; parts have no direction."""
+    swap = {"L": "R", "R": "L"}
+    return {swap.get(end[0], end[0]) + end[1:] for end in name.split("-")}
+
+
+def file_person(labelled: dict[str, tuple[float, float, int]]) -> np.ndarray:
+    """(1, 17, 3) as an annotation file holds it, with the named keypoints labelled."""
+    keypoints = np.zeros((1, 17, 3))
+    for name, values in labelled.items():
+        keypoints[0, FILE_NAMES.index(name)] = values
+    return keypoints
+
+
+def test_keypoints_and_parts_are_the_documented_ones() -> None:
+    assert list(COCO.keypoints) == KEYPOINTS
+    assert ["-".join(ends) for ends in COCO.parts] == PARTS
+
+
+def test_file_order_is_that_of_coco() -> None:
+    assert list(COCO.file_names) == FILE_NAMES
+    sides = {"L": "left", "R": "right"}
+    for ours, theirs in zip(COCO.file_keypoints[1:], COCO.file_names[1:]):
+        side, _, name = theirs.partition("_")
+        assert (sides[ours[0]], ours[1:]) == (side, name[:3])
+
+
+def test_sigmas_are_those_of_the_coco_evaluation() -> None:
+    params = pytest.importorskip("pycocotools.cocoeval").Params(iouType="keypoints")
+    np.testing.assert_allclose(COCO.sigmas, params.kpt_oks_sigmas, rtol=1e-6)
+
+
+def test_channels_are_parts_then_keypoints_then_mask_then_foreground() -> None:
+    assert (COCO.num_parts, COCO.num_keypoints, COCO.num_channels) == (30, 18, 50)
+    channels = list(range(50))
+    assert channels[COCO.part_channels] == channels[:30]
+    assert channels[COCO.keypoint_channels] == channels[30:48]
+    assert (COCO.mask_channel, COCO.foreground_channel) == (48, 49)
+
+
+def test_part_ends_point_at_the_named_keypoints() -> None:
+    ends = [f"{COCO.keypoints[a]}-{COCO.keypoints[b]}" for a, b in COCO.part_ends]
+    assert ends == PARTS
+    assert COCO.index("Lank") == 13
+
+
+@pytest.mark.parametrize("flip", [COCO.flip_keypoints, COCO.flip_channels], ids=["keypoints", "channels"])
+def test_flipping_twice_changes_nothing(flip: np.ndarray) -> None:
+    np.testing.assert_array_equal(flip[flip], np.arange(len(flip)))
+
+
+def test_flips_map_every_name_to_its_mirror_image() -> None:
+    assert [{COCO.keypoints[k]} for k in COCO.flip_keypoints] == [mirrored(name) for name in KEYPOINTS]
+    names = channel_names()
+    assert [set(names[c].split("-")) for c in COCO.flip_channels] == [mirrored(name) for name in names]
+
+
+def test_file_keypoints_survive_the_round_trip() -> None:
+    rng = np.random.default_rng(0)
+    keypoints = rng.uniform(1, 600, (4, 17, 3))
+    keypoints[..., 2] = rng.integers(0, 3, (4, 17))
+    keypoints[keypoints[..., 2] == 0] = 0
+    joints = COCO.from_file(keypoints)
+    assert joints.shape == (4, 18, 3) and joints.dtype == np.float32
+    np.testing.assert_allclose(COCO.to_file(joints), keypoints, rtol=1e-6)
+
+
+def test_file_keypoints_land_under_their_names() -> None:
+    joints = COCO.from_file(file_person({"left_ankle": (5, 6, 2)}))
+    np.testing.assert_array_equal(joints[0, KEYPOINTS.index("Lank")], [5, 6, 2])
+    assert np.count_nonzero(joints) == 3
+
+
+@pytest.mark.parametrize("left, right, expected", [(2, 2, 2), (2, 1, 1), (1, 2, 1), (1, 1, 1)])
+def test_the_neck_is_the_middle_and_as_visible_as_the_less_visible_shoulder(left: int, right: int,
+                                                                            expected: int) -> None:
+    joints = COCO.from_file(file_person({"left_shoulder": (10, 20, left), "right_shoulder": (30, 50, right)}))
+    np.testing.assert_array_equal(joints[0, KEYPOINTS.index("neck")], [20, 35, expected])
+
+
+@pytest.mark.parametrize("shoulder", ["left_shoulder", "right_shoulder"])
+def test_there_is_no_neck_without_both_shoulders(shoulder: str) -> None:
+    joints = COCO.from_file(file_person({shoulder: (10, 20, 2)}))
+    np.testing.assert_array_equal(joints[0, KEYPOINTS.index("neck")], [0, 0, 0])
+
+
+def test_coordinates_of_unlabelled_keypoints_are_dropped() -> None:
+    assert not COCO.from_file(file_person({"nose": (10, 20, 0)})).any()
+
+
+def test_a_picture_without_people_is_no_error() -> None:
+    assert COCO.from_file(np.zeros((0, 17, 3))).shape == (0, 18, 3)
+
+
+SMALL: dict[str, Any] = {
+    "keypoints": ("head", "Lhand", "Rhand"), "parts": (("head", "Lhand"), ("head", "Rhand")),
+    "left_right": (("Lhand", "Rhand"),), "derived": {"head": ("Lhand", "Rhand")},
+    "file_keypoints": ("Lhand", "Rhand"), "file_names": ("left_hand", "right_hand"), "sigmas": (0.1, 0.1),
+}
+
+
+def test_everything_follows_from_another_skeleton_too() -> None:
+    small = Skeleton(**SMALL)
+    assert small.num_channels == 7
+    np.testing.assert_array_equal(small.flip_channels, [1, 0, 2, 4, 3, 5, 6])
+    joints = small.from_file(np.array([[[0, 0, 2], [4, 2, 1]]]))
+    np.testing.assert_array_equal(joints, [[[2, 1, 1], [0, 0, 2], [4, 2, 1]]])
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"parts": (("head", "tail"),)}, "unknown keypoints: tail"),
+    ({"left_right": (("Lhand", "Rfoot"),)}, "unknown keypoints: Rfoot"),
+    ({"derived": {"head": ("Lhand", "hip")}}, "unknown keypoints: hip"),
+    ({"derived": {"head": ("Lhand", "Rhand"), "neck": ("Lhand", "Rhand")}}, "unknown keypoints: neck"),
+    ({"file_keypoints": ("Lhand", "knee")}, "unknown keypoints: knee"),
+    ({"derived": {}}, "neither in the file nor derived: head"),
+    ({"file_names": ("left_hand",)}, "differ in length"),
+    ({"sigmas": (0.1, 0.1, 0.1)}, "differ in length"),
+])
+def test_a_skeleton_that_contradicts_itself_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Skeleton(**SMALL | changes)
+
+
+def test_what_a_network_predicts_does_not_hang_on_sigmas_and_drawing() -> None:
+    assert COCO.predicts_like(dataclasses.replace(COCO, sigmas=(0.1,) * 17, layout={}, drawn=()))
+    assert not COCO.predicts_like(dataclasses.replace(COCO, parts=COCO.parts[::-1]))
+    assert not COCO.predicts_like(dataclasses.replace(COCO, left_right=()))
+
+
+def test_a_skeleton_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        COCO.keypoints = ()

@@ -1,0 +1,94 @@
+"""Skeleton files: the round trip, defaults, and what is wrong with a bad one."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from posenet.errors import ConfigError
+from posenet.skeleton.skeleton import COCO
+from posenet.skeleton.skeleton_file import (
+    DEFAULT_SIGMA,
+    load_skeleton,
+    skeleton_from_table,
+    skeleton_to_table,
+    skeleton_to_toml,
+)
+
+CAT = '''
+keypoints = ["nose", "L_ear", "R_ear"]
+left_right = [["L_ear", "R_ear"]]
+parts = [["nose", "L_ear"], ["nose", "R_ear"]]
+'''
+
+
+def test_the_built_in_skeleton_survives_files_and_tables() -> None:
+    assert skeleton_from_table(skeleton_to_table(COCO)) == COCO
+    assert skeleton_from_table(tomllib.loads(skeleton_to_toml(COCO, {"sigmas": "one\ntwo"}))) == COCO
+    assert load_skeleton("coco") is COCO
+
+
+def test_odd_names_and_colours_survive_too(tmp_path: Path) -> None:
+    text = CAT.replace("nose", 'nöse \\"x\\" \\u007f') + '[colours]\nL_ear = "#12Ab34"\n[layout]\n' \
+        'L_ear = [0.5, 1]\nR_ear = [0.5, 1]\n"nöse \\"x\\" \\u007f" = [-1, 0.3]\n'
+    skeleton = skeleton_from_table(tomllib.loads(text))
+    assert skeleton_from_table(tomllib.loads(skeleton_to_toml(skeleton))) == skeleton
+    assert skeleton.keypoints[0] == 'nöse "x" \x7f' and skeleton.layout["L_ear"] == (0.5, 1.0)
+
+
+def test_keypoints_and_parts_are_enough(tmp_path: Path) -> None:
+    path = tmp_path / "cat.toml"
+    path.write_text(CAT)
+    skeleton = load_skeleton(path)
+    assert skeleton.keypoints == skeleton.file_names == ("nose", "L_ear", "R_ear")
+    assert skeleton.sigmas == (DEFAULT_SIGMA,) * 3 and not skeleton.layout and skeleton.least_labelled == 1
+
+
+@pytest.mark.parametrize("count, least", [(1, 1), (4, 2), (10, 3), (17, 5), (21, 5), (133, 5)])
+def test_small_skeletons_need_fewer_labelled_keypoints(count: int, least: int) -> None:
+    names = [f"k{i}" for i in range(count)]
+    parts = [[names[i], names[(i + 1) % count]] for i in range(count - 1)] or [["k0", "middle"]]
+    table = {"keypoints": names, "parts": parts}
+    if count == 1:
+        table["derived"] = {"middle": ["k0", "k0"]}
+    assert skeleton_from_table(table).least_labelled == least
+
+
+@pytest.mark.parametrize("old, new, message", [
+    ('"nose", "L_ear", "R_ear"]\nleft', '"nose", "L_ear"]\nleft', "unknown keypoints: R_ear"),
+    ("keypoints", "points", "unknown key points"),
+    ('parts = [["nose", "L_ear"], ["nose", "R_ear"]]', "", "parts is missing or empty"),
+    (', ["nose", "R_ear"]', "", "part nose-L_ear has no mirror image; add nose-R_ear"),
+    (', ["nose", "R_ear"]', ', ["nose", "R_ear"], ["L_ear", "nose"]', "appears twice"),
+    ('["nose", "L_ear"], ["nose", "R_ear"]', '["R_ear", "L_ear"]', "no part joins R_ear to nose"),
+    ('["nose", "L_ear", "R_ear"]', '["nose", "L_ear", "R_ear", "nose"]', "nose appears twice"),
+    ('left_right = [["L_ear", "R_ear"]]', 'left_right = [["L_ear", "R_ear"], ["nose", "L_ear"]]', "in two pairs"),
+    ('[["L_ear", "R_ear"]]', '[["L_ear", "R_ear", "nose"]]', "left_right must hold pairs"),
+    ('[["L_ear", "R_ear"]]', '[["L_ear", 3]]', "left_right must hold words, not 3"),
+    ('[["L_ear", "R_ear"]]', '"L_ear"', "left_right must be a list"),
+    ("\nparts", "\nsigmas = 3\nparts", "sigmas must be a table"),
+    ("\nparts", "\nsigmas = {nose = -0.1}\nparts", "sigmas must be positive"),
+    ("\nparts", "\nsigmas = {nose = true}\nparts", "sigmas.nose must be a number"),
+    ("\nparts", "\nsigmas = {nose = nan}\nparts", "sigmas.nose must be a number"),
+    ("\nparts", "\nsigmas = {tail = 0.1}\nparts", "sigmas names tail"),
+    ("\nparts", "\nlayout = {nose = [0, 1]}\nparts", "layout names other keypoints"),
+    ("\nparts", "\nlayout = {nose = [0]}\nparts", "layout.nose must be"),
+    ("\nparts", '\ncolours = {nose = "red"}\nparts', "'red' is not of the form #rrggbb"),
+    ("\nparts", '\nderived = {L_ear = ["nose", "R_ear"]}\nparts', "in the file and derived"),
+    ("\nparts", '\nderived = {chin = ["nose", "R_ear"]}\nparts', "derived keypoint chin has no mirror image"),
+    ("keypoints = [", "keypoints = ", "not valid TOML"),
+])
+def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None:
+    path = tmp_path / "cat.toml"
+    assert old in CAT
+    path.write_text(CAT.replace(old, new))
+    with pytest.raises(ConfigError) as caught:
+        load_skeleton(path)
+    assert str(caught.value).startswith(str(path)) and message in str(caught.value)
+
+
+def test_a_missing_file_says_what_to_name(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="gone.toml.*posenet skeleton"):
+        load_skeleton(tmp_path / "gone.toml")

@@ -1,0 +1,291 @@
+"""Drawn people: their labels tell the truth about the pixels, and a set is reproducible and never harms files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from pycocotools import mask as rle_tools
+from pycocotools.coco import COCO as CocoFile
+
+from posenet.cli.main import run_tool
+from posenet.errors import DataError
+from posenet.skeleton.skeleton import COCO
+from posenet.synthetic import pose
+from posenet.synthetic.canvas import Canvas, ribbon
+from posenet.synthetic.dataset import MARKER, SPLITS, draw_picture, write_dataset
+from posenet.synthetic.figure import Figure, Part
+from posenet.synthetic.labels import annotate, encode
+from posenet.synthetic.scene import Actor, Scene, draw_scene
+from posenet.synthetic.wardrobe import draw_look
+
+SAMPLE = Path(__file__).parents[2] / "data" / "sample"
+FACE = ("nose", "Leye", "Reye")
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def keypoints_of(annotation: dict) -> dict[str, tuple[float, float, int]]:
+    values = np.reshape(annotation["keypoints"], (-1, 3))
+    return dict(zip(COCO.file_keypoints, map(tuple, values.tolist())))
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("drawn")
+    write_dataset(folder, train=60, val=5, seed=3, workers=1, size=240)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def coco(dataset: Path) -> CocoFile:
+    return CocoFile(dataset / "annotations" / "person_keypoints_train2017.json")
+
+
+@pytest.fixture(scope="module")
+def scenes() -> list[Scene]:
+    return [draw_scene(np.random.default_rng(seed), 320, 240) for seed in range(25)]
+
+
+def lone_figure(seed: int, height: float = 200) -> tuple[Canvas, Figure]:
+    """Somebody alone on a plain canvas of 320x280."""
+    rng = np.random.default_rng(seed)
+    canvas, body = Canvas(np.full((280, 320, 3), 200, np.uint8)), pose.draw_body(rng)
+    figure = Figure(body, pose.draw_posture(rng, body, tilt=5), draw_look(rng), height, np.array([160, 260]), len(Part))
+    figure.paint(canvas)
+    return canvas, figure
+
+
+def annotate_alone(canvas: Canvas, figure: Figure, painted: int = 1) -> dict:
+    scene = Scene(canvas.image, canvas.owner, (Actor("person", 1, (figure,), painted),))
+    return annotate(np.random.default_rng(0), scene)[0]
+
+
+def test_same_bytes_whatever_the_number_of_workers(tmp_path: Path) -> None:
+    for name, workers in (("one", 1), ("two", 2)):
+        write_dataset(tmp_path / name, train=10, val=3, seed=5, workers=workers, size=96)
+    write_dataset(tmp_path / "other", train=10, val=3, seed=6, workers=1, size=96)
+    one, two, other = (contents(tmp_path / name) for name in ("one", "two", "other"))
+    assert one == two
+    assert one.keys() == other.keys()
+    assert not any(one[name] == other[name] for name in one)
+
+
+def test_a_picture_depends_on_seed_split_and_index() -> None:
+    keys = [(0, "train", 0), (1, "train", 0), (0, "val", 0), (0, "train", 1)]
+    pictures = [draw_picture(*key, size=(96, 96))[0] for key in keys]
+    again, _ = draw_picture(*keys[0], size=(96, 96))
+    assert np.array_equal(pictures[0], again)
+    assert len({picture.tobytes() for picture in pictures}) == len(keys)
+
+
+def test_layout_and_entries(dataset: Path) -> None:
+    ids: set[int] = set()
+    for split, count in (("train", 60), ("val", 5)):
+        content = json.loads((dataset / f"annotations/person_keypoints_{split}2017.json").read_text())
+        assert [image["id"] for image in content["images"]] == list(range(SPLITS[split], SPLITS[split] + count))
+        assert ids.isdisjoint(image["id"] for image in content["images"])
+        ids |= {image["id"] for image in content["images"]}
+        (category,) = content["categories"]
+        assert category["keypoints"] == list(COCO.file_names) and category["id"] == 1
+        assert len(category["skeleton"]) == 19 and [16, 14] in category["skeleton"]
+        for image in content["images"]:
+            pixels = cv2.imread(str(dataset / f"{split}2017" / image["file_name"]))
+            assert pixels.shape == (image["height"], image["width"], 3)
+            assert image["file_name"] == f"{image['id']:012d}.jpg"
+        numbers = [annotation["id"] for annotation in content["annotations"]]
+        assert len(set(numbers)) == len(numbers)
+
+
+def test_masks_boxes_and_areas_agree(coco: CocoFile) -> None:
+    forms = set()
+    for annotation in coco.anns.values():
+        mask = coco.annToMask(annotation)
+        rows, columns = np.nonzero(mask)
+        left, top, width, height = annotation["bbox"]
+        assert annotation["area"] == mask.sum() > 0
+        assert (left, top) == (columns.min(), rows.min())
+        assert (left + width, top + height) == (columns.max() + 1, rows.max() + 1)
+        segmentation = annotation["segmentation"]
+        forms.add(list if isinstance(segmentation, list) else type(segmentation["counts"]).__name__)
+    assert forms == {list, "list", "str"}
+
+
+@pytest.mark.parametrize("form", ["polygons", "counts", "compressed"])
+def test_a_mask_survives_being_written(form: str) -> None:
+    mask = np.zeros((60, 70), np.uint8)
+    cv2.fillPoly(mask, [ribbon(np.array([0, 5]), np.array([50, 40]), (6, 3)).round().astype(np.int32)], 1)
+    mask[45:, 50:] = 1
+    segmentation, rle = encode(mask, form)
+    annotation = {"image_id": 1, "segmentation": json.loads(json.dumps(segmentation))}
+    reader = CocoFile()
+    reader.imgs = {1: {"height": 60, "width": 70}}
+    decoded = reader.annToMask(annotation)
+    assert np.array_equal(decoded, rle_tools.decode(rle))
+    if form == "polygons":
+        assert (decoded & mask).sum() / (decoded | mask).sum() > 0.98
+    else:
+        assert np.array_equal(decoded, mask)
+
+
+def test_people_crowds_and_the_unlabelled(coco: CocoFile) -> None:
+    crowds = [a for a in coco.anns.values() if a["iscrowd"]]
+    people = [a for a in coco.anns.values() if not a["iscrowd"]]
+    unlabelled = [a for a in people if not a["num_keypoints"]]
+    assert 1 <= len({a["image_id"] for a in crowds}) <= 20
+    assert all(not a["num_keypoints"] and isinstance(a["segmentation"], dict) for a in crowds)
+    assert 0 < len(unlabelled) < 0.25 * len(people)
+    assert {len(coco.getAnnIds([i], iscrowd=False)) for i in coco.imgs} >= {1, 2, 3, 4}
+    for annotation in coco.anns.values():
+        points = np.reshape(annotation["keypoints"], (17, 3))
+        image = coco.imgs[annotation["image_id"]]
+        assert annotation["num_keypoints"] == np.count_nonzero(points[:, 2])
+        assert not points[points[:, 2] == 0].any()
+        assert (points[:, :2] >= 0).all() and (points[:, :2] <= (image["width"] - 1, image["height"] - 1)).all()
+
+
+def test_visible_points_lie_on_their_person_and_hidden_ones_do_not(scenes: list[Scene]) -> None:
+    seen = {1: 0, 2: 0}
+    for scene in scenes:
+        annotations = annotate(np.random.default_rng(0), scene)
+        shown = [actor for actor in scene.actors if scene.mask(actor).any()]
+        for actor, annotation in zip(shown, annotations, strict=True):
+            for name, (x, y, visibility) in keypoints_of(annotation).items():
+                if not visibility:
+                    continue
+                owners = scene.owner[max(round(y) - 1, 0):round(y) + 2, max(round(x) - 1, 0):round(x) + 2]
+                codes = actor.figures[0].codes_showing(name)
+                assert all(code // len(Part) == actor.slot for code in codes)
+                assert (np.isin(owners, codes).mean() > 0.5) == (visibility == 2), name
+                seen[visibility] += 1
+    assert seen[2] > 4 * seen[1] > 0
+
+
+def test_something_in_front_hides_points() -> None:
+    canvas, figure = lone_figure(1)
+    before = keypoints_of(annotate_alone(canvas, figure))
+    canvas.owner[180:] = 1
+    after = keypoints_of(annotate_alone(canvas, figure))
+    low = [name for name, (_, y, visibility) in before.items() if visibility and y > 182]
+    assert {"Lank", "Rank"} <= set(low)
+    assert all(after[name] == (*before[name][:2], 1) for name in low)
+    assert all(after[name] == before[name] for name, (_, y, _) in before.items() if y < 178)
+
+
+def test_the_heavily_hidden_lose_hidden_labels_and_the_barely_seen_lose_all() -> None:
+    canvas, figure = lone_figure(1)
+    canvas.owner[130:] = 1
+    seen = np.count_nonzero(canvas.owner >= len(Part))
+    full, some, none = (annotate_alone(canvas, figure, round(seen / share)) for share in (.9, .3, .05))
+    assert 0 == none["num_keypoints"] < some["num_keypoints"] < full["num_keypoints"]
+    visible = [name for name, point in keypoints_of(full).items() if point[2] == 2]
+    assert visible and all(keypoints_of(some)[name][2] == 2 for name in visible)
+
+
+def test_points_outside_the_picture_are_not_labelled() -> None:
+    canvas, figure = lone_figure(1, height=420)
+    points = keypoints_of(annotate_alone(canvas, figure))
+    outside = {name for name in points if not (0 <= figure.at[name][0] <= 319 and 0 <= figure.at[name][1] <= 279)}
+    assert outside and all(points[name] == (0, 0, 0) for name in outside)
+
+
+def test_left_is_left_and_faces_turn_away() -> None:
+    front = behind = 0
+    for seed in range(60):
+        canvas, figure = lone_figure(seed)
+        facing = figure.posture.chest[2, 2]
+        points = keypoints_of(annotate_alone(canvas, figure))
+        if facing > 0.8:
+            front += 1
+            assert figure.at["Lsho"][0] > figure.at["Rsho"][0] and figure.at["Lhip"][0] > figure.at["Rhip"][0]
+            assert points["nose"][2] and figure.at["Leye"][0] > figure.at["Reye"][0]
+            columns = [np.nonzero(canvas.owner == len(Part) + part)[1] for part in (Part.LEFT_LEG, Part.RIGHT_LEG)]
+            assert columns[0].mean() > columns[1].mean()
+        if facing < -0.8:
+            behind += 1
+            assert figure.at["Lsho"][0] < figure.at["Rsho"][0]
+            assert all(points[name] == (0, 0, 0) for name in FACE)
+            assert points["Lear"][2] or points["Rear"][2]
+    assert front > 30 and behind > 3
+
+
+def test_the_own_trunk_hides_the_far_shoulder() -> None:
+    sideways = [lone_figure(seed) for seed in range(80)]
+    sideways = [(canvas, figure) for canvas, figure in sideways if abs(figure.posture.chest[2, 0]) > 0.8]
+    assert sideways
+    for canvas, figure in sideways:
+        far = "L" if figure.posture.chest[2, 0] < 0 else "R"
+        assert figure.code + Part.TRUNK not in figure.codes_showing(far + "sho")
+    visible = [keypoints_of(annotate_alone(*pair)) for pair in sideways]
+    hidden = sum(1 in (points["Lsho"][2], points["Rsho"][2]) for points in visible)
+    assert hidden > 0.7 * len(visible)
+
+
+def test_the_sample_is_what_the_generator_draws(tmp_path: Path) -> None:
+    marker = json.loads((SAMPLE / MARKER).read_text())
+    write_dataset(tmp_path, marker["train"], marker["val"], marker["seed"], workers=1, size=marker["size"])
+    drawn, kept = contents(tmp_path), contents(SAMPLE)
+    assert drawn.keys() == kept.keys()
+    assert sum(map(len, kept.values())) < 400_000
+    for name in kept:
+        if name.endswith(".json"):
+            assert json.loads(drawn[name]) == json.loads(kept[name]), name
+        else:
+            assert cv2.imread(str(tmp_path / name)).shape == cv2.imread(str(SAMPLE / name)).shape
+
+
+def test_an_earlier_set_is_replaced(tmp_path: Path) -> None:
+    write_dataset(tmp_path / "old", train=4, val=2, seed=0, workers=1, size=64)
+    write_dataset(tmp_path / "old", train=2, val=3, seed=1, workers=1, size=64)
+    write_dataset(tmp_path / "new", train=2, val=3, seed=1, workers=1, size=64)
+    assert contents(tmp_path / "old") == contents(tmp_path / "new")
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "train2017/000000000009.jpg", "annotations/captions.json"])
+@pytest.mark.parametrize("ours", [True, False])
+def test_foreign_files_are_left_alone(tmp_path: Path, name: str, ours: bool) -> None:
+    if ours:
+        write_dataset(tmp_path, train=2, val=1, workers=1, size=64)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    before = contents(tmp_path)
+    with pytest.raises(DataError, match=name):
+        write_dataset(tmp_path, train=20, val=1, workers=1, size=64)
+    assert contents(tmp_path) == before
+
+
+def test_a_killed_run_does_not_look_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_dataset(tmp_path, train=3, val=1, workers=1, size=64)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("posenet.synthetic.dataset._write_picture", interrupted)
+        write_dataset(tmp_path, train=3, val=1, workers=1, size=64)
+    assert not list(tmp_path.glob("annotations/*"))
+    write_dataset(tmp_path, train=3, val=1, workers=1, size=64)
+    assert len(list(tmp_path.glob("annotations/*.json"))) == 2
+
+
+@pytest.mark.parametrize("flags", ["--train -1", "--val -2", "--seed -1", "--workers 0", "--size 10",
+                                   "--size 99999x480"])
+def test_bad_numbers_are_clean_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: str) -> None:
+    assert run_tool("make-synthetic", ["--output", str(tmp_path / "out"), *flags.split()]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--output", str(tmp_path), "--train", "2", "--val", "0", "--size", "96x64", "--workers", "1"]
+    assert run_tool("make-synthetic", flags) == 0
+    assert "2 training and 0 validation pictures" in capsys.readouterr().out
+    content = json.loads((tmp_path / "annotations/person_keypoints_train2017.json").read_text())
+    assert {(image["width"], image["height"]) for image in content["images"]} == {(96, 64)}
+    with pytest.raises(SystemExit, match="2"):
+        run_tool("make-synthetic", ["--output", str(tmp_path), "--size", "wide"])

@@ -1,0 +1,31 @@
+"""Cores, and files that are replaced whole."""
+
+import os
+
+import pytest
+
+from posenet.files import replacing, usable_cores, write_atomically
+
+
+def test_usable_cores_are_some_of_the_machines():
+    assert 1 <= usable_cores() <= (os.cpu_count() or 1)
+
+
+def test_a_file_is_replaced_whole(tmp_path):
+    path = tmp_path / "new" / "file"
+    write_atomically(path, b"old")
+    with replacing(path) as temporary:
+        temporary.write_bytes(b"new")
+        assert path.read_bytes() == b"old"
+    assert path.read_bytes() == b"new" and os.listdir(path.parent) == ["file"]
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_a_failed_write_leaves_the_old_file_alone(tmp_path, error):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with pytest.raises(error):
+        with replacing(path) as temporary:
+            temporary.write_bytes(b"half")
+            raise error
+    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]

@@ -1,0 +1,341 @@
+"""A run goes on, or ends well, when samples are damaged and the processes that read them die."""
+
+import itertools
+import logging
+import math
+import multiprocessing
+import os
+import shutil
+import signal
+import time
+
+import pytest
+import torch
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+
+from posenet.checkpoints import file as checkpoint
+from posenet.data.batch import Pixels
+from posenet.data.dataset import PoseDataset, close_loader, make_loader
+from posenet.data.sampler import TrainSampler
+from posenet.data.store import reader as store_module
+from posenet.data.store.dataset_rows import Rows
+from posenet.data.store.reader import Store
+from posenet.devices.runtime import Runtime
+from posenet.errors import DataError
+from posenet.settings.sections import AugmentConfig
+from posenet.training.input_stream import FeedError, Tally, surviving
+from tests.helpers.drawn_data import flip_bit, make_record, write_store
+from tests.helpers.process_groups import CPU, in_world, run
+
+SHORT = ["train.epochs=1", "train.batch_size=2"]
+
+
+@pytest.fixture
+def damaged(stores, tmp_path):
+    """The stores, with one picture and one mask of the training store damaged."""
+    path = tmp_path / "damaged.h5"
+    shutil.copy(stores["train"], path)
+    flip_bit(path, "jpeg", 0)
+    flip_bit(path, "mask_miss", 3)
+    return {**stores, "train": path}
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Deaths of workers are noticed, and file systems asked again, soon."""
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.2,))
+    monkeypatch.setattr(store_module, "RETRY_SECONDS", (0.0, 0.01, 0.02))
+
+
+def batches(path, workers=0, take=surviving):
+    dataset = PoseDataset(Store(path), (64, 64), augment=AugmentConfig())
+    loader = make_loader(dataset, TrainSampler(len(dataset), 2, seed=1), workers)
+    try:
+        return list(take(loader))
+    finally:
+        if workers:
+            close_loader(loader)
+
+
+@pytest.fixture
+def give_up():
+    """A test that waits for ever fails."""
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits for ever"))
+    signal.alarm(30)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+class Skipping(list):
+    """Batches of keys, the first ``skip`` of which are left out."""
+
+    skip = 0
+
+    def __iter__(self):
+        return itertools.islice(super().__iter__(), self.skip, None)
+
+
+def equal(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a[:5], b[:5])) and list(a.faults) == list(b.faults)
+
+
+def end(runtime, stores, folder, *overrides, **options):
+    """Losses, final state and epoch lines of a run."""
+    with run(runtime, stores, folder, *SHORT, *overrides, **options) as trainer:
+        finished = trainer.fit()
+        return finished, trainer.losses, {n: t.clone() for n, t in trainer.step.network.state_dict().items()}
+
+
+def test_a_damaged_sample_gives_way_to_the_next_whoever_reads_it(damaged):
+    alone, shared = batches(damaged["train"]), batches(damaged["train"], workers=2)
+    assert len(alone) == len(shared) and all(map(equal, alone, shared))
+    faults = [fault for batch in alone for fault in batch.faults]
+    assert faults and all("damaged.h5: image " in fault and "than were written" in fault for fault in faults)
+
+
+def test_the_replacement_is_the_next_sound_sample(damaged):
+    dataset = PoseDataset(Store(damaged["train"]), (64, 64), augment=AugmentConfig())
+    bad = [i for i in range(len(dataset)) if dataset[4, i].faults]
+    images = dataset.store.samples[bad, 0].tolist()
+    assert set(images) == {0, 3}
+    for index in bad:
+        following = next(i % len(dataset) for i in (index + 1, index + 2, index + 4) if i % len(dataset) not in bad)
+        assert equal_samples(dataset[4, index], made(dataset, (4, following)))
+
+
+def made(dataset, key):
+    """A sample without its way out of damage."""
+    room, = Pixels.make(1, *dataset.size).rows()
+    return dataset.finish(dataset.begin(key, room), room)
+
+
+def equal_samples(a, b):
+    return all((x == y).all() for x, y in zip(a[:4], b[:4])) and a.image_id == b.image_id
+
+
+def test_damage_in_a_stretch_is_left_behind_and_damage_everywhere_is_an_error(tmp_path):
+    path = write_store(tmp_path / "long.h5", [make_record(i, 1) for i in range(20)])
+    for image in range(2, 12):
+        flip_bit(path, "jpeg", image)
+    with Store(path) as store:
+        dataset = PoseDataset(store, (64, 64))
+        assert dataset[0, 2].image_id == 18 and len(dataset[0, 2].faults) == 5
+    for image in (0, 1, *range(12, 20)):
+        flip_bit(path, "mask_all", image)
+    with Store(path) as store, pytest.raises(DataError, match="sample 2 cannot be read, nor can 5 others .*image 2 "):
+        PoseDataset(store, (64, 64))[0, 2]
+    for workers in (0, 1):
+        with pytest.raises(DataError, match=r"\Asample \d+ cannot be read, nor can 5 others .* build the store anew\Z"):
+            batches(path, workers)
+
+
+def test_a_run_counts_names_and_resumes_with_replacements(damaged, tmp_path, caplog):
+    allowed = "data.max_unreadable=0.9"
+    with caplog.at_level(logging.WARNING):
+        whole = end(Runtime(CPU), damaged, tmp_path / "whole", allowed)
+    assert "image 1 (000000000001.jpg) has another picture" in caplog.text
+    assert "samples replaced by others: " in caplog.text
+    assert not end(Runtime(CPU), damaged, tmp_path / "cut", allowed, steps=2)[0]
+    last = tmp_path / "cut" / "last.pth"
+    assert checkpoint.read(last)["progress"]["replaced"] > 0
+    rest = end(Runtime(CPU), damaged, tmp_path / "cut", allowed, resume=last)
+    assert rest[1] == whole[1][2:]
+    assert all(torch.equal(rest[2][n], whole[2][n]) for n in whole[2])
+
+
+def test_the_next_epoch_s_samples_are_made_while_this_one_is_validated(stores, tmp_path):
+    under_way = []
+
+    def evaluate(*_):
+        iterator = trainer.train_loader._iterator
+        under_way.append(iterator._send_idx - iterator._rcvd_idx)
+        return {"AP": 0.0}
+
+    with run(Runtime(CPU), stores, tmp_path / "run", *SHORT, "train.epochs=3", "data.workers=1") as trainer:
+        trainer.evaluate = evaluate
+        assert trainer.fit()
+    assert min(under_way[:2]) > 0 and under_way[2] == 0
+
+
+def test_a_run_that_was_closed_goes_on_with_new_workers(stores, tmp_path):
+    overrides = [*SHORT, "train.epochs=2", "data.workers=1"]
+    whole = end(Runtime(CPU), stores, tmp_path / "whole", *overrides)
+    with run(Runtime(CPU), stores, tmp_path / "run", *overrides) as trainer:
+        trainer.evaluate = lambda *_: trainer.close() or {"AP": 0.0}
+        assert trainer.fit() and trainer.losses == whole[1]
+
+
+def test_too_many_replacements_end_the_run_with_a_checkpoint(damaged, tmp_path):
+    with run(Runtime(CPU), damaged, tmp_path / "run", *SHORT, "data.max_unreadable=0.0") as trainer:
+        with pytest.raises(FeedError, match="more than 0 of .* data.max_unreadable allows; the latest: .*damaged.h5"):
+            trainer.fit()
+        done = trainer.progress.total_steps
+        assert checkpoint.read(trainer.folder.last)["progress"]["total_steps"] == done == len(trainer.losses)
+
+
+def test_an_epoch_without_steps_left_leaves_no_workers(stores, tmp_path):
+    """As where a run is resumed that was stopped while it validated."""
+    with run(Runtime(CPU), stores, tmp_path / "run", *SHORT, "data.workers=1") as trainer:
+        trainer.progress.step = trainer.sampler.steps
+        assert trainer.train_one_epoch() and not multiprocessing.active_children()
+
+
+def test_validation_counts_as_well(stores, tmp_path):
+    path = tmp_path / "val.h5"
+    shutil.copy(stores["val"], path)
+    flip_bit(path, "jpeg", 0)
+    for share, message in ((0.9, None), (0.0, "more than 0 of")):
+        with run(Runtime(CPU), stores | {"val": path}, tmp_path / f"run{share}", *SHORT,
+                 f"data.max_unreadable={share}") as trainer:
+            if message is None:
+                assert math.isfinite(trainer.validate())
+            else:
+                with pytest.raises(FeedError, match=message):
+                    trainer.fit()
+                assert checkpoint.read(trainer.folder.last)["progress"]["step"] == trainer.sampler.steps
+
+
+def test_the_share_is_rounded_up_to_whole_samples(stores):
+    dataset = PoseDataset(Store(stores["train"]), (64, 64))
+    tally = Tally(make_loader(dataset, [], 0), 0.01)
+    tally.add(["one"])
+    with pytest.raises(FeedError, match="more than 1 of"):
+        tally.add(["two"])
+    assert tally.count == 1
+
+
+def test_a_file_system_that_fails_for_a_moment_changes_nothing(stores, monkeypatch, quick):
+    expected, read, calls = batches(stores["train"]), Rows.read_bytes, []
+
+    def failing(self, start, stop):
+        calls.append(start)
+        if len(calls) % 7 in (1, 2):
+            raise OSError(5, "Input/output error")
+        return read(self, start, stop)
+
+    monkeypatch.setattr(Rows, "read_bytes", failing)
+    assert all(map(equal, batches(stores["train"]), expected))
+    assert len(calls) > 5 and not any(batch.faults for batch in expected)
+
+
+def test_a_file_system_that_is_gone_ends_the_run_with_a_checkpoint(stores, tmp_path, quick):
+    path = tmp_path / "train.h5"
+    shutil.copy(stores["train"], path)
+    with run(Runtime(CPU), stores | {"train": path}, tmp_path / "run", *SHORT) as trainer:
+        path.unlink()
+        with pytest.raises(FeedError, match="train.h5 does not exist"):
+            trainer.fit()
+        assert trainer.folder.last.exists()
+
+
+@pytest.mark.parametrize("share", [0.3, 0.8, 0.97])
+def test_a_store_cut_short_under_the_run_gives_no_wrong_sample(stores, tmp_path, quick, share):
+    path = tmp_path / "cut.h5"
+    shutil.copy(stores["train"], path)
+    store = Store(path)
+    dataset = PoseDataset(store, (64, 64))
+    expected = [dataset[0, i] for i in range(len(dataset))]
+    os.truncate(path, int(path.stat().st_size * share))
+    for index, sample in enumerate(expected):
+        try:
+            found = made(dataset, (0, index))
+        except DataError:
+            continue
+        assert equal_samples(found, sample)
+
+
+def kill_one(loader):
+    """The loader's batches; a worker is killed after the first."""
+    for number, batch in enumerate(surviving(loader)):
+        yield batch
+        if number == 0:
+            os.kill(loader._iterator._workers[0].pid, signal.SIGKILL)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="signals of POSIX only")
+class TestDeadWorkers:
+    def test_a_killed_worker_changes_nothing(self, stores, caplog, quick):
+        expected = batches(stores["train"])
+        with caplog.at_level(logging.WARNING):
+            found = batches(stores["train"], workers=2, take=kill_one)
+        assert len(found) == len(expected) and all(map(equal, found, expected))
+        assert "a data worker was ended by SIGKILL" in caplog.text
+        assert not multiprocessing.active_children()
+
+    def test_a_run_whose_workers_are_killed_ends_as_if_they_were_not(self, stores, tmp_path, quick):
+        whole = end(Runtime(CPU), stores, tmp_path / "whole")
+        with run(Runtime(CPU), stores, tmp_path / "run", *SHORT, "data.workers=1") as trainer:
+            update, pids = trainer.update, []
+
+            def kill_and_go_on(group):
+                pids.append(trainer.train_loader._iterator._workers[0].pid)
+                os.kill(pids[-1], signal.SIGKILL)
+                return update(group)
+
+            trainer.update = kill_and_go_on
+            assert trainer.fit() and trainer.losses == whole[1] and len(set(pids)) > 1
+
+    def test_a_worker_killed_while_nobody_reads_leaves_no_half_message(self, stores, quick, give_up):
+        with Store(stores["train"]) as store:
+            keys = [(0, 0)] * 250
+            loader = make_loader(PoseDataset(store, (64, 64)), Skipping([keys] * 6), 1)
+            for number, batch in enumerate(surviving(loader)):
+                if number == 1:
+                    time.sleep(1)   # the worker fills the pipe meanwhile
+                    os.kill(loader._iterator._workers[0].pid, signal.SIGKILL)
+            assert number == 5 and batch.joints.nbytes > 2 ** 16 and equal(batch, loader.dataset.__getitems__(keys))
+            close_loader(loader)
+
+    def test_workers_that_always_die_end_the_run_with_a_checkpoint(self, stores, tmp_path, quick, monkeypatch):
+        monkeypatch.setattr(PoseDataset, "begin", lambda *_: os.kill(os.getpid(), signal.SIGSEGV))
+        with run(Runtime(CPU), stores, tmp_path / "run", *SHORT, "data.workers=1") as trainer:
+            with pytest.raises(FeedError, match="died 3 times .* the last was ended by SIGSEGV; .*data.workers"):
+                trainer.fit()
+            assert trainer.folder.last.exists()
+
+
+def _fail_on_one(runtime, stores, folder, where):
+    with run(runtime, stores, folder, *SHORT) as trainer:
+        if runtime.rank == 1 and where == "train":
+            dataset = trainer.train_loader.dataset
+            find = dataset.find
+            seen = []
+
+            def fail(key, *rest):
+                seen.append(key)
+                if len(seen) > 4:
+                    raise DataError("the disk of rank 1 is gone")
+                return find(key, *rest)
+
+            dataset.find = fail
+        if where == "evaluate":
+            trainer.evaluate = lambda *_: {"AP": 0.0}
+        try:
+            trainer.fit()
+        except DataError as error:
+            return type(error).__name__, str(error), trainer.progress.total_steps
+        return None
+
+
+def test_all_processes_end_together_and_save_where_one_cannot_read(stores, tmp_path):
+    folder = tmp_path / "run"
+    said = in_world(2, tmp_path / "results", lambda runtime: _fail_on_one(runtime, stores, folder, "train"))
+    assert said == [("FeedError", "the disk of rank 1 is gone", 2)] * 2
+    assert checkpoint.read(folder / "last.pth")["progress"]["total_steps"] == 2
+
+
+def _train_damaged(runtime, stores, folder, share):
+    with run(runtime, stores, folder, "train.epochs=1", "train.batch_size=1", "train.input_size=128",
+             f"data.max_unreadable={share}") as trainer:
+        try:
+            return trainer.fit(), trainer.progress.total_steps
+        except FeedError as error:
+            return str(error), trainer.folder.last.exists() or runtime.rank
+
+
+def test_replacements_are_counted_over_all_processes(damaged, tmp_path):
+    said = in_world(2, tmp_path / "results", lambda runtime: [
+        _train_damaged(runtime, damaged, tmp_path / str(share), share) for share in (0.9, 0.0)])
+    kept, ended = said[0]
+    assert said[0] == said[1] and kept[0] is True and "more than 0 of" in ended[0] and ended[1]

@@ -1,0 +1,80 @@
+import numpy as np
+import pytest
+
+from posenet.errors import DataError
+from posenet.inference.person import Person
+from posenet.skeleton.skeleton import COCO
+from posenet.visualization.people import LEFT, MIDDLE, PALETTE, RIGHT, draw_people
+from tests.inference.decoder.test_host_candidates import person
+
+
+def drawn_with(image, colour):
+    return (np.abs(image.astype(int) - colour).max(axis=2) <= 2)
+
+
+@pytest.fixture
+def someone():
+    return Person(person(250, 190), 0.9)
+
+
+@pytest.mark.parametrize("background", [0, 255])
+def test_sides_show_on_dark_and_light_pictures(someone, background):
+    image = np.full((384, 512, 3), background, np.uint8)
+    drawn = draw_people(image, [someone])
+    assert (image == background).all()
+    left, right, middle = (drawn_with(drawn, colour) for colour in (LEFT, RIGHT, MIDDLE))
+    assert min(left.sum(), right.sum(), middle.sum()) > 50
+    wrist, ankle = someone.keypoints[COCO.index("Lwri")], someone.keypoints[COCO.index("Rank")]
+    assert left[round(float(wrist[1])), round(float(wrist[0]))]
+    assert right[round(float(ankle[1])), round(float(ankle[0]))]
+
+
+def test_what_was_not_found_is_not_drawn(someone):
+    someone.keypoints[COCO.index("Lank"), 2] = 0
+    drawn = draw_people(np.zeros((384, 512, 3), np.uint8), [someone])
+    ankle = someone.keypoints[COCO.index("Lank")]
+    assert not drawn[int(ankle[1]) - 10:int(ankle[1]) + 10, int(ankle[0]) - 8:int(ankle[0]) + 8].any()
+
+
+def test_weak_people_and_keypoints_are_left_out(someone):
+    image = np.zeros((384, 512, 3), np.uint8)
+    assert not draw_people(image, [someone], min_score=0.95).any()
+    assert not draw_people(image, [someone], keypoint_min_score=1.5).any()
+    assert draw_people(image, [someone], min_score=0.9, keypoint_min_score=1.0).any()
+
+
+def test_lines_grow_with_the_picture(someone):
+    small = draw_people(np.zeros((384, 512, 3), np.uint8), [someone])
+    large_person = Person(someone.keypoints * np.float32([8, 8, 1]), 0.9)
+    large = draw_people(np.zeros((3072, 4096, 3), np.uint8), [large_person])
+    assert large.any(axis=2).mean() == pytest.approx(small.any(axis=2).mean(), rel=0.5)
+
+
+def test_the_line_width_can_be_set(someone):
+    image = np.zeros((384, 512, 3), np.uint8)
+    areas = [draw_people(image, [someone], line_width=width).any(axis=2).sum() for width in (1, 4, 9)]
+    assert areas[0] < areas[1] < areas[2]
+
+
+def test_every_person_has_a_colour_in_common_with_nobody(someone):
+    image = np.zeros((384, 1024, 3), np.uint8)
+    other = Person(someone.keypoints + np.float32([400, 0, 0]), 0.5)
+    drawn = draw_people(image, [someone, other], colours="person")
+    for i, colour in enumerate(PALETTE[:2]):
+        columns = drawn_with(drawn, colour).any(axis=0)
+        assert columns[512 * i:512 * (i + 1)].any() and not columns[512 * (1 - i):512 * (2 - i)].any()
+    assert not drawn_with(drawn, LEFT).any() and not drawn_with(drawn, RIGHT).any()
+
+
+@pytest.mark.parametrize("image", [
+    np.zeros((100, 120), np.uint8), np.zeros((100, 120, 4), np.uint8), np.zeros((100, 120, 3), np.uint16),
+    np.zeros((1, 1, 3), np.uint8), np.zeros((9000, 12, 3), np.uint8),
+], ids=["grey", "alpha", "16-bit", "1x1", "long"])
+def test_every_kind_of_picture_is_drawn_on(image, someone):
+    drawn = draw_people(image, [someone, Person(np.zeros((18, 3), np.float32), 0.0)])
+    assert drawn.dtype == np.uint8 and drawn.shape == (*image.shape[:2], 3)
+
+
+def test_what_is_no_picture_is_refused(someone):
+    with pytest.raises(DataError):
+        draw_people(np.zeros((5, 5, 3)), [someone])
