@@ -34,8 +34,17 @@ if TYPE_CHECKING:
     from posenet.visualization.people import draw_people
 
 __version__ = "0.2.0"
-__all__ = ["Person", "PoseNet", "PosenetError", "Predictor", "Skeleton", "draw_people", "load_config", "load_skeleton",
-           "load_weights"]
+__all__ = [
+    "Person",
+    "PoseNet",
+    "PosenetError",
+    "Predictor",
+    "Skeleton",
+    "draw_people",
+    "load_config",
+    "load_skeleton",
+    "load_weights",
+]
 
 _HOME = {
     "Person": "posenet.inference.person",

@@ -25,8 +25,8 @@ def keep_freed_memory() -> None:
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(M_MMAP_THRESHOLD, 2 ** 25)      # the largest that glibc takes
-        mallopt(M_TRIM_THRESHOLD, 2 ** 30)
+        mallopt(M_MMAP_THRESHOLD, 2**25)  # the largest that glibc takes
+        mallopt(M_TRIM_THRESHOLD, 2**30)
 
 
 def free_shared_memory() -> int | None:

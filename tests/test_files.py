@@ -24,8 +24,7 @@ def test_a_file_is_replaced_whole(tmp_path):
 def test_a_failed_write_leaves_the_old_file_alone(tmp_path, error):
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    with pytest.raises(error):
-        with replacing(path) as temporary:
-            temporary.write_bytes(b"half")
-            raise error
+    with pytest.raises(error), replacing(path) as temporary:
+        temporary.write_bytes(b"half")
+        raise error
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]

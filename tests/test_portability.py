@@ -14,8 +14,27 @@ from posenet.data.store.reader import Store
 from posenet.settings.sections import AugmentConfig
 
 FILES = sorted(Path(__file__).parents[1].joinpath("posenet").rglob("*.py"))
-POSIX = {"fork", "forkpty", "getuid", "geteuid", "mkfifo", "nice", "sched_getaffinity", "sysconf", "wait", "killpg",
-         "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGHUP", "SIGKILL", "SIGQUIT", "alarm", "pause", "setitimer"}
+POSIX = {
+    "fork",
+    "forkpty",
+    "getuid",
+    "geteuid",
+    "mkfifo",
+    "nice",
+    "sched_getaffinity",
+    "sysconf",
+    "wait",
+    "killpg",
+    "SIGUSR1",
+    "SIGUSR2",
+    "SIGALRM",
+    "SIGHUP",
+    "SIGKILL",
+    "SIGQUIT",
+    "alarm",
+    "pause",
+    "setitimer",
+}
 POSIX_MODULES = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "termios"}
 
 
@@ -53,7 +72,7 @@ def test_text_files_state_their_encoding_and_opencv_opens_no_files(path: Path) -
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_no_path_of_one_system_is_written_down(path: Path) -> None:
     if path.stem in ("machine", "files"):
-        return      # they try /proc/cpuinfo and /dev/shm, and do without
+        return  # they try /proc/cpuinfo and /dev/shm, and do without
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             assert not node.value.startswith(("/tmp", "/dev/", "/proc", "/usr", "/home", "C:\\")), f"line {node.lineno}"
@@ -74,5 +93,6 @@ def test_loader_workers_may_be_spawned(stores: dict[str, Path]) -> None:
 
 def test_the_stop_signals_exist_here() -> None:
     from posenet.devices.runtime import STOP_SIGNALS
+
     assert {signal.SIGINT, signal.SIGTERM} <= set(STOP_SIGNALS)
     assert (len(STOP_SIGNALS) == 3) == hasattr(signal, "SIGUSR1") == (os.name != "nt")

@@ -152,13 +152,16 @@ def _dataset(path: Path, document: Any, skeleton: Skeleton) -> CocoDataset:
 
 def _person_entries(document: dict[str, Any], images: dict[int, CocoImage], skeleton: Skeleton) -> list[dict[str, Any]]:
     """The annotations of the category that has the skeleton's keypoints, their ids checked."""
-    categories = {checked_integer(entry, "id", "a category"): entry.get("keypoints")
-                  for entry in document["categories"]}
+    categories = {
+        checked_integer(entry, "id", "a category"): entry.get("keypoints") for entry in document["categories"]
+    }
     wanted = {number for number, names in categories.items() if names == list(skeleton.file_names)}
     if not wanted:
         found = next((names for names in categories.values() if names), "none")
-        raise ValueError(f"no category has the keypoints {', '.join(skeleton.file_names)} (found: {shown(found)}); "
-                         "name another skeleton by --skeleton or model.skeleton")
+        raise ValueError(
+            f"no category has the keypoints {', '.join(skeleton.file_names)} (found: {shown(found)}); "
+            "name another skeleton by --skeleton or model.skeleton"
+        )
     seen: set[int] = set()
     for entry in document["annotations"]:
         number = checked_integer(entry, "id", "an annotation")
@@ -198,14 +201,15 @@ def _person(entry: dict[str, Any], joints: np.ndarray, num_labelled: int, image:
         raise ValueError(f"annotation {entry['id']} has a box or area of negative size")
     if (crowd := entry.get("iscrowd", 0)) not in (0, 1):
         raise ValueError(f"annotation {entry['id']} has iscrowd {shown(crowd)}, which is neither 0 nor 1")
-    return PersonAnnotation(entry["id"], joints, num_labelled, box, float(area), bool(crowd),
-                            _segmentation(entry, image))
+    return PersonAnnotation(
+        entry["id"], joints, num_labelled, box, float(area), bool(crowd), _segmentation(entry, image)
+    )
 
 
 def checked_integer(entry: dict[str, Any], key: str, owner: str) -> int:
     """``entry[key]``; ``ValueError`` where it is no whole number of 64 bits."""
     value = entry.get(key)
-    if type(value) is not int or abs(value) >= 2 ** 63:
+    if type(value) is not int or abs(value) >= 2**63:
         raise ValueError(f"{owner} has no whole number as {key}: {shown(value)}")
     return value
 
@@ -219,7 +223,7 @@ def checked_numbers(entry: dict[str, Any], key: str, count: int) -> np.ndarray:
     value = entry.get(key, [0] * count if key == "keypoints" else None)
     value = [value] if count == 1 else value
     if not isinstance(value, list) or len(value) != count or not set(map(type, value)) <= {int, float}:
-        raise ValueError(f"annotation {entry['id']}: {key} must hold {count} number{'s'[:count > 1]}")
+        raise ValueError(f"annotation {entry['id']}: {key} must hold {count} number{'s'[: count > 1]}")
     if not all(abs(number) < MAX_NUMBER for number in value):
         raise ValueError(f"annotation {entry['id']}: {key} holds a number that is not finite or absurdly large")
     return np.array(value, np.float32)
@@ -252,7 +256,7 @@ def _is_polygon(polygon: Any, owner: int) -> bool:
     low, high = min(polygon), max(polygon)
     if high > MAX_SIDE or low < -MAX_SIDE:
         return False
-    if len(polygon) * (high - low) <= MAX_OUTLINE:      # no edge goes farther than that on both axes
+    if len(polygon) * (high - low) <= MAX_OUTLINE:  # no edge goes farther than that on both axes
         return True
     corners = np.array(polygon).reshape(-1, 2)
     return np.abs(corners - np.roll(corners, 1, axis=0)).sum() <= MAX_OUTLINE

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 from pycocotools import mask as coco_mask
 
-LONGEST = 2 ** 16 - 1
+LONGEST = 2**16 - 1
 
 
 def encode(mask: np.ndarray) -> bytes:
@@ -49,7 +49,7 @@ def _pack(runs: np.ndarray) -> bytes:
     ends = np.arange(len(runs)) + 2 * whole.cumsum()
     packed[ends] = runs - whole * LONGEST
     for i in np.flatnonzero(whole):
-        packed[ends[i] - 2 * whole[i]:ends[i]:2] = LONGEST
+        packed[ends[i] - 2 * whole[i] : ends[i] : 2] = LONGEST
     return packed.tobytes()
 
 
@@ -66,7 +66,7 @@ def parse(counts: bytes) -> np.ndarray:
     """Run lengths (int64) of COCO's compressed text; ``ValueError`` where it is damaged."""
     digits = np.frombuffer(counts, np.uint8) - np.uint8(48)
     ends = np.flatnonzero(digits < 32)
-    if not len(ends) or ends[-1] != len(digits) - 1 or digits.max() > 63:   # what lies below 48 has wrapped around
+    if not len(ends) or ends[-1] != len(digits) - 1 or digits.max() > 63:  # what lies below 48 has wrapped around
         raise ValueError("damaged run lengths")
     starts = np.zeros_like(ends)
     starts[1:] = ends[:-1] + 1
@@ -75,7 +75,7 @@ def parse(counts: bytes) -> np.ndarray:
         raise ValueError("damaged run lengths")
     place = np.arange(len(digits)) - starts.repeat(lengths)
     runs = np.add.reduceat((digits & 31).astype(np.int64) << 5 * place, starts)
-    runs -= (digits[ends] >> 4).astype(np.int64) << 5 * lengths     # the last group is below 32: bit 4, the sign
+    runs -= (digits[ends] >> 4).astype(np.int64) << 5 * lengths  # the last group is below 32: bit 4, the sign
     runs[1::2].cumsum(out=runs[1::2])
     runs[2::2].cumsum(out=runs[2::2])
     return runs

@@ -66,17 +66,26 @@ def draft_skeleton(annotations: str | Path, category: str | None = None, bridges
         raise DataError(f"cannot read annotations {annotations}: {error.strerror or error}") from error
     except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError) as error:
         reason = f"no {error}" if isinstance(error, KeyError) else error
-        raise DataError(f"{annotations} is not a COCO keypoint file ({reason}); its categories must name the "
-                        "keypoints") from error
+        raise DataError(
+            f"{annotations} is not a COCO keypoint file ({reason}); its categories must name the keypoints"
+        ) from error
     sides = pair_sides(names)
     parts = _symmetric(given, sides)
     extra = _joining(names, parts, sides, joints)
     outline = (*parts, *extra)
     bridged = _bridges(names, outline) if bridges else ()
     try:
-        skeleton = Skeleton(keypoints=names, parts=(*outline, *bridged), left_right=sides, derived={},
-                            file_keypoints=names, file_names=names, sigmas=_sigmas(names),
-                            layout=measure_layout(names, joints), drawn=outline if bridged else ())
+        skeleton = Skeleton(
+            keypoints=names,
+            parts=(*outline, *bridged),
+            left_right=sides,
+            derived={},
+            file_keypoints=names,
+            file_names=names,
+            sigmas=_sigmas(names),
+            layout=measure_layout(names, joints),
+            drawn=outline if bridged else (),
+        )
     except ValueError as error:
         raise DataError(f"{annotations}: category {chosen['name']}: {error}; correct its keypoints") from error
     remarks = _remarks(skeleton, len(parts) - len(given), len(extra), len(bridged), len(joints))
@@ -88,7 +97,7 @@ def pair_sides(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     pairs = []
     for name in names:
         for word in _SIDE.finditer(name):
-            twin = name[:word.start()] + _SIDES[word[0]] + name[word.end():]
+            twin = name[: word.start()] + _SIDES[word[0]] + name[word.end() :]
             if twin in names:
                 pairs.append((name, twin))
                 break
@@ -114,10 +123,12 @@ def measure_layout(names: tuple[str, ...], joints: np.ndarray) -> dict[str, tupl
         size = _reach(place, weight) / _reach(shape, weight)
         centre = _mean(place, weight, 1) - size * _mean(shape, weight, 1)
     height = shape[0].imag
-    spread = np.sqrt(_mean(np.abs(fitted - 1j * height)**2, weight, 0)[0])
+    spread = np.sqrt(_mean(np.abs(fitted - 1j * height) ** 2, weight, 0)[0])
     unit = _body_size(*np.array(list(COCO.layout.values())).T) / max(_body_size(height, spread), 1e-6)
-    return {name: (round(float(h), 2), round(max(float(s), LEAST_SPREAD), 2))
-            for name, h, s in zip(names, (height - height.mean()) * unit, spread * unit)}
+    return {
+        name: (round(float(h), 2), round(max(float(s), LEAST_SPREAD), 2))
+        for name, h, s in zip(names, (height - height.mean()) * unit, spread * unit)
+    }
 
 
 def _mean(values: np.ndarray, weight: np.ndarray, axis: int) -> np.ndarray:
@@ -126,7 +137,7 @@ def _mean(values: np.ndarray, weight: np.ndarray, axis: int) -> np.ndarray:
 
 def _reach(place: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """(P, 1) root mean square distance of the labelled keypoints from their middle."""
-    square = np.abs(place - _mean(place, weight, 1))**2
+    square = np.abs(place - _mean(place, weight, 1)) ** 2
     return np.maximum(np.sqrt(_mean(square, weight, 1)), 1e-6)
 
 
@@ -143,12 +154,17 @@ def _choose(categories: list[dict[str, Any]], wanted: str | None, source: str | 
     found = [c for c in categories if c.get("keypoints") and wanted in (None, c["name"])]
     if not found:
         names = ", ".join(str(c.get("name")) for c in categories if c.get("keypoints")) or "none"
-        raise DataError(f"{source} has no category {wanted or ''} with keypoints (those that have some: {names}); "
-                        "name another by --category" if wanted else
-                        f"{source} has no category with keypoints; give a COCO keypoint file")
+        raise DataError(
+            f"{source} has no category {wanted or ''} with keypoints (those that have some: {names}); "
+            "name another by --category"
+            if wanted
+            else f"{source} has no category with keypoints; give a COCO keypoint file"
+        )
     if any(c["keypoints"] != found[0]["keypoints"] for c in found):
-        raise DataError(f"{source} has categories with different keypoints "
-                        f"({', '.join(str(c['name']) for c in found)}); choose one by --category")
+        raise DataError(
+            f"{source} has categories with different keypoints "
+            f"({', '.join(str(c['name']) for c in found)}); choose one by --category"
+        )
     return found[0]
 
 
@@ -178,8 +194,9 @@ def _symmetric(parts: list[tuple[str, str]], sides: tuple[tuple[str, str], ...])
     return list(result.values())
 
 
-def _joining(names: tuple[str, ...], parts: list[tuple[str, str]], sides: tuple[tuple[str, str], ...],
-             joints: np.ndarray) -> list[tuple[str, str]]:
+def _joining(
+    names: tuple[str, ...], parts: list[tuple[str, str]], sides: tuple[tuple[str, str], ...], joints: np.ndarray
+) -> list[tuple[str, str]]:
     """The shortest parts, symmetric, that join all keypoints; with nothing to measure, in the order of the names."""
     place, labelled = joints[..., :2], joints[..., 2] > 0
     distance = {}
@@ -218,12 +235,19 @@ def _remarks(skeleton: Skeleton, mirrored: int, joining: int, bridged: int, peop
     if skeleton.sigmas == COCO.sigmas:
         sigmas += "These are COCO's, whose keypoints have the same names."
     else:
-        sigmas += (f"{DEFAULT_SIGMA} is only a default: annotate some pictures twice\nand take, for every keypoint, "
-                   "the root mean square of distance / sqrt(area of the object).")
-    sides = ("Left and right, guessed from the names: a mirrored picture swaps them. See that none is missing."
-             if skeleton.left_right else "No keypoint has left or right in its name, so a mirrored picture swaps none.")
-    layout = ("Where keypoints lie in somebody upright: height (down is positive) and spread, measured on the "
-              "annotations.\nIt helps to group keypoints; delete the table where objects have no usual position.")
+        sigmas += (
+            f"{DEFAULT_SIGMA} is only a default: annotate some pictures twice\nand take, for every keypoint, "
+            "the root mean square of distance / sqrt(area of the object)."
+        )
+    sides = (
+        "Left and right, guessed from the names: a mirrored picture swaps them. See that none is missing."
+        if skeleton.left_right
+        else "No keypoint has left or right in its name, so a mirrored picture swaps none."
+    )
+    layout = (
+        "Where keypoints lie in somebody upright: height (down is positive) and spread, measured on the "
+        "annotations.\nIt helps to group keypoints; delete the table where objects have no usual position."
+    )
     remarks = {
         "keypoints": "As the annotation file names and orders them.",
         "parts": "\n".join(parts),
@@ -235,6 +259,7 @@ def _remarks(skeleton: Skeleton, mirrored: int, joining: int, bridged: int, peop
     if not skeleton.left_right:
         remarks["parts"] += "\n" + sides
     if not skeleton.layout:
-        remarks["sigmas"] = (f"No layout: only {people} annotations, or some keypoints hardly ever labelled. It is "
-                             f"not needed.\n{sigmas}")
+        remarks["sigmas"] = (
+            f"No layout: only {people} annotations, or some keypoints hardly ever labelled. It is not needed.\n{sigmas}"
+        )
     return remarks

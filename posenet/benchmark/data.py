@@ -34,12 +34,13 @@ LOADER_ROUNDS = 4
 """How often a loader's epoch holds every sample, so that filling its queue does not count much."""
 RECEIVED = 8
 """Batches whose way from a worker is timed."""
-COPIED_BYTES = 2 ** 26
+COPIED_BYTES = 2**26
 """Memory that is copied to measure the bandwidth: more than fits into a cache."""
 
 
-def measure_data(dataset: PoseDataset, runtime: Runtime, samples: int, batch_size: int, workers: int,
-                 repeats: int) -> Report:
+def measure_data(
+    dataset: PoseDataset, runtime: Runtime, samples: int, batch_size: int, workers: int, repeats: int
+) -> Report:
     """Batches in the order of training, made in this process, and by a loader's workers if there are any.
 
     Args:
@@ -50,7 +51,7 @@ def measure_data(dataset: PoseDataset, runtime: Runtime, samples: int, batch_siz
     Raises:
         DataError: a sample that cannot be read.
     """
-    keep_freed_memory()     # as a loader's worker does
+    keep_freed_memory()  # as a loader's worker does
     batches = draw_batches(dataset, samples, batch_size)
     keys = [key for batch in batches for key in batch]
     seconds = per_sample(dataset, batches, repeats)
@@ -58,24 +59,34 @@ def measure_data(dataset: PoseDataset, runtime: Runtime, samples: int, batch_siz
     bandwidth = copied_bytes_per_s(repeats)
     full = seconds["full sample"]
     numbers = {
-        "samples_per_s": 1 / full, "bound_samples_per_s": 1 / seconds["bound: both"],
-        "share_of_bound": seconds["bound: both"] / full, "bytes_per_sample": bytes_per_sample(dataset, batches),
+        "samples_per_s": 1 / full,
+        "bound_samples_per_s": 1 / seconds["bound: both"],
+        "share_of_bound": seconds["bound: both"] / full,
+        "bytes_per_sample": bytes_per_sample(dataset, batches),
         "cpu_samples_per_s": 1 / seconds["full sample, CPU time"],
         "cpu_share_of_bound": seconds["bound: both, CPU time"] / seconds["full sample, CPU time"],
-        "decode_samples_per_s": 1 / seconds["bound: decode"], "warp_samples_per_s": 1 / seconds["bound: warp"],
-        "plain_samples_per_s": 1 / seconds["plain OpenCV"], "copied_bytes_per_s": bandwidth,
-        "stage_ms": {stage: 1000 * value for stage, value in stages.items()}, "samples": len(keys),
-        "batch_size": batch_size, "input_size": list(dataset.size),
+        "decode_samples_per_s": 1 / seconds["bound: decode"],
+        "warp_samples_per_s": 1 / seconds["bound: warp"],
+        "plain_samples_per_s": 1 / seconds["plain OpenCV"],
+        "copied_bytes_per_s": bandwidth,
+        "stage_ms": {stage: 1000 * value for stage, value in stages.items()},
+        "samples": len(keys),
+        "batch_size": batch_size,
+        "input_size": list(dataset.size),
     }
-    rows = [(name, 1000 * value, 1 / value if value > 1e-6 else None, share(value, full))
-            for name, value in (stages | seconds).items()]
-    notes = [f"a sample is shipped as {numbers['bytes_per_sample'] / 1e6:.2f} MB; the store is read from the file "
-             "system's cache",
-             "bound: decoding the JPEG and warping it without colour jitter, as the sample does it, and nothing else",
-             "CPU time leaves out what other programs take of the core",
-             "plain OpenCV: the same two by imdecode and warpAffine on whole pictures",
-             f"copying memory at {bandwidth / 1e9:.1f} GB/s moves a sample in "
-             f"{1000 * numbers['bytes_per_sample'] / bandwidth:.3f} ms"]
+    rows = [
+        (name, 1000 * value, 1 / value if value > 1e-6 else None, share(value, full))
+        for name, value in (stages | seconds).items()
+    ]
+    notes = [
+        f"a sample is shipped as {numbers['bytes_per_sample'] / 1e6:.2f} MB; the store is read from the file "
+        "system's cache",
+        "bound: decoding the JPEG and warping it without colour jitter, as the sample does it, and nothing else",
+        "CPU time leaves out what other programs take of the core",
+        "plain OpenCV: the same two by imdecode and warpAffine on whole pictures",
+        f"copying memory at {bandwidth / 1e9:.1f} GB/s moves a sample in "
+        f"{1000 * numbers['bytes_per_sample'] / bandwidth:.3f} ms",
+    ]
     if workers:
         speed, wait = loader_speed(dataset, batches, workers, repeats)
         numbers |= {"loader_samples_per_s": speed, "receive_ms_per_batch": 1000 * wait, "workers": workers}
@@ -98,7 +109,7 @@ def draw_batches(dataset: PoseDataset, samples: int, batch_size: int) -> list[li
         sampler.start(epoch)
         batches += sampler
         if len(batches) * batch_size >= samples:
-            return batches[:-(-samples // batch_size)]
+            return batches[: -(-samples // batch_size)]
 
 
 def per_sample(dataset: PoseDataset, batches: Sequence[list[Key]], repeats: int) -> dict[str, float]:
@@ -131,8 +142,9 @@ def per_sample(dataset: PoseDataset, batches: Sequence[list[Key]], repeats: int)
     return {name: value / len(plans) for name, value in seconds.items()}
 
 
-def stage_seconds(dataset: PoseDataset, batches: Sequence[list[Key]], repeats: int,
-                  runtime: Runtime) -> dict[str, float]:
+def stage_seconds(
+    dataset: PoseDataset, batches: Sequence[list[Key]], repeats: int, runtime: Runtime
+) -> dict[str, float]:
     """Median seconds of every stage of one sample."""
     watch = Stopwatch()
     for turn in tqdm(range(repeats + 1), desc="stages", leave=False, disable=None):
@@ -177,8 +189,9 @@ def staged_batch(dataset: PoseDataset, keys: Sequence[Key], pixels: Pixels, watc
 
 def bytes_per_sample(dataset: PoseDataset, batches: Sequence[list[Key]]) -> float:
     """Mean bytes of one sample of a batch, which is what a worker ships."""
-    shipped = sum(tensor.nbytes for batch in batches for tensor in dataset.__getitems__(batch)
-                  if isinstance(tensor, Tensor))
+    shipped = sum(
+        tensor.nbytes for batch in batches for tensor in dataset.__getitems__(batch) if isinstance(tensor, Tensor)
+    )
     return shipped / sum(map(len, batches))
 
 
@@ -202,7 +215,7 @@ def loader_speed(dataset: PoseDataset, batches: Sequence[list[Key]], workers: in
             if turn:
                 speeds.append(samples / (time.perf_counter() - started))
         for _ in zip(range(RECEIVED), iterator := iter(loader)):
-            time.sleep(2 * len(batches[0]) / min(speeds))      # the next one is ready now
+            time.sleep(2 * len(batches[0]) / min(speeds))  # the next one is ready now
             started = time.perf_counter()
             next(iterator, None)
             waits.append(time.perf_counter() - started)

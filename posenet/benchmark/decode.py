@@ -42,8 +42,15 @@ class PerfectNetwork(nn.Module):
         return self.maps
 
 
-def measure_decode(annotations: str | Path, renderer: TargetRenderer, predictor: Predictor, network: PerfectNetwork,
-                   limit: int | None, repeats: int, seed: int | None = None) -> Report:
+def measure_decode(
+    annotations: str | Path,
+    renderer: TargetRenderer,
+    predictor: Predictor,
+    network: PerfectNetwork,
+    limit: int | None,
+    repeats: int,
+    seed: int | None = None,
+) -> Report:
     """Decode maps of a COCO keypoint file's pictures, whose pixels are not needed, and score the people.
 
     Args:
@@ -71,38 +78,71 @@ def measure_decode(annotations: str | Path, renderer: TargetRenderer, predictor:
         count, distance = compare(truth, people, skeleton)
         counts, errors = counts + count, [*errors, distance]
     names = ("labelled", "missed", "spurious", "misgiven", "people", "whole", "split", "merged")
-    return _report("perfect" if seed is None else f"degraded (seed {seed})", seconds,
-                   score(results, split, skeleton).metrics, score(bound, split, skeleton).metrics,
-                   {name: counts[name] for name in names}, np.concatenate(errors), predictor.height)
-
-
-def _report(kind: str, seconds: Sequence[float], metrics: dict[str, float], bound: dict[str, float],
-            counts: dict[str, int], errors: np.ndarray, height: int) -> Report:
-    speed, slowest = len(seconds) / sum(seconds), 1000 * max(seconds)
-    error = float(np.median(errors)) if len(errors) else 0.0
-    published = [] if kind != "perfect" else [
-        ("published", PUBLISHED_AP, None, PUBLISHED_IMAGES_PER_S, 1000 / PUBLISHED_IMAGES_PER_S, None)]
-    return Report(
-        title=f"decode: {kind} maps of {len(seconds)} pictures, {height} pixels high",
-        header=("decoder", "AP", "AR", "images/s", "ms/image", "slowest ms"),
-        rows=[("ours", metrics["AP"], metrics["AR"], speed, 1000 / speed, slowest), *published,
-              ("grouped perfectly", bound["AP"], bound["AR"], None, None, None)],
-        numbers={"images_per_s": speed, "ms_per_image": 1000 / speed, "slowest_ms": slowest, "ap": metrics["AP"],
-                 "metrics": metrics, "bound_ap": bound["AP"], "bound_metrics": bound, "errors": counts,
-                 "median_error_px": error, "speed_up": speed / PUBLISHED_IMAGES_PER_S, "images": len(seconds),
-                 "height": height, "maps": kind},
-        notes=[f"keypoints: {counts['labelled']} labelled, {counts['missed']} missed "
-               f"({share(counts['missed'], max(counts['labelled'], 1))}), {counts['misgiven']} given to the wrong "
-               f"person, {counts['spurious']} spurious; half of those found lie within {error:.2f} pixels",
-               f"people: {counts['people']} to be found, {counts['whole']} whole and pure, {counts['split']} split; "
-               f"{counts['merged']} found that are several",
-               f"{speed / PUBLISHED_IMAGES_PER_S:.1f} times the published speed on perfect maps of 150 pictures of "
-               "COCO's validation split"],
+    return _report(
+        "perfect" if seed is None else f"degraded (seed {seed})",
+        seconds,
+        score(results, split, skeleton).metrics,
+        score(bound, split, skeleton).metrics,
+        {name: counts[name] for name in names},
+        np.concatenate(errors),
+        predictor.height,
     )
 
 
-def oracle_maps(people: Sequence[PersonAnnotation], image: CocoImage, fit: Fit, renderer: TargetRenderer,
-                seed: int | None = None) -> Tensor:
+def _report(
+    kind: str,
+    seconds: Sequence[float],
+    metrics: dict[str, float],
+    bound: dict[str, float],
+    counts: dict[str, int],
+    errors: np.ndarray,
+    height: int,
+) -> Report:
+    speed, slowest = len(seconds) / sum(seconds), 1000 * max(seconds)
+    error = float(np.median(errors)) if len(errors) else 0.0
+    published = (
+        []
+        if kind != "perfect"
+        else [("published", PUBLISHED_AP, None, PUBLISHED_IMAGES_PER_S, 1000 / PUBLISHED_IMAGES_PER_S, None)]
+    )
+    return Report(
+        title=f"decode: {kind} maps of {len(seconds)} pictures, {height} pixels high",
+        header=("decoder", "AP", "AR", "images/s", "ms/image", "slowest ms"),
+        rows=[
+            ("ours", metrics["AP"], metrics["AR"], speed, 1000 / speed, slowest),
+            *published,
+            ("grouped perfectly", bound["AP"], bound["AR"], None, None, None),
+        ],
+        numbers={
+            "images_per_s": speed,
+            "ms_per_image": 1000 / speed,
+            "slowest_ms": slowest,
+            "ap": metrics["AP"],
+            "metrics": metrics,
+            "bound_ap": bound["AP"],
+            "bound_metrics": bound,
+            "errors": counts,
+            "median_error_px": error,
+            "speed_up": speed / PUBLISHED_IMAGES_PER_S,
+            "images": len(seconds),
+            "height": height,
+            "maps": kind,
+        },
+        notes=[
+            f"keypoints: {counts['labelled']} labelled, {counts['missed']} missed "
+            f"({share(counts['missed'], max(counts['labelled'], 1))}), {counts['misgiven']} given to the wrong "
+            f"person, {counts['spurious']} spurious; half of those found lie within {error:.2f} pixels",
+            f"people: {counts['people']} to be found, {counts['whole']} whole and pure, {counts['split']} split; "
+            f"{counts['merged']} found that are several",
+            f"{speed / PUBLISHED_IMAGES_PER_S:.1f} times the published speed on perfect maps of 150 pictures of "
+            "COCO's validation split",
+        ],
+    )
+
+
+def oracle_maps(
+    people: Sequence[PersonAnnotation], image: CocoImage, fit: Fit, renderer: TargetRenderer, seed: int | None = None
+) -> Tensor:
     """(1, C, h, w) target maps of a picture resized and padded as the predictor does; crowds are left out.
 
     The person mask, which the decoder does not read, stays empty.
@@ -122,8 +162,14 @@ def oracle_maps(people: Sequence[PersonAnnotation], image: CocoImage, fit: Fit, 
 
 def decode_seconds(maps: np.ndarray, stride: int, predictor: Predictor, repeats: int) -> float:
     """Median seconds of decoding (C, h, w) maps."""
-    task = partial(decode, maps, stride=stride, keypoint_threshold=predictor.keypoint_threshold,
-                   part_threshold=predictor.part_threshold, skeleton=predictor.skeleton)
+    task = partial(
+        decode,
+        maps,
+        stride=stride,
+        keypoint_threshold=predictor.keypoint_threshold,
+        part_threshold=predictor.part_threshold,
+        skeleton=predictor.skeleton,
+    )
     return medians({"decode": task}, repeats, progress=False)["decode"]
 
 
@@ -133,8 +179,9 @@ def _shown(maps: np.ndarray, fit: Fit, stride: int) -> np.ndarray:
     return maps[:, :rows, :columns]
 
 
-def _perfect_grouping(maps: np.ndarray, truth: Sequence[PersonAnnotation], image: CocoImage, fit: Fit, stride: int,
-                      predictor: Predictor) -> list[Person]:
+def _perfect_grouping(
+    maps: np.ndarray, truth: Sequence[PersonAnnotation], image: CocoImage, fit: Fit, stride: int, predictor: Predictor
+) -> list[Person]:
     """What the decoder's own keypoints would give if they were grouped by the truth."""
     peaks = find_peaks(maps[predictor.skeleton.keypoint_channels], predictor.keypoint_threshold, MAX_PEAKS)
     zoom = np.array((image.width, image.height)) / fit.size[::-1]

@@ -18,12 +18,17 @@ LIKE = 0.5
 def own_sigmas(skeleton: Skeleton) -> np.ndarray:
     """(K,) OKS constants in channel order; a derived keypoint has the mean of its sources'."""
     sigmas = dict(zip(skeleton.file_keypoints, skeleton.sigmas))
-    return np.array([sigmas.get(name) or np.mean([sigmas[source] for source in skeleton.derived[name]])
-                     for name in skeleton.keypoints])
+    return np.array(
+        [
+            sigmas.get(name) or np.mean([sigmas[source] for source in skeleton.derived[name]])
+            for name in skeleton.keypoints
+        ]
+    )
 
 
-def owners(truth: Sequence[PersonAnnotation], keypoint: np.ndarray, xy: np.ndarray,
-           skeleton: Skeleton) -> tuple[np.ndarray, np.ndarray]:
+def owners(
+    truth: Sequence[PersonAnnotation], keypoint: np.ndarray, xy: np.ndarray, skeleton: Skeleton
+) -> tuple[np.ndarray, np.ndarray]:
     """Give every labelled keypoint the found one of its kind that is nearest in OKS, each one once, best first.
 
     Args:
@@ -40,7 +45,7 @@ def owners(truth: Sequence[PersonAnnotation], keypoint: np.ndarray, xy: np.ndarr
     for k, sigma in enumerate(own_sigmas(skeleton)):
         rows, people = np.flatnonzero(keypoint == k), np.flatnonzero(joints[:, k, 2] > 0)
         gaps = np.linalg.norm(joints[people, k, None, :2] - xy[rows], axis=2)
-        likeness = np.exp(-gaps**2 / (2 * (2 * sigma)**2 * areas[people, None]))
+        likeness = np.exp(-(gaps**2) / (2 * (2 * sigma) ** 2 * areas[people, None]))
         while likeness.size and likeness.max() >= LIKE:
             a, b = np.unravel_index(likeness.argmax(), likeness.shape)
             owner[rows[b]], distance[rows[b]] = people[a], gaps[a, b]
@@ -48,8 +53,9 @@ def owners(truth: Sequence[PersonAnnotation], keypoint: np.ndarray, xy: np.ndarr
     return owner, distance
 
 
-def compare(truth: Sequence[PersonAnnotation], found: Sequence[Person],
-            skeleton: Skeleton) -> tuple[Counter, np.ndarray]:
+def compare(
+    truth: Sequence[PersonAnnotation], found: Sequence[Person], skeleton: Skeleton
+) -> tuple[Counter, np.ndarray]:
     """What became of the people of one picture.
 
     Returns:
@@ -67,15 +73,22 @@ def compare(truth: Sequence[PersonAnnotation], found: Sequence[Person],
     labelled = sum(int((person.keypoints[:, 2] > 0).sum()) for person in truth)
     main = shared.argmax(axis=1)
     most = shared.max(axis=1)
-    counts = Counter(labelled=labelled, missed=labelled - int(shared.sum()), spurious=int((owner < 0).sum()),
-                     misgiven=int(shared.sum() - most.sum()), people=len(truth),
-                     whole=int(((most > 0) & (most == shared.sum(axis=1)) & (most == shared.sum(axis=0)[main])).sum()),
-                     split=int(((shared > 0).sum(axis=1) > 1).sum()), merged=int(((shared > 0).sum(axis=0) > 1).sum()))
+    counts = Counter(
+        labelled=labelled,
+        missed=labelled - int(shared.sum()),
+        spurious=int((owner < 0).sum()),
+        misgiven=int(shared.sum() - most.sum()),
+        people=len(truth),
+        whole=int(((most > 0) & (most == shared.sum(axis=1)) & (most == shared.sum(axis=0)[main])).sum()),
+        split=int(((shared > 0).sum(axis=1) > 1).sum()),
+        merged=int(((shared > 0).sum(axis=0) > 1).sum()),
+    )
     return counts, distance[owner >= 0]
 
 
-def grouped_perfectly(truth: Sequence[PersonAnnotation], keypoint: np.ndarray, xy: np.ndarray, score: np.ndarray,
-                      skeleton: Skeleton) -> list[Person]:
+def grouped_perfectly(
+    truth: Sequence[PersonAnnotation], keypoint: np.ndarray, xy: np.ndarray, score: np.ndarray, skeleton: Skeleton
+) -> list[Person]:
     """The people that the same keypoint candidates would give if nothing went wrong after finding them."""
     truth = [person for person in truth if person.labelled]
     owner, _ = owners(truth, keypoint, xy, skeleton)

@@ -39,8 +39,13 @@ class Degradation:
     blobs: float = 0.25
 
 
-def degraded_maps(joints: np.ndarray, size: tuple[int, int], renderer: TargetRenderer, rng: np.random.Generator,
-                  how: Degradation = Degradation()) -> np.ndarray:
+def degraded_maps(
+    joints: np.ndarray,
+    size: tuple[int, int],
+    renderer: TargetRenderer,
+    rng: np.random.Generator,
+    how: Degradation = Degradation(),
+) -> np.ndarray:
     """Render people and degrade the maps.
 
     Args:
@@ -51,8 +56,9 @@ def degraded_maps(joints: np.ndarray, size: tuple[int, int], renderer: TargetRen
         (C, h, w) float32 in [0, 1]. The person mask stays empty.
     """
     skeleton = renderer.skeleton
-    reach = joints[..., :2].max(1, where=joints[..., 2:] > 0, initial=0) \
-        - joints[..., :2].min(1, where=joints[..., 2:] > 0, initial=np.inf)
+    reach = joints[..., :2].max(1, where=joints[..., 2:] > 0, initial=0) - joints[..., :2].min(
+        1, where=joints[..., 2:] > 0, initial=np.inf
+    )
     scale = np.where(np.isfinite(reach), reach, 0).max(1)[:, None, None]
     parts = _render(joints + _shake(joints, scale, how.jitter / 2, rng), size, renderer, how, rng)
     maps = _render(joints + _shake(joints, scale, how.jitter, rng), size, renderer, how, rng)
@@ -77,17 +83,31 @@ def _shake(joints: np.ndarray, scale: np.ndarray, share: float, rng: np.random.G
     return shift
 
 
-def _render(joints: np.ndarray, size: tuple[int, int], renderer: TargetRenderer, how: Degradation,
-            rng: np.random.Generator) -> np.ndarray:
+def _render(
+    joints: np.ndarray, size: tuple[int, int], renderer: TargetRenderer, how: Degradation, rng: np.random.Generator
+) -> np.ndarray:
     """Target maps of another width than they should have."""
     factor = how.width ** rng.uniform(-1, 1)
-    other = TargetRenderer(renderer.keypoint_sigma * factor, renderer.part_sigma * factor, renderer.part_margin,
-                           renderer.threshold, renderer.part_floor, renderer.stride, renderer.skeleton)
+    other = TargetRenderer(
+        renderer.keypoint_sigma * factor,
+        renderer.part_sigma * factor,
+        renderer.part_margin,
+        renderer.threshold,
+        renderer.part_floor,
+        renderer.stride,
+        renderer.skeleton,
+    )
     return other(torch.from_numpy(joints.astype(np.float32))[None], torch.zeros(1, *size))[0].numpy()
 
 
-def _weaken(maps: np.ndarray, person: np.ndarray, everyone: np.ndarray, renderer: TargetRenderer, how: Degradation,
-            rng: np.random.Generator) -> None:
+def _weaken(
+    maps: np.ndarray,
+    person: np.ndarray,
+    everyone: np.ndarray,
+    renderer: TargetRenderer,
+    how: Degradation,
+    rng: np.random.Generator,
+) -> None:
     """Scale down the response at each of a person's keypoints and along each part."""
     skeleton, labelled = renderer.skeleton, person[:, 2] > 0
     for k in np.flatnonzero(labelled):
@@ -109,8 +129,9 @@ def _response(how: Degradation, rng: np.random.Generator) -> float:
     return float(np.clip(rng.normal(how.strength, 0.2), 0.1, 1))
 
 
-def _scale(channel: np.ndarray, start: np.ndarray, stop: np.ndarray, share: float, width: float,
-           renderer: TargetRenderer) -> None:
+def _scale(
+    channel: np.ndarray, start: np.ndarray, stop: np.ndarray, share: float, width: float, renderer: TargetRenderer
+) -> None:
     """Multiply a map by ``share`` along a line of (x, y) pixels, and by 1 far from it."""
     box, (x, y) = _around(channel, start, stop, 2 * width, renderer)
     along = stop - start
@@ -119,8 +140,9 @@ def _scale(channel: np.ndarray, start: np.ndarray, stop: np.ndarray, share: floa
     channel[box] *= 1 - (1 - share) * np.exp(-square / (2 * width**2))
 
 
-def _confuse(keypoints: np.ndarray, joints: np.ndarray, renderer: TargetRenderer, how: Degradation,
-             rng: np.random.Generator) -> None:
+def _confuse(
+    keypoints: np.ndarray, joints: np.ndarray, renderer: TargetRenderer, how: Degradation, rng: np.random.Generator
+) -> None:
     """Answer in the other side's map too."""
     for person in joints:
         for k, other in enumerate(renderer.skeleton.flip_keypoints):
@@ -136,12 +158,13 @@ def _add_blob(channel: np.ndarray, cell: np.ndarray, height: float, renderer: Ta
     channel[box] = np.maximum(channel[box], height * np.exp(-square / (2 * renderer.keypoint_sigma**2)))
 
 
-def _around(channel: np.ndarray, start: np.ndarray, stop: np.ndarray, margin: float,
-            renderer: TargetRenderer) -> tuple[Box, tuple[np.ndarray, np.ndarray]]:
+def _around(
+    channel: np.ndarray, start: np.ndarray, stop: np.ndarray, margin: float, renderer: TargetRenderer
+) -> tuple[Box, tuple[np.ndarray, np.ndarray]]:
     """The cells within ``margin`` pixels of two points' box, and the x and y of their centres in pixels."""
     low = np.floor((np.minimum(start, stop) - margin) / renderer.stride).clip(0, channel.shape[::-1]).astype(int)
     high = np.ceil((np.maximum(start, stop) + margin) / renderer.stride).clip(0, channel.shape[::-1]).astype(int)
-    y, x = np.ogrid[low[1]:high[1], low[0]:high[0]]
+    y, x = np.ogrid[low[1] : high[1], low[0] : high[0]]
     places = tuple(axis * renderer.stride + (renderer.stride - 1) / 2 for axis in (x, y))
     return (slice(low[1], high[1]), slice(low[0], high[0])), places
 

@@ -36,9 +36,11 @@ def in_words(machine: dict[str, Any]) -> str:
     busy = m["load"] is not None and m["load"] + m["threads"] > m["usable_cores"] + 0.5
     memory = "" if m["memory_gib"] is None else f", {m['memory_gib']:.0f} GiB memory"
     load = "" if m["load"] is None else f", load {m['load']} at the start"
-    return (f"{m['cpu']}, {m['usable_cores']} usable cores, threads used: {m['threads']}{memory}{load}\n"
-            f"device {m['device']}, PyTorch {m['torch']}, OpenCV {m['opencv']}, Python {m['python']}, {m['system']}"
-            + ("\nWARNING: other work keeps the cores busy; expect times that are too long" if busy else ""))
+    return (
+        f"{m['cpu']}, {m['usable_cores']} usable cores, threads used: {m['threads']}{memory}{load}\n"
+        f"device {m['device']}, PyTorch {m['torch']}, OpenCV {m['opencv']}, Python {m['python']}, {m['system']}"
+        + ("\nWARNING: other work keeps the cores busy; expect times that are too long" if busy else "")
+    )
 
 
 def _cpu_model() -> str:

@@ -17,8 +17,9 @@ PRODUCTS = 20
 """Matrix products of which the fastest gives the baseline."""
 
 
-def measure_network(network: PoseNet, shadow: PoseNet, images: Tensor, runtime: Runtime, amp: Amp, repeats: int,
-                    matmul_side: int) -> Report:
+def measure_network(
+    network: PoseNet, shadow: PoseNet, images: Tensor, runtime: Runtime, amp: Amp, repeats: int, matmul_side: int
+) -> Report:
     """The deployment path and the training forward.
 
     Args:
@@ -27,6 +28,7 @@ def measure_network(network: PoseNet, shadow: PoseNet, images: Tensor, runtime: 
         images: (N, 3, H, W) float32 on the runtime's device.
         matmul_side: rows and columns of the matrices whose product gives the baseline.
     """
+
     def heatmaps() -> Tensor:
         network.eval()
         with torch.inference_mode(), autocast(runtime.device, amp):
@@ -48,15 +50,31 @@ def measure_network(network: PoseNet, shadow: PoseNet, images: Tensor, runtime: 
     return Report(
         title=f"network: {parameters / 1e6:.1f} M parameters, batch {batch}, {height} x {width}, amp {amp}",
         header=("path", "ms", "images/s", "GFLOP", "GFLOP/s", "of a matmul's"),
-        rows=[(names[n], 1000 * seconds[n], batch / seconds[n], gflop[n], speed[n], share(speed[n], peak))
-              for n in gflop],
-        numbers={"parameters": parameters, "batch_size": batch, "input_size": [height, width], "amp": amp,
-                 "matmul_gflop_per_s": peak}
-        | {f"{n}_{unit}": value for n in gflop for unit, value in (
-            ("ms", 1000 * seconds[n]), ("images_per_s", batch / seconds[n]), ("gflop", gflop[n]),
-            ("gflop_per_s", speed[n]), ("share_of_peak", speed[n] / peak))},
-        notes=[f"baseline: {matmul_side} x {matmul_side} matrices multiply at {peak:.3g} GFLOP/s; "
-               "one multiplication and addition count as 2 FLOP"],
+        rows=[
+            (names[n], 1000 * seconds[n], batch / seconds[n], gflop[n], speed[n], share(speed[n], peak)) for n in gflop
+        ],
+        numbers={
+            "parameters": parameters,
+            "batch_size": batch,
+            "input_size": [height, width],
+            "amp": amp,
+            "matmul_gflop_per_s": peak,
+        }
+        | {
+            f"{n}_{unit}": value
+            for n in gflop
+            for unit, value in (
+                ("ms", 1000 * seconds[n]),
+                ("images_per_s", batch / seconds[n]),
+                ("gflop", gflop[n]),
+                ("gflop_per_s", speed[n]),
+                ("share_of_peak", speed[n] / peak),
+            )
+        },
+        notes=[
+            f"baseline: {matmul_side} x {matmul_side} matrices multiply at {peak:.3g} GFLOP/s; "
+            "one multiplication and addition count as 2 FLOP"
+        ],
     )
 
 

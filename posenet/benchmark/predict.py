@@ -43,8 +43,15 @@ class WatchedNetwork(nn.Module):
         return maps
 
 
-def measure_predict(network: nn.Module, amp: Amp, make_predictor: Callable[[nn.Module], Predictor],
-                    paths: Sequence[Path], runtime: Runtime, repeats: int, compare: bool = False) -> Report:
+def measure_predict(
+    network: nn.Module,
+    amp: Amp,
+    make_predictor: Callable[[nn.Module], Predictor],
+    paths: Sequence[Path],
+    runtime: Runtime,
+    repeats: int,
+    compare: bool = False,
+) -> Report:
     """Read, predict and draw pictures one by one; read and predict them in a stream; run the network alone.
 
     The three take turns, so that a slow spell of the machine hits them alike.
@@ -84,28 +91,58 @@ def measure_predict(network: nn.Module, amp: Amp, make_predictor: Callable[[nn.M
         if not turn:
             stages.clear()
             wholes.clear()
-    return _report(predictor, amp, len(paths), people, _per_picture(stages.medians(), paths),
-                   1000 * stages.total() / len(paths), _per_picture(wholes.medians(), paths))
+    return _report(
+        predictor,
+        amp,
+        len(paths),
+        people,
+        _per_picture(stages.medians(), paths),
+        1000 * stages.total() / len(paths),
+        _per_picture(wholes.medians(), paths),
+    )
 
 
-def _report(predictor: Predictor, amp: Amp, pictures: int, people: int, stages: dict[str, float], whole: float,
-            wholes: dict[str, float]) -> Report:
+def _report(
+    predictor: Predictor,
+    amp: Amp,
+    pictures: int,
+    people: int,
+    stages: dict[str, float],
+    whole: float,
+    wholes: dict[str, float],
+) -> Report:
     alone = wholes[ALONE]
     return Report(
         title=f"predict: {pictures} pictures, {predictor.height} pixels high, scales "
-              f"{' '.join(map(str, predictor.scales))}, {'with' if predictor.flip else 'no'} flip, amp {amp}, "
-              f"batches of up to {predictor.batch_size} in the stream",
+        f"{' '.join(map(str, predictor.scales))}, {'with' if predictor.flip else 'no'} flip, amp {amp}, "
+        f"batches of up to {predictor.batch_size} in the stream",
         header=("stage", "ms/picture", "of the whole", "of the network"),
-        rows=[*((stage, time, share(time, whole), share(time, stages["network"]))
-                for stage, time in [*stages.items(), ("whole, one by one", whole)]),
-              *((name, time, None, share(time, alone)) for name, time in wholes.items())],
-        numbers={"stage_ms": stages, "whole_ms": whole, "pictures_per_s": 1000 / whole,
-                 "network_ms": stages["network"], "whole_over_network": whole / stages["network"],
-                 "stream_ms": wholes[STREAM], "stream_pictures_per_s": 1000 / wholes[STREAM], "alone_ms": alone,
-                 "stream_over_alone": wholes[STREAM] / alone, "trained_ms": wholes.get(TRAINED), "amp": amp,
-                 "pictures": pictures, "people": people},
-        notes=[f"{people} people found; in a stream, that is while pictures are read, prepared and decoded on other "
-               f"threads, the whole takes {wholes[STREAM] / alone:.2f} times the network alone"]
+        rows=[
+            *(
+                (stage, time, share(time, whole), share(time, stages["network"]))
+                for stage, time in [*stages.items(), ("whole, one by one", whole)]
+            ),
+            *((name, time, None, share(time, alone)) for name, time in wholes.items()),
+        ],
+        numbers={
+            "stage_ms": stages,
+            "whole_ms": whole,
+            "pictures_per_s": 1000 / whole,
+            "network_ms": stages["network"],
+            "whole_over_network": whole / stages["network"],
+            "stream_ms": wholes[STREAM],
+            "stream_pictures_per_s": 1000 / wholes[STREAM],
+            "alone_ms": alone,
+            "stream_over_alone": wholes[STREAM] / alone,
+            "trained_ms": wholes.get(TRAINED),
+            "amp": amp,
+            "pictures": pictures,
+            "people": people,
+        },
+        notes=[
+            f"{people} people found; in a stream, that is while pictures are read, prepared and decoded on other "
+            f"threads, the whole takes {wholes[STREAM] / alone:.2f} times the network alone"
+        ]
         + ([] if people else ["decoding and drawing take longer where there are people to find"]),
     )
 
@@ -122,8 +159,7 @@ def predict_one(predictor: Predictor, path: Path, watch: Stopwatch) -> int:
     return len(people)
 
 
-def _run_alone(network: nn.Module, shapes: Sequence[torch.Size], runtime: Runtime,
-               layout: torch.memory_format) -> None:
+def _run_alone(network: nn.Module, shapes: Sequence[torch.Size], runtime: Runtime, layout: torch.memory_format) -> None:
     """Run a network on grey inputs of these shapes."""
     with torch.inference_mode():
         for shape in shapes:

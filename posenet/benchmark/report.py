@@ -37,8 +37,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     lines = [list(header), *([_cell(value) for value in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     lines.insert(1, ["-" * width for width in widths])
-    return "\n".join("  ".join(cell.rjust(width) if column else cell.ljust(width)
-                               for column, (cell, width) in enumerate(zip(line, widths))).rstrip() for line in lines)
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if column else cell.ljust(width) for column, (cell, width) in enumerate(zip(line, widths))
+        ).rstrip()
+        for line in lines
+    )
 
 
 def share(part: float, whole: float) -> str:

@@ -36,8 +36,13 @@ class HostReads(TorchFunctionMode):
         super().__init__()
         self.count = 0
 
-    def __torch_function__(self, func: Callable[..., Any], kinds: Iterable[type], args: tuple[Any, ...] = (),
-                           kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        kinds: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         self.count += func in self.READS
         return func(*args, **(kwargs or {}))
 
@@ -61,28 +66,47 @@ def measure_scaling(config: Config, device: torch.device, processes: int, repeat
     runtime.close()
     seconds |= _side_by_side(config, device.type, processes, repeats)
     batch = config.train.batch_size
-    speed = {"plain": batch / seconds["plain"], "distributed": batch / seconds["distributed"],
-             "strangers": processes * batch / seconds["strangers"], "together": processes * batch / seconds["together"]}
+    speed = {
+        "plain": batch / seconds["plain"],
+        "distributed": batch / seconds["distributed"],
+        "strangers": processes * batch / seconds["strangers"],
+        "together": processes * batch / seconds["together"],
+    }
     efficiency = speed["together"] / (processes * speed["distributed"])
     bound = speed["strangers"] / (processes * speed["plain"])
     overhead = seconds["distributed"] / seconds["plain"] - 1
     return Report(
         title=f"train in processes: batch {batch} each, {' x '.join(map(str, config.train.size))}, "
-              f"amp {config.train.amp}",
+        f"amp {config.train.amp}",
         header=("processes", "ms a step", "samples/s"),
-        rows=[(name, 1000 * seconds[key], speed[key]) for key, name in (
-            ("plain", "1, as tools/train.py"), ("distributed", "1, distributed"),
-            ("strangers", f"{processes}, each for itself"), ("together", f"{processes}, distributed"))],
-        numbers={"processes": processes, "scaling_efficiency": efficiency, "scaling_bound": bound,
-                 "distributed_overhead": overhead,
-                 "host_reads_per_step": reads, "samples_per_s": speed,
-                 "step_ms": {key: 1000 * value for key, value in seconds.items()}, "batch_size": batch,
-                 "input_size": list(config.train.size), "amp": config.train.amp,
-                 "sync_bn": config.parallel.sync_bn},
-        notes=[f"scaling efficiency 1 -> {processes}: {share(efficiency, 1)}; processes that share nothing but the "
-               f"machine reach {share(bound, 1)}",
-               f"overhead of the distributed path with one process: {share(overhead, 1)}",
-               f"the host waits for the device {reads} times a step: for the guard's vote and the gradient's norm"],
+        rows=[
+            (name, 1000 * seconds[key], speed[key])
+            for key, name in (
+                ("plain", "1, as tools/train.py"),
+                ("distributed", "1, distributed"),
+                ("strangers", f"{processes}, each for itself"),
+                ("together", f"{processes}, distributed"),
+            )
+        ],
+        numbers={
+            "processes": processes,
+            "scaling_efficiency": efficiency,
+            "scaling_bound": bound,
+            "distributed_overhead": overhead,
+            "host_reads_per_step": reads,
+            "samples_per_s": speed,
+            "step_ms": {key: 1000 * value for key, value in seconds.items()},
+            "batch_size": batch,
+            "input_size": list(config.train.size),
+            "amp": config.train.amp,
+            "sync_bn": config.parallel.sync_bn,
+        },
+        notes=[
+            f"scaling efficiency 1 -> {processes}: {share(efficiency, 1)}; processes that share nothing but the "
+            f"machine reach {share(bound, 1)}",
+            f"overhead of the distributed path with one process: {share(overhead, 1)}",
+            f"the host waits for the device {reads} times a step: for the guard's vote and the gradient's norm",
+        ],
     )
 
 
@@ -119,7 +143,7 @@ def _member(config: Config, device: str, repeats: int, folder: str, threads: int
     for _ in range(repeats + 1):
         for kind, step in steps.items():
             runtime.synchronize()
-            runtime.any(False)      # all start at once
+            runtime.any(False)  # all start at once
             started = time.perf_counter()
             step()
             runtime.synchronize()

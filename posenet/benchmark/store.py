@@ -34,8 +34,9 @@ RANKS = 4
 """Processes among which a shuffled order is dealt out, to read what one of them does."""
 
 
-def measure_store(path: Path | None, images: Path, annotations: Path, folder: Path, skeleton: Skeleton, records: int,
-                  repeats: int) -> Report:
+def measure_store(
+    path: Path | None, images: Path, annotations: Path, folder: Path, skeleton: Skeleton, records: int, repeats: int
+) -> Report:
     """Build a store of ``images``; open and read the one at ``path``, or that one.
 
     Args:
@@ -47,7 +48,7 @@ def measure_store(path: Path | None, images: Path, annotations: Path, folder: Pa
         DataError: unusable input.
     """
     if path:
-        Store(path, skeleton=None).close()      # whatever is wrong with it shows before all the building
+        Store(path, skeleton=None).close()  # whatever is wrong with it shows before all the building
     # Building comes before reading, which keeps freed memory as a loader's worker does.
     pictures, built = measure_building(images, annotations, folder, skeleton, repeats)
     path = path or folder / BUILT
@@ -56,29 +57,41 @@ def measure_store(path: Path | None, images: Path, annotations: Path, folder: Pa
     rows: list[tuple[Any, ...]] = [("opening", "ms", opening["open_ms"], None, None)]
     for name, (ours, plain) in reading["read_us"].items():
         rows.append((f"reading a record, {name}", "us", ours, plain, f"{ours / plain:.2f} x"))
-    rows.append(("its CRC-32, part of it", "us", reading["checksum_us"], None,
-                 share(reading["checksum_us"], reading["read_us"]["random"][0])))
+    rows.append(
+        (
+            "its CRC-32, part of it",
+            "us",
+            reading["checksum_us"],
+            None,
+            share(reading["checksum_us"], reading["read_us"]["random"][0]),
+        )
+    )
     for cores, (ours, floor) in built.items():
         rows.append((f"building, cores: {cores}", "pictures/s", pictures / ours, pictures / floor, share(floor, ours)))
     return Report(
         title=f"store: {path.name}, {opening['images']} images of {reading['bytes_per_record'] / 1e3:.0f} kB; "
-              f"building one of {pictures}",
+        f"building one of {pictures}",
         header=("", "unit", "store", "beside", "ratio"),
         rows=rows,
-        numbers=opening | reading | {
+        numbers=opening
+        | reading
+        | {
             "read_us": {name: ours for name, (ours, _) in reading["read_us"].items()},
             "pread_us": {name: plain for name, (_, plain) in reading["read_us"].items()},
             "read_over_pread": {name: ours / plain for name, (ours, plain) in reading["read_us"].items()},
             "build_pictures_per_s": {str(cores): pictures / ours for cores, (ours, _) in built.items()},
             "floor_pictures_per_s": {str(cores): pictures / floor for cores, (_, floor) in built.items()},
             "build_share_of_floor": {str(cores): floor / ours for cores, (ours, floor) in built.items()},
-            "built_pictures": pictures},
-        notes=["everything is in the file system's cache; medians of runs in turn",
-               f"opening also reads the arrays that are held in memory, {opening['open_bytes'] / 1e6:.1f} MB here",
-               "beside reading: one plain pread of as many bytes as the record's picture, masks and joints have, in "
-               f"the same order; one of {RANKS} ranks reads every {RANKS}th of a shuffled one",
-               "beside building: processes that share nothing, one per core, each reading the annotations, then its "
-               "share of the pictures; checking that they decode, making and encoding their masks, and writing it all"],
+            "built_pictures": pictures,
+        },
+        notes=[
+            "everything is in the file system's cache; medians of runs in turn",
+            f"opening also reads the arrays that are held in memory, {opening['open_bytes'] / 1e6:.1f} MB here",
+            "beside reading: one plain pread of as many bytes as the record's picture, masks and joints have, in "
+            f"the same order; one of {RANKS} ranks reads every {RANKS}th of a shuffled one",
+            "beside building: processes that share nothing, one per core, each reading the annotations, then its "
+            "share of the pictures; checking that they decode, making and encoding their masks, and writing it all",
+        ],
     )
 
 
@@ -115,7 +128,7 @@ def measure_opening(path: Path, repeats: int) -> dict[str, Any]:
 
 def measure_reading(path: Path, records: int, repeats: int) -> dict[str, Any]:
     """Microseconds a record in every order, by the store and by ``pread``, and of one record's CRC-32."""
-    keep_freed_memory()     # as a loader's worker does
+    keep_freed_memory()  # as a loader's worker does
     length = path.stat().st_size
     with Store(path, skeleton=None) as store, open(path, "rb", buffering=0) as file:
         orders = reading_orders(store.num_images, records)
@@ -127,10 +140,17 @@ def measure_reading(path: Path, records: int, repeats: int) -> dict[str, Any]:
             tasks[f"{name}, plain"] = partial(each, partial(plain_read, file.fileno()), spans)
         seconds = medians(tasks, repeats)
         crc = checksum_seconds(store, orders["random"], repeats)
-    found = {name: tuple(1e6 * seconds[task] / len(order) for task in (name, f"{name}, plain"))
-             for name, order in orders.items()}
-    return {"read_us": found, "checksum_us": 1e6 * crc, "checksum_share": 1e6 * crc / found["random"][0],
-            "bytes_per_record": statistics.mean(sizes.values()), "records": len(orders["random"])}
+    found = {
+        name: tuple(1e6 * seconds[task] / len(order) for task in (name, f"{name}, plain"))
+        for name, order in orders.items()
+    }
+    return {
+        "read_us": found,
+        "checksum_us": 1e6 * crc,
+        "checksum_share": 1e6 * crc / found["random"][0],
+        "bytes_per_record": statistics.mean(sizes.values()),
+        "records": len(orders["random"]),
+    }
 
 
 def each(read: Callable[..., object], arguments: Sequence[tuple[int, ...]]) -> None:
@@ -173,8 +193,9 @@ def checksum_seconds(store: Store, order: Sequence[int], repeats: int) -> float:
     return watch.total() / len(order)
 
 
-def measure_building(images: Path, annotations: Path, folder: Path, skeleton: Skeleton,
-                     repeats: int) -> tuple[int, dict[int, tuple[float, float]]]:
+def measure_building(
+    images: Path, annotations: Path, folder: Path, skeleton: Skeleton, repeats: int
+) -> tuple[int, dict[int, tuple[float, float]]]:
     """Pictures of the store that is built; by number of cores, the seconds it takes, and those of its floor."""
     counts = sorted({1, usable_cores()})
     pictures = 0
@@ -182,16 +203,18 @@ def measure_building(images: Path, annotations: Path, folder: Path, skeleton: Sk
     def build(cores: int) -> None:
         nonlocal pictures
         with on_cores(cores):
-            report = build_store(images, annotations, folder / BUILT, max_unreadable=1, overwrite=True,
-                                 skeleton=skeleton)
+            report = build_store(
+                images, annotations, folder / BUILT, max_unreadable=1, overwrite=True, skeleton=skeleton
+            )
         pictures = report.summary.images
 
     with contextlib.ExitStack() as stack:
         tasks: dict[str, Callable[[], object]] = {}
         for cores in counts:
             tasks[f"build {cores}"] = partial(build, cores)
-            strangers = [(images, annotations, folder / f"{turn} of {cores}", skeleton, turn, cores)
-                         for turn in range(cores)]
+            strangers = [
+                (images, annotations, folder / f"{turn} of {cores}", skeleton, turn, cores) for turn in range(cores)
+            ]
             tasks[f"floor {cores}"] = stack.enter_context(processes(strangers))
         seconds = medians(tasks, repeats)
     return pictures, {cores: (seconds[f"build {cores}"], seconds[f"floor {cores}"]) for cores in counts}
@@ -232,7 +255,7 @@ def processes(works: Sequence[tuple[Any, ...]]) -> Iterator[Callable[[], None]]:
             ours, theirs = context.Pipe()
             started.append(context.Process(target=serve, args=(theirs, arguments), daemon=True))
             started[-1].start()
-            theirs.close()      # so that either side notices when the other one dies
+            theirs.close()  # so that either side notices when the other one dies
             ends.append(ours)
         yield work
     finally:
@@ -257,7 +280,7 @@ def least_work(images: Path, annotations: Path, output: Path, skeleton: Skeleton
     chosen = [image for image in dataset.images if main_persons(dataset.people[image.id], skeleton.least_labelled)]
     with open(output, "wb") as file:
         for image in chosen[turn::cores]:
-            with contextlib.suppress(OSError, ValueError):      # unreadable pictures are left out of a store
+            with contextlib.suppress(OSError, ValueError):  # unreadable pictures are left out of a store
                 file.write(read_picture(images / image.file_name, image.height, image.width))
                 for mask in masks(dataset.people[image.id], image.height, image.width):
                     file.write(rle.encode(mask))

@@ -18,12 +18,23 @@ PUBLISHED_MS = {3: 4.3, 10: 11.3, 20: 22.8}
 """Milliseconds that the published recipe takes for one 512 x 512 sample with so many people, on one core."""
 
 # Shares of the standing height, x to the left of the picture for the right side of the body, y down from the crown.
-_STANDING = {"nose": (0, .09), "neck": (0, .18), "Reye": (.02, .07), "Rear": (.045, .08), "Rsho": (.11, .18),
-             "Relb": (.15, .35), "Rwri": (.16, .50), "Rhip": (.06, .52), "Rkne": (.07, .75), "Rank": (.07, .95)}
+_STANDING = {
+    "nose": (0, 0.09),
+    "neck": (0, 0.18),
+    "Reye": (0.02, 0.07),
+    "Rear": (0.045, 0.08),
+    "Rsho": (0.11, 0.18),
+    "Relb": (0.15, 0.35),
+    "Rwri": (0.16, 0.50),
+    "Rhip": (0.06, 0.52),
+    "Rkne": (0.07, 0.75),
+    "Rank": (0.07, 0.95),
+}
 
 
-def standing_people(rng: np.random.Generator, count: int, size: tuple[int, int],
-                    skeleton: Skeleton = COCO) -> np.ndarray:
+def standing_people(
+    rng: np.random.Generator, count: int, size: tuple[int, int], skeleton: Skeleton = COCO
+) -> np.ndarray:
     """People of random size, place and posture as in a sample framed on the first of them.
 
     Whatever other skeletons name has its keypoints on an ellipse.
@@ -48,8 +59,9 @@ def standing_people(rng: np.random.Generator, count: int, size: tuple[int, int],
     return np.concatenate([xy, np.full((*xy.shape[:2], 1), 2.0)], axis=2).astype(np.float32)
 
 
-def measure_targets(renderer: TargetRenderer, runtime: Runtime, size: tuple[int, int], batch_size: int,
-                    repeats: int) -> Report:
+def measure_targets(
+    renderer: TargetRenderer, runtime: Runtime, size: tuple[int, int], batch_size: int, repeats: int
+) -> Report:
     """Render batches of samples with 1 to 20 people.
 
     The limit is the time to write the maps once, without computing anything.
@@ -65,18 +77,32 @@ def measure_targets(renderer: TargetRenderer, runtime: Runtime, size: tuple[int,
         tasks[str(people)] = partial(renderer, torch.from_numpy(joints).to(runtime.device), mask)
     maps = tasks["1"]()
     limit = 1000 * fastest(partial(maps.fill_, 0.5), repeats, runtime.synchronize) / batch_size
-    ms = {people: 1000 * seconds / batch_size
-          for people, seconds in medians(tasks, repeats, runtime.synchronize).items()}
+    ms = {
+        people: 1000 * seconds / batch_size for people, seconds in medians(tasks, repeats, runtime.synchronize).items()
+    }
     published = PUBLISHED_MS if size == (512, 512) else {}
-    rows = [(people, time, 1000 / time, published.get(int(people)),
-             f"{published[int(people)] / time:.2f}x" if int(people) in published else None, time / limit)
-            for people, time in ms.items()]
+    rows = [
+        (
+            people,
+            time,
+            1000 / time,
+            published.get(int(people)),
+            f"{published[int(people)] / time:.2f}x" if int(people) in published else None,
+            time / limit,
+        )
+        for people, time in ms.items()
+    ]
     return Report(
         title=f"targets: {size[0]} x {size[1]} input, batches of {batch_size}, all keypoints labelled",
         header=("people", "ms/sample", "samples/s", "published ms", "speed-up", "times limit"),
         rows=rows,
-        numbers={"ms_per_sample": ms, "samples_per_s": {people: 1000 / time for people, time in ms.items()},
-                 "limit_ms_per_sample": limit, "published_ms_per_sample": {str(k): v for k, v in PUBLISHED_MS.items()},
-                 "batch_size": batch_size, "input_size": list(size)},
+        numbers={
+            "ms_per_sample": ms,
+            "samples_per_s": {people: 1000 / time for people, time in ms.items()},
+            "limit_ms_per_sample": limit,
+            "published_ms_per_sample": {str(k): v for k, v in PUBLISHED_MS.items()},
+            "batch_size": batch_size,
+            "input_size": list(size),
+        },
         notes=[f"limit: writing the maps once takes {limit:.3f} ms/sample"],
     )

@@ -16,8 +16,13 @@ def on_cpu() -> None:
     """The CPU has always finished when a call returns."""
 
 
-def medians(tasks: Mapping[str, Callable[[], object]], repeats: int, synchronize: Synchronize = on_cpu,
-            progress: bool = True, clock: Callable[[], float] | None = None) -> dict[str, float]:
+def medians(
+    tasks: Mapping[str, Callable[[], object]],
+    repeats: int,
+    synchronize: Synchronize = on_cpu,
+    progress: bool = True,
+    clock: Callable[[], float] | None = None,
+) -> dict[str, float]:
     """Median seconds of every task.
 
     Each runs once untimed, then all take turns, so that a slow spell of the machine hits them alike.
@@ -42,8 +47,7 @@ def fastest(task: Callable[[], object], repeats: int, synchronize: Synchronize =
     return min(_time(task, synchronize) for _ in range(repeats))
 
 
-def _time(task: Callable[[], object], synchronize: Synchronize,
-          clock: Callable[[], float] | None = None) -> float:
+def _time(task: Callable[[], object], synchronize: Synchronize, clock: Callable[[], float] | None = None) -> float:
     clock = clock or time.perf_counter
     synchronize()
     started = clock()

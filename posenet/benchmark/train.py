@@ -51,18 +51,21 @@ def make_update(config: Config, runtime: Runtime, network: PoseNet | None = None
     if config.parallel.compile:
         network.compile()
     amp = config.train.amp
-    step = TrainStep(network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), amp,
-                     config.train.channels_last)
+    step = TrainStep(
+        network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), amp, config.train.channels_last
+    )
     optimizer = make_optimizer(network, config.optim)
     set_lr(optimizer, 1e-12)
     train_mode(step)
     scaler = grad_scaler(runtime.device, amp, config.train.loss_scale)
-    return GuardedUpdate(runtime.wrap(step), optimizer, scaler, LossGuard(config.guard.threshold), runtime,
-                         config.optim.max_grad_norm), step
+    return GuardedUpdate(
+        runtime.wrap(step), optimizer, scaler, LossGuard(config.guard.threshold), runtime, config.optim.max_grad_norm
+    ), step
 
 
-def measure_step(update: GuardedUpdate, step: TrainStep, shadow: PoseNet, batch: Batch, repeats: int,
-                 matmul_side: int) -> Report:
+def measure_step(
+    update: GuardedUpdate, step: TrainStep, shadow: PoseNet, batch: Batch, repeats: int, matmul_side: int
+) -> Report:
     """One optimizer step on one batch, again and again.
 
     Args:
@@ -82,19 +85,33 @@ def measure_step(update: GuardedUpdate, step: TrainStep, shadow: PoseNet, batch:
     return Report(
         title=f"train: batch {samples}, {height} x {width}, {PEOPLE} people an image, amp {step.amp}",
         header=("stage", "ms", "of the step"),
-        rows=[*((stage, 1000 * time, share(time, whole)) for stage, time in seconds.items()),
-              ("whole step", 1000 * whole, share(whole, whole))],
-        numbers={"samples_per_s": samples / whole, "step_ms": 1000 * whole, "forward_ms": 1000 * forward,
-                 "backward_ms": 1000 * seconds["backward"], "update_ms": 1000 * seconds["update"],
-                 "stage_ms": {stage: 1000 * time for stage, time in seconds.items()}, "step_gflop": gflop,
-                 "step_gflop_per_s": speed, "matmul_gflop_per_s": peak, "share_of_peak": speed / peak,
-                 "batch_size": samples, "input_size": [height, width], "amp": step.amp,
-                 "peak_memory_gib": memory},
-        notes=[f"{samples / whole:.3g} samples/s; the batch lies in memory, so there is no data wait",
-               "targets includes the copy of BatchNorm's statistics, backward the guard's vote and the gradient's norm",
-               *([] if memory is None else [f"at most {memory:.3g} GiB of the device's memory in use"]),
-               f"baseline: {gflop:.3g} GFLOP of the network a step at {speed:.3g} GFLOP/s, {share(speed, peak)} of the "
-               f"{peak:.3g} GFLOP/s of a matrix product"],
+        rows=[
+            *((stage, 1000 * time, share(time, whole)) for stage, time in seconds.items()),
+            ("whole step", 1000 * whole, share(whole, whole)),
+        ],
+        numbers={
+            "samples_per_s": samples / whole,
+            "step_ms": 1000 * whole,
+            "forward_ms": 1000 * forward,
+            "backward_ms": 1000 * seconds["backward"],
+            "update_ms": 1000 * seconds["update"],
+            "stage_ms": {stage: 1000 * time for stage, time in seconds.items()},
+            "step_gflop": gflop,
+            "step_gflop_per_s": speed,
+            "matmul_gflop_per_s": peak,
+            "share_of_peak": speed / peak,
+            "batch_size": samples,
+            "input_size": [height, width],
+            "amp": step.amp,
+            "peak_memory_gib": memory,
+        },
+        notes=[
+            f"{samples / whole:.3g} samples/s; the batch lies in memory, so there is no data wait",
+            "targets includes the copy of BatchNorm's statistics, backward the guard's vote and the gradient's norm",
+            *([] if memory is None else [f"at most {memory:.3g} GiB of the device's memory in use"]),
+            f"baseline: {gflop:.3g} GFLOP of the network a step at {speed:.3g} GFLOP/s, {share(speed, peak)} of the "
+            f"{peak:.3g} GFLOP/s of a matrix product",
+        ],
     )
 
 

@@ -15,8 +15,9 @@ from posenet.training.device_prefetch import prefetch
 from posenet.training.update import GuardedUpdate
 
 
-def measure_wait(update: GuardedUpdate, dataset: PoseDataset, batch_size: int, workers: int,
-                 steps: int) -> dict[str, float]:
+def measure_wait(
+    update: GuardedUpdate, dataset: PoseDataset, batch_size: int, workers: int, steps: int
+) -> dict[str, float]:
     """Train on a loader's batches for an epoch that does not count and then for ``steps``, in whole epochs.
 
     Returns:
@@ -44,14 +45,20 @@ def measure_wait(update: GuardedUpdate, dataset: PoseDataset, batch_size: int, w
                     whole.append(time.perf_counter() - started)
     finally:
         close_loader(loader)
-    return {"data_wait": statistics.mean(waits or firsts) / statistics.mean(whole), "fed_steps": len(whole),
-            "fed_step_ms": 1000 * statistics.median(whole), "first_wait_ms": 1000 * statistics.median(firsts),
-            "workers": workers}
+    return {
+        "data_wait": statistics.mean(waits or firsts) / statistics.mean(whole),
+        "fed_steps": len(whole),
+        "fed_step_ms": 1000 * statistics.median(whole),
+        "first_wait_ms": 1000 * statistics.median(firsts),
+        "workers": workers,
+    }
 
 
 def with_wait(report: Report, found: dict[str, float]) -> Report:
     """The report of a training step with what its data take."""
-    note = (f"fed by workers: {found['workers']}: {found['data_wait']:.2%} of {found['fed_steps']} steps of "
-            f"{found['fed_step_ms']:.0f} ms is waiting for data; the first batch of a later epoch takes "
-            f"{found['first_wait_ms']:.1f} ms ({share(found['first_wait_ms'], found['fed_step_ms'])} of one step)")
+    note = (
+        f"fed by workers: {found['workers']}: {found['data_wait']:.2%} of {found['fed_steps']} steps of "
+        f"{found['fed_step_ms']:.0f} ms is waiting for data; the first batch of a later epoch takes "
+        f"{found['first_wait_ms']:.1f} ms ({share(found['first_wait_ms'], found['fed_step_ms'])} of one step)"
+    )
     return replace(report, numbers=report.numbers | found, notes=[*report.notes, note])

@@ -42,10 +42,10 @@ def is_sound(file: BinaryIO) -> bool | None:
     file.seek(-min(size, _TAIL), os.SEEK_END)
     tail = file.read()
     if tail[-LENGTH:].startswith(MARK):
-        return tail[len(MARK) - LENGTH:] == _digest(file, size - LENGTH + len(MARK))
+        return tail[len(MARK) - LENGTH :] == _digest(file, size - LENGTH + len(MARK))
     # An end record that announces a comment as long as a seal, and no seal: it is cut off, or its mark is damaged.
     end = tail.rfind(_END)
-    return False if end >= 0 and tail[end + _END_SIZE - 2:end + _END_SIZE] == _COMMENT_LENGTH else None
+    return False if end >= 0 and tail[end + _END_SIZE - 2 : end + _END_SIZE] == _COMMENT_LENGTH else None
 
 
 def _digest(file: BinaryIO, length: int) -> bytes:
@@ -63,5 +63,6 @@ def is_packed(file: BinaryIO) -> bool:
         return False
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
-    return (any(entry.compress_type != zipfile.ZIP_STORED for entry in entries)
-            or sum(entry.file_size for entry in entries) > file.seek(0, os.SEEK_END))
+    return any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or sum(
+        entry.file_size for entry in entries
+    ) > file.seek(0, os.SEEK_END)

@@ -53,12 +53,21 @@ def export_weights(source: str | Path, output: str | Path) -> None:
     state = checkpoint.read(source)
     network, config = checkpoint.load_model(source)
     if not config.model.skeleton.predicts_like(COCO):
-        raise CheckpointError(f"{source} is a network of other keypoints or parts than COCO's, which the published "
-                              "format cannot say; keep it as it is")
+        raise CheckpointError(
+            f"{source} is a network of other keypoints or parts than COCO's, which the published "
+            "format cannot say; keep it as it is"
+        )
     progress = state.get("progress")
     epoch = progress.get("epoch") if isinstance(progress, dict) else None
-    _write(Path(output), {"weights": published.to_published(network.state_dict()), "optimizer_weight": {},
-                          "train_loss": math.inf, "epoch": epoch if isinstance(epoch, int) else 0})
+    _write(
+        Path(output),
+        {
+            "weights": published.to_published(network.state_dict()),
+            "optimizer_weight": {},
+            "train_loss": math.inf,
+            "epoch": epoch if isinstance(epoch, int) else 0,
+        },
+    )
 
 
 def _sized(config: Config, weights: dict[str, Tensor], source: str | Path) -> Config:
@@ -70,11 +79,15 @@ def _sized(config: Config, weights: dict[str, Tensor], source: str | Path) -> Co
         stacks = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("stacks."))
         model = dataclasses.replace(config.model, stacks=stacks, width=width, growth=second - width)
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{source} does not hold the weights of a PoseNet ({error}); give a published file or a "
-                              "checkpoint of this program") from error
+        raise CheckpointError(
+            f"{source} does not hold the weights of a PoseNet ({error}); give a published file or a "
+            "checkpoint of this program"
+        ) from error
     if channels != model.skeleton.num_channels:
-        raise CheckpointError(f"{source} predicts {channels} maps, the skeleton has {model.skeleton.num_channels}; "
-                              "name its skeleton by --set model.skeleton=FILE.toml")
+        raise CheckpointError(
+            f"{source} predicts {channels} maps, the skeleton has {model.skeleton.num_channels}; "
+            "name its skeleton by --set model.skeleton=FILE.toml"
+        )
     return dataclasses.replace(config, model=model)
 
 

@@ -59,9 +59,11 @@ class LoadReport:
     def require_all(self) -> None:
         """Raise ``CheckpointError`` unless file and model agree on every name and shape."""
         if wrong := self.missing + self.reshaped + self.unexpected:
-            raise CheckpointError(f"{self.path} is of another architecture ({len(wrong)} tensors do not fit, "
-                                  f"first {shown(wrong[0])[1:-1]}); give the configuration it was trained with by "
-                                  "--config or --set")
+            raise CheckpointError(
+                f"{self.path} is of another architecture ({len(wrong)} tensors do not fit, "
+                f"first {shown(wrong[0])[1:-1]}); give the configuration it was trained with by "
+                "--config or --set"
+            )
 
 
 def read(path: str | Path) -> dict[str, Any]:
@@ -100,8 +102,10 @@ def _parse(file: BinaryIO, path: Path) -> Any:
     except CheckpointError:
         raise
     except pickle.UnpicklingError as error:
-        raise CheckpointError(f"{path} is not a checkpoint of plain tensors: damaged, foreign, or holding code, "
-                              "which is never run; use another file") from error
+        raise CheckpointError(
+            f"{path} is not a checkpoint of plain tensors: damaged, foreign, or holding code, "
+            "which is never run; use another file"
+        ) from error
     # Arbitrary bytes make the unpickler raise almost anything; all of it means the same to the user.
     except Exception as error:
         raise CheckpointError(f"{path} is damaged or not a PyTorch checkpoint; use an older one") from error
@@ -123,8 +127,9 @@ def write(path: Path, state: Mapping[str, Any]) -> None:
         while said is not None and not isinstance(said, OSError):
             said = said.__context__
         reason = said.strerror if said is not None else "is the disk full?"
-        raise CheckpointError(f"cannot write {path} ({reason}); make room or see to the disk, older files are "
-                              "intact") from error
+        raise CheckpointError(
+            f"cannot write {path} ({reason}); make room or see to the disk, older files are intact"
+        ) from error
 
 
 def weights_of(state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
@@ -151,8 +156,9 @@ def unwrapped_name(name: str) -> str:
     return name
 
 
-def load_weights(model: nn.Module, path: str | Path, *, state: Mapping[str, Any] | None = None,
-                 least: float = 0.5) -> LoadReport:
+def load_weights(
+    model: nn.Module, path: str | Path, *, state: Mapping[str, Any] | None = None, least: float = 0.5
+) -> LoadReport:
     """Copy what fits from a checkpoint into a model and report the rest.
 
     Args:
@@ -167,8 +173,9 @@ def load_weights(model: nn.Module, path: str | Path, *, state: Mapping[str, Any]
     own = model.state_dict()
     report = _compare(own, given, path)
     if len(report.loaded) < least * len(own):
-        raise CheckpointError(f"{path}: only {len(report.loaded)} of {len(own)} tensors fit this network; "
-                              "it is of another architecture")
+        raise CheckpointError(
+            f"{path}: only {len(report.loaded)} of {len(own)} tensors fit this network; it is of another architecture"
+        )
     model.load_state_dict(own | {n: given[n] for n in report.loaded})
     return report
 
@@ -243,8 +250,9 @@ class CheckpointFolder:
             CheckpointError, OSError: it cannot be written; what was there before is intact.
         """
         if self._made and not self.path.is_dir():
-            _log.warning("WARNING: %s was removed under the run; making it anew, with what is saved from now on",
-                         self.path)
+            _log.warning(
+                "WARNING: %s was removed under the run; making it anew, with what is saved from now on", self.path
+            )
         self.path.mkdir(parents=True, exist_ok=True)
         self._made = True
         for name in ("step-*", "last", "best"):
@@ -255,7 +263,7 @@ class CheckpointFolder:
         _point(self.last, numbered)
         if best:
             _point(self.best, numbered)
-        for old in self.history()[self.keep:]:
+        for old in self.history()[self.keep :]:
             old.unlink(missing_ok=True)
 
     def history(self) -> list[Path]:
@@ -263,8 +271,10 @@ class CheckpointFolder:
         found = [p for p in self.path.glob("step-*.pth") if re.fullmatch(r"step-\d+\.pth", p.name)]
         return sorted(found, key=lambda p: (p.stat().st_mtime_ns, p.name), reverse=True)
 
-    def newest_sound(self, wanted: Callable[[dict[str, Any]], bool] = lambda state: True,
-                     ) -> tuple[Path, dict[str, Any]] | None:
+    def newest_sound(
+        self,
+        wanted: Callable[[dict[str, Any]], bool] = lambda state: True,
+    ) -> tuple[Path, dict[str, Any]] | None:
         """The newest checkpoint that can be read and is ``wanted``, with its content; None where there is none.
 
         Damaged ones are named in a warning.

@@ -18,8 +18,9 @@ from posenet.errors import CheckpointError
 
 try:
     import fcntl
-except ImportError:     # Windows
+except ImportError:  # Windows
     import msvcrt
+
     fcntl = None
 
 NAME = "run.lock"
@@ -56,11 +57,16 @@ def _take(handle: int, folder: Path) -> None:
     try:
         _lock(handle)
     except (BlockingIOError, PermissionError) as error:
-        raise CheckpointError(f"{folder} is in use by {_said(handle) or 'another process'}; wait until it has ended, "
-                              "or choose another folder with --checkpoint-path") from error
+        raise CheckpointError(
+            f"{folder} is in use by {_said(handle) or 'another process'}; wait until it has ended, "
+            "or choose another folder with --checkpoint-path"
+        ) from error
     except OSError as error:
-        _log.warning("WARNING: the file system of %s has no locks (%s); see to it that no other run writes there",
-                     folder, error.strerror)
+        _log.warning(
+            "WARNING: the file system of %s has no locks (%s); see to it that no other run writes there",
+            folder,
+            error.strerror,
+        )
     else:
         if dead := _said(handle):
             _log.info("%s was in use by %s, which did not end by itself: taken over", folder, dead)
@@ -81,7 +87,7 @@ def _said(handle: int) -> str:
 
 
 def _say(handle: int, text: str) -> None:
-    with contextlib.suppress(OSError):      # on a full disk the lock holds without its text
+    with contextlib.suppress(OSError):  # on a full disk the lock holds without its text
         os.ftruncate(handle, 0)
         os.lseek(handle, 0, os.SEEK_SET)
         os.write(handle, text.encode())

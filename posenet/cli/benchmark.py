@@ -43,8 +43,13 @@ from posenet.settings.reading import load_config
 from posenet.settings.sections import Config
 from posenet.training.optimizer import freeze
 
-FLAG_KEYS = {"device": "train.device", "amp": "train.amp", "input_size": "train.input_size",
-             "batch_size": "train.batch_size", "height": "inference.height"}
+FLAG_KEYS = {
+    "device": "train.device",
+    "amp": "train.amp",
+    "input_size": "train.input_size",
+    "batch_size": "train.batch_size",
+    "height": "inference.height",
+}
 """The configuration key that a flag sets."""
 
 QUICK_REPEATS = 2
@@ -58,11 +63,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, item in BENCHMARKS.items():
         kind = kinds.add_parser(name, help=item.help, description=item.help, formatter_class=parser.formatter_class)
         item.add_flags(kind)
-        kind.add_argument("--repeats", type=positive, default=item.repeats, metavar="N",
-                          help="timed runs, of which the median counts")
+        kind.add_argument(
+            "--repeats", type=positive, default=item.repeats, metavar="N", help="timed runs, of which the median counts"
+        )
         kind.add_argument("--threads", type=positive, default=1, metavar="N", help="CPU threads of PyTorch")
-        kind.add_argument("--quick", action=argparse.BooleanOptionalAction, default=False,
-                          help="few runs of little input: shows that it works, measures nothing")
+        kind.add_argument(
+            "--quick",
+            action=argparse.BooleanOptionalAction,
+            default=False,
+            help="few runs of little input: shows that it works, measures nothing",
+        )
         kind.add_argument("--json", metavar="FILE", help="write the numbers here; an existing file is replaced")
         add_config_options(kind)
 
@@ -84,23 +94,28 @@ def run(args: argparse.Namespace) -> None:
     report = BENCHMARKS[args.benchmark].measure(args, config, runtime)
     print(report.text())
     if args.json:
-        numbers = {"benchmark": args.benchmark, "machine": machine, "repeats": args.repeats, "quick": args.quick,
-                   **report.numbers}
+        numbers = {
+            "benchmark": args.benchmark,
+            "machine": machine,
+            "repeats": args.repeats,
+            "quick": args.quick,
+            **report.numbers,
+        }
         write_atomically(args.json, json.dumps(numbers, indent=2, allow_nan=False).encode())
 
 
 def _add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--h5", metavar="FILE", help="store to read; unset, a small synthetic one is built")
     parser.add_argument("--samples", type=positive, default=64, metavar="N", help="different samples to make")
-    parser.add_argument("--workers", type=natural, default=0, metavar="N",
-                        help="also measure a loader with so many processes")
+    parser.add_argument(
+        "--workers", type=natural, default=0, metavar="N", help="also measure a loader with so many processes"
+    )
     _add_input_options(parser, batch_size=None)
     _add_device_options(parser, amp=False)
 
 
 def _add_store(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--h5", type=Path, metavar="FILE",
-                        help="store to open and read; unset, the one that is built")
+    parser.add_argument("--h5", type=Path, metavar="FILE", help="store to open and read; unset, the one that is built")
     parser.add_argument("--records", type=positive, default=1000, metavar="N", help="images to read in each order")
     parser.add_argument("--images", type=Path, metavar="DIR", help="pictures to build from; unset, a few are drawn")
     parser.add_argument("--annotations", type=Path, metavar="JSON", help="COCO keypoint file of these pictures")
@@ -118,41 +133,73 @@ def _add_network(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_train(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--processes", type=positive, metavar="N",
-                        help="measure what N processes gain instead, and what the distributed path costs one")
-    parser.add_argument("--h5", metavar="FILE", help="also train from this store, by data.workers processes, and tell "
-                                                     "how long the steps wait for data")
+    parser.add_argument(
+        "--processes",
+        type=positive,
+        metavar="N",
+        help="measure what N processes gain instead, and what the distributed path costs one",
+    )
+    parser.add_argument(
+        "--h5",
+        metavar="FILE",
+        help="also train from this store, by data.workers processes, and tell how long the steps wait for data",
+    )
     _add_input_options(parser, batch_size=None)
     _add_device_options(parser)
 
 
 def _add_decode(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--annotations", metavar="JSON",
-                        help="COCO keypoint file, whose pictures are not needed; unset, a few are drawn")
+    parser.add_argument(
+        "--annotations",
+        metavar="JSON",
+        help="COCO keypoint file, whose pictures are not needed; unset, a few are drawn",
+    )
     parser.add_argument("--limit", type=positive, metavar="N", help="only the first N pictures")
     parser.add_argument("--height", type=int, metavar="N", help="height of the pictures (inference.height)")
-    parser.add_argument("--degrade", action=argparse.BooleanOptionalAction, default=False,
-                        help="spoil the maps as an imperfect network would")
+    parser.add_argument(
+        "--degrade",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="spoil the maps as an imperfect network would",
+    )
     parser.add_argument("--seed", type=natural, default=0, metavar="S", help="what --degrade does is drawn from this")
 
 
 def _add_predict(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("inputs", nargs="*", metavar="INPUT",
-                        help="pictures, folders, or quoted glob patterns; without any a few are drawn")
-    parser.add_argument("--checkpoint", "--weights", metavar="FILE",
-                        help="checkpoint of a run, or a published one; unset, the configured network, untrained")
+    parser.add_argument(
+        "inputs",
+        nargs="*",
+        metavar="INPUT",
+        help="pictures, folders, or quoted glob patterns; without any a few are drawn",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        "--weights",
+        metavar="FILE",
+        help="checkpoint of a run, or a published one; unset, the configured network, untrained",
+    )
     parser.add_argument("--height", type=int, metavar="N", help="resize pictures to this height (inference.height)")
-    parser.add_argument("--amp", choices=["auto", "off", "bf16", "fp16"], default="auto", dest="precision",
-                        help="precision of the network; auto is the fastest that is as accurate on the device")
-    parser.add_argument("--compare", action=argparse.BooleanOptionalAction, default=False,
-                        help="time the network as it was trained, too: in float32, nothing folded")
+    parser.add_argument(
+        "--amp",
+        choices=["auto", "off", "bf16", "fp16"],
+        default="auto",
+        dest="precision",
+        help="precision of the network; auto is the fastest that is as accurate on the device",
+    )
+    parser.add_argument(
+        "--compare",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="time the network as it was trained, too: in float32, nothing folded",
+    )
     _add_device_options(parser, amp=False)
 
 
 def _add_input_options(parser: argparse.ArgumentParser, batch_size: int | None) -> None:
     parser.add_argument("--input-size", type=int, metavar="N", help="side of the network's input (train.input_size)")
-    parser.add_argument("--batch-size", type=int, default=batch_size, metavar="N",
-                        help="samples in a batch (train.batch_size)")
+    parser.add_argument(
+        "--batch-size", type=int, default=batch_size, metavar="N", help="samples in a batch (train.batch_size)"
+    )
 
 
 def _add_device_options(parser: argparse.ArgumentParser, amp: bool = True) -> None:
@@ -193,7 +240,8 @@ def _targets(args: argparse.Namespace, config: Config, runtime: Runtime) -> Repo
 def _network(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
     network, shadow = _networks(config, runtime)
     images = torch.rand(config.train.batch_size, 3, *config.train.size).to(
-        runtime.device, memory_format=_memory_format(config))
+        runtime.device, memory_format=_memory_format(config)
+    )
     return measure_network(network, shadow, images, runtime, config.train.amp, args.repeats, _side(args, runtime))
 
 
@@ -210,8 +258,9 @@ def _train(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report
         return report
     with Store(args.h5, config.model.skeleton) as store:
         dataset = PoseDataset(store, config.train.size, config.data.framing, config.augment, config.train.seed)
-        return with_wait(report, measure_wait(update, dataset, config.train.batch_size, config.data.workers,
-                                              args.repeats))
+        return with_wait(
+            report, measure_wait(update, dataset, config.train.batch_size, config.data.workers, args.repeats)
+        )
 
 
 def _decode(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
@@ -220,8 +269,15 @@ def _decode(args: argparse.Namespace, config: Config, runtime: Runtime) -> Repor
     limit = min(args.limit or QUICK_SAMPLES, QUICK_SAMPLES) if args.quick else args.limit
     with tempfile.TemporaryDirectory() as folder:
         path = args.annotations or drawn_pictures(Path(folder), _drawn(args))[1]
-        return measure_decode(path, TargetRenderer.from_config(config), predictor, network, limit, args.repeats,
-                              args.seed if args.degrade else None)
+        return measure_decode(
+            path,
+            TargetRenderer.from_config(config),
+            predictor,
+            network,
+            limit,
+            args.repeats,
+            args.seed if args.degrade else None,
+        )
 
 
 def _predict(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
@@ -264,8 +320,11 @@ def _side(args: argparse.Namespace, runtime: Runtime) -> int:
 
 def _flag_overrides(args: argparse.Namespace) -> list[str]:
     """Flags as ``key=value`` pairs; JSON's strings and numbers are TOML too."""
-    return [f"{key}={json.dumps(getattr(args, flag))}" for flag, key in FLAG_KEYS.items()
-            if getattr(args, flag, None) is not None]
+    return [
+        f"{key}={json.dumps(getattr(args, flag))}"
+        for flag, key in FLAG_KEYS.items()
+        if getattr(args, flag, None) is not None
+    ]
 
 
 def _check_output(path: Path, args: argparse.Namespace) -> None:

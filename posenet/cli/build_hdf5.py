@@ -31,30 +31,57 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``build-hdf5``."""
     parser.add_argument("--images", type=Path, metavar="DIR", help="folder of the images")
     parser.add_argument("--annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
-    parser.add_argument("--skeleton", metavar="FILE", default=BUILT_IN,
-                        help="what the annotations name: a TOML file (docs/custom_data.md), or coco, the built-in one")
+    parser.add_argument(
+        "--skeleton",
+        metavar="FILE",
+        default=BUILT_IN,
+        help="what the annotations name: a TOML file (docs/custom_data.md), or coco, the built-in one",
+    )
     parser.add_argument("--output", type=Path, metavar="FILE.h5", help="the store")
-    parser.add_argument("--workers", type=positive, metavar="N", default=usable_cores(),
-                        help="threads; the default is one per core")
-    parser.add_argument("--verify", action=argparse.BooleanOptionalAction, default=False,
-                        help="read the finished store from end to end")
-    parser.add_argument("--stats", action=argparse.BooleanOptionalAction, default=False,
-                        help="count people, keypoints, sizes and masks")
-    parser.add_argument("--preview", type=Path, metavar="DIR",
-                        help="draw training samples into this folder: augmented as --config or --set say, with the "
-                             "masks and the maps that the network is to answer")
+    parser.add_argument(
+        "--workers", type=positive, metavar="N", default=usable_cores(), help="threads; the default is one per core"
+    )
+    parser.add_argument(
+        "--verify", action=argparse.BooleanOptionalAction, default=False, help="read the finished store from end to end"
+    )
+    parser.add_argument(
+        "--stats", action=argparse.BooleanOptionalAction, default=False, help="count people, keypoints, sizes and masks"
+    )
+    parser.add_argument(
+        "--preview",
+        type=Path,
+        metavar="DIR",
+        help="draw training samples into this folder: augmented as --config or --set say, with the "
+        "masks and the maps that the network is to answer",
+    )
     parser.add_argument("--preview-count", type=positive, default=8, metavar="N", help="samples to draw")
-    parser.add_argument("--check-split", nargs=2, type=Path, metavar=("A.h5", "B.h5"),
-                        help="do nothing but look for images that two stores share, by id and by content; exit status "
-                             "2 where there are any")
-    parser.add_argument("--image-ids", nargs="+", metavar="ID",
-                        help="store only these images: ids, or one text file of ids")
-    parser.add_argument("--limit", type=positive, metavar="N",
-                        help="store only the first N images that have a main person")
-    parser.add_argument("--max-unreadable", type=share, default=0.05, metavar="SHARE",
-                        help="fail when more than this share of the images (rounded up) cannot be read")
-    parser.add_argument("--overwrite", action=argparse.BooleanOptionalAction, default=False,
-                        help="replace an existing store, once the new one is complete")
+    parser.add_argument(
+        "--check-split",
+        nargs=2,
+        type=Path,
+        metavar=("A.h5", "B.h5"),
+        help="do nothing but look for images that two stores share, by id and by content; exit status "
+        "2 where there are any",
+    )
+    parser.add_argument(
+        "--image-ids", nargs="+", metavar="ID", help="store only these images: ids, or one text file of ids"
+    )
+    parser.add_argument(
+        "--limit", type=positive, metavar="N", help="store only the first N images that have a main person"
+    )
+    parser.add_argument(
+        "--max-unreadable",
+        type=share,
+        default=0.05,
+        metavar="SHARE",
+        help="fail when more than this share of the images (rounded up) cannot be read",
+    )
+    parser.add_argument(
+        "--overwrite",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="replace an existing store, once the new one is complete",
+    )
     add_config_options(parser)
 
 
@@ -70,9 +97,20 @@ def run(args: argparse.Namespace) -> None:
         raise DataError("give both --images and --annotations, or neither and --verify, --stats or --preview")
     if building:
         ids = None if args.image_ids is None else read_image_ids(args.image_ids)
-        _print_report(build_store(args.images, args.annotations, args.output, image_ids=ids, limit=args.limit,
-                                  workers=args.workers, max_unreadable=args.max_unreadable, overwrite=args.overwrite,
-                                  skeleton=load_skeleton(args.skeleton), progress=True))
+        _print_report(
+            build_store(
+                args.images,
+                args.annotations,
+                args.output,
+                image_ids=ids,
+                limit=args.limit,
+                workers=args.workers,
+                max_unreadable=args.max_unreadable,
+                overwrite=args.overwrite,
+                skeleton=load_skeleton(args.skeleton),
+                progress=True,
+            )
+        )
     if args.verify:
         summary = verify(args.output, workers=args.workers, progress=True)
         if not building:

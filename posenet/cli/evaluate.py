@@ -18,13 +18,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     # An AP is to be the same on every machine.
     add_predictor_options(parser, amp="off")
     parser.add_argument("--images", required=True, metavar="DIR", help="folder of the split's pictures")
-    parser.add_argument("--annotations", required=True, metavar="JSON",
-                        help="person_keypoints_*.json, or image_info_*.json for predictions without numbers")
+    parser.add_argument(
+        "--annotations",
+        required=True,
+        metavar="JSON",
+        help="person_keypoints_*.json, or image_info_*.json for predictions without numbers",
+    )
     parser.add_argument("--output", metavar="JSON", help="write the predictions here, in COCO's results format")
-    parser.add_argument("--image-ids", nargs="+", metavar="ID",
-                        help="only these images of the split: ids, or one text file of ids")
-    parser.add_argument("--plots", metavar="DIR",
-                        help="draw precision over recall and the OKS of every keypoint here (needs matplotlib)")
+    parser.add_argument(
+        "--image-ids", nargs="+", metavar="ID", help="only these images of the split: ids, or one text file of ids"
+    )
+    parser.add_argument(
+        "--plots",
+        metavar="DIR",
+        help="draw precision over recall and the OKS of every keypoint here (needs matplotlib)",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -36,8 +44,15 @@ def run(args: argparse.Namespace) -> None:
     check_outputs(outputs, [Path(args.annotations), Path(args.checkpoint)])
     ids = None if args.image_ids is None else read_image_ids(args.image_ids)
     predictor = make_predictor(args)
-    evaluation = evaluate(predictor.stream, args.images, args.annotations, results_path=args.output,
-                          image_ids=ids, batch_size=None, skeleton=predictor.skeleton)
+    evaluation = evaluate(
+        predictor.stream,
+        args.images,
+        args.annotations,
+        results_path=args.output,
+        image_ids=ids,
+        batch_size=None,
+        skeleton=predictor.skeleton,
+    )
     if args.output:
         print(f"wrote {args.output}")
     if evaluation is None:

@@ -13,12 +13,19 @@ from posenet.inference.onnx_export import INPUTS, OUTPUTS, export_onnx
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint", "--weights", required=True, metavar="FILE",
-                        help="checkpoint of a run, or a published one")
-    parser.add_argument("--output", required=True, metavar="FILE.onnx",
-                        help="file to write; an existing one is replaced")
-    parser.add_argument("--max-peaks", type=positive, default=MAX_PEAKS, metavar="N",
-                        help="candidates of each keypoint: at least as many as a picture holds people, at most 256")
+    parser.add_argument(
+        "--checkpoint", "--weights", required=True, metavar="FILE", help="checkpoint of a run, or a published one"
+    )
+    parser.add_argument(
+        "--output", required=True, metavar="FILE.onnx", help="file to write; an existing one is replaced"
+    )
+    parser.add_argument(
+        "--max-peaks",
+        type=positive,
+        default=MAX_PEAKS,
+        metavar="N",
+        help="candidates of each keypoint: at least as many as a picture holds people, at most 256",
+    )
     add_config_options(parser)
 
 
@@ -27,7 +34,8 @@ def run(args: argparse.Namespace) -> None:
     check_outputs([Path(args.output)], [Path(args.checkpoint)])
     network, config = load_network(args)
     settings = config.inference
-    candidates = Candidates(settings.keypoint_threshold, settings.part_threshold, args.max_peaks,
-                            skeleton=config.model.skeleton)
+    candidates = Candidates(
+        settings.keypoint_threshold, settings.part_threshold, args.max_peaks, skeleton=config.model.skeleton
+    )
     export_onnx(network, candidates, args.output, settings.height)
     print(f"wrote {args.output}: {', '.join(INPUTS)} to {', '.join(OUTPUTS)}; docs/deployment.md tells how to use it")

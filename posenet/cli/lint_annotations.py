@@ -15,12 +15,23 @@ from posenet.skeleton.skeleton_file import load_skeleton
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``lint-annotations``."""
     parser.add_argument("annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
-    parser.add_argument("--images", type=Path, metavar="DIR",
-                        help="also decode every picture and compare its size with the annotated one")
-    parser.add_argument("--skeleton", metavar="FILE",
-                        help="compare with this skeleton file, or with coco; unset, with the file's own categories")
-    parser.add_argument("--json", action=argparse.BooleanOptionalAction, default=False,
-                        help="print the findings as one JSON list, with all places")
+    parser.add_argument(
+        "--images",
+        type=Path,
+        metavar="DIR",
+        help="also decode every picture and compare its size with the annotated one",
+    )
+    parser.add_argument(
+        "--skeleton",
+        metavar="FILE",
+        help="compare with this skeleton file, or with coco; unset, with the file's own categories",
+    )
+    parser.add_argument(
+        "--json",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="print the findings as one JSON list, with all places",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -36,7 +47,8 @@ def run(args: argparse.Namespace) -> None:
             print(finding)
     errors = [finding.code for finding in findings if finding.severity == "error"]
     if errors:
-        raise DataError(f"{args.annotations} has {len(errors)} kinds of errors ({', '.join(errors)}); mend them as "
-                        "said")
+        raise DataError(
+            f"{args.annotations} has {len(errors)} kinds of errors ({', '.join(errors)}); mend them as said"
+        )
     if not args.json:
         print(f"{args.annotations}: no errors, {len(findings)} kinds of warnings")

@@ -18,9 +18,14 @@ class JsonFormatter(logging.Formatter):
     """A record as a JSON object on one line: time (UTC), level, logger, message, and the record's ``values``."""
 
     def format(self, record: logging.LogRecord) -> str:
-        time = datetime.datetime.fromtimestamp(record.created, datetime.timezone.utc)
-        line = {"time": time.isoformat(timespec="milliseconds"), "level": record.levelname.lower(),
-                "logger": record.name, "message": record.getMessage(), **getattr(record, "values", {})}
+        time = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        line = {
+            "time": time.isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, "values", {}),
+        }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
@@ -39,7 +44,7 @@ def messages(form: LogFormat = "text") -> Iterator[None]:
     levels = root.level, measured.level
     root.addHandler(handler)
     root.setLevel(logging.INFO)
-    measured.setLevel(logging.DEBUG)      # what a run measures, which people see in the progress bar
+    measured.setLevel(logging.DEBUG)  # what a run measures, which people see in the progress bar
     logging.captureWarnings(True)
     try:
         with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):

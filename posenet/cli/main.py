@@ -51,8 +51,11 @@ class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``posenet SUBCOMMAND ...`` and return the exit status."""
     argv = _with_dashes(sys.argv[1:] if argv is None else argv)
-    parser = argparse.ArgumentParser(prog="posenet", description=posenet.__doc__.partition("\n")[0],
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="posenet",
+        description=posenet.__doc__.partition("\n")[0],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--version", action="version", version=f"posenet {posenet.__version__}")
     if not argv or argv[0] not in TOOLS:
         parser.epilog = "tools:\n" + "\n".join(f"  {name:<19}{_summary(name)}" for name in TOOLS)
@@ -88,8 +91,12 @@ def make_parser(module: ModuleType, prog: str) -> argparse.ArgumentParser:
     """The parser of a tool: its own flags, and those that all tools have."""
     parser = argparse.ArgumentParser(prog=prog, description=_describe(module), formatter_class=_HelpFormatter)
     module.add_arguments(parser)
-    parser.add_argument("--log-format", choices=["text", "json"], default="text",
-                        help="messages on standard error: text, or one JSON object a line and no progress bars")
+    parser.add_argument(
+        "--log-format",
+        choices=["text", "json"],
+        default="text",
+        help="messages on standard error: text, or one JSON object a line and no progress bars",
+    )
     return parser
 
 
@@ -103,7 +110,7 @@ def status_of(task: Callable[[], None], prog: str) -> int:
         where = f": {error.filename}" if error.filename else ""
         return _fail(prog, f"{error.strerror or error}{where}")
     except KeyboardInterrupt:
-        print(file=sys.stderr)      # the progress bar's line ends here
+        print(file=sys.stderr)  # the progress bar's line ends here
         say_error(prog, "interrupted")
         return 130
     return 0

@@ -13,13 +13,23 @@ from posenet.synthetic.dataset import DEFAULT_SIZE, Size, write_dataset
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the tool's options."""
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR",
-                        help="folder to write; an earlier set of this tool is replaced, other files are never touched")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        metavar="DIR",
+        help="folder to write; an earlier set of this tool is replaced, other files are never touched",
+    )
     parser.add_argument("--train", type=int, default=1000, metavar="N", help="training pictures")
     parser.add_argument("--val", type=int, default=100, metavar="N", help="validation pictures")
     parser.add_argument("--seed", type=int, default=0, metavar="S", help="another seed draws other pictures")
-    parser.add_argument("--size", type=_size, default=DEFAULT_SIZE, metavar="WxH|LONGEST",
-                        help="size of every picture (480x360), or the longest side, below which sizes vary")
+    parser.add_argument(
+        "--size",
+        type=_size,
+        default=DEFAULT_SIZE,
+        metavar="WxH|LONGEST",
+        help="size of every picture (480x360), or the longest side, below which sizes vary",
+    )
     parser.add_argument("--workers", type=int, metavar="N", help="processes; %(default)s is one per core")
 
 

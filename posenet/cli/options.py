@@ -11,15 +11,23 @@ from posenet.errors import DataError
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """``--config`` and ``--set``."""
     parser.add_argument("--config", metavar="FILE", help="experiment file (TOML); see config/README.md")
-    parser.add_argument("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", dest="overrides",
-                        help="override configuration keys, for example model.stacks=2 data.workers=0")
+    parser.add_argument(
+        "--set",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="overrides",
+        help="override configuration keys, for example model.stacks=2 data.workers=0",
+    )
 
 
 def add_weights_output(parser: argparse.ArgumentParser) -> None:
     """``--output`` and ``--overwrite`` of the tools that convert weights."""
     parser.add_argument("--output", type=Path, required=True, metavar="FILE.pth", help="the file to write")
-    parser.add_argument("--overwrite", action=argparse.BooleanOptionalAction, default=False,
-                        help="replace an existing file")
+    parser.add_argument(
+        "--overwrite", action=argparse.BooleanOptionalAction, default=False, help="replace an existing file"
+    )
 
 
 def check_new(output: Path, source: Path, overwrite: bool) -> None:

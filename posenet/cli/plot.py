@@ -10,8 +10,9 @@ from posenet.visualization.training_curves import LOG, PICTURE, draw_curves
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help=f"folder of a run, or its {LOG}")
-    parser.add_argument("--output", metavar="FILE",
-                        help=f"where to draw (.png, .svg or .pdf); else {PICTURE} in the run's folder")
+    parser.add_argument(
+        "--output", metavar="FILE", help=f"where to draw (.png, .svg or .pdf); else {PICTURE} in the run's folder"
+    )
 
 
 def run(args: argparse.Namespace) -> None:

@@ -36,28 +36,65 @@ _log = logging.getLogger(__name__)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``predict``."""
     add = parser.add_argument
-    add("inputs", nargs="*", metavar="INPUT",
+    add(
+        "inputs",
+        nargs="*",
+        metavar="INPUT",
         help="pictures, videos, folders, quoted glob patterns, the number of a camera; - reads a list of files from "
-             "standard input")
-    add("--camera", type=natural, action="append", default=[], metavar="N",
-        help="a camera, by its number; the same as N among the inputs")
-    add("--output", metavar="DIR",
-        help="folder for the drawn pictures and videos; those of an earlier run are replaced")
-    add("--json", metavar="FILE",
+        "standard input",
+    )
+    add(
+        "--camera",
+        type=natural,
+        action="append",
+        default=[],
+        metavar="N",
+        help="a camera, by its number; the same as N among the inputs",
+    )
+    add(
+        "--output", metavar="DIR", help="folder for the drawn pictures and videos; those of an earlier run are replaced"
+    )
+    add(
+        "--json",
+        metavar="FILE",
         help="write all people here, as COCO results with file names, in videos with frame numbers and times; a name "
-             "that ends in .jsonl gets one person per line, as they are found")
+        "that ends in .jsonl gets one person per line, as they are found",
+    )
     add("--heatmaps", metavar="DIR", help="folder for all maps of the network, one labelled sheet per picture or frame")
-    add("--show", action=argparse.BooleanOptionalAction, default=False,
-        help="show the drawings in a window; Q ends, any other key goes on to the next picture")
+    add(
+        "--show",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="show the drawings in a window; Q ends, any other key goes on to the next picture",
+    )
     add("--min-score", type=share, default=MIN_SCORE, metavar="X", help="leave out people who score less, 0-1")
-    add("--keypoint-min-score", type=share, default=KEYPOINT_MIN_SCORE, metavar="X",
-        help="do not draw keypoints that score less, 0-1; the JSON holds them all")
-    add("--line-width", type=natural, default=0, metavar="N",
-        help="pixels; 0 suits the sizes of the person and of the picture (default: 0)")
-    add("--colours", "--colors", choices=["side", "person"], default="side",
-        help="side: left blue, right orange; person: a colour for each person")
-    add("--codec", default=CODEC, metavar="FOURCC",
-        help="codec of drawn videos, for example avc1 (H.264) where this OpenCV has it")
+    add(
+        "--keypoint-min-score",
+        type=share,
+        default=KEYPOINT_MIN_SCORE,
+        metavar="X",
+        help="do not draw keypoints that score less, 0-1; the JSON holds them all",
+    )
+    add(
+        "--line-width",
+        type=natural,
+        default=0,
+        metavar="N",
+        help="pixels; 0 suits the sizes of the person and of the picture (default: 0)",
+    )
+    add(
+        "--colours",
+        "--colors",
+        choices=["side", "person"],
+        default="side",
+        help="side: left blue, right orange; person: a colour for each person",
+    )
+    add(
+        "--codec",
+        default=CODEC,
+        metavar="FOURCC",
+        help="codec of drawn videos, for example avc1 (H.264) where this OpenCV has it",
+    )
     add_predictor_options(parser)
 
 
@@ -82,7 +119,7 @@ def run(args: argparse.Namespace) -> None:
         outputs += [window] if window else []
         for frame, people in stack.enter_context(contextlib.closing(_predict(predictor, sources))):
             _write(args, frame, people, outputs, tally)
-            if stop_asked() or window and window.closed:
+            if stop_asked() or (window and window.closed):
                 break
         interrupted = stop_asked() and not any(source.kind == "camera" for source in sources)
     print(tally)
@@ -109,8 +146,10 @@ def _paths(args: argparse.Namespace, sources: list[Source]) -> tuple[dict[Source
     drawn = output_paths(sources, Path(args.output)) if args.output else {}
     sheets = output_paths(sources, Path(args.heatmaps), ".jpg", "") if args.heatmaps else {}
     files = [*drawn.values(), *(path for source, path in sheets.items() if source.kind == "picture")]
-    check_outputs(files + ([Path(args.json)] if args.json else []),
-                  [*(source.path for source in sources if source.path), Path(args.checkpoint)])
+    check_outputs(
+        files + ([Path(args.json)] if args.json else []),
+        [*(source.path for source in sources if source.path), Path(args.checkpoint)],
+    )
     return drawn, sheets
 
 
@@ -149,16 +188,22 @@ def _streamed(predictor: Predictor, frames: Iterable[Frame]) -> Iterator[tuple[F
         yield frame, []
 
 
-def _write(args: argparse.Namespace, frame: Frame, people: list[Person], outputs: Sequence[Output],
-           tally: _Tally) -> None:
+def _write(
+    args: argparse.Namespace, frame: Frame, people: list[Person], outputs: Sequence[Output], tally: _Tally
+) -> None:
     people = [person for person in people if person.score >= args.min_score]
     tally.add(frame, people)
     if isinstance(frame.image, DataError):
         return
     drawn = frame.image
     if args.output or args.heatmaps or args.show:
-        drawn = draw_people(frame.image, people, keypoint_min_score=args.keypoint_min_score,
-                            line_width=args.line_width, colours=args.colours)
+        drawn = draw_people(
+            frame.image,
+            people,
+            keypoint_min_score=args.keypoint_min_score,
+            line_width=args.line_width,
+            colours=args.colours,
+        )
     for output in outputs:
         output(frame, people, drawn)
 

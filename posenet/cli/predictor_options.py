@@ -23,19 +23,42 @@ _SETTINGS = ("height", "scales", "flip", "batch_size")
 def add_predictor_options(parser: argparse.ArgumentParser, amp: str = "auto") -> None:
     """The flags that choose a network and how it is run; ``amp`` is the default precision."""
     add = parser.add_argument
-    add("--checkpoint", "--weights", required=True, metavar="FILE",
-        help="checkpoint of a run, or a published one")
-    add("--height", type=int, metavar="N", default=argparse.SUPPRESS,
-        help="resize pictures to this height (inference.height)")
-    add("--scales", type=float, nargs="+", metavar="S", default=argparse.SUPPRESS,
-        help="average over these multiples of the height (inference.scales)")
-    add("--flip", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS,
-        help="average with the mirrored picture (inference.flip)")
-    add("--batch-size", type=int, metavar="N", default=argparse.SUPPRESS,
-        help="pictures that go through the network together (inference.batch_size)")
+    add("--checkpoint", "--weights", required=True, metavar="FILE", help="checkpoint of a run, or a published one")
+    add(
+        "--height",
+        type=int,
+        metavar="N",
+        default=argparse.SUPPRESS,
+        help="resize pictures to this height (inference.height)",
+    )
+    add(
+        "--scales",
+        type=float,
+        nargs="+",
+        metavar="S",
+        default=argparse.SUPPRESS,
+        help="average over these multiples of the height (inference.scales)",
+    )
+    add(
+        "--flip",
+        action=argparse.BooleanOptionalAction,
+        default=argparse.SUPPRESS,
+        help="average with the mirrored picture (inference.flip)",
+    )
+    add(
+        "--batch-size",
+        type=int,
+        metavar="N",
+        default=argparse.SUPPRESS,
+        help="pictures that go through the network together (inference.batch_size)",
+    )
     add("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:1, mps ...")
-    add("--amp", choices=["auto", "off", "bf16", "fp16"], default=amp,
-        help="precision of the network: off is float32, auto the fastest that is as accurate on the device")
+    add(
+        "--amp",
+        choices=["auto", "off", "bf16", "fp16"],
+        default=amp,
+        help="precision of the network: off is float32, auto the fastest that is as accurate on the device",
+    )
     add_config_options(parser)
 
 

@@ -22,11 +22,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source.add_argument("--from-annotations", type=Path, metavar="JSON", help="draft from this COCO keypoint file")
     source.add_argument("--show", metavar="FILE", help="check this skeleton file; coco is the built-in one")
     parser.add_argument("--category", metavar="NAME", help="the category to describe, where several have keypoints")
-    parser.add_argument("--bridges", action=argparse.BooleanOptionalAction, default=True,
-                        help="draft also parts between keypoints that are two parts apart, for the decoder")
+    parser.add_argument(
+        "--bridges",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="draft also parts between keypoints that are two parts apart, for the decoder",
+    )
     parser.add_argument("--output", type=Path, metavar="FILE.toml", help="write the skeleton here")
-    parser.add_argument("--overwrite", action=argparse.BooleanOptionalAction, default=False,
-                        help="replace an existing file")
+    parser.add_argument(
+        "--overwrite", action=argparse.BooleanOptionalAction, default=False, help="replace an existing file"
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -43,16 +48,20 @@ def run(args: argparse.Namespace) -> None:
         return
     check_new(args.output, Path(args.show or args.from_annotations), args.overwrite)
     write_atomically(args.output, skeleton_to_toml(skeleton, remarks).encode())
-    print(f"wrote {args.output}; read it through, then give it to build-hdf5 and lint-annotations by --skeleton and to "
-          f"train by --set model.skeleton={args.output}")
+    print(
+        f"wrote {args.output}; read it through, then give it to build-hdf5 and lint-annotations by --skeleton and to "
+        f"train by --set model.skeleton={args.output}"
+    )
 
 
 def _print(skeleton: Skeleton) -> None:
-    facts = {"keypoints": f"{skeleton.num_keypoints}: {', '.join(skeleton.keypoints)}",
-             "parts": f"{skeleton.num_parts}: {', '.join('-'.join(part) for part in skeleton.parts)}",
-             "left-right": ", ".join("-".join(pair) for pair in skeleton.left_right) or "none",
-             "derived": ", ".join(f"{n} between {a} and {b}" for n, (a, b) in skeleton.derived.items()) or "none",
-             "layout": "known" if skeleton.layout else "not known",
-             "channels": str(skeleton.num_channels)}
+    facts = {
+        "keypoints": f"{skeleton.num_keypoints}: {', '.join(skeleton.keypoints)}",
+        "parts": f"{skeleton.num_parts}: {', '.join('-'.join(part) for part in skeleton.parts)}",
+        "left-right": ", ".join("-".join(pair) for pair in skeleton.left_right) or "none",
+        "derived": ", ".join(f"{n} between {a} and {b}" for n, (a, b) in skeleton.derived.items()) or "none",
+        "layout": "known" if skeleton.layout else "not known",
+        "channels": str(skeleton.num_channels),
+    }
     for name, fact in facts.items():
         print(f"{name:<12}{printable(fact)}")

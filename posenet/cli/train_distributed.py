@@ -27,12 +27,25 @@ _log = logging.getLogger(__name__)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_training_options(parser)
-    parser.add_argument("--nproc", type=positive, metavar="N",
-                        help="start N processes on this machine; unset and without a launcher, train in this one")
-    parser.add_argument("--local-rank", type=natural, metavar="R",
-                        help="this process's number on its machine, as the old torch.distributed.launch gives it")
-    parser.add_argument("--timeout", type=float, default=10.0, metavar="MIN",
-                        help="minutes that a process waits for the others before it gives up")
+    parser.add_argument(
+        "--nproc",
+        type=positive,
+        metavar="N",
+        help="start N processes on this machine; unset and without a launcher, train in this one",
+    )
+    parser.add_argument(
+        "--local-rank",
+        type=natural,
+        metavar="R",
+        help="this process's number on its machine, as the old torch.distributed.launch gives it",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=10.0,
+        metavar="MIN",
+        help="minutes that a process waits for the others before it gives up",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -79,8 +92,9 @@ def _train(args: argparse.Namespace, place: Place) -> None:
         if not lost_contact(error):
             raise
         reason = str(error).partition("\n")[0].partition(". ")[0]
-        raise TrainingError(f"rank {place.rank} has lost the other processes ({reason}); the launcher names the one "
-                            "that failed first") from error
+        raise TrainingError(
+            f"rank {place.rank} has lost the other processes ({reason}); the launcher names the one that failed first"
+        ) from error
 
 
 def _resume_by_itself(args: argparse.Namespace, place: Place) -> None:

@@ -13,8 +13,9 @@ from posenet.devices.data_parallel import ParallelRuntime, parallel_devices
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_training_options(parser)
-    parser.add_argument("--devices", type=_indices, metavar="I,J",
-                        help="numbers of the devices, for example 0,1; unset, all of them")
+    parser.add_argument(
+        "--devices", type=_indices, metavar="I,J", help="numbers of the devices, for example 0,1; unset, all of them"
+    )
 
 
 def run(args: argparse.Namespace) -> None:

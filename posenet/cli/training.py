@@ -51,8 +51,9 @@ def train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runti
         logging.getLogger("posenet").removeHandler(early)
 
 
-def _train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runtime],
-           early: logging.handlers.MemoryHandler) -> None:
+def _train(
+    args: argparse.Namespace, make_runtime: Callable[[torch.device], Runtime], early: logging.handlers.MemoryHandler
+) -> None:
     config, resumed = _configure(args)
     folder = CheckpointFolder(Path(config.checkpoint.path), config.checkpoint.keep)
     goes_on = resumed is not None and resumed[0].parent.resolve() == folder.path.resolve()
@@ -67,8 +68,8 @@ def _train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runt
         network = _make_network(config, fine_tune=resumed is None)
         if runtime.is_main:
             stack.enter_context(run_lock(folder.path))
-            _refuse_another_run(folder, goes_on)    # one may have come and gone since the first look
-        logging.getLogger("posenet").removeHandler(early)    # what comes from here on the log writes itself
+            _refuse_another_run(folder, goes_on)  # one may have come and gone since the first look
+        logging.getLogger("posenet").removeHandler(early)  # what comes from here on the log writes itself
         log = RunLog(folder.path, config.log.tensorboard, config.log.curves) if runtime.is_main else SilentLog()
         stack.callback(log.close)
         log.take(early)
@@ -77,14 +78,22 @@ def _train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runt
         if resumed is not None:
             source, state = resumed
             trainer.load_state_dict(state, str(source))
-            _log.info("Resuming from %s: epoch %d, step %d of %d", source, trainer.progress.epoch + 1,
-                      trainer.progress.step, trainer.sampler.steps)
+            _log.info(
+                "Resuming from %s: epoch %d, step %d of %d",
+                source,
+                trainer.progress.epoch + 1,
+                trainer.progress.step,
+                trainer.sampler.steps,
+            )
         if len(set(runtime.gather(trainer.progress.total_steps))) > 1:
-            raise CheckpointError(f"the processes do not all find the same checkpoint in {folder.path}; use a folder "
-                                  "that all machines share")
+            raise CheckpointError(
+                f"the processes do not all find the same checkpoint in {folder.path}; use a folder "
+                "that all machines share"
+            )
         if trainer.progress.epoch >= config.train.epochs:
-            _log.info("%s has done its %s already; --epochs gives it more", folder.path,
-                      counted(config.train.epochs, "epoch"))
+            _log.info(
+                "%s has done its %s already; --epochs gives it more", folder.path, counted(config.train.epochs, "epoch")
+            )
             return
         _log.info(_describe_lr(config, runtime.world))
         if trainer.fit():
@@ -93,12 +102,22 @@ def _train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runt
 
 def _refuse_another_run(folder: CheckpointFolder, goes_on: bool) -> None:
     if folder.holds_run() and not goes_on:
-        raise CheckpointError(f"{folder.path} already holds a run; go on with it by --resume, or choose another folder "
-                              "with --checkpoint-path")
+        raise CheckpointError(
+            f"{folder.path} already holds a run; go on with it by --resume, or choose another folder "
+            "with --checkpoint-path"
+        )
 
 
-def build_trainer(config: Config, network: PoseNet, runtime: Runtime, train_store: Store, val_store: Store | None,
-                  folder: CheckpointFolder, log: RunLog | SilentLog, max_steps: int = 0) -> Trainer:
+def build_trainer(
+    config: Config,
+    network: PoseNet,
+    runtime: Runtime,
+    train_store: Store,
+    val_store: Store | None,
+    folder: CheckpointFolder,
+    log: RunLog | SilentLog,
+    max_steps: int = 0,
+) -> Trainer:
     """Wire a trainer from a configuration; the network may be partly frozen."""
     t, d = config.train, config.data
     network.to(runtime.device, memory_format=torch.channels_last if t.channels_last else torch.contiguous_format)
@@ -116,8 +135,9 @@ def build_trainer(config: Config, network: PoseNet, runtime: Runtime, train_stor
         val_loader = make_loader(val_set, val_sampler, d.workers, pin)
     return Trainer(
         runtime=runtime,
-        step=TrainStep(network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), t.amp,
-                       t.channels_last),
+        step=TrainStep(
+            network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), t.amp, t.channels_last
+        ),
         optimizer=make_optimizer(network, config.optim),
         schedule=Schedule.from_config(config.optim, runtime.world, config.average),
         average=_make_average(config, network),
@@ -127,10 +147,18 @@ def build_trainer(config: Config, network: PoseNet, runtime: Runtime, train_stor
         val_loader=val_loader,
         folder=folder,
         log=log,
-        limits=Limits(epochs=t.epochs, max_steps=max_steps, accumulate=config.optim.accumulate,
-                      max_grad_norm=config.optim.max_grad_norm, checkpoint_steps=config.checkpoint.every_steps,
-                      checkpoint_minutes=config.checkpoint.every_minutes, log_steps=config.log.every_steps,
-                      evaluate_epochs=t.evaluate_every, patience=t.patience, max_unreadable=d.max_unreadable),
+        limits=Limits(
+            epochs=t.epochs,
+            max_steps=max_steps,
+            accumulate=config.optim.accumulate,
+            max_grad_norm=config.optim.max_grad_norm,
+            checkpoint_steps=config.checkpoint.every_steps,
+            checkpoint_minutes=config.checkpoint.every_minutes,
+            log_steps=config.log.every_steps,
+            evaluate_epochs=t.evaluate_every,
+            patience=t.patience,
+            max_unreadable=d.max_unreadable,
+        ),
         evaluate=CocoValidation.from_config(config, network, runtime, log),
         config=config_to_dict(config),
     )
@@ -147,8 +175,10 @@ def _configure(args: argparse.Namespace) -> tuple[Config, tuple[Path, dict[str, 
         wanted = _with_defaults(load_config(args.config, overrides), args)
         resumed = CheckpointFolder(Path(wanted.checkpoint.path)).newest_sound()
         if resumed is None:
-            _log.info("%s holds no checkpoint: starting anew; another run is named by --resume FOLDER/last.pth",
-                      wanted.checkpoint.path)
+            _log.info(
+                "%s holds no checkpoint: starting anew; another run is named by --resume FOLDER/last.pth",
+                wanted.checkpoint.path,
+            )
             return wanted, None
     path, state = resumed
     if missing := [key for key in ("model", "optimizer", "progress", "config") if key not in state]:
@@ -157,8 +187,10 @@ def _configure(args: argparse.Namespace) -> tuple[Config, tuple[Path, dict[str, 
     base = load_config(None, [pair("checkpoint.path", str(path.parent))], base=config_of(state, path))
     config = _with_defaults(load_config(args.config, overrides, base=base), args)
     if not config.model.skeleton.predicts_like(base.model.skeleton):
-        raise ConfigError(f"{path} was trained for another skeleton than model.skeleton says; leave that out, or start "
-                          "anew with --weights in another folder")
+        raise ConfigError(
+            f"{path} was trained for another skeleton than model.skeleton says; leave that out, or start "
+            "anew with --weights in another folder"
+        )
     changed = differences(base, config)
     _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")
     check_fits(config, state, path)
@@ -201,15 +233,19 @@ def _make_average(config: Config, network: PoseNet) -> NoAverage:
     trained = [n for norm in batch_norms(network) for n in norm.parameters(recurse=False) if n.requires_grad]
     if average.kind == "swa" and trained:
         # Statistics gathered along the way fit none of the averaged weights.
-        raise ConfigError("average.kind = swa needs frozen BatchNorm: start from a checkpoint with --weights and add "
-                          "--freeze '*.norm.*'")
+        raise ConfigError(
+            "average.kind = swa needs frozen BatchNorm: start from a checkpoint with --weights and add "
+            "--freeze '*.norm.*'"
+        )
     return WeightAverage(network, average.decay if average.kind == "ema" else None, average.cycle_epochs)
 
 
 def _open_stores(config: Config, stack: contextlib.ExitStack) -> tuple[Store, Store | None]:
     if not config.data.train:
-        raise ConfigError("data.train is not set; build a store with tools/build_hdf5.py and name it in the experiment "
-                          "file or by --set data.train=FILE.h5")
+        raise ConfigError(
+            "data.train is not set; build a store with tools/build_hdf5.py and name it in the experiment "
+            "file or by --set data.train=FILE.h5"
+        )
     train_store = stack.enter_context(Store(config.data.train, config.model.skeleton))
     if not config.data.val:
         _log.info("data.val is not set: no validation loss")
@@ -217,9 +253,11 @@ def _open_stores(config: Config, stack: contextlib.ExitStack) -> tuple[Store, St
     val_store = stack.enter_context(Store(config.data.val, config.model.skeleton))
     shared = overlap(train_store, val_store)
     if len(shared) and not config.data.allow_overlap:
-        raise DataError(f"{config.data.train} and {config.data.val} share {len(shared)} images (first id {shared[0]}); "
-                        "validation images are never trained on: build them from separate splits, or set "
-                        "data.allow_overlap=true to overfit on purpose")
+        raise DataError(
+            f"{config.data.train} and {config.data.val} share {len(shared)} images (first id {shared[0]}); "
+            "validation images are never trained on: build them from separate splits, or set "
+            "data.allow_overlap=true to overfit on purpose"
+        )
     return train_store, val_store
 
 

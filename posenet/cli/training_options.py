@@ -40,16 +40,35 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     """The flags of every training tool; those that set a configuration key name it."""
     add_config_options(parser)
     add = parser.add_argument
-    add("-r", "--resume", nargs="?", const="", metavar="PATH",
+    add(
+        "-r",
+        "--resume",
+        nargs="?",
+        const="",
+        metavar="PATH",
         help="go on from this checkpoint or run folder; without PATH from the newest sound checkpoint of the "
-             "run's own folder, or anew where it holds none")
-    add("--no-resume", dest="resume", action="store_const", const=None,
-        help="start anew, in a folder that holds no run (the default)")
-    add("-p", "--checkpoint-path", metavar="DIR",
-        help="folder of the run (checkpoint.path; unset: checkpoints/NAME of the experiment file)")
+        "run's own folder, or anew where it holds none",
+    )
+    add(
+        "--no-resume",
+        dest="resume",
+        action="store_const",
+        const=None,
+        help="start anew, in a folder that holds no run (the default)",
+    )
+    add(
+        "-p",
+        "--checkpoint-path",
+        metavar="DIR",
+        help="folder of the run (checkpoint.path; unset: checkpoints/NAME of the experiment file)",
+    )
     add("--weights", metavar="FILE", help="fine-tune from these weights, ours or published (train.weights)")
-    add("--freeze", nargs="+", metavar="PATTERN",
-        help="freeze parameters by glob over their names, or all-but-heads (train.freeze)")
+    add(
+        "--freeze",
+        nargs="+",
+        metavar="PATTERN",
+        help="freeze parameters by glob over their names, or all-but-heads (train.freeze)",
+    )
     add("--no-freeze", dest="freeze", action="store_const", const=[], help="freeze nothing")
     add("--amp", choices=["off", "bf16", "fp16"], help="precision of the network (train.amp)")
     add("--opt-level", choices=OPT_LEVELS, help="Apex's word for --amp: O0 is off, the others are fp16")
@@ -57,23 +76,44 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add("--epochs", type=int, metavar="N", help="passes over the training set (train.epochs)")
     add("--batch-size", type=int, metavar="N", help="samples per process and batch (train.batch_size)")
     add("--lr", type=float, metavar="X", help="learning rate (optim.lr)")
-    add("--warmup", action=argparse.BooleanOptionalAction,
+    add(
+        "--warmup",
+        action=argparse.BooleanOptionalAction,
         help="warm the learning rate up over the first epochs, 3 where the configuration has none "
-             "(optim.warmup_epochs)")
+        "(optim.warmup_epochs)",
+    )
     add("--max-grad-norm", type=float, metavar="X", help="clip the gradient's norm, 0 does not (optim.max_grad_norm)")
     add("--print-freq", type=int, metavar="N", help="steps between log lines (log.every_steps)")
-    add("--scale-lr", action=argparse.BooleanOptionalAction,
-        help="multiply the learning rate by the number of processes (optim.scale_lr)")
-    add("--sync-bn", action=argparse.BooleanOptionalAction,
-        help="BatchNorm statistics over all processes (parallel.sync_bn)")
-    add("--channels-last", action=argparse.BooleanOptionalAction,
-        help="weights in channels-last memory, faster in half precision (train.channels_last)")
+    add(
+        "--scale-lr",
+        action=argparse.BooleanOptionalAction,
+        help="multiply the learning rate by the number of processes (optim.scale_lr)",
+    )
+    add(
+        "--sync-bn",
+        action=argparse.BooleanOptionalAction,
+        help="BatchNorm statistics over all processes (parallel.sync_bn)",
+    )
+    add(
+        "--channels-last",
+        action=argparse.BooleanOptionalAction,
+        help="weights in channels-last memory, faster in half precision (train.channels_last)",
+    )
     add("--compile", action=argparse.BooleanOptionalAction, help="torch.compile the network (parallel.compile)")
-    add("--patience", type=natural, metavar="N",
-        help="stop after N epochs without a better score, 0 does not (train.patience)")
+    add(
+        "--patience",
+        type=natural,
+        metavar="N",
+        help="stop after N epochs without a better score, 0 does not (train.patience)",
+    )
     add("--device", metavar="D", help="auto, cpu, cuda, cuda:1, mps ... (train.device)")
-    add("--max-steps", type=natural, default=0, metavar="N",
-        help="stop after the run's N-th optimizer step, counted from its very start; 0 does not")
+    add(
+        "--max-steps",
+        type=natural,
+        default=0,
+        metavar="N",
+        help="stop after the run's N-th optimizer step, counted from its very start; 0 does not",
+    )
 
 
 def flag_overrides(args: argparse.Namespace) -> list[str]:

@@ -28,9 +28,9 @@ def draws(*key: int) -> list[float]:
 
     They are a hash of it: seeding one of NumPy's generators for so few takes longer than warping the masks.
     """
-    text = repr(tuple(map(int, key)))    # NumPy's integers have a text of their own
+    text = repr(tuple(map(int, key)))  # NumPy's integers have a text of their own
     words = struct.unpack(f"<{DRAWS}I", hashlib.blake2b(text.encode(), digest_size=4 * DRAWS).digest())
-    return [word / 2 ** 32 for word in words]
+    return [word / 2**32 for word in words]
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,10 @@ class Augmentation:
         angle, zoom, mirror = math.radians(self.degrees), zoom * self.scale, -1.0 if self.flip else 1.0
         cos, sin = zoom * math.cos(angle), zoom * math.sin(angle)
         rows = []
-        for x, y, side, shift in ((mirror * cos, mirror * sin, size[0], self.shift[0]),
-                                  (-sin, cos, size[1], self.shift[1])):
+        for x, y, side, shift in (
+            (mirror * cos, mirror * sin, size[0], self.shift[0]),
+            (-sin, cos, size[1], self.shift[1]),
+        ):
             rows.append((x, y, (side - 1) / 2 + shift - x * center[0] - y * center[1]))
         return np.array(rows)
 
@@ -106,8 +108,13 @@ def _within(bounds: tuple[float, float], share: float) -> float:
     return bounds[0] + (bounds[1] - bounds[0]) * share
 
 
-def warp_image(image: np.ndarray, augmentation: Augmentation, matrix: np.ndarray, size: tuple[int, int],
-               out: np.ndarray | None = None) -> np.ndarray:
+def warp_image(
+    image: np.ndarray,
+    augmentation: Augmentation,
+    matrix: np.ndarray,
+    size: tuple[int, int],
+    out: np.ndarray | None = None,
+) -> np.ndarray:
     """Recolour and warp a (H, W, 3) BGR uint8 picture to network input of ``size`` (width, height).
 
     Args:
@@ -131,8 +138,9 @@ def warp_bgra(image: np.ndarray, matrix: np.ndarray, size: tuple[int, int], out:
     if not image.size:
         out[:] = BORDER_COLOUR
         return out
-    warped = cv2.warpAffine(image, matrix, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT,
-                            borderValue=(*BORDER_COLOUR, 255))
+    warped = cv2.warpAffine(
+        image, matrix, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=(*BORDER_COLOUR, 255)
+    )
     return cv2.cvtColor(warped, cv2.COLOR_BGRA2BGR, dst=out)
 
 
@@ -159,8 +167,15 @@ def _reached(places: list[float], side: int) -> tuple[int, int]:
     return max(math.floor(low) - 1, 0) if low < side else side, min(math.ceil(high) + 2, side) if high > -2 else 0
 
 
-def warp_mask(runs: np.ndarray, shape: tuple[int, int], matrix: np.ndarray, size: tuple[int, int], border: int,
-              stride: int = 4, out: np.ndarray | None = None) -> np.ndarray:
+def warp_mask(
+    runs: np.ndarray,
+    shape: tuple[int, int],
+    matrix: np.ndarray,
+    size: tuple[int, int],
+    border: int,
+    stride: int = 4,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
     """Warp a mask straight from its run lengths to the maps' cells.
 
     Args:
@@ -176,18 +191,26 @@ def warp_mask(runs: np.ndarray, shape: tuple[int, int], matrix: np.ndarray, size
     """
     if out is None:
         out = np.empty((size[1] // stride, size[0] // stride), np.uint8)
-    if not runs[1 - border::2].any():   # all of it like the border, as most supervision masks are
+    if not runs[1 - border :: 2].any():  # all of it like the border, as most supervision masks are
         out[:] = 255 * border
         return out
     # Cell i is centred on input pixel stride * i + (stride - 1) / 2. The mask lies with its columns as rows.
     to_cells = matrix[:, [1, 0, 2]] / stride
     to_cells[:, 2] -= (stride - 1) / 2 / stride
-    return cv2.warpAffine(rle.columns(runs, *shape, value=255), to_cells, out.shape[::-1], dst=out,
-                          flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=255 * border)
+    return cv2.warpAffine(
+        rle.columns(runs, *shape, value=255),
+        to_cells,
+        out.shape[::-1],
+        dst=out,
+        flags=cv2.INTER_LINEAR,
+        borderMode=cv2.BORDER_CONSTANT,
+        borderValue=255 * border,
+    )
 
 
-def warp_joints(joints: np.ndarray, augmentation: Augmentation, matrix: np.ndarray,
-                skeleton: Skeleton = COCO) -> np.ndarray:
+def warp_joints(
+    joints: np.ndarray, augmentation: Augmentation, matrix: np.ndarray, skeleton: Skeleton = COCO
+) -> np.ndarray:
     """(P, K, 3) joints in picture pixels to network-input pixels; a flip swaps left and right.
 
     Labelled keypoints that the warp moves outside stay labelled: their maps reach in.
@@ -206,8 +229,7 @@ def reduction(matrix: np.ndarray) -> int:
 
 
 def from_reduced(matrix: np.ndarray, by: int) -> np.ndarray:
-    """The warp of a picture as one of the same picture reduced: pixel i of it is centred on ``by * i + (by - 1) / 2``.
-    """
+    """The warp of a picture as one of the same picture reduced: pixel i of it is centred on ``by * i + (by - 1) / 2``."""
     if by == 1:
         return matrix
     return np.column_stack([matrix[:, :2] * by, matrix @ ((by - 1) / 2, (by - 1) / 2, 1)])
@@ -215,12 +237,13 @@ def from_reduced(matrix: np.ndarray, by: int) -> np.ndarray:
 
 def _jitter(image: np.ndarray, shifts: tuple[float, float, float]) -> np.ndarray:
     """(H, W, 4) BGRA of a BGR picture."""
-    by, *others = (int(round(s)) for s in shifts)
+    by, *others = (round(s) for s in shifts)
     # One plane at a time: a table of three columns, by OpenCV's LUT, takes more than twice as long.
     hue, *planes = cv2.split(cv2.cvtColor(image, cv2.COLOR_BGR2HSV))
     # It stops at 0 and 255. As one row: OpenCV takes four pixels in a column and four numbers for two pictures to add.
-    planes = [cv2.add(plane.reshape(1, -1), (shift, 0, 0, 0)).reshape(plane.shape)
-              for plane, shift in zip(planes, others)]
+    planes = [
+        cv2.add(plane.reshape(1, -1), (shift, 0, 0, 0)).reshape(plane.shape) for plane, shift in zip(planes, others)
+    ]
     # Hue is an angle of 0 to 179, so it wraps around there; bytes wrap at 256, 76 later.
     by %= 180
     hue += (hue >= 180 - by).view(np.uint8) * np.uint8(76) + np.uint8(by)

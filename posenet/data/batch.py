@@ -57,8 +57,11 @@ class Batch(NamedTuple):
         storage = self.images.untyped_storage()
         if any(t.untyped_storage().data_ptr() != storage.data_ptr() for t in (self.person_mask, self.mask_miss)):
             return Batch, tuple(self)
-        rest = {name: value.numpy() if isinstance(value, Tensor) else value
-                for name, value in self._asdict().items() if name not in Pixels._fields}
+        rest = {
+            name: value.numpy() if isinstance(value, Tensor) else value
+            for name, value in self._asdict().items()
+            if name not in Pixels._fields
+        }
         joints = ring.send(_flat(self.joints))
         if joints[0] is not None:
             rest["joints"] = (*joints, tuple(self.joints.shape))
@@ -75,9 +78,11 @@ class Pixels(NamedTuple):
     @classmethod
     def view(cls, memory: Tensor, count: int, height: int, width: int) -> Pixels:
         """Cut flat bytes into the room of ``count`` samples."""
-        images, *masks = memory.split([count * height * width * 3, *[count * height * width // MAP_STRIDE ** 2] * 2])
-        return cls(images.view(count, height, width, 3),
-                   *(mask.view(count, height // MAP_STRIDE, width // MAP_STRIDE) for mask in masks))
+        images, *masks = memory.split([count * height * width * 3, *[count * height * width // MAP_STRIDE**2] * 2])
+        return cls(
+            images.view(count, height, width, 3),
+            *(mask.view(count, height // MAP_STRIDE, width // MAP_STRIDE) for mask in masks),
+        )
 
     @classmethod
     def make(cls, count: int, height: int, width: int) -> Pixels:
@@ -91,7 +96,7 @@ class Pixels(NamedTuple):
 
 def pixel_bytes(height: int, width: int) -> int:
     """Bytes of one sample's picture and masks."""
-    return height * width * 3 + 2 * (height * width // MAP_STRIDE ** 2)
+    return height * width * 3 + 2 * (height * width // MAP_STRIDE**2)
 
 
 def _room(size: int) -> Tensor:
@@ -105,15 +110,17 @@ def _flat(tensor: Tensor) -> Tensor:
     return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
 
 
-def _unpack(address: ring.Address | None, memory: Tensor | None, shape: tuple[int, int, int],
-            rest: dict[str, Any]) -> Batch:
+def _unpack(
+    address: ring.Address | None, memory: Tensor | None, shape: tuple[int, int, int], rest: dict[str, Any]
+) -> Batch:
     count, height, width = shape
     memory = ring.receive(address, memory, count * pixel_bytes(height, width))
     if isinstance(rest["joints"], tuple):
         *sent, joints = rest["joints"]
         rest["joints"] = ring.receive(*sent, 4 * math.prod(joints)).view(torch.float32).view(joints)
-    tensors = {name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-               for name, value in rest.items()}
+    tensors = {
+        name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in rest.items()
+    }
     return Batch(**Pixels.view(memory, *shape)._asdict(), **tensors)
 
 
@@ -122,7 +129,7 @@ def collate(samples: list[Sample], pixels: Pixels) -> Batch:
     shape = len(samples), max(len(s.joints) for s in samples), *samples[0].joints.shape[1:]
     joints = _room(4 * math.prod(shape)).view(torch.float32).view(shape).zero_()
     for row, sample in zip(joints.numpy(), samples):
-        row[:len(sample.joints)] = sample.joints
+        row[: len(sample.joints)] = sample.joints
     return Batch(
         **pixels._asdict(),
         joints=joints,

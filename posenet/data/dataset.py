@@ -55,8 +55,14 @@ class PoseDataset(Dataset[Sample]):
         seed: together with epoch and index the only source of randomness.
     """
 
-    def __init__(self, store: Store, size: tuple[int, int], framing: str = "person",
-                 augment: AugmentConfig | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        store: Store,
+        size: tuple[int, int],
+        framing: str = "person",
+        augment: AugmentConfig | None = None,
+        seed: int = 0,
+    ) -> None:
         self.store, self.size, self.framing, self.augment, self.seed = store, size, framing, augment, seed
 
     def __len__(self) -> int:
@@ -64,7 +70,7 @@ class PoseDataset(Dataset[Sample]):
 
     def __getitem__(self, key: Key) -> Sample:
         """One sample, in memory of its own."""
-        room, = Pixels.make(1, *self.size).rows()
+        (room,) = Pixels.make(1, *self.size).rows()
         return self.find(key, room, self.attempt(key, room))
 
     def __getitems__(self, keys: list[Key]) -> Batch:
@@ -88,7 +94,7 @@ class PoseDataset(Dataset[Sample]):
         """
         epoch, index = key
         faults: list[str] = []
-        for offset in (0, *(2 ** k for k in range((len(self) - 1).bit_length()))):
+        for offset in (0, *(2**k for k in range((len(self) - 1).bit_length()))):
             if offset:
                 draft = self.attempt((epoch, (index + offset) % len(self)), room)
             try:
@@ -153,16 +159,24 @@ def reduction_of(record: Record, matrix: np.ndarray) -> int:
     return reduction(matrix) if record.is_jpeg else 1
 
 
-def make_loader(dataset: PoseDataset, batches: Iterable[list[Key]], workers: int,
-                pin_memory: bool = False) -> DataLoader:
+def make_loader(
+    dataset: PoseDataset, batches: Iterable[list[Key]], workers: int, pin_memory: bool = False
+) -> DataLoader:
     """A loader of ``Batch``, one for each list of keys; its workers live for the whole run."""
     # PyTorch doubts, at length, more workers than cores; they are the user's to choose.
     warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
-    return DataLoader(dataset, batch_sampler=batches, num_workers=workers, collate_fn=_as_it_is, pin_memory=pin_memory,
-                      worker_init_fn=_start_worker, persistent_workers=workers > 0,
-                      prefetch_factor=ring.AHEAD if workers else None,
-                      # A loader draws from PyTorch's global generator unless it has its own.
-                      generator=torch.Generator())
+    return DataLoader(
+        dataset,
+        batch_sampler=batches,
+        num_workers=workers,
+        collate_fn=_as_it_is,
+        pin_memory=pin_memory,
+        worker_init_fn=_start_worker,
+        persistent_workers=workers > 0,
+        prefetch_factor=ring.AHEAD if workers else None,
+        # A loader draws from PyTorch's global generator unless it has its own.
+        generator=torch.Generator(),
+    )
 
 
 def close_loader(loader: DataLoader) -> None:
@@ -183,8 +197,8 @@ def _as_it_is(batch: Batch) -> Batch:
 
 
 def _start_worker(_: int) -> None:
-    get_worker_info().dataset.store.close()     # a forked worker's copy of the handle
-    ring.forget()       # and of other workers' memory, which would so outlive them
+    get_worker_info().dataset.store.close()  # a forked worker's copy of the handle
+    ring.forget()  # and of other workers' memory, which would so outlive them
     keep_freed_memory()
     # One thread a worker: OpenCV's own pool would fight the other workers for the same cores.
     cv2.setNumThreads(0)

@@ -29,8 +29,9 @@ class TrainSampler(Sampler[list[Key]]):
 
     skip = 0
 
-    def __init__(self, length: int, batch_size: int, seed: int, batches_per_step: int = 1, rank: int = 0,
-                 world: int = 1) -> None:
+    def __init__(
+        self, length: int, batch_size: int, seed: int, batches_per_step: int = 1, rank: int = 0, world: int = 1
+    ) -> None:
         if length < 1:
             raise ValueError("a sampler needs at least one sample")
         self.length, self.batch_size, self.seed, self.rank = length, batch_size, seed, rank
@@ -63,7 +64,7 @@ class TrainSampler(Sampler[list[Key]]):
             order = np.resize(order, per_epoch * self.global_batch)
             for batch in range(max(first - epoch * per_epoch, 0), per_epoch):
                 start = batch * self.global_batch + self.rank * self.batch_size
-                yield [(epoch, int(i)) for i in order[start:start + self.batch_size]]
+                yield [(epoch, int(i)) for i in order[start : start + self.batch_size]]
 
 
 class ValidationSampler(Sampler[list[Key]]):
@@ -84,4 +85,4 @@ class ValidationSampler(Sampler[list[Key]]):
 
     def __iter__(self) -> Iterator[list[Key]]:
         for start in range(self.skip * self.batch_size, len(self.indices), self.batch_size):
-            yield [(0, i) for i in self.indices[start:start + self.batch_size]]
+            yield [(0, i) for i in self.indices[start : start + self.batch_size]]

@@ -52,9 +52,11 @@ def next_piece(size: int, workers: int) -> Tensor:
     if piece is None or piece.nbytes < size:
         free = free_shared_memory()
         if free is not None and free < size * workers:
-            raise DataError(f"{free / 1e6:.0f} MB of shared memory (/dev/shm) are left, too few for batches of "
-                            f"{size / 1e6:.1f} MB from {workers} workers; lower data.workers or train.batch_size, or "
-                            "give more (docker run --shm-size=8g)")
+            raise DataError(
+                f"{free / 1e6:.0f} MB of shared memory (/dev/shm) are left, too few for batches of "
+                f"{size / 1e6:.1f} MB from {workers} workers; lower data.workers or train.batch_size, or "
+                "give more (docker run --shm-size=8g)"
+            )
         # As PyTorch's own collate function does.
         piece = _own[number] = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(size))
         _unsent.add(number)

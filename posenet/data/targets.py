@@ -26,9 +26,16 @@ class TargetRenderer(nn.Module):
         threshold: keypoint responses end here; part responses at or below become ``part_floor``.
     """
 
-    def __init__(self, keypoint_sigma: float = 9.0, part_sigma: float = 7.0, part_margin: float = 4.0,
-                 threshold: float = 0.015, part_floor: float = 0.01, stride: int = 4,
-                 skeleton: Skeleton = COCO) -> None:
+    def __init__(
+        self,
+        keypoint_sigma: float = 9.0,
+        part_sigma: float = 7.0,
+        part_margin: float = 4.0,
+        threshold: float = 0.015,
+        part_floor: float = 0.01,
+        stride: int = 4,
+        skeleton: Skeleton = COCO,
+    ) -> None:
         super().__init__()
         self.keypoint_sigma, self.part_sigma, self.part_margin = keypoint_sigma, part_sigma, part_margin
         self.threshold, self.part_floor, self.stride, self.skeleton = threshold, part_floor, stride, skeleton
@@ -38,8 +45,9 @@ class TargetRenderer(nn.Module):
     @classmethod
     def from_config(cls, config: Config) -> TargetRenderer:
         t = config.targets
-        return cls(t.keypoint_sigma, t.part_sigma, t.part_margin, t.threshold, t.part_floor,
-                   skeleton=config.model.skeleton)
+        return cls(
+            t.keypoint_sigma, t.part_sigma, t.part_margin, t.threshold, t.part_floor, skeleton=config.model.skeleton
+        )
 
     @torch.no_grad()
     def forward(self, joints: Tensor, person_mask: Tensor) -> Tensor:
@@ -70,13 +78,13 @@ class TargetRenderer(nn.Module):
         sample, person, keypoint = torch.nonzero(joints[..., 2] > 0, as_tuple=True)
         xy = joints[sample, person, keypoint, :2]
         steps = torch.arange(-self.reach, self.reach + 1, device=joints.device)
-        cells = torch.round(xy / self.stride).long()[:, :, None] + steps                    # (M, 2, 15)
+        cells = torch.round(xy / self.stride).long()[:, :, None] + steps  # (M, 2, 15)
         distance = self._centre(cells) - xy[:, :, None]
-        profile = torch.exp(-distance**2 / (2 * self.keypoint_sigma**2))
+        profile = torch.exp(-(distance**2) / (2 * self.keypoint_sigma**2))
         profile *= (cells >= 0) & (cells < cells.new_tensor([width, height])[:, None])
         column, row = cells[:, 0].clamp(0, width - 1), cells[:, 1].clamp(0, height - 1)
         start = (sample * k + keypoint) * height
-        index = ((start[:, None] + row) * width)[:, :, None] + column[:, None, :]            # (M, 15, 15)
+        index = ((start[:, None] + row) * width)[:, :, None] + column[:, None, :]  # (M, 15, 15)
         value = profile[:, 1, :, None] * profile[:, 0, None, :]
         maps = joints.new_zeros(n * k * height * width)
         maps.scatter_reduce_(0, index.flatten(), value.flatten(), "amax")
@@ -85,7 +93,7 @@ class TargetRenderer(nn.Module):
     def _part_maps(self, joints: Tensor, height: int, width: int) -> Tensor:
         """(N, B, h, w): a ridge along each part; people combine by the mean over those that cover a cell."""
         n, b = len(joints), len(self.part_ends)
-        ends = joints[:, :, self.part_ends]                                                  # (N, P, B, 2, 3)
+        ends = joints[:, :, self.part_ends]  # (N, P, B, 2, 3)
         drawn = (ends[..., 2] > 0).all(-1) & (ends[..., 0, :2] != ends[..., 1, :2]).any(-1)
         sample, person, part = torch.nonzero(drawn, as_tuple=True)
         first, second = ends[sample, person, part, :, :2].unbind(1)
@@ -101,12 +109,12 @@ class TargetRenderer(nn.Module):
         owner = torch.repeat_interleave(torch.arange(len(counts), device=joints.device), counts)
         place = torch.arange(len(owner), device=joints.device) - (counts.cumsum(0) - counts)[owner]
         columns = sides[owner, 0]
-        cells = low[owner] + torch.stack([place % columns, place // columns], 1)             # (M, 2)
+        cells = low[owner] + torch.stack([place % columns, place // columns], 1)  # (M, 2)
 
         direction = F.normalize(second - first, dim=1)
         offset = self._centre(cells) - first[owner]
         distance = offset[:, 0] * direction[owner, 1] - offset[:, 1] * direction[owner, 0]
-        value = torch.exp(-distance**2 / (2 * self.part_sigma**2))
+        value = torch.exp(-(distance**2) / (2 * self.part_sigma**2))
         value = torch.where(value <= self.threshold, self.part_floor, value)
         index = ((sample * b + part)[owner] * height + cells[:, 1]) * width + cells[:, 0]
         total = joints.new_zeros(2, n * b * height * width)

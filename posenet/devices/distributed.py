@@ -29,12 +29,16 @@ def own_device(device: torch.device, place: Place) -> torch.device:
     if device.type == "cpu":
         return device
     if device.index is not None:
-        raise ConfigError(f"--device {device}: every process takes a device of its own; name the type alone "
-                          f"({device.type}), and choose devices with CUDA_VISIBLE_DEVICES or its like")
+        raise ConfigError(
+            f"--device {device}: every process takes a device of its own; name the type alone "
+            f"({device.type}), and choose devices with CUDA_VISIBLE_DEVICES or its like"
+        )
     count = torch.accelerator.device_count()
     if place.local_rank >= count > 1:
-        raise ConfigError(f"process {place.local_rank} of this machine has no device: there are only {count}; start "
-                          "one process per device")
+        raise ConfigError(
+            f"process {place.local_rank} of this machine has no device: there are only {count}; start "
+            "one process per device"
+        )
     index = place.local_rank if count > 1 else 0
     torch.accelerator.set_device_index(index)
     return torch.device(device.type, index)
@@ -70,12 +74,15 @@ class DistributedRuntime(Runtime):
             store, *_ = next(dist.rendezvous(place.init_method, place.rank, place.world, timeout=timeout))
             # torchrun keeps its store over restarts, and with it the addresses of processes that have gone.
             store = dist.PrefixStore(f"posenet/{place.restarts}", store)
-            dist.init_process_group(backends(device), store=store, rank=place.rank, world_size=place.world,
-                                    timeout=timeout)
+            dist.init_process_group(
+                backends(device), store=store, rank=place.rank, world_size=place.world, timeout=timeout
+            )
         except dist.DistError as error:
             reason = str(error).partition("\n")[0]
-            raise TrainingError(f"the {place.world} processes did not find each other ({reason}); check that all are "
-                                f"started and reach {place.init_method}") from error
+            raise TrainingError(
+                f"the {place.world} processes did not find each other ({reason}); check that all are "
+                f"started and reach {place.init_method}"
+            ) from error
 
     def wrap(self, module: nn.Module) -> nn.Module:
         wrapped = DistributedDataParallel(super().wrap(module), gradient_as_bucket_view=True)

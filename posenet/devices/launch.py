@@ -54,20 +54,29 @@ def find_place(environment: Mapping[str, str], local_rank: int | None = None) ->
     try:
         if "RANK" in env and "WORLD_SIZE" in env:
             own = int(env.get("LOCAL_RANK", 0)) if local_rank is None else local_rank
-            place = Place(int(env["RANK"]), int(env["WORLD_SIZE"]), own,
-                          restarts=int(env.get("TORCHELASTIC_RESTART_COUNT", 0)))
+            place = Place(
+                int(env["RANK"]), int(env["WORLD_SIZE"]), own, restarts=int(env.get("TORCHELASTIC_RESTART_COUNT", 0))
+            )
         # A shell inside an allocation has SLURM_NTASKS too; only srun tells a task its number.
         elif "SLURM_PROCID" in env and "SLURM_STEP_ID" in env and int(env.get("SLURM_NTASKS", 1)) > 1:
-            place = Place(int(env["SLURM_PROCID"]), int(env["SLURM_NTASKS"]), int(env["SLURM_LOCALID"]),
-                          _slurm_meeting_point(env), int(env.get("SLURM_RESTART_COUNT", 0)))
+            place = Place(
+                int(env["SLURM_PROCID"]),
+                int(env["SLURM_NTASKS"]),
+                int(env["SLURM_LOCALID"]),
+                _slurm_meeting_point(env),
+                int(env.get("SLURM_RESTART_COUNT", 0)),
+            )
         else:
             return None
     except (KeyError, ValueError) as error:
-        raise ConfigError(f"the launcher's environment is incomplete ({error}); start with torchrun, srun or "
-                          "--nproc") from error
+        raise ConfigError(
+            f"the launcher's environment is incomplete ({error}); start with torchrun, srun or --nproc"
+        ) from error
     if not 0 <= place.rank < place.world or place.local_rank < 0:
-        raise ConfigError(f"the launcher's environment makes no sense (rank {place.rank} of {place.world}); start with "
-                          "torchrun, srun or --nproc")
+        raise ConfigError(
+            f"the launcher's environment makes no sense (rank {place.rank} of {place.world}); start with "
+            "torchrun, srun or --nproc"
+        )
     return place
 
 
@@ -95,10 +104,15 @@ def launch(count: int, task: Callable[..., None], *args: Any, start_method: str 
     """
     # The store lives here, so no port has to be guessed; the processes find it as torchrun's find their agent's.
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    environment = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(count),
-                   "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    processes = multiprocessing.start_processes(_run, (environment, task, args), count, join=False,
-                                                start_method=start_method)
+    environment = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(store.port),
+        "WORLD_SIZE": str(count),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    processes = multiprocessing.start_processes(
+        _run, (environment, task, args), count, join=False, start_method=start_method
+    )
 
     def pass_on(number: int, _: FrameType | None) -> None:
         for process in processes.processes:
@@ -112,8 +126,10 @@ def launch(count: int, task: Callable[..., None], *args: Any, start_method: str 
             pass
     except multiprocessing.ProcessExitedException as error:
         how = f"was ended by {error.signal_name}" if error.signal_name else f"ended with status {error.exit_code}"
-        raise TrainingError(f"rank {error.error_index} of {count} {how}, and the others with it; mend what it names, "
-                            "or go on from the last checkpoint with --resume") from error
+        raise TrainingError(
+            f"rank {error.error_index} of {count} {how}, and the others with it; mend what it names, "
+            "or go on from the last checkpoint with --resume"
+        ) from error
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

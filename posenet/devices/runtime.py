@@ -35,7 +35,7 @@ def pick_device(name: str = "auto") -> torch.device:
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
         if name.partition(":")[0] == "npu":
-            importlib.import_module("torch_npu")    # registers the device
+            importlib.import_module("torch_npu")  # registers the device
         device = torch.device(name)
         torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError, ImportError) as error:

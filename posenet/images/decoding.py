@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 
-MAX_PIXELS = 2 ** 28
+MAX_PIXELS = 2**28
 """No picture is larger: 16384 x 16384. A file of a hundred bytes can declare sixteen times as many."""
 _PNG = b"\x89PNG\r\n\x1a\n"
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
@@ -31,11 +31,11 @@ def _jpeg_size(view: memoryview) -> tuple[int, int] | None:
     place = 2
     while place + 9 <= len(view):
         if view[place] != 0xFF or view[place + 1] in (0x00, 0xFF):
-            place += 1      # as the decoder does, look on for a marker
+            place += 1  # as the decoder does, look on for a marker
         elif (marker := view[place + 1]) in _FRAMES:
-            return struct.unpack(">HH", view[place + 5:place + 9])
+            return struct.unpack(">HH", view[place + 5 : place + 9])
         elif marker == _SCAN:
             return None
         else:
-            place += 2 if marker in _BARE else 2 + max(2, int.from_bytes(view[place + 2:place + 4], "big"))
+            place += 2 if marker in _BARE else 2 + max(2, int.from_bytes(view[place + 2 : place + 4], "big"))
     return None

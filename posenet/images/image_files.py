@@ -53,12 +53,14 @@ def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:
     return image
 
 
-def read_ahead(paths: Iterable[Path], *, upright: bool = True, workers: int = 2,
-               ahead: int = 8) -> Iterator[np.ndarray | DataError]:
+def read_ahead(
+    paths: Iterable[Path], *, upright: bool = True, workers: int = 2, ahead: int = 8
+) -> Iterator[np.ndarray | DataError]:
     """Read pictures in the given order on a few threads, at most ``ahead`` before they are asked for.
 
     An unreadable one yields its error, so that the caller decides whether to go on.
     """
+
     def attempt(path: Path) -> np.ndarray | DataError:
         try:
             return read_image(path, upright=upright)
@@ -68,8 +70,9 @@ def read_ahead(paths: Iterable[Path], *, upright: bool = True, workers: int = 2,
     return map_ahead(attempt, paths, workers=workers, ahead=ahead)
 
 
-def map_ahead(function: Callable[[Item], Result], items: Iterable[Item], *, workers: int = 1,
-              ahead: int = 1) -> Iterator[Result]:
+def map_ahead(
+    function: Callable[[Item], Result], items: Iterable[Item], *, workers: int = 1, ahead: int = 1
+) -> Iterator[Result]:
     """Like ``map``, in the same order, but on other threads and ``ahead`` items before the result is asked for.
 
     ``items`` are taken on the caller's thread.
@@ -96,7 +99,7 @@ def to_bgr(image: np.ndarray) -> np.ndarray:
     if image is None:
         raise DataError("a picture must be an array, not None, which cv2.imread gives for a file it cannot read")
     image = np.asarray(image)
-    if image.ndim not in (2, 3) or not image.size or image.ndim == 3 and image.shape[2] not in (1, 3, 4):
+    if image.ndim not in (2, 3) or not image.size or (image.ndim == 3 and image.shape[2] not in (1, 3, 4)):
         raise DataError(f"a picture must be height x width with 1, 3 or 4 channels, not of shape {image.shape}")
     if image.dtype not in (np.uint8, np.uint16):
         raise DataError(f"a picture must be of type uint8 or uint16, not {image.dtype}; scale it to 0-255")

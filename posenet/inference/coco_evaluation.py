@@ -89,9 +89,17 @@ class Evaluation:
         return "\n".join(f"{name:>{longest + 2}}  {_number(value)}" for name, value in self.keypoints.items())
 
 
-def evaluate(predict: Predict, images_dir: str | Path, annotations: str | Path, *,
-             results_path: str | Path | None = None, image_ids: Collection[int] | None = None,
-             batch_size: int | None = 16, progress: bool = True, skeleton: Skeleton = COCO) -> Evaluation | None:
+def evaluate(
+    predict: Predict,
+    images_dir: str | Path,
+    annotations: str | Path,
+    *,
+    results_path: str | Path | None = None,
+    image_ids: Collection[int] | None = None,
+    batch_size: int | None = 16,
+    progress: bool = True,
+    skeleton: Skeleton = COCO,
+) -> Evaluation | None:
     """Predict every picture of a split once and compare with the annotations.
 
     Args:
@@ -127,11 +135,14 @@ def read_split(annotations: str | Path, image_ids: Collection[int] | None = None
         images = {image.id: asdict(image) for image in map(checked_image, dataset["images"])}
         categories = dataset.get("categories") or [{"id": 1}]
         names = list(skeleton.file_names)
-        chosen = max(categories, key=lambda c: (c.get("keypoints") == names, bool(c.get("keypoints")),
-                                                c.get("name") == "person"))
+        chosen = max(
+            categories, key=lambda c: (c.get("keypoints") == names, bool(c.get("keypoints")), c.get("name") == "person")
+        )
         if chosen.get("keypoints", names) != names:
-            raise DataError(f"{annotations} has other keypoints, {shown(chosen['keypoints'])}, than the network "
-                            f"({', '.join(names[:3])} ...); use annotations of its skeleton, or set model.skeleton")
+            raise DataError(
+                f"{annotations} has other keypoints, {shown(chosen['keypoints'])}, than the network "
+                f"({', '.join(names[:3])} ...); use annotations of its skeleton, or set model.skeleton"
+            )
         category = checked_integer(chosen, "id", "a category")
         # Categories that share the keypoints, such as several kinds of animals, count as one.
         alike = {category} | {checked_integer(c, "id", "a category") for c in categories if c.get("keypoints") == names}
@@ -166,12 +177,21 @@ def _truth(person: dict[str, Any], count: int) -> dict[str, Any]:
     if person.get("iscrowd", 0) not in (0, 1):
         raise ValueError(f"a person has iscrowd {shown(person['iscrowd'])}")
     return {key: person[key] for key in ("image_id", "area", "bbox")} | {
-        "keypoints": keypoints, "num_keypoints": sum(v > 0 for v in keypoints[2::3]),
-        "iscrowd": person.get("iscrowd", 0)}
+        "keypoints": keypoints,
+        "num_keypoints": sum(v > 0 for v in keypoints[2::3]),
+        "iscrowd": person.get("iscrowd", 0),
+    }
 
 
-def predict_split(predict: Predict, images_dir: str | Path, images: Sequence[dict[str, Any]], category: int,
-                  *, batch_size: int | None = 16, progress: bool = True) -> list[dict[str, Any]]:
+def predict_split(
+    predict: Predict,
+    images_dir: str | Path,
+    images: Sequence[dict[str, Any]],
+    category: int,
+    *,
+    batch_size: int | None = 16,
+    progress: bool = True,
+) -> list[dict[str, Any]]:
     """Predictions in COCO's results format, ordered as ``images``; pictures are read ahead meanwhile.
 
     Several processes can each take a share of the images and join their lists before ``score``.
@@ -193,7 +213,7 @@ def predict_split(predict: Predict, images_dir: str | Path, images: Sequence[dic
     with tqdm(total=len(order), desc="predict", unit="image", disable=not progress) as bar:
         size = batch_size or max(len(order), 1)
         for start in range(0, len(order), size):
-            batch = order[start:start + size]
+            batch = order[start : start + size]
             taken = itertools.islice(pictures, len(batch))
             for image, people in zip(batch, predict(list(taken) if batch_size else taken), strict=True):
                 found[image["id"]] = people
@@ -205,8 +225,9 @@ def find_pictures(images_dir: str | Path, images: Sequence[dict[str, Any]]) -> d
     """The path of every COCO image record, by id; ``DataError`` where any file is missing."""
     paths = {image["id"]: Path(images_dir, image["file_name"]) for image in images}
     if missing := [path for path in paths.values() if not os.path.isfile(path)]:
-        raise DataError(f"{len(missing)} of {len(paths)} images are missing, for example {missing[0]}; "
-                        "check the image folder")
+        raise DataError(
+            f"{len(missing)} of {len(paths)} images are missing, for example {missing[0]}; check the image folder"
+        )
     return paths
 
 
@@ -221,16 +242,23 @@ def to_result(person: Person, image_id: int | str, category: int = 1, *, guess: 
     missing = keypoints[:, 2] <= 0
     if guess and not missing.all():
         keypoints[missing, :2] = keypoints[~missing, :2].mean(axis=0)
-    return {"image_id": image_id, "category_id": category, "keypoints": keypoints.round(3).ravel().tolist(),
-            "score": person.score}
+    return {
+        "image_id": image_id,
+        "category_id": category,
+        "keypoints": keypoints.round(3).ravel().tolist(),
+        "score": person.score,
+    }
 
 
 def score(results: Sequence[dict[str, Any]], split: Split, skeleton: Skeleton = COCO) -> Evaluation:
     """COCO's numbers for predictions in the results format, over all pictures of an annotated split."""
     truth, predictions = CocoApi(), CocoApi()
     # COCO's code writes into what it is given, and takes an annotation with id 0 for none at all.
-    truth.dataset = {"images": split.images, "categories": [{"id": split.category}],
-                     "annotations": [person | {"id": i} for i, person in enumerate(split.people, 1)]}
+    truth.dataset = {
+        "images": split.images,
+        "categories": [{"id": split.category}],
+        "annotations": [person | {"id": i} for i, person in enumerate(split.people, 1)],
+    }
     with open(os.devnull, "w") as silence, contextlib.redirect_stdout(silence):
         truth.createIndex()
         if results:
@@ -240,9 +268,12 @@ def score(results: Sequence[dict[str, Any]], split: Split, skeleton: Skeleton = 
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()
-    return Evaluation(dict(zip(METRICS, evaluation.stats.tolist())), len(split.images),
-                      dict(zip(skeleton.file_keypoints, _likeness(evaluation).tolist())),
-                      evaluation.eval["precision"][:, :, 0, 0, 0])
+    return Evaluation(
+        dict(zip(METRICS, evaluation.stats.tolist())),
+        len(split.images),
+        dict(zip(skeleton.file_keypoints, _likeness(evaluation).tolist())),
+        evaluation.eval["precision"][:, :, 0, 0, 0],
+    )
 
 
 def _likeness(evaluation: COCOeval) -> np.ndarray:

@@ -35,8 +35,9 @@ class Fit:
         canvas = np.full((*self.canvas, 3), PADDING, np.uint8)
         rows, columns = self.size
         shrinks = rows < image.shape[0]
-        canvas[:rows, :columns] = cv2.resize(image, (columns, rows),
-                                             interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC)
+        canvas[:rows, :columns] = cv2.resize(
+            image, (columns, rows), interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC
+        )
         return canvas
 
     def back(self, people: Iterable[Person], shape: tuple[int, int]) -> None:

@@ -69,12 +69,27 @@ def export_onnx(network: nn.Module, candidates: Candidates, path: str | Path, he
         # That checks of shapes become constants of the graph is as it should be. The exporter that PyTorch now prefers
         # takes a hundred times as long, and one more package.
         warnings.simplefilter("ignore")
-        torch.onnx.export(module, example, graph, input_names=list(INPUTS), output_names=list(OUTPUTS),
-                          dynamic_axes=axes, opset_version=OPSET, dynamo=False)
+        torch.onnx.export(
+            module,
+            example,
+            graph,
+            input_names=list(INPUTS),
+            output_names=list(OUTPUTS),
+            dynamic_axes=axes,
+            opset_version=OPSET,
+            dynamo=False,
+        )
     model = onnx.load_model_from_string(graph.getvalue())
     model.producer_name, model.producer_version = "posenet", posenet.__version__
-    onnx.helper.set_model_props(model, {
-        "height": str(height), "multiple": str(STRIDE), "padding": str(PADDING), "stride": str(MAP_STRIDE),
-        "skeleton": json.dumps(skeleton_to_table(candidates.skeleton))})
+    onnx.helper.set_model_props(
+        model,
+        {
+            "height": str(height),
+            "multiple": str(STRIDE),
+            "padding": str(PADDING),
+            "stride": str(MAP_STRIDE),
+            "skeleton": json.dumps(skeleton_to_table(candidates.skeleton)),
+        },
+    )
     onnx.checker.check_model(model)
     write_atomically(path, model.SerializeToString())

@@ -25,8 +25,12 @@ class Person:
     skeleton: Skeleton = COCO
 
     def __eq__(self, other: object) -> bool:
-        return (isinstance(other, Person) and self.score == other.score and self.skeleton == other.skeleton
-                and np.array_equal(self.keypoints, other.keypoints))
+        return (
+            isinstance(other, Person)
+            and self.score == other.score
+            and self.skeleton == other.skeleton
+            and np.array_equal(self.keypoints, other.keypoints)
+        )
 
     __hash__ = None
 

@@ -78,13 +78,28 @@ class Predictor:
         skeleton: what the channels mean.
     """
 
-    def __init__(self, model: nn.Module, *, height: int = 512, scales: Sequence[float] = (1.0,), flip: bool = False,
-                 max_height: int = 2600, max_width: int = 3800, batch_size: int = 4,
-                 keypoint_threshold: float = 0.1, part_threshold: float = 0.1,
-                 device: torch.device | str | None = None, amp: Amp = "off",
-                 select: Literal["device", "host"] | None = None, skeleton: Skeleton = COCO) -> None:
-        self.device = next((p.device for p in model.parameters()), torch.device("cpu")) \
-            if device is None else torch.device(device)
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        height: int = 512,
+        scales: Sequence[float] = (1.0,),
+        flip: bool = False,
+        max_height: int = 2600,
+        max_width: int = 3800,
+        batch_size: int = 4,
+        keypoint_threshold: float = 0.1,
+        part_threshold: float = 0.1,
+        device: torch.device | str | None = None,
+        amp: Amp = "off",
+        select: Literal["device", "host"] | None = None,
+        skeleton: Skeleton = COCO,
+    ) -> None:
+        self.device = (
+            next((p.device for p in model.parameters()), torch.device("cpu"))
+            if device is None
+            else torch.device(device)
+        )
         self.model = model.to(self.device).eval()
         self.height, self.scales, self.flip, self.batch_size = height, tuple(scales), flip, batch_size
         # The padded picture is to stay below the limits too.
@@ -93,12 +108,20 @@ class Predictor:
         self.amp, self.skeleton = amp, skeleton
         self._flip_channels = torch.from_numpy(skeleton.flip_channels).to(self.device)
         on_device = self.device.type != "cpu" if select is None else select == "device"
-        self._candidates = Candidates(keypoint_threshold, part_threshold, skeleton=skeleton).to(self.device) \
-            if on_device else None
+        self._candidates = (
+            Candidates(keypoint_threshold, part_threshold, skeleton=skeleton).to(self.device) if on_device else None
+        )
 
     @classmethod
-    def from_config(cls, model: nn.Module, config: Config, *, device: torch.device | str | None = None,
-                    amp: Amp = "off", **overrides: Any) -> Predictor:
+    def from_config(
+        cls,
+        model: nn.Module,
+        config: Config,
+        *,
+        device: torch.device | str | None = None,
+        amp: Amp = "off",
+        **overrides: Any,
+    ) -> Predictor:
         """A predictor as ``config.inference`` says, but for ``overrides``, which are keys of that section.
 
         Raises:
@@ -111,8 +134,15 @@ class Predictor:
         return cls(model, device=device, amp=amp, skeleton=config.model.skeleton, **dataclasses.asdict(settings))
 
     @classmethod
-    def from_checkpoint(cls, path: str | Path, *, config: Config | None = None, device: str = "auto",
-                        amp: Amp | Literal["auto"] = "auto", **overrides: Any) -> Predictor:
+    def from_checkpoint(
+        cls,
+        path: str | Path,
+        *,
+        config: Config | None = None,
+        device: str = "auto",
+        amp: Amp | Literal["auto"] = "auto",
+        **overrides: Any,
+    ) -> Predictor:
         """A predictor from a checkpoint, ours or a published one; the network is deployed.
 
         Args:
@@ -177,8 +207,7 @@ class Predictor:
         """Resize and pad pictures."""
         shapes = [image.shape[:2] for image in images]
         fits = [[self.fit(shape, scale) for scale in self.scales] for shape in shapes]
-        inputs = [np.stack([own[i].place(image) for image, own in zip(images, fits)])
-                  for i in range(len(self.scales))]
+        inputs = [np.stack([own[i].place(image) for image, own in zip(images, fits)]) for i in range(len(self.scales))]
         return Prepared(shapes, fits, inputs)
 
     @torch.inference_mode()
@@ -223,15 +252,22 @@ class Predictor:
 
     def _decode(self, answer: Answer) -> list[list[Person]]:
         """People of every picture, in its own pixels."""
-        return [self._people(found, fit, shape)
-                for found, fit, shape in zip(answer.found, answer.fits, answer.prepared.shapes)]
+        return [
+            self._people(found, fit, shape)
+            for found, fit, shape in zip(answer.found, answer.fits, answer.prepared.shapes)
+        ]
 
     def _people(self, found: tuple[np.ndarray, ...], fit: Fit, shape: tuple[int, int]) -> list[Person]:
         """Decode the part of the maps that shows the picture, and go back to its (height, width) ``shape``."""
         if self._candidates is None:
             rows, columns = fit.cells
-            people = decode(found[0][:, :rows, :columns], stride=MAP_STRIDE, skeleton=self.skeleton,
-                            keypoint_threshold=self.keypoint_threshold, part_threshold=self.part_threshold)
+            people = decode(
+                found[0][:, :rows, :columns],
+                stride=MAP_STRIDE,
+                skeleton=self.skeleton,
+                keypoint_threshold=self.keypoint_threshold,
+                part_threshold=self.part_threshold,
+            )
         else:
             people = decode_candidates(*found, stride=MAP_STRIDE, skeleton=self.skeleton)
         fit.back(people, shape)

@@ -29,11 +29,11 @@ class Hourglass(nn.Module):
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """(N, C0, h, w) with h and w divisible to the last level -> [(N, Cj, h >> j, w >> j)], fine to coarse."""
-        skip = self.skip(x)                                                 # (N, C0, h, w)
-        down = self.down(F.max_pool2d(x, 2))                                # (N, C1, h/2, w/2)
+        skip = self.skip(x)  # (N, C0, h, w)
+        down = self.down(F.max_pool2d(x, 2))  # (N, C1, h/2, w/2)
         inner, *coarser = self.inner(down)
-        up = self.up(inner)                                                 # (N, C0, h/2, w/2)
-        up = self.smooth(F.interpolate(up, scale_factor=2, mode="nearest"))     # (N, C0, h, w)
+        up = self.up(inner)  # (N, C0, h/2, w/2)
+        up = self.smooth(F.interpolate(up, scale_factor=2, mode="nearest"))  # (N, C0, h, w)
         return [skip + up, inner, *coarser]
 
 

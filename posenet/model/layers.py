@@ -18,8 +18,9 @@ def activation() -> nn.LeakyReLU:
 class ConvNorm(nn.Module):
     """Convolution, batch normalisation and, unless ``linear``, activation. Keeps the size at stride 1."""
 
-    def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, dilation: int = 1,
-                 linear: bool = False) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, dilation: int = 1, linear: bool = False
+    ) -> None:
         super().__init__()
         padding = dilation * (kernel // 2)
         self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, dilation, bias=False)
@@ -56,6 +57,6 @@ class SqueezeExcite(nn.Module):
         self.excite = nn.Linear(channels // reduction, channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        means = x.mean(dim=(2, 3))                                                      # (N, C)
-        weights = torch.sigmoid(self.excite(self.activation(self.squeeze(means))))      # (N, C)
+        means = x.mean(dim=(2, 3))  # (N, C)
+        weights = torch.sigmoid(self.excite(self.activation(self.squeeze(means))))  # (N, C)
         return x * weights[:, :, None, None]

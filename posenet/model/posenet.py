@@ -32,25 +32,36 @@ class PoseNet(nn.Module):
         linear_std: standard deviation of the initial weights of the squeeze-and-excitation layers.
     """
 
-    def __init__(self, num_channels: int = COCO.num_channels, stacks: int = 4, width: int = 256, growth: int = 128,
-                 conv_std: float = 0.001, linear_std: float = 0.01) -> None:
+    def __init__(
+        self,
+        num_channels: int = COCO.num_channels,
+        stacks: int = 4,
+        width: int = 256,
+        growth: int = 128,
+        conv_std: float = 0.001,
+        linear_std: float = 0.01,
+    ) -> None:
         super().__init__()
         if stacks < 1 or width < 16 or width % 16 or growth < 0 or growth % 2:
-            raise ValueError(f"no network of {stacks} stacks, width {width} and growth {growth}: "
-                             "stacks start at 1, width is a multiple of 16, growth is even")
-        channels = [width + growth * scale for scale in range(SCALES)]      # fine to coarse
+            raise ValueError(
+                f"no network of {stacks} stacks, width {width} and growth {growth}: "
+                "stacks start at 1, width is a multiple of 16, growth is even"
+            )
+        channels = [width + growth * scale for scale in range(SCALES)]  # fine to coarse
         self.stem = Stem(width)
         self.stacks = nn.ModuleList(Stack(num_channels, channels) for _ in range(stacks))
         self.merges = nn.ModuleList(
-            nn.ModuleList(Merge(num_channels, width, outputs) for outputs in channels) for _ in range(stacks - 1))
+            nn.ModuleList(Merge(num_channels, width, outputs) for outputs in channels) for _ in range(stacks - 1)
+        )
         self._initialise(conv_std, linear_std)
 
     @classmethod
     def from_config(cls, config: Config) -> PoseNet:
         """The network of an experiment, with the channels of its skeleton."""
         model = config.model
-        return cls(model.skeleton.num_channels, model.stacks, model.width, model.growth, model.conv_std,
-                   model.linear_std)
+        return cls(
+            model.skeleton.num_channels, model.stacks, model.width, model.growth, model.conv_std, model.linear_std
+        )
 
     def forward(self, images: Tensor) -> list[list[Tensor]]:
         """All predictions, for training.
@@ -81,20 +92,23 @@ class PoseNet(nn.Module):
         and the final 1x1 convolution. The merges between stacks are no heads, though their ``maps`` half has
         the shape of ``num_channels`` too: train ``merges.*.maps.*`` as well when that number changes.
         """
-        return [f"stacks.{index}.heads.{name}"
-                for index, stack in enumerate(self.stacks) for name, _ in stack.heads.named_parameters()]
+        return [
+            f"stacks.{index}.heads.{name}"
+            for index, stack in enumerate(self.stacks)
+            for name, _ in stack.heads.named_parameters()
+        ]
 
     def _predict(self, images: Tensor, scales: int) -> list[list[Tensor]]:
         """Predictions of every stack at the ``scales`` finest sizes."""
         self._check(images)
-        x = self.stem(images)                                           # (N, D, H/4, W/4)
+        x = self.stem(images)  # (N, D, H/4, W/4)
         first, *later = self.stacks
         maps, features = first(x, scales)
         predictions = [maps]
         for stack, merges in zip(later, self.merges):
             residuals = [merge(map_, feature) for merge, map_, feature in zip(merges, maps, features)]
             finest, *_ = residuals
-            x = x + finest                                              # (N, D, H/4, W/4)
+            x = x + finest  # (N, D, H/4, W/4)
             maps, features = stack(x, scales, residuals)
             predictions.append(maps)
         return predictions
@@ -103,12 +117,16 @@ class PoseNet(nn.Module):
         if images.ndim != 4 or images.shape[1] != 3:
             raise ValueError(f"images must be (N, 3, H, W), not {tuple(images.shape)}")
         if images.shape[2] % STRIDE or images.shape[3] % STRIDE:
-            raise ValueError(f"image height and width must be multiples of {STRIDE}, "
-                             f"not {images.shape[2]} x {images.shape[3]}: resize or pad them")
+            raise ValueError(
+                f"image height and width must be multiples of {STRIDE}, "
+                f"not {images.shape[2]} x {images.shape[3]}: resize or pad them"
+            )
         dtype = self.stem.entry.conv.weight.dtype
         if images.dtype != dtype:
-            raise ValueError(f"images must be {dtype} with values 0-1, not {images.dtype}: convert them, "
-                             "and divide 8-bit ones by 255")
+            raise ValueError(
+                f"images must be {dtype} with values 0-1, not {images.dtype}: convert them, "
+                "and divide 8-bit ones by 255"
+            )
 
     def _initialise(self, conv_std: float, linear_std: float) -> None:
         """Normal weights and no biases; batch normalisation keeps PyTorch's scale 1 and shift 0."""
@@ -133,10 +151,10 @@ class Stem(nn.Module):
         self.dilated = nn.Sequential(*(ConvNorm(half, half, 3, dilation=d) for d in (3, 3, 4, 4, 5, 5)))
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.widen(self.entry(images))                      # (N, D/2, H/2, W/2)
-        fine = self.refine(F.max_pool2d(x, 2))                  # (N, D/2, H/4, W/4)
-        wide = self.dilated(fine)                               # (N, D/2, H/4, W/4)
-        return torch.cat([fine, wide], dim=1)                   # (N, D, H/4, W/4)
+        x = self.widen(self.entry(images))  # (N, D/2, H/2, W/2)
+        fine = self.refine(F.max_pool2d(x, 2))  # (N, D/2, H/4, W/4)
+        wide = self.dilated(fine)  # (N, D/2, H/4, W/4)
+        return torch.cat([fine, wide], dim=1)  # (N, D, H/4, W/4)
 
 
 class Head(nn.Module):
@@ -148,7 +166,7 @@ class Head(nn.Module):
         self.output = nn.Conv2d(width, num_channels, 1)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        features = self.features(x)                             # (N, D, h, w)
+        features = self.features(x)  # (N, D, h, w)
         return self.output(features), features
 
 
@@ -160,8 +178,9 @@ class Stack(nn.Module):
         self.hourglass = Hourglass(channels)
         self.heads = nn.ModuleList(Head(inputs, channels[0], num_channels) for inputs in channels)
 
-    def forward(self, x: Tensor, scales: int,
-                residuals: list[Tensor] | None = None) -> tuple[list[Tensor], list[Tensor]]:
+    def forward(
+        self, x: Tensor, scales: int, residuals: list[Tensor] | None = None
+    ) -> tuple[list[Tensor], list[Tensor]]:
         """Maps and features of the ``scales`` finest sizes; ``residuals`` are added to the hourglass's outputs."""
         levels = self.hourglass(x)[:scales]
         if residuals is not None:

@@ -39,8 +39,10 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), b
         try:
             _merge(tables, tomllib.loads(Path(path).read_text(encoding="utf-8")))
         except OSError as error:
-            raise ConfigError(f"cannot read configuration {path}: {error.strerror or error}; give the path of an "
-                              "experiment file, such as config/demo.toml") from error
+            raise ConfigError(
+                f"cannot read configuration {path}: {error.strerror or error}; give the path of an "
+                "experiment file, such as config/demo.toml"
+            ) from error
         # Wrong text, numbers of too many digits, tables within tables without end.
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path} is not valid TOML: {error}") from error
@@ -76,8 +78,12 @@ def config_to_dict(config: Config) -> dict[str, dict[str, Any]]:
 def differences(old: Config, new: Config) -> list[str]:
     """What changed from ``old`` to ``new``, one readable line per key."""
     before, after = config_to_dict(old), config_to_dict(new)
-    return [f"{section}.{key}: {_brief(before[section][key])} -> {_brief(value)}"
-            for section, table in after.items() for key, value in table.items() if before[section][key] != value]
+    return [
+        f"{section}.{key}: {_brief(before[section][key])} -> {_brief(value)}"
+        for section, table in after.items()
+        for key, value in table.items()
+        if before[section][key] != value
+    ]
 
 
 def _brief(value: Any) -> str:

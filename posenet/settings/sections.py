@@ -107,8 +107,10 @@ class LossConfig:
             _check(getattr(self, name) >= 0, f"loss.{name} must not be negative")
         for name in ("stack_weights", "scale_weights"):
             weights = getattr(self, name)
-            _check(all(w >= 0 for w in weights) and (not weights or sum(weights) > 0),
-                   f"loss.{name} must not be negative and not all zero")
+            _check(
+                all(w >= 0 for w in weights) and (not weights or sum(weights) > 0),
+                f"loss.{name} must not be negative and not all zero",
+            )
 
 
 @dataclass(frozen=True)
@@ -136,8 +138,16 @@ class OptimConfig:
     """Clip the gradient's norm to this; 0 is off."""
 
     def __post_init__(self) -> None:
-        for name in ("momentum", "weight_decay", "warmup_epochs", "step_epochs", "restart_epoch", "restart_lr",
-                     "restart_step_epochs", "max_grad_norm"):
+        for name in (
+            "momentum",
+            "weight_decay",
+            "warmup_epochs",
+            "step_epochs",
+            "restart_epoch",
+            "restart_lr",
+            "restart_step_epochs",
+            "max_grad_norm",
+        ):
             _check(getattr(self, name) >= 0, f"optim.{name} must not be negative")
         _check(self.lr > 0, "optim.lr must be positive")
         _check(self.momentum < 1, "optim.momentum must be below 1")
@@ -174,11 +184,15 @@ class TrainConfig:
         _check(self.epochs >= 1, "train.epochs must be at least 1")
         for name in ("seed", "evaluate_every", "patience", "loss_scale", "threads"):
             _check(getattr(self, name) >= 0, f"train.{name} must not be negative")
-        _check(all(side > 0 and side % STRIDE == 0 for side in self.size),
-               f"train.input_size must be positive multiples of {STRIDE}")
+        _check(
+            all(side > 0 and side % STRIDE == 0 for side in self.size),
+            f"train.input_size must be positive multiples of {STRIDE}",
+        )
         # The coarsest maps have a cell per STRIDE pixels, and BatchNorm cannot train on a single one.
-        _check(self.batch_size > 1 or max(self.size) > STRIDE,
-               f"train.batch_size must be at least 2 where train.input_size is {STRIDE}: BatchNorm needs two cells")
+        _check(
+            self.batch_size > 1 or max(self.size) > STRIDE,
+            f"train.batch_size must be at least 2 where train.input_size is {STRIDE}: BatchNorm needs two cells",
+        )
 
     @property
     def size(self) -> tuple[int, int]:
@@ -230,5 +244,7 @@ class Config:
 
     def __post_init__(self) -> None:
         weights = self.loss.stack_weights
-        _check(not weights or len(weights) == self.model.stacks,
-               "loss.stack_weights needs one number per stack (model.stacks)")
+        _check(
+            not weights or len(weights) == self.model.stacks,
+            "loss.stack_weights needs one number per stack (model.stacks)",
+        )

@@ -126,7 +126,7 @@ class Skeleton:
 
     @property
     def _mirror(self) -> dict[str, str]:
-        return {a: b for a, b in self.left_right} | {b: a for a, b in self.left_right}
+        return dict(self.left_right) | {b: a for a, b in self.left_right}
 
     def predicts_like(self, other: Skeleton) -> bool:
         """Whether a network for one is a network for the other: OKS constants, layout and drawing may differ."""
@@ -185,22 +185,42 @@ class Skeleton:
 
 
 def _coco() -> Skeleton:
-    keypoints = ("nose neck Rsho Relb Rwri Lsho Lelb Lwri Rhip Rkne Rank Lhip Lkne Lank "
-                 "Reye Leye Rear Lear").split()
-    parts = ("neck-nose neck-Reye neck-Leye neck-Rear neck-Lear nose-Reye nose-Leye Reye-Rear Leye-Lear "
-             "neck-Rsho Rsho-Relb Relb-Rwri neck-Lsho Lsho-Lelb Lelb-Lwri neck-Rhip Rhip-Rkne Rkne-Rank "
-             "neck-Lhip Lhip-Lkne Lkne-Lank nose-Rsho nose-Lsho Rsho-Rhip Rhip-Lkne Lsho-Lhip Lhip-Rkne "
-             "Rear-Rsho Lear-Lsho Rhip-Lhip").split()
+    keypoints = ("nose neck Rsho Relb Rwri Lsho Lelb Lwri Rhip Rkne Rank Lhip Lkne Lank Reye Leye Rear Lear").split()
+    parts = (
+        "neck-nose neck-Reye neck-Leye neck-Rear neck-Lear nose-Reye nose-Leye Reye-Rear Leye-Lear "
+        "neck-Rsho Rsho-Relb Relb-Rwri neck-Lsho Lsho-Lelb Lelb-Lwri neck-Rhip Rhip-Rkne Rkne-Rank "
+        "neck-Lhip Lhip-Lkne Lkne-Lank nose-Rsho nose-Lsho Rsho-Rhip Rhip-Lkne Lsho-Lhip Lhip-Rkne "
+        "Rear-Rsho Lear-Lsho Rhip-Lhip"
+    ).split()
     file = "nose Leye Reye Lear Rear Lsho Rsho Lelb Relb Lwri Rwri Lhip Rhip Lkne Rkne Lank Rank".split()
-    spelled = {"sho": "shoulder", "elb": "elbow", "wri": "wrist", "hip": "hip", "kne": "knee", "ank": "ankle",
-               "eye": "eye", "ear": "ear"}
+    spelled = {
+        "sho": "shoulder",
+        "elb": "elbow",
+        "wri": "wrist",
+        "hip": "hip",
+        "kne": "knee",
+        "ank": "ankle",
+        "eye": "eye",
+        "ear": "ear",
+    }
     side = {"L": "left", "R": "right"}
     # Rounded from the 331 people of a small sample of COCO with nine or more keypoints.
-    layout = {"nose": (-1.35, 0.12), "eye": (-1.4, 0.13), "ear": (-1.37, 0.22), "neck": (-1.0, 0.15),
-              "sho": (-1.0, 0.4), "elb": (-0.5, 0.6), "wri": (-0.3, 0.7), "hip": (0.0, 0.3), "kne": (0.65, 0.4),
-              "ank": (1.35, 0.5)}
-    drawn = ("nose-Reye nose-Leye Reye-Rear Leye-Lear neck-nose neck-Rsho neck-Lsho Rsho-Relb Relb-Rwri Lsho-Lelb "
-             "Lelb-Lwri Rsho-Rhip Lsho-Lhip Rhip-Lhip Rhip-Rkne Rkne-Rank Lhip-Lkne Lkne-Lank").split()
+    layout = {
+        "nose": (-1.35, 0.12),
+        "eye": (-1.4, 0.13),
+        "ear": (-1.37, 0.22),
+        "neck": (-1.0, 0.15),
+        "sho": (-1.0, 0.4),
+        "elb": (-0.5, 0.6),
+        "wri": (-0.3, 0.7),
+        "hip": (0.0, 0.3),
+        "kne": (0.65, 0.4),
+        "ank": (1.35, 0.5),
+    }
+    drawn = (
+        "nose-Reye nose-Leye Reye-Rear Leye-Lear neck-nose neck-Rsho neck-Lsho Rsho-Relb Relb-Rwri Lsho-Lelb "
+        "Lelb-Lwri Rsho-Rhip Lsho-Lhip Rhip-Lhip Rhip-Rkne Rkne-Rank Lhip-Lkne Lkne-Lank"
+    ).split()
     return Skeleton(
         keypoints=tuple(keypoints),
         parts=_pairs(parts),
@@ -209,7 +229,25 @@ def _coco() -> Skeleton:
         file_keypoints=tuple(file),
         file_names=tuple(n if n == "nose" else f"{side[n[0]]}_{spelled[n[1:]]}" for n in file),
         # The constants of the COCO keypoint challenge: nose, eyes, ears, shoulders, ... ankles.
-        sigmas=(.026, .025, .025, .035, .035, .079, .079, .072, .072, .062, .062, .107, .107, .087, .087, .089, .089),
+        sigmas=(
+            0.026,
+            0.025,
+            0.025,
+            0.035,
+            0.035,
+            0.079,
+            0.079,
+            0.072,
+            0.072,
+            0.062,
+            0.062,
+            0.107,
+            0.107,
+            0.087,
+            0.087,
+            0.089,
+            0.089,
+        ),
         layout={name: layout.get(name) or layout[name[1:]] for name in keypoints},
         # The outline of a human being; the other parts only help to link keypoints.
         drawn=_pairs(drawn),

@@ -35,8 +35,10 @@ def load_skeleton(path: str | Path) -> Skeleton:
     try:
         table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"cannot read skeleton {path}: {error.strerror or error}; name a TOML file such as posenet "
-                          f"skeleton writes, or {BUILT_IN}") from error
+        raise ConfigError(
+            f"cannot read skeleton {path}: {error.strerror or error}; name a TOML file such as posenet "
+            f"skeleton writes, or {BUILT_IN}"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from error
     try:
@@ -66,9 +68,14 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
         raise ValueError(f"sigmas names {unknown[0]}, which is not among the keypoints of the annotations")
     skeleton = Skeleton(
         keypoints=_words(table.get("channels", [*keypoints, *derived]), "channels"),
-        derived=derived, layout=layout, colours=colours, **pairs,
-        file_keypoints=keypoints, file_names=_words(table.get("file_names", keypoints), "file_names"),
-        sigmas=tuple(sigmas.get(name, DEFAULT_SIGMA) for name in keypoints))
+        derived=derived,
+        layout=layout,
+        colours=colours,
+        **pairs,
+        file_keypoints=keypoints,
+        file_names=_words(table.get("file_names", keypoints), "file_names"),
+        sigmas=tuple(sigmas.get(name, DEFAULT_SIGMA) for name in keypoints),
+    )
     first, *others = pieces(skeleton.keypoints, skeleton.parts)
     if others:
         raise ValueError(f"no part joins {others[0][0]} to {first[0]}, not even through other keypoints; add one")
@@ -94,8 +101,11 @@ def skeleton_to_table(skeleton: Skeleton) -> dict[str, Any]:
     if skeleton.keypoints != (*names, *skeleton.derived):
         table["channels"] = list(skeleton.keypoints)
     table |= {key: [list(pair) for pair in pairs] for key in _PAIRS if (pairs := getattr(skeleton, key))}
-    table |= {key: {name: list(value) for name, value in values.items()}
-              for key in ("derived", "layout") if (values := getattr(skeleton, key))}
+    table |= {
+        key: {name: list(value) for name, value in values.items()}
+        for key in ("derived", "layout")
+        if (values := getattr(skeleton, key))
+    }
     if skeleton.colours:
         table["colours"] = dict(skeleton.colours)
     return table | {"sigmas": dict(zip(names, skeleton.sigmas))}

@@ -64,7 +64,7 @@ class Canvas:
             return
         across = (np.arange(left, right) - x) / rx
         down = (np.arange(top, bottom) - y) / ry
-        weight = np.clip(1 - across**2 - down[:, None]**2, 0, 1) * strength
+        weight = np.clip(1 - across**2 - down[:, None] ** 2, 0, 1) * strength
         patch = self.image[top:bottom, left:right]
         patch[:] = (patch * (1 - weight[..., None])).astype(np.uint8)
 

@@ -40,8 +40,12 @@ Size = int | tuple[int, int]
 """(width, height) of every picture, or the longest side, below which sizes and aspects vary."""
 
 
-def draw_picture(seed: int, split: str, index: int, size: Size = DEFAULT_SIZE,
-                 ) -> tuple[np.ndarray, list[dict[str, Any]]]:
+def draw_picture(
+    seed: int,
+    split: str,
+    index: int,
+    size: Size = DEFAULT_SIZE,
+) -> tuple[np.ndarray, list[dict[str, Any]]]:
     """Draw one picture.
 
     Args:
@@ -56,12 +60,15 @@ def draw_picture(seed: int, split: str, index: int, size: Size = DEFAULT_SIZE,
     width, height = size if isinstance(size, tuple) else draw_size(rng, size)
     scene = draw_scene(rng, width, height)
     image_id = SPLITS[split] + index
-    return scene.image, [annotation | {"image_id": image_id, "id": image_id * _IDS_PER_PICTURE + number}
-                         for number, annotation in enumerate(annotate(rng, scene))]
+    return scene.image, [
+        annotation | {"image_id": image_id, "id": image_id * _IDS_PER_PICTURE + number}
+        for number, annotation in enumerate(annotate(rng, scene))
+    ]
 
 
-def write_dataset(output: Path, train: int, val: int, seed: int = 0, workers: int | None = None,
-                  size: Size = DEFAULT_SIZE) -> None:
+def write_dataset(
+    output: Path, train: int, val: int, seed: int = 0, workers: int | None = None, size: Size = DEFAULT_SIZE
+) -> None:
     """Write ``train2017/``, ``val2017/``, ``annotations/person_keypoints_*2017.json`` and ``synthetic.json``.
 
     The annotations are written last. An earlier set of this tool is replaced; a folder that holds any other
@@ -84,8 +91,16 @@ def write_dataset(output: Path, train: int, val: int, seed: int = 0, workers: in
         (output / folder).mkdir(parents=True, exist_ok=True)
     _write_json(output / MARKER, {"tool": _TOOL, "seed": seed, **counts, "size": size})
     jobs = [(split, index) for split in SPLITS for index in range(counts[split])]
-    files = {split: {"info": {"description": f"Drawn by {_TOOL}"}, "licenses": [], "categories": [CATEGORY],
-                     "images": [], "annotations": []} for split in SPLITS}
+    files = {
+        split: {
+            "info": {"description": f"Drawn by {_TOOL}"},
+            "licenses": [],
+            "categories": [CATEGORY],
+            "images": [],
+            "annotations": [],
+        }
+        for split in SPLITS
+    }
     write = partial(_write_picture, output, seed, size)
     done = tqdm(_map(write, jobs, workers), desc="drawing", total=len(jobs), unit="picture")
     for (split, _), (image, people) in zip(jobs, done):
@@ -124,8 +139,9 @@ def _clear(output: Path, counts: dict[str, int]) -> None:
     """Remove an earlier set's annotations and the pictures that the new one does not replace, and nothing else."""
     if not output.exists():
         return
-    present = {path.relative_to(output).as_posix() for path in output.rglob("*")
-               if path.is_symlink() or not path.is_dir()}
+    present = {
+        path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_symlink() or not path.is_dir()
+    }
     earlier = _marked(output / MARKER)
     links = {path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_symlink()}
     # Writing to a link would write to what it points to.
@@ -171,8 +187,12 @@ def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _write_picture(output: Path, seed: int, size: Size, job: tuple[str, int],
-                   ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _write_picture(
+    output: Path,
+    seed: int,
+    size: Size,
+    job: tuple[str, int],
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Draw and save one picture; its entry under ``images`` and its annotations."""
     split, index = job
     image, annotations = draw_picture(seed, split, index, size)

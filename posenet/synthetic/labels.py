@@ -17,13 +17,36 @@ from posenet.synthetic.figure import Figure
 from posenet.synthetic.scene import Actor, Scene
 
 CATEGORY = {
-    "supercategory": "person", "id": 1, "name": "person", "keypoints": list(COCO.file_names),
-    "skeleton": [[16, 14], [14, 12], [17, 15], [15, 13], [12, 13], [6, 12], [7, 13], [6, 7], [6, 8], [7, 9], [8, 10],
-                 [9, 11], [2, 3], [1, 2], [1, 3], [2, 4], [3, 5], [4, 6], [5, 7]]}
+    "supercategory": "person",
+    "id": 1,
+    "name": "person",
+    "keypoints": list(COCO.file_names),
+    "skeleton": [
+        [16, 14],
+        [14, 12],
+        [17, 15],
+        [15, 13],
+        [12, 13],
+        [6, 12],
+        [7, 13],
+        [6, 7],
+        [6, 8],
+        [7, 9],
+        [8, 10],
+        [9, 11],
+        [2, 3],
+        [1, 2],
+        [1, 3],
+        [2, 4],
+        [3, 5],
+        [4, 6],
+        [5, 7],
+    ],
+}
 """The entry of ``categories``: COCO's own."""
 
-_FORMS, _FORM_SHARES = ("polygons", "counts", "compressed"), (.70, .15, .15)
-_BARELY_SEEN, _HEAVILY_HIDDEN, _FORGOTTEN = .1, .4, .7
+_FORMS, _FORM_SHARES = ("polygons", "counts", "compressed"), (0.70, 0.15, 0.15)
+_BARELY_SEEN, _HEAVILY_HIDDEN, _FORGOTTEN = 0.1, 0.4, 0.7
 
 
 def annotate(rng: np.random.Generator, scene: Scene) -> list[dict[str, Any]]:
@@ -47,10 +70,15 @@ def _annotation(rng: np.random.Generator, scene: Scene, actor: Actor, mask: np.n
         keypoints = _keypoints(actor.figures[0], scene.owner)
         if seen < _HEAVILY_HIDDEN:
             keypoints[(keypoints[:, 2] == 1) & (rng.random(len(keypoints)) < _FORGOTTEN)] = 0
-    return {"segmentation": segmentation, "num_keypoints": int(np.count_nonzero(keypoints[:, 2])),
-            "area": int(rle_tools.area(rle)), "iscrowd": int(crowd),
-            "keypoints": [value for x, y, v in keypoints for value in (round(float(x), 1), round(float(y), 1), int(v))],
-            "bbox": rle_tools.toBbox(rle).tolist(), "category_id": 1}
+    return {
+        "segmentation": segmentation,
+        "num_keypoints": int(np.count_nonzero(keypoints[:, 2])),
+        "area": int(rle_tools.area(rle)),
+        "iscrowd": int(crowd),
+        "keypoints": [value for x, y, v in keypoints for value in (round(float(x), 1), round(float(y), 1), int(v))],
+        "bbox": rle_tools.toBbox(rle).tolist(),
+        "category_id": 1,
+    }
 
 
 def _keypoints(figure: Figure, owner: np.ndarray) -> np.ndarray:
@@ -63,7 +91,7 @@ def _keypoints(figure: Figure, owner: np.ndarray) -> np.ndarray:
         column, row = round(x), round(y)
         if name in averted or not (0 <= column < width and 0 <= row < height):
             continue
-        around = owner[max(row - 1, 0):row + 2, max(column - 1, 0):column + 2]
+        around = owner[max(row - 1, 0) : row + 2, max(column - 1, 0) : column + 2]
         shown = sum(np.count_nonzero(around == code) for code in figure.codes_showing(name))
         point[:] = np.clip(x, 0, width - 1), np.clip(y, 0, height - 1), 2 if 2 * shown > around.size else 1
     return keypoints
@@ -99,7 +127,7 @@ def _polygons(mask: np.ndarray) -> list[list[float]]:
     stays within a quarter of a pixel of the true edge.
     """
     left, top, width, height = cv2.boundingRect(mask)
-    cut = mask[top:top + height, left:left + width].repeat(2, axis=0).repeat(2, axis=1)
+    cut = mask[top : top + height, left : left + width].repeat(2, axis=0).repeat(2, axis=1)
     contours, _ = cv2.findContours(cut, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
     outlines = [cv2.approxPolyDP(contour, 0.9, True)[:, 0] for contour in contours]
     return [((outline + 0.5) / 2 + (left, top)).ravel().tolist() for outline in outlines if len(outline) >= 3]

@@ -18,38 +18,38 @@ SIDES = {"L": 1.0, "R": -1.0}
 
 # Directions (outward, up, forward) of the upper arm and the forearm.
 _ARMS: dict[str, tuple[Vector, Vector]] = {
-    "hanging": ((.20, -1, 0), (.10, -1, .15)),
-    "away": ((.50, -1, 0), (.35, -1, .10)),
-    "akimbo": ((.75, -.75, -.20), (-.75, -.65, .25)),
-    "raised": ((.50, .90, 0), (.20, 1, .10)),
-    "waving": ((.95, -.10, .10), (.30, 1, .15)),
-    "out": ((1, 0, .05), (1, .10, .10)),
-    "crossed": ((.25, -.95, .20), (-.90, .15, .45)),
-    "holding": ((.25, -.95, .05), (-.20, -.10, 1)),
-    "thinking": ((.20, -.85, .45), (-.35, .95, .25)),
-    "behind head": ((.90, .50, 0), (-.70, .70, -.15)),
-    "pointing": ((.85, .05, .35), (1, .20, .30)),
-    "on knee": ((.20, -.90, .35), (.05, -.65, .75)),
-    "swung forward": ((.15, -.95, .40), (.02, -.75, .65)),
-    "swung back": ((.20, -.90, -.40), (.12, -1, -.05)),
-    "pumped forward": ((.15, -.85, .45), (-.15, .35, .90)),
-    "pumped back": ((.30, -.60, -.75), (.05, -.75, .60)),
+    "hanging": ((0.20, -1, 0), (0.10, -1, 0.15)),
+    "away": ((0.50, -1, 0), (0.35, -1, 0.10)),
+    "akimbo": ((0.75, -0.75, -0.20), (-0.75, -0.65, 0.25)),
+    "raised": ((0.50, 0.90, 0), (0.20, 1, 0.10)),
+    "waving": ((0.95, -0.10, 0.10), (0.30, 1, 0.15)),
+    "out": ((1, 0, 0.05), (1, 0.10, 0.10)),
+    "crossed": ((0.25, -0.95, 0.20), (-0.90, 0.15, 0.45)),
+    "holding": ((0.25, -0.95, 0.05), (-0.20, -0.10, 1)),
+    "thinking": ((0.20, -0.85, 0.45), (-0.35, 0.95, 0.25)),
+    "behind head": ((0.90, 0.50, 0), (-0.70, 0.70, -0.15)),
+    "pointing": ((0.85, 0.05, 0.35), (1, 0.20, 0.30)),
+    "on knee": ((0.20, -0.90, 0.35), (0.05, -0.65, 0.75)),
+    "swung forward": ((0.15, -0.95, 0.40), (0.02, -0.75, 0.65)),
+    "swung back": ((0.20, -0.90, -0.40), (0.12, -1, -0.05)),
+    "pumped forward": ((0.15, -0.85, 0.45), (-0.15, 0.35, 0.90)),
+    "pumped back": ((0.30, -0.60, -0.75), (0.05, -0.75, 0.60)),
 }
 
 # Directions (outward, up, forward) of the thigh and the shin.
 _LEGS: dict[str, tuple[Vector, Vector]] = {
-    "straight": ((.07, -1, 0), (.02, -1, -.03)),
-    "apart": ((.26, -1, 0), (.18, -1, -.05)),
-    "relaxed": ((.25, -1, .15), (.10, -1, -.15)),
-    "stepping": ((.04, -1, .45), (.02, -1, .05)),
-    "trailing": ((.05, -1, -.30), (.03, -1, -.60)),
-    "knee up": ((.08, -.60, .85), (.02, -1, -.25)),
-    "pushing off": ((.05, -1, -.30), (.02, -.50, -.95)),
-    "seated": ((.22, -.15, 1), (.08, -1, .02)),
-    "squatting": ((.55, .05, 1), (.12, -1, -.45)),
-    "kneeling": ((.10, -1, .05), (.05, -.20, -1)),
-    "star": ((.55, -1, 0), (.45, -1, 0)),
-    "kick": ((.15, -.60, .85), (.10, -.55, .85)),
+    "straight": ((0.07, -1, 0), (0.02, -1, -0.03)),
+    "apart": ((0.26, -1, 0), (0.18, -1, -0.05)),
+    "relaxed": ((0.25, -1, 0.15), (0.10, -1, -0.15)),
+    "stepping": ((0.04, -1, 0.45), (0.02, -1, 0.05)),
+    "trailing": ((0.05, -1, -0.30), (0.03, -1, -0.60)),
+    "knee up": ((0.08, -0.60, 0.85), (0.02, -1, -0.25)),
+    "pushing off": ((0.05, -1, -0.30), (0.02, -0.50, -0.95)),
+    "seated": ((0.22, -0.15, 1), (0.08, -1, 0.02)),
+    "squatting": ((0.55, 0.05, 1), (0.12, -1, -0.45)),
+    "kneeling": ((0.10, -1, 0.05), (0.05, -0.20, -1)),
+    "star": ((0.55, -1, 0), (0.45, -1, 0)),
+    "kick": ((0.15, -0.60, 0.85), (0.10, -0.55, 0.85)),
 }
 
 
@@ -69,8 +69,23 @@ class Stance:
     seated: bool = False
 
 
-_FREE = ("hanging", "hanging", "hanging", "away", "akimbo", "akimbo", "raised", "waving", "waving", "out", "crossed",
-         "holding", "thinking", "behind head", "pointing")
+_FREE = (
+    "hanging",
+    "hanging",
+    "hanging",
+    "away",
+    "akimbo",
+    "akimbo",
+    "raised",
+    "waving",
+    "waving",
+    "out",
+    "crossed",
+    "holding",
+    "thinking",
+    "behind head",
+    "pointing",
+)
 _REST = ("on knee", "on knee", "hanging", "holding", "crossed", "thinking", "waving")
 _STANCES = (
     Stance(6, ("straight", "straight"), (_FREE, _FREE)),
@@ -129,10 +144,18 @@ def draw_body(rng: np.random.Generator) -> Body:
     slack = rng.normal(1, 0.04, size=6)
     big = rng.uniform(1.3, 1.55) if rng.random() < 0.125 else rng.uniform(1.02, 1.22)
     legs = (1.0 if big < 1.3 else 0.9) * slack[0]
-    return Body(thigh=0.243 * legs, shin=0.235 * legs, trunk=0.285 * slack[1], upper_arm=0.165 * slack[2],
-                forearm=0.140 * slack[2], shoulder=0.105 * slack[3] * (0.7 + 0.3 * girth),
-                hip=0.062 * slack[4] * (0.7 + 0.3 * girth), neck=0.038 + 0.074 * big,
-                head=(0.066 * big * slack[5], 0.080 * big), girth=girth)
+    return Body(
+        thigh=0.243 * legs,
+        shin=0.235 * legs,
+        trunk=0.285 * slack[1],
+        upper_arm=0.165 * slack[2],
+        forearm=0.140 * slack[2],
+        shoulder=0.105 * slack[3] * (0.7 + 0.3 * girth),
+        hip=0.062 * slack[4] * (0.7 + 0.3 * girth),
+        neck=0.038 + 0.074 * big,
+        head=(0.066 * big * slack[5], 0.080 * big),
+        girth=girth,
+    )
 
 
 def draw_posture(rng: np.random.Generator, body: Body, tilt: float) -> Posture:
@@ -195,8 +218,19 @@ def _joints(body: Body, limbs: dict[str, np.ndarray], chest: np.ndarray, lift: f
         foot = splayed - (splayed @ shin) * shin
         foot /= np.linalg.norm(foot)
         heel = ankle + 0.030 * shin - 0.022 * foot
-        joints |= {side + name: point for name, point in (
-            ("sho", shoulder), ("elb", elbow), ("wri", wrist), ("hand", wrist + 0.042 * (chest @ forearm)),
-            ("hip", hip), ("kne", knee), ("ank", ankle), ("heel", heel), ("toe", heel + 0.105 * foot))}
+        joints |= {
+            side + name: point
+            for name, point in (
+                ("sho", shoulder),
+                ("elb", elbow),
+                ("wri", wrist),
+                ("hand", wrist + 0.042 * (chest @ forearm)),
+                ("hip", hip),
+                ("kne", knee),
+                ("ank", ankle),
+                ("heel", heel),
+                ("toe", heel + 0.105 * foot),
+            )
+        }
     ground = min(point[1] for point in joints.values()) - 0.020 - lift
     return {name: point - (0, ground, 0) for name, point in joints.items()}

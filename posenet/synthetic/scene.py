@@ -17,7 +17,7 @@ from posenet.synthetic.wardrobe import draw_look
 
 _OBSTACLE = 1
 _PEOPLE = (1, 2, 3, 4, 5, 6)
-_PEOPLE_SHARES = (.12, .26, .26, .19, .11, .06)
+_PEOPLE_SHARES = (0.12, 0.26, 0.26, 0.19, 0.11, 0.06)
 _ASPECTS = (4 / 3, 4 / 3, 3 / 2, 1.25, 1.6, 1.0)
 
 
@@ -59,9 +59,9 @@ class Scene:
 
 def draw_size(rng: np.random.Generator, longest: int) -> tuple[int, int]:
     """A random (width, height), one in five upright, the longer side 85-100 % of ``longest``."""
-    side = longest * rng.uniform(.85, 1)
+    side = longest * rng.uniform(0.85, 1)
     width, height = round(side), round(side / rng.choice(_ASPECTS))
-    return (height, width) if rng.random() < .2 else (width, height)
+    return (height, width) if rng.random() < 0.2 else (width, height)
 
 
 def draw_scene(rng: np.random.Generator, width: int, height: int) -> Scene:
@@ -78,35 +78,35 @@ class _Painter:
 
     def __init__(self, rng: np.random.Generator, canvas: Canvas, horizon: float) -> None:
         self.rng, self.canvas, self.horizon = rng, canvas, horizon
-        self.eye = rng.uniform(.75, 1.0)
+        self.eye = rng.uniform(0.75, 1.0)
         self.tilt = rng.uniform(2, 12)
         self.actors: list[Actor] = []
 
     def paint_distance(self) -> None:
         """Crowds and small people in the background, a little out of focus."""
         rng, (height, width) = self.rng, self.canvas.owner.shape
-        crowds = rng.choice(3, p=(.90, .08, .02))
+        crowds = rng.choice(3, p=(0.90, 0.08, 0.02))
         for k in range(crowds):
-            centre = width * (k + rng.uniform(.25, .75)) / crowds
-            spread, size = rng.uniform(.10, .22) * width / crowds, rng.uniform(.09, .16) * height
-            places = rng.normal((centre, 0), (spread, .12 * size), (rng.integers(9, 18), 2))
+            centre = width * (k + rng.uniform(0.25, 0.75)) / crowds
+            spread, size = rng.uniform(0.10, 0.22) * width / crowds, rng.uniform(0.09, 0.16) * height
+            places = rng.normal((centre, 0), (spread, 0.12 * size), (rng.integers(9, 18), 2))
             places[:, 1] += self.horizon + self.eye * size
-            self._add("crowd", [(size * rng.uniform(.9, 1.1), place) for place in places[places[:, 1].argsort()]])
-        for _ in range(rng.choice(4, p=(.76, .19, .04, .01))):
-            size = rng.uniform(.13, .25) * height
+            self._add("crowd", [(size * rng.uniform(0.9, 1.1), place) for place in places[places[:, 1].argsort()]])
+        for _ in range(rng.choice(4, p=(0.76, 0.19, 0.04, 0.01))):
+            size = rng.uniform(0.13, 0.25) * height
             self._add("distant", [(size, np.array([rng.uniform(0, width), self.horizon + self.eye * size]))])
-        self.canvas.image = cv2.GaussianBlur(self.canvas.image, (0, 0), rng.uniform(.3, 1.1) * height / 360)
+        self.canvas.image = cv2.GaussianBlur(self.canvas.image, (0, 0), rng.uniform(0.3, 1.1) * height / 360)
 
     def paint_people(self) -> None:
         """The people to label, and what stands between them and the viewer."""
         rng, (height, width) = self.rng, self.canvas.owner.shape
         people = self._places()
         queue = [(ground[1], partial(self._add, "person", [(size, ground)])) for size, ground in people]
-        if rng.random() < .35:
+        if rng.random() < 0.35:
             floor = people[rng.integers(len(people))][1][1]
             for _ in range(rng.integers(1, 3)):
                 row = rng.uniform(floor, max(floor, height) * 1.06)
-                size = min(row - self.horizon, .7 * height) / self.eye
+                size = min(row - self.horizon, 0.7 * height) / self.eye
                 base = (rng.uniform(0, width), row)
                 queue.append((row, partial(draw_obstacle, self.canvas, rng, base, size, _OBSTACLE)))
         for _, paint in sorted(queue, key=lambda item: item[0]):
@@ -116,18 +116,18 @@ class _Painter:
         """Standing height and ground point of everybody, pixels."""
         rng, (height, width) = self.rng, self.canvas.owner.shape
         count = rng.choice(_PEOPLE, p=_PEOPLE_SHARES)
-        usual = min(rng.uniform(.45, .85), max(2 * width / (height * count), .33))
-        order = (rng.permutation(count) + .5 + rng.normal(0, .2, count)) / count
-        if rng.random() < .2:
-            order = rng.uniform(.35, .65) + .65 * (order - .5)
+        usual = min(rng.uniform(0.45, 0.85), max(2 * width / (height * count), 0.33))
+        order = (rng.permutation(count) + 0.5 + rng.normal(0, 0.2, count)) / count
+        if rng.random() < 0.2:
+            order = rng.uniform(0.35, 0.65) + 0.65 * (order - 0.5)
         places = []
         for across in order:
-            size = float(np.clip(usual * np.exp(rng.normal(0, .15)), .30, .95)) * height
-            row = np.clip(self.horizon + self.eye * size, 1.01 * size, max(.985 * height, 1.01 * size))
-            if rng.random() < .08:
-                row += rng.uniform(.05, .4) * size
-            if rng.random() < .05:
-                across = rng.choice((0, 1)) + rng.normal(0, .03)
+            size = float(np.clip(usual * np.exp(rng.normal(0, 0.15)), 0.30, 0.95)) * height
+            row = np.clip(self.horizon + self.eye * size, 1.01 * size, max(0.985 * height, 1.01 * size))
+            if rng.random() < 0.08:
+                row += rng.uniform(0.05, 0.4) * size
+            if rng.random() < 0.05:
+                across = rng.choice((0, 1)) + rng.normal(0, 0.03)
             places.append((size, np.array([across * width, row])))
         return places
 
@@ -136,7 +136,7 @@ class _Painter:
         for size, ground in places:
             body = draw_body(rng)
             figure = Figure(body, draw_posture(rng, body, self.tilt), draw_look(rng), size, ground, slot * len(Part))
-            self.canvas.shadow(ground, (.20 * size, .035 * size), .5)
+            self.canvas.shadow(ground, (0.20 * size, 0.035 * size), 0.5)
             figure.paint(self.canvas)
             figures.append(figure)
         painted = np.count_nonzero(self.canvas.owner // len(Part) == slot)
@@ -145,9 +145,9 @@ class _Painter:
 
 def _photographed(rng: np.random.Generator, image: np.ndarray) -> np.ndarray:
     """What a camera adds: a little blur, another exposure and tint, grain."""
-    image = cv2.GaussianBlur(image, (0, 0), rng.uniform(.25, .6))
+    image = cv2.GaussianBlur(image, (0, 0), rng.uniform(0.25, 0.6))
     grain = int(rng.integers(1, 7))
-    gain, bias = rng.uniform(.8, 1.15) * rng.uniform(.95, 1.05, 3), rng.uniform(-12, 12) - grain
+    gain, bias = rng.uniform(0.8, 1.15) * rng.uniform(0.95, 1.05, 3), rng.uniform(-12, 12) - grain
     curves = np.clip(np.arange(256)[:, None] * gain + bias, 0, 255).astype(np.uint8)
     noise = rng.integers(0, 2 * grain, image.shape[:2], dtype=np.uint8, endpoint=True)
     return cv2.add(cv2.LUT(image, curves[:, None]), cv2.merge([noise] * 3))

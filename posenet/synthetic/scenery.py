@@ -19,11 +19,11 @@ def draw_backdrop(rng: np.random.Generator, width: int, height: int) -> tuple[np
     Returns:
         (H, W, 3) uint8 BGR image, and the row in which the ground begins.
     """
-    horizon = height * rng.uniform(.28, .52)
-    place = rng.choice(4, p=(.3, .3, .3, .1))
+    horizon = height * rng.uniform(0.28, 0.52)
+    place = rng.choice(4, p=(0.3, 0.3, 0.3, 0.1))
     above, below = _grounds(rng, place)
     rows = np.arange(height)[:, None]
-    colours = np.where(rows < horizon, [above], [below]) * (1 + (rows / height - .5) * rng.uniform(-.35, .35))
+    colours = np.where(rows < horizon, [above], [below]) * (1 + (rows / height - 0.5) * rng.uniform(-0.35, 0.35))
     canvas = Canvas(np.repeat(np.minimum(colours, 255).astype(np.uint8)[:, None], width, axis=1))
     (_street, _park, _room, _plain)[place](canvas, rng, horizon)
     return _textured(rng, canvas.image), horizon
@@ -36,97 +36,101 @@ def draw_obstacle(canvas: Canvas, rng: np.random.Generator, base: Point, size: f
 
 def _grounds(rng: np.random.Generator, place: int) -> tuple[Colour, Colour]:
     """Colours of the upper and the lower part of a place."""
-    sky = hsv(rng.uniform(.52, .62), rng.uniform(.1, .45), rng.uniform(.7, 1))
-    stone = hsv(rng.uniform(.05, .15), rng.uniform(0, .15), rng.uniform(.4, .75))
-    grass = hsv(rng.uniform(.2, .33), rng.uniform(.3, .6), rng.uniform(.4, .75))
-    wall = hsv(rng.random(), rng.uniform(.05, .4), rng.uniform(.5, .95))
-    floor = hsv(rng.uniform(.03, .12), rng.uniform(.2, .6), rng.uniform(.35, .75))
-    return ((sky, stone), (sky, grass), (wall, floor), (wall, shade(wall, rng.uniform(.7, 1))))[place]
+    sky = hsv(rng.uniform(0.52, 0.62), rng.uniform(0.1, 0.45), rng.uniform(0.7, 1))
+    stone = hsv(rng.uniform(0.05, 0.15), rng.uniform(0, 0.15), rng.uniform(0.4, 0.75))
+    grass = hsv(rng.uniform(0.2, 0.33), rng.uniform(0.3, 0.6), rng.uniform(0.4, 0.75))
+    wall = hsv(rng.random(), rng.uniform(0.05, 0.4), rng.uniform(0.5, 0.95))
+    floor = hsv(rng.uniform(0.03, 0.12), rng.uniform(0.2, 0.6), rng.uniform(0.35, 0.75))
+    return ((sky, stone), (sky, grass), (wall, floor), (wall, shade(wall, rng.uniform(0.7, 1))))[place]
 
 
 def _street(canvas: Canvas, rng: np.random.Generator, horizon: float) -> None:
     height, width = canvas.image.shape[:2]
-    left = -rng.uniform(0, .2) * width
+    left = -rng.uniform(0, 0.2) * width
     while left < width:
-        right = left + rng.uniform(.14, .34) * width
-        top = horizon * rng.uniform(-.1, .6)
-        colour = hsv(rng.random(), rng.uniform(.05, .45), rng.uniform(.35, .85))
-        canvas.outlined(box(left, top, right, horizon), colour, None, .5)
-        pane = mix(colour, (90, 70, 60) if rng.random() < .7 else (200, 235, 250), .65)
-        step = width * rng.uniform(.035, .06)
-        for x in np.arange(left + .3 * step, right - .7 * step, step):
-            for y in np.arange(top + .4 * step, horizon - step, step * 1.4):
-                canvas.fill(box(x, y, x + .5 * step, y + .8 * step), pane)
+        right = left + rng.uniform(0.14, 0.34) * width
+        top = horizon * rng.uniform(-0.1, 0.6)
+        colour = hsv(rng.random(), rng.uniform(0.05, 0.45), rng.uniform(0.35, 0.85))
+        canvas.outlined(box(left, top, right, horizon), colour, None, 0.5)
+        pane = mix(colour, (90, 70, 60) if rng.random() < 0.7 else (200, 235, 250), 0.65)
+        step = width * rng.uniform(0.035, 0.06)
+        for x in np.arange(left + 0.3 * step, right - 0.7 * step, step):
+            for y in np.arange(top + 0.4 * step, horizon - step, step * 1.4):
+                canvas.fill(box(x, y, x + 0.5 * step, y + 0.8 * step), pane)
         left = right
-    for share in rng.uniform(.02, .3, 2):
+    for share in rng.uniform(0.02, 0.3, 2):
         row = horizon + share * (height - horizon)
         canvas.fill(box(0, row, width, row + 2), (90, 90, 90))
     for x in np.linspace(-width, 2 * width, 9):
-        canvas.trace(np.array([[width / 2 + .3 * (x - width / 2), horizon], [x, height]]), (110, 110, 115))
+        canvas.trace(np.array([[width / 2 + 0.3 * (x - width / 2), horizon], [x, height]]), (110, 110, 115))
     for _ in range(rng.integers(0, 4)):
         x = rng.uniform(0, width)
-        (_tree if rng.random() < .5 else _lamp)(canvas, rng, (x, horizon + rng.uniform(0, .15) * height), .5 * height)
+        (_tree if rng.random() < 0.5 else _lamp)(
+            canvas, rng, (x, horizon + rng.uniform(0, 0.15) * height), 0.5 * height
+        )
 
 
 def _park(canvas: Canvas, rng: np.random.Generator, horizon: float) -> None:
     height, width = canvas.image.shape[:2]
     for _ in range(rng.integers(0, 5)):
-        x, y, size = rng.uniform(0, width), rng.uniform(0, .7) * horizon, rng.uniform(.03, .09) * width
-        for dx in (-.9, 0, .8):
-            canvas.fill(ellipse(np.array([x + dx * size, y]), (size, .45 * size)), (250, 248, 245))
-    hills = hsv(rng.uniform(.25, .55), rng.uniform(.15, .4), rng.uniform(.45, .75))
+        x, y, size = rng.uniform(0, width), rng.uniform(0, 0.7) * horizon, rng.uniform(0.03, 0.09) * width
+        for dx in (-0.9, 0, 0.8):
+            canvas.fill(ellipse(np.array([x + dx * size, y]), (size, 0.45 * size)), (250, 248, 245))
+    hills = hsv(rng.uniform(0.25, 0.55), rng.uniform(0.15, 0.4), rng.uniform(0.45, 0.75))
     for _ in range(3):
-        centre = np.array([rng.uniform(0, width), horizon + .1 * height])
-        hills = shade(hills, .93)
-        canvas.fill(ellipse(centre, (rng.uniform(.3, .6) * width, rng.uniform(.15, .35) * height)), hills)
+        centre = np.array([rng.uniform(0, width), horizon + 0.1 * height])
+        hills = shade(hills, 0.93)
+        canvas.fill(ellipse(centre, (rng.uniform(0.3, 0.6) * width, rng.uniform(0.15, 0.35) * height)), hills)
     ground = tuple(float(v) for v in canvas.image[-1, 0])
     canvas.fill(box(-2, horizon, width + 2, height + 2), ground)
-    if rng.random() < .5:
-        x = rng.uniform(.2, .8) * width
-        path = np.array([[x, horizon], [x + .06 * width, horizon], [x + .4 * width, height], [x - .3 * width, height]])
-        canvas.fill(path, hsv(.1, .25, .75))
+    if rng.random() < 0.5:
+        x = rng.uniform(0.2, 0.8) * width
+        path = np.array(
+            [[x, horizon], [x + 0.06 * width, horizon], [x + 0.4 * width, height], [x - 0.3 * width, height]]
+        )
+        canvas.fill(path, hsv(0.1, 0.25, 0.75))
     for _ in range(rng.integers(15, 40)):
         x, y = rng.uniform(0, width), rng.uniform(horizon, height)
-        blade = (y - horizon) / height * .05 * height + 2
-        canvas.fill(np.array([[x - 1, y], [x + 1, y], [x + rng.uniform(-2, 2), y - blade]]), shade(ground, .8))
+        blade = (y - horizon) / height * 0.05 * height + 2
+        canvas.fill(np.array([[x - 1, y], [x + 1, y], [x + rng.uniform(-2, 2), y - blade]]), shade(ground, 0.8))
     for _ in range(rng.integers(2, 7)):
-        base = (rng.uniform(0, width), horizon + rng.uniform(0, .12) * height)
-        if rng.random() < .6:
-            _tree(canvas, rng, base, height * rng.uniform(.35, .7))
+        base = (rng.uniform(0, width), horizon + rng.uniform(0, 0.12) * height)
+        if rng.random() < 0.6:
+            _tree(canvas, rng, base, height * rng.uniform(0.35, 0.7))
         else:
-            _bush(canvas, rng, base, height * rng.uniform(.3, .5), None)
+            _bush(canvas, rng, base, height * rng.uniform(0.3, 0.5), None)
 
 
 def _room(canvas: Canvas, rng: np.random.Generator, horizon: float) -> None:
     height, width = canvas.image.shape[:2]
     wall, floor = (tuple(float(v) for v in canvas.image[row, 0]) for row in (0, -1))
-    if rng.random() < .5:
-        step = width * rng.uniform(.03, .08)
+    if rng.random() < 0.5:
+        step = width * rng.uniform(0.03, 0.08)
         for x in np.arange(0, width, step):
-            canvas.fill(box(x, 0, x + step / 2, horizon), shade(wall, rng.uniform(.93, .97)))
+            canvas.fill(box(x, 0, x + step / 2, horizon), shade(wall, rng.uniform(0.93, 0.97)))
     for x in np.linspace(-1.2 * width, 2.2 * width, 15):
-        canvas.trace(np.array([[width / 2 + .35 * (x - width / 2), horizon], [x, height]]), shade(floor, .8))
-    canvas.fill(box(0, horizon - .02 * height, width, horizon), shade(wall, .6))
+        canvas.trace(np.array([[width / 2 + 0.35 * (x - width / 2), horizon], [x, height]]), shade(floor, 0.8))
+    canvas.fill(box(0, horizon - 0.02 * height, width, horizon), shade(wall, 0.6))
     for _ in range(rng.integers(1, 5)):
-        x, y = rng.uniform(0, .9) * width, rng.uniform(.02, .5) * horizon
-        wide, high = rng.uniform(.06, .2) * width, rng.uniform(.25, .5) * horizon
+        x, y = rng.uniform(0, 0.9) * width, rng.uniform(0.02, 0.5) * horizon
+        wide, high = rng.uniform(0.06, 0.2) * width, rng.uniform(0.25, 0.5) * horizon
         canvas.outlined(box(x, y, x + wide, y + high), (225, 225, 220), None, 1.5)
-        inner = hsv(rng.random(), rng.uniform(.1, .6), rng.uniform(.5, 1))
+        inner = hsv(rng.random(), rng.uniform(0.1, 0.6), rng.uniform(0.5, 1))
         canvas.fill(box(x + 3, y + 3, x + wide - 3, y + high - 3), inner)
-        blob = np.array([x + rng.uniform(.3, .7) * wide, y + rng.uniform(.4, .7) * high])
-        canvas.fill(ellipse(blob, (wide * .2, high * .2)), shade(inner, .7))
+        blob = np.array([x + rng.uniform(0.3, 0.7) * wide, y + rng.uniform(0.4, 0.7) * high])
+        canvas.fill(ellipse(blob, (wide * 0.2, high * 0.2)), shade(inner, 0.7))
     for _ in range(rng.integers(0, 4)):
         piece = (_shelf, _sofa, _lamp, _plant)[rng.integers(4)]
-        piece(canvas, rng, (rng.uniform(0, width), horizon + rng.uniform(.01, .06) * height), .6 * height)
+        piece(canvas, rng, (rng.uniform(0, width), horizon + rng.uniform(0.01, 0.06) * height), 0.6 * height)
 
 
 def _plain(canvas: Canvas, rng: np.random.Generator, horizon: float) -> None:
     height, width = canvas.image.shape[:2]
     for _ in range(rng.integers(3, 14)):
-        centre, radius = rng.uniform((0, 0), (width, height)), rng.uniform(.03, .16) * height
+        centre, radius = rng.uniform((0, 0), (width, height)), rng.uniform(0.03, 0.16) * height
         angles = np.sort(rng.uniform(0, 2 * np.pi, rng.integers(3, 9)))
         shape = centre + radius * np.stack([np.cos(angles), np.sin(angles)], axis=1)
-        canvas.fill(smooth(shape, rng.integers(0, 3)), hsv(rng.random(), rng.uniform(.1, .7), rng.uniform(.3, 1)))
+        canvas.fill(smooth(shape, rng.integers(0, 3)), hsv(rng.random(), rng.uniform(0.1, 0.7), rng.uniform(0.3, 1)))
 
 
 def _textured(rng: np.random.Generator, image: np.ndarray) -> np.ndarray:
@@ -139,99 +143,114 @@ def _textured(rng: np.random.Generator, image: np.ndarray) -> np.ndarray:
 
 
 def _leaves(rng: np.random.Generator) -> Colour:
-    return hsv(rng.uniform(.2, .42), rng.uniform(.35, .75), rng.uniform(.25, .65))
+    return hsv(rng.uniform(0.2, 0.42), rng.uniform(0.35, 0.75), rng.uniform(0.25, 0.65))
 
 
 def _tree(canvas: Canvas, rng: np.random.Generator, base: Point, size: float) -> None:
-    (x, y), leaves, trunk = base, _leaves(rng), hsv(.07, .5, rng.uniform(.2, .45))
-    canvas.outlined(ribbon(np.array([x, y]), np.array([x, y - .5 * size]), (.045 * size, .03 * size)), trunk, None, .5)
+    (x, y), leaves, trunk = base, _leaves(rng), hsv(0.07, 0.5, rng.uniform(0.2, 0.45))
+    canvas.outlined(
+        ribbon(np.array([x, y]), np.array([x, y - 0.5 * size]), (0.045 * size, 0.03 * size)), trunk, None, 0.5
+    )
     for _ in range(6):
-        centre = np.array([x, y - .65 * size]) + rng.normal(0, .11, 2) * size
-        canvas.fill(ellipse(centre, (.17 * size, .15 * size)), shade(leaves, rng.uniform(.8, 1.15)))
+        centre = np.array([x, y - 0.65 * size]) + rng.normal(0, 0.11, 2) * size
+        canvas.fill(ellipse(centre, (0.17 * size, 0.15 * size)), shade(leaves, rng.uniform(0.8, 1.15)))
 
 
 def _lamp(canvas: Canvas, rng: np.random.Generator, base: Point, size: float) -> None:
-    (x, y), metal = base, hsv(rng.random(), .1, rng.uniform(.15, .5))
-    canvas.fill(box(x - .012 * size, y - .9 * size, x + .012 * size, y), metal)
-    canvas.fill(ellipse(np.array([x, y - .92 * size]), (.05 * size, .06 * size)), (190, 240, 250))
+    (x, y), metal = base, hsv(rng.random(), 0.1, rng.uniform(0.15, 0.5))
+    canvas.fill(box(x - 0.012 * size, y - 0.9 * size, x + 0.012 * size, y), metal)
+    canvas.fill(ellipse(np.array([x, y - 0.92 * size]), (0.05 * size, 0.06 * size)), (190, 240, 250))
 
 
 def _shelf(canvas: Canvas, rng: np.random.Generator, base: Point, size: float) -> None:
-    (x, y), wood = base, hsv(.08, .5, rng.uniform(.3, .7))
-    wide = rng.uniform(.2, .35) * size
-    canvas.outlined(box(x - wide, y - .8 * size, x + wide, y), wood, None, 1)
-    for row in np.arange(.1, .8, .2):
-        canvas.fill(box(x - .9 * wide, y - (row + .14) * size, x + .9 * wide, y - row * size), shade(wood, .5))
-        for book in np.arange(-.88, .8, .16):
-            if rng.random() < .8:
-                colour = hsv(rng.random(), .6, rng.uniform(.3, .9))
-                top = y - (row + rng.uniform(.08, .13)) * size
-                canvas.fill(box(x + book * wide, top, x + (book + .12) * wide, y - row * size), colour)
+    (x, y), wood = base, hsv(0.08, 0.5, rng.uniform(0.3, 0.7))
+    wide = rng.uniform(0.2, 0.35) * size
+    canvas.outlined(box(x - wide, y - 0.8 * size, x + wide, y), wood, None, 1)
+    for row in np.arange(0.1, 0.8, 0.2):
+        canvas.fill(box(x - 0.9 * wide, y - (row + 0.14) * size, x + 0.9 * wide, y - row * size), shade(wood, 0.5))
+        for book in np.arange(-0.88, 0.8, 0.16):
+            if rng.random() < 0.8:
+                colour = hsv(rng.random(), 0.6, rng.uniform(0.3, 0.9))
+                top = y - (row + rng.uniform(0.08, 0.13)) * size
+                canvas.fill(box(x + book * wide, top, x + (book + 0.12) * wide, y - row * size), colour)
 
 
 def _sofa(canvas: Canvas, rng: np.random.Generator, base: Point, size: float) -> None:
-    (x, y), cloth, wide = base, hsv(rng.random(), .5, rng.uniform(.3, .8)), rng.uniform(.35, .55) * size
-    for side in (-.85, .85):
-        canvas.fill(box(x + side * wide - 3, y, x + side * wide + 3, y + .05 * size), (40, 50, 60))
-    canvas.outlined(box(x - .95 * wide, y - .46 * size, x + .95 * wide, y - .1 * size), cloth, None, 1)
-    for side in (-.46, .46):
-        cushion = box(x + (side - .44) * wide, y - .25 * size, x + (side + .44) * wide, y)
+    (x, y), cloth, wide = base, hsv(rng.random(), 0.5, rng.uniform(0.3, 0.8)), rng.uniform(0.35, 0.55) * size
+    for side in (-0.85, 0.85):
+        canvas.fill(box(x + side * wide - 3, y, x + side * wide + 3, y + 0.05 * size), (40, 50, 60))
+    canvas.outlined(box(x - 0.95 * wide, y - 0.46 * size, x + 0.95 * wide, y - 0.1 * size), cloth, None, 1)
+    for side in (-0.46, 0.46):
+        cushion = box(x + (side - 0.44) * wide, y - 0.25 * size, x + (side + 0.44) * wide, y)
         canvas.outlined(cushion, shade(cloth, 1.15), None, 1)
     for side in (-1, 1):
-        canvas.outlined(ellipse(np.array([x + side * wide, y - .14 * size]), (.12 * wide, .16 * size)), cloth, None, 1)
+        canvas.outlined(
+            ellipse(np.array([x + side * wide, y - 0.14 * size]), (0.12 * wide, 0.16 * size)), cloth, None, 1
+        )
 
 
 def _plant(canvas: Canvas, rng: np.random.Generator, base: Point, size: float, code: int | None = None) -> None:
-    root, leaves = np.array(base) - (0, .16 * size), _leaves(rng)
-    for angle in np.linspace(-1.1, 1.1, 7) + rng.normal(0, .1, 7):
-        tip = root + np.array([np.sin(angle), -np.cos(angle)]) * rng.uniform(.2, .38) * size
-        canvas.outlined(ribbon(root, tip, np.array((.01, .045, .004)) * size), leaves, code, .5)
-    (x, y), pot = base, hsv(rng.uniform(0, .12), .5, rng.uniform(.4, .8))
-    canvas.outlined(np.array([[x - .1 * size, y - .18 * size], [x + .1 * size, y - .18 * size], [x + .07 * size, y],
-                              [x - .07 * size, y]]), pot, code, .5)
+    root, leaves = np.array(base) - (0, 0.16 * size), _leaves(rng)
+    for angle in np.linspace(-1.1, 1.1, 7) + rng.normal(0, 0.1, 7):
+        tip = root + np.array([np.sin(angle), -np.cos(angle)]) * rng.uniform(0.2, 0.38) * size
+        canvas.outlined(ribbon(root, tip, np.array((0.01, 0.045, 0.004)) * size), leaves, code, 0.5)
+    (x, y), pot = base, hsv(rng.uniform(0, 0.12), 0.5, rng.uniform(0.4, 0.8))
+    canvas.outlined(
+        np.array(
+            [
+                [x - 0.1 * size, y - 0.18 * size],
+                [x + 0.1 * size, y - 0.18 * size],
+                [x + 0.07 * size, y],
+                [x - 0.07 * size, y],
+            ]
+        ),
+        pot,
+        code,
+        0.5,
+    )
 
 
 def _bush(canvas: Canvas, rng: np.random.Generator, base: Point, size: float, code: int | None) -> None:
-    leaves, wide = _leaves(rng), rng.uniform(.15, .3) * size
+    leaves, wide = _leaves(rng), rng.uniform(0.15, 0.3) * size
     for k in range(9):
-        centre = np.array(base) + (rng.uniform(-1, 1) * wide, -rng.uniform(.02, .22) * size)
-        canvas.fill(ellipse(centre, (.10 * size, .09 * size)), shade(leaves, .75 + .05 * k), code)
+        centre = np.array(base) + (rng.uniform(-1, 1) * wide, -rng.uniform(0.02, 0.22) * size)
+        canvas.fill(ellipse(centre, (0.10 * size, 0.09 * size)), shade(leaves, 0.75 + 0.05 * k), code)
 
 
 def _post(canvas: Canvas, rng: np.random.Generator, base: Point, size: float, code: int) -> None:
-    (x, y), half, top = base, rng.uniform(.02, .045) * size, base[1] - rng.uniform(.6, 1.7) * size
-    colour = hsv(rng.random(), rng.uniform(0, .5), rng.uniform(.2, .8))
-    canvas.outlined(box(x - half, top, x + half, y), colour, code, .7)
+    (x, y), half, top = base, rng.uniform(0.02, 0.045) * size, base[1] - rng.uniform(0.6, 1.7) * size
+    colour = hsv(rng.random(), rng.uniform(0, 0.5), rng.uniform(0.2, 0.8))
+    canvas.outlined(box(x - half, top, x + half, y), colour, code, 0.7)
 
 
 def _crate(canvas: Canvas, rng: np.random.Generator, base: Point, size: float, code: int) -> None:
-    (x, y), wood, wide, high = base, hsv(.08, .5, rng.uniform(.4, .8)), rng.uniform(.12, .25) * size, .28 * size
+    (x, y), wood, wide, high = base, hsv(0.08, 0.5, rng.uniform(0.4, 0.8)), rng.uniform(0.12, 0.25) * size, 0.28 * size
     canvas.outlined(box(x - wide, y - high, x + wide, y), wood, code, 1)
-    for row in (.3, .65):
-        canvas.fill(box(x - wide, y - row * high - 1, x + wide, y - row * high + 1), shade(wood, .7))
-    if rng.random() < .5:
-        _plant(canvas, rng, (x, y - high), .8 * size, code)
+    for row in (0.3, 0.65):
+        canvas.fill(box(x - wide, y - row * high - 1, x + wide, y - row * high + 1), shade(wood, 0.7))
+    if rng.random() < 0.5:
+        _plant(canvas, rng, (x, y - high), 0.8 * size, code)
 
 
 def _table(canvas: Canvas, rng: np.random.Generator, base: Point, size: float, code: int) -> None:
-    (x, y), wood, wide = base, hsv(rng.uniform(.05, .12), .5, rng.uniform(.3, .8)), rng.uniform(.25, .45) * size
-    for leg in (-.9, .82):
-        canvas.outlined(box(x + leg * wide, y - .38 * size, x + (leg + .08) * wide, y), shade(wood, .8), code, .7)
-    canvas.outlined(box(x - wide, y - .42 * size, x + wide, y - .37 * size), wood, code, .7)
-    canvas.outlined(ellipse(np.array([x, y - .45 * size]), (.04 * size, .03 * size)), (230, 230, 235), code, .5)
+    (x, y), wood, wide = base, hsv(rng.uniform(0.05, 0.12), 0.5, rng.uniform(0.3, 0.8)), rng.uniform(0.25, 0.45) * size
+    for leg in (-0.9, 0.82):
+        canvas.outlined(box(x + leg * wide, y - 0.38 * size, x + (leg + 0.08) * wide, y), shade(wood, 0.8), code, 0.7)
+    canvas.outlined(box(x - wide, y - 0.42 * size, x + wide, y - 0.37 * size), wood, code, 0.7)
+    canvas.outlined(ellipse(np.array([x, y - 0.45 * size]), (0.04 * size, 0.03 * size)), (230, 230, 235), code, 0.5)
 
 
 def _sign(canvas: Canvas, rng: np.random.Generator, base: Point, size: float, code: int) -> None:
-    (x, y), colour = base, hsv(rng.random(), rng.uniform(.5, .9), rng.uniform(.5, .95))
-    canvas.fill(box(x - .015 * size, y - .75 * size, x + .015 * size, y), (70, 70, 70), code)
-    plate = ellipse(np.array([x, y - .8 * size]), (.12 * size, .12 * size))
-    canvas.outlined(plate if rng.random() < .5 else hull(plate[::5]), colour, code, 1)
-    canvas.fill(box(x - .07 * size, y - .82 * size, x + .07 * size, y - .78 * size), (245, 245, 245))
+    (x, y), colour = base, hsv(rng.random(), rng.uniform(0.5, 0.9), rng.uniform(0.5, 0.95))
+    canvas.fill(box(x - 0.015 * size, y - 0.75 * size, x + 0.015 * size, y), (70, 70, 70), code)
+    plate = ellipse(np.array([x, y - 0.8 * size]), (0.12 * size, 0.12 * size))
+    canvas.outlined(plate if rng.random() < 0.5 else hull(plate[::5]), colour, code, 1)
+    canvas.fill(box(x - 0.07 * size, y - 0.82 * size, x + 0.07 * size, y - 0.78 * size), (245, 245, 245))
 
 
 def _fence(canvas: Canvas, rng: np.random.Generator, base: Point, size: float, code: int) -> None:
-    (x, y), wood, wide = base, hsv(.09, rng.uniform(.1, .5), rng.uniform(.4, .95)), rng.uniform(.3, .6) * size
-    for row in (.12, .26):
-        canvas.outlined(box(x - wide, y - row * size, x + wide, y - (row - .035) * size), shade(wood, .9), code, .5)
-    for board in np.arange(x - wide, x + wide, .13 * size):
-        canvas.outlined(box(board, y - .34 * size, board + .05 * size, y), wood, code, .5)
+    (x, y), wood, wide = base, hsv(0.09, rng.uniform(0.1, 0.5), rng.uniform(0.4, 0.95)), rng.uniform(0.3, 0.6) * size
+    for row in (0.12, 0.26):
+        canvas.outlined(box(x - wide, y - row * size, x + wide, y - (row - 0.035) * size), shade(wood, 0.9), code, 0.5)
+    for board in np.arange(x - wide, x + wide, 0.13 * size):
+        canvas.outlined(box(board, y - 0.34 * size, board + 0.05 * size, y), wood, code, 0.5)

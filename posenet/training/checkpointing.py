@@ -54,7 +54,7 @@ class CheckpointWriter:
         """
         by_steps = bool(self.every_steps) and step % self.every_steps == 0
         by_time = bool(self.every_minutes) and time.monotonic() - self._saved_at >= 60 * self.every_minutes
-        return by_steps or by_time and not (self._thread and self._thread.is_alive())
+        return by_steps or (by_time and not (self._thread and self._thread.is_alive()))
 
     def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
         """Copy ``state`` and have the copy written; waits for the checkpoint before to be so."""
@@ -77,20 +77,27 @@ class CheckpointWriter:
         """
         self.wait()
         if self._failure:
-            raise CheckpointError("the run's last step is not saved, --resume will go on from an earlier one: "
-                                  f"{self._failure}") from self._failure
+            raise CheckpointError(
+                f"the run's last step is not saved, --resume will go on from an earlier one: {self._failure}"
+            ) from self._failure
 
     def _write(self, state: Mapping[str, Any], step: int, best: bool) -> None:
         try:
             self.folder.save(state, step, best)
             self._failure = None
-        except Exception as error:      # a thread has nobody to raise it to
+        except Exception as error:  # a thread has nobody to raise it to
             self._failure = error
             _log.warning("WARNING: step %d is not saved, the run goes on: %s", step, error)
 
 
-def restore(state: Mapping[str, Any], path: str, network: nn.Module, average: NoAverage, optimizer: Optimizer,
-            scaler: torch.amp.GradScaler) -> None:
+def restore(
+    state: Mapping[str, Any],
+    path: str,
+    network: nn.Module,
+    average: NoAverage,
+    optimizer: Optimizer,
+    scaler: torch.amp.GradScaler,
+) -> None:
     """Give all that is trained the state it has in a checkpoint, which came from ``path``.
 
     Raises:
@@ -101,8 +108,10 @@ def restore(state: Mapping[str, Any], path: str, network: nn.Module, average: No
     try:
         restore_optimizer(optimizer, state["optimizer"])
     except (ValueError, KeyError) as error:
-        raise CheckpointError(f"{path} was saved by another optimizer or other frozen parameters; keep optim.name "
-                              "and train.freeze, or use --weights instead of --resume") from error
+        raise CheckpointError(
+            f"{path} was saved by another optimizer or other frozen parameters; keep optim.name "
+            "and train.freeze, or use --weights instead of --resume"
+        ) from error
     # A fixed loss scale, whose backoff is 1, is a setting and no state.
     dynamic = scaler.is_enabled() and scaler.get_backoff_factor() < 1
     if dynamic and state["scaler"].get("backoff_factor", 1) < 1:

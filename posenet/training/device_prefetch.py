@@ -45,5 +45,5 @@ def _ready(batch: Batch, copied: torch.Event, current: torch.Stream) -> Batch:
     current.wait_event(copied)
     for value in batch:
         if isinstance(value, Tensor) and value.device.type != "cpu":
-            value.record_stream(current)    # the memory is the side stream's, which must not reuse it before
+            value.record_stream(current)  # the memory is the side stream's, which must not reuse it before
     return batch

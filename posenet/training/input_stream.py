@@ -59,8 +59,10 @@ def surviving(loader: DataLoader) -> Iterator[Batch]:
                 deaths += 1
                 close_loader(loader)
                 if deaths == MAX_DEATHS:
-                    raise DataError(f"data workers died {deaths} times without giving a batch, the last {how}; "
-                                    "free some memory or lower data.workers") from error
+                    raise DataError(
+                        f"data workers died {deaths} times without giving a batch, the last {how}; "
+                        "free some memory or lower data.workers"
+                    ) from error
                 _log.warning("WARNING: a data worker %s; the workers are started anew and nothing is lost", how)
     finally:
         loader.batch_sampler.skip = 0
@@ -96,13 +98,19 @@ class Tally:
         if not faults:
             return
         if self.count + len(faults) > self.allowed:
-            raise FeedError(f"more than {self.allowed} of {self.samples} samples cannot be read, the most that "
-                            f"data.max_unreadable allows; the latest: {faults[0]}")
+            raise FeedError(
+                f"more than {self.allowed} of {self.samples} samples cannot be read, the most that "
+                f"data.max_unreadable allows; the latest: {faults[0]}"
+            )
         self.count += len(faults)
         for fault in faults[:NAMED]:
             _log.warning("WARNING: %s", fault)
-        _log.warning("WARNING: samples replaced by others: %d, so far in this epoch %d of at most %d", len(faults),
-                     self.count, self.allowed)
+        _log.warning(
+            "WARNING: samples replaced by others: %d, so far in this epoch %d of at most %d",
+            len(faults),
+            self.count,
+            self.allowed,
+        )
 
 
 def _deaths(loader: DataLoader) -> str:

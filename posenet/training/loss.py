@@ -59,23 +59,43 @@ class FocalL2Loss(nn.Module):
         meter: in training mode counts what the stacks and scales add to the loss.
     """
 
-    def __init__(self, gamma: float = 2.0, scale_weights: Sequence[float] = (0.1, 0.2, 0.4, 1.6, 6.4),
-                 stack_weights: Sequence[float] = (), part_weight: float = 1.0, keypoint_weight: float = 3.0,
-                 mask_weight: float = 0.1, foreground_weight: float = 1.0, positive_threshold: float = 0.01,
-                 skeleton: Skeleton = COCO) -> None:
+    def __init__(
+        self,
+        gamma: float = 2.0,
+        scale_weights: Sequence[float] = (0.1, 0.2, 0.4, 1.6, 6.4),
+        stack_weights: Sequence[float] = (),
+        part_weight: float = 1.0,
+        keypoint_weight: float = 3.0,
+        mask_weight: float = 0.1,
+        foreground_weight: float = 1.0,
+        positive_threshold: float = 0.01,
+        skeleton: Skeleton = COCO,
+    ) -> None:
         super().__init__()
         self.gamma, self.positive_threshold, self.meter = gamma, positive_threshold, TermMeter()
         self.scale_weights = [w / sum(scale_weights) for w in scale_weights]
         self.stack_weights = [w / sum(stack_weights) for w in stack_weights]
-        weights = ([part_weight] * skeleton.num_parts + [keypoint_weight] * skeleton.num_keypoints
-                   + [mask_weight, foreground_weight])
+        weights = (
+            [part_weight] * skeleton.num_parts
+            + [keypoint_weight] * skeleton.num_keypoints
+            + [mask_weight, foreground_weight]
+        )
         self.register_buffer("channel_weights", torch.tensor(weights).view(1, -1, 1, 1), persistent=False)
 
     @classmethod
     def from_config(cls, config: Config) -> FocalL2Loss:
         c = config.loss
-        return cls(c.gamma, c.scale_weights, c.stack_weights, c.part_weight, c.keypoint_weight, c.mask_weight,
-                   c.foreground_weight, c.positive_threshold, config.model.skeleton)
+        return cls(
+            c.gamma,
+            c.scale_weights,
+            c.stack_weights,
+            c.part_weight,
+            c.keypoint_weight,
+            c.mask_weight,
+            c.foreground_weight,
+            c.positive_threshold,
+            config.model.skeleton,
+        )
 
     def forward(self, predictions: Predictions, target: Tensor, mask_miss: Tensor) -> Tensor:
         """The loss of every image: the sum of its ``terms``.
@@ -110,7 +130,7 @@ class FocalL2Loss(nn.Module):
         if any(scales[0].shape != target.shape for scales in predictions):
             raise ValueError(f"predictions {tuple(predictions[0][0].shape)} do not fit target {tuple(target.shape)}")
         target, mask_miss = target.float(), mask_miss.float()
-        terms: list[Tensor] = []                    # by scale: (N, stacks)
+        terms: list[Tensor] = []  # by scale: (N, stacks)
         for scale, scale_weight in enumerate(self.scale_weights):
             if scale:
                 target = F.avg_pool2d(target, 2)

@@ -19,8 +19,14 @@ class TrainStep(nn.Module):
         channels_last: memory layout of the images, which should be the network's.
     """
 
-    def __init__(self, network: nn.Module, renderer: TargetRenderer, loss: FocalL2Loss, amp: Amp = "off",
-                 channels_last: bool = False) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        renderer: TargetRenderer,
+        loss: FocalL2Loss,
+        amp: Amp = "off",
+        channels_last: bool = False,
+    ) -> None:
         super().__init__()
         self.network, self.renderer, self.loss, self.amp = network, renderer, loss, amp
         self.channels_last = channels_last

@@ -42,9 +42,17 @@ class Schedule:
     def from_config(cls, config: OptimConfig, world: int = 1, average: AverageConfig | None = None) -> Schedule:
         """The configured schedule; with ``scale_lr`` its rates are multiplied by the number of processes."""
         c, factor, average = config, world if config.scale_lr else 1, average or AverageConfig()
-        return cls(c.lr * factor, c.warmup_epochs, c.step_epochs, c.step_factor, c.restart_epoch,
-                   c.restart_lr * factor, c.restart_step_epochs, average.cycle_epochs,
-                   tuple(lr * factor for lr in average.cycle_lr))
+        return cls(
+            c.lr * factor,
+            c.warmup_epochs,
+            c.step_epochs,
+            c.step_factor,
+            c.restart_epoch,
+            c.restart_lr * factor,
+            c.restart_step_epochs,
+            average.cycle_epochs,
+            tuple(lr * factor for lr in average.cycle_lr),
+        )
 
     def lr_at(self, epoch: int, step: int, length: int) -> float:
         """Learning rate of one step.

@@ -65,7 +65,7 @@ class Progress:
         progress = cls(**state)
         for key, value in vars(progress).items():
             kind = type(getattr(cls, key))
-            if type(value) is not kind or kind is int and value < 0:
+            if type(value) is not kind or (kind is int and value < 0):
                 raise ValueError(f"{key} is {shown(value)}")
         return progress
 

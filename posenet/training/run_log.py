@@ -68,8 +68,10 @@ class RunLog:
     @contextlib.contextmanager
     def progress(self, title: str, total: int, done: int = 0) -> Iterator[tqdm]:
         """A progress bar that log messages do not tear apart."""
-        with logging_redirect_tqdm(), tqdm(total=total, initial=done, desc=title, unit="step", leave=False,
-                                           dynamic_ncols=True) as bar:
+        with (
+            logging_redirect_tqdm(),
+            tqdm(total=total, initial=done, desc=title, unit="step", leave=False, dynamic_ncols=True) as bar,
+        ):
             yield bar
 
     def record(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
@@ -99,7 +101,7 @@ class RunLog:
         if self._curves:
             try:
                 draw_curves(self.folder)
-            except Exception as error:      # matplotlib's are of any kind, and none is worth a run
+            except Exception as error:  # matplotlib's are of any kind, and none is worth a run
                 _log.warning("%s was not drawn: %s", PICTURE, error)
 
     def picture(self, name: str, image: np.ndarray, step: int) -> None:
@@ -146,7 +148,9 @@ def _board(folder: Path) -> Any | None:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        _log.info("TensorBoard is not installed, so no events are written; pip install tensorboard adds it, "
-                  "log.tensorboard=false is silent")
+        _log.info(
+            "TensorBoard is not installed, so no events are written; pip install tensorboard adds it, "
+            "log.tensorboard=false is silent"
+        )
         return None
     return SummaryWriter(str(folder / "tensorboard"))

@@ -47,12 +47,24 @@ class Trainer:
         config: plain tables to save with every checkpoint.
     """
 
-    def __init__(self, *, runtime: Runtime, step: TrainStep, optimizer: Optimizer, schedule: Schedule,
-                 scaler: torch.amp.GradScaler, guard: LossGuard, train_loader: DataLoader,
-                 val_loader: DataLoader | None, folder: CheckpointFolder, log: RunLog | SilentLog, limits: Limits,
-                 average: NoAverage = NoAverage(),
-                 evaluate: Callable[[int, int, Callable[[], None]], dict[str, float]] | None = None,
-                 config: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        runtime: Runtime,
+        step: TrainStep,
+        optimizer: Optimizer,
+        schedule: Schedule,
+        scaler: torch.amp.GradScaler,
+        guard: LossGuard,
+        train_loader: DataLoader,
+        val_loader: DataLoader | None,
+        folder: CheckpointFolder,
+        log: RunLog | SilentLog,
+        limits: Limits,
+        average: NoAverage = NoAverage(),
+        evaluate: Callable[[int, int, Callable[[], None]], dict[str, float]] | None = None,
+        config: dict[str, Any] | None = None,
+    ) -> None:
         self.runtime, self.step, self.optimizer, self.schedule = runtime, step, optimizer, schedule
         self.scaler, self.guard, self.train_loader, self.val_loader = scaler, guard, train_loader, val_loader
         self.folder, self.log, self.limits, self.evaluate, self.config = folder, log, limits, evaluate, config or {}
@@ -72,9 +84,9 @@ class Trainer:
         """End the data workers, and wait for a checkpoint that is being written."""
         self.writer.wait()
         for loader in (self.train_loader, self.val_loader):
-            if loader is not None:      # one that has no batches left is false as well
+            if loader is not None:  # one that has no batches left is false as well
                 close_loader(loader)
-        self._batches_at = -1       # whoever goes on needs new workers
+        self._batches_at = -1  # whoever goes on needs new workers
 
     def fit(self) -> bool:
         """Train to the last epoch, ``max_steps`` or a stop signal; return whether the last epoch was reached.
@@ -94,8 +106,9 @@ class Trainer:
                     if self.runtime.any(self._stop_due()) or not (self.train_one_epoch() and self._finish_epoch()):
                         self.save()
                         self.writer.finish()
-                        _log.info("Stopped after step %d (epoch %d); --resume goes on from there", p.total_steps,
-                                  p.epoch + 1)
+                        _log.info(
+                            "Stopped after step %d (epoch %d); --resume goes on from there", p.total_steps, p.epoch + 1
+                        )
                         return False
                 self.writer.finish()
             except (DataError, OSError) as error:
@@ -103,7 +116,7 @@ class Trainer:
                 if self.runtime.world == 1 or isinstance(error, FeedError):
                     self._save_unless_bad()
                     self.writer.wait()
-                    self.runtime.any(False)     # who ended before the file is written would have the writer ended, too
+                    self.runtime.any(False)  # who ended before the file is written would have the writer ended, too
                 raise
             finally:
                 self.writer.wait()
@@ -173,8 +186,10 @@ class Trainer:
         self.log.record("skip", step, {"value": str(value), "image_ids": ids})
         verdict = self.guard.judge(bad=True)
         if verdict is Verdict.FAIL:
-            raise TrainingError(f"the loss explodes again after a return to a checkpoint (step {step}, "
-                                f"value {value:g}); lower optim.lr or look at images {ids}")
+            raise TrainingError(
+                f"the loss explodes again after a return to a checkpoint (step {step}, "
+                f"value {value:g}); lower optim.lr or look at images {ids}"
+            )
         if verdict is Verdict.ROLL_BACK:
             self._roll_back()
 
@@ -186,8 +201,10 @@ class Trainer:
             found = self.folder.newest_sound(lambda state: not state["guard"]["bad_in_a_row"])
         path = self.runtime.from_main(found and found[0])
         if path is None:
-            raise TrainingError(f"{self.guard.max_skips} steps in a row exploded before the first checkpoint; "
-                                "lower optim.lr or raise optim.warmup_epochs")
+            raise TrainingError(
+                f"{self.guard.max_skips} steps in a row exploded before the first checkpoint; "
+                "lower optim.lr or raise optim.warmup_epochs"
+            )
         _log.warning("%d steps skipped in a row: returning to %s", self.guard.max_skips, path)
         self._restore_weights(found[1] if found else checkpoint.read(path), str(path))
 
@@ -196,8 +213,7 @@ class Trainer:
         if self.val_loader is None:
             return None
         self.step.eval()
-        return validation_loss(self.module, self.val_loader, self.runtime, self.limits.max_unreadable,
-                               self._stop_asked)
+        return validation_loss(self.module, self.val_loader, self.runtime, self.limits.max_unreadable, self._stop_asked)
 
     def _finish_epoch(self) -> bool:
         """Validate, log and save; return False, the epoch still unfinished, where a signal came meanwhile."""
@@ -230,10 +246,17 @@ class Trainer:
         self.runtime.synchronize()
         p = self.progress
         loss = p.loss_sum / p.loss_steps if p.loss_steps else None
-        values = {"epoch": p.epoch, "loss": loss, "lr": lr, **meter.read(time.monotonic()),
-                  "terms": self.step.loss.meter.read()}
-        bar.set_postfix_str(f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
-                            f"{values['samples_per_s']:.1f} samples/s, data wait {values['data_wait']:.0%}")
+        values = {
+            "epoch": p.epoch,
+            "loss": loss,
+            "lr": lr,
+            **meter.read(time.monotonic()),
+            "terms": self.step.loss.meter.read(),
+        }
+        bar.set_postfix_str(
+            f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
+            f"{values['samples_per_s']:.1f} samples/s, data wait {values['data_wait']:.0%}"
+        )
         self.log.record("train", p.total_steps, values)
 
     def _stop_due(self) -> bool:
@@ -260,10 +283,16 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors and values only, so that ``weights_only=True`` reads them back."""
-        return {"format": checkpoint.FORMAT, **self.average.state_dict(self.step.network.state_dict()),
-                "optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict(),
-                "guard": self.guard.state_dict(), "progress": asdict(self.progress),
-                "steps_per_epoch": self.sampler.steps, "config": self.config}
+        return {
+            "format": checkpoint.FORMAT,
+            **self.average.state_dict(self.step.network.state_dict()),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "guard": self.guard.state_dict(),
+            "progress": asdict(self.progress),
+            "steps_per_epoch": self.sampler.steps,
+            "config": self.config,
+        }
 
     def load_state_dict(self, state: dict[str, Any], path: str) -> None:
         """Go on from a checkpoint's state.

@@ -42,8 +42,15 @@ class GuardedUpdate:
         max_grad_norm: clip the norm of the true (unscaled, averaged) gradient to this; 0 is off.
     """
 
-    def __init__(self, module: nn.Module, optimizer: Optimizer, scaler: torch.amp.GradScaler, guard: LossGuard,
-                 runtime: Runtime, max_grad_norm: float = 0.0) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: Optimizer,
+        scaler: torch.amp.GradScaler,
+        guard: LossGuard,
+        runtime: Runtime,
+        max_grad_norm: float = 0.0,
+    ) -> None:
         self.module, self.optimizer, self.scaler, self.guard = module, optimizer, scaler, guard
         self.runtime, self.max_grad_norm = runtime, max_grad_norm
         self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -79,7 +86,7 @@ class GuardedUpdate:
                 total += summed / self.runtime.world
                 self.scaler.scale(loss / len(batches)).backward()
         self.scaler.unscale_(self.optimizer)
-        norm = self._clip()     # the same on all processes, as the gradient is: no vote is needed
+        norm = self._clip()  # the same on all processes, as the gradient is: no vote is needed
         if math.isfinite(norm):
             self.scaler.step(self.optimizer)
             self.scaler.update()

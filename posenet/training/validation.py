@@ -30,8 +30,13 @@ TILE = 320, 426
 
 
 @torch.no_grad()
-def validation_loss(module: nn.Module, loader: DataLoader, runtime: Runtime, max_unreadable: float = 0.0,
-                    stop_asked: Callable[[], bool] = lambda: False) -> float:
+def validation_loss(
+    module: nn.Module,
+    loader: DataLoader,
+    runtime: Runtime,
+    max_unreadable: float = 0.0,
+    stop_asked: Callable[[], bool] = lambda: False,
+) -> float:
     """Mean loss per image over the loaders of all processes.
 
     Args:
@@ -75,8 +80,15 @@ class CocoValidation:
         pictures: how many of those that hold people to show, the truth beside what was found.
     """
 
-    def __init__(self, runtime: Runtime, predictor: Predictor, images: str, annotations: str,
-                 log: RunLog | SilentLog, pictures: int = 4) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        predictor: Predictor,
+        images: str,
+        annotations: str,
+        log: RunLog | SilentLog,
+        pictures: int = 4,
+    ) -> None:
         self.runtime, self.predictor, self.images = runtime, predictor, images
         self.log = log
         # An unusable file is to end the run before its first epoch, not after.
@@ -88,11 +100,12 @@ class CocoValidation:
         self.truth = _truth(split.people, predictor.skeleton)
         # Pictures come sorted by shape; those on the sheet, the same every time, are taken evenly from all of them.
         peopled = [i for i, image in enumerate(self.share) if image["id"] in self.truth]
-        self.shown = frozenset(peopled[::max(1, len(peopled) // max(pictures, 1))][:pictures])
+        self.shown = frozenset(peopled[:: max(1, len(peopled) // max(pictures, 1))][:pictures])
 
     @classmethod
-    def from_config(cls, config: Config, network: nn.Module, runtime: Runtime,
-                    log: RunLog | SilentLog) -> CocoValidation | None:
+    def from_config(
+        cls, config: Config, network: nn.Module, runtime: Runtime, log: RunLog | SilentLog
+    ) -> CocoValidation | None:
         """The configured validation; None where ``data.val_images`` or ``data.val_annotations`` is not set."""
         if not (config.data.val_images and config.data.val_annotations and config.train.evaluate_every):
             return None
@@ -155,5 +168,7 @@ def _pair(image: np.ndarray, truth: Sequence[Person], found: Sequence[Person], n
     """The truth and what was found in one picture, as two tiles."""
     found = [person for person in found if person.score >= MIN_SCORE]
     drawn = draw_people(image, found, keypoint_min_score=KEYPOINT_MIN_SCORE)
-    return [tile(draw_people(image, truth), name, TILE, f"truth: {counted(len(truth), 'person', 'people')}"),
-            tile(drawn, "", TILE, f"found: {counted(len(found), 'person', 'people')}")]
+    return [
+        tile(draw_people(image, truth), name, TILE, f"truth: {counted(len(truth), 'person', 'people')}"),
+        tile(drawn, "", TILE, f"found: {counted(len(found), 'person', 'people')}"),
+    ]

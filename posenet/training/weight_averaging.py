@@ -83,8 +83,10 @@ class WeightAverage(NoAverage):
         if not self.count:
             return {"model": weights, "average": {"count": 0, "epochs": self.epochs, "trained": {}}}
         trained = {n: weights[n] for n in self._live}
-        return {"model": weights | self._average,
-                "average": {"count": self.count, "epochs": self.epochs, "trained": trained}}
+        return {
+            "model": weights | self._average,
+            "average": {"count": self.count, "epochs": self.epochs, "trained": trained},
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         saved = state.get("average", {"count": 0, "epochs": 0})

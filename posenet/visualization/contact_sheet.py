@@ -31,7 +31,7 @@ def tile(picture: np.ndarray, label: str, size: tuple[int, int], note: str = "")
     height, width = (max(1, round(side * factor)) for side in picture.shape[:2])
     small = cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA if factor < 1 else cv2.INTER_CUBIC)
     top, left = STRIP + (rows - height) // 2, (columns - width) // 2
-    result[top:top + height, left:left + width] = small
+    result[top : top + height, left : left + width] = small
     room = columns - 4
     if note:
         room -= _width(note) + 8
@@ -48,7 +48,7 @@ def sheet(tiles: Sequence[np.ndarray], columns: int) -> np.ndarray:
     result = np.full((rows * (height + GAP) + GAP, columns * (width + GAP) + GAP, 3), BACKGROUND, np.uint8)
     for i, one in enumerate(tiles):
         top, left = (GAP + cell * (side + GAP) for cell, side in zip(divmod(i, columns), (height, width)))
-        result[top:top + height, left:left + width] = one
+        result[top : top + height, left : left + width] = one
     return result
 
 

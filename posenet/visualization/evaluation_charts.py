@@ -45,10 +45,21 @@ def precision_figure(evaluation: Evaluation) -> Figure:
     for index, colour in zip(SHOWN, shades(len(SHOWN))):
         curve, oks = precision[index], 0.5 + 0.05 * index
         panel.plot(recall, curve, color=colour, linewidth=1.4, label=f"OKS {oks:.2f}: {curve.mean():.3f}")
-    panel.plot(recall, precision.mean(axis=0), color="black", linewidth=2.5,
-               label=f"mean of 0.50 to 0.95: {precision.mean():.3f}")
-    panel.legend(title="area (average precision)", frameon=False, fontsize=9, loc="center left",
-                 bbox_to_anchor=(1.0, 0.5), alignment="left")
+    panel.plot(
+        recall,
+        precision.mean(axis=0),
+        color="black",
+        linewidth=2.5,
+        label=f"mean of 0.50 to 0.95: {precision.mean():.3f}",
+    )
+    panel.legend(
+        title="area (average precision)",
+        frameon=False,
+        fontsize=9,
+        loc="center left",
+        bbox_to_anchor=(1.0, 0.5),
+        alignment="left",
+    )
     return figure
 
 

@@ -41,8 +41,9 @@ def picture_maps(predictor: Predictor, image: np.ndarray) -> np.ndarray:
     return predictor.maps_of(fit.place(image)[None])[0, :, :rows, :columns].cpu().numpy()
 
 
-def heatmap_sheet(image: np.ndarray, maps: np.ndarray, skeleton: Skeleton,
-                  drawn: np.ndarray | None = None) -> np.ndarray:
+def heatmap_sheet(
+    image: np.ndarray, maps: np.ndarray, skeleton: Skeleton, drawn: np.ndarray | None = None
+) -> np.ndarray:
     """All maps over the dimmed picture, each with its channel, its name and its highest value.
 
     The colours are the same for all: dark violet is 0 to yellow, 1.
@@ -62,13 +63,16 @@ def heatmap_sheet(image: np.ndarray, maps: np.ndarray, skeleton: Skeleton,
     dimmed = cv2.cvtColor(cv2.cvtColor(small, cv2.COLOR_BGR2GRAY), cv2.COLOR_GRAY2BGR) * DIMMED
     columns = max(1, round(math.sqrt((len(maps) + 2) * ASPECT * (height + STRIP) / width)))
     tiles = [tile(image if drawn is None else drawn, "picture", (height, width))]
-    tiles += [tile(_over(dimmed, one), f"{channel} {name}", (height, width), f"{one.max():.2f}")
-              for channel, (name, one) in enumerate(zip(channel_names(skeleton), maps))]
+    tiles += [
+        tile(_over(dimmed, one), f"{channel} {name}", (height, width), f"{one.max():.2f}")
+        for channel, (name, one) in enumerate(zip(channel_names(skeleton), maps))
+    ]
     return sheet([*tiles, _legend(height, width)], columns)
 
 
 def heatmap_sheets(predictor: Predictor, paths: dict[Source, Path]) -> Output:
     """A sheet of all maps for every picture; those of a video or a camera go into a folder, by frame number."""
+
     def write(frame: Frame, people: Sequence[Person], drawn: np.ndarray) -> None:
         path = paths[frame.source] if frame.number is None else paths[frame.source] / f"{frame.number:06d}.jpg"
         maps = picture_maps(predictor, frame.image)
@@ -97,7 +101,7 @@ def _coloured(values: np.ndarray) -> np.ndarray:
 def _legend(height: int, width: int) -> np.ndarray:
     picture = np.full((height, width, 3), BACKGROUND, np.uint8)
     bar = np.tile(np.linspace(0, 1, max(width - 16, 2), dtype=np.float32), (12, 1))
-    picture[4:16, 8:8 + bar.shape[1]] = _coloured(bar)[:, :width - 8]
+    picture[4:16, 8 : 8 + bar.shape[1]] = _coloured(bar)[:, : width - 8]
     result = tile(picture, "", (height, width))
     write(result, "0", (8, STRIP - 4))
     write(result, "1", (width - 16, STRIP - 4))

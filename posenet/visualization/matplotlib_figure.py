@@ -66,6 +66,7 @@ def say(panel: Axes, text: str) -> None:
 def shades(count: int) -> list[Any]:
     """``count`` colours in order, dark to light."""
     from matplotlib import colormaps
+
     return [colormaps["viridis"](0.85 * i / max(count - 1, 1)) for i in range(count)]
 
 

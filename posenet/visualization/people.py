@@ -16,8 +16,16 @@ LEFT, RIGHT, MIDDLE = (255, 160, 40), (30, 130, 255), (250, 250, 250)
 """BGR: blue, orange and white, which nobody takes for one another, whatever the eyes."""
 OUTLINE = (25, 25, 25)
 
-PALETTE = ((233, 180, 86), (0, 159, 230), (167, 121, 204), (66, 228, 240), (115, 158, 0), (0, 94, 213), (178, 114, 0),
-           (230, 230, 230))
+PALETTE = (
+    (233, 180, 86),
+    (0, 159, 230),
+    (167, 121, 204),
+    (66, 228, 240),
+    (115, 158, 0),
+    (0, 94, 213),
+    (178, 114, 0),
+    (230, 230, 230),
+)
 """BGR, for one person each: the colours of Okabe and Ito, chosen for the colour-blind, with white for their black."""
 
 Colour = tuple[int, int, int]
@@ -33,8 +41,15 @@ _BITS = 4
 """Fractional bits of the coordinates given to OpenCV."""
 
 
-def draw_people(image: np.ndarray, people: Sequence[Person], *, min_score: float = 0.0,
-                keypoint_min_score: float = 0.0, line_width: int = 0, colours: Colours = "side") -> np.ndarray:
+def draw_people(
+    image: np.ndarray,
+    people: Sequence[Person],
+    *,
+    min_score: float = 0.0,
+    keypoint_min_score: float = 0.0,
+    line_width: int = 0,
+    colours: Colours = "side",
+) -> np.ndarray:
     """Draw the keypoints and limbs of people on a copy of a picture.
 
     Args:
@@ -55,8 +70,11 @@ def draw_people(image: np.ndarray, people: Sequence[Person], *, min_score: float
     canvas = to_bgr(image).copy()
     for i, person in reversed([*enumerate(people)]):
         if person.score >= min_score:
-            sides = _sides(person.skeleton) if colours == "side" else \
-                [PALETTE[i % len(PALETTE)]] * person.skeleton.num_keypoints
+            sides = (
+                _sides(person.skeleton)
+                if colours == "side"
+                else [PALETTE[i % len(PALETTE)]] * person.skeleton.num_keypoints
+            )
             _draw_person(canvas, person, sides, keypoint_min_score, line_width or _line_width(canvas, person))
     return canvas
 

@@ -67,7 +67,7 @@ def read_log(path: Path) -> History:
             record = json.loads(line)
             lines, step = kinds[record["kind"]], record["step"]
         except (ValueError, KeyError, TypeError):
-            continue        # a line that a kill cut short, or of a kind that is not drawn
+            continue  # a line that a kill cut short, or of a kind that is not drawn
         while lines and lines[-1]["step"] >= step:
             lines.pop()
         lines.append(record)
@@ -95,10 +95,16 @@ def training_figure(history: History, name: str) -> Figure:
     figure.set_layout_engine(None)
     figure.subplots_adjust(left=0.045, right=0.955, bottom=0.065, top=0.91, wspace=0.17, hspace=0.3)
     _draw_loss(panels[0], history)
-    _draw_terms(panels[1], history, axis=0, title="Training loss by scale",
-                names=lambda n: [f"stride {4 << i}" for i in range(n)])
-    _draw_terms(panels[2], history, axis=1, title="Training loss by stack",
-                names=lambda n: [f"stack {i + 1}" for i in range(n)])
+    _draw_terms(
+        panels[1],
+        history,
+        axis=0,
+        title="Training loss by scale",
+        names=lambda n: [f"stride {4 << i}" for i in range(n)],
+    )
+    _draw_terms(
+        panels[2], history, axis=1, title="Training loss by stack", names=lambda n: [f"stack {i + 1}" for i in range(n)]
+    )
     _draw_scores(panels[3], history)
     _draw_rate(panels[4], history)
     _draw_speed(panels[5], history)
@@ -124,13 +130,21 @@ def _draw_loss(panel: Axes, history: History) -> None:
     lines = [line for line in history.train if line.get("terms") or line.get("loss") is not None]
     values = [np.sum(line["terms"]) if line.get("terms") else line["loss"] for line in lines]
     _line(panel, history.at(lines), values, "training, between log lines", COLOURS[5], linewidth=1)
-    for key, label, colour in (("train_loss", "training, mean of the epoch", COLOURS[0]),
-                               ("val_loss", "validation", COLOURS[1])):
+    for key, label, colour in (
+        ("train_loss", "training, mean of the epoch", COLOURS[0]),
+        ("val_loss", "validation", COLOURS[1]),
+    ):
         lines = [line for line in history.epochs if line.get(key) is not None]
         _line(panel, history.at(lines), [line[key] for line in lines], label, colour, linewidth=2)
     if history.skips:
-        panel.plot(history.at(history.skips), [0.02] * len(history.skips), "x", color=GREY, label="skipped steps",
-                   transform=panel.get_xaxis_transform())
+        panel.plot(
+            history.at(history.skips),
+            [0.02] * len(history.skips),
+            "x",
+            color=GREY,
+            label="skipped steps",
+            transform=panel.get_xaxis_transform(),
+        )
     _logarithmic(panel)
     _legend(panel)
 
@@ -157,8 +171,14 @@ def _draw_scores(panel: Axes, history: History) -> None:
         say(panel, "not evaluated\n(data.val_images, data.val_annotations)")
         return
     for i, name in enumerate(SCORES):
-        _line(panel, history.at(lines), [line.get(name, np.nan) for line in lines], name, COLOURS[i],
-              linewidth=2.5 if name == "AP" else 1.2)
+        _line(
+            panel,
+            history.at(lines),
+            [line.get(name, np.nan) for line in lines],
+            name,
+            COLOURS[i],
+            linewidth=2.5 if name == "AP" else 1.2,
+        )
     panel.set_ylim(0, 1)
     _legend(panel)
 
@@ -200,12 +220,15 @@ def _unit(history: History) -> str:
 
 def _logarithmic(panel: Axes) -> None:
     from matplotlib.ticker import LogFormatter
-    values = np.concatenate([np.asarray(line.get_ydata(), float) for line in panel.get_lines()
-                             if line.get_label() != "skipped steps"] or [np.ones(1)])
+
+    values = np.concatenate(
+        [np.asarray(line.get_ydata(), float) for line in panel.get_lines() if line.get_label() != "skipped steps"]
+        or [np.ones(1)]
+    )
     positive = values[np.isfinite(values) & (values > 0)]
     if len(positive) == np.isfinite(values).sum() and len(positive) and positive.max() > 5 * positive.min():
         panel.set_yscale("log")
-        panel.set_ylim(top=3 * positive.max())      # for the legend
+        panel.set_ylim(top=3 * positive.max())  # for the legend
         panel.yaxis.set_major_formatter("{x:g}")
         panel.yaxis.set_minor_formatter(LogFormatter())
 

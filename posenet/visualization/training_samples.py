@@ -50,11 +50,14 @@ def sheet(batch: Batch, renderer: TargetRenderer, title: str) -> np.ndarray:
     maps = renderer(batch.joints[:1], batch.person_mask[:1].float() / 255)[0].numpy()
     first_keypoint = renderer.skeleton.num_parts
     parts = maps[:first_keypoint].max(0)
-    keypoints = maps[first_keypoint:first_keypoint + renderer.skeleton.num_keypoints].max(0)
+    keypoints = maps[first_keypoint : first_keypoint + renderer.skeleton.num_keypoints].max(0)
     panels = [
         _titled("Input, with all labelled keypoints", "hidden ones dark", _with_people(image, joints, renderer)),
-        _titled("Masks", "blue: people; red: not supervised",
-                _with_masks(image, batch.person_mask[0].numpy(), batch.mask_miss[0].numpy())),
+        _titled(
+            "Masks",
+            "blue: people; red: not supervised",
+            _with_masks(image, batch.person_mask[0].numpy(), batch.mask_miss[0].numpy()),
+        ),
         _titled(f"Keypoint maps, strongest of {renderer.skeleton.num_keypoints}", "", _with_map(image, keypoints)),
         _titled(f"Body-part maps, strongest of {renderer.skeleton.num_parts}", "", _with_map(image, parts)),
     ]
@@ -72,8 +75,11 @@ def _first(dataset: PoseDataset, count: int) -> Iterator[tuple[int, int]]:
 
 def _with_people(image: np.ndarray, joints: np.ndarray, renderer: TargetRenderer) -> np.ndarray:
     labelled = joints[..., 2] > 0
-    people = [Person(np.column_stack([person[:, :2], known]).astype(np.float32), 1.0, renderer.skeleton)
-              for person, known in zip(joints, labelled) if known.any()]
+    people = [
+        Person(np.column_stack([person[:, :2], known]).astype(np.float32), 1.0, renderer.skeleton)
+        for person, known in zip(joints, labelled)
+        if known.any()
+    ]
     canvas = draw_people(image, people)
     for x, y in np.rint(joints[joints[..., 2] == 1][:, :2]).astype(int).tolist():
         cv2.circle(canvas, (x, y), 4, OUTLINE, -1, cv2.LINE_AA)

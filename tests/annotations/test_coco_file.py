@@ -25,7 +25,7 @@ def people_of(tmp_path, *annotations):
 
 def box_mask(x, y, w, h):
     mask = np.zeros((HEIGHT, WIDTH), np.uint8)
-    mask[y:y + h, x:x + w] = 1
+    mask[y : y + h, x : x + w] = 1
     return mask
 
 
@@ -105,7 +105,7 @@ FAULTS = {
     "no height": (without("height", "images"), "height"),
     "no width": (without("width", "images"), "width"),
     "zero height": (image(height=0), "impossible size"),
-    "gigantic width": (image(width=10 ** 9), "impossible size"),
+    "gigantic width": (image(width=10**9), "impossible size"),
     "path upwards": (image(file_name="../1.jpg"), "'../1.jpg'"),
     "path upwards inside": (image(file_name="a/../../1.jpg"), "inside the image folder"),
     "path upwards, Windows": (image(file_name="a\\..\\..\\1.jpg"), "inside the image folder"),
@@ -118,7 +118,7 @@ FAULTS = {
     "keypoints are text": (annotation(keypoints=["1"] * 51), "keypoints must hold 51 numbers"),
     "keypoint NaN": (annotation(keypoints=[float("nan")] * 51), "annotation 8: keypoints holds a number that is not"),
     "absurd keypoint": (annotation(keypoints=[1e300] * 51), "absurdly large"),
-    "endless integer": (annotation(area=10 ** 400), "absurdly large"),
+    "endless integer": (annotation(area=10**400), "absurdly large"),
     "visibility 7": (annotation(keypoints=[1, 1, 7] * 17), "annotation 8 has a visibility"),
     "no box": (without("bbox", "annotations"), "bbox must hold 4 numbers"),
     "short box": (annotation(bbox=[1, 2, 3]), "bbox must hold 4 numbers"),
@@ -144,8 +144,9 @@ class TestFaults:
         assert message.startswith(str(path)) and expected in message
         assert "\n" not in message and "re-export" in message
 
-    @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xd8\xff\xe0", b"[" * 100_000],
-                             ids=["empty", "cut off", "a JPEG", "deep"])
+    @pytest.mark.parametrize(
+        "content", [b"", b"{", b"\xff\xd8\xff\xe0", b"[" * 100_000], ids=["empty", "cut off", "a JPEG", "deep"]
+    )
     def test_not_json(self, tmp_path, content):
         path = tmp_path / "not.json"
         path.write_bytes(content)
@@ -166,8 +167,14 @@ class TestFaults:
 class TestMainPersons:
     def test_five_keypoints_32_pixels_squared_and_no_crowd(self, tmp_path):
         boxes = [(0, 0, 32, 32), (50, 0, 32, 32), (100, 0, 32, 31), (0, 80, 32, 32), (100, 80, 0, 32)]
-        people = people_of(tmp_path, person(1, 1, boxes[0], 5), person(2, 1, boxes[1], 4), person(3, 1, boxes[2], 5),
-                           person(4, 1, boxes[3], 17, iscrowd=1), person(5, 1, boxes[4], 17, area=2000))
+        people = people_of(
+            tmp_path,
+            person(1, 1, boxes[0], 5),
+            person(2, 1, boxes[1], 4),
+            person(3, 1, boxes[2], 5),
+            person(4, 1, boxes[3], 17, iscrowd=1),
+            person(5, 1, boxes[4], 17, area=2000),
+        )
         assert main_persons(people) == [0]
 
     def test_farther_than_three_tenths_of_the_longer_side(self, tmp_path):
@@ -193,8 +200,14 @@ class TestMainPersons:
 
 class TestMasks:
     def test_labelled_unlabelled_and_several_crowds(self, tmp_path):
-        people = people_of(tmp_path, person(1, 1, (0, 0, 20, 30)), person(2, 1, (40, 0, 20, 30), 0),
-                           crowd(3, 1, (0, 60, 30, 20)), crowd(4, 1, (80, 60, 30, 20)), crowd(5, 1, (150, 0, 10, 120)))
+        people = people_of(
+            tmp_path,
+            person(1, 1, (0, 0, 20, 30)),
+            person(2, 1, (40, 0, 20, 30), 0),
+            crowd(3, 1, (0, 60, 30, 20)),
+            crowd(4, 1, (80, 60, 30, 20)),
+            crowd(5, 1, (150, 0, 10, 120)),
+        )
         mask_all, mask_miss = masks(people, HEIGHT, WIDTH)
         ignored = box_mask(40, 0, 20, 30) + box_mask(0, 60, 30, 20) + box_mask(80, 60, 30, 20)
         ignored += box_mask(150, 0, 10, 120)
@@ -229,19 +242,40 @@ class TestMasks:
     def test_several_polygons_are_one_person(self, tmp_path):
         legs = [[10, 10, 20, 10, 20, 50, 10, 50], [30, 10, 40, 10, 40, 50, 30, 50], [1, 1, 2, 2]]
         (one,) = people_of(tmp_path, person(1, 1, segmentation=legs))
-        np.testing.assert_array_equal(masks([one], HEIGHT, WIDTH)[0],
-                                      box_mask(10, 10, 10, 40) + box_mask(30, 10, 10, 40))
+        np.testing.assert_array_equal(
+            masks([one], HEIGHT, WIDTH)[0], box_mask(10, 10, 10, 40) + box_mask(30, 10, 10, 40)
+        )
 
-    @pytest.mark.parametrize("outline", [
-        None, [], [[]], [[1, 2, 3, 4]], [[1, 2, 3, 4, 5, 6, 7]], [["a"] * 6], [[1e9, 0, 1e9, 9, 0, 9]], "polygon", 7,
-        {}, {"size": [WIDTH, HEIGHT], "counts": [HEIGHT * WIDTH]}, {"size": [HEIGHT, WIDTH]},
-        {"size": [HEIGHT, WIDTH], "counts": [1, 2]}, {"size": [HEIGHT, WIDTH], "counts": [-1, HEIGHT * WIDTH + 1]},
-        {"size": [HEIGHT, WIDTH], "counts": [10 ** 400]}, {"size": [HEIGHT, WIDTH], "counts": "oooooooo"},
-        {"size": [HEIGHT, WIDTH], "counts": ""}, {"size": [HEIGHT, WIDTH], "counts": "é"},
-    ], ids=str)
+    @pytest.mark.parametrize(
+        "outline",
+        [
+            None,
+            [],
+            [[]],
+            [[1, 2, 3, 4]],
+            [[1, 2, 3, 4, 5, 6, 7]],
+            [["a"] * 6],
+            [[1e9, 0, 1e9, 9, 0, 9]],
+            "polygon",
+            7,
+            {},
+            {"size": [WIDTH, HEIGHT], "counts": [HEIGHT * WIDTH]},
+            {"size": [HEIGHT, WIDTH]},
+            {"size": [HEIGHT, WIDTH], "counts": [1, 2]},
+            {"size": [HEIGHT, WIDTH], "counts": [-1, HEIGHT * WIDTH + 1]},
+            {"size": [HEIGHT, WIDTH], "counts": [10**400]},
+            {"size": [HEIGHT, WIDTH], "counts": "oooooooo"},
+            {"size": [HEIGHT, WIDTH], "counts": ""},
+            {"size": [HEIGHT, WIDTH], "counts": "é"},
+        ],
+        ids=str,
+    )
     def test_without_a_usable_outline_the_box_counts(self, tmp_path, outline):
-        people = people_of(tmp_path, person(1, 1, (10.4, 20.6, 30, 40), 0, segmentation=outline),
-                           person(2, 1, (150, 100, 50, 50), 0, segmentation=outline))
+        people = people_of(
+            tmp_path,
+            person(1, 1, (10.4, 20.6, 30, 40), 0, segmentation=outline),
+            person(2, 1, (150, 100, 50, 50), 0, segmentation=outline),
+        )
         assert all(one.segmentation is None for one in people)
         mask_all, mask_miss = masks(people, HEIGHT, WIDTH)
         expected = box_mask(10, 20, 31, 41) + box_mask(150, 100, 10, 20)

@@ -23,17 +23,32 @@ def write(path: Path, *categories: dict[str, Any], annotations: list[dict[str, A
     return path
 
 
-def category(number: int = 1, name: str = "cat", keypoints: tuple[str, ...] = ("nose", "left_ear", "right_ear"),
-             **more: Any) -> dict[str, Any]:
+def category(
+    number: int = 1, name: str = "cat", keypoints: tuple[str, ...] = ("nose", "left_ear", "right_ear"), **more: Any
+) -> dict[str, Any]:
     return {"id": number, "name": name, "keypoints": list(keypoints)} | more
 
 
-@pytest.mark.parametrize("left, right", [
-    ("left_eye", "right_eye"), ("eye_left", "eye_right"), ("LeftEye", "RightEye"), ("eyeLeft", "eyeRight"),
-    ("L_Eye", "R_Eye"), ("L_F_Paw", "R_F_Paw"), ("l-eye", "r-eye"), ("eye.L", "eye.R"), ("Lsho", "Rsho"),
-    ("LEye", "REye"), ("eyeL", "eyeR"),
-    ("lEye", "rEye"), ("LEFT EYE", "RIGHT EYE"), ("front left paw", "front right paw"), ("eye_l", "eye_r"),
-])
+@pytest.mark.parametrize(
+    "left, right",
+    [
+        ("left_eye", "right_eye"),
+        ("eye_left", "eye_right"),
+        ("LeftEye", "RightEye"),
+        ("eyeLeft", "eyeRight"),
+        ("L_Eye", "R_Eye"),
+        ("L_F_Paw", "R_F_Paw"),
+        ("l-eye", "r-eye"),
+        ("eye.L", "eye.R"),
+        ("Lsho", "Rsho"),
+        ("LEye", "REye"),
+        ("eyeL", "eyeR"),
+        ("lEye", "rEye"),
+        ("LEFT EYE", "RIGHT EYE"),
+        ("front left paw", "front right paw"),
+        ("eye_l", "eye_r"),
+    ],
+)
 def test_sides_are_read_from_names(left: str, right: str) -> None:
     assert pair_sides(("nose", right, left)) == ((left, right),)
 
@@ -51,8 +66,10 @@ def test_cocos_pairs_are_found() -> None:
 @pytest.mark.parametrize("edges", [[[1, 2]], [[0, 1]], [[1, 2], [2, 1], [1, 3]]])
 def test_parts_are_the_categorys_made_symmetric(tmp_path: Path, edges: list[list[int]]) -> None:
     draft = draft_skeleton(write(tmp_path / "a.json", category(skeleton=edges)), bridges=False)
-    assert set(map(frozenset, draft.skeleton.parts)) == {frozenset(("nose", "left_ear")),
-                                                         frozenset(("nose", "right_ear"))}
+    assert set(map(frozenset, draft.skeleton.parts)) == {
+        frozenset(("nose", "left_ear")),
+        frozenset(("nose", "right_ear")),
+    }
     assert draft.category == "cat"
 
 
@@ -62,7 +79,10 @@ def test_without_a_skeleton_the_shortest_parts_join_all(tmp_path: Path) -> None:
     people = [{"id": 1, "image_id": 1, "category_id": 1, "keypoints": values}]
     path = write(tmp_path / "a.json", category(keypoints=("a", "b", "c", "d")), annotations=people)
     assert {frozenset(part) for part in draft_skeleton(path, bridges=False).skeleton.parts} == {
-        frozenset("ac"), frozenset("bc"), frozenset("bd")}
+        frozenset("ac"),
+        frozenset("bc"),
+        frozenset("bd"),
+    }
 
 
 def test_bridges_join_what_is_two_parts_apart_and_are_not_drawn(tmp_path: Path) -> None:
@@ -70,7 +90,8 @@ def test_bridges_join_what_is_two_parts_apart_and_are_not_drawn(tmp_path: Path) 
     path = write(tmp_path / "a.json", category(keypoints=names, skeleton=[[1, 2], [2, 3]]))
     skeleton = draft_skeleton(path).skeleton
     assert {frozenset(part) for part in skeleton.parts} - {frozenset(part) for part in skeleton.drawn} == {
-        frozenset(pair) for pair in (("left_hip", "right_hip"), ("spine", "left_knee"), ("spine", "right_knee"))}
+        frozenset(pair) for pair in (("left_hip", "right_hip"), ("spine", "left_knee"), ("spine", "right_knee"))
+    }
     assert len(skeleton.drawn) == 4
 
 
@@ -107,14 +128,24 @@ def test_several_categories_need_a_name_unless_they_are_alike(tmp_path: Path) ->
         draft_skeleton(other, "tree")
 
 
-@pytest.mark.parametrize("content, message", [
-    ({"categories": []}, "no category with keypoints"), ({}, "no 'categories'"), ([], "not a COCO"),
-    ({"categories": [category(skeleton=[[1, 9]])]}, "joins keypoints that it does not have"),
-    ({"categories": [category(keypoints=("a", "a"))]}, "a appears twice"),
-    ({"categories": [category()], "annotations": [{"category_id": 1, "keypoints": [1, 2]}]}, "not a COCO"),
-    ({"categories": [category(keypoints=("a", "b"))],
-      "annotations": [{"category_id": 1, "keypoints": [10**400, 2, 2] * 2}]}, "not a COCO"),
-])
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ({"categories": []}, "no category with keypoints"),
+        ({}, "no 'categories'"),
+        ([], "not a COCO"),
+        ({"categories": [category(skeleton=[[1, 9]])]}, "joins keypoints that it does not have"),
+        ({"categories": [category(keypoints=("a", "a"))]}, "a appears twice"),
+        ({"categories": [category()], "annotations": [{"category_id": 1, "keypoints": [1, 2]}]}, "not a COCO"),
+        (
+            {
+                "categories": [category(keypoints=("a", "b"))],
+                "annotations": [{"category_id": 1, "keypoints": [10**400, 2, 2] * 2}],
+            },
+            "not a COCO",
+        ),
+    ],
+)
 def test_a_bad_file_is_one_line(tmp_path: Path, content: Any, message: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps(content))
@@ -123,8 +154,9 @@ def test_a_bad_file_is_one_line(tmp_path: Path, content: Any, message: str) -> N
     assert str(path) in str(caught.value) and message in str(caught.value)
 
 
-def test_the_tool_writes_a_file_that_reads_back_and_replaces_none(tmp_path: Path,
-                                                                  capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tool_writes_a_file_that_reads_back_and_replaces_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     annotations = write_chairs(tmp_path, "train", 12, seed=1)[1]
     words = ["--from-annotations", str(annotations), "--output", str(tmp_path / "chair.toml")]
     assert run_tool("skeleton", words, prog="skeleton") == 0

@@ -67,9 +67,20 @@ def assert_positive(numbers: dict[str, Any], *keys: str) -> None:
 
 def test_data(tmp_path: Path, store: Path) -> None:
     numbers = benchmark(tmp_path, "data", "--h5", store, "--input-size", "128", "--batch-size", "2", "--workers", "1")
-    assert_positive(numbers, "samples_per_s", "bound_samples_per_s", "share_of_bound", "stage_ms",
-                    "loader_samples_per_s", "receive_ms_per_batch", "copied_bytes_per_s", "decode_samples_per_s",
-                    "warp_samples_per_s", "plain_samples_per_s", "cpu_samples_per_s")
+    assert_positive(
+        numbers,
+        "samples_per_s",
+        "bound_samples_per_s",
+        "share_of_bound",
+        "stage_ms",
+        "loader_samples_per_s",
+        "receive_ms_per_batch",
+        "copied_bytes_per_s",
+        "decode_samples_per_s",
+        "warp_samples_per_s",
+        "plain_samples_per_s",
+        "cpu_samples_per_s",
+    )
     assert list(numbers["stage_ms"]) == ["read", "masks", "joints", "decode", "colour", "warp", "collate", "transfer"]
     # Pictures and two masks as bytes, then joints and the id: no rendered maps.
     pixels = 3 * 128 * 128 + 2 * 32 * 32
@@ -94,29 +105,57 @@ def test_targets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_network(tmp_path: Path) -> None:
     numbers = benchmark(tmp_path, "network", "--input-size", "128", *TINY)
-    assert_positive(numbers, "heatmaps_ms", "forward_ms", "heatmaps_gflop_per_s", "forward_gflop_per_s",
-                    "matmul_gflop_per_s", "parameters")
+    assert_positive(
+        numbers,
+        "heatmaps_ms",
+        "forward_ms",
+        "heatmaps_gflop_per_s",
+        "forward_gflop_per_s",
+        "matmul_gflop_per_s",
+        "parameters",
+    )
     assert 0 < numbers["heatmaps_gflop"] < numbers["forward_gflop"]
 
 
 def test_train(tmp_path: Path) -> None:
     numbers = benchmark(tmp_path, "train", "--input-size", "64", "--batch-size", "2", *TINY)
-    assert_positive(numbers, "samples_per_s", "step_ms", "forward_ms", "backward_ms", "update_ms", "step_gflop",
-                    "stage_ms", "matmul_gflop_per_s")
+    assert_positive(
+        numbers,
+        "samples_per_s",
+        "step_ms",
+        "forward_ms",
+        "backward_ms",
+        "update_ms",
+        "step_gflop",
+        "stage_ms",
+        "matmul_gflop_per_s",
+    )
     assert list(numbers["stage_ms"]) == ["targets", "network", "loss", "backward", "update"]
     assert numbers["batch_size"] == 2
 
 
 def test_train_tells_how_long_steps_wait_for_data(tmp_path: Path, store: Path) -> None:
-    numbers = benchmark(tmp_path, "train", "--h5", store, "--input-size", "64", "--batch-size", "2",
-                        "--set", "data.workers=0", *TINY[1:])
+    numbers = benchmark(
+        tmp_path,
+        "train",
+        "--h5",
+        store,
+        "--input-size",
+        "64",
+        "--batch-size",
+        "2",
+        "--set",
+        "data.workers=0",
+        *TINY[1:],
+    )
     assert_positive(numbers, "data_wait", "fed_step_ms", "first_wait_ms", "fed_steps")
     assert numbers["data_wait"] < 1
 
 
 def test_train_in_processes(tmp_path: Path) -> None:
-    numbers = benchmark(tmp_path, "train", "--processes", "2", "--input-size", "64", "--batch-size", "2", *TINY,
-                        "optim.name=adamw")
+    numbers = benchmark(
+        tmp_path, "train", "--processes", "2", "--input-size", "64", "--batch-size", "2", *TINY, "optim.name=adamw"
+    )
     assert_positive(numbers, "samples_per_s", "step_ms", "scaling_efficiency", "scaling_bound")
     # The guard's vote and the gradient's norm; metrics are made of what the vote has read.
     assert numbers["host_reads_per_step"] == 2 and numbers["distributed_overhead"] > -1
@@ -150,8 +189,18 @@ def test_decode_on_real_annotations(tmp_path: Path, coco_sample: Path) -> None:
 
 def test_predict(tmp_path: Path, coco: tuple[Path, Path]) -> None:
     numbers = benchmark(tmp_path, "predict", coco[0], "--height", "64", "--amp", "off", "--compare", *TINY)
-    assert_positive(numbers, "stage_ms", "whole_ms", "network_ms", "pictures_per_s", "whole_over_network", "stream_ms",
-                    "alone_ms", "trained_ms", "stream_over_alone")
+    assert_positive(
+        numbers,
+        "stage_ms",
+        "whole_ms",
+        "network_ms",
+        "pictures_per_s",
+        "whole_over_network",
+        "stream_ms",
+        "alone_ms",
+        "trained_ms",
+        "stream_over_alone",
+    )
     assert numbers["amp"] == "off"
     assert list(numbers["stage_ms"]) == ["read", "prepare", "network", "decode", "draw"]
     assert numbers["pictures"] == 3
@@ -160,38 +209,44 @@ def test_predict(tmp_path: Path, coco: tuple[Path, Path]) -> None:
 def test_predict_with_a_checkpoint(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     from posenet.model.posenet import PoseNet
     from posenet.settings.reading import config_to_dict, load_config
+
     config = load_config(None, TINY[1:] + ["inference.height=64"])
     path = tmp_path_factory.mktemp("run") / "last.pth"
     torch.save({"model": PoseNet.from_config(config).state_dict(), "config": config_to_dict(config)}, path)
     assert_positive(benchmark(tmp_path, "predict", "--checkpoint", path), "whole_ms")
 
 
-@pytest.mark.parametrize("words", [
-    ["everything"], [], ["targets", "--repeats", "0"], ["targets", "--threads", "none"], ["data", "--workers", "-1"]])
+@pytest.mark.parametrize(
+    "words",
+    [["everything"], [], ["targets", "--repeats", "0"], ["targets", "--threads", "none"], ["data", "--workers", "-1"]],
+)
 def test_wrong_flags_are_refused_by_the_parser(words: list[str]) -> None:
     with pytest.raises(SystemExit) as exit_:
         run_tool("benchmark", words)
     assert exit_.value.code == 2
 
 
-@pytest.mark.parametrize(("words", "message"), [
-    (["data", "--h5", "missing.h5"], "missing.h5"),
-    (["store", "--h5", "missing.h5"], "missing.h5"),
-    (["store", "--images", "."], "both"),
-    (["store", "--images", ".", "--annotations", "missing.json"], "missing.json"),
-    (["decode", "--annotations", "missing.json"], "missing.json"),
-    (["predict", "missing.jpg", *TINY], "missing.jpg"),
-    (["predict", "--checkpoint", "missing.pth"], "missing.pth"),
-    (["targets", "--input-size", "100"], "multiples of 64"),
-    (["network", "--input-size", "64", *TINY], "BatchNorm"),
-    (["network", "--set", "model.depth=3"], "model.depth"),
-    (["train", "--device", "abacus"], "abacus"),
-    (["targets", "--json", "missing/out.json"], "missing"),
-    (["targets", "--json", "."], "folder"),
-])
-def test_bad_input_is_one_line_and_status_2(words: list[str], message: str, tmp_path: Path,
-                                            monkeypatch: pytest.MonkeyPatch,
-                                            capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["data", "--h5", "missing.h5"], "missing.h5"),
+        (["store", "--h5", "missing.h5"], "missing.h5"),
+        (["store", "--images", "."], "both"),
+        (["store", "--images", ".", "--annotations", "missing.json"], "missing.json"),
+        (["decode", "--annotations", "missing.json"], "missing.json"),
+        (["predict", "missing.jpg", *TINY], "missing.jpg"),
+        (["predict", "--checkpoint", "missing.pth"], "missing.pth"),
+        (["targets", "--input-size", "100"], "multiples of 64"),
+        (["network", "--input-size", "64", *TINY], "BatchNorm"),
+        (["network", "--set", "model.depth=3"], "model.depth"),
+        (["train", "--device", "abacus"], "abacus"),
+        (["targets", "--json", "missing/out.json"], "missing"),
+        (["targets", "--json", "."], "folder"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_tool("benchmark", [*words, "--quick"]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]

@@ -26,8 +26,19 @@ def test_store(tmp_path: Path, coco: tuple[Path, Path], tmp_path_factory: pytest
     store = tmp_path_factory.mktemp("store") / "a.h5"
     build_store(*coco, store)
     numbers = benchmark(tmp_path, "store", "--h5", store, "--images", coco[0], "--annotations", coco[1])
-    assert_positive(numbers, "open_ms", "open_bytes", "read_us", "pread_us", "read_over_pread", "checksum_us",
-                    "build_pictures_per_s", "floor_pictures_per_s", "build_share_of_floor", "bytes_per_record")
+    assert_positive(
+        numbers,
+        "open_ms",
+        "open_bytes",
+        "read_us",
+        "pread_us",
+        "read_over_pread",
+        "checksum_us",
+        "build_pictures_per_s",
+        "floor_pictures_per_s",
+        "build_share_of_floor",
+        "bytes_per_record",
+    )
     assert list(numbers["read_us"]) == list(numbers["pread_us"]) == ["random", "sequential", "one of 4 ranks"]
     assert list(numbers["build_pictures_per_s"]) == [str(cores) for cores in sorted({1, usable_cores()})]
     with Store(store) as opened:
@@ -51,7 +62,8 @@ def test_the_floor_of_a_build_does_a_share_of_its_work(tmp_path: Path, coco: tup
         for turn in range(2):
             records = [store.image(row) for row in range(turn, 3, 2)]
             assert (tmp_path / str(turn)).read_bytes() == b"".join(
-                record.jpeg.tobytes() + record.mask_all_rle + record.mask_miss_rle for record in records)
+                record.jpeg.tobytes() + record.mask_all_rle + record.mask_miss_rle for record in records
+            )
 
 
 def test_the_first_images_of_an_annotation_file(tmp_path: Path, coco: tuple[Path, Path]) -> None:
@@ -59,7 +71,8 @@ def test_the_first_images_of_an_annotation_file(tmp_path: Path, coco: tuple[Path
     whole = read_annotations(coco[1])
     assert short.images == whole.images[:2]
     assert [len(short.people[image.id]) for image in short.images] == [
-        len(whole.people[image.id]) for image in whole.images[:2]]
+        len(whole.people[image.id]) for image in whole.images[:2]
+    ]
 
 
 def test_without_any_files_pictures_are_drawn_and_their_store_is_read(tmp_path: Path) -> None:

@@ -23,8 +23,14 @@ END = LENGTH + 22
 def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("seal") / "last.pth"
     torch.manual_seed(0)
-    checkpoint.write(path, {"format": 1, "model": {f"layer.{i}.weight": torch.randn(40, 40) for i in range(8)},
-                            "progress": {"epoch": 3, "best": 0.25}})
+    checkpoint.write(
+        path,
+        {
+            "format": 1,
+            "model": {f"layer.{i}.weight": torch.randn(40, 40) for i in range(8)},
+            "progress": {"epoch": 3, "best": 0.25},
+        },
+    )
     return path.read_bytes()
 
 

@@ -36,7 +36,8 @@ def published(network: PoseNet, tmp_path: Path) -> Path:
 
 
 def test_importing_keeps_every_bit_and_reads_the_size_off_the_weights(
-        network: PoseNet, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    network: PoseNet, published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     ours = tmp_path / "new" / "ours.pth"
     assert convert("import-weights", published, "--output", ours, "--set", "inference.height=320") == 0
     assert "2 stacks, width 16, growth 6" in capsys.readouterr().out
@@ -47,13 +48,18 @@ def test_importing_keeps_every_bit_and_reads_the_size_off_the_weights(
 
 
 def test_a_checkpoint_of_ours_keeps_its_settings_but_for_those_that_flags_change(
-        network: PoseNet, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    network: PoseNet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     own = load_config(None, ["model.stacks=2", "model.width=16", "model.growth=6", "inference.height=192"])
     checkpoint.write(tmp_path / "last.pth", {"model": network.state_dict(), "config": config_to_dict(own)})
     assert convert("import-weights", tmp_path / "last.pth", "--output", tmp_path / "same.pth") == 0
     assert checkpoint.load_model(tmp_path / "same.pth")[1] == own
-    assert convert("import-weights", tmp_path / "last.pth", "--output", tmp_path / "flip.pth", "--set",
-                   "inference.flip=true") == 0
+    assert (
+        convert(
+            "import-weights", tmp_path / "last.pth", "--output", tmp_path / "flip.pth", "--set", "inference.flip=true"
+        )
+        == 0
+    )
     inference = checkpoint.load_model(tmp_path / "flip.pth")[1].inference
     assert inference.flip and inference.height == 192
 

@@ -32,8 +32,19 @@ def same(a: torch.nn.Module, b: torch.nn.Module) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[n], right[n]) for n in left)
 
 
-@pytest.mark.parametrize("prefix", ["", "module.", "posenet.", "module.posenet.", "_orig_mod.", "module._orig_mod.",
-                                    "_orig_mod.module.", "module.module."])
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "",
+        "module.",
+        "posenet.",
+        "module.posenet.",
+        "_orig_mod.",
+        "module._orig_mod.",
+        "_orig_mod.module.",
+        "module.module.",
+    ],
+)
 def test_any_wrapper_prefix_loads_everything(model, tmp_path, prefix):
     path = tmp_path / "wrapped.pth"
     torch.save({"model": {prefix + n: t for n, t in model.state_dict().items()}}, path)
@@ -143,17 +154,20 @@ def _foreign_zip(path: Path) -> None:
         archive.writestr("hello.txt", "hello")
 
 
-@pytest.mark.parametrize("make", [
-    lambda p: p.write_bytes(b""),
-    lambda p: p.write_text("not a checkpoint"),
-    lambda p: p.write_bytes(os.urandom(5000)),
-    lambda p: torch.save([1, 2, 3], p),
-    lambda p: torch.save({"model": {}}, p),
-    lambda p: torch.save({"format": 99, "model": {}}, p),
-    _foreign_zip,
-    lambda p: p.mkdir(),
-    lambda p: None,
-])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda p: p.write_bytes(b""),
+        lambda p: p.write_text("not a checkpoint"),
+        lambda p: p.write_bytes(os.urandom(5000)),
+        lambda p: torch.save([1, 2, 3], p),
+        lambda p: torch.save({"model": {}}, p),
+        lambda p: torch.save({"format": 99, "model": {}}, p),
+        _foreign_zip,
+        lambda p: p.mkdir(),
+        lambda p: None,
+    ],
+)
 def test_foreign_files_are_named_in_one_line(tmp_path, make):
     path = tmp_path / "foreign.pth"
     make(path)
@@ -167,7 +181,7 @@ def test_truncated_checkpoint_is_recognised(model, tmp_path, share):
     path = tmp_path / "cut.pth"
     checkpoint.write(path, {"model": model.state_dict()})
     content = path.read_bytes()
-    path.write_bytes(content[:int(len(content) * share)])
+    path.write_bytes(content[: int(len(content) * share)])
     with pytest.raises(CheckpointError):
         checkpoint.read(path)
 
@@ -221,7 +235,7 @@ def test_going_back_to_an_older_checkpoint_makes_a_new_history(tmp_path):
     for second, step in enumerate((200, 300, 400, 210)):
         folder.save({"step": step}, step)
         os.utime(folder.path / f"step-{step:08d}.pth", (second, second))
-    assert [p.name for p in folder.history()][0] == "step-00000210.pth"
+    assert next(p.name for p in folder.history()) == "step-00000210.pth"
     assert {p.name for p in folder.history()} >= {"step-00000210.pth", "step-00000400.pth"}
 
 
@@ -231,7 +245,7 @@ def test_leftovers_of_a_kill_are_swept_and_never_written_through(tmp_path):
     for name in ("last", "step-00000009"):
         os.link(folder.best, tmp_path / f".{name}.pth.{os.getpid()}.tmp")
     (tmp_path / ".last.pth.1.tmp").write_bytes(b"half")
-    at_work = tmp_path / ".weights.pth.1.tmp"       # of another program, which exports into the folder
+    at_work = tmp_path / ".weights.pth.1.tmp"  # of another program, which exports into the folder
     at_work.write_bytes(b"half")
     folder.save({"step": 2}, 2)
     assert at_work.exists()

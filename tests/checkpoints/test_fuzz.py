@@ -53,18 +53,20 @@ def count(request):
 
 # Annotations
 
+
 def coco_bytes(number: int) -> bytes:
     """Four people and a crowd on three pictures, mutated."""
     rng = np.random.default_rng((1, number))
     people = [person(i, 1 + i % 3, box=(10 + 5 * i, 20, 50, 60)) for i in range(4)]
     people[1]["segmentation"] = {"size": [120, 160], "counts": "PPo02N2M2N"}
-    people.append(person(9, 2, labelled=0, iscrowd=1,
-                         segmentation={"size": [120, 160], "counts": [100, 50, 120 * 160 - 150]}))
+    people.append(
+        person(9, 2, labelled=0, iscrowd=1, segmentation={"size": [120, 160], "counts": [100, 50, 120 * 160 - 150]})
+    )
     tree = document([1, 2, 3], people)
     if number % 3 == 0:
         return mutate_bytes(rng, json.dumps(tree).encode())
     text = json.dumps(mutate_tree(rng, tree))
-    return (mutate_bytes(rng, text.encode()) if number % 3 == 1 else text.encode())
+    return mutate_bytes(rng, text.encode()) if number % 3 == 1 else text.encode()
 
 
 def test_annotations(tmp_path, count, record_property):
@@ -77,7 +79,7 @@ def test_annotations(tmp_path, count, record_property):
         for image in dataset.images:
             people = dataset.people[image.id]
             main_persons(people)
-            if image.height * image.width <= 2 ** 22:
+            if image.height * image.width <= 2**22:
                 assert all(m.shape == (image.height, image.width) for m in masks(people, image.height, image.width))
 
     def evaluate(number: int) -> None:
@@ -92,13 +94,14 @@ def test_annotations(tmp_path, count, record_property):
 
 # Stores
 
+
 def structure(path: Path) -> np.ndarray:
     """Places of all bytes outside the arrays' data."""
     free = np.ones(path.stat().st_size, bool)
     with h5py.File(path) as file:
         for name in file:
             if (offset := file[name].id.get_offset()) is not None:
-                free[offset:offset + file[name].nbytes] = False
+                free[offset : offset + file[name].nbytes] = False
     return np.flatnonzero(free)
 
 
@@ -115,8 +118,9 @@ def mutate_store(rng: np.random.Generator, path: Path) -> None:
             kind, values = int(rng.integers(10)), content(file, name)
             if kind <= 3 and values.size and values.dtype.kind != "S":
                 place = tuple(int(rng.integers(side)) for side in values.shape)
-                values[place] = np.array(rng.choice([0, 1, -1, 2 ** 31 - 1, int(rng.integers(2 ** 31))])
-                                         ).astype(values.dtype)
+                values[place] = np.array(rng.choice([0, 1, -1, 2**31 - 1, int(rng.integers(2**31))])).astype(
+                    values.dtype
+                )
             elif kind == 4:
                 values = np.resize(values, (int(rng.integers(0, 2000)), *values.shape[1:]))
             elif kind == 5:
@@ -127,8 +131,14 @@ def mutate_store(rng: np.random.Generator, path: Path) -> None:
                 values = h5py.SoftLink("/jpeg") if rng.random() < 0.5 else h5py.ExternalLink("other.h5", "jpeg")
             elif kind == 8:
                 key = str(rng.choice(list(file.attrs)))
-                odd = [value for value in ODD if isinstance(value, (int, float, str)) and "\0" not in str(value)
-                       and "\ud800" not in str(value) and not (isinstance(value, int) and abs(value) >= 2 ** 63)]
+                odd = [
+                    value
+                    for value in ODD
+                    if isinstance(value, (int, float, str))
+                    and "\0" not in str(value)
+                    and "\ud800" not in str(value)
+                    and not (isinstance(value, int) and abs(value) >= 2**63)
+                ]
                 value = odd[int(rng.integers(len(odd)))]
                 file.attrs[key] = np.bytes_(value.encode() or b"x") if isinstance(value, str) and number % 2 else value
                 continue
@@ -180,6 +190,7 @@ def test_stores(stores, tmp_path, count, record_property):
 
 # Checkpoints
 
+
 def rezipped(rng: np.random.Generator, data: bytes) -> bytes:
     """The archive anew, its checksums fitting, with one entry mutated."""
     source, result = zipfile.ZipFile(io.BytesIO(data)), io.BytesIO()
@@ -220,7 +231,7 @@ def test_checkpoints(stores, tmp_path, count, record_property):
             if number % 4 == 0:
                 path.write_bytes(rezipped(rng, sound))
             elif number % 4 == 1:
-                path.write_bytes(mutate_bytes(rng, old, range(0, 4096) if rng.random() < 0.8 else ()))
+                path.write_bytes(mutate_bytes(rng, old, range(4096) if rng.random() < 0.8 else ()))
             else:
                 torch.save(mutate_tree(rng, state, (*ODD, torch.zeros(2), torch.full((3,), float("nan")))), path)
             use(number, exact=False)
@@ -236,6 +247,7 @@ class _Meter:
 
 # Configuration
 
+
 def toml(tree: dict) -> str:
     def value(x: object) -> str:
         if isinstance(x, str):
@@ -244,7 +256,7 @@ def toml(tree: dict) -> str:
             return f"[{', '.join(map(value, x))}]"
         if isinstance(x, dict):
             return "{" + ", ".join(f"{json.dumps(str(k))} = {value(v)}" for k, v in x.items()) + "}"
-        return "\"\"" if x is None else str(x).lower()
+        return '""' if x is None else str(x).lower()
 
     return "\n".join(f"{json.dumps(str(key))} = {value(table)}" for key, table in tree.items())
 

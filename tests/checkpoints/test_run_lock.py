@@ -44,6 +44,7 @@ def holder(folder: Path) -> Iterator[tuple[int, int]]:
 
 def locks(folder: Path) -> bool:
     """Whether another process than this one gets the lock."""
+
     def take() -> None:
         with run_lock(folder):
             pass
@@ -70,9 +71,8 @@ def test_a_lock_left_by_a_kill_is_taken_over(tmp_path, caplog):
 
 
 def test_a_run_that_fails_gives_the_lock_back(tmp_path):
-    with pytest.raises(ValueError):
-        with run_lock(tmp_path):
-            raise ValueError
+    with pytest.raises(ValueError), run_lock(tmp_path):
+        raise ValueError
     assert (tmp_path / NAME).read_text() == "" and locks(tmp_path)
 
 
@@ -107,7 +107,7 @@ def test_data_workers_do_not_keep_a_killed_trainer_s_lock(stores, tmp_path):
     assert ended(pid) == -signal.SIGKILL and len(workers) == 2
     try:
         for worker in workers:
-            os.kill(worker, 0)      # they are still there
+            os.kill(worker, 0)  # they are still there
         assert locks(tmp_path)
     finally:
         for worker in workers:

@@ -48,8 +48,20 @@ class TestCommand:
         store = tmp_path / "a.h5"
         assert tool(*tool_arguments(coco, store), "--stats") == 0
         assert "main persons (training samples)      3" in capsys.readouterr().out
-        assert tool("--output", store, "--stats", "--preview", tmp_path / "seen", "--preview-count", 2,
-                    "--set", "train.input_size=64") == 0
+        assert (
+            tool(
+                "--output",
+                store,
+                "--stats",
+                "--preview",
+                tmp_path / "seen",
+                "--preview-count",
+                2,
+                "--set",
+                "train.input_size=64",
+            )
+            == 0
+        )
         assert "2 samples" in capsys.readouterr().out and len(list((tmp_path / "seen").iterdir())) == 2
 
     def test_a_split_that_is_none_gives_status_2(self, coco, tmp_path, capsys):
@@ -74,27 +86,67 @@ class TestCommand:
         assert "--overwrite" in capsys.readouterr().err
         assert Store(tmp_path / "a.h5").num_images == 3
 
-    @pytest.mark.parametrize("words, expected", [
-        ([], "name the store with --output"),
-        (["--output", "none.h5", "--stats"], "none.h5 does not exist"),
-        (["--check-split", "none.h5", "other.h5"], "none.h5 does not exist"),
-        (["--output", "a.h5"], "give both --images and --annotations"),
-        (["--output", "a.h5", "--verify", "--images", "."], "give both --images and --annotations"),
-        (["--output", "none.h5", "--verify"], "none.h5 does not exist"),
-        (["--output", "a.h5", "--images", "nowhere", "--annotations", "annotations.json"], "image folder nowhere"),
-        (["--output", "a.h5", "--images", "images", "--annotations", "nothing.json"], "cannot read annotations"),
-        (["--output", "images", "--images", "images", "--annotations", "annotations.json"], "is a folder"),
-        (["--output", "annotations.json", "--images", "images", "--annotations", "annotations.json", "--overwrite"],
-         "is not an HDF5 file and is not overwritten"),
-        (["--output", "annotations.json/a.h5", "--images", "images", "--annotations", "annotations.json"],
-         "cannot write annotations.json/a.h5: "),
-        (["--output", "a.h5", "--images", "images", "--annotations", "annotations.json", "--image-ids", "9"],
-         "has no image 9"),
-        (["--output", "a.h5", "--images", "images", "--annotations", "annotations.json", "--image-ids", "ids.txt"],
-         "cannot read image ids from ids.txt"),
-        (["--output", "a.h5", "--images", "images", "--annotations", "annotations.json", "--image-ids", "1", "two"],
-         "image ids are whole numbers"),
-    ])
+    @pytest.mark.parametrize(
+        "words, expected",
+        [
+            ([], "name the store with --output"),
+            (["--output", "none.h5", "--stats"], "none.h5 does not exist"),
+            (["--check-split", "none.h5", "other.h5"], "none.h5 does not exist"),
+            (["--output", "a.h5"], "give both --images and --annotations"),
+            (["--output", "a.h5", "--verify", "--images", "."], "give both --images and --annotations"),
+            (["--output", "none.h5", "--verify"], "none.h5 does not exist"),
+            (["--output", "a.h5", "--images", "nowhere", "--annotations", "annotations.json"], "image folder nowhere"),
+            (["--output", "a.h5", "--images", "images", "--annotations", "nothing.json"], "cannot read annotations"),
+            (["--output", "images", "--images", "images", "--annotations", "annotations.json"], "is a folder"),
+            (
+                [
+                    "--output",
+                    "annotations.json",
+                    "--images",
+                    "images",
+                    "--annotations",
+                    "annotations.json",
+                    "--overwrite",
+                ],
+                "is not an HDF5 file and is not overwritten",
+            ),
+            (
+                ["--output", "annotations.json/a.h5", "--images", "images", "--annotations", "annotations.json"],
+                "cannot write annotations.json/a.h5: ",
+            ),
+            (
+                ["--output", "a.h5", "--images", "images", "--annotations", "annotations.json", "--image-ids", "9"],
+                "has no image 9",
+            ),
+            (
+                [
+                    "--output",
+                    "a.h5",
+                    "--images",
+                    "images",
+                    "--annotations",
+                    "annotations.json",
+                    "--image-ids",
+                    "ids.txt",
+                ],
+                "cannot read image ids from ids.txt",
+            ),
+            (
+                [
+                    "--output",
+                    "a.h5",
+                    "--images",
+                    "images",
+                    "--annotations",
+                    "annotations.json",
+                    "--image-ids",
+                    "1",
+                    "two",
+                ],
+                "image ids are whole numbers",
+            ),
+        ],
+    )
     def test_faults_are_one_line_and_status_2(self, coco, tmp_path, monkeypatch, capsys, words, expected):
         monkeypatch.chdir(tmp_path)
         before = sorted(tmp_path.rglob("*"))
@@ -115,7 +167,7 @@ class TestInterruption:
     @pytest.fixture
     def long_build(self, tmp_path):
         """A build that takes many seconds, caught in the middle."""
-        content = document(range(3000), [person(10 ** 6 + k, k) for k in range(3000)])
+        content = document(range(3000), [person(10**6 + k, k) for k in range(3000)])
         pixels = np.random.default_rng(0).integers(0, 256, (1000, 1000, 3), np.uint8)
         for image in content["images"]:
             image.update(file_name="same.jpg", height=1000, width=1000)

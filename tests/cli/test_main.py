@@ -24,9 +24,22 @@ from posenet import __version__
 from posenet.cli import main as cli
 from posenet.errors import CheckpointError, ConfigError, DataError, PosenetError, TrainingError
 
-TOOLS = ["train", "train-parallel", "train-distributed",
-         "evaluate", "predict", "plot", "build-hdf5", "make-synthetic", "benchmark",
-         "skeleton", "lint-annotations", "import-weights", "export-weights", "export-onnx"]
+TOOLS = [
+    "train",
+    "train-parallel",
+    "train-distributed",
+    "evaluate",
+    "predict",
+    "plot",
+    "build-hdf5",
+    "make-synthetic",
+    "benchmark",
+    "skeleton",
+    "lint-annotations",
+    "import-weights",
+    "export-weights",
+    "export-onnx",
+]
 PRESENT = [name for name in TOOLS if find_spec(f"posenet.cli.{name.replace('-', '_')}")]
 Run = Callable[[argparse.Namespace], None]
 
@@ -41,6 +54,7 @@ def _restore_logging() -> Iterator[None]:
 @pytest.fixture
 def tool(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
     """Make ``fake`` the only tool; it takes two options and files, and does what the test says."""
+
     def install(run: Run) -> None:
         module = ModuleType("posenet.cli.fake", "Do nothing much.\n\nNever shown.")
         module.run = run
@@ -53,6 +67,7 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
         module.add_arguments = add_arguments
         monkeypatch.setitem(sys.modules, "posenet.cli.fake", module)
         monkeypatch.setattr(cli, "TOOLS", {"fake": "fake"})
+
     return install
 
 
@@ -69,16 +84,23 @@ def flags(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 def failing(error: BaseException) -> Run:
     def run(_: argparse.Namespace) -> None:
         raise error
+
     return run
 
 
-@pytest.mark.parametrize("words", [
-    ["--checkpoint-path", "a_b", "--no-sync-bn", "my_file"], ["--checkpoint_path", "a_b", "--no_sync_bn", "my_file"],
-    ["--checkpoint_path=a_b", "--no_sync-bn", "my_file"], ["--checkpoint-path=a_b", "my_file"],
-])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--checkpoint-path", "a_b", "--no-sync-bn", "my_file"],
+        ["--checkpoint_path", "a_b", "--no_sync_bn", "my_file"],
+        ["--checkpoint_path=a_b", "--no_sync-bn", "my_file"],
+        ["--checkpoint-path=a_b", "my_file"],
+    ],
+)
 @pytest.mark.parametrize("through", ["posenet", "script"])
 def test_options_take_dashes_and_underscores_and_values_keep_theirs(
-        tool: Callable[[Run], None], words: list[str], through: str) -> None:
+    tool: Callable[[Run], None], words: list[str], through: str
+) -> None:
     seen: list[argparse.Namespace] = []
     tool(seen.append)
     status = cli.main(["fake", *words]) if through == "posenet" else cli.run_tool("fake", words)
@@ -94,8 +116,9 @@ def test_what_follows_two_dashes_is_no_option(tool: Callable[[Run], None]) -> No
     assert [(args.sync_bn, args.files) for args in seen] == [(True, ["--my_file"])] * 2
 
 
-def test_without_arguments_those_of_the_process_are_taken(tool: Callable[[Run], None],
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_arguments_those_of_the_process_are_taken(
+    tool: Callable[[Run], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[argparse.Namespace] = []
     tool(seen.append)
     monkeypatch.setattr(sys, "argv", ["fake.py", "--checkpoint_path", "x"])
@@ -105,29 +128,41 @@ def test_without_arguments_those_of_the_process_are_taken(tool: Callable[[Run], 
     assert [args.checkpoint_path for args in seen] == ["x", "y"]
 
 
-@pytest.mark.parametrize("error", [kind("photo.jpg is damaged;\n  delete it") for kind in
-                                   (PosenetError, ConfigError, DataError, CheckpointError, TrainingError)], ids=repr)
+@pytest.mark.parametrize(
+    "error",
+    [
+        kind("photo.jpg is damaged;\n  delete it")
+        for kind in (PosenetError, ConfigError, DataError, CheckpointError, TrainingError)
+    ],
+    ids=repr,
+)
 def test_bad_input_is_one_line_on_standard_error_and_status_2(
-        tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str], error: PosenetError) -> None:
+    tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str], error: PosenetError
+) -> None:
     tool(failing(error))
     assert cli.main(["fake"]) == 2
     assert capsys.readouterr() == ("", "posenet fake: error: photo.jpg is damaged; delete it\n")
 
 
-@pytest.mark.parametrize("error, message", [
-    (FileNotFoundError(2, "No such file or directory", "a.h5"), "No such file or directory: a.h5"),
-    (OSError(28, "No space left on device"), "No space left on device"),
-    (OSError("unable to open file"), "unable to open file"),
-])
-def test_an_error_of_the_system_is_one_line_too(tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str],
-                                                error: OSError, message: str) -> None:
+@pytest.mark.parametrize(
+    "error, message",
+    [
+        (FileNotFoundError(2, "No such file or directory", "a.h5"), "No such file or directory: a.h5"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (OSError("unable to open file"), "unable to open file"),
+    ],
+)
+def test_an_error_of_the_system_is_one_line_too(
+    tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str], error: OSError, message: str
+) -> None:
     tool(failing(error))
     assert cli.run_tool("fake", [], prog="fake") == 2
     assert capsys.readouterr() == ("", f"fake: error: {message}\n")
 
 
 def test_as_json_standard_error_holds_one_object_a_line_and_no_bars(
-        tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]) -> None:
+    tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
+) -> None:
     def run(_: argparse.Namespace) -> None:
         for _ in tqdm(range(3)):
             logging.getLogger("posenet.any").info("half %s", "done", extra={"values": {"loss": 0.5}})
@@ -141,14 +176,20 @@ def test_as_json_standard_error_holds_one_object_a_line_and_no_bars(
         assert cli.main(["fake", "--log-format", "json"]) == 2
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [line["level"] for line in lines] == ["info"] * 3 + ["warning", "error"]
-    assert lines[0] | {"time": ""} == {"time": "", "level": "info", "logger": "posenet.any", "message": "half done",
-                                       "loss": 0.5}
+    assert lines[0] | {"time": ""} == {
+        "time": "",
+        "level": "info",
+        "logger": "posenet.any",
+        "message": "half done",
+        "loss": 0.5,
+    }
     assert "odd" in lines[3]["message"] and lines[4]["message"] == "error: a.jpg is damaged; delete it"
     assert (logging.root.handlers, logging.root.level) == before
 
 
-def test_an_interrupt_is_status_130_without_traceback(tool: Callable[[Run], None],
-                                                      capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupt_is_status_130_without_traceback(
+    tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
+) -> None:
     tool(failing(KeyboardInterrupt()))
     assert cli.main(["fake"]) == 130
     assert capsys.readouterr().err.strip() == "posenet fake: interrupted"
@@ -174,8 +215,9 @@ def test_words_that_do_not_parse_are_status_2(tool: Callable[[Run], None], words
     assert caught.value.code == 2
 
 
-def test_the_overview_shows_every_tool_with_its_first_line(tool: Callable[[Run], None],
-                                                           capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_overview_shows_every_tool_with_its_first_line(
+    tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
+) -> None:
     tool(failing(AssertionError()))
     with pytest.raises(SystemExit) as caught:
         cli.main(["--help"])
@@ -183,8 +225,7 @@ def test_the_overview_shows_every_tool_with_its_first_line(tool: Callable[[Run],
     assert caught.value.code == 0 and "fake" in out and "Do nothing much." in out and "Never shown" not in out
 
 
-def test_a_tool_runs_without_importing_the_others(tool: Callable[[Run], None],
-                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_runs_without_importing_the_others(tool: Callable[[Run], None], monkeypatch: pytest.MonkeyPatch) -> None:
     tool(lambda args: None)
     monkeypatch.setattr(cli, "TOOLS", {"absent": "absent", "fake": "fake"})
     assert cli.main(["fake"]) == 0
@@ -233,7 +274,9 @@ def test_the_package_says_that_it_is_typed() -> None:
 
 
 def test_importing_the_package_loads_neither_torch_nor_opencv() -> None:
-    code = ("import sys, posenet, posenet.model, posenet.data, posenet.inference, posenet.cli, posenet.errors\n"
-            "sys.exit(', '.join({'torch', 'cv2', 'h5py', 'pycocotools'} & sys.modules.keys()) or 0)")
+    code = (
+        "import sys, posenet, posenet.model, posenet.data, posenet.inference, posenet.cli, posenet.errors\n"
+        "sys.exit(', '.join({'torch', 'cv2', 'h5py', 'pycocotools'} & sys.modules.keys()) or 0)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import sys
@@ -21,8 +20,17 @@ from posenet.synthetic.dataset import write_dataset
 from tests.helpers.drawn_data import document, make_record, person, write_annotations, write_store
 from tests.helpers.malformed_inputs import try_all
 
-OUTSIDE = ["../secret.jpg", "/etc/passwd", "a/../../secret.jpg", "C:\\secret.jpg", "..\\secret.jpg", "\\\\host\\share",
-           "a\0b.jpg", "a\x1b[31m.jpg", ""]
+OUTSIDE = [
+    "../secret.jpg",
+    "/etc/passwd",
+    "a/../../secret.jpg",
+    "C:\\secret.jpg",
+    "..\\secret.jpg",
+    "\\\\host\\share",
+    "a\0b.jpg",
+    "a\x1b[31m.jpg",
+    "",
+]
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
@@ -45,8 +53,8 @@ def test_a_stores_names_are_labels_and_lead_nowhere(tmp_path, capsys, monkeypatc
     record = make_record(1)
     object.__setattr__(record, "file_name", "../../\x1b]0;owned\x07secret.jpg")
     path = write_store(tmp_path / "a.h5", [record])
-    opened = []
-    monkeypatch.setattr("builtins.open", lambda name, *rest: opened.append(name) or io.open(name, *rest))
+    opened, real_open = [], open
+    monkeypatch.setattr("builtins.open", lambda name, *rest: opened.append(name) or real_open(name, *rest))
     with Store(path) as store:
         store.image(0).decode_image()
     assert set(map(str, opened)) == {str(path)}
@@ -59,8 +67,16 @@ def test_a_stores_names_are_labels_and_lead_nowhere(tmp_path, capsys, monkeypatc
 
 
 @pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs links")
-@pytest.mark.parametrize("name", ["train2017/000000000001.jpg", "annotations/person_keypoints_val2017.json",
-                                  "synthetic.json", "synthetic.json.part", "train2017"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "train2017/000000000001.jpg",
+        "annotations/person_keypoints_val2017.json",
+        "synthetic.json",
+        "synthetic.json.part",
+        "train2017",
+    ],
+)
 def test_drawing_never_writes_through_a_link(tmp_path, name):
     output, precious = tmp_path / "set", tmp_path / "precious"
     write_dataset(output, 1, 1, workers=1, size=64)
@@ -78,7 +94,7 @@ def test_drawing_never_writes_through_a_link(tmp_path, name):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are limited as on Linux")
-@pytest.mark.parametrize("count", [10 ** 12, float("inf"), "many", -5, [1]])
+@pytest.mark.parametrize("count", [10**12, float("inf"), "many", -5, [1]])
 def test_a_marker_that_claims_anything_is_refused(tmp_path, count):
     (tmp_path / "set").mkdir()
     marker = {"tool": "posenet make-synthetic", "train": count, "val": 1}

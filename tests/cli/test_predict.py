@@ -120,8 +120,14 @@ def test_equal_names_are_numbered(stub, photos, tmp_path):
         (tmp_path / "more" / "x.png").rename(tmp_path / "more" / name)
     out = tmp_path / "out"
     assert predict(photos, tmp_path / "more" / "A.png", tmp_path / "more" / "b.gif", "--output", out) == 0
-    assert sorted(p.name for p in out.iterdir()) == ["000000000139.png", "A-2.png", "a.png", "b-2.png", "b.png",
-                                                     "empty.png"]
+    assert sorted(p.name for p in out.iterdir()) == [
+        "000000000139.png",
+        "A-2.png",
+        "a.png",
+        "b-2.png",
+        "b.png",
+        "empty.png",
+    ]
 
 
 def test_originals_are_never_replaced(stub, photos, tmp_path, capsys):
@@ -136,11 +142,17 @@ def test_originals_are_never_replaced(stub, photos, tmp_path, capsys):
     assert predict(photos, "--output", tmp_path / "out") == 0
 
 
-@pytest.mark.parametrize("words, message", [
-    (["nowhere.jpg", "--output", "out"], "no such file"), (["*.xyz", "--output", "out"], "no file matches"),
-    (["bare", "--output", "out"], "no pictures in folder"), (["photos/a.png"], "give --output"),
-    (["photos/a.png", "--output", "photos/b.png"], "photos/b.png cannot be a folder: a file has that name"),
-    (["photos/a.png", "--json", "photos/b.png/people.json"], "photos/b.png cannot be a folder")])
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["nowhere.jpg", "--output", "out"], "no such file"),
+        (["*.xyz", "--output", "out"], "no file matches"),
+        (["bare", "--output", "out"], "no pictures in folder"),
+        (["photos/a.png"], "give --output"),
+        (["photos/a.png", "--output", "photos/b.png"], "photos/b.png cannot be a folder: a file has that name"),
+        (["photos/a.png", "--json", "photos/b.png/people.json"], "photos/b.png cannot be a folder"),
+    ],
+)
 def test_bad_input_is_one_line_and_status_2(stub, photos, tmp_path, capsys, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bare").mkdir()
@@ -150,11 +162,19 @@ def test_bad_input_is_one_line_and_status_2(stub, photos, tmp_path, capsys, monk
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("image", [
-    np.full((60, 80), 50, np.uint8), np.full((60, 80, 4), 50, np.uint8), np.full((60, 80, 3), 5000, np.uint16),
-    np.full((60, 80), 5000, np.uint16), np.full((1, 1, 3), 50, np.uint8), np.full((4000, 6000, 3), 50, np.uint8),
-    np.full((2, 30000, 3), 50, np.uint8),
-], ids=["grey", "alpha", "16-bit", "16-bit grey", "1x1", "large", "strip"])
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.full((60, 80), 50, np.uint8),
+        np.full((60, 80, 4), 50, np.uint8),
+        np.full((60, 80, 3), 5000, np.uint16),
+        np.full((60, 80), 5000, np.uint16),
+        np.full((1, 1, 3), 50, np.uint8),
+        np.full((4000, 6000, 3), 50, np.uint8),
+        np.full((2, 30000, 3), 50, np.uint8),
+    ],
+    ids=["grey", "alpha", "16-bit", "16-bit grey", "1x1", "large", "strip"],
+)
 def test_every_kind_of_picture_is_drawn(stub, tmp_path, image):
     (tmp_path / "in.png").write_bytes(cv2.imencode(".png", image, [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes())
     assert predict(tmp_path / "in.png", "--output", tmp_path / "out") == 0
@@ -164,15 +184,38 @@ def test_every_kind_of_picture_is_drawn(stub, tmp_path, image):
 def test_a_checkpoint_and_its_flags(photos, tmp_path, capsys):
     config = config_from_dict({"model": {"stacks": 1, "width": 16, "growth": 0}, "inference": {"height": 64}})
     checkpoint = tmp_path / "tiny.pth"
-    torch.save({"format": 1, "model": PoseNet.from_config(config).state_dict(), "config": config_to_dict(config)},
-               checkpoint)
+    torch.save(
+        {"format": 1, "model": PoseNet.from_config(config).state_dict(), "config": config_to_dict(config)}, checkpoint
+    )
     argv = ["--weights", str(checkpoint), "--device", "cpu", str(photos / "a.png"), "--output", str(tmp_path / "out")]
     assert run_tool("predict", argv) == 0
-    assert run_tool("predict", [*argv, "--height", "64", "--scales", "1", "1.5", "--flip", "--batch_size", "2",
-                                "--set", "inference.keypoint_threshold=0.2"]) == 0
-    for words, message in ((["--height", "5"], "inference.height"), (["--scales", "0"], "inference.scales"),
-                           (["--set", "model.stacks=2"], "another architecture"), (["--set", "x=1"], "x=1"),
-                           (["--device", "nonsense"], "nonsense"), (["--config", "none.toml"], "none.toml")):
+    assert (
+        run_tool(
+            "predict",
+            [
+                *argv,
+                "--height",
+                "64",
+                "--scales",
+                "1",
+                "1.5",
+                "--flip",
+                "--batch_size",
+                "2",
+                "--set",
+                "inference.keypoint_threshold=0.2",
+            ],
+        )
+        == 0
+    )
+    for words, message in (
+        (["--height", "5"], "inference.height"),
+        (["--scales", "0"], "inference.scales"),
+        (["--set", "model.stacks=2"], "another architecture"),
+        (["--set", "x=1"], "x=1"),
+        (["--device", "nonsense"], "nonsense"),
+        (["--config", "none.toml"], "none.toml"),
+    ):
         assert run_tool("predict", [*argv, *words]) == 2
         error = capsys.readouterr().err.strip().splitlines()[-1]
         assert message in error and "Traceback" not in error
@@ -297,12 +340,14 @@ def test_a_camera_shown_until_its_window_is_closed(stub, tmp_path, monkeypatch):
 def test_what_is_wrong_with_videos_and_cameras_is_one_line(stub, clip, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    for words, message in ((["--show", clip], "--show needs a display"),
-                           ([clip, "--output", tmp_path], "replace an input"),
-                           ([clip, "--output", tmp_path / "o", "--codec", "nope"], "codec 'nope'"),
-                           ([clip, "--output", tmp_path / "o", "--heatmaps", tmp_path / "o"], "two folders"),
-                           (["--json", tmp_path / "x.json"], "no input"),
-                           (["--json", tmp_path / "x.json", "--camera", "97"], "camera 97")):
+    for words, message in (
+        (["--show", clip], "--show needs a display"),
+        ([clip, "--output", tmp_path], "replace an input"),
+        ([clip, "--output", tmp_path / "o", "--codec", "nope"], "codec 'nope'"),
+        ([clip, "--output", tmp_path / "o", "--heatmaps", tmp_path / "o"], "two folders"),
+        (["--json", tmp_path / "x.json"], "no input"),
+        (["--json", tmp_path / "x.json", "--camera", "97"], "camera 97"),
+    ):
         assert predict(*words) == 2
         error = capsys.readouterr().err.strip().splitlines()[-1]
         assert message in error and "Traceback" not in error

@@ -16,8 +16,18 @@ from posenet.cli.main import run_tool
 from posenet.settings.reading import config_from_dict
 from tests.checkpoints.test_run_lock import holder
 
-TINY = ["model.stacks=1", "model.width=16", "model.growth=2", "train.input_size=64", "train.batch_size=2",
-        "train.epochs=1", "optim.name=adamw", "data.workers=0", "log.tensorboard=false", "log.curves=false"]
+TINY = [
+    "model.stacks=1",
+    "model.width=16",
+    "model.growth=2",
+    "train.input_size=64",
+    "train.batch_size=2",
+    "train.epochs=1",
+    "optim.name=adamw",
+    "data.workers=0",
+    "log.tensorboard=false",
+    "log.curves=false",
+]
 
 
 @pytest.fixture
@@ -56,9 +66,29 @@ def test_the_run_folder_is_named_after_the_experiment_file(train, tmp_path):
 
 
 def test_flags_set_their_keys(train):
-    flags = ["-p", "run", "--epochs", "1", "--batch-size=3", "--lr", "0.01", "--max_grad_norm", "5",
-             "--print-freq", "7", "--no-warmup",
-             "--device", "cpu", "--amp", "bf16", "--freeze", "stem.*", "merges*", "--max-steps", "1"]
+    flags = [
+        "-p",
+        "run",
+        "--epochs",
+        "1",
+        "--batch-size=3",
+        "--lr",
+        "0.01",
+        "--max_grad_norm",
+        "5",
+        "--print-freq",
+        "7",
+        "--no-warmup",
+        "--device",
+        "cpu",
+        "--amp",
+        "bf16",
+        "--freeze",
+        "stem.*",
+        "merges*",
+        "--max-steps",
+        "1",
+    ]
     status, error = train(*flags)
     assert status == 2 and "'merges*' matches no parameter" in error
     assert train(*[f for f in flags if f != "merges*"])[0] == 0
@@ -142,8 +172,19 @@ def test_fine_tuning_loads_the_weights_and_reports(train, caplog, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     train("-p", "first")
     with caplog.at_level("INFO"):
-        assert train("-p", "second", "--weights", "first/best.pth", "--freeze", "all-but-heads",
-                     "--set", "log.tensorboard=true")[0] == 0
+        assert (
+            train(
+                "-p",
+                "second",
+                "--weights",
+                "first/best.pth",
+                "--freeze",
+                "all-but-heads",
+                "--set",
+                "log.tensorboard=true",
+            )[0]
+            == 0
+        )
     assert "Fine-tuning" in caplog.text and "Frozen" in caplog.text
     log = open("second/log.txt").read()
     assert "Fine-tuning" in log and log.count("TensorBoard is not installed") == 1
@@ -159,18 +200,21 @@ def test_shared_images_are_refused_unless_wanted(train, stores):
     assert train("-p", "run", "--max-steps", "1", "--set", same, "data.allow_overlap=true")[0] == 0
 
 
-@pytest.mark.parametrize("flags, words", [
-    (["--set", "data.train=missing.h5"], "missing.h5"),
-    (["--set", "data.train="], "build_hdf5"),
-    (["--set", "model.stack=2"], "model.stack"),
-    (["--set", "train.batch_size=0"], "train.batch_size"),
-    (["--config", "missing.toml"], "missing.toml"),
-    (["--weights", "missing.pth"], "missing.pth"),
-    (["--device", "toaster"], "toaster"),
-    (["--freeze", "nothing*"], "nothing*"),
-    (["--set", "train.batch_size=1"], "train.batch_size"),
-    (["--set", "data.val_images=nowhere", "data.val_annotations=nowhere.json"], "nowhere.json"),
-])
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--set", "data.train=missing.h5"], "missing.h5"),
+        (["--set", "data.train="], "build_hdf5"),
+        (["--set", "model.stack=2"], "model.stack"),
+        (["--set", "train.batch_size=0"], "train.batch_size"),
+        (["--config", "missing.toml"], "missing.toml"),
+        (["--weights", "missing.pth"], "missing.pth"),
+        (["--device", "toaster"], "toaster"),
+        (["--freeze", "nothing*"], "nothing*"),
+        (["--set", "train.batch_size=1"], "train.batch_size"),
+        (["--set", "data.val_images=nowhere", "data.val_annotations=nowhere.json"], "nowhere.json"),
+    ],
+)
 def test_bad_input_is_one_line_and_leaves_nothing_behind(train, tmp_path, flags, words):
     status, error = train("-p", "run", *flags)
     last = error.splitlines()[-1]

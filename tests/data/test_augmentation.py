@@ -58,8 +58,13 @@ def centroid(weights: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("case", MEASURED["cases"], ids=lambda case: f"{case['degree']:.1f}")
 def test_matrices_are_the_measured_ones(case: dict[str, Any]) -> None:
-    augmentation = Augmentation(flip=case["flip"], degrees=case["degree"], shift=tuple(case["shift"]),
-                                scale=case["scale"], person_height=MEASURED["target_dist"])
+    augmentation = Augmentation(
+        flip=case["flip"],
+        degrees=case["degree"],
+        shift=tuple(case["shift"]),
+        scale=case["scale"],
+        person_height=MEASURED["target_dist"],
+    )
     matrix = augmentation.matrix(tuple(case["center"]), case["scale_provided"], (MEASURED["width"], MEASURED["height"]))
     assert matrix.shape == (2, 3)
     np.testing.assert_allclose(matrix, case["matrix"], rtol=0, atol=1e-6)
@@ -168,8 +173,12 @@ def test_outside_the_picture_all_is_border(jitter: tuple[float, float, float] | 
 @pytest.mark.parametrize("value", [0, 1])
 def test_a_mask_of_one_value_ends_at_the_border_alone(value: int, border: int) -> None:
     matrix = np.array([[1.0, 0, 40], [0, 1, 20]])
-    plain_warp = cv2.warpAffine(np.full((90, 120), value * 255, np.uint8), np.array([[.25, 0, 9.625], [0, .25, 4.625]]),
-                                (64, 48), borderValue=255 * border)
+    plain_warp = cv2.warpAffine(
+        np.full((90, 120), value * 255, np.uint8),
+        np.array([[0.25, 0, 9.625], [0, 0.25, 4.625]]),
+        (64, 48),
+        borderValue=255 * border,
+    )
     mask = np.full((90, 120), value, np.uint8)
     np.testing.assert_array_equal(warp_pixels(mask, matrix, border), plain_warp)
 
@@ -222,15 +231,16 @@ def test_a_picture_decoded_at_reduced_size_lands_where_the_whole_one_does(by: in
     width, height = 1021, 767
     x, y = np.meshgrid(np.arange(width), np.arange(height))
     centre = rng.uniform((300, 250), (700, 500))
-    image = (10 + 240 * np.exp(-((x - centre[0]) ** 2 + (y - centre[1]) ** 2) / 2 / 60 ** 2)).astype(np.uint8)
+    image = (10 + 240 * np.exp(-((x - centre[0]) ** 2 + (y - centre[1]) ** 2) / 2 / 60**2)).astype(np.uint8)
     jpeg = cv2.imencode(".jpg", cv2.merge([image] * 3), [cv2.IMWRITE_JPEG_QUALITY, 95])[1].ravel()
     augmentation = Augmentation(degrees=25, flip=True, scale=0.99 / by, shift=(3.0, -2.0))
     matrix = augmentation.image_matrix((width, height), (width, height))
     assert reduction(matrix) == by
     assert decode_picture(jpeg, height, width, by).shape == (-(-height // by), -(-width // by), 3)
-    matrix[:, 2] -= (np.array([width, height]) - SIZE) / 2       # the same warp, to the middle of a smaller input
-    pictures = [warp_image(decode_picture(jpeg, height, width, f), augmentation, from_reduced(matrix, f), SIZE)
-                for f in (1, by)]
+    matrix[:, 2] -= (np.array([width, height]) - SIZE) / 2  # the same warp, to the middle of a smaller input
+    pictures = [
+        warp_image(decode_picture(jpeg, height, width, f), augmentation, from_reduced(matrix, f), SIZE) for f in (1, by)
+    ]
     for picture in pictures:
         blob = np.clip(picture[..., 0].astype(float) - 140, 0, None)
         np.testing.assert_allclose(centroid(blob), matrix @ (*centre, 1), atol=0.03)
@@ -275,13 +285,18 @@ def test_saturation_and_value_stop_at_the_ends_of_their_range() -> None:
 def test_draws_stay_in_range_and_fill_it() -> None:
     samples = augmentations(4000)
     jitters = np.array([a.jitter for a in samples if a.jitter is not None])
-    values = {"degrees": ([a.degrees for a in samples], -40, 40), "dx": ([a.shift[0] for a in samples], -50, 50),
-              "dy": ([a.shift[1] for a in samples], -50, 50),
-              "scale": ([a.scale for a in samples if a.scale != 1], 0.7, 1.3), "hue": (jitters[:, 0], -10, 10),
-              "saturation": (jitters[:, 1], -20, 60), "value": (jitters[:, 2], -20, 40)}
+    values = {
+        "degrees": ([a.degrees for a in samples], -40, 40),
+        "dx": ([a.shift[0] for a in samples], -50, 50),
+        "dy": ([a.shift[1] for a in samples], -50, 50),
+        "scale": ([a.scale for a in samples if a.scale != 1], 0.7, 1.3),
+        "hue": (jitters[:, 0], -10, 10),
+        "saturation": (jitters[:, 1], -20, 60),
+        "value": (jitters[:, 2], -20, 40),
+    }
     for name, (drawn, low, high) in values.items():
         quantiles = (np.quantile(drawn, [0, 0.25, 0.5, 0.75, 1]) - low) / (high - low)
-        assert 0 <= quantiles[0] and quantiles[4] <= 1, name
+        assert quantiles[0] >= 0 and quantiles[4] <= 1, name
         np.testing.assert_allclose(quantiles, [0, 0.25, 0.5, 0.75, 1], atol=0.06, err_msg=name)
     together = np.corrcoef([values[name][0] for name in ("degrees", "dx", "dy")])
     assert np.abs(together - np.eye(3)).max() < 0.06
@@ -289,8 +304,11 @@ def test_draws_stay_in_range_and_fill_it() -> None:
 
 def test_draws_hit_their_probabilities() -> None:
     samples = augmentations(4000)
-    shares = [np.mean([a.flip for a in samples]), np.mean([a.scale != 1 for a in samples]),
-              np.mean([a.jitter is not None for a in samples])]
+    shares = [
+        np.mean([a.flip for a in samples]),
+        np.mean([a.scale != 1 for a in samples]),
+        np.mean([a.jitter is not None for a in samples]),
+    ]
     np.testing.assert_allclose(shares, [0.5, 0.8, 0.2], atol=0.03)
 
 
@@ -308,14 +326,16 @@ def test_the_same_numbers_draw_the_same_and_the_global_generator_is_left_alone()
 
 
 def test_what_one_number_decides_changes_no_other() -> None:
-    never, always = (Augmentation.sample(draws(0), AugmentConfig(jitter_probability=p, scale_probability=p,
-                                                                 flip_probability=p)) for p in (0.0, 1.0))
+    never, always = (
+        Augmentation.sample(draws(0), AugmentConfig(jitter_probability=p, scale_probability=p, flip_probability=p))
+        for p in (0.0, 1.0)
+    )
     assert (never.degrees, never.shift) == (always.degrees, always.shift)
     assert (never.jitter, never.scale, never.flip) == (None, 1.0, False) and always.flip
 
 
 def test_numbers_are_uniform_and_depend_on_the_key_alone() -> None:
-    keys = [(seed, epoch, index) for seed in (0, 1, 2 ** 70) for epoch in range(20) for index in range(50)]
+    keys = [(seed, epoch, index) for seed in (0, 1, 2**70) for epoch in range(20) for index in range(50)]
     numbers = np.array([draws(*key) for key in keys])
     np.testing.assert_array_equal(numbers, [draws(*key) for key in keys])
     assert draws(1, 2, 3) == draws(*np.array([1, 2, 3]))
@@ -329,11 +349,12 @@ def test_numbers_are_uniform_and_depend_on_the_key_alone() -> None:
 
 def test_jitter_of_many_colours_is_that_of_each() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (60, 90, 3), np.uint8)
-    images = [noise, *(noise[3:3 + height, 5:5 + width] for height in range(1, 6) for width in range(1, 6))]
+    images = [noise, *(noise[3 : 3 + height, 5 : 5 + width] for height in range(1, 6) for width in range(1, 6))]
     levels = np.arange(256)
     for hue, saturation, value in ((10, 60, 40), (-10, -20, -20), (90, 0, 0), (-179, 300, -300)):
         tables = np.stack([(levels + hue) % 180, np.clip(levels + saturation, 0, 255), np.clip(levels + value, 0, 255)])
         for image in images:
             hsv = cv2.LUT(cv2.cvtColor(image, cv2.COLOR_BGR2HSV), tables.T[:, None].astype(np.uint8))
-            np.testing.assert_array_equal(recolour(image, (hue, saturation, value))[..., :3],
-                                          cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR))
+            np.testing.assert_array_equal(
+                recolour(image, (hue, saturation, value))[..., :3], cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)
+            )

@@ -85,8 +85,13 @@ def test_sample_depends_on_seed_epoch_and_index_alone(store):
 
 def test_collate_pads_people_with_unlabelled_rows():
     def sample(people: int) -> Sample:
-        return Sample(np.zeros((8, 8, 3), np.uint8), np.ones((people, 18, 3), np.float32),
-                      np.zeros((2, 2), np.uint8), np.zeros((2, 2), np.uint8), people)
+        return Sample(
+            np.zeros((8, 8, 3), np.uint8),
+            np.ones((people, 18, 3), np.float32),
+            np.zeros((2, 2), np.uint8),
+            np.zeros((2, 2), np.uint8),
+            people,
+        )
 
     batch = collate([sample(1), sample(3)], Pixels.make(2, 8, 8))
     assert batch.joints.shape == (2, 3, 18, 3)
@@ -159,7 +164,7 @@ def test_workers_keep_no_memory_of_another_loader_s(store):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at open files through /proc")
 def test_a_worker_gives_up_the_parent_s_handle_before_it_reads(store):
-    store.image(0)      # so that there is a handle to inherit
+    store.image(0)  # so that there is a handle to inherit
     loader = make_loader(PoseDataset(store, (64, 64)), [], workers=1)
     assert list(loader) == []
     (worker,) = multiprocessing.active_children()
@@ -175,7 +180,7 @@ def opened_by(pid: int) -> list[str]:
     """The files that a process has open."""
     names = []
     for handle in os.listdir(f"/proc/{pid}/fd"):
-        with contextlib.suppress(FileNotFoundError):     # closed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
             names.append(os.readlink(f"/proc/{pid}/fd/{handle}"))
     return names
 
@@ -196,8 +201,8 @@ def test_workers_outlive_signals_until_the_loader_is_closed(store):
     dataset = PoseDataset(store, (64, 64))
     loader = make_loader(dataset, [[(0, i)] for i in range(4)], workers=2)
     batches = iter(loader)
-    next(batches), next(batches)    # one of each worker: both have begun
-    workers = [w for w in multiprocessing.active_children()]
+    next(batches), next(batches)  # one of each worker: both have begun
+    workers = list(multiprocessing.active_children())
     for worker in workers:
         os.kill(worker.pid, signal.SIGINT)
         os.kill(worker.pid, signal.SIGTERM)

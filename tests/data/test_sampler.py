@@ -55,10 +55,12 @@ def test_the_order_depends_on_nothing_else() -> None:
     assert keys(used, 1) == keys(TrainSampler(50, 5, seed=3), 1)
 
 
-@pytest.mark.parametrize("length, world, batch_size, per_step",
-                         [(50, 2, 4, 1), (50, 4, 2, 1), (50, 2, 3, 2), (5, 2, 4, 1)])
-def test_processes_together_equal_one_with_the_whole_batch(length: int, world: int, batch_size: int,
-                                                           per_step: int) -> None:
+@pytest.mark.parametrize(
+    "length, world, batch_size, per_step", [(50, 2, 4, 1), (50, 4, 2, 1), (50, 2, 3, 2), (5, 2, 4, 1)]
+)
+def test_processes_together_equal_one_with_the_whole_batch(
+    length: int, world: int, batch_size: int, per_step: int
+) -> None:
     alone = TrainSampler(length, batch_size * world, 0, per_step)
     shards = [TrainSampler(length, batch_size, 0, per_step, rank, world) for rank in range(world)]
     assert {shard.steps for shard in shards} == {alone.steps}
@@ -72,7 +74,7 @@ def test_an_epoch_goes_on_where_it_was_left(per_step: int) -> None:
     sampler = TrainSampler(50, 4, 0, per_step)
     for step in range(sampler.steps + 1):
         rest = keys(sampler, 3, step)
-        assert rest == whole[step * per_step:] and len(sampler) == len(rest)
+        assert rest == whole[step * per_step :] and len(sampler) == len(rest)
     assert keys(sampler, 3) == whole
 
 
@@ -83,7 +85,7 @@ def test_epochs_follow_each_other_and_any_number_of_batches_can_be_left_out(per_
     sampler.start(1, 2, epochs=4)
     assert len(sampler) == len(one_by_one)
     for sampler.skip in range(len(one_by_one) + 2):
-        assert list(sampler) == one_by_one[sampler.skip:]
+        assert list(sampler) == one_by_one[sampler.skip :]
 
 
 @pytest.mark.parametrize("world", [1, 2])

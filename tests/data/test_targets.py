@@ -25,7 +25,7 @@ def render(joints: np.ndarray | Tensor, mask: np.ndarray | Tensor) -> Tensor:
 def keypoint_reference(joints: np.ndarray, height: int, width: int) -> np.ndarray:
     """(18, h, w): every keypoint's Gaussian, cell by cell."""
     maps = np.zeros((18, height, width))
-    reach = math.ceil(math.sqrt(-2 * KEYPOINT_SIGMA ** 2 * math.log(THRESHOLD)) / STRIDE)
+    reach = math.ceil(math.sqrt(-2 * KEYPOINT_SIGMA**2 * math.log(THRESHOLD)) / STRIDE)
     assert reach == 7
     for person in joints:
         for k, (u, v, visibility) in enumerate(person):
@@ -35,7 +35,7 @@ def keypoint_reference(joints: np.ndarray, height: int, width: int) -> np.ndarra
             for y in range(max(0, row - reach), min(height, row + reach + 1)):
                 for x in range(max(0, column - reach), min(width, column + reach + 1)):
                     squared = (4 * x + 1.5 - u) ** 2 + (4 * y + 1.5 - v) ** 2
-                    maps[k, y, x] = max(maps[k, y, x], math.exp(-squared / (2 * KEYPOINT_SIGMA ** 2)))
+                    maps[k, y, x] = max(maps[k, y, x], math.exp(-squared / (2 * KEYPOINT_SIGMA**2)))
     return maps
 
 
@@ -55,7 +55,7 @@ def part_reference(joints: np.ndarray, height: int, width: int) -> tuple[np.ndar
                 for x in range(max(0, left), min(width - 1, right) + 1):
                     px, py = 4 * x + 1.5, 4 * y + 1.5
                     distance = abs((x2 - x1) * (py - y1) - (y2 - y1) * (px - x1)) / length
-                    response = math.exp(-distance ** 2 / (2 * PART_SIGMA ** 2))
+                    response = math.exp(-(distance**2) / (2 * PART_SIGMA**2))
                     undecided[b, y, x] |= abs(response - THRESHOLD) < 1e-5
                     total[y, x] += FLOOR if response <= THRESHOLD else response
                     covering[y, x] += 1
@@ -66,8 +66,9 @@ def part_reference(joints: np.ndarray, height: int, width: int) -> tuple[np.ndar
 def mask_reference(mask: np.ndarray) -> np.ndarray:
     """(h, w): the smallest value among a cell and its neighbours inside the map."""
     height, width = mask.shape
-    return np.array([[mask[max(0, y - 1):y + 2, max(0, x - 1):x + 2].min() for x in range(width)]
-                     for y in range(height)])
+    return np.array(
+        [[mask[max(0, y - 1) : y + 2, max(0, x - 1) : x + 2].min() for x in range(width)] for y in range(height)]
+    )
 
 
 def random_joints(rng: np.random.Generator, people: int, height: int, width: int) -> np.ndarray:
@@ -108,8 +109,8 @@ def test_crowded_and_coincident_people_are_those_of_the_slow_reference() -> None
     joints = random_joints(rng, 5, 128, 128)
     joints[1] = joints[0]
     joints[2, :, :2] = joints[0, :, :2] + 3
-    joints[3, 1] = joints[3, 0]                         # the part neck-nose has no length
-    joints[4, :, :2] = (62, 66)                         # half-way cells, and no part has a length
+    joints[3, 1] = joints[3, 0]  # the part neck-nose has no length
+    joints[4, :, :2] = (62, 66)  # half-way cells, and no part has a length
     joints[:, :2, 2] = 2
     assert_like_reference(joints, np.ones((32, 32), np.float32))
 
@@ -130,12 +131,20 @@ def test_maps_are_the_measured_ones_of_real_pictures(parity: Path, number: int) 
 
 
 def test_from_config_takes_every_setting() -> None:
-    config = load_config(None, ["targets.keypoint_sigma=3", "targets.part_sigma=2", "targets.part_margin=8",
-                                "targets.threshold=0.1", "targets.part_floor=0.05"])
+    config = load_config(
+        None,
+        [
+            "targets.keypoint_sigma=3",
+            "targets.part_sigma=2",
+            "targets.part_margin=8",
+            "targets.threshold=0.1",
+            "targets.part_floor=0.05",
+        ],
+    )
     r = TargetRenderer.from_config(config)
     assert (r.keypoint_sigma, r.part_sigma, r.part_margin, r.threshold, r.part_floor) == (3, 2, 8, 0.1, 0.05)
     joints = np.zeros((1, 1, 18, 3), np.float32)
-    joints[0, 0, :2] = [[21.5, 29.5, 2], [41.5, 29.5, 2]]                     # nose, neck: cells 5 and 10 of row 7
+    joints[0, 0, :2] = [[21.5, 29.5, 2], [41.5, 29.5, 2]]  # nose, neck: cells 5 and 10 of row 7
     maps = r(torch.from_numpy(joints), torch.ones(1, 16, 16))[0]
     assert maps[30, 7, 6] == pytest.approx(math.exp(-16 / 18))
     assert maps[0, 8, 8] == pytest.approx(math.exp(-16 / 8))
@@ -157,7 +166,7 @@ def test_a_batch_equals_its_samples_one_by_one() -> None:
     batch = render(joints, masks)
     assert batch.shape == (3, 50, 32, 32) and batch.dtype == torch.float32
     for i, maps in enumerate(batch):
-        torch.testing.assert_close(render(joints[i:i + 1], masks[i:i + 1])[0], maps, rtol=0, atol=0)
+        torch.testing.assert_close(render(joints[i : i + 1], masks[i : i + 1])[0], maps, rtol=0, atol=0)
 
 
 def test_padding_rows_change_nothing() -> None:
@@ -187,7 +196,7 @@ def test_a_keypoint_outside_still_reaches_in() -> None:
     joints = np.zeros((1, 1, 18, 3), np.float32)
     joints[0, 0, 0] = (-10, 20, 1)
     nose = render(joints, np.ones((1, 32, 32), np.float32))[0, 30]
-    assert nose[5, 0] == pytest.approx(math.exp(-(11.5 ** 2 + 1.5 ** 2) / 162), abs=1e-5)
+    assert nose[5, 0] == pytest.approx(math.exp(-(11.5**2 + 1.5**2) / 162), abs=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
@@ -216,13 +225,16 @@ def test_targets_carry_no_gradient() -> None:
     assert not render(joints, torch.ones(1, 8, 8, requires_grad=True)).requires_grad
 
 
-@pytest.mark.parametrize("joints, mask, message", [
-    ((1, 18, 3), (1, 8, 8), r"joints must be \(N, P, 18, 3\), not \(1, 18, 3\)"),
-    ((1, 2, 17, 3), (1, 8, 8), r"joints must be \(N, P, 18, 3\)"),
-    ((1, 2, 18, 2), (1, 8, 8), r"joints must be \(N, P, 18, 3\)"),
-    ((2, 2, 18, 3), (1, 8, 8), r"person_mask must be \(2, h, w\), not \(1, 8, 8\)"),
-    ((1, 2, 18, 3), (1, 1, 8, 8), r"person_mask must be \(1, h, w\)"),
-])
+@pytest.mark.parametrize(
+    "joints, mask, message",
+    [
+        ((1, 18, 3), (1, 8, 8), r"joints must be \(N, P, 18, 3\), not \(1, 18, 3\)"),
+        ((1, 2, 17, 3), (1, 8, 8), r"joints must be \(N, P, 18, 3\)"),
+        ((1, 2, 18, 2), (1, 8, 8), r"joints must be \(N, P, 18, 3\)"),
+        ((2, 2, 18, 3), (1, 8, 8), r"person_mask must be \(2, h, w\), not \(1, 8, 8\)"),
+        ((1, 2, 18, 3), (1, 1, 8, 8), r"person_mask must be \(1, h, w\)"),
+    ],
+)
 def test_wrong_shapes_are_refused(joints: tuple[int, ...], mask: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         render(torch.zeros(joints), torch.zeros(mask))

@@ -33,14 +33,26 @@ def test_processes_tell_each_other(tmp_path: Path) -> None:
         mine = torch.full((2,), float(runtime.rank))
         runtime.copy_from_main([mine])
         total = torch.tensor([1.0, float(runtime.rank)])
-        return (runtime.rank, runtime.world, runtime.is_main, runtime.any(runtime.rank == 1), runtime.any(False),
-                runtime.vote(False, True, runtime.rank == 0), runtime.sum(total).tolist(), total.tolist(),
-                runtime.gather({"rank": runtime.rank}), runtime.from_main(f"from {runtime.rank}"), mine.tolist())
+        return (
+            runtime.rank,
+            runtime.world,
+            runtime.is_main,
+            runtime.any(runtime.rank == 1),
+            runtime.any(False),
+            runtime.vote(False, True, runtime.rank == 0),
+            runtime.sum(total).tolist(),
+            total.tolist(),
+            runtime.gather({"rank": runtime.rank}),
+            runtime.from_main(f"from {runtime.rank}"),
+            mine.tolist(),
+        )
 
     said = in_world(2, tmp_path, talk)
     shared = (True, False, (False, True, True), [2.0, 1.0])
-    assert said == [(rank, 2, rank == 0, *shared, [1.0, rank], [{"rank": 0}, {"rank": 1}], "from 0", [0.0, 0.0])
-                    for rank in range(2)]
+    assert said == [
+        (rank, 2, rank == 0, *shared, [1.0, rank], [{"rank": 0}, {"rank": 1}], "from 0", [0.0, 0.0])
+        for rank in range(2)
+    ]
 
 
 def test_accumulation_communicates_once_a_step(tmp_path: Path) -> None:
@@ -48,9 +60,10 @@ def test_accumulation_communicates_once_a_step(tmp_path: Path) -> None:
         from posenet.devices.runtime import grad_scaler
         from posenet.training.loss_guard import LossGuard
         from posenet.training.update import GuardedUpdate
+
         calls = []
 
-        def average(_, bucket):     # with types PyTorch takes it for another kind of hook
+        def average(_, bucket):  # with types PyTorch takes it for another kind of hook
             calls.append(bucket)
             gradient = runtime.sum(bucket.buffer()) / runtime.world
             future: torch.futures.Future[Tensor] = torch.futures.Future()
@@ -63,11 +76,11 @@ def test_accumulation_communicates_once_a_step(tmp_path: Path) -> None:
         wrapped.register_comm_hook(None, average)
         optimizer = torch.optim.SGD(linear.parameters(), 0.1)
         update = GuardedUpdate(wrapped, optimizer, grad_scaler(runtime.device, "off"), LossGuard(), runtime)
-        images = torch.arange(24.0).reshape(2, 2, 2, 3)     # process, batch, image, value
+        images = torch.arange(24.0).reshape(2, 2, 2, 3)  # process, batch, image, value
         good, bad = images[runtime.rank], torch.stack([images[runtime.rank][0], torch.full((2, 3), math.nan)])
         update([(batch, None, None, None) for batch in good])
         weight, counts = linear.weight.detach().clone(), [len(calls)]
-        for batches in (bad, good):     # what a dropped step has left undone must not be done in the next one
+        for batches in (bad, good):  # what a dropped step has left undone must not be done in the next one
             update([(batch, None, None, None) for batch in batches])
             counts.append(len(calls))
         return counts, weight
@@ -103,19 +116,21 @@ def test_nan_on_one_process_makes_both_skip_and_names_its_images(stores, tmp_pat
                 return forward(*batch) * (math.nan if second else 1)
 
             judge = trainer._judge_bad
-            trainer._judge_bad = lambda batches, value: (images.extend(batches[0].image_ids.tolist()),
-                                                         judge(batches, value))
+            trainer._judge_bad = lambda batches, value: (
+                images.extend(batches[0].image_ids.tolist()),
+                judge(batches, value),
+            )
             trainer.step.forward = bad_second
             trainer.fit()
             return before, images, trainer.losses, {n: t.clone() for n, t in trainer.step.network.state_dict().items()}
 
     one, two = in_world(2, tmp_path / "w", explode)
     assert [loss is None for loss in one[2]] == [False, True, False, False, False] and one[2] == two[2]
-    for before, *_ in (one, two):       # the second step changed neither weights nor statistics of either
+    for before, *_ in (one, two):  # the second step changed neither weights nor statistics of either
         assert all(torch.equal(before[1][n], before[2][n]) for n in before[1])
     trained = dict(PoseNet(stacks=1, width=16, growth=2).named_parameters())
     assert all(torch.equal(one[3][n], two[3][n]) for n in trained)
-    skip, = lines(tmp_path / "run", "skip")
+    (skip,) = lines(tmp_path / "run", "skip")
     assert skip["image_ids"] == two[1] != one[1] and skip["value"] == "nan"
 
 
@@ -139,8 +154,12 @@ def test_a_signal_to_one_process_stops_both_with_a_checkpoint(stores, tmp_path, 
 
 @pytest.mark.parametrize("where", ["loss", "AP"])
 def test_a_signal_to_one_process_breaks_off_validation_on_both(stores, tiny_coco, tmp_path, where):
-    pictures = [f"data.val_images={str(tiny_coco / 'val2017')!r}", "inference.height=64", "log.pictures=0",
-                f"data.val_annotations={str(tiny_coco / 'annotations' / 'person_keypoints_val2017.json')!r}"]
+    pictures = [
+        f"data.val_images={str(tiny_coco / 'val2017')!r}",
+        "inference.height=64",
+        "log.pictures=0",
+        f"data.val_annotations={str(tiny_coco / 'annotations' / 'person_keypoints_val2017.json')!r}",
+    ]
 
     def stopped(runtime: DistributedRuntime) -> tuple[bool, int, int]:
         with run(runtime, stores, tmp_path / "run", *SMALL, *pictures, "train.epochs=1") as trainer:
@@ -153,7 +172,7 @@ def test_a_signal_to_one_process_breaks_off_validation_on_both(stores, tiny_coco
                 return work(*args)
 
             setattr(owner, name, interrupted)
-            trainer.evaluate.share *= 20        # batches are left when the signal comes
+            trainer.evaluate.share *= 20  # batches are left when the signal comes
             return trainer.fit(), trainer.progress.epoch, trainer.progress.step - trainer.sampler.steps
 
     assert in_world(2, tmp_path / "w", stopped) == [(False, 0, 0), (False, 0, 0)]
@@ -214,10 +233,18 @@ def test_a_killed_process_ends_the_others_and_is_named(stores, tmp_path, capfd):
 
 def test_validation_counts_every_image_once(stores, tiny_coco, tmp_path):
     truth = json.loads((tiny_coco / "annotations" / "person_keypoints_val2017.json").read_text())
-    config = load_config(None, [
-        "model.stacks=1", "model.width=16", "model.growth=2", "inference.height=64", "log.pictures=0",
-        f"data.val_images={str(tiny_coco / 'val2017')!r}",
-        f"data.val_annotations={str(tiny_coco / 'annotations' / 'person_keypoints_val2017.json')!r}"])
+    config = load_config(
+        None,
+        [
+            "model.stacks=1",
+            "model.width=16",
+            "model.growth=2",
+            "inference.height=64",
+            "log.pictures=0",
+            f"data.val_images={str(tiny_coco / 'val2017')!r}",
+            f"data.val_annotations={str(tiny_coco / 'annotations' / 'person_keypoints_val2017.json')!r}",
+        ],
+    )
 
     def measure(runtime: Runtime) -> tuple[dict[str, float], int, float]:
         coco = validation.CocoValidation.from_config(config, PoseNet.from_config(config), runtime, SilentLog())
@@ -255,7 +282,7 @@ def test_every_process_takes_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch
         own_device(torch.device("cuda"), Place(2, 3, 2))
     with pytest.raises(ConfigError, match="--device cuda:1"):
         own_device(torch.device("cuda:1"), Place(0, 2, 0))
-    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)   # a scheduler shows each process one
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)  # a scheduler shows each process one
     assert own_device(torch.device("cuda"), Place(2, 4, 2)) == torch.device("cuda", 0)
 
 

@@ -16,8 +16,14 @@ from posenet.devices.runtime import pick_device
 from posenet.errors import ConfigError, TrainingError
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "TORCHELASTIC_RESTART_COUNT": "2"}
-SLURM = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "40123", "SLURM_STEP_ID": "0",
-         "SLURM_JOB_NODELIST": "gpu[07-08]"}
+SLURM = {
+    "SLURM_PROCID": "3",
+    "SLURM_NTASKS": "4",
+    "SLURM_LOCALID": "1",
+    "SLURM_JOB_ID": "40123",
+    "SLURM_STEP_ID": "0",
+    "SLURM_JOB_NODELIST": "gpu[07-08]",
+}
 
 
 def test_torchrun_and_the_old_launcher_tell_the_place() -> None:
@@ -38,16 +44,30 @@ def test_without_a_launcher_there_is_no_place(environment: dict[str, str]) -> No
     assert find_place(environment) is None
 
 
-@pytest.mark.parametrize("environment", [
-    TORCHRUN | {"RANK": "8"}, TORCHRUN | {"RANK": "first"},
-    {name: value for name, value in SLURM.items() if name != "SLURM_LOCALID"}])
+@pytest.mark.parametrize(
+    "environment",
+    [
+        TORCHRUN | {"RANK": "8"},
+        TORCHRUN | {"RANK": "first"},
+        {name: value for name, value in SLURM.items() if name != "SLURM_LOCALID"},
+    ],
+)
 def test_an_environment_that_makes_no_sense_is_refused(environment: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="--nproc"):
         find_place(environment)
 
 
-@pytest.mark.parametrize("nodes, host", [("one", "one"), ("gpu[07-09,12],big1", "gpu07"), ("a,b", "a"), ("n[3]", "n3"),
-                                         ("rack2-node[001-100]", "rack2-node001"), ("n[1,5].cluster", "n1.cluster")])
+@pytest.mark.parametrize(
+    "nodes, host",
+    [
+        ("one", "one"),
+        ("gpu[07-09,12],big1", "gpu07"),
+        ("a,b", "a"),
+        ("n[3]", "n3"),
+        ("rack2-node[001-100]", "rack2-node001"),
+        ("n[1,5].cluster", "n1.cluster"),
+    ],
+)
 def test_the_first_host_of_a_slurm_list(nodes: str, host: str) -> None:
     assert first_host(nodes) == host
 

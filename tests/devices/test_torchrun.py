@@ -49,14 +49,29 @@ def start(stores, tmp_path):
     running = []
 
     def call(name: str, command: Sequence[str | Path], *flags: str) -> subprocess.Popen:
-        settings = ["model.stacks=1", "model.width=16", "model.growth=2", "train.input_size=64", "train.batch_size=2",
-                    "train.epochs=2", "data.workers=0", "log.tensorboard=false", "log.curves=false", "train.threads=1",
-                    "checkpoint.every_steps=1", f"data.train={stores['train']}", f"data.val={stores['val']}"]
+        settings = [
+            "model.stacks=1",
+            "model.width=16",
+            "model.growth=2",
+            "train.input_size=64",
+            "train.batch_size=2",
+            "train.epochs=2",
+            "data.workers=0",
+            "log.tensorboard=false",
+            "log.curves=false",
+            "train.threads=1",
+            "checkpoint.every_steps=1",
+            f"data.train={stores['train']}",
+            f"data.val={stores['val']}",
+        ]
         environment = {n: v for n, v in os.environ.items() if n not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
         with open(tmp_path / f"{name}.txt", "w") as output:
             process = subprocess.Popen(
                 [*map(str, command), "-p", str(tmp_path / "run"), *flags, "--device", "cpu", "--set", *settings],
-                stdout=output, stderr=output, env=environment | {"OMP_NUM_THREADS": "1"})
+                stdout=output,
+                stderr=output,
+                env=environment | {"OMP_NUM_THREADS": "1"},
+            )
         running.append(process)
         return process
 
@@ -74,8 +89,9 @@ def free_port() -> int:
 
 def test_two_machines_of_two_processes_train_together(start, tmp_path):
     meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "test"]
-    machines = [start(name, [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "2", *meeting, SCRIPT])
-                for name in ("one", "two")]
+    machines = [
+        start(name, [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "2", *meeting, SCRIPT]) for name in ("one", "two")
+    ]
     assert [machine.wait(LIMIT) for machine in machines] == [0, 0]
     state = checkpoint.read(tmp_path / "run" / "last.pth")
     assert state["progress"]["epoch"] == 2 and len(state["random"]) == 4

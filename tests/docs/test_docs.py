@@ -34,20 +34,73 @@ from posenet.settings.reading import config_to_dict, load_config
 from posenet.synthetic.dataset import write_dataset
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"),
-                *(ROOT / folder / "README.md" for folder in ("config", "data", "checkpoints"))])
-OTHER_COMMANDS = {"apt-get", "cat", "cd", "cp", "curl", "docker", "echo", "export", "ffmpeg", "find", "git", "grep",
-                  "head", "kill", "less", "ls", "mkdir", "mv", "nvidia-smi", "pip", "ps", "rsync", "sbatch", "scancel",
-                  "scp", "source", "squeue", "ssh", "sudo", "tail", "tar", "tensorboard", "unzip", "wget"}
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / folder / "README.md" for folder in ("config", "data", "checkpoints")),
+    ]
+)
+OTHER_COMMANDS = {
+    "apt-get",
+    "cat",
+    "cd",
+    "cp",
+    "curl",
+    "docker",
+    "echo",
+    "export",
+    "ffmpeg",
+    "find",
+    "git",
+    "grep",
+    "head",
+    "kill",
+    "less",
+    "ls",
+    "mkdir",
+    "mv",
+    "nvidia-smi",
+    "pip",
+    "ps",
+    "rsync",
+    "sbatch",
+    "scancel",
+    "scp",
+    "source",
+    "squeue",
+    "ssh",
+    "sudo",
+    "tail",
+    "tar",
+    "tensorboard",
+    "unzip",
+    "wget",
+}
 """Commands that are not ours and are taken as they are."""
 SHELLS = ("sh", "bash", "shell", "console")
 KEYWORDS = {"do", "done", "else", "fi", "then"}
 TINY = ["model.stacks=1", "model.width=16", "model.growth=2"]
 SMALL = ["--set", *TINY, "inference.height=64"]
-QUICK = {"train": ["--max-steps", "12", *SMALL, "train.epochs=1", "train.input_size=64", "train.batch_size=2",
-                   "train.channels_last=false", "data.workers=0", "log.tensorboard=false", "log.curves=false"],
-         "evaluate": SMALL, "predict": SMALL, "benchmark": ["--quick"],
-         "build-hdf5": ["--workers", "1"], "make-synthetic": ["--train", "6", "--val", "2"]}
+QUICK = {
+    "train": [
+        "--max-steps",
+        "12",
+        *SMALL,
+        "train.epochs=1",
+        "train.input_size=64",
+        "train.batch_size=2",
+        "train.channels_last=false",
+        "data.workers=0",
+        "log.tensorboard=false",
+        "log.curves=false",
+    ],
+    "evaluate": SMALL,
+    "predict": SMALL,
+    "benchmark": ["--quick"],
+    "build-hdf5": ["--workers", "1"],
+    "make-synthetic": ["--train", "6", "--val", "2"],
+}
 """What is added to the commands that are run."""
 IDS = (790, 37666, 183872, 211325, 256353, 442450, 463557, 538113)
 """Pictures of COCO that pages name."""
@@ -124,7 +177,7 @@ def tool_of(words: list[str]) -> tuple[str, list[str]] | None:
     """The tool that a command runs, itself or through a launcher, and its arguments."""
     for i, word in enumerate(words):
         if script := re.fullmatch(r"tools/(\w+)\.py", word):
-            return script[1].replace("_", "-"), words[i + 1:]
+            return script[1].replace("_", "-"), words[i + 1 :]
     return (words[1], words[2:]) if words[0] == "posenet" and words[1] != "--help" else None
 
 
@@ -138,8 +191,13 @@ def parser_of(tool: str) -> argparse.ArgumentParser:
 def made_here() -> set[str]:
     """Files that a page tells the reader to make."""
     texts = [page.read_text(encoding="utf-8") for page in PAGES]
-    return {name for text in texts for name in re.findall(r"--output[ =](\S+)|^# (\S+\.toml)$", text, re.MULTILINE)
-            for name in name if name}
+    return {
+        name
+        for text in texts
+        for name in re.findall(r"--output[ =](\S+)|^# (\S+\.toml)$", text, re.MULTILINE)
+        for name in name
+        if name
+    }
 
 
 def check_tool(tool: str, arguments: list[str]) -> None:
@@ -156,8 +214,10 @@ def check_tool(tool: str, arguments: list[str]) -> None:
     for pair in pairs:
         section, _, name = pair.partition("=")[0].partition(".")
         assert name in config_to_dict(load_config()).get(section, {}), f"there is no setting {section}.{name}"
-    load_config(ROOT / file if file and (ROOT / file).is_file() else None,
-                [pair for pair in pairs if not pair.startswith("model.skeleton=")])
+    load_config(
+        ROOT / file if file and (ROOT / file).is_file() else None,
+        [pair for pair in pairs if not pair.startswith("model.skeleton=")],
+    )
 
 
 def check(words: list[str]) -> None:
@@ -169,8 +229,9 @@ def check(words: list[str]) -> None:
     elif words[0] in ("python", "python3"):
         assert words[1][0] == "-" or (ROOT / words[1]).is_file(), f"{words[1]} does not exist"
     else:
-        assert words[0] in {*OTHER_COMMANDS, "posenet"} or (ROOT / words[0]).is_file(), \
+        assert words[0] in {*OTHER_COMMANDS, "posenet"} or (ROOT / words[0]).is_file(), (
             f"{words[0]} is no command that docs use"
+        )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -201,8 +262,11 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 def test_the_index_names_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    missing = [page.name for page in (ROOT / "docs").glob("*.md") if page.name != "README.md"
-               and f"]({page.name})" not in index]
+    missing = [
+        page.name
+        for page in (ROOT / "docs").glob("*.md")
+        if page.name != "README.md" and f"]({page.name})" not in index
+    ]
     assert not missing, f"add to docs/README.md: {', '.join(missing)}"
 
 
@@ -221,8 +285,19 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for run in ("simplepose_384", "simplepose_512"):
             Path("checkpoints", run).mkdir()
             torch.save({"model": weights, "config": config_to_dict(config)}, f"checkpoints/{run}/best.pth")
-        assert cli.run_tool("train", ["--config", "config/demo.toml", *QUICK["train"],
-                                      "data.train=data/demo/train.h5", "data.val=data/demo/val.h5"]) == 0
+        assert (
+            cli.run_tool(
+                "train",
+                [
+                    "--config",
+                    "config/demo.toml",
+                    *QUICK["train"],
+                    "data.train=data/demo/train.h5",
+                    "data.val=data/demo/val.h5",
+                ],
+            )
+            == 0
+        )
     return folder
 
 
@@ -246,8 +321,12 @@ def _furnish_data() -> None:
     train.write_text(json.dumps(content), encoding="utf-8")
     for split in ("train", "val"):
         for folder, store in (("data/coco", f"data/{split}2017.h5"), ("data/demo/coco", f"data/demo/{split}.h5")):
-            build_store(Path(folder, f"{split}2017"), Path(folder, f"annotations/person_keypoints_{split}2017.json"),
-                        Path(store), workers=1)
+            build_store(
+                Path(folder, f"{split}2017"),
+                Path(folder, f"annotations/person_keypoints_{split}2017.json"),
+                Path(store),
+                workers=1,
+            )
 
 
 @pytest.fixture
@@ -269,7 +348,7 @@ def run_command(words: list[str]) -> int:
         name, arguments = tool
         quick = list(QUICK.get("train" if name.startswith("train") else name, []))
         if name == "build-hdf5" and "--images" in arguments:
-            quick.append("--overwrite")     # the house has the stores that the page says how to make
+            quick.append("--overwrite")  # the house has the stores that the page says how to make
         if name.startswith("train") and not {"--resume", "--checkpoint-path"} & set(arguments):
             # The house has the runs that the page says how to make.
             config = Path(arguments[arguments.index("--config") + 1])
@@ -281,8 +360,12 @@ def run_command(words: list[str]) -> int:
     return int(end.value.code or 0)
 
 
-RUN = [page for page in PAGES if page.name not in ELSEWHERE
-       and (blocks(page, *SHELLS) or any("run" in block.words for block in blocks(page, "python")))]
+RUN = [
+    page
+    for page in PAGES
+    if page.name not in ELSEWHERE
+    and (blocks(page, *SHELLS) or any("run" in block.words for block in blocks(page, "python")))
+]
 
 
 @pytest.mark.parametrize("page", RUN, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -303,11 +386,17 @@ def test_what_a_page_says_can_be_run(page: Path, house: Path, capsys: pytest.Cap
 
 
 def test_every_command_is_run_or_has_a_reason_not_to_be() -> None:
-    found = [words for page in PAGES if page.name not in ELSEWHERE
-             for block in blocks(page, *SHELLS) for words, _ in commands(block.text)]
+    found = [
+        words
+        for page in PAGES
+        if page.name not in ELSEWHERE
+        for block in blocks(page, *SHELLS)
+        for words, _ in commands(block.text)
+    ]
     for words in found:
-        assert tool_of(words) or words[0] == "posenet" or why_not_run(words), \
+        assert tool_of(words) or words[0] == "posenet" or why_not_run(words), (
             f"{shlex.join(words)}: this test cannot run it; name it in NOT_RUN with the reason"
+        )
     for pattern in NOT_RUN:
         assert any(re.match(pattern, " ".join(words)) for words in found), f"no page has {pattern}: leave it out"
     assert {page.name for page in PAGES} >= set(ELSEWHERE)
@@ -336,18 +425,24 @@ def test_the_messages_in_troubleshooting_are_the_programs() -> None:
 
 def test_the_checker_finds_what_is_wrong() -> None:
     """Of the checks above: commands that must not pass."""
-    for line, fault in [("posenet trian --config x", "no tool trian"),
-                        ("python tools/train.py --epoch-count 3", "--epoch-count"),
-                        ("python tools/train.py --config config/none.toml", "none.toml"),
-                        ("for s in a b; do python tools/predict.py $s; done", "required"),
-                        ("X=1 srun -n 2 python tools/train.py --set train.speed=9", "no setting train.speed"),
-                        ("posenet train --set train.epochs=many", "train.epochs"), ("make tea", "no target"),
-                        ("frobnicate", "no command"), ("python tools/none.py", "no tool none")]:
+    for line, fault in [
+        ("posenet trian --config x", "no tool trian"),
+        ("python tools/train.py --epoch-count 3", "--epoch-count"),
+        ("python tools/train.py --config config/none.toml", "none.toml"),
+        ("for s in a b; do python tools/predict.py $s; done", "required"),
+        ("X=1 srun -n 2 python tools/train.py --set train.speed=9", "no setting train.speed"),
+        ("posenet train --set train.epochs=many", "train.epochs"),
+        ("make tea", "no target"),
+        ("frobnicate", "no command"),
+        ("python tools/none.py", "no tool none"),
+    ]:
         with pytest.raises(Exception, match=re.escape(fault)) as caught:
             for words, _ in commands(line):
                 check(words)
         assert caught
     assert [words for words, _ in commands("cat > a.toml <<'END'\n[x]\nEND\npip install $(ls)")] == [
-        ["cat"], ["pip", "install", "1"]]
+        ["cat"],
+        ["pip", "install", "1"],
+    ]
     found = list(commands('ids="1 2"\nposenet evaluate --image-ids $ids \\\n   --flip > out.txt && ls # status 2'))
     assert found == [(["posenet", "evaluate", "--image-ids", "1", "2", "--flip"], "status 2"), (["ls"], "status 2")]

@@ -21,8 +21,11 @@ from tests.inference.test_predictor import Spotlights
 from tests.visualization.test_training_curves import epoch_line, train_line
 
 PAGE = Path(__file__).parents[2] / "docs" / "predicting.md"
-COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-            for line in block.replace("\\\n", " ").strip().splitlines()]
+COMMANDS = [
+    line
+    for block in re.findall(r"```sh\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    for line in block.replace("\\\n", " ").strip().splitlines()
+]
 
 
 class FakeCamera:
@@ -77,6 +80,15 @@ def test_the_commands_of_the_page(place, monkeypatch):
             monkeypatch.setattr("sys.stdin", listed.splitlines())
         program, tool, *words = shlex.split(command)
         assert program == "posenet" and run_tool(tool, words) == 0, command
-    for name in ("drawn/a.jpg", "drawn/b.png", "drawn/clip.mp4", "people.jsonl", "people.json", "curves.svg",
-                 "checkpoints/demo/curves.png", "charts/precision_recall.png", "charts/keypoints.png"):
+    for name in (
+        "drawn/a.jpg",
+        "drawn/b.png",
+        "drawn/clip.mp4",
+        "people.jsonl",
+        "people.json",
+        "curves.svg",
+        "checkpoints/demo/curves.png",
+        "charts/precision_recall.png",
+        "charts/keypoints.png",
+    ):
         assert (place / name).exists(), name

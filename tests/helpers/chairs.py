@@ -10,12 +10,27 @@ import cv2
 import numpy as np
 
 SIDE = 160
-NAMES = [f"{part}_{side}" for part in ("back_top", "seat_back", "seat_front", "leg_back", "leg_front")
-         for side in ("left", "right")]
+NAMES = [
+    f"{part}_{side}"
+    for part in ("back_top", "seat_back", "seat_front", "leg_back", "leg_front")
+    for side in ("left", "right")
+]
 EDGES = [(0, 1), (0, 2), (1, 3), (2, 3), (2, 4), (3, 5), (4, 5), (2, 6), (3, 7), (4, 8), (5, 9)]
 # Of a chair that faces the reader, whose own left is on the right of the picture: x, y in its width.
-SHAPE = np.array([(0.5, -1.1), (-0.5, -1.1), (0.5, 0), (-0.5, 0), (0.7, 0.25), (-0.7, 0.25), (0.5, 0.8), (-0.5, 0.8),
-                  (0.7, 1.2), (-0.7, 1.2)])
+SHAPE = np.array(
+    [
+        (0.5, -1.1),
+        (-0.5, -1.1),
+        (0.5, 0),
+        (-0.5, 0),
+        (0.7, 0.25),
+        (-0.7, 0.25),
+        (0.5, 0.8),
+        (-0.5, 0.8),
+        (0.7, 1.2),
+        (-0.7, 1.2),
+    ]
+)
 
 
 def write_chairs(root: Path, split: str, count: int, seed: int) -> tuple[Path, Path]:
@@ -23,8 +38,11 @@ def write_chairs(root: Path, split: str, count: int, seed: int) -> tuple[Path, P
     rng = np.random.default_rng(seed)
     folder, annotations = root / split, root / f"{split}.json"
     folder.mkdir(parents=True)
-    content: dict[str, Any] = {"images": [], "annotations": [], "categories": [
-        {"id": 62, "name": "chair", "keypoints": NAMES, "skeleton": [[a + 1, b + 1] for a, b in EDGES]}]}
+    content: dict[str, Any] = {
+        "images": [],
+        "annotations": [],
+        "categories": [{"id": 62, "name": "chair", "keypoints": NAMES, "skeleton": [[a + 1, b + 1] for a, b in EDGES]}],
+    }
     for number in range(1, count + 1):
         picture = np.full((SIDE, SIDE, 3), rng.integers(150, 255, 3), np.uint8)
         content["images"].append({"id": number, "file_name": f"{number}.jpg", "width": SIDE, "height": SIDE})
@@ -38,7 +56,7 @@ def write_chairs(root: Path, split: str, count: int, seed: int) -> tuple[Path, P
 
 
 def _chair(rng: np.random.Generator, centre: np.ndarray) -> np.ndarray:
-    shape = SHAPE * [rng.choice([-1, 1]), 1] * rng.uniform(0.8, 1.2, 2)       # seen from the front or from behind
+    shape = SHAPE * [rng.choice([-1, 1]), 1] * rng.uniform(0.8, 1.2, 2)  # seen from the front or from behind
     turn, size = np.radians(rng.uniform(-15, 15)), rng.uniform(30, 40)
     return centre + size * shape @ [[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]
 
@@ -54,5 +72,14 @@ def _annotation(number: int, image: int, points: np.ndarray, rng: np.random.Gene
     values = np.where(visible[:, None] > 0, np.c_[points.round(2), visible], 0)
     low, high = points.min(0), points.max(0)
     box = [*low.tolist(), *(high - low).tolist()]
-    return {"id": number, "image_id": image, "category_id": 62, "iscrowd": 0, "bbox": box, "area": box[2] * box[3],
-            "num_keypoints": int((visible > 0).sum()), "keypoints": values.ravel().tolist(), "segmentation": []}
+    return {
+        "id": number,
+        "image_id": image,
+        "category_id": 62,
+        "iscrowd": 0,
+        "bbox": box,
+        "area": box[2] * box[3],
+        "num_keypoints": int((visible > 0).sum()),
+        "keypoints": values.ravel().tolist(),
+        "segmentation": [],
+    }

@@ -20,22 +20,32 @@ from posenet.skeleton.skeleton import COCO
 HEIGHT, WIDTH = 120, 160
 
 
-def person(number: int, image_id: int, box: tuple[float, ...] = (20, 20, 50, 60), labelled: int = 17,
-           **changes: Any) -> dict[str, Any]:
+def person(
+    number: int, image_id: int, box: tuple[float, ...] = (20, 20, 50, 60), labelled: int = 17, **changes: Any
+) -> dict[str, Any]:
     """An annotation whose outline is the box and whose first ``labelled`` keypoints lie on its diagonal."""
     x, y, w, h = box
     keypoints = [[x + w * k / 17, y + h * k / 17, 2] if k < labelled else [0, 0, 0] for k in range(17)]
-    return {"id": number, "image_id": image_id, "category_id": 1, "iscrowd": 0, "bbox": list(box), "area": w * h,
-            "num_keypoints": labelled, "keypoints": [value for point in keypoints for value in point],
-            "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]]} | changes
+    return {
+        "id": number,
+        "image_id": image_id,
+        "category_id": 1,
+        "iscrowd": 0,
+        "bbox": list(box),
+        "area": w * h,
+        "num_keypoints": labelled,
+        "keypoints": [value for point in keypoints for value in point],
+        "segmentation": [[x, y, x + w, y, x + w, y + h, x, y + h]],
+    } | changes
 
 
-def crowd(number: int, image_id: int, box: tuple[int, int, int, int], size: tuple[int, int] = (HEIGHT, WIDTH),
-          **changes: Any) -> dict[str, Any]:
+def crowd(
+    number: int, image_id: int, box: tuple[int, int, int, int], size: tuple[int, int] = (HEIGHT, WIDTH), **changes: Any
+) -> dict[str, Any]:
     """A crowd region that fills its box, as uncompressed run lengths."""
     x, y, w, h = box
     mask = np.zeros(size, np.uint8)
-    mask[y:y + h, x:x + w] = 1
+    mask[y : y + h, x : x + w] = 1
     edges = np.flatnonzero(np.diff(mask.T.ravel(), prepend=0, append=1 - mask[-1, -1]))
     counts = np.diff(edges, prepend=0).tolist()
     return person(number, image_id, box, 0, iscrowd=1, segmentation={"size": list(size), "counts": counts}, **changes)
@@ -43,8 +53,9 @@ def crowd(number: int, image_id: int, box: tuple[int, int, int, int], size: tupl
 
 def document(image_ids: Iterable[int], annotations: list[dict[str, Any]]) -> dict[str, Any]:
     """A COCO data set whose images all have the same size."""
-    images = [{"id": number, "file_name": f"{number:012d}.jpg", "height": HEIGHT, "width": WIDTH}
-              for number in image_ids]
+    images = [
+        {"id": number, "file_name": f"{number:012d}.jpg", "height": HEIGHT, "width": WIDTH} for number in image_ids
+    ]
     category = {"id": 1, "name": "person", "keypoints": list(COCO.file_names), "skeleton": []}
     return {"images": images, "annotations": annotations, "categories": [category]}
 
@@ -76,10 +87,19 @@ def make_record(image_id: int, people: int = 2, height: int = 96, width: int = 1
     pixels = rng.integers(0, 256, (height, width, 3), np.uint8)
     masks = [rle.encode((rng.random((height, width)) < 0.5).astype(np.uint8)) for _ in range(2)]
     return Record(
-        Path("memory"), image_id, f"sub/{image_id:04d}.jpg", height, width, cv2.imencode(".jpg", pixels)[1].ravel(),
-        joints=rng.random((people, 18, 3), np.float32), boxes=rng.random((people, 4), np.float32),
-        areas=rng.random(people, np.float32), annotation_ids=rng.integers(0, 2 ** 62, people),
-        mask_all_rle=masks[0], mask_miss_rle=masks[1])
+        Path("memory"),
+        image_id,
+        f"sub/{image_id:04d}.jpg",
+        height,
+        width,
+        cv2.imencode(".jpg", pixels)[1].ravel(),
+        joints=rng.random((people, 18, 3), np.float32),
+        boxes=rng.random((people, 4), np.float32),
+        areas=rng.random(people, np.float32),
+        annotation_ids=rng.integers(0, 2**62, people),
+        mask_all_rle=masks[0],
+        mask_miss_rle=masks[1],
+    )
 
 
 def write_store(path: Path, records: list[Record], **options: Any) -> Path:
@@ -93,11 +113,11 @@ def write_store(path: Path, records: list[Record], **options: Any) -> Path:
 def flip_bit(path: Path, array: str, image: int) -> None:
     """Flip one bit of an image's slice of ``jpeg``, ``mask_all`` or ``mask_miss`` in a store."""
     with h5py.File(path) as file:
-        begin, end = file[f"{array}_offset"][image:image + 2].tolist()
+        begin, end = file[f"{array}_offset"][image : image + 2].tolist()
         place = file[array].id.get_offset() + (begin + end) // 2
     with open(path, "r+b") as file:
         file.seek(place)
-        byte, = file.read(1)
+        (byte,) = file.read(1)
         file.seek(place)
         file.write(bytes([byte ^ 1]))
 

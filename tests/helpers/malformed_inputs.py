@@ -21,7 +21,7 @@ from posenet.errors import PosenetError
 
 SECONDS = 30
 """How long one input may take."""
-ROOM = 2 ** 30
+ROOM = 2**30
 """Bytes of address space that a child may take besides what it begins with."""
 
 
@@ -48,8 +48,9 @@ def try_all(count: int, attempt: Callable[[int], None], seconds: float = SECONDS
     return findings
 
 
-def _child(numbers: Sequence[int], attempt: Callable[[int], None], seconds: float,
-           room: int) -> Iterator[tuple[int, str, str]]:
+def _child(
+    numbers: Sequence[int], attempt: Callable[[int], None], seconds: float, room: int
+) -> Iterator[tuple[int, str, str]]:
     """Number, kind and description of every outcome, up to the first crash or hang."""
     reader, writer = os.pipe()
     child = os.fork()
@@ -112,25 +113,61 @@ def mutate_bytes(rng: np.random.Generator, data: bytes, around: Sequence[int] = 
         elif kind == 5:
             result[place] = int(rng.integers(256))
         elif kind <= 7:
-            number = int(rng.choice([0, 1, -1, 2 ** 31 - 1, 2 ** 32 - 1, 2 ** 62, 255, 4096]))
-            result[place:place + 8] = struct.pack("<q", number)[:max(1, min(8, len(result) - place))]
+            number = int(rng.choice([0, 1, -1, 2**31 - 1, 2**32 - 1, 2**62, 255, 4096]))
+            result[place : place + 8] = struct.pack("<q", number)[: max(1, min(8, len(result) - place))]
         elif kind == 8:
-            del result[place:place + size]
+            del result[place : place + size]
         elif kind == 9:
-            result[place:place] = result[place:place + size]
+            result[place:place] = result[place : place + size]
         elif kind == 10:
-            result[place:place + size] = rng.bytes(size)
+            result[place : place + size] = rng.bytes(size)
         elif rng.random() < 0.3:
             del result[place:]
     return bytes(result)
 
 
 ODD: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 2, 1.5, -0.0, 1e308, -1e308, 1e-320, float("inf"), float("nan"), 2 ** 31, 2 ** 63,
-    -2 ** 63, 10 ** 30, 65535, 65536, "", "a", "\0", "../../etc/passwd", "/etc/passwd", "C:\\x", "\ud800", "n" * 5000,
-    [], {}, [[]],
-    [None], {"id": 1}, [1, 2], [1e30] * 8, [0] * 51, ["a"] * 17, {"size": [4, 4], "counts": "0"},
-    {"size": [120, 160], "counts": [10 ** 12]}, {"size": [120, 160], "counts": "\x7f" * 50})
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    2,
+    1.5,
+    -0.0,
+    1e308,
+    -1e308,
+    1e-320,
+    float("inf"),
+    float("nan"),
+    2**31,
+    2**63,
+    -(2**63),
+    10**30,
+    65535,
+    65536,
+    "",
+    "a",
+    "\0",
+    "../../etc/passwd",
+    "/etc/passwd",
+    "C:\\x",
+    "\ud800",
+    "n" * 5000,
+    [],
+    {},
+    [[]],
+    [None],
+    {"id": 1},
+    [1, 2],
+    [1e30] * 8,
+    [0] * 51,
+    ["a"] * 17,
+    {"size": [4, 4], "counts": "0"},
+    {"size": [120, 160], "counts": [10**12]},
+    {"size": [120, 160], "counts": "\x7f" * 50},
+)
 """Values that no reader expects."""
 
 
@@ -158,5 +195,5 @@ def mutate_tree(rng: np.random.Generator, tree: Any, odd: Sequence[Any] = ODD) -
         elif kind == 6:
             parent[key] = [node]
         elif isinstance(node, (int, float)) and not isinstance(node, bool):
-            parent[key] = node * int(rng.choice([-1, 0, 2, 1000, 2 ** 40]))
+            parent[key] = node * int(rng.choice([-1, 0, 2, 1000, 2**40]))
     return tree

@@ -26,9 +26,21 @@ from posenet.training.run_log import RunLog, SilentLog
 from posenet.training.trainer import Trainer
 
 CPU = torch.device("cpu")
-TINY = ["model.stacks=1", "model.width=16", "model.growth=2", "model.conv_std=0.05", "train.input_size=64",
-        "train.epochs=99", "data.workers=0", "log.every_steps=1", "optim.lr=1e-5", "optim.scale_lr=false",
-        "optim.warmup_epochs=1", "optim.max_grad_norm=50", "checkpoint.every_minutes=0"]
+TINY = [
+    "model.stacks=1",
+    "model.width=16",
+    "model.growth=2",
+    "model.conv_std=0.05",
+    "train.input_size=64",
+    "train.epochs=99",
+    "data.workers=0",
+    "log.every_steps=1",
+    "optim.lr=1e-5",
+    "optim.scale_lr=false",
+    "optim.warmup_epochs=1",
+    "optim.max_grad_norm=50",
+    "checkpoint.every_minutes=0",
+]
 
 
 def in_world(size: int, folder: Path, task: Callable[[DistributedRuntime], Any]) -> list[Any]:
@@ -42,7 +54,7 @@ def in_world(size: int, folder: Path, task: Callable[[DistributedRuntime], Any])
 
 
 def _member(task: Callable[[DistributedRuntime], Any], folder: Path) -> None:
-    gc.freeze()     # a store left over from another launch waits, when collected, for a thread that was not forked
+    gc.freeze()  # a store left over from another launch waits, when collected, for a thread that was not forked
     runtime = DistributedRuntime(CPU, find_place(os.environ), timeout_minutes=0.5)
     result = task(runtime)
     torch.save(result, folder / f"{runtime.rank}.pt")
@@ -76,11 +88,19 @@ class InTwoRuntime(Runtime):
 
 
 @contextlib.contextmanager
-def run(runtime: Runtime, stores: dict[str, Path], folder: Path, *overrides: str, steps: int = 0,
-        frozen: tuple[str, ...] = (), resume: Path | None = None) -> Iterator[Trainer]:
+def run(
+    runtime: Runtime,
+    stores: dict[str, Path],
+    folder: Path,
+    *overrides: str,
+    steps: int = 0,
+    frozen: tuple[str, ...] = (),
+    resume: Path | None = None,
+) -> Iterator[Trainer]:
     """A run of a tiny network; ``trainer.losses`` collects the loss of every step."""
-    config = load_config(None, [*TINY, f"data.train={str(stores['train'])!r}", f"data.val={str(stores['val'])!r}",
-                                *overrides])
+    config = load_config(
+        None, [*TINY, f"data.train={str(stores['train'])!r}", f"data.val={str(stores['val'])!r}", *overrides]
+    )
     torch.manual_seed(config.train.seed)
     network = PoseNet.from_config(config)
     freeze(network, frozen)

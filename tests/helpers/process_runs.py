@@ -26,9 +26,19 @@ from posenet.devices.runtime import Runtime
 from posenet.training.trainer import Trainer
 from tests.helpers.process_groups import CPU, run
 
-LONG = ("train.batch_size=2", "optim.accumulate=2", "optim.name='adamw'", "optim.lr=1e-3", "train.epochs=12",
-        "train.patience=4", "guard.threshold=35", "guard.max_skips=99", "average.kind='ema'", "average.decay=0.9",
-        "checkpoint.every_steps=3")
+LONG = (
+    "train.batch_size=2",
+    "optim.accumulate=2",
+    "optim.name='adamw'",
+    "optim.lr=1e-3",
+    "train.epochs=12",
+    "train.patience=4",
+    "guard.threshold=35",
+    "guard.max_skips=99",
+    "average.kind='ema'",
+    "average.decay=0.9",
+    "checkpoint.every_steps=3",
+)
 """Everything in play that a checkpoint must bring back."""
 STOPS = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM, "SIGKILL": signal.SIGKILL}
 LIMIT = 120
@@ -51,8 +61,14 @@ def cuts_of(rng: random.Random, steps: int, count: int, ranks: int = 1) -> list[
     return [Cut(kind, at, rng.randrange(ranks)) for kind, at in zip(kinds, places)]
 
 
-def live(runtime: Runtime, stores: Mapping[str, Path], folder: Path, *overrides: str, cut: Cut | None = None,
-         watch: Callable[[Trainer], None] = lambda trainer: None) -> None:
+def live(
+    runtime: Runtime,
+    stores: Mapping[str, Path],
+    folder: Path,
+    *overrides: str,
+    cut: Cut | None = None,
+    watch: Callable[[Trainer], None] = lambda trainer: None,
+) -> None:
     """Go on from what the folder holds, or begin; train to the end or to the cut."""
     newest = CheckpointFolder(folder).newest_sound()
     last_step = cut.at if cut and cut.how == "max-steps" else 0
@@ -84,7 +100,7 @@ def forked(task: Callable[[], Any]) -> int:
     """The number of a process that runs ``task``; forked, so that it need not import anything again."""
     if pid := os.fork():
         return pid
-    gc.freeze()     # what the tests have left over is not this process's to clean up
+    gc.freeze()  # what the tests have left over is not this process's to clean up
     try:
         # tqdm's own lock is shared with every process forked from this one, and a killed one may never give it back.
         tqdm.set_lock(threading.RLock())

@@ -26,10 +26,18 @@ def test_orientation_is_honoured_or_ignored(tmp_path):
     assert read_image(path, upright=False).shape == (40, 60, 3)
 
 
-@pytest.mark.parametrize("image", [
-    np.full((5, 7), 200, np.uint8), np.full((5, 7, 4), 200, np.uint8), np.full((5, 7, 3), 200 * 257, np.uint16),
-    np.full((5, 7), 200 * 257, np.uint16), np.full((5, 7, 4), 200 * 257, np.uint16), np.full((1, 1), 200, np.uint8),
-], ids=["grey", "alpha", "16-bit", "16-bit grey", "16-bit alpha", "1x1"])
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.full((5, 7), 200, np.uint8),
+        np.full((5, 7, 4), 200, np.uint8),
+        np.full((5, 7, 3), 200 * 257, np.uint16),
+        np.full((5, 7), 200 * 257, np.uint16),
+        np.full((5, 7, 4), 200 * 257, np.uint16),
+        np.full((1, 1), 200, np.uint8),
+    ],
+    ids=["grey", "alpha", "16-bit", "16-bit grey", "16-bit alpha", "1x1"],
+)
 def test_every_kind_becomes_8_bit_bgr(tmp_path, image):
     path = tmp_path / "bild ü.png"
     path.write_bytes(cv2.imencode(".png", image)[1].tobytes())
@@ -38,8 +46,11 @@ def test_every_kind_becomes_8_bit_bgr(tmp_path, image):
         assert (result == 200).all()
 
 
-@pytest.mark.parametrize("content", [b"", b"no picture", cv2.imencode(".png", np.zeros((9, 9), np.uint8))[1][:30]],
-                         ids=["empty", "text", "cut"])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"no picture", cv2.imencode(".png", np.zeros((9, 9), np.uint8))[1][:30]],
+    ids=["empty", "text", "cut"],
+)
 def test_damaged_files_are_named(tmp_path, content):
     path = tmp_path / "bad.png"
     path.write_bytes(bytes(content))
@@ -78,14 +89,18 @@ def test_find_images(tmp_path):
     a, b = tmp_path / "a", tmp_path / "b"
     assert find_images([a]) == [a / "1.png", a / "2.JPG"]
     assert find_images([b / "odd.raw", a / "1.png", str(a), a / ".." / "a" / "1.png"]) == [
-        b / "odd.raw", a / "1.png", a / "2.JPG"]
+        b / "odd.raw",
+        a / "1.png",
+        a / "2.JPG",
+    ]
     assert find_images([str(tmp_path / "*" / "*.jpg")]) == [b / "[1].jpg"]
     assert find_images([str(tmp_path / "**" / "*.jpg")]) == [a / "deeper" / "3.jpg", b / "[1].jpg"]
     assert find_images([str(b / "[1].jpg")]) == [b / "[1].jpg"]
 
 
-@pytest.mark.parametrize("item, message", [("nothing.jpg", "no such file"), ("*.png", "no file matches"),
-                                           ("bare", "no pictures in folder")])
+@pytest.mark.parametrize(
+    "item, message", [("nothing.jpg", "no such file"), ("*.png", "no file matches"), ("bare", "no pictures in folder")]
+)
 def test_nothing_found_is_an_error(tmp_path, item, message):
     touch(tmp_path / "bare", "notes.txt")
     with pytest.raises(DataError, match=message):

@@ -34,9 +34,16 @@ def annotation(rng, identity, image_id, **fields):
     keypoints = np.concatenate([rng.integers(5, 80, (17, 2)), rng.integers(0, 3, (17, 1))], axis=1)
     keypoints[0, 2] = 2
     keypoints[keypoints[:, 2] == 0] = 0
-    return {"id": identity, "image_id": image_id, "category_id": 1, "keypoints": keypoints.ravel().tolist(),
-            "num_keypoints": int((keypoints[:, 2] > 0).sum()), "area": 5000.0, "bbox": [5, 5, 75, 75],
-            "iscrowd": 0} | fields
+    return {
+        "id": identity,
+        "image_id": image_id,
+        "category_id": 1,
+        "keypoints": keypoints.ravel().tolist(),
+        "num_keypoints": int((keypoints[:, 2] > 0).sum()),
+        "area": 5000.0,
+        "bbox": [5, 5, 75, 75],
+        "iscrowd": 0,
+    } | fields
 
 
 @pytest.fixture
@@ -52,8 +59,15 @@ def split(tmp_path):
         people += [annotation(rng, len(people) + i, 100 + number) for i in range(number % 3)]
     people.append(annotation(rng, 900, 101, iscrowd=1, num_keypoints=0, keypoints=[0] * 51))
     path = tmp_path / "person_keypoints.json"
-    path.write_text(json.dumps({"images": images, "annotations": people, "categories": [
-        {"id": 1, "name": "person", "keypoints": list(COCO.file_names)}]}))
+    path.write_text(
+        json.dumps(
+            {
+                "images": images,
+                "annotations": people,
+                "categories": [{"id": 1, "name": "person", "keypoints": list(COCO.file_names)}],
+            }
+        )
+    )
     return folder, path
 
 
@@ -99,8 +113,10 @@ def test_missed_images_count(split):
 
 def test_shares_can_be_predicted_apart(split):
     whole = read_split(split[1])
-    shares = [predict_split(oracle(split[1]), split[0], whole.images[rank::2], whole.category, batch_size=2,
-                            progress=False) for rank in range(2)]
+    shares = [
+        predict_split(oracle(split[1]), split[0], whole.images[rank::2], whole.category, batch_size=2, progress=False)
+        for rank in range(2)
+    ]
     assert score(shares[0] + shares[1], whole).ap == pytest.approx(1)
 
 
@@ -123,8 +139,9 @@ def test_results_file_is_what_coco_reads(split, tmp_path):
         loaded = CocoApi(str(split[1])).loadRes(str(path))
     results = json.loads(path.read_text())
     assert len(loaded.anns) == len(results) == 6
-    assert all(set(r) == {"image_id", "category_id", "keypoints", "score"} and len(r["keypoints"]) == 51
-               for r in results)
+    assert all(
+        set(r) == {"image_id", "category_id", "keypoints", "score"} and len(r["keypoints"]) == 51 for r in results
+    )
     ids = [r["image_id"] for r in results]
     assert ids == sorted(ids)
 
@@ -140,8 +157,9 @@ def test_image_ids_restrict(split):
 def test_without_annotations_there_are_predictions_only(split, tmp_path):
     dataset = json.loads(split[1].read_text())
     info = tmp_path / "image_info.json"
-    info.write_text(json.dumps({"images": dataset["images"], "categories": [{"id": 3, "name": "car"},
-                                                                            {"id": 7, "name": "person"}]}))
+    info.write_text(
+        json.dumps({"images": dataset["images"], "categories": [{"id": 3, "name": "car"}, {"id": 7, "name": "person"}]})
+    )
     results = tmp_path / "results.json"
     assert evaluate(oracle(split[1]), split[0], info, results_path=results, progress=False) is None
     assert {r["category_id"] for r in json.loads(results.read_text())} == {7}
@@ -170,12 +188,18 @@ ONE_IMAGE = '{"images": [{"id": 1, "file_name": "a", "width": 1, "height": 1}], 
 PERSON = '{"category_id": 1, "image_id": 1, "area": 1, "bbox": []%s}'
 
 
-@pytest.mark.parametrize("content, message", [
-    ("{", "keypoint file"), ("[]", "keypoint file"), ('{"images": []}', "no images"),
-    ('{"images": [{"id": 1}]}', "file_name"), (ONE_IMAGE % (PERSON % ""), "without keypoints"),
-    (ONE_IMAGE % '{"category_id": 1, "keypoints": []}', "image_id"),
-    (ONE_IMAGE % (PERSON % ', "keypoints": [1, 2, 2]'), "1 keypoints, not 17"),
-])
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("{", "keypoint file"),
+        ("[]", "keypoint file"),
+        ('{"images": []}', "no images"),
+        ('{"images": [{"id": 1}]}', "file_name"),
+        (ONE_IMAGE % (PERSON % ""), "without keypoints"),
+        (ONE_IMAGE % '{"category_id": 1, "keypoints": []}', "image_id"),
+        (ONE_IMAGE % (PERSON % ', "keypoints": [1, 2, 2]'), "1 keypoints, not 17"),
+    ],
+)
 def test_unusable_annotations_are_named(tmp_path, content, message):
     path = tmp_path / "broken.json"
     path.write_text(content)
@@ -224,8 +248,15 @@ def test_every_keypoint_is_told_by_itself(split):
     _, path = split
     part = read_split(path)
     labelled = [person for person in part.people if person["num_keypoints"]]
-    results = [{"image_id": person["image_id"], "category_id": 1, "score": 1.0,
-                "keypoints": list(map(float, person["keypoints"]))} for person in labelled]
+    results = [
+        {
+            "image_id": person["image_id"],
+            "category_id": 1,
+            "score": 1.0,
+            "keypoints": list(map(float, person["keypoints"])),
+        }
+        for person in labelled
+    ]
     perfect = score(results, part).keypoints
     assert list(perfect) == list(COCO.file_keypoints)
     assert all(value == pytest.approx(1) for value in perfect.values())
@@ -241,16 +272,22 @@ def test_every_keypoint_is_told_by_itself(split):
 def test_real_annotations_score_one(coco_sample):
     path = coco_sample / "annotations" / "person_keypoints_val2017.json"
     split = read_split(path)
-    results = [to_result(Person(COCO.from_file(np.reshape(p["keypoints"], (1, 17, 3)))[0], 1.0), p["image_id"])
-               for p in split.people if p["num_keypoints"]]
+    results = [
+        to_result(Person(COCO.from_file(np.reshape(p["keypoints"], (1, 17, 3)))[0], 1.0), p["image_id"])
+        for p in split.people
+        if p["num_keypoints"]
+    ]
     assert score(results, split).metrics == pytest.approx(dict.fromkeys(METRICS, 1.0), abs=1e-6)
 
 
-@pytest.mark.parametrize("change, words", [
-    (lambda d: d["categories"][0].update(keypoints=["paw", "tail"]), "other keypoints"),
-    (lambda d: d["images"][0].update(file_name="../secret.png"), "not a path inside"),
-    (lambda d: d["images"][0].update(file_name="/etc/secret.png"), "not a path inside"),
-])
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        (lambda d: d["categories"][0].update(keypoints=["paw", "tail"]), "other keypoints"),
+        (lambda d: d["images"][0].update(file_name="../secret.png"), "not a path inside"),
+        (lambda d: d["images"][0].update(file_name="/etc/secret.png"), "not a path inside"),
+    ],
+)
 def test_foreign_keypoints_and_paths_outside_the_folder_are_refused(split, change, words):
     document = json.loads(split[1].read_text())
     change(document)
@@ -262,20 +299,37 @@ def test_foreign_keypoints_and_paths_outside_the_folder_are_refused(split, chang
 def crowd_split(folder):
     """Eight pictures of several shapes with people that ``Lamps`` finds, and their annotations."""
     images, people = [], []
-    for number, (height, width) in enumerate([(200, 300), (200, 300), (160, 330), (200, 300), (256, 256), (130, 190),
-                                              (200, 290), (256, 256)]):
+    for number, (height, width) in enumerate(
+        [(200, 300), (200, 300), (160, 330), (200, 300), (256, 256), (130, 190), (200, 290), (256, 256)]
+    ):
         write_image(folder / f"{number}.png", spots(height, width, 2, number))
         images.append({"id": number + 1, "file_name": f"{number}.png", "height": height, "width": width})
         found = Predictor(Lamps(), height=height)(read_image(folder / f"{number}.png"))
         for person in found:
             joints = person.to_coco().round(1)
-            joints[:, :2] += (number % 3) * 1.5       # so that AP is neither 0 nor 1
+            joints[:, :2] += (number % 3) * 1.5  # so that AP is neither 0 nor 1
             joints[:, 2] = 2 * (joints[:, 2] > 0)
-            people.append({"id": len(people) + 1, "image_id": number + 1, "category_id": 1, "area": 3000.0,
-                           "bbox": [0, 0, 50, 60], "iscrowd": 0, "keypoints": joints.astype(float).ravel().tolist()})
+            people.append(
+                {
+                    "id": len(people) + 1,
+                    "image_id": number + 1,
+                    "category_id": 1,
+                    "area": 3000.0,
+                    "bbox": [0, 0, 50, 60],
+                    "iscrowd": 0,
+                    "keypoints": joints.astype(float).ravel().tolist(),
+                }
+            )
     path = folder / "truth.json"
-    path.write_text(json.dumps({"images": images, "annotations": people, "categories": [
-        {"id": 1, "name": "person", "keypoints": list(COCO.file_names)}]}))
+    path.write_text(
+        json.dumps(
+            {
+                "images": images,
+                "annotations": people,
+                "categories": [{"id": 1, "name": "person", "keypoints": list(COCO.file_names)}],
+            }
+        )
+    )
     return path
 
 
@@ -287,8 +341,10 @@ def test_batches_streams_and_shares_give_one_result(network, tmp_path):
     def results(batch_size, handed, world=1):
         predictor = Predictor(Deployed(network), height=128, batch_size=batch_size)
         predict = predictor.stream if handed is None else predictor.batch
-        shares = [predict_split(predict, tmp_path, split.images[rank::world], 1, batch_size=handed, progress=False)
-                  for rank in range(world)]
+        shares = [
+            predict_split(predict, tmp_path, split.images[rank::world], 1, batch_size=handed, progress=False)
+            for rank in range(world)
+        ]
         return sorted((result for share in shares for result in share), key=lambda r: (r["image_id"], -r["score"]))
 
     expected = results(1, 1)
@@ -317,14 +373,33 @@ def test_a_stream_sees_every_picture_once_and_ends_with_what_goes_wrong(split):
 def test_categories_with_the_same_keypoints_count_as_one(tmp_path):
     """Cats and dogs of one skeleton: a dog that is found as a cat is found."""
     names = list(COCO.file_names)
-    animals = [{"id": 5, "name": "bird", "keypoints": ["beak"]}, {"id": 7, "name": "cat", "keypoints": names},
-               {"id": 9, "name": "dog", "keypoints": names}]
+    animals = [
+        {"id": 5, "name": "bird", "keypoints": ["beak"]},
+        {"id": 7, "name": "cat", "keypoints": names},
+        {"id": 9, "name": "dog", "keypoints": names},
+    ]
     keypoints = np.c_[np.random.default_rng(0).uniform(0, 90, (17, 2)), np.full(17, 2)].ravel().tolist()
-    people = [{"id": i, "image_id": 1, "category_id": category, "keypoints": keypoints, "area": 5000.0,
-               "bbox": [0, 0, 90, 90]} for i, category in enumerate((9, 5), 1)]
+    people = [
+        {
+            "id": i,
+            "image_id": 1,
+            "category_id": category,
+            "keypoints": keypoints,
+            "area": 5000.0,
+            "bbox": [0, 0, 90, 90],
+        }
+        for i, category in enumerate((9, 5), 1)
+    ]
     path = tmp_path / "animals.json"
-    path.write_text(json.dumps({"images": [{"id": 1, "file_name": "1.jpg", "width": 99, "height": 99}],
-                                "annotations": people, "categories": animals}))
+    path.write_text(
+        json.dumps(
+            {
+                "images": [{"id": 1, "file_name": "1.jpg", "width": 99, "height": 99}],
+                "annotations": people,
+                "categories": animals,
+            }
+        )
+    )
     split = read_split(path)
     assert split.category == 7 and [person["category_id"] for person in split.people] == [7]
     found = [{"image_id": 1, "category_id": 7, "keypoints": keypoints, "score": 1.0}]

@@ -52,7 +52,7 @@ def picture(height, width, people, seed=0):
     for left in np.linspace(40, width - 40, people):
         top = rng.uniform(30, height - 60)
         for colour, (u, v) in enumerate(((left - 18, top + 31), (left, top + 30), (left, top))):
-            spot = rng.uniform(200, 250) * np.exp(-((x - u)**2 + (y - v)**2) / (2 * 6**2))
+            spot = rng.uniform(200, 250) * np.exp(-((x - u) ** 2 + (y - v) ** 2) / (2 * 6**2))
             image[..., colour] = np.maximum(image[..., colour], spot)
     return image.round().astype(np.uint8)
 
@@ -63,7 +63,7 @@ def padded(images):
     height, width = -(-sides.max(0) // 64) * 64
     batch = np.full((len(images), height, width, 3), 128, np.uint8)
     for place, image in zip(batch, images):
-        place[:image.shape[0], :image.shape[1]] = image
+        place[: image.shape[0], : image.shape[1]] = image
     return {"images": batch, "sizes": sides.astype(np.int64)}
 
 
@@ -85,8 +85,9 @@ def open_session(path):
     return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
 
 
-@pytest.mark.parametrize("sizes", [[(256, 256)], [(200, 310), (256, 320), (130, 190)], [(100, 64)], [(150, 640)] * 2],
-                         ids=str)
+@pytest.mark.parametrize(
+    "sizes", [[(256, 256)], [(200, 310), (256, 320), (130, 190)], [(100, 64)], [(150, 640)] * 2], ids=str
+)
 def test_onnx_runtime_and_pytorch_find_the_same_people(lamps, sizes):
     """Whatever the batch and its size."""
     images = [picture(*size, people=max(1, size[1] // 90), seed=i) for i, size in enumerate(sizes)]
@@ -113,7 +114,7 @@ def test_a_checkpoint_is_exported_with_its_network(tmp_path, capsys):
     session = open_session(path)
     facts = session.get_modelmeta().custom_metadata_map
     assert facts["height"] == "192" and skeleton_from_table(json.loads(facts["skeleton"])) == COCO
-    inputs = {name: value for name, value in padded([picture(128, 192, 2), picture(100, 140, 1)]).items()}
+    inputs = dict(padded([picture(128, 192, 2), picture(100, 140, 1)]).items())
     peaks, _, evidence = session.run(None, inputs)
     with torch.inference_mode():
         images = torch.from_numpy(inputs["images"]).permute(0, 3, 1, 2).float() / 255
@@ -125,9 +126,14 @@ def test_a_checkpoint_is_exported_with_its_network(tmp_path, capsys):
 
 def test_a_file_tells_which_skeleton_its_people_have(tmp_path):
     pytest.importorskip("onnxruntime", reason=REASON)
-    skeleton = skeleton_from_table({"keypoints": ["left ear", "right ear", "n\u00f6se"], "derived": {"mid": [
-        "left ear", "right ear"]}, "parts": [["left ear", "mid"], ["right ear", "mid"], ["mid", "n\u00f6se"]],
-        "left_right": [["left ear", "right ear"]]})
+    skeleton = skeleton_from_table(
+        {
+            "keypoints": ["left ear", "right ear", "n\u00f6se"],
+            "derived": {"mid": ["left ear", "right ear"]},
+            "parts": [["left ear", "mid"], ["right ear", "mid"], ["mid", "n\u00f6se"]],
+            "left_right": [["left ear", "right ear"]],
+        }
+    )
     model = {"stacks": 1, "width": 16, "growth": 2, "skeleton": skeleton_to_table(skeleton)}
     config = config_from_dict({"model": model, "inference": {"height": 128}})
     network = lively(1, skeleton.num_channels)
@@ -168,8 +174,10 @@ def test_the_tool_says_what_it_lacks(monkeypatch, tmp_path, capsys):
 
     config = config_from_dict({"model": {"stacks": 1, "width": 16, "growth": 0}})
     checkpoint = tmp_path / "a.pth"
-    torch.save({"format": FORMAT, "model": PoseNet.from_config(config).state_dict(), "config": config_to_dict(config)},
-               checkpoint)
+    torch.save(
+        {"format": FORMAT, "model": PoseNet.from_config(config).state_dict(), "config": config_to_dict(config)},
+        checkpoint,
+    )
     argv = ["--checkpoint", str(checkpoint), "--output", str(tmp_path / "a.onnx")]
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert run_tool("export-onnx", argv) == 2

@@ -13,17 +13,17 @@ def make(**points):
 
 
 def test_to_coco_follows_the_file_order_and_leaves_out_the_neck():
-    rows = make(nose=(1, 2, .9), neck=(5, 5, .8), Lsho=(3, 4, .7), Rank=(6, 7, .6)).to_coco()
+    rows = make(nose=(1, 2, 0.9), neck=(5, 5, 0.8), Lsho=(3, 4, 0.7), Rank=(6, 7, 0.6)).to_coco()
     assert rows.shape == (17, 3)
     names = list(COCO.file_names)
-    np.testing.assert_allclose(rows[names.index("nose")], (1, 2, .9))
-    np.testing.assert_allclose(rows[names.index("left_shoulder")], (3, 4, .7))
-    np.testing.assert_allclose(rows[names.index("right_ankle")], (6, 7, .6))
+    np.testing.assert_allclose(rows[names.index("nose")], (1, 2, 0.9))
+    np.testing.assert_allclose(rows[names.index("left_shoulder")], (3, 4, 0.7))
+    np.testing.assert_allclose(rows[names.index("right_ankle")], (6, 7, 0.6))
     assert np.count_nonzero(rows[:, 2]) == 3
 
 
 def test_box_counts_only_what_was_found():
-    np.testing.assert_array_equal(make(nose=(10, 20, 1), Rank=(40, 5, .1)).box(), (10, 5, 40, 20))
+    np.testing.assert_array_equal(make(nose=(10, 20, 1), Rank=(40, 5, 0.1)).box(), (10, 5, 40, 20))
     np.testing.assert_array_equal(make().box(), (0, 0, 0, 0))
 
 

@@ -50,9 +50,17 @@ SIZES = {  # height, width: nose, neck, radius
 }
 
 
-@pytest.mark.parametrize("settings", [
-    dict(), dict(flip=True), dict(scales=(0.5, 1.0, 1.5)), dict(scales=(2.0, 1.0), flip=True), dict(height=320),
-], ids=str)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        dict(),
+        dict(flip=True),
+        dict(scales=(0.5, 1.0, 1.5)),
+        dict(scales=(2.0, 1.0), flip=True),
+        dict(height=320),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_keypoints_lie_in_the_pictures_pixels(size, settings):
     nose, neck, radius = SIZES[size]
@@ -87,8 +95,9 @@ def test_batch_equals_single_whatever_the_company():
 
 def test_equal_inputs_share_a_batch_of_limited_size():
     model = Spotlights()
-    Predictor(model, height=128, batch_size=4).batch([np.zeros((480, 640, 3), np.uint8)] * 6
-                                                     + [np.zeros((640, 480, 3), np.uint8)])
+    Predictor(model, height=128, batch_size=4).batch(
+        [np.zeros((480, 640, 3), np.uint8)] * 6 + [np.zeros((640, 480, 3), np.uint8)]
+    )
     assert model.shapes == [(4, 3, 128, 192), (2, 3, 128, 192), (1, 3, 128, 128)]
 
 
@@ -132,12 +141,16 @@ def test_network_input_stays_below_the_limits(shape):
     assert all(64 <= height <= 600 and 64 <= width <= 700 for _, _, height, width in model.shapes)
 
 
-@pytest.mark.parametrize("convert", [
-    lambda image: image.astype(np.uint16) * 257,
-    lambda image: cv2.cvtColor(image, cv2.COLOR_BGR2BGRA),
-    lambda image: cv2.cvtColor(image, cv2.COLOR_BGR2BGRA).astype(np.uint16) * 257,
-    lambda image: image[::-1][::-1],
-], ids=["16-bit", "alpha", "16-bit alpha", "view"])
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda image: image.astype(np.uint16) * 257,
+        lambda image: cv2.cvtColor(image, cv2.COLOR_BGR2BGRA),
+        lambda image: cv2.cvtColor(image, cv2.COLOR_BGR2BGRA).astype(np.uint16) * 257,
+        lambda image: image[::-1][::-1],
+    ],
+    ids=["16-bit", "alpha", "16-bit alpha", "view"],
+)
 def test_other_kinds_of_pictures_give_the_same_people(convert):
     image = picture(97, 131, *SIZES[97, 131])
     predictor = Predictor(Spotlights(), height=128)
@@ -156,10 +169,19 @@ def test_grey_pictures_are_taken():
         assert Predictor(Bright(), height=128)(grey)
 
 
-@pytest.mark.parametrize("wrong", [
-    np.zeros((0, 5, 3), np.uint8), np.zeros((5, 5, 2), np.uint8), np.zeros((5, 5, 3)), np.zeros((5, 5, 3), bool),
-    np.zeros(5, np.uint8), np.zeros((1, 5, 5, 3), np.uint8), None,
-], ids=str)
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.zeros((0, 5, 3), np.uint8),
+        np.zeros((5, 5, 2), np.uint8),
+        np.zeros((5, 5, 3)),
+        np.zeros((5, 5, 3), bool),
+        np.zeros(5, np.uint8),
+        np.zeros((1, 5, 5, 3), np.uint8),
+        None,
+    ],
+    ids=str,
+)
 def test_what_is_no_picture_is_refused(wrong):
     with pytest.raises(DataError, match="a picture must be"):
         Predictor(Spotlights())(wrong)

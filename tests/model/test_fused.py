@@ -27,8 +27,12 @@ def lively(stacks: int = 2, num_channels: int = 50) -> PoseNet:
     network = PoseNet(num_channels, stacks=stacks, width=16, growth=2, conv_std=0.1, linear_std=0.1)
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
-            for tensor, low, high in ((module.weight, .5, 1.5), (module.bias, -.3, .3), (module.running_mean, -.2, .2),
-                                      (module.running_var, .5, 1.5)):
+            for tensor, low, high in (
+                (module.weight, 0.5, 1.5),
+                (module.bias, -0.3, 0.3),
+                (module.running_mean, -0.2, 0.2),
+                (module.running_var, 0.5, 1.5),
+            ):
                 nn.init.uniform_(tensor, low, high)
     return network
 
@@ -102,17 +106,24 @@ def test_auto_is_bf16_where_the_cpu_has_it(monkeypatch):
     assert pick_amp(torch.device("meta")) == "off"
 
 
-@pytest.mark.parametrize("bf16, capability, expected", [(True, (9, 0), "bf16"), (False, (7, 5), "fp16"),
-                                                        (False, (6, 1), "off")])
+@pytest.mark.parametrize(
+    "bf16, capability, expected", [(True, (9, 0), "bf16"), (False, (7, 5), "fp16"), (False, (6, 1), "off")]
+)
 def test_auto_on_cuda_follows_the_device(monkeypatch, bf16, capability, expected):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert pick_amp(torch.device("cuda")) == expected
 
 
-@pytest.mark.parametrize("tool, words, expected", [
-    ("predict", [], "bf16"), ("predict", ["--amp", "off"], "off"), ("evaluate", [], "off"),
-    ("evaluate", ["--amp", "auto"], "bf16")])
+@pytest.mark.parametrize(
+    "tool, words, expected",
+    [
+        ("predict", [], "bf16"),
+        ("predict", ["--amp", "off"], "off"),
+        ("evaluate", [], "off"),
+        ("evaluate", ["--amp", "auto"], "bf16"),
+    ],
+)
 def test_the_tools_run_a_deployed_copy_in_the_precision_asked_for(tool, words, expected, tmp_path, monkeypatch):
     """On a CPU with bf16; an evaluation is to give the same AP everywhere unless told otherwise."""
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True, raising=False)

@@ -88,8 +88,9 @@ def test_predictions_have_five_scales_also_of_rectangles() -> None:
 
 def test_channels_follow_the_arguments_and_the_configuration() -> None:
     assert tiny(num_channels=7).heatmaps(random_images()).shape == (2, 7, 32, 32)
-    model = PoseNet.from_config(load_config(None, ["model.stacks=3", "model.width=32", "model.growth=4",
-                                                   "model.conv_std=0.5"]))
+    model = PoseNet.from_config(
+        load_config(None, ["model.stacks=3", "model.width=32", "model.growth=4", "model.conv_std=0.5"])
+    )
     assert model.stem.refine.spatial.conv.weight.std() > 0.3
     model.load_state_dict(PoseNet(stacks=3, width=32, growth=4).state_dict())
 
@@ -173,15 +174,18 @@ def test_heads_are_what_the_published_names_call_features_and_outs() -> None:
     assert 0 < len(heads) < len(names)
 
 
-@pytest.mark.parametrize(("images", "message"), [
-    (torch.zeros(1, 3, 100, 128), "multiples of 64"),
-    (torch.zeros(1, 3, 128, 32), "multiples of 64"),
-    (torch.zeros(1, 1, 64, 64), r"\(N, 3, H, W\)"),
-    (torch.zeros(3, 64, 64), r"\(N, 3, H, W\)"),
-    (torch.zeros(1, 64, 64, 3), r"\(N, 3, H, W\)"),
-    (torch.zeros(1, 3, 64, 64, dtype=torch.uint8), "float32"),
-    (torch.zeros(1, 3, 64, 64, dtype=torch.float64), "float32"),
-])
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (torch.zeros(1, 3, 100, 128), "multiples of 64"),
+        (torch.zeros(1, 3, 128, 32), "multiples of 64"),
+        (torch.zeros(1, 1, 64, 64), r"\(N, 3, H, W\)"),
+        (torch.zeros(3, 64, 64), r"\(N, 3, H, W\)"),
+        (torch.zeros(1, 64, 64, 3), r"\(N, 3, H, W\)"),
+        (torch.zeros(1, 3, 64, 64, dtype=torch.uint8), "float32"),
+        (torch.zeros(1, 3, 64, 64, dtype=torch.float64), "float32"),
+    ],
+)
 def test_wrong_images_are_refused(images: Tensor, message: str) -> None:
     model = tiny().eval()
     for run in (model, model.heatmaps):

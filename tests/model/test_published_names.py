@@ -66,7 +66,7 @@ def test_is_published() -> None:
 def test_foreign_names_are_kept_for_the_loader_to_report() -> None:
     tensor = torch.zeros(1)
     names = ["posenet.outs.0.9.conv.bias", "posenet.hourglass.0.hg.4.0.convBlock.0.weight", "fc.weight"]
-    assert list(to_ours({name: tensor for name in names})) == names
+    assert list(to_ours(dict.fromkeys(names, tensor))) == names
 
 
 @pytest.mark.parametrize("name", ["module.stem.entry.conv.weight", "stacks.0.heads.5.output.bias", "fc.weight"])

@@ -49,8 +49,10 @@ def test_every_experiment_file_of_the_project_loads(path: Path) -> None:
 
 def test_a_file_states_only_what_differs(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, "[model]\nstacks = 2\n[loss]\nstack_weights = [1, 2]\n"))
-    assert config == Config(model=dataclasses.replace(Config().model, stacks=2),
-                            loss=dataclasses.replace(Config().loss, stack_weights=(1.0, 2.0)))
+    assert config == Config(
+        model=dataclasses.replace(Config().model, stacks=2),
+        loss=dataclasses.replace(Config().loss, stack_weights=(1.0, 2.0)),
+    )
 
 
 def test_overrides_beat_the_file_and_the_later_one_wins(tmp_path: Path) -> None:
@@ -59,26 +61,29 @@ def test_overrides_beat_the_file_and_the_later_one_wins(tmp_path: Path) -> None:
     assert (config.model.stacks, config.model.width) == (1, 64)
 
 
-@pytest.mark.parametrize("pair, value", [
-    ("model.stacks=2", 2),
-    (" model.stacks = 2 ", 2),
-    ("optim.lr=1e-3", 1e-3),
-    ("optim.lr=1", 1.0),
-    ("optim.scale_lr=false", False),
-    ("loss.scale_weights=[1, 1, 1, 1, 0]", (1.0, 1.0, 1.0, 1.0, 0.0)),
-    ("augment.scale=[0.5, 2]", (0.5, 2.0)),
-    ("train.input_size=384", 384),
-    ("train.input_size=[256, 192]", (256, 192)),
-    ("train.freeze=['stem.*', 'all-but-heads']", ("stem.*", "all-but-heads")),
-    ("train.freeze=[]", ()),
-    ("train.amp=bf16", "bf16"),
-    ("train.amp='bf16'", "bf16"),
-    ("data.train=data/coco/train2017.h5", "data/coco/train2017.h5"),
-    ("data.train = data/train.h5", "data/train.h5"),
-    ("data.train=/with a blank/and=sign.h5", "/with a blank/and=sign.h5"),
-    (r"data.train=C:\new\train.h5", r"C:\new\train.h5"),
-    ("data.train=", ""),
-])
+@pytest.mark.parametrize(
+    "pair, value",
+    [
+        ("model.stacks=2", 2),
+        (" model.stacks = 2 ", 2),
+        ("optim.lr=1e-3", 1e-3),
+        ("optim.lr=1", 1.0),
+        ("optim.scale_lr=false", False),
+        ("loss.scale_weights=[1, 1, 1, 1, 0]", (1.0, 1.0, 1.0, 1.0, 0.0)),
+        ("augment.scale=[0.5, 2]", (0.5, 2.0)),
+        ("train.input_size=384", 384),
+        ("train.input_size=[256, 192]", (256, 192)),
+        ("train.freeze=['stem.*', 'all-but-heads']", ("stem.*", "all-but-heads")),
+        ("train.freeze=[]", ()),
+        ("train.amp=bf16", "bf16"),
+        ("train.amp='bf16'", "bf16"),
+        ("data.train=data/coco/train2017.h5", "data/coco/train2017.h5"),
+        ("data.train = data/train.h5", "data/train.h5"),
+        ("data.train=/with a blank/and=sign.h5", "/with a blank/and=sign.h5"),
+        (r"data.train=C:\new\train.h5", r"C:\new\train.h5"),
+        ("data.train=", ""),
+    ],
+)
 def test_override_values_are_toml_and_where_they_are_not_plain_text(pair: str, value: Any) -> None:
     section, key = pair.partition("=")[0].strip().split(".")
     result = getattr(getattr(load_config(None, [pair]), section), key)
@@ -93,7 +98,8 @@ def test_an_override_without_section_key_and_value_is_refused(pair: str) -> None
 def test_base_is_where_overrides_start() -> None:
     base = load_config(None, ["model.stacks=2", "train.freeze=['stem.*']"])
     assert load_config(None, ["model.width=64"], base=base) == dataclasses.replace(
-        base, model=dataclasses.replace(base.model, width=64))
+        base, model=dataclasses.replace(base.model, width=64)
+    )
     assert load_config(base=base) == base
 
 
@@ -104,8 +110,16 @@ def test_a_file_changes_what_it_names_and_leaves_the_base(tmp_path: Path) -> Non
 
 
 def test_the_round_trip_through_plain_tables_changes_nothing() -> None:
-    config = load_config(None, ["train.input_size=[256, 192]", "train.freeze=['stem.*']", "augment.scale=[0.5, 2]",
-                                "data.train=a.h5", "inference.scales=[0.5, 1, 1.5]"])
+    config = load_config(
+        None,
+        [
+            "train.input_size=[256, 192]",
+            "train.freeze=['stem.*']",
+            "augment.scale=[0.5, 2]",
+            "data.train=a.h5",
+            "inference.scales=[0.5, 1, 1.5]",
+        ],
+    )
     tables = config_to_dict(config)
     assert config_from_dict(tables) == config
     assert tables["train"]["input_size"] == (256, 192)
@@ -127,10 +141,15 @@ def test_size_is_height_and_width() -> None:
     assert load_config(None, ["train.input_size=[256, 192]"]).train.size == (256, 192)
 
 
-@pytest.mark.parametrize("pair, named", [
-    ("model.stack=2", "model.stack "), ("models.stacks=2", "models "), ("model.stacks.x=2", "model.stacks.x "),
-    ("optim.learning_rate=1", "optim.learning_rate "),
-])
+@pytest.mark.parametrize(
+    "pair, named",
+    [
+        ("model.stack=2", "model.stack "),
+        ("models.stacks=2", "models "),
+        ("model.stacks.x=2", "model.stacks.x "),
+        ("optim.learning_rate=1", "optim.learning_rate "),
+    ],
+)
 def test_an_unknown_key_is_named_together_with_the_known_ones(pair: str, named: str) -> None:
     message = refused(pair)
     assert f"unknown key {named}" in message and "known: " in message
@@ -154,36 +173,114 @@ def test_an_unknown_key_in_a_file_names_the_file(tmp_path: Path) -> None:
     assert refused(path=path).startswith(f"{path}: unknown key train.batchsize")
 
 
-@pytest.mark.parametrize("pair", [
-    "model.stacks=2.0", "model.stacks=true", "model.stacks=two", "model.stacks=[2]", "optim.lr=fast", "optim.lr=true",
-    "optim.scale_lr=1", "data.train=1", "data.train=[]", "train.freeze=stem.*", "train.freeze=[1]",
-    "train.input_size=512.0", "train.input_size=[512]", "train.input_size=[512, 512, 3]", "augment.scale=1",
-    "augment.scale=[1, 2, 3]", "loss.scale_weights=['a']", "train.amp=fp32", "train.amp=1", "optim.name=lamb",
-    "data.framing=[]", "optim.lr=nan", "guard.threshold=inf", "data.workers=2024-01-01",
-])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "model.stacks=2.0",
+        "model.stacks=true",
+        "model.stacks=two",
+        "model.stacks=[2]",
+        "optim.lr=fast",
+        "optim.lr=true",
+        "optim.scale_lr=1",
+        "data.train=1",
+        "data.train=[]",
+        "train.freeze=stem.*",
+        "train.freeze=[1]",
+        "train.input_size=512.0",
+        "train.input_size=[512]",
+        "train.input_size=[512, 512, 3]",
+        "augment.scale=1",
+        "augment.scale=[1, 2, 3]",
+        "loss.scale_weights=['a']",
+        "train.amp=fp32",
+        "train.amp=1",
+        "optim.name=lamb",
+        "data.framing=[]",
+        "optim.lr=nan",
+        "guard.threshold=inf",
+        "data.workers=2024-01-01",
+    ],
+)
 def test_a_value_of_the_wrong_type_is_refused_by_name(pair: str) -> None:
     assert re.search(rf"\b{re.escape(pair.partition('=')[0])} must be ", refused(pair))
 
 
 OUT_OF_RANGE = [
-    "model.stacks=0", "model.width=0", "model.width=100", "model.growth=-2", "model.growth=3", "model.conv_std=0",
-    "model.linear_std=-1", "data.workers=-1", "augment.jitter_probability=1.1", "augment.scale_probability=-0.1",
-    "augment.flip_probability=2", "augment.jitter_hue=[1, -1]", "augment.jitter_saturation=[1, -1]",
-    "augment.jitter_value=[1, -1]", "augment.scale=[1.3, 0.7]", "augment.scale=[0, 1]", "augment.degrees=-1",
-    "augment.shift=-1", "augment.person_height=0", "targets.keypoint_sigma=0", "targets.part_sigma=-1",
-    "targets.part_margin=-1", "targets.threshold=0", "targets.threshold=1", "targets.part_floor=-0.1",
-    "targets.part_floor=1.1", "loss.gamma=-1", "loss.gamma=0.5", "loss.scale_weights=[1, 1]",
-    "loss.scale_weights=[1, 1, 1, 1, -1]", "loss.scale_weights=[0, 0, 0, 0, 0]", "loss.stack_weights=[1, 1, 1, -1]",
-    "loss.stack_weights=[0, 0, 0, 0]", "loss.stack_weights=[1, 1]", "loss.part_weight=-1", "loss.keypoint_weight=-1",
-    "loss.mask_weight=-1", "loss.foreground_weight=-1", "optim.lr=0", "optim.momentum=-0.1", "optim.weight_decay=-1",
-    "optim.warmup_epochs=-1", "optim.step_epochs=-1", "optim.step_factor=0", "optim.step_factor=1.5",
-    "optim.restart_epoch=-1", "optim.restart_lr=-1", "optim.restart_step_epochs=-1", "optim.accumulate=0",
-    "optim.max_grad_norm=-1", "train.batch_size=0", "train.epochs=0", "train.seed=-1", "train.input_size=0",
-    "train.input_size=500", "train.input_size=[512, 500]", "train.input_size=-64", "train.loss_scale=-1",
-    "train.threads=-1", "train.evaluate_every=-1", "guard.threshold=0", "guard.max_skips=0",
-    "checkpoint.every_steps=-1", "checkpoint.every_minutes=-1", "checkpoint.keep=0", "log.every_steps=0",
-    "log.pictures=-1", "inference.height=32", "inference.scales=[]", "inference.scales=[1, 0]",
-    "inference.max_height=1", "inference.max_width=1", "inference.batch_size=0", "inference.keypoint_threshold=0",
+    "model.stacks=0",
+    "model.width=0",
+    "model.width=100",
+    "model.growth=-2",
+    "model.growth=3",
+    "model.conv_std=0",
+    "model.linear_std=-1",
+    "data.workers=-1",
+    "augment.jitter_probability=1.1",
+    "augment.scale_probability=-0.1",
+    "augment.flip_probability=2",
+    "augment.jitter_hue=[1, -1]",
+    "augment.jitter_saturation=[1, -1]",
+    "augment.jitter_value=[1, -1]",
+    "augment.scale=[1.3, 0.7]",
+    "augment.scale=[0, 1]",
+    "augment.degrees=-1",
+    "augment.shift=-1",
+    "augment.person_height=0",
+    "targets.keypoint_sigma=0",
+    "targets.part_sigma=-1",
+    "targets.part_margin=-1",
+    "targets.threshold=0",
+    "targets.threshold=1",
+    "targets.part_floor=-0.1",
+    "targets.part_floor=1.1",
+    "loss.gamma=-1",
+    "loss.gamma=0.5",
+    "loss.scale_weights=[1, 1]",
+    "loss.scale_weights=[1, 1, 1, 1, -1]",
+    "loss.scale_weights=[0, 0, 0, 0, 0]",
+    "loss.stack_weights=[1, 1, 1, -1]",
+    "loss.stack_weights=[0, 0, 0, 0]",
+    "loss.stack_weights=[1, 1]",
+    "loss.part_weight=-1",
+    "loss.keypoint_weight=-1",
+    "loss.mask_weight=-1",
+    "loss.foreground_weight=-1",
+    "optim.lr=0",
+    "optim.momentum=-0.1",
+    "optim.weight_decay=-1",
+    "optim.warmup_epochs=-1",
+    "optim.step_epochs=-1",
+    "optim.step_factor=0",
+    "optim.step_factor=1.5",
+    "optim.restart_epoch=-1",
+    "optim.restart_lr=-1",
+    "optim.restart_step_epochs=-1",
+    "optim.accumulate=0",
+    "optim.max_grad_norm=-1",
+    "train.batch_size=0",
+    "train.epochs=0",
+    "train.seed=-1",
+    "train.input_size=0",
+    "train.input_size=500",
+    "train.input_size=[512, 500]",
+    "train.input_size=-64",
+    "train.loss_scale=-1",
+    "train.threads=-1",
+    "train.evaluate_every=-1",
+    "guard.threshold=0",
+    "guard.max_skips=0",
+    "checkpoint.every_steps=-1",
+    "checkpoint.every_minutes=-1",
+    "checkpoint.keep=0",
+    "log.every_steps=0",
+    "log.pictures=-1",
+    "inference.height=32",
+    "inference.scales=[]",
+    "inference.scales=[1, 0]",
+    "inference.max_height=1",
+    "inference.max_width=1",
+    "inference.batch_size=0",
+    "inference.keypoint_threshold=0",
     "inference.part_threshold=1",
 ]
 
@@ -203,10 +300,15 @@ def test_every_number_is_finite() -> None:
                 assert "finite" in refused(f"{name}.{key}=nan")
 
 
-@pytest.mark.parametrize("text, complaint", [
-    ("[model\nstacks = 2", "not valid TOML"), ("stacks", "not valid TOML"),
-    ("[model]\nstacks = 1\nstacks = 2", "not valid TOML"), ("model = 2", "model must be a table"),
-])
+@pytest.mark.parametrize(
+    "text, complaint",
+    [
+        ("[model\nstacks = 2", "not valid TOML"),
+        ("stacks", "not valid TOML"),
+        ("[model]\nstacks = 1\nstacks = 2", "not valid TOML"),
+        ("model = 2", "model must be a table"),
+    ],
+)
 def test_a_file_that_is_no_experiment_is_refused_by_name(tmp_path: Path, text: str, complaint: str) -> None:
     path = write(tmp_path, text)
     message = refused(path=path)

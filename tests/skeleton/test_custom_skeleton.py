@@ -32,8 +32,19 @@ from tests.helpers.chairs import NAMES, write_chairs
 
 Tool = Callable[..., str]
 DERIVED = '\n[derived]\nfront_middle = ["seat_front_left", "seat_front_right"]\n'
-TRAIN = ["--set", "model.stacks=1", "model.width=16", "model.growth=2", "train.input_size=128", "train.batch_size=8",
-         "optim.name=adamw", "data.workers=0", "log.tensorboard=false", "log.curves=false", "inference.height=128"]
+TRAIN = [
+    "--set",
+    "model.stacks=1",
+    "model.width=16",
+    "model.growth=2",
+    "train.input_size=128",
+    "train.batch_size=8",
+    "optim.name=adamw",
+    "data.workers=0",
+    "log.tensorboard=false",
+    "log.curves=false",
+    "inference.height=128",
+]
 
 
 class House:
@@ -60,11 +71,23 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> House:
     house = House(tmp_path_factory.mktemp("chairs"))
     tool("skeleton", "--from-annotations", house.train_json, "--output", house.toml)
     # What a user edits: a keypoint more, which parts join to the others.
-    text = house.toml.read_text().replace("parts = [", 'parts = [\n    ["front_middle", "seat_back_left"],\n'
-                                          '    ["front_middle", "seat_back_right"],')
+    text = house.toml.read_text().replace(
+        "parts = [", 'parts = [\n    ["front_middle", "seat_back_left"],\n    ["front_middle", "seat_back_right"],'
+    )
     house.toml.write_text(text.partition("\n[layout]")[0] + DERIVED)
-    tool("build-hdf5", "--images", house.train, "--annotations", house.train_json, "--skeleton", house.toml, "--output",
-         house.store, "--workers", 1)
+    tool(
+        "build-hdf5",
+        "--images",
+        house.train,
+        "--annotations",
+        house.train_json,
+        "--skeleton",
+        house.toml,
+        "--output",
+        house.store,
+        "--workers",
+        1,
+    )
     return house
 
 
@@ -73,8 +96,17 @@ def checkpoint(house: House) -> Path:
     """Trained for an epoch; the skeleton file is gone afterwards, as on another machine."""
     run, copy = house.root / "run", house.root / "copy.toml"
     copy.write_text(house.toml.read_text())
-    tool("train", "-p", run, *TRAIN, f"data.train={house.store}", f"model.skeleton={copy}", "train.epochs=1",
-         f"data.val_images={house.val}", f"data.val_annotations={house.val_json}")
+    tool(
+        "train",
+        "-p",
+        run,
+        *TRAIN,
+        f"data.train={house.store}",
+        f"model.skeleton={copy}",
+        "train.epochs=1",
+        f"data.val_images={house.val}",
+        f"data.val_annotations={house.val_json}",
+    )
     copy.unlink()
     return run / "last.pth"
 
@@ -100,8 +132,10 @@ def test_mirrored_samples_have_mirrored_targets(house: House) -> None:
     render = TargetRenderer(skeleton=skeleton)
     still = dict(scale_probability=0, degrees=0.0, shift=0.0, jitter_probability=0)
     with Store(house.store, skeleton) as store:
-        plain, flipped = (PoseDataset(store, size, "image", AugmentConfig(flip_probability=p, **still)).__getitems__(
-            [(0, 0)]) for p in (0, 1))
+        plain, flipped = (
+            PoseDataset(store, size, "image", AugmentConfig(flip_probability=p, **still)).__getitems__([(0, 0)])
+            for p in (0, 1)
+        )
     maps, mirrored = (render(batch.joints, batch.person_mask / 255) for batch in (plain, flipped))
     assert maps[:, skeleton.keypoint_channels].amax((0, 2, 3)).min() > 0.5
     difference = (mirrored - maps[:, skeleton.flip_channels].flip(-1)).abs()
@@ -136,22 +170,47 @@ def test_the_run_was_evaluated_while_it_trained(checkpoint: Path) -> None:
     assert any("AP" in line for line in lines)
 
 
-def test_predicting_and_evaluating_follow_the_checkpoint(house: House, checkpoint: Path, tmp_path: Path,
-                                                         capsys: pytest.CaptureFixture[str]) -> None:
+def test_predicting_and_evaluating_follow_the_checkpoint(
+    house: House, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     results, found = tmp_path / "results.json", tmp_path / "found.json"
-    tool("evaluate", "--checkpoint", checkpoint, "--images", house.val, "--annotations", house.val_json,
-         "--output", results, "--set", "inference.keypoint_threshold=1e-4")
+    tool(
+        "evaluate",
+        "--checkpoint",
+        checkpoint,
+        "--images",
+        house.val,
+        "--annotations",
+        house.val_json,
+        "--output",
+        results,
+        "--set",
+        "inference.keypoint_threshold=1e-4",
+    )
     assert "seat_front_left" in capsys.readouterr().out
-    tool("predict", "--checkpoint", checkpoint, house.val, "--output", tmp_path / "drawn", "--json", found,
-         "--set", "inference.keypoint_threshold=1e-4", "--min-score", 0)
+    tool(
+        "predict",
+        "--checkpoint",
+        checkpoint,
+        house.val,
+        "--output",
+        tmp_path / "drawn",
+        "--json",
+        found,
+        "--set",
+        "inference.keypoint_threshold=1e-4",
+        "--min-score",
+        0,
+    )
     assert len(list((tmp_path / "drawn").iterdir())) == 4
     for entry in json.loads(results.read_text()) + json.loads(found.read_text()):
         assert len(entry["keypoints"]) == 30
     assert {entry["category_id"] for entry in json.loads(results.read_text())} <= {62}
 
 
-def test_resuming_needs_no_skeleton_file_and_takes_no_other(checkpoint: Path,
-                                                            capsys: pytest.CaptureFixture[str]) -> None:
+def test_resuming_needs_no_skeleton_file_and_takes_no_other(
+    checkpoint: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     tool("train", "--resume", checkpoint, "--epochs", 2, "--max-steps", 4)
     capsys.readouterr()
     assert run_tool("train", ["--resume", str(checkpoint), "--set", "model.skeleton=coco"], prog="train") == 2
@@ -173,22 +232,42 @@ def test_benchmarks_take_the_store_s_skeleton(house: House, tmp_path: Path) -> N
         watch.start_round()
         staged = staged_batch(dataset, [(0, 0)], Pixels.make(1, 64, 64), watch)
         np.testing.assert_array_equal(staged.joints[0], dataset[0, 0].joints)
-    tool("benchmark", "train", "--quick", "--h5", house.store, "--set", f"model.skeleton={house.toml}",
-         "data.workers=0", "model.stacks=1", "model.width=16", "model.growth=2", "train.input_size=64",
-         "train.batch_size=2")
+    tool(
+        "benchmark",
+        "train",
+        "--quick",
+        "--h5",
+        house.store,
+        "--set",
+        f"model.skeleton={house.toml}",
+        "data.workers=0",
+        "model.stacks=1",
+        "model.width=16",
+        "model.growth=2",
+        "train.input_size=64",
+        "train.batch_size=2",
+    )
 
 
 def test_annotations_of_another_skeleton_are_refused(house: House, tiny_coco: Path) -> None:
     with pytest.raises(DataError, match="model.skeleton"):
-        measure_decode(tiny_coco / "annotations" / "person_keypoints_val2017.json", TargetRenderer(),
-                       Predictor(PerfectNetwork(), skeleton=house.skeleton), PerfectNetwork(), None, 1)
+        measure_decode(
+            tiny_coco / "annotations" / "person_keypoints_val2017.json",
+            TargetRenderer(),
+            Predictor(PerfectNetwork(), skeleton=house.skeleton),
+            PerfectNetwork(),
+            None,
+            1,
+        )
 
 
 def test_the_drawing_has_the_skeletons_lines_and_colours(house: House) -> None:
     file = house.root / "coloured.toml"
     table = skeleton_to_table(house.skeleton) | {"drawn": [["back_top_left", "leg_front_left"]]}
-    file.write_text(skeleton_to_toml(skeleton_from_table(table))
-                    + '\n[colours]\nback_top_left = "#ff0001"\nleg_front_left = "#ff0001"\n')
+    file.write_text(
+        skeleton_to_toml(skeleton_from_table(table))
+        + '\n[colours]\nback_top_left = "#ff0001"\nleg_front_left = "#ff0001"\n'
+    )
     skeleton = load_skeleton(file)
     keypoints = np.zeros((11, 3), np.float32)
     keypoints[[0, 8]] = (20, 20, 1), (100, 100, 1)

@@ -11,14 +11,19 @@ import pytest
 
 from posenet.skeleton.skeleton import COCO, Skeleton
 
-KEYPOINTS = ("nose, neck, Rsho, Relb, Rwri, Lsho, Lelb, Lwri, Rhip, Rkne, Rank, Lhip, Lkne, Lank, Reye, Leye, "
-             "Rear, Lear").split(", ")
-PARTS = ("neck-nose, neck-Reye, neck-Leye, neck-Rear, neck-Lear, nose-Reye, nose-Leye, Reye-Rear, Leye-Lear, "
-         "neck-Rsho, Rsho-Relb, Relb-Rwri, neck-Lsho, Lsho-Lelb, Lelb-Lwri, neck-Rhip, Rhip-Rkne, Rkne-Rank, "
-         "neck-Lhip, Lhip-Lkne, Lkne-Lank, nose-Rsho, nose-Lsho, Rsho-Rhip, Rhip-Lkne, Lsho-Lhip, Lhip-Rkne, "
-         "Rear-Rsho, Lear-Lsho, Rhip-Lhip").split(", ")
-FILE_NAMES = ("nose left_eye right_eye left_ear right_ear left_shoulder right_shoulder left_elbow right_elbow "
-              "left_wrist right_wrist left_hip right_hip left_knee right_knee left_ankle right_ankle").split()
+KEYPOINTS = (
+    "nose, neck, Rsho, Relb, Rwri, Lsho, Lelb, Lwri, Rhip, Rkne, Rank, Lhip, Lkne, Lank, Reye, Leye, Rear, Lear"
+).split(", ")
+PARTS = (
+    "neck-nose, neck-Reye, neck-Leye, neck-Rear, neck-Lear, nose-Reye, nose-Leye, Reye-Rear, Leye-Lear, "
+    "neck-Rsho, Rsho-Relb, Relb-Rwri, neck-Lsho, Lsho-Lelb, Lelb-Lwri, neck-Rhip, Rhip-Rkne, Rkne-Rank, "
+    "neck-Lhip, Lhip-Lkne, Lkne-Lank, nose-Rsho, nose-Lsho, Rsho-Rhip, Rhip-Lkne, Lsho-Lhip, Lhip-Rkne, "
+    "Rear-Rsho, Lear-Lsho, Rhip-Lhip"
+).split(", ")
+FILE_NAMES = (
+    "nose left_eye right_eye left_ear right_ear left_shoulder right_shoulder left_elbow right_elbow "
+    "left_wrist right_wrist left_hip right_hip left_knee right_knee left_ankle right_ankle"
+).split()
 
 
 def channel_names() -> list[str]:
@@ -99,8 +104,9 @@ def test_file_keypoints_land_under_their_names() -> None:
 
 
 @pytest.mark.parametrize("left, right, expected", [(2, 2, 2), (2, 1, 1), (1, 2, 1), (1, 1, 1)])
-def test_the_neck_is_the_middle_and_as_visible_as_the_less_visible_shoulder(left: int, right: int,
-                                                                            expected: int) -> None:
+def test_the_neck_is_the_middle_and_as_visible_as_the_less_visible_shoulder(
+    left: int, right: int, expected: int
+) -> None:
     joints = COCO.from_file(file_person({"left_shoulder": (10, 20, left), "right_shoulder": (30, 50, right)}))
     np.testing.assert_array_equal(joints[0, KEYPOINTS.index("neck")], [20, 35, expected])
 
@@ -120,9 +126,13 @@ def test_a_picture_without_people_is_no_error() -> None:
 
 
 SMALL: dict[str, Any] = {
-    "keypoints": ("head", "Lhand", "Rhand"), "parts": (("head", "Lhand"), ("head", "Rhand")),
-    "left_right": (("Lhand", "Rhand"),), "derived": {"head": ("Lhand", "Rhand")},
-    "file_keypoints": ("Lhand", "Rhand"), "file_names": ("left_hand", "right_hand"), "sigmas": (0.1, 0.1),
+    "keypoints": ("head", "Lhand", "Rhand"),
+    "parts": (("head", "Lhand"), ("head", "Rhand")),
+    "left_right": (("Lhand", "Rhand"),),
+    "derived": {"head": ("Lhand", "Rhand")},
+    "file_keypoints": ("Lhand", "Rhand"),
+    "file_names": ("left_hand", "right_hand"),
+    "sigmas": (0.1, 0.1),
 }
 
 
@@ -134,16 +144,19 @@ def test_everything_follows_from_another_skeleton_too() -> None:
     np.testing.assert_array_equal(joints, [[[2, 1, 1], [0, 0, 2], [4, 2, 1]]])
 
 
-@pytest.mark.parametrize("changes, message", [
-    ({"parts": (("head", "tail"),)}, "unknown keypoints: tail"),
-    ({"left_right": (("Lhand", "Rfoot"),)}, "unknown keypoints: Rfoot"),
-    ({"derived": {"head": ("Lhand", "hip")}}, "unknown keypoints: hip"),
-    ({"derived": {"head": ("Lhand", "Rhand"), "neck": ("Lhand", "Rhand")}}, "unknown keypoints: neck"),
-    ({"file_keypoints": ("Lhand", "knee")}, "unknown keypoints: knee"),
-    ({"derived": {}}, "neither in the file nor derived: head"),
-    ({"file_names": ("left_hand",)}, "differ in length"),
-    ({"sigmas": (0.1, 0.1, 0.1)}, "differ in length"),
-])
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"parts": (("head", "tail"),)}, "unknown keypoints: tail"),
+        ({"left_right": (("Lhand", "Rfoot"),)}, "unknown keypoints: Rfoot"),
+        ({"derived": {"head": ("Lhand", "hip")}}, "unknown keypoints: hip"),
+        ({"derived": {"head": ("Lhand", "Rhand"), "neck": ("Lhand", "Rhand")}}, "unknown keypoints: neck"),
+        ({"file_keypoints": ("Lhand", "knee")}, "unknown keypoints: knee"),
+        ({"derived": {}}, "neither in the file nor derived: head"),
+        ({"file_names": ("left_hand",)}, "differ in length"),
+        ({"sigmas": (0.1, 0.1, 0.1)}, "differ in length"),
+    ],
+)
 def test_a_skeleton_that_contradicts_itself_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)):
         Skeleton(**SMALL | changes)

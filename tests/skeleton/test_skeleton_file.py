@@ -17,11 +17,11 @@ from posenet.skeleton.skeleton_file import (
     skeleton_to_toml,
 )
 
-CAT = '''
+CAT = """
 keypoints = ["nose", "L_ear", "R_ear"]
 left_right = [["L_ear", "R_ear"]]
 parts = [["nose", "L_ear"], ["nose", "R_ear"]]
-'''
+"""
 
 
 def test_the_built_in_skeleton_survives_files_and_tables() -> None:
@@ -31,8 +31,10 @@ def test_the_built_in_skeleton_survives_files_and_tables() -> None:
 
 
 def test_odd_names_and_colours_survive_too(tmp_path: Path) -> None:
-    text = CAT.replace("nose", 'nöse \\"x\\" \\u007f') + '[colours]\nL_ear = "#12Ab34"\n[layout]\n' \
+    text = (
+        CAT.replace("nose", 'nöse \\"x\\" \\u007f') + '[colours]\nL_ear = "#12Ab34"\n[layout]\n'
         'L_ear = [0.5, 1]\nR_ear = [0.5, 1]\n"nöse \\"x\\" \\u007f" = [-1, 0.3]\n'
+    )
     skeleton = skeleton_from_table(tomllib.loads(text))
     assert skeleton_from_table(tomllib.loads(skeleton_to_toml(skeleton))) == skeleton
     assert skeleton.keypoints[0] == 'nöse "x" \x7f' and skeleton.layout["L_ear"] == (0.5, 1.0)
@@ -56,30 +58,33 @@ def test_small_skeletons_need_fewer_labelled_keypoints(count: int, least: int) -
     assert skeleton_from_table(table).least_labelled == least
 
 
-@pytest.mark.parametrize("old, new, message", [
-    ('"nose", "L_ear", "R_ear"]\nleft', '"nose", "L_ear"]\nleft', "unknown keypoints: R_ear"),
-    ("keypoints", "points", "unknown key points"),
-    ('parts = [["nose", "L_ear"], ["nose", "R_ear"]]', "", "parts is missing or empty"),
-    (', ["nose", "R_ear"]', "", "part nose-L_ear has no mirror image; add nose-R_ear"),
-    (', ["nose", "R_ear"]', ', ["nose", "R_ear"], ["L_ear", "nose"]', "appears twice"),
-    ('["nose", "L_ear"], ["nose", "R_ear"]', '["R_ear", "L_ear"]', "no part joins R_ear to nose"),
-    ('["nose", "L_ear", "R_ear"]', '["nose", "L_ear", "R_ear", "nose"]', "nose appears twice"),
-    ('left_right = [["L_ear", "R_ear"]]', 'left_right = [["L_ear", "R_ear"], ["nose", "L_ear"]]', "in two pairs"),
-    ('[["L_ear", "R_ear"]]', '[["L_ear", "R_ear", "nose"]]', "left_right must hold pairs"),
-    ('[["L_ear", "R_ear"]]', '[["L_ear", 3]]', "left_right must hold words, not 3"),
-    ('[["L_ear", "R_ear"]]', '"L_ear"', "left_right must be a list"),
-    ("\nparts", "\nsigmas = 3\nparts", "sigmas must be a table"),
-    ("\nparts", "\nsigmas = {nose = -0.1}\nparts", "sigmas must be positive"),
-    ("\nparts", "\nsigmas = {nose = true}\nparts", "sigmas.nose must be a number"),
-    ("\nparts", "\nsigmas = {nose = nan}\nparts", "sigmas.nose must be a number"),
-    ("\nparts", "\nsigmas = {tail = 0.1}\nparts", "sigmas names tail"),
-    ("\nparts", "\nlayout = {nose = [0, 1]}\nparts", "layout names other keypoints"),
-    ("\nparts", "\nlayout = {nose = [0]}\nparts", "layout.nose must be"),
-    ("\nparts", '\ncolours = {nose = "red"}\nparts', "'red' is not of the form #rrggbb"),
-    ("\nparts", '\nderived = {L_ear = ["nose", "R_ear"]}\nparts', "in the file and derived"),
-    ("\nparts", '\nderived = {chin = ["nose", "R_ear"]}\nparts', "derived keypoint chin has no mirror image"),
-    ("keypoints = [", "keypoints = ", "not valid TOML"),
-])
+@pytest.mark.parametrize(
+    "old, new, message",
+    [
+        ('"nose", "L_ear", "R_ear"]\nleft', '"nose", "L_ear"]\nleft', "unknown keypoints: R_ear"),
+        ("keypoints", "points", "unknown key points"),
+        ('parts = [["nose", "L_ear"], ["nose", "R_ear"]]', "", "parts is missing or empty"),
+        (', ["nose", "R_ear"]', "", "part nose-L_ear has no mirror image; add nose-R_ear"),
+        (', ["nose", "R_ear"]', ', ["nose", "R_ear"], ["L_ear", "nose"]', "appears twice"),
+        ('["nose", "L_ear"], ["nose", "R_ear"]', '["R_ear", "L_ear"]', "no part joins R_ear to nose"),
+        ('["nose", "L_ear", "R_ear"]', '["nose", "L_ear", "R_ear", "nose"]', "nose appears twice"),
+        ('left_right = [["L_ear", "R_ear"]]', 'left_right = [["L_ear", "R_ear"], ["nose", "L_ear"]]', "in two pairs"),
+        ('[["L_ear", "R_ear"]]', '[["L_ear", "R_ear", "nose"]]', "left_right must hold pairs"),
+        ('[["L_ear", "R_ear"]]', '[["L_ear", 3]]', "left_right must hold words, not 3"),
+        ('[["L_ear", "R_ear"]]', '"L_ear"', "left_right must be a list"),
+        ("\nparts", "\nsigmas = 3\nparts", "sigmas must be a table"),
+        ("\nparts", "\nsigmas = {nose = -0.1}\nparts", "sigmas must be positive"),
+        ("\nparts", "\nsigmas = {nose = true}\nparts", "sigmas.nose must be a number"),
+        ("\nparts", "\nsigmas = {nose = nan}\nparts", "sigmas.nose must be a number"),
+        ("\nparts", "\nsigmas = {tail = 0.1}\nparts", "sigmas names tail"),
+        ("\nparts", "\nlayout = {nose = [0, 1]}\nparts", "layout names other keypoints"),
+        ("\nparts", "\nlayout = {nose = [0]}\nparts", "layout.nose must be"),
+        ("\nparts", '\ncolours = {nose = "red"}\nparts', "'red' is not of the form #rrggbb"),
+        ("\nparts", '\nderived = {L_ear = ["nose", "R_ear"]}\nparts', "in the file and derived"),
+        ("\nparts", '\nderived = {chin = ["nose", "R_ear"]}\nparts', "derived keypoint chin has no mirror image"),
+        ("keypoints = [", "keypoints = ", "not valid TOML"),
+    ],
+)
 def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = tmp_path / "cat.toml"
     assert old in CAT

@@ -158,7 +158,7 @@ def test_visible_points_lie_on_their_person_and_hidden_ones_do_not(scenes: list[
             for name, (x, y, visibility) in keypoints_of(annotation).items():
                 if not visibility:
                     continue
-                owners = scene.owner[max(round(y) - 1, 0):round(y) + 2, max(round(x) - 1, 0):round(x) + 2]
+                owners = scene.owner[max(round(y) - 1, 0) : round(y) + 2, max(round(x) - 1, 0) : round(x) + 2]
                 codes = actor.figures[0].codes_showing(name)
                 assert all(code // len(Part) == actor.slot for code in codes)
                 assert (np.isin(owners, codes).mean() > 0.5) == (visibility == 2), name
@@ -181,7 +181,7 @@ def test_the_heavily_hidden_lose_hidden_labels_and_the_barely_seen_lose_all() ->
     canvas, figure = lone_figure(1)
     canvas.owner[130:] = 1
     seen = np.count_nonzero(canvas.owner >= len(Part))
-    full, some, none = (annotate_alone(canvas, figure, round(seen / share)) for share in (.9, .3, .05))
+    full, some, none = (annotate_alone(canvas, figure, round(seen / share)) for share in (0.9, 0.3, 0.05))
     assert 0 == none["num_keypoints"] < some["num_keypoints"] < full["num_keypoints"]
     visible = [name for name, point in keypoints_of(full).items() if point[2] == 2]
     assert visible and all(keypoints_of(some)[name][2] == 2 for name in visible)
@@ -218,7 +218,7 @@ def test_the_own_trunk_hides_the_far_shoulder() -> None:
     sideways = [lone_figure(seed) for seed in range(80)]
     sideways = [(canvas, figure) for canvas, figure in sideways if abs(figure.posture.chest[2, 0]) > 0.8]
     assert sideways
-    for canvas, figure in sideways:
+    for _, figure in sideways:
         far = "L" if figure.posture.chest[2, 0] < 0 else "R"
         assert figure.code + Part.TRUNK not in figure.codes_showing(far + "sho")
     visible = [keypoints_of(annotate_alone(*pair)) for pair in sideways]
@@ -273,8 +273,9 @@ def test_a_killed_run_does_not_look_complete(tmp_path: Path, monkeypatch: pytest
     assert len(list(tmp_path.glob("annotations/*.json"))) == 2
 
 
-@pytest.mark.parametrize("flags", ["--train -1", "--val -2", "--seed -1", "--workers 0", "--size 10",
-                                   "--size 99999x480"])
+@pytest.mark.parametrize(
+    "flags", ["--train -1", "--val -2", "--seed -1", "--workers 0", "--size 10", "--size 99999x480"]
+)
 def test_bad_numbers_are_clean_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: str) -> None:
     assert run_tool("make-synthetic", ["--output", str(tmp_path / "out"), *flags.split()]) == 2
     assert capsys.readouterr().err.count("\n") == 1

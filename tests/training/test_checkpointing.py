@@ -47,7 +47,7 @@ def test_the_training_waits_for_a_copy_only(tmp_path):
     folder = SlowFolder(tmp_path)
     writer, weight = CheckpointWriter(folder), torch.zeros(3)
     writer.save({"model": {"w": weight}, "step": 1}, 1)
-    weight += 1     # the next step, while the checkpoint waits for its disk
+    weight += 1  # the next step, while the checkpoint waits for its disk
     assert not folder.holds_run()
     folder.go.set()
     writer.finish()
@@ -55,8 +55,11 @@ def test_the_training_waits_for_a_copy_only(tmp_path):
 
 
 def test_a_copy_shares_no_memory():
-    state = {"a": torch.ones(2), "b": [torch.ones(2), (torch.ones(2), 3)],
-             "c": {"d": torch.ones(1, requires_grad=True)}}
+    state = {
+        "a": torch.ones(2),
+        "b": [torch.ones(2), (torch.ones(2), 3)],
+        "c": {"d": torch.ones(1, requires_grad=True)},
+    }
     copy = on_host(state)
     for tensor in (state["a"], state["b"][0], state["b"][1][0]):
         tensor.zero_()
@@ -129,9 +132,11 @@ def clean_save(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Counter, 
     calls: Counter = Counter()
     with monkeypatch.context() as watched:
         for name in ("open", "fsync", "replace", "link"):
+
             def counted(*args: Any, _name: str = name, _real: Any = getattr(os, name), **options: Any) -> Any:
                 calls[_name] += 1
                 return _real(*args, **options)
+
             watched.setattr(os, name, counted)
         CheckpointFolder(folder).save(state(2), 2, best=True)
     return calls, (folder / "last.pth").stat().st_size
@@ -145,11 +150,17 @@ def state(step: int) -> dict[str, Any]:
 def fault(monkeypatch: pytest.MonkeyPatch, what: str, at: int, code: int) -> Iterator[None]:
     with monkeypatch.context() as broken:
         if what == "write":
-            broken.setattr(checkpoint, "open", lambda path, mode: io.BufferedRandom(FullFile(path, mode, at, code))
-                           if "w" in mode else open(path, mode), raising=False)
+            broken.setattr(
+                checkpoint,
+                "open",
+                lambda path, mode: (
+                    io.BufferedRandom(FullFile(path, mode, at, code)) if "w" in mode else open(path, mode)
+                ),
+                raising=False,
+            )
         else:
             broken.setattr(os, what, failing(getattr(os, what), at, code))
-        if what == "link":      # or a copy takes its place
+        if what == "link":  # or a copy takes its place
             broken.setattr(shutil, "copyfile", failing(shutil.copyfile, 1, code))
         yield
 
@@ -187,7 +198,7 @@ def test_a_folder_one_may_not_write_into_is_named(tmp_path):
 
     def refused() -> None:
         if os.getuid() == 0:
-            os.setuid(65534)        # root may write anywhere
+            os.setuid(65534)  # root may write anywhere
         with pytest.raises(CheckpointError, match="step-00000002.pth.*Permission denied"):
             folder.save(state(2), 2)
 
@@ -260,8 +271,10 @@ def test_a_return_waits_for_the_checkpoint_that_is_being_written(stores, tmp_pat
             save(*args)
 
         trainer.folder.save = slowly
-        trainer._restore_weights = lambda found, path: (returned.append(found["progress"]["total_steps"]),
-                                                        restore(found, path))
+        trainer._restore_weights = lambda found, path: (
+            returned.append(found["progress"]["total_steps"]),
+            restore(found, path),
+        )
         update = trainer.update
 
         def return_once(batches):
@@ -271,8 +284,15 @@ def test_a_return_waits_for_the_checkpoint_that_is_being_written(stores, tmp_pat
 
         trainer.update = return_once
 
-    live(Runtime(CPU), stores, tmp_path / "run", *SHORT, "checkpoint.every_steps=2", "guard.threshold=2e5",
-         watch=slow_disk)
+    live(
+        Runtime(CPU),
+        stores,
+        tmp_path / "run",
+        *SHORT,
+        "checkpoint.every_steps=2",
+        "guard.threshold=2e5",
+        watch=slow_disk,
+    )
     assert returned == [2]
 
 
@@ -303,6 +323,7 @@ def test_a_disk_that_fills_up_and_then_has_room_again(stores, tmp_path, room):
         assert (status == 1 or room > 4800) and (found or room < 3400) and not list(folder.glob(".*.tmp"))
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
         assert alone(stores, folder, *SHORT, "checkpoint.keep=9") == 0
-        one, other = (result(path)["last"] | {"config": "but for checkpoint.keep"} for path in (
-            folder, tmp_path / "whole"))
+        one, other = (
+            result(path)["last"] | {"config": "but for checkpoint.keep"} for path in (folder, tmp_path / "whole")
+        )
         assert differences(one, other) == []

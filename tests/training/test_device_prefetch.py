@@ -47,6 +47,7 @@ def recorder() -> Recorder:
 @pytest.fixture
 def accelerator(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> None:
     """A device whose streams only note what is asked of them."""
+
     class Stream:
         def __init__(self, device: torch.device) -> None:
             self.device, self.copies = device, 0
@@ -78,11 +79,16 @@ def test_a_cpu_takes_batches_as_they_come(recorder: Recorder) -> None:
 def test_a_copy_begins_before_the_batch_ahead_of_it_is_given_away(recorder: Recorder, accelerator: None) -> None:
     found = prefetch(recorder.loaded(3), recorder)
     assert next(found) == (0,)
-    assert recorder.events == [("loaded", 0), ("copy on side", 0), ("loaded", 1), ("copy on side", 1),
-                               ("wait for copy", 0)]
+    assert recorder.events == [
+        ("loaded", 0),
+        ("copy on side", 0),
+        ("loaded", 1),
+        ("copy on side", 1),
+        ("wait for copy", 0),
+    ]
     assert [*found] == [(1,), (2,)]
     waits = [number for what, number in recorder.events if what == "wait for copy"]
-    assert waits == [0, 1, 2]       # for its own copy, never for the next one's
+    assert waits == [0, 1, 2]  # for its own copy, never for the next one's
 
 
 def test_an_empty_loader_gives_nothing(recorder: Recorder, accelerator: None) -> None:

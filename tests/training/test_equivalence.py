@@ -42,7 +42,9 @@ def moved(curve: Curve, start: Curve) -> bool:
 def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     build = PoseNet.from_config
     monkeypatch.setattr(PoseNet, "from_config", lambda config: build(config).double())
-    monkeypatch.setattr("posenet.training.model_with_loss.prepare", lambda images, _: images.permute(0, 3, 1, 2).double().div_(255))
+    monkeypatch.setattr(
+        "posenet.training.model_with_loss.prepare", lambda images, _: images.permute(0, 3, 1, 2).double().div_(255)
+    )
 
 
 @pytest.fixture
@@ -54,6 +56,7 @@ def start(stores: dict[str, Path], tmp_path: Path) -> Curve:
 @pytest.fixture
 def one(stores: dict[str, Path], tmp_path: Path) -> Callable[..., Curve]:
     """A run in this process: name of its folder, overrides, and what else ``worlds.run`` takes."""
+
     def call(name: str, *overrides: str, runtime: Runtime = Runtime(CPU), **options: Any) -> Curve:
         return train(runtime, stores, tmp_path / name, *overrides, **options)
 
@@ -63,9 +66,13 @@ def one(stores: dict[str, Path], tmp_path: Path) -> Callable[..., Curve]:
 @pytest.fixture
 def two(stores: dict[str, Path], tmp_path: Path) -> Callable[..., Curve]:
     """The same in two processes, which must agree bit for bit."""
+
     def call(name: str, *overrides: str, **options: Any) -> Curve:
-        first, second = in_world(2, tmp_path / f"{name}.results",
-                                 lambda runtime: train(runtime, stores, tmp_path / name, *overrides, **options))
+        first, second = in_world(
+            2,
+            tmp_path / f"{name}.results",
+            lambda runtime: train(runtime, stores, tmp_path / name, *overrides, **options),
+        )
         assert first[0] == second[0] and difference(first, second) == 0
         return first
 
@@ -80,13 +87,15 @@ def test_two_processes_with_shared_statistics_are_one_with_twice_the_batch(one, 
 
 
 def test_with_frozen_statistics_all_modes_agree(one, two, start):
-    frozen, wide = {"frozen": NORMS, "steps": STEPS}, "train.input_size=[64, 128]"     # which lets a batch be 1
+    frozen, wide = {"frozen": NORMS, "steps": STEPS}, "train.input_size=[64, 128]"  # which lets a batch be 1
     reference = one("one", wide, "train.batch_size=4", **frozen)
     assert moved(reference, start)
-    for found in (one("in two", wide, "train.batch_size=4", runtime=InTwoRuntime(CPU), **frozen),
-                  one("accumulated", wide, "train.batch_size=2", "optim.accumulate=2", **frozen),
-                  two("two", wide, "train.batch_size=2", **frozen),
-                  two("two accumulated", wide, "train.batch_size=1", "optim.accumulate=2", **frozen)):
+    for found in (
+        one("in two", wide, "train.batch_size=4", runtime=InTwoRuntime(CPU), **frozen),
+        one("accumulated", wide, "train.batch_size=2", "optim.accumulate=2", **frozen),
+        two("two", wide, "train.batch_size=2", **frozen),
+        two("two accumulated", wide, "train.batch_size=1", "optim.accumulate=2", **frozen),
+    ):
         assert difference(found, reference) < TOLERANCE
 
 
@@ -104,7 +113,7 @@ def go_on(runtime: Runtime, checkpoints: list[Path | None], *args: Any, **option
     """The curves of one run that goes on from each of the checkpoints; None is its start."""
     curves = []
     with run(runtime, *args, **options) as trainer:
-        trainer.val_loader = None       # which would be compiled once more
+        trainer.val_loader = None  # which would be compiled once more
         for path in checkpoints:
             if path is not None:
                 trainer.load_state_dict(checkpoint.read(path), str(path))
@@ -120,8 +129,16 @@ def test_every_mode_goes_on_from_every_other_s_checkpoint(stores, tmp_path, monk
 
     def phase(mode: str, name: str, steps: int, *checkpoints: Path | None) -> list[Curve]:
         def go(runtime: Runtime) -> list[Curve]:
-            return go_on(runtime, list(checkpoints), stores, tmp_path / name, f"train.batch_size={4 // runtime.world}",
-                         f"parallel.compile={str(mode == 'compiled').lower()}", frozen=NORMS, steps=steps)
+            return go_on(
+                runtime,
+                list(checkpoints),
+                stores,
+                tmp_path / name,
+                f"train.batch_size={4 // runtime.world}",
+                f"parallel.compile={str(mode == 'compiled').lower()}",
+                frozen=NORMS,
+                steps=steps,
+            )
 
         if mode == "two processes":
             return in_world(2, tmp_path / f"{name}.results", go)[0]

@@ -106,7 +106,7 @@ def test_the_replacement_is_the_next_sound_sample(damaged):
 
 def made(dataset, key):
     """A sample without its way out of damage."""
-    room, = Pixels.make(1, *dataset.size).rows()
+    (room,) = Pixels.make(1, *dataset.size).rows()
     return dataset.finish(dataset.begin(key, room), room)
 
 
@@ -186,8 +186,9 @@ def test_validation_counts_as_well(stores, tmp_path):
     shutil.copy(stores["val"], path)
     flip_bit(path, "jpeg", 0)
     for share, message in ((0.9, None), (0.0, "more than 0 of")):
-        with run(Runtime(CPU), stores | {"val": path}, tmp_path / f"run{share}", *SHORT,
-                 f"data.max_unreadable={share}") as trainer:
+        with run(
+            Runtime(CPU), stores | {"val": path}, tmp_path / f"run{share}", *SHORT, f"data.max_unreadable={share}"
+        ) as trainer:
             if message is None:
                 assert math.isfinite(trainer.validate())
             else:
@@ -282,9 +283,9 @@ class TestDeadWorkers:
             loader = make_loader(PoseDataset(store, (64, 64)), Skipping([keys] * 6), 1)
             for number, batch in enumerate(surviving(loader)):
                 if number == 1:
-                    time.sleep(1)   # the worker fills the pipe meanwhile
+                    time.sleep(1)  # the worker fills the pipe meanwhile
                     os.kill(loader._iterator._workers[0].pid, signal.SIGKILL)
-            assert number == 5 and batch.joints.nbytes > 2 ** 16 and equal(batch, loader.dataset.__getitems__(keys))
+            assert number == 5 and batch.joints.nbytes > 2**16 and equal(batch, loader.dataset.__getitems__(keys))
             close_loader(loader)
 
     def test_workers_that_always_die_end_the_run_with_a_checkpoint(self, stores, tmp_path, quick, monkeypatch):
@@ -326,8 +327,15 @@ def test_all_processes_end_together_and_save_where_one_cannot_read(stores, tmp_p
 
 
 def _train_damaged(runtime, stores, folder, share):
-    with run(runtime, stores, folder, "train.epochs=1", "train.batch_size=1", "train.input_size=128",
-             f"data.max_unreadable={share}") as trainer:
+    with run(
+        runtime,
+        stores,
+        folder,
+        "train.epochs=1",
+        "train.batch_size=1",
+        "train.input_size=128",
+        f"data.max_unreadable={share}",
+    ) as trainer:
         try:
             return trainer.fit(), trainer.progress.total_steps
         except FeedError as error:
@@ -335,7 +343,10 @@ def _train_damaged(runtime, stores, folder, share):
 
 
 def test_replacements_are_counted_over_all_processes(damaged, tmp_path):
-    said = in_world(2, tmp_path / "results", lambda runtime: [
-        _train_damaged(runtime, damaged, tmp_path / str(share), share) for share in (0.9, 0.0)])
+    said = in_world(
+        2,
+        tmp_path / "results",
+        lambda runtime: [_train_damaged(runtime, damaged, tmp_path / str(share), share) for share in (0.9, 0.0)],
+    )
     kept, ended = said[0]
     assert said[0] == said[1] and kept[0] is True and "more than 0 of" in ended[0] and ended[1]

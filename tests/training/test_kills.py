@@ -75,8 +75,9 @@ def kill_while_saving(stores, folder: Path, rng: random.Random, kills: int, *ove
         numbered = CheckpointFolder(folder).history()
         if list(folder.glob(".*.tmp")):
             met["half a file"] += 1
-        elif numbered and not (folder / "last.pth").exists() or numbered and not numbered[0].samefile(
-                folder / "last.pth"):
+        elif (numbered and not (folder / "last.pth").exists()) or (
+            numbered and not numbered[0].samefile(folder / "last.pth")
+        ):
             met["between two names"] += 1
         else:
             met["before or after"] += 1
@@ -186,8 +187,9 @@ def test_killed_at_any_moment(stores, tmp_path, workers):
     while kills < 30:
         folder, status = tmp_path / str(run), -signal.SIGKILL
         while status == -signal.SIGKILL:
-            status = killed_after(lambda: rng.uniform(0, longest), lambda say: (say(), live(
-                Runtime(CPU), stores, folder, *overrides)))
+            status = killed_after(
+                lambda: rng.uniform(0, longest), lambda say: (say(), live(Runtime(CPU), stores, folder, *overrides))
+            )
             kills += status == -signal.SIGKILL
             assert_sound(folder)
         assert status == 0

@@ -22,8 +22,13 @@ def measured_input(case: dict[str, Any]) -> tuple[Predictions, Tensor, Tensor]:
     """The fixture's recipe: predictions stack by stack, fine to coarse, then targets and mask."""
     n, size = case["batch"], case["size"]
     r = np.random.default_rng(case["seed"])
-    predictions = [[torch.from_numpy(r.standard_normal((n, 50, size >> j, size >> j)).astype(np.float32) * 0.3 + 0.1)
-                    for j in range(5)] for _ in range(case["nstack"])]
+    predictions = [
+        [
+            torch.from_numpy(r.standard_normal((n, 50, size >> j, size >> j)).astype(np.float32) * 0.3 + 0.1)
+            for j in range(5)
+        ]
+        for _ in range(case["nstack"])
+    ]
     r = np.random.default_rng(case["seed"] + 1000)
     target = np.clip(r.standard_normal((n, 50, size, size)), 0, 1).astype(np.float32)
     target = target * (r.random(target.shape) > 0.7)
@@ -54,20 +59,34 @@ def test_losses_are_the_measured_ones(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("gamma", [0, 1, 1.5, 2])
-@pytest.mark.parametrize("prediction, target, difficulty", [
-    (0.3, 0.8, 0.7), (0.3, 0.0, 0.3), (1.2, 0.8, 0.2), (-0.4, 0.0, 0.4), (0.3, 0.01, 0.7), (0.3, 0.009, 0.3),
-])
+@pytest.mark.parametrize(
+    "prediction, target, difficulty",
+    [
+        (0.3, 0.8, 0.7),
+        (0.3, 0.0, 0.3),
+        (1.2, 0.8, 0.2),
+        (-0.4, 0.0, 0.4),
+        (0.3, 0.01, 0.7),
+        (0.3, 0.009, 0.3),
+    ],
+)
 def test_one_cell_follows_the_formula(gamma: float, prediction: float, target: float, difficulty: float) -> None:
-    loss = FocalL2Loss(gamma, scale_weights=(1, 0, 0, 0, 0), part_weight=0, keypoint_weight=0, mask_weight=1,
-                       foreground_weight=0)
+    loss = FocalL2Loss(
+        gamma, scale_weights=(1, 0, 0, 0, 0), part_weight=0, keypoint_weight=0, mask_weight=1, foreground_weight=0
+    )
     value = loss(constant_predictions(prediction), constant(target), torch.ones(1, 1, 16, 16))
-    assert value.item() == pytest.approx(256 * (prediction - target) ** 2 * difficulty ** gamma, rel=1e-5)
+    assert value.item() == pytest.approx(256 * (prediction - target) ** 2 * difficulty**gamma, rel=1e-5)
 
 
-@pytest.mark.parametrize("channels, weights", [
-    (slice(0, 30), {"part_weight": 2.0}), (slice(30, 48), {"keypoint_weight": 2.0}),
-    (slice(48, 49), {"mask_weight": 2.0}), (slice(49, 50), {"foreground_weight": 2.0}),
-])
+@pytest.mark.parametrize(
+    "channels, weights",
+    [
+        (slice(0, 30), {"part_weight": 2.0}),
+        (slice(30, 48), {"keypoint_weight": 2.0}),
+        (slice(48, 49), {"mask_weight": 2.0}),
+        (slice(49, 50), {"foreground_weight": 2.0}),
+    ],
+)
 def test_each_weight_belongs_to_its_channels(channels: slice, weights: dict[str, float]) -> None:
     nothing = dict.fromkeys(("part_weight", "keypoint_weight", "mask_weight", "foreground_weight"), 0.0)
     predictions, target, mask = random_input()
@@ -103,7 +122,7 @@ def test_predictions_in_ignored_cells_change_nothing() -> None:
     mask[:, :, :, :8] = 0
     before = FocalL2Loss()(predictions, target, mask)
     for j, scale in enumerate(predictions[0][:-1]):
-        scale[..., :8 >> j] += 5
+        scale[..., : 8 >> j] += 5
     torch.testing.assert_close(FocalL2Loss()(predictions, target, mask), before, rtol=0, atol=0)
     predictions[0][0][..., 8:] += 5
     assert (FocalL2Loss()(predictions, target, mask) > before).all()
@@ -115,7 +134,7 @@ def test_a_coarse_cell_counts_by_its_supervised_share_from_a_half_up() -> None:
 
     def value(ignored: int) -> float:
         mask = torch.ones(1, 1, 16, 16)
-        for y, x in [(4, 6), (4, 7), (5, 6), (5, 7)][:ignored]:               # the four cells of one coarse cell
+        for y, x in [(4, 6), (4, 7), (5, 6), (5, 7)][:ignored]:  # the four cells of one coarse cell
             mask[0, 0, y, x] = 0
         return loss(predictions, target, mask).item()
 
@@ -135,8 +154,8 @@ def test_a_picture_does_not_feel_its_batch_mates() -> None:
     predictions, target, mask = random_input(n=3, stacks=2)
     together = FocalL2Loss()(predictions, target, mask)
     for i in range(3):
-        own = [[scale[i:i + 1] for scale in stack] for stack in predictions]
-        torch.testing.assert_close(FocalL2Loss()(own, target[i:i + 1], mask[i:i + 1])[0], together[i])
+        own = [[scale[i : i + 1] for scale in stack] for stack in predictions]
+        torch.testing.assert_close(FocalL2Loss()(own, target[i : i + 1], mask[i : i + 1])[0], together[i])
 
 
 @pytest.mark.parametrize("gamma", [0, 1, 1.5, 2])
@@ -146,14 +165,14 @@ def test_gradients_are_finite_also_where_predictions_are_exact(gamma: float) -> 
         FocalL2Loss(gamma)(predictions, constant(truth), torch.ones(1, 1, 16, 16)).mean().backward()
         for scale in predictions[0]:
             assert torch.isfinite(scale.grad).all()
-            assert scale.grad.eq(0).all() == (value == truth or gamma > 0 and value == float(truth > 0))
+            assert scale.grad.eq(0).all() == (value == truth or (gamma > 0 and value == float(truth > 0)))
 
 
 def test_the_gradient_is_that_of_finite_differences() -> None:
     predictions, target, mask = random_input(n=1)
     finest = predictions[0][0].requires_grad_()
     loss = FocalL2Loss(2, (1, 0, 0, 0, 0))
-    gradient, = torch.autograd.grad(loss(predictions, target, mask).sum(), finest)
+    (gradient,) = torch.autograd.grad(loss(predictions, target, mask).sum(), finest)
     step = 1e-2
     for cell in ((0, 0, 0, 0), (0, 35, 3, 7), (0, 48, 9, 2), (0, 49, 15, 15)):
         values = []
@@ -193,13 +212,31 @@ def test_every_stack_must_predict_every_scale() -> None:
 
 
 def test_from_config_takes_every_setting() -> None:
-    config = load_config(None, [
-        "model.stacks=2", "loss.gamma=1", "loss.stack_weights=[1, 3]", "loss.scale_weights=[1, 1, 1, 1, 4]",
-        "loss.part_weight=2", "loss.keypoint_weight=4", "loss.mask_weight=5", "loss.foreground_weight=6",
-        "loss.positive_threshold=0.1"])
+    config = load_config(
+        None,
+        [
+            "model.stacks=2",
+            "loss.gamma=1",
+            "loss.stack_weights=[1, 3]",
+            "loss.scale_weights=[1, 1, 1, 1, 4]",
+            "loss.part_weight=2",
+            "loss.keypoint_weight=4",
+            "loss.mask_weight=5",
+            "loss.foreground_weight=6",
+            "loss.positive_threshold=0.1",
+        ],
+    )
     configured = FocalL2Loss.from_config(config)
-    direct = FocalL2Loss(gamma=1, scale_weights=(1, 1, 1, 1, 4), stack_weights=(1, 3), part_weight=2,
-                         keypoint_weight=4, mask_weight=5, foreground_weight=6, positive_threshold=0.1)
+    direct = FocalL2Loss(
+        gamma=1,
+        scale_weights=(1, 1, 1, 1, 4),
+        stack_weights=(1, 3),
+        part_weight=2,
+        keypoint_weight=4,
+        mask_weight=5,
+        foreground_weight=6,
+        positive_threshold=0.1,
+    )
     inputs = random_input(2)
     torch.testing.assert_close(configured(*inputs), direct(*inputs), rtol=0, atol=0)
 

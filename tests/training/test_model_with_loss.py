@@ -40,7 +40,7 @@ def test_step_is_renderer_network_and_loss():
 def test_loss_of_an_image_does_not_depend_on_its_neighbours():
     step, batch = make_step(), make_batch(3)
     together = step(*batch)
-    alone = torch.cat([step(*(t[i:i + 1] for t in batch)) for i in range(3)])
+    alone = torch.cat([step(*(t[i : i + 1] for t in batch)) for i in range(3)])
     assert together.shape == (3,) and torch.allclose(together, alone, rtol=1e-5)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 
 import pytest
 import torch
@@ -27,25 +28,58 @@ def small() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2))
 
 
-@pytest.mark.parametrize("epoch, step, expected", [
-    (0, 0, 1 / 30), (0, 1, 2 / 30), (0, 9, 10 / 30), (1, 0, 11 / 30), (1, 4, 15 / 30), (2, 8, 29 / 30), (2, 9, 1),
-    (3, 0, 1), (14, 9, 1), (15, 0, 0.2), (29, 9, 0.2), (30, 0, 0.04), (45, 0, 0.008), (60, 5, 0.0016),
-    (75, 0, 0.00032), (77, 9, 0.00032), (78, 0, 0.00032), (79, 0, 0.00032), (90, 0, 0.000064), (99, 9, 0.000064),
-])
+@pytest.mark.parametrize(
+    "epoch, step, expected",
+    [
+        (0, 0, 1 / 30),
+        (0, 1, 2 / 30),
+        (0, 9, 10 / 30),
+        (1, 0, 11 / 30),
+        (1, 4, 15 / 30),
+        (2, 8, 29 / 30),
+        (2, 9, 1),
+        (3, 0, 1),
+        (14, 9, 1),
+        (15, 0, 0.2),
+        (29, 9, 0.2),
+        (30, 0, 0.04),
+        (45, 0, 0.008),
+        (60, 5, 0.0016),
+        (75, 0, 0.00032),
+        (77, 9, 0.00032),
+        (78, 0, 0.00032),
+        (79, 0, 0.00032),
+        (90, 0, 0.000064),
+        (99, 9, 0.000064),
+    ],
+)
 def test_the_default_schedule_is_the_written_table(epoch: int, step: int, expected: float) -> None:
     schedule = Schedule.from_config(OptimConfig(lr=2.0))
     assert schedule.lr_at(epoch, step, STEPS) == pytest.approx(2 * expected, rel=1e-9)
 
 
 def test_without_a_restart_the_rate_never_rises_after_the_warmup() -> None:
-    rates = [Schedule.from_config(OptimConfig()).lr_at(epoch, step, STEPS)
-             for epoch in range(3, 200) for step in range(STEPS)]
-    assert all(later <= earlier for earlier, later in zip(rates, rates[1:]))
+    rates = [
+        Schedule.from_config(OptimConfig()).lr_at(epoch, step, STEPS)
+        for epoch in range(3, 200)
+        for step in range(STEPS)
+    ]
+    assert all(later <= earlier for earlier, later in itertools.pairwise(rates))
 
 
-@pytest.mark.parametrize("epoch, expected", [
-    (5, 1), (15, 0.2), (49, 0.2 ** 3), (50, 0.5), (54, 0.5), (55, 0.1), (60, 0.02), (65, 0.004),
-])
+@pytest.mark.parametrize(
+    "epoch, expected",
+    [
+        (5, 1),
+        (15, 0.2),
+        (49, 0.2**3),
+        (50, 0.5),
+        (54, 0.5),
+        (55, 0.1),
+        (60, 0.02),
+        (65, 0.004),
+    ],
+)
 def test_a_restart_has_its_own_rate_and_step(epoch: int, expected: float) -> None:
     schedule = Schedule(1.0, restart_epoch=50, restart_lr=0.5, restart_step_epochs=5)
     assert schedule.lr_at(epoch, 0, STEPS) == pytest.approx(expected)
@@ -79,8 +113,17 @@ def test_set_lr_reaches_every_group() -> None:
     assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]
 
 
-@pytest.mark.parametrize("patterns", [["stem.*"], ["stem.*", "stacks.0.*"], ["*.weight"], ["stem.entry.conv.weight"],
-                                      ["stacks.[01].hourglass.*"], ["*"]])
+@pytest.mark.parametrize(
+    "patterns",
+    [
+        ["stem.*"],
+        ["stem.*", "stacks.0.*"],
+        ["*.weight"],
+        ["stem.entry.conv.weight"],
+        ["stacks.[01].hourglass.*"],
+        ["*"],
+    ],
+)
 def test_exactly_the_matching_parameters_are_frozen(net: PoseNet, patterns: list[str]) -> None:
     frozen = freeze(net, patterns)
     expected = {name for name, _ in net.named_parameters() if any(fnmatch.fnmatchcase(name, p) for p in patterns)}
@@ -146,14 +189,17 @@ def test_synchronised_norms_count_as_norms() -> None:
     assert len(batch_norms(model)) == 2
 
 
-@pytest.mark.parametrize("config, kind, settings", [
-    (OptimConfig(lr=0.5), torch.optim.SGD, {"lr": 0.5, "momentum": 0.9, "weight_decay": 5e-4}),
-    (OptimConfig(name="adamw", lr=0.1, weight_decay=0.2), torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.2}),
-])
+@pytest.mark.parametrize(
+    "config, kind, settings",
+    [
+        (OptimConfig(lr=0.5), torch.optim.SGD, {"lr": 0.5, "momentum": 0.9, "weight_decay": 5e-4}),
+        (OptimConfig(name="adamw", lr=0.1, weight_decay=0.2), torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.2}),
+    ],
+)
 def test_the_optimizer_is_the_configured_one(config: OptimConfig, kind: type, settings: dict[str, float]) -> None:
     optimizer = make_optimizer(small(), config)
     assert type(optimizer) is kind
-    group, = optimizer.param_groups
+    (group,) = optimizer.param_groups
     assert {name: group[name] for name in settings} == settings
     assert len(group["params"]) == 8
 
@@ -180,10 +226,16 @@ def test_a_network_that_is_frozen_as_a_whole_is_refused() -> None:
         make_optimizer(model, OptimConfig())
 
 
-@pytest.mark.parametrize("config, plain", [
-    (OptimConfig(lr=0.1), lambda p: torch.optim.SGD(p, 0.1, momentum=OptimConfig.momentum,
-                                                    weight_decay=OptimConfig.weight_decay)),
-    (OptimConfig(name="adamw", lr=0.1), lambda p: torch.optim.AdamW(p, 0.1, weight_decay=OptimConfig.weight_decay))])
+@pytest.mark.parametrize(
+    "config, plain",
+    [
+        (
+            OptimConfig(lr=0.1),
+            lambda p: torch.optim.SGD(p, 0.1, momentum=OptimConfig.momentum, weight_decay=OptimConfig.weight_decay),
+        ),
+        (OptimConfig(name="adamw", lr=0.1), lambda p: torch.optim.AdamW(p, 0.1, weight_decay=OptimConfig.weight_decay)),
+    ],
+)
 def test_the_fused_optimizer_is_the_plain_one(config, plain):
     models = [nn.Linear(3, 2) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())

@@ -63,6 +63,7 @@ def test_a_full_disk_costs_the_log_its_lines_and_not_the_run(tmp_path, caplog, c
 def test_tensorboard_gets_the_numbers_and_the_pictures(tmp_path):
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     log = RunLog(tmp_path, tensorboard=True)
     log.record("train", 7, {"loss": 0.25})
     log.picture("epoch_0001", np.zeros((4, 4, 3), np.uint8), 7)

@@ -30,15 +30,24 @@ def usage(workers: list[int]) -> dict[str, float]:
     pids = [os.getpid(), *workers]
     lines = [line for pid in pids for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()]
     memory = sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
-    return {"MB": memory / 1024, "files": sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids),
-            "threads": sum(len(os.listdir(f"/proc/{pid}/task")) for pid in pids)}
+    return {
+        "MB": memory / 1024,
+        "files": sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids),
+        "threads": sum(len(os.listdir(f"/proc/{pid}/task")) for pid in pids),
+    }
 
 
 @pytest.mark.torture
 def test_two_thousand_steps(stores, tmp_path, record_property):
     measured: list[dict[str, float]] = []
-    overrides = ["train.batch_size=2", "train.epochs=9999", "data.workers=2", "checkpoint.every_steps=50",
-                 "average.kind='ema'", "log.every_steps=10"]
+    overrides = [
+        "train.batch_size=2",
+        "train.epochs=9999",
+        "data.workers=2",
+        "checkpoint.every_steps=50",
+        "average.kind='ema'",
+        "log.every_steps=10",
+    ]
     with run(Runtime(CPU), stores, tmp_path / "run", *overrides, steps=STEPS) as trainer:
         update = trainer.update
 
@@ -52,8 +61,8 @@ def test_two_thousand_steps(stores, tmp_path, record_property):
         trainer.update = measure
         trainer.fit()
     assert len(trainer.losses) == STEPS
-    warm = measured[WARM // EVERY:]
-    first, second = warm[:len(warm) // 2], warm[len(warm) // 2:]
+    warm = measured[WARM // EVERY :]
+    first, second = warm[: len(warm) // 2], warm[len(warm) // 2 :]
     record_property("soak", str((first[0], second[-1])))
     assert max(m["MB"] for m in second) < max(m["MB"] for m in first) + MEGABYTES
     assert max(m["files"] for m in second) <= max(m["files"] for m in first) + FILES

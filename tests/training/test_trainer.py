@@ -26,11 +26,26 @@ def make(stores, tmp_path):
     opened = []
 
     def build(*overrides: str, folder: str = "run", steps: int = 0, frozen=()):
-        config = load_config(None, [
-            "model.stacks=1", "model.width=16", "model.growth=2", "train.input_size=64", "train.batch_size=2",
-            "train.epochs=2", "optim.name='adamw'", "optim.lr=1e-3", "optim.warmup_epochs=1", "data.workers=0",
-            "log.tensorboard=false", "log.every_steps=2", f"data.train={str(stores['train'])!r}",
-            f"data.val={str(stores['val'])!r}", *overrides])
+        config = load_config(
+            None,
+            [
+                "model.stacks=1",
+                "model.width=16",
+                "model.growth=2",
+                "train.input_size=64",
+                "train.batch_size=2",
+                "train.epochs=2",
+                "optim.name='adamw'",
+                "optim.lr=1e-3",
+                "optim.warmup_epochs=1",
+                "data.workers=0",
+                "log.tensorboard=false",
+                "log.every_steps=2",
+                f"data.train={str(stores['train'])!r}",
+                f"data.val={str(stores['val'])!r}",
+                *overrides,
+            ],
+        )
         torch.manual_seed(config.train.seed)
         network = PoseNet.from_config(config)
         freeze(network, frozen)
@@ -126,7 +141,7 @@ def test_guard_skips_and_names_the_images(make):
     trainer = make()
     exploding(trainer, {2})
     assert trainer.fit()
-    skip, = lines(trainer, "skip")
+    (skip,) = lines(trainer, "skip")
     assert skip["step"] == 2 and len(skip["image_ids"]) == 2
     assert all(torch.isfinite(t).all() for t in weights(trainer).values())
     assert all(math.isfinite(e["train_loss"]) for e in lines(trainer, "epoch"))
@@ -217,7 +232,7 @@ def test_new_optimizer_settings_hold_after_resuming(make):
     make("optim.name='sgd'", steps=1).fit()
     trainer = make("optim.name='sgd'", "optim.weight_decay=0.3", "optim.momentum=0.1")
     trainer.load_state_dict(checkpoint.read(trainer.folder.last), "last.pth")
-    group, = trainer.optimizer.param_groups
+    (group,) = trainer.optimizer.param_groups
     assert (group["weight_decay"], group["momentum"]) == (0.3, 0.1)
     assert any("momentum_buffer" in state for state in trainer.optimizer.state.values())
 

@@ -21,10 +21,19 @@ def make(tiny_coco, tmp_path):
     log = RunLog(tmp_path, tensorboard=False)
 
     def build(*overrides: str):
-        config = load_config(None, [
-            "model.stacks=1", "model.width=16", "model.growth=2", "inference.height=64", "log.pictures=2",
-            f"data.val_images={tiny_coco / 'val2017'}",
-            f"data.val_annotations={tiny_coco / 'annotations' / 'person_keypoints_val2017.json'}", *overrides])
+        config = load_config(
+            None,
+            [
+                "model.stacks=1",
+                "model.width=16",
+                "model.growth=2",
+                "inference.height=64",
+                "log.pictures=2",
+                f"data.val_images={tiny_coco / 'val2017'}",
+                f"data.val_annotations={tiny_coco / 'annotations' / 'person_keypoints_val2017.json'}",
+                *overrides,
+            ],
+        )
         return CocoValidation.from_config(config, PoseNet.from_config(config), Runtime(torch.device("cpu")), log)
 
     yield build
@@ -62,5 +71,5 @@ def test_the_sheet_shows_pictures_with_people_and_the_truth_beside_what_was_foun
     image = cv2.imread(str(tmp_path / "pictures" / "epoch_0001.jpg"))
     height, width = TILE
     assert image.shape == (height + STRIP + 2 * GAP, 2 * width + 3 * GAP, 3)
-    truth, found = (image[GAP + STRIP:, left:left + width].astype(int) for left in (GAP, 2 * GAP + width))
+    truth, found = (image[GAP + STRIP :, left : left + width].astype(int) for left in (GAP, 2 * GAP + width))
     assert (abs(truth - found).max(axis=2) > 60).sum() > 100

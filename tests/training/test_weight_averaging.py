@@ -42,8 +42,8 @@ def test_ema_follows_its_formula_and_gives_the_weights_back() -> None:
     layer = linear(1.0)
     average = WeightAverage(layer, 0.25)
     follow(average, layer, [2.0, 4.0])
-    first = 1 * 2 / 11 + 2 * 9 / 11          # n = 1: decay 2/11
-    assert averaged(average, layer) == pytest.approx(first * 0.25 + 4 * 0.75)     # n = 2: 3/12, the ceiling
+    first = 1 * 2 / 11 + 2 * 9 / 11  # n = 1: decay 2/11
+    assert averaged(average, layer) == pytest.approx(first * 0.25 + 4 * 0.75)  # n = 2: 3/12, the ceiling
     assert layer.weight.item() == 4
 
 

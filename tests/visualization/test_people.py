@@ -9,7 +9,7 @@ from tests.inference.decoder.test_host_candidates import person
 
 
 def drawn_with(image, colour):
-    return (np.abs(image.astype(int) - colour).max(axis=2) <= 2)
+    return np.abs(image.astype(int) - colour).max(axis=2) <= 2
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def test_what_was_not_found_is_not_drawn(someone):
     someone.keypoints[COCO.index("Lank"), 2] = 0
     drawn = draw_people(np.zeros((384, 512, 3), np.uint8), [someone])
     ankle = someone.keypoints[COCO.index("Lank")]
-    assert not drawn[int(ankle[1]) - 10:int(ankle[1]) + 10, int(ankle[0]) - 8:int(ankle[0]) + 8].any()
+    assert not drawn[int(ankle[1]) - 10 : int(ankle[1]) + 10, int(ankle[0]) - 8 : int(ankle[0]) + 8].any()
 
 
 def test_weak_people_and_keypoints_are_left_out(someone):
@@ -62,14 +62,21 @@ def test_every_person_has_a_colour_in_common_with_nobody(someone):
     drawn = draw_people(image, [someone, other], colours="person")
     for i, colour in enumerate(PALETTE[:2]):
         columns = drawn_with(drawn, colour).any(axis=0)
-        assert columns[512 * i:512 * (i + 1)].any() and not columns[512 * (1 - i):512 * (2 - i)].any()
+        assert columns[512 * i : 512 * (i + 1)].any() and not columns[512 * (1 - i) : 512 * (2 - i)].any()
     assert not drawn_with(drawn, LEFT).any() and not drawn_with(drawn, RIGHT).any()
 
 
-@pytest.mark.parametrize("image", [
-    np.zeros((100, 120), np.uint8), np.zeros((100, 120, 4), np.uint8), np.zeros((100, 120, 3), np.uint16),
-    np.zeros((1, 1, 3), np.uint8), np.zeros((9000, 12, 3), np.uint8),
-], ids=["grey", "alpha", "16-bit", "1x1", "long"])
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.zeros((100, 120), np.uint8),
+        np.zeros((100, 120, 4), np.uint8),
+        np.zeros((100, 120, 3), np.uint16),
+        np.zeros((1, 1, 3), np.uint8),
+        np.zeros((9000, 12, 3), np.uint8),
+    ],
+    ids=["grey", "alpha", "16-bit", "1x1", "long"],
+)
 def test_every_kind_of_picture_is_drawn_on(image, someone):
     drawn = draw_people(image, [someone, Person(np.zeros((18, 3), np.float32), 0.0)])
     assert drawn.dtype == np.uint8 and drawn.shape == (*image.shape[:2], 3)

@@ -14,8 +14,17 @@ from posenet.visualization.training_curves import LOG, POINTS, draw_curves, read
 
 
 def train_line(step, epoch=0, loss=2.0, **more):
-    return {"kind": "train", "step": step, "time": 0.0, "epoch": epoch, "loss": loss, "lr": 1e-3, "samples_per_s": 9.0,
-            "data_wait": 0.1, "terms": [[0.1] * 5, [0.2] * 5]} | more
+    return {
+        "kind": "train",
+        "step": step,
+        "time": 0.0,
+        "epoch": epoch,
+        "loss": loss,
+        "lr": 1e-3,
+        "samples_per_s": 9.0,
+        "data_wait": 0.1,
+        "terms": [[0.1] * 5, [0.2] * 5],
+    } | more
 
 
 def epoch_line(step, epoch, **more):
@@ -29,13 +38,17 @@ def run(tmp_path):
         text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
         (tmp_path / name / LOG).write_text(text)
         return tmp_path / name
+
     return write
 
 
 def full_run():
     lines = [train_line(step, epoch=(step - 1) // 500, loss=100 / step) for step in range(10, 1501, 10)]
-    return lines + [epoch_line(500 * e, e, AP=0.1 * e, AR=0.2 * e, AP50=0.3, AP75=0.1) for e in (1, 2, 3)] + [
-        {"kind": "skip", "step": 700, "value": "inf", "image_ids": [1]}]
+    return (
+        lines
+        + [epoch_line(500 * e, e, AP=0.1 * e, AR=0.2 * e, AP50=0.3, AP75=0.1) for e in (1, 2, 3)]
+        + [{"kind": "skip", "step": 700, "value": "inf", "image_ids": [1]}]
+    )
 
 
 def test_a_picture_of_a_whole_run_without_pyplot(run):
@@ -63,8 +76,14 @@ def test_every_series_of_the_log_is_there(run):
 def test_a_log_of_any_kind_is_drawn(run):
     short = train_line(1)
     del short["terms"], short["data_wait"]
-    for i, lines in enumerate(([short], [epoch_line(5, 1, val_loss=None, train_loss=None)], [train_line(1, loss=None)],
-                               [epoch_line(5, 1), train_line(9, terms=None), train_line(12, terms=[[1.0] * 5])])):
+    for i, lines in enumerate(
+        (
+            [short],
+            [epoch_line(5, 1, val_loss=None, train_loss=None)],
+            [train_line(1, loss=None)],
+            [epoch_line(5, 1), train_line(9, terms=None), train_line(12, terms=[[1.0] * 5])],
+        )
+    ):
         assert len(training_figure(read_log(run(*lines, name=str(i)) / LOG), "x").axes) == 7
 
 
@@ -76,8 +95,18 @@ def test_epochs_go_on_after_the_last_that_ended(run):
 
 def test_what_was_done_again_counts_once_and_torn_lines_do_not(run):
     torn = "null", "[]", '{"kind": "tr'
-    history = read_log(run(train_line(5), train_line(10), train_line(15), epoch_line(15, 1), *torn,
-                           train_line(10, loss=7.0), {"kind": "other", "step": 3}) / LOG)
+    history = read_log(
+        run(
+            train_line(5),
+            train_line(10),
+            train_line(15),
+            epoch_line(15, 1),
+            *torn,
+            train_line(10, loss=7.0),
+            {"kind": "other", "step": 3},
+        )
+        / LOG
+    )
     assert [(line["step"], line["loss"]) for line in history.train] == [(5, 2.0), (10, 7.0)]
 
 
@@ -91,10 +120,12 @@ def test_the_tool_draws_where_it_is_told(run, tmp_path, capsys):
     assert run_tool("plot", [str(folder / LOG), "--output", str(tmp_path / "new" / "c.svg")]) == 0
     assert "<svg" in (tmp_path / "new" / "c.svg").read_text()
     capsys.readouterr()
-    for words, message in (([str(tmp_path)], "name the folder of a run"),
-                           ([str(run(name="empty"))], "nothing to draw yet"),
-                           ([str(folder), "--output", "c.docx"], "choose .png"),
-                           ([str(folder), "--output", "c"], "choose .png")):
+    for words, message in (
+        ([str(tmp_path)], "name the folder of a run"),
+        ([str(run(name="empty"))], "nothing to draw yet"),
+        ([str(folder), "--output", "c.docx"], "choose .png"),
+        ([str(folder), "--output", "c"], "choose .png"),
+    ):
         assert run_tool("plot", words) == 2
         error = capsys.readouterr().err
         assert message in error and error.count("\n") == 1

@@ -31,7 +31,7 @@ def panels() -> dict[str, np.ndarray]:
     picture = sheet(Batch(images, joints, people, supervised, torch.tensor([1])), TargetRenderer(), "title")
     rows, columns = (2 * BAR, 3 * BAR + SIZE + GAP), (0, SIZE + GAP)
     names = iter(("input", "masks", "keypoints", "parts"))
-    return {next(names): picture[y:y + SIZE, x:x + SIZE].astype(int) for y in rows for x in columns}
+    return {next(names): picture[y : y + SIZE, x : x + SIZE].astype(int) for y in rows for x in columns}
 
 
 def test_keypoints_are_drawn_where_they_are(panels: dict[str, np.ndarray]) -> None:
@@ -44,7 +44,7 @@ def test_maps_shine_where_the_targets_do(panels: dict[str, np.ndarray]) -> None:
         return panel.max(-1) - panel.min(-1) > 60
 
     assert np.abs(np.argwhere(colourful(panels["keypoints"])).mean(0) - (90, 40)).max() < 2
-    assert not colourful(panels["parts"]).any()     # one keypoint makes no body part
+    assert not colourful(panels["parts"]).any()  # one keypoint makes no body part
 
 
 def test_masks_are_coloured(panels: dict[str, np.ndarray]) -> None:

@@ -27,8 +27,9 @@ APART = 0.1
 """Share of the object's size by which left and right must lie apart to say anything."""
 
 
-def check_sides(ids: Sequence[object], points: np.ndarray, names: tuple[str, ...], skeleton: Skeleton | None,
-                findings: Findings) -> None:
+def check_sides(
+    ids: Sequence[object], points: np.ndarray, names: tuple[str, ...], skeleton: Skeleton | None, findings: Findings
+) -> None:
     """Add what is odd about left and right.
 
     Args:
@@ -40,8 +41,12 @@ def check_sides(ids: Sequence[object], points: np.ndarray, names: tuple[str, ...
     guessed = pair_sides(names)
     pairs = guessed if skeleton is None else _check_pairs(guessed, skeleton, findings)
     if not pairs:
-        findings.add("warning", "no-sides", "no keypoint has a left or right twin, so a mirrored picture swaps none",
-                     "nothing, if the object has no sides; else name the pairs in left_right of the skeleton")
+        findings.add(
+            "warning",
+            "no-sides",
+            "no keypoint has a left or right twin, so a mirrored picture swaps none",
+            "nothing, if the object has no sides; else name the pairs in left_right of the skeleton",
+        )
         return
     if len(pairs) < 2 or len(points) < LEAST_EXAMPLES:
         return
@@ -56,18 +61,27 @@ def check_sides(ids: Sequence[object], points: np.ndarray, names: tuple[str, ...
             continue
         share = against.sum() / telling.sum()
         if share > SWAPPED:
-            findings.add("error", "swapped-pair", "pairs that lie the other way round than all other pairs of left and "
-                         "right", "swap the two names in the category and the skeleton, or the keypoints in all "
-                         "annotations", f"{pair[0]} and {pair[1]} (in {share:.0%} of {telling.sum()} annotations)")
+            findings.add(
+                "error",
+                "swapped-pair",
+                "pairs that lie the other way round than all other pairs of left and right",
+                "swap the two names in the category and the skeleton, or the keypoints in all annotations",
+                f"{pair[0]} and {pair[1]} (in {share:.0%} of {telling.sum()} annotations)",
+            )
         elif share < RARE:
             for row in np.flatnonzero(against & (np.abs(others).sum(1) >= LEAST_OTHERS)):
-                findings.add("warning", "swapped-here", "annotations in which one pair of left and right lies the "
-                             "other way round than all others", "look at the picture; swap the two keypoints if they "
-                             "are confused", f"{ids[row]} ({pair[0]}, {pair[1]})")
+                findings.add(
+                    "warning",
+                    "swapped-here",
+                    "annotations in which one pair of left and right lies the other way round than all others",
+                    "look at the picture; swap the two keypoints if they are confused",
+                    f"{ids[row]} ({pair[0]}, {pair[1]})",
+                )
 
 
-def _check_pairs(guessed: tuple[tuple[str, str], ...], skeleton: Skeleton,
-                 findings: Findings) -> tuple[tuple[str, str], ...]:
+def _check_pairs(
+    guessed: tuple[tuple[str, str], ...], skeleton: Skeleton, findings: Findings
+) -> tuple[tuple[str, str], ...]:
     """The skeleton's pairs as the file spells them, compared with those that the names suggest."""
     spelled = dict(zip(skeleton.file_keypoints, skeleton.file_names))
     pairs = tuple((spelled[a], spelled[b]) for a, b in skeleton.left_right if a in spelled and b in spelled)
@@ -75,15 +89,30 @@ def _check_pairs(guessed: tuple[tuple[str, str], ...], skeleton: Skeleton,
     chosen = dict(pairs) | {right: left for left, right in pairs}
     for left, right in pairs:
         if twins.get(left, right) != right or twins.get(right, left) != left:
-            findings.add("error", "flip-pair", "pairs of the skeleton that the names contradict",
-                         "pair every left keypoint with the right one of the same name", f"{left} and {right}")
+            findings.add(
+                "error",
+                "flip-pair",
+                "pairs of the skeleton that the names contradict",
+                "pair every left keypoint with the right one of the same name",
+                f"{left} and {right}",
+            )
         elif (right, left) in guessed:
-            findings.add("warning", "flip-order", "pairs of the skeleton that name the right keypoint first",
-                         "name the left one first: drawings colour the sides by it", f"{left} and {right}")
+            findings.add(
+                "warning",
+                "flip-order",
+                "pairs of the skeleton that name the right keypoint first",
+                "name the left one first: drawings colour the sides by it",
+                f"{left} and {right}",
+            )
     for left, right in guessed:
         if left not in chosen and right not in chosen:
-            findings.add("warning", "flip-missing", "left and right by name that the skeleton does not pair",
-                         "add them to left_right, or a mirrored picture teaches the wrong side", f"{left} and {right}")
+            findings.add(
+                "warning",
+                "flip-missing",
+                "left and right by name that the skeleton does not pair",
+                "add them to left_right, or a mirrored picture teaches the wrong side",
+                f"{left} and {right}",
+            )
     return pairs
 
 
@@ -91,8 +120,9 @@ def _sides(points: np.ndarray, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
     """(P, pairs) 1 where left lies to the right of its twin in the picture, -1 the other way, 0 not known."""
     labelled = points[..., 2] > 0
     place = points[..., :2]
-    reach = place.max(1, where=labelled[..., None], initial=-np.inf) - place.min(1, where=labelled[..., None],
-                                                                                 initial=np.inf)
+    reach = place.max(1, where=labelled[..., None], initial=-np.inf) - place.min(
+        1, where=labelled[..., None], initial=np.inf
+    )
     left, right = np.array(pairs).T
     gap = place[:, left, 0] - place[:, right, 0]
     known = labelled[:, left] & labelled[:, right] & (np.abs(gap) > APART * reach.max(1)[:, None])

@@ -66,10 +66,19 @@ class BuildReport:
     seconds: float
 
 
-def build_store(images: str | Path, annotations: str | Path, output: str | Path, *,
-                image_ids: Collection[int] | None = None, limit: int | None = None, workers: int | None = None,
-                max_unreadable: float = 0.05, overwrite: bool = False, skeleton: Skeleton = COCO,
-                progress: bool = False) -> BuildReport:
+def build_store(
+    images: str | Path,
+    annotations: str | Path,
+    output: str | Path,
+    *,
+    image_ids: Collection[int] | None = None,
+    limit: int | None = None,
+    workers: int | None = None,
+    max_unreadable: float = 0.05,
+    overwrite: bool = False,
+    skeleton: Skeleton = COCO,
+    progress: bool = False,
+) -> BuildReport:
     """Write every image that has a main person to ``output``, in the order of the annotation file.
 
     Args:
@@ -97,13 +106,19 @@ def build_store(images: str | Path, annotations: str | Path, output: str | Path,
     stored = [person for image in chosen if image.id not in skipped for person in dataset.people[image.id]]
     with Store(output, skeleton) as store:
         summary = summarise(store)
-    return BuildReport(summary, sum(person.crowd for person in stored),
-                       sum(person.segmentation is None for person in stored), left_out, tuple(skipped.values()),
-                       time.perf_counter() - start)
+    return BuildReport(
+        summary,
+        sum(person.crowd for person in stored),
+        sum(person.segmentation is None for person in stored),
+        left_out,
+        tuple(skipped.values()),
+        time.perf_counter() - start,
+    )
 
 
-def verify(path: str | Path, *, skeleton: Skeleton | None = None, workers: int | None = None,
-           progress: bool = False) -> Summary:
+def verify(
+    path: str | Path, *, skeleton: Skeleton | None = None, workers: int | None = None, progress: bool = False
+) -> Summary:
     """Read a store from end to end: compare all digests, decode every picture and mask.
 
     Raises:
@@ -127,22 +142,30 @@ def summarise(store: Store) -> Summary:
     return Summary(store.num_images, store.num_people, len(store), store.picture_bytes, store.path.stat().st_size)
 
 
-def _choose(dataset: CocoDataset, image_ids: Collection[int] | None, limit: int | None,
-            least: int) -> tuple[list[CocoImage], int]:
+def _choose(
+    dataset: CocoDataset, image_ids: Collection[int] | None, limit: int | None, least: int
+) -> tuple[list[CocoImage], int]:
     """The images to store, and how many of those asked for have no main person of ``least`` labelled keypoints."""
     asked = dataset.images
     if image_ids is not None:
         wanted = set(image_ids)
         asked = tuple(image for image in dataset.images if image.id in wanted)
         if unknown := wanted - {image.id for image in asked}:
-            raise DataError(f"{dataset.path} has no image {min(unknown)} ({len(unknown)} unknown in all); "
-                            "correct --image-ids")
+            raise DataError(
+                f"{dataset.path} has no image {min(unknown)} ({len(unknown)} unknown in all); correct --image-ids"
+            )
     chosen = [image for image in asked if main_persons(dataset.people[image.id], least)]
     return chosen[:limit], len(asked) - len(chosen)
 
 
-def _write(writer: StoreWriter, chosen: list[CocoImage], prepare: Callable[[CocoImage], tuple[Record, list[int]]],
-           workers: int | None, allowed: int, progress: bool) -> dict[int, str]:
+def _write(
+    writer: StoreWriter,
+    chosen: list[CocoImage],
+    prepare: Callable[[CocoImage], tuple[Record, list[int]]],
+    workers: int | None,
+    allowed: int,
+    progress: bool,
+) -> dict[int, str]:
     """Append the chosen images; returns what is wrong with the skipped ones, by image id."""
     skipped: dict[int, str] = {}
     with closing(_in_order(prepare, chosen, workers)) as results:
@@ -153,8 +176,10 @@ def _write(writer: StoreWriter, chosen: list[CocoImage], prepare: Callable[[Coco
                 skipped[image.id] = str(error)
                 if len(skipped) > allowed:
                     names = "; ".join(list(skipped.values())[:3])
-                    raise DataError(f"more than {allowed} of {len(chosen)} images cannot be read, the most that "
-                                    f"--max-unreadable allows; restore them or raise it: {names}") from error
+                    raise DataError(
+                        f"more than {allowed} of {len(chosen)} images cannot be read, the most that "
+                        f"--max-unreadable allows; restore them or raise it: {names}"
+                    ) from error
                 continue
             writer.add(record, main)
     return skipped
@@ -172,12 +197,19 @@ def _prepare(folder: Path, dataset: CocoDataset, least: int, image: CocoImage) -
     persons = [people[row] for row in kept]
     mask_all, mask_miss = (rle.encode(mask) for mask in masks(people, image.height, image.width))
     record = Record(
-        path, image.id, image.file_name, image.height, image.width, jpeg,
+        path,
+        image.id,
+        image.file_name,
+        image.height,
+        image.width,
+        jpeg,
         joints=np.stack([person.keypoints for person in persons]),
         boxes=np.stack([person.box for person in persons]),
         areas=np.array([person.area for person in persons], np.float32),
         annotation_ids=np.array([person.id for person in persons], np.int64),
-        mask_all_rle=mask_all, mask_miss_rle=mask_miss)
+        mask_all_rle=mask_all,
+        mask_miss_rle=mask_miss,
+    )
     return record, [kept.index(row) for row in main_persons(people, least)]
 
 
@@ -210,8 +242,9 @@ def _check(store: Store, row: int) -> None:
     record.masks()
 
 
-def _in_order(function: Callable[[Item], Result], items: Iterable[Item],
-              workers: int | None) -> Iterator[tuple[Item, Future[Result]]]:
+def _in_order(
+    function: Callable[[Item], Result], items: Iterable[Item], workers: int | None
+) -> Iterator[tuple[Item, Future[Result]]]:
     """Run ``function`` on threads; yield every item with its finished or running call, in order.
 
     Only a few calls run ahead of the reader, so that memory stays bounded; closing the generator cancels them.

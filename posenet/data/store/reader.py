@@ -97,7 +97,7 @@ class Store:
             try:
                 return self._read(index)
             except OSError:
-                self.close()    # the handle may be stale
+                self.close()  # the handle may be stale
                 time.sleep(seconds)
             except UNREADABLE as error:  # ``_reading`` takes longer than some of the reads
                 raise self._fault(error) from error
@@ -107,16 +107,23 @@ class Store:
     def _read(self, index: int) -> Record:
         table, rows = self._columns, self._rows()
         # One look into one table: some microseconds less than a slice of every array.
-        starts, stops = self._offsets[index:index + 2].tolist()
+        starts, stops = self._offsets[index : index + 2].tolist()
         image_id, height, width = self._images[index].tolist()
         people = slice(starts[3], stops[3])
         record = Record(
-            self.path, image_id, table["file_name"][index].decode(), height, width,
+            self.path,
+            image_id,
+            table["file_name"][index].decode(),
+            height,
+            width,
             jpeg=rows["jpeg"].read(starts[0], stops[0]),
             joints=rows["joints"].read(starts[3], stops[3]),
-            boxes=table["box"][people], areas=table["area"][people], annotation_ids=table["annotation_id"][people],
+            boxes=table["box"][people],
+            areas=table["area"][people],
+            annotation_ids=table["annotation_id"][people],
             mask_all_rle=rows["mask_all"].read_bytes(starts[1], stops[1]),
-            mask_miss_rle=rows["mask_miss"].read_bytes(starts[2], stops[2]))
+            mask_miss_rle=rows["mask_miss"].read_bytes(starts[2], stops[2]),
+        )
         if checksum(record) != table["checksum"][index] or not np.isfinite(record.joints).all():
             raise record.fault("has another picture, masks or joints than were written")
         return record
@@ -182,8 +189,9 @@ def _attribute(file: h5py.File, name: str) -> Any:
     Text of variable length does not: HDF5 keeps it in a heap without checksums, and may search a damaged one for ever.
     """
     kind = file.attrs.get_id(name).get_type()
-    fixed = isinstance(kind, h5py.h5t.TypeIntegerID) or isinstance(kind, h5py.h5t.TypeStringID) and not (
-        kind.is_variable_str())
+    fixed = isinstance(kind, h5py.h5t.TypeIntegerID) or (
+        isinstance(kind, h5py.h5t.TypeStringID) and not (kind.is_variable_str())
+    )
     if not fixed:
         raise ValueError(f"{name} is not as this version writes it: an older store, or a damaged one")
     value = file.attrs[name]
@@ -204,8 +212,9 @@ def _check_header(file: h5py.File, skeleton: Skeleton | None) -> Skeleton:
         skeleton = skeleton_from_table(stored["table"]) if "table" in stored else COCO
     wanted = json.loads(describe(skeleton))
     if any(stored[key] != wanted[key] for key in ("keypoints", "derived")):
-        raise ValueError(f"built for another skeleton than model.skeleton, with the keypoints "
-                         f"{', '.join(stored['keypoints'])}")
+        raise ValueError(
+            f"built for another skeleton than model.skeleton, with the keypoints {', '.join(stored['keypoints'])}"
+        )
     return skeleton
 
 

@@ -13,8 +13,12 @@ from posenet.errors import DataError
 from posenet.images.decoding import MAX_PIXELS, declared_size
 
 JPEG_START = b"\xff\xd8"
-FLAGS = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4,
-         8: cv2.IMREAD_REDUCED_COLOR_8}
+FLAGS = {
+    1: cv2.IMREAD_COLOR,
+    2: cv2.IMREAD_REDUCED_COLOR_2,
+    4: cv2.IMREAD_REDUCED_COLOR_4,
+    8: cv2.IMREAD_REDUCED_COLOR_8,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,16 +71,20 @@ class Record:
     def mask_runs(self) -> tuple[np.ndarray, np.ndarray]:
         """Run lengths of ``mask_all`` and ``mask_miss``; ``DataError`` where they are damaged."""
         try:
-            all_runs, miss_runs = (rle.check(rle.unpack(counts), self.height * self.width)
-                                   for counts in (self.mask_all_rle, self.mask_miss_rle))
+            all_runs, miss_runs = (
+                rle.check(rle.unpack(counts), self.height * self.width)
+                for counts in (self.mask_all_rle, self.mask_miss_rle)
+            )
         except ValueError as error:
             raise self.fault(f"has masks with {error}") from error
         return all_runs, miss_runs
 
     def fault(self, what: str) -> DataError:
         """An error that names the store and the image."""
-        return DataError(f"{self.source}: image {self.image_id} ({self.file_name}) {what}; "
-                         "restore the picture and build the store anew")
+        return DataError(
+            f"{self.source}: image {self.image_id} ({self.file_name}) {what}; "
+            "restore the picture and build the store anew"
+        )
 
 
 def decode_picture(data: np.ndarray, height: int, width: int, reduction: int = 1) -> np.ndarray:
@@ -99,6 +107,7 @@ def decode_picture(data: np.ndarray, height: int, width: int, reduction: int = 1
     if image is None:
         raise ValueError("cannot be decoded")
     if image.shape[:2] != (-(-height // reduction), -(-width // reduction)):
-        raise ValueError(f"is {image.shape[1] * reduction} x {image.shape[0] * reduction} pixels, annotated as "
-                         f"{width} x {height}")
+        raise ValueError(
+            f"is {image.shape[1] * reduction} x {image.shape[0] * reduction} pixels, annotated as {width} x {height}"
+        )
     return image

@@ -75,5 +75,11 @@ def fingerprint(table: Mapping[str, np.ndarray]) -> str:
 
 def describe(skeleton: Skeleton) -> str:
     """The skeleton as a store's attribute, JSON."""
-    return json.dumps({"keypoints": skeleton.keypoints, "derived": skeleton.derived, "parts": skeleton.parts,
-                       "table": skeleton_to_table(skeleton)})
+    return json.dumps(
+        {
+            "keypoints": skeleton.keypoints,
+            "derived": skeleton.derived,
+            "parts": skeleton.parts,
+            "table": skeleton_to_table(skeleton),
+        }
+    )

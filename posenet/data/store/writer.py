@@ -19,11 +19,11 @@ from posenet.errors import DataError
 from posenet.files import flush_to_disk
 from posenet.skeleton.skeleton import COCO, Skeleton
 
-BUFFER_BYTES = 16 * 2 ** 20
+BUFFER_BYTES = 16 * 2**20
 """Picture bytes held before they are appended; a smaller store has its pictures in one piece, without padding."""
-CHUNK_BYTES = 2 ** 20
+CHUNK_BYTES = 2**20
 """A picture is mostly in one chunk, and the places of all chunks are read quickly; the last one is padded."""
-SPARE_BYTES = 8 * 2 ** 20
+SPARE_BYTES = 8 * 2**20
 """Room on the disk for what HDF5 writes besides the arrays."""
 
 
@@ -43,8 +43,9 @@ class StoreWriter:
         DataError: the path cannot be written or is taken.
     """
 
-    def __init__(self, path: str | Path, skeleton: Skeleton = COCO, source: str | Path = "",
-                 overwrite: bool = False) -> None:
+    def __init__(
+        self, path: str | Path, skeleton: Skeleton = COCO, source: str | Path = "", overwrite: bool = False
+    ) -> None:
         self.path = Path(path)
         self._skeleton = skeleton
         self._source = Path(source).name
@@ -75,12 +76,23 @@ class StoreWriter:
             raise ValueError(f"main persons {list(main)} of {len(record.joints)} people")
         row = len(self._columns["image_id"])
         masks = [np.frombuffer(counts, np.uint8) for counts in (record.mask_all_rle, record.mask_miss_rle)]
-        values = {"image_id": record.image_id, "file_name": record.file_name.encode(), "height": record.height,
-                  "width": record.width, "digest": content_digest(record.jpeg), "checksum": checksum(record)}
+        values = {
+            "image_id": record.image_id,
+            "file_name": record.file_name.encode(),
+            "height": record.height,
+            "width": record.width,
+            "digest": content_digest(record.jpeg),
+            "checksum": checksum(record),
+        }
         for name, value in values.items():
             self._columns[name].append(value)
-        lists = {"joints": record.joints, "box": record.boxes, "area": record.areas,
-                 "annotation_id": record.annotation_ids, "sample": [(row, person) for person in main]}
+        lists = {
+            "joints": record.joints,
+            "box": record.boxes,
+            "area": record.areas,
+            "annotation_id": record.annotation_ids,
+            "sample": [(row, person) for person in main],
+        }
         for name, entries in lists.items():
             self._columns[name].extend(entries)
         for name, blob in zip(BLOBS, (record.jpeg, *masks)):
@@ -127,11 +139,15 @@ class StoreWriter:
         pictures[start:] = block
 
     def _finish(self) -> None:
-        table = {name: np.array(self._columns[name], dtype).reshape(-1, *shape)
-                 for name, (dtype, shape, _) in columns(self._skeleton.num_keypoints).items()}
+        table = {
+            name: np.array(self._columns[name], dtype).reshape(-1, *shape)
+            for name, (dtype, shape, _) in columns(self._skeleton.num_keypoints).items()
+        }
         if not len(table["sample"]):
-            raise DataError(f"nothing to write to {self.path}: no readable image with a main person; "
-                            "check the annotations and the image folder")
+            raise DataError(
+                f"nothing to write to {self.path}: no readable image with a main person; "
+                "check the annotations and the image folder"
+            )
         masks = {name: np.concatenate(self._blobs[name]) for name in BLOBS[1:]}
         arrays = table | masks
         if "jpeg" not in self._file:
@@ -141,12 +157,22 @@ class StoreWriter:
         self._require_room(sum(values.nbytes for values in arrays.values()))
         for name, values in arrays.items():
             self._file.create_dataset(name, data=values)
-        text = {"format": FORMAT, "skeleton": describe(self._skeleton), "source": self._source or "unknown",
-                "fingerprint": fingerprint(table)}
+        text = {
+            "format": FORMAT,
+            "skeleton": describe(self._skeleton),
+            "source": self._source or "unknown",
+            "fingerprint": fingerprint(table),
+        }
         # Text of a fixed length lies where HDF5's checksums reach.
-        self._file.attrs.update({name: np.bytes_(value.encode(errors="replace")) for name, value in text.items()} | {
-            "schema": SCHEMA, "images": len(table["image_id"]), "people": len(table["joints"]),
-            "samples": len(table["sample"])})
+        self._file.attrs.update(
+            {name: np.bytes_(value.encode(errors="replace")) for name, value in text.items()}
+            | {
+                "schema": SCHEMA,
+                "images": len(table["image_id"]),
+                "people": len(table["joints"]),
+                "samples": len(table["sample"]),
+            }
+        )
         self._file.close()
         flush_to_disk(self._unfinished)
         check_output(self.path, self._overwrite)

@@ -76,8 +76,16 @@ def unrivalled(limbs: Limbs, count: int, skeleton: Skeleton = COCO) -> Limbs:
     return Limbs(limbs.part[good], limbs.ends[good], limbs.evidence[good])
 
 
-def decode_candidates(peaks: np.ndarray, pairs: np.ndarray, evidence: np.ndarray, *, stride: int = 4,
-                      min_keypoints: int = 1, min_score: float = 0.05, skeleton: Skeleton = COCO) -> list[Person]:
+def decode_candidates(
+    peaks: np.ndarray,
+    pairs: np.ndarray,
+    evidence: np.ndarray,
+    *,
+    stride: int = 4,
+    min_keypoints: int = 1,
+    min_score: float = 0.05,
+    skeleton: Skeleton = COCO,
+) -> list[Person]:
     """Find the people among one picture's candidates, as an exported network or ``Candidates`` gives them.
 
     Args:
@@ -94,20 +102,29 @@ def decode_candidates(peaks: np.ndarray, pairs: np.ndarray, evidence: np.ndarray
     if peaks.ndim != 3 or (len(peaks), peaks.shape[2]) != (skeleton.num_keypoints, 3):
         raise ValueError(f"peaks must be ({skeleton.num_keypoints}, M, 3), not {peaks.shape}")
     if pairs.shape != (len(evidence), 3):
-        raise ValueError(f"pairs must be ({len(evidence)}, 3), as there are so many values of evidence, "
-                         f"not {pairs.shape}")
+        raise ValueError(
+            f"pairs must be ({len(evidence)}, 3), as there are so many values of evidence, not {pairs.shape}"
+        )
     flat = peaks.reshape(-1, 3)
     found = flat[:, 2] > 0
     row = found.cumsum() - 1
     pairs, evidence = pairs[evidence > 0], evidence[evidence > 0]
     candidates = Peaks(np.flatnonzero(found) // peaks.shape[1], flat[found, :2], flat[found, 2])
     limbs = unrivalled(Limbs(pairs[:, 0], row[pairs[:, 1:]], evidence), len(candidates.score), skeleton)
-    return assemble(candidates, limbs, stride=stride, min_keypoints=min_keypoints, min_score=min_score,
-                    skeleton=skeleton)
+    return assemble(
+        candidates, limbs, stride=stride, min_keypoints=min_keypoints, min_score=min_score, skeleton=skeleton
+    )
 
 
-def assemble(peaks: Peaks, limbs: Limbs, *, stride: int = 4, min_keypoints: int = 1, min_score: float = 0.05,
-             skeleton: Skeleton = COCO) -> list[Person]:
+def assemble(
+    peaks: Peaks,
+    limbs: Limbs,
+    *,
+    stride: int = 4,
+    min_keypoints: int = 1,
+    min_score: float = 0.05,
+    skeleton: Skeleton = COCO,
+) -> list[Person]:
     """Group the peaks into people; see ``decode`` for the arguments and the result."""
     label = _group(peaks, limbs, skeleton)
     count = np.bincount(label)

@@ -16,7 +16,7 @@ from posenet.inference.letterbox import MAP_STRIDE
 from posenet.settings.sections import STRIDE
 from posenet.skeleton.skeleton import COCO, Skeleton
 
-SMALLEST = (STRIDE // MAP_STRIDE)**2
+SMALLEST = (STRIDE // MAP_STRIDE) ** 2
 """Cells of the smallest map."""
 
 
@@ -36,8 +36,14 @@ class Candidates(nn.Module):
         ConfigError: ``max_peaks`` out of range.
     """
 
-    def __init__(self, keypoint_threshold: float = 0.1, part_threshold: float = 0.1, max_peaks: int = MAX_PEAKS,
-                 max_limbs: int = MAX_LIMBS, skeleton: Skeleton = COCO) -> None:
+    def __init__(
+        self,
+        keypoint_threshold: float = 0.1,
+        part_threshold: float = 0.1,
+        max_peaks: int = MAX_PEAKS,
+        max_limbs: int = MAX_LIMBS,
+        skeleton: Skeleton = COCO,
+    ) -> None:
         super().__init__()
         if not 1 <= max_peaks <= SMALLEST:
             raise ConfigError(f"{max_peaks} candidates of each keypoint cannot be selected: choose 1 to {SMALLEST}")
@@ -67,14 +73,14 @@ class Candidates(nn.Module):
         """(N, K, h, w) -> (N, K, M, 3)."""
         height, width = maps.shape[2:]
         rows, columns = (torch.arange(side, device=maps.device) for side in (height, width))
-        inside = (rows[:, None] < sizes[:, :1, None]) & (columns < sizes[:, 1:, None])        # (N, h, w)
-        maps = torch.where(inside[:, None] & (maps > 0), maps, 0)       # what is NaN is not above 0 either
+        inside = (rows[:, None] < sizes[:, :1, None]) & (columns < sizes[:, 1:, None])  # (N, h, w)
+        maps = torch.where(inside[:, None] & (maps > 0), maps, 0)  # what is NaN is not above 0 either
         sheet = F.pad(maps, (1, 1, 1, 1))
         # A peak is higher than the neighbours before it and not lower than those after it: one cell of equal ones.
-        around = [sheet[:, :, y:y + height, x:x + width] for y in range(3) for x in range(3)]
+        around = [sheet[:, :, y : y + height, x : x + width] for y in range(3) for x in range(3)]
         before, after = _highest(around[:4]), _highest(around[5:])
         peak = (maps >= self.keypoint_threshold) & (maps > before) & (maps >= after)
-        score, cell = torch.where(peak, maps, 0).flatten(2).topk(self.max_peaks)              # (N, K, M)
+        score, cell = torch.where(peak, maps, 0).flatten(2).topk(self.max_peaks)  # (N, K, M)
         row = cell // width
         column = cell - row * width
 
@@ -92,18 +98,18 @@ class Candidates(nn.Module):
         """(N, B, h, w) and (N, K, M, 3) -> (N, L, 3) and (N, L)."""
         count = self.max_peaks
         first, second = self.part_ends[:, 0], self.part_ends[:, 1]
-        start, stop = peaks[:, first, :, None], peaks[:, second, None]                        # (N, B, M, 1 or M, 3)
-        sure = (start[..., 2] * stop[..., 2]) ** 1.5                                          # (N, B, M, M)
+        start, stop = peaks[:, first, :, None], peaks[:, second, None]  # (N, B, M, 1 or M, 3)
+        sure = (start[..., 2] * stop[..., 2]) ** 1.5  # (N, B, M, M)
         points = start[..., None, :2] + (stop - start)[..., None, :2] * self.probes[:, None]  # (N, B, M, M, 3, 2)
         part = torch.arange(len(first), device=maps.device)[:, None, None, None]
         promise = (_at(maps, part, *points.round().long().unbind(-1)).mean(-1) - self.part_threshold) * sure
-        promise, pair = promise.flatten(1).topk(self.max_limbs)                               # (N, L)
+        promise, pair = promise.flatten(1).topk(self.max_limbs)  # (N, L)
 
         part = pair // count**2
         ends = torch.stack([first[part] * count + pair // count % count, second[part] * count + pair % count], dim=2)
         start, stop = (peaks.flatten(1, 2).gather(1, ends[:, :, end, None].expand(-1, -1, 3)) for end in (0, 1))
-        points = start[:, :, None, :2] + (stop - start)[:, :, None, :2] * self.samples[:, None]   # (N, L, S, 2)
-        samples = _linear(maps, part[:, :, None], *points.unbind(-1))                         # (N, L, S)
+        points = start[:, :, None, :2] + (stop - start)[:, :, None, :2] * self.samples[:, None]  # (N, L, S, 2)
+        samples = _linear(maps, part[:, :, None], *points.unbind(-1))  # (N, L, S)
         support = (samples.mean(2) + samples.topk(2, dim=2, largest=False).values[:, :, 1]) / 2
         evidence = (support - self.part_threshold) * (start[..., 2] * stop[..., 2]) ** 1.5
         return torch.cat([part[:, :, None], ends], dim=2), torch.where(promise > 0, evidence.clamp(min=0), 0)

@@ -32,7 +32,7 @@ def join(keypoint: np.ndarray, limbs: np.ndarray, evidence: np.ndarray) -> np.nd
     heapify(queue)
     while queue:
         value, a, b = heappop(queue)
-        if near[a].get(b) != -value:      # one of the two has since changed
+        if near[a].get(b) != -value:  # one of the two has since changed
             continue
         if len(near[a]) < len(near[b]):
             a, b = b, a
@@ -46,8 +46,7 @@ def join(keypoint: np.ndarray, limbs: np.ndarray, evidence: np.ndarray) -> np.nd
     return np.array(group, np.int64)
 
 
-def _merge(near: list[dict[int, float]], kinds: list[int], a: int, b: int,
-           queue: list[tuple[float, int, int]]) -> None:
+def _merge(near: list[dict[int, float]], kinds: list[int], a: int, b: int, queue: list[tuple[float, int, int]]) -> None:
     """Hand the neighbours of group b to group a, and part a from those that it now conflicts with."""
     mine, theirs = near[a], near[b]
     near[b] = {}

@@ -21,9 +21,17 @@ from posenet.inference.person import Person
 from posenet.skeleton.skeleton import COCO, Skeleton
 
 
-def decode(maps: np.ndarray | Tensor, *, stride: int = 4, keypoint_threshold: float = 0.1, part_threshold: float = 0.1,
-           max_peaks: int = MAX_PEAKS, min_keypoints: int = 1, min_score: float = 0.05,
-           skeleton: Skeleton = COCO) -> list[Person]:
+def decode(
+    maps: np.ndarray | Tensor,
+    *,
+    stride: int = 4,
+    keypoint_threshold: float = 0.1,
+    part_threshold: float = 0.1,
+    max_peaks: int = MAX_PEAKS,
+    min_keypoints: int = 1,
+    min_score: float = 0.05,
+    skeleton: Skeleton = COCO,
+) -> list[Person]:
     """Find the people in one picture's maps.
 
     Args:
@@ -67,13 +75,18 @@ def find_peaks(maps: np.ndarray, threshold: float, limit: int) -> Peaks:
 
     keypoint = row // height
     order = np.lexsort((-score, keypoint))
-    order = order[score[order] >= threshold]                    # a ring's middle need not be high
+    order = order[score[order] >= threshold]  # a ring's middle need not be high
     rank = np.arange(len(order)) - np.searchsorted(keypoint[order], keypoint[order])
     order = order[rank < limit]
 
     keypoint, column, row, score = keypoint[order], column[order], row[order], np.minimum(score[order], CEILING)
-    shift = np.stack([_shift(sheet[row, column - 1], score, sheet[row, column + 1]),
-                      _shift(sheet[row - 1, column], score, sheet[row + 1, column])], axis=1)
+    shift = np.stack(
+        [
+            _shift(sheet[row, column - 1], score, sheet[row, column + 1]),
+            _shift(sheet[row - 1, column], score, sheet[row + 1, column]),
+        ],
+        axis=1,
+    )
     border = np.stack([np.ones_like(keypoint), keypoint * height + 1], axis=1)
     xy = centres[order] - border + np.where(alone[order], shift, 0)
     return Peaks(keypoint, xy.astype(np.float32), score)

@@ -56,8 +56,9 @@ class Anatomy:
     def __init__(self, skeleton: Skeleton) -> None:
         self.height, self.spread = np.array([skeleton.layout[name] for name in skeleton.keypoints]).T
         a, b = skeleton.part_ends.T
-        self.part_length = np.sqrt((self.height[a] - self.height[b])**2 + self.spread[a]**2 + self.spread[b]**2
-                                   + SLACK**2)
+        self.part_length = np.sqrt(
+            (self.height[a] - self.height[b]) ** 2 + self.spread[a] ** 2 + self.spread[b] ** 2 + SLACK**2
+        )
 
     def measure(self, place: np.ndarray, keypoint: np.ndarray, label: np.ndarray) -> Bodies:
         """Origin and axis of groups of keypoints, N in all.
@@ -72,16 +73,30 @@ class Anatomy:
         """
         height, spread = self.height[keypoint], self.spread[keypoint]
         weight = 1 / (spread**2 + 0.05)
-        plain = np.stack([np.ones_like(height), place.real, place.imag, np.abs(place)**2, height, height**2, spread**2,
-                          weight, weight * place.real, weight * place.imag, weight * height,
-                          weight * height * place.real, weight * height * place.imag])
+        plain = np.stack(
+            [
+                np.ones_like(height),
+                place.real,
+                place.imag,
+                np.abs(place) ** 2,
+                height,
+                height**2,
+                spread**2,
+                weight,
+                weight * place.real,
+                weight * place.imag,
+                weight * height,
+                weight * height * place.real,
+                weight * height * place.imag,
+            ]
+        )
         sums = np.zeros((len(plain), label.max() + 1))
         np.add.at(sums.T, label, plain.T)
         count, x, y, square, heights, height2, spread2, total, wx, wy, wh, hx, hy = sums
         actual = count * square - x**2 - y**2
         expected = count * height2 - heights**2 + (count - 1) * spread2
         scale = np.sqrt(np.maximum(actual, 0) / np.maximum(expected, 1e-9)) * (count > 1)
-        total = np.maximum(total, 1e-9)                             # groups without keypoints
+        total = np.maximum(total, 1e-9)  # groups without keypoints
         centre, level = (wx + 1j * wy) / total, wh / total
         slope = (hx + 1j * hy) / total - level * centre + 1j * (UPRIGHT * scale + 1e-9)
         axis = scale * slope / np.maximum(np.abs(slope), 1e-9)
@@ -106,7 +121,7 @@ class Anatomy:
         label = label.copy()
         for _ in range(ROUNDS):
             cost, pieces, hosts = self._costs(place, keypoint, score, label)
-            order = np.argsort(cost, axis=None, kind="stable")[:np.isfinite(cost).sum()]
+            order = np.argsort(cost, axis=None, kind="stable")[: np.isfinite(cost).sum()]
             if not len(order):
                 break
             kinds = np.zeros(len(label), object)
@@ -123,8 +138,9 @@ class Anatomy:
                 label[label == piece] = host
         return label
 
-    def _costs(self, place: np.ndarray, keypoint: np.ndarray, score: np.ndarray,
-               label: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _costs(
+        self, place: np.ndarray, keypoint: np.ndarray, score: np.ndarray, label: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """(P, H) negative log likelihood that pieces are parts of hosts, infinite where impossible; both labels."""
         total = np.bincount(label, score)
         count = np.bincount(label)
@@ -135,8 +151,12 @@ class Anatomy:
         pieces = ranked[(count[ranked] > 0) & (mean[ranked] >= least)][:MOST_PIECES]
         has = np.zeros((len(total), len(self.height)), np.float32)
         has[label, keypoint] = 1
-        possible = (has[pieces] @ has[hosts].T == 0) & (total[pieces, None] <= total[hosts]) \
-            & (mean[pieces, None] >= WEAK * mean[hosts]) & (pieces[:, None] != hosts)
+        possible = (
+            (has[pieces] @ has[hosts].T == 0)
+            & (total[pieces, None] <= total[hosts])
+            & (mean[pieces, None] >= WEAK * mean[hosts])
+            & (pieces[:, None] != hosts)
+        )
         if not possible.any():
             return np.empty((0, 0)), pieces[:0], hosts[:0]
 
@@ -145,8 +165,8 @@ class Anatomy:
         row[pieces] = np.arange(len(pieces))
         member = np.flatnonzero(row[label] >= 0)
         kind, scale = keypoint[member], np.maximum(bodies.scale[hosts], 1e-3)
-        sigma = scale * np.sqrt(self.spread[kind, None]**2 + DOUBT**2 / bodies.count[hosts])
-        square = np.abs(place[member, None] - bodies.origin[hosts] - bodies.axis[hosts] * self.height[kind, None])**2
+        sigma = scale * np.sqrt(self.spread[kind, None] ** 2 + DOUBT**2 / bodies.count[hosts])
+        square = np.abs(place[member, None] - bodies.origin[hosts] - bodies.axis[hosts] * self.height[kind, None]) ** 2
         square = _mean_of(square / sigma**2, row[label[member]], len(pieces))
         growth = np.log(np.maximum(bodies.scale[pieces, None], 1e-3) / scale) * (count[pieces, None] > 1)
         possible &= (square <= FAR) & (growth <= np.log(GROWN))

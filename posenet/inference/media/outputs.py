@@ -44,8 +44,10 @@ def people_file(path: Path) -> Iterator[Output]:
     which replaces an earlier file when the block ends well.
     """
     lines = path.suffix.lower() == ".jsonl"
-    with contextlib.nullcontext(path) if lines else replacing(path) as target, \
-            open(target, "w", encoding="utf-8") as file:
+    with (
+        contextlib.nullcontext(path) if lines else replacing(path) as target,
+        open(target, "w", encoding="utf-8") as file,
+    ):
         separators = itertools.chain(["[\n"], itertools.repeat(",\n"))
 
         def write(frame: Frame, people: Sequence[Person], drawn: np.ndarray) -> None:
@@ -68,8 +70,9 @@ def entry(frame: Frame, person: Person) -> dict[str, Any]:
     return to_result(person, int(stem) if stem.isascii() and stem.isdecimal() else name) | {"file_name": name}
 
 
-def output_paths(sources: Sequence[Source], folder: Path, suffix: str | None = None,
-                 moving_suffix: str | None = None) -> dict[Source, Path]:
+def output_paths(
+    sources: Sequence[Source], folder: Path, suffix: str | None = None, moving_suffix: str | None = None
+) -> dict[Source, Path]:
     """Where what is made of each source goes: under its own name, numbered where an earlier one has the same.
 
     Args:

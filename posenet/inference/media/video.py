@@ -63,8 +63,10 @@ class VideoFile:
         while lost < MOST_LOST:
             ok, image = self._capture.read()
             if ok:
-                yield from ((n, n / self.rate, DataError(f"frame {n} of {self.path} cannot be decoded"))
-                            for n in range(number - lost, number))
+                yield from (
+                    (n, n / self.rate, DataError(f"frame {n} of {self.path} cannot be decoded"))
+                    for n in range(number - lost, number)
+                )
                 stamp = self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
                 # Time goes on, whatever the file says.
                 last = stamp if stamp > last or number == 0 else number / self.rate
@@ -162,8 +164,10 @@ class VideoWriter:
             self._writer = cv2.VideoWriter(str(self._temporary), fourcc, rate, (width, height))
         if not self._writer.isOpened():
             self._temporary.unlink(missing_ok=True)
-            raise ConfigError(f"this OpenCV cannot write {path} with codec {codec!r} at {width} x {height}; "
-                              f"leave out --codec, or name another, for example {CODEC} or MJPG")
+            raise ConfigError(
+                f"this OpenCV cannot write {path} with codec {codec!r} at {width} x {height}; "
+                f"leave out --codec, or name another, for example {CODEC} or MJPG"
+            )
 
     def write(self, image: np.ndarray) -> None:
         """Add a (H, W, 3) BGR uint8 frame; one of another size is resized."""

@@ -63,9 +63,19 @@ def cmyk_jpeg() -> bytes:
 class TestContent:
     def test_images_people_and_samples(self, tmp_path):
         secondary, far = person(2, 5, (22, 20, 50, 60)), person(3, 5, (100, 40, 50, 60))
-        content = document([9, 5, 4, 2], [
-            person(1, 5, labelled=0), secondary, crowd(10, 5, (0, 90, 40, 20)), far, person(4, 5, labelled=1),
-            crowd(11, 5, (60, 0, 20, 20)), person(5, 4, labelled=4), person(6, 2)])
+        content = document(
+            [9, 5, 4, 2],
+            [
+                person(1, 5, labelled=0),
+                secondary,
+                crowd(10, 5, (0, 90, 40, 20)),
+                far,
+                person(4, 5, labelled=1),
+                crowd(11, 5, (60, 0, 20, 20)),
+                person(5, 4, labelled=4),
+                person(6, 2),
+            ],
+        )
         coco = write_pictures(tmp_path / "images", content), write_annotations(tmp_path / "a.json", content)
         report = build(coco, tmp_path / "a.h5")
         with Store(tmp_path / "a.h5") as store:
@@ -142,10 +152,12 @@ SPOILED = {
     "missing": (lambda path: path.unlink(), "No such file or directory"),
     "empty": (lambda path: path.write_bytes(b""), "cannot be decoded"),
     "text": (lambda path: path.write_text("no picture"), "cannot be decoded"),
-    "cut in half": (lambda path: path.write_bytes(path.read_bytes()[:path.stat().st_size // 2]), "end early"),
+    "cut in half": (lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]), "end early"),
     "folder": (lambda path: (path.unlink(), path.mkdir()), "Is a directory"),
-    "other size": (lambda path: cv2.imwrite(str(path), np.zeros((WIDTH, HEIGHT), np.uint8)),
-                   f"is {HEIGHT} x {WIDTH} pixels, annotated as {WIDTH} x {HEIGHT}"),
+    "other size": (
+        lambda path: cv2.imwrite(str(path), np.zeros((WIDTH, HEIGHT), np.uint8)),
+        f"is {HEIGHT} x {WIDTH} pixels, annotated as {WIDTH} x {HEIGHT}",
+    ),
 }
 
 
@@ -198,8 +210,11 @@ def damaged(jpeg: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return data
 
 
-@pytest.mark.parametrize("options", [(), (cv2.IMWRITE_JPEG_PROGRESSIVE, 1), (cv2.IMWRITE_JPEG_RST_INTERVAL, 3)],
-                         ids=["plain", "progressive", "restarts"])
+@pytest.mark.parametrize(
+    "options",
+    [(), (cv2.IMWRITE_JPEG_PROGRESSIVE, 1), (cv2.IMWRITE_JPEG_RST_INTERVAL, 3)],
+    ids=["plain", "progressive", "restarts"],
+)
 def test_a_reduced_look_refuses_what_a_whole_one_does(options, tmp_path):
     """Damaged pictures that decode at full size, and no others, are taken."""
     rng, path = np.random.default_rng(len(options)), tmp_path / "a.jpg"
@@ -246,9 +261,21 @@ class TestVerify:
         summary = verify(store)
         assert (summary.images, summary.people, summary.samples) == (3, 3, 3)
 
-    @pytest.mark.parametrize("name, where", [("jpeg", 5), ("jpeg", -1), ("mask_all", 2), ("mask_miss", -1),
-                                             ("joints", 100), ("box", 3), ("annotation_id", 0), ("digest", 20),
-                                             ("file_name", 1), ("area", 1)])
+    @pytest.mark.parametrize(
+        "name, where",
+        [
+            ("jpeg", 5),
+            ("jpeg", -1),
+            ("mask_all", 2),
+            ("mask_miss", -1),
+            ("joints", 100),
+            ("box", 3),
+            ("annotation_id", 0),
+            ("digest", 20),
+            ("file_name", 1),
+            ("area", 1),
+        ],
+    )
     def test_one_flipped_bit_is_found(self, store, name, where):
         with h5py.File(store) as file:
             size = file[name].nbytes
@@ -259,8 +286,11 @@ class TestVerify:
     def test_the_digest_finds_what_fits_the_checksum(self, store, monkeypatch):
         self.flip(store, "jpeg", 700)
         with Store(store) as opened:
-            monkeypatch.setattr(store_module, "checksum", lambda record: opened._columns["checksum"][
-                opened.image_ids.tolist().index(record.image_id)])
+            monkeypatch.setattr(
+                store_module,
+                "checksum",
+                lambda record: opened._columns["checksum"][opened.image_ids.tolist().index(record.image_id)],
+            )
             opened.image(0).decode_image()
             with pytest.raises(DataError, match="1 of 3 .* image 1 .* has another picture than was written"):
                 verify(store)

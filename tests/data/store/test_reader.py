@@ -52,7 +52,7 @@ def send_everything(store: Store, connection) -> None:
 
 
 class TestRoundTrip:
-    @pytest.mark.parametrize("buffer", [1, 30_000, 2 ** 24])
+    @pytest.mark.parametrize("buffer", [1, 30_000, 2**24])
     def test_records_come_back(self, tmp_path, records, monkeypatch, buffer):
         monkeypatch.setattr(writer, "BUFFER_BYTES", buffer)
         with Store(write_store(tmp_path / "a.h5", records, source="/private/folder/train.json")) as store:
@@ -63,7 +63,12 @@ class TestRoundTrip:
                 assert_same(found, record)
                 assert found.joints.dtype == found.boxes.dtype == np.float32 and found.jpeg.dtype == np.uint8
             assert [(store.sample(i)[0].image_id, store.sample(i)[1]) for i in range(5)] == [
-                (7, 0), (7, 1), (3, 0), (5, 0), (5, 1)]
+                (7, 0),
+                (7, 1),
+                (3, 0),
+                (5, 0),
+                (5, 1),
+            ]
         with h5py.File(tmp_path / "a.h5") as file:
             assert file.attrs["source"] == b"train.json"
             assert all(file.attrs.get_id(key).dtype.kind != "O" for key in file.attrs)
@@ -172,6 +177,7 @@ def spoil(change):
     def apply(path: Path) -> None:
         with h5py.File(path, "r+") as file:
             change(file)
+
     return apply
 
 
@@ -180,6 +186,7 @@ def replace(name: str, values) -> object:
         values_now = values(file[name][:]) if callable(values) else values
         del file[name]
         file[name] = values_now
+
     return spoil(change)
 
 
@@ -187,25 +194,26 @@ def link(name: str, target) -> object:
     def change(file: h5py.File) -> None:
         del file[name]
         file[name] = target
+
     return spoil(change)
 
 
 def huge(file: h5py.File) -> None:
     del file["sample"]
-    file.create_dataset("sample", (2 ** 40, 2), np.int64, chunks=(4, 2))
-    file.attrs["samples"] = 2 ** 40
+    file.create_dataset("sample", (2**40, 2), np.int64, chunks=(4, 2))
+    file.attrs["samples"] = 2**40
 
 
 def bomb(file: h5py.File) -> None:
     """A few kilobytes that unpack to megabytes, of which one row would be read."""
     area = file["area"][:]
     del file["area"]
-    file.create_dataset("area", data=area, maxshape=(None,), chunks=(2 ** 20,), compression="gzip")
+    file.create_dataset("area", data=area, maxshape=(None,), chunks=(2**20,), compression="gzip")
 
 
 def large_pieces(file: h5py.File) -> None:
     del file["area"]
-    file.create_dataset("area", (6,), np.float32, maxshape=(None,), chunks=(2 ** 28,))
+    file.create_dataset("area", (6,), np.float32, maxshape=(None,), chunks=(2**28,))
 
 
 def old_layout(path: Path) -> None:
@@ -230,20 +238,25 @@ def virtual(file: h5py.File) -> None:
 
 
 def cut(share: float):
-    return lambda path: path.write_bytes(path.read_bytes()[:int(path.stat().st_size * share)])
+    return lambda path: path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
 
 
 def attribute(**values):
-    return spoil(lambda file: file.attrs.update(
-        {name: np.bytes_(value) if isinstance(value, str) else value for name, value in values.items()}))
+    return spoil(
+        lambda file: file.attrs.update(
+            {name: np.bytes_(value) if isinstance(value, str) else value for name, value in values.items()}
+        )
+    )
 
 
 def sealed(name: str, values) -> object:
     """``replace``, with a fingerprint that fits again: what a program other than ours might write."""
+
     def change(path: Path) -> None:
         replace(name, values)(path)
         with h5py.File(path, "r+") as file:
             file.attrs["fingerprint"] = np.bytes_(fingerprint({key: file[key][()] for key in file}))
+
     return change
 
 
@@ -262,8 +275,10 @@ FAULTS = {
     "older schema": (attribute(schema=0), "schema 0 is no longer read"),
     "schema is text": (attribute(schema="new"), "cannot be used as a store"),
     "skeleton is not JSON": (attribute(skeleton="{"), "cannot be used as a store"),
-    "text in a heap": (spoil(lambda file: file.attrs.update(skeleton="{}")),
-                       "skeleton is not as this version writes it"),
+    "text in a heap": (
+        spoil(lambda file: file.attrs.update(skeleton="{}")),
+        "skeleton is not as this version writes it",
+    ),
     "no fingerprint": (spoil(lambda file: file.attrs.pop("fingerprint")), "cannot be used as a store"),
     "count too high": (attribute(images=4), "image_id has the shape"),
     "dataset missing": (spoil(lambda file: file.pop("box")), "box is missing"),

@@ -45,6 +45,7 @@ class TestWriting:
     def test_interrupted_while_finishing(self, tmp_path, records, monkeypatch):
         def interrupt(_):
             raise KeyboardInterrupt
+
         monkeypatch.setattr(writer, "flush_to_disk", interrupt)
         with pytest.raises(KeyboardInterrupt):
             write_store(tmp_path / "a.h5", records)
@@ -87,10 +88,10 @@ class TestWriting:
             with pytest.raises(ValueError, match="main persons"), StoreWriter(tmp_path / "a.h5") as store_writer:
                 store_writer.add(records[1], main)
 
-    @pytest.mark.parametrize("buffer", [1, 2 ** 24])
+    @pytest.mark.parametrize("buffer", [1, 2**24])
     def test_a_full_disk(self, tmp_path, records, monkeypatch, buffer):
         monkeypatch.setattr(writer, "BUFFER_BYTES", buffer)
-        monkeypatch.setattr(writer.shutil, "disk_usage", lambda _: SimpleNamespace(free=10 ** 6))
+        monkeypatch.setattr(writer.shutil, "disk_usage", lambda _: SimpleNamespace(free=10**6))
         with pytest.raises(DataError, match="a.h5: the disk has 1 MB left; make room"):
             write_store(tmp_path / "a.h5", records)
         assert list(tmp_path.iterdir()) == []
@@ -107,8 +108,9 @@ class TestWriting:
         write_store(tmp_path / "a.h5.124.partial", records)
         (tmp_path / "other.h5.125.partial").write_bytes(b"another store's")
         code = "import h5py, sys; f = h5py.File(sys.argv[1], 'w'); print(flush=True); sys.stdin.read()"
-        running = subprocess.Popen([sys.executable, "-c", code, tmp_path / "a.h5.126.partial"],
-                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        running = subprocess.Popen(
+            [sys.executable, "-c", code, tmp_path / "a.h5.126.partial"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         running.stdout.readline()
         write_store(tmp_path / "a.h5", records)
         running.communicate()

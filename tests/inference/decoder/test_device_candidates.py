@@ -16,8 +16,13 @@ from posenet.inference.decoder.host_candidates import decode
 from posenet.skeleton.skeleton import COCO
 from tests.inference.decoder.test_host_candidates import lit, person, render
 
-CROWD = [person(130, 150, .7), person(190, 165, .8, 15), person(250, 150, .9), person(330, 190),
-         person(415, 190, .6, -20)]
+CROWD = [
+    person(130, 150, 0.7),
+    person(190, 165, 0.8, 15),
+    person(250, 150, 0.9),
+    person(330, 190),
+    person(415, 190, 0.6, -20),
+]
 
 
 def select(maps, size=None, **settings):
@@ -52,8 +57,10 @@ def test_so_are_those_of_poor_maps(seed):
 
 def test_thresholds_and_limits():
     maps = render(*CROWD)
-    assert_same(decode_candidates(*select(maps, keypoint_threshold=0.9, part_threshold=0.3)),
-                decode(maps, keypoint_threshold=0.9, part_threshold=0.3))
+    assert_same(
+        decode_candidates(*select(maps, keypoint_threshold=0.9, part_threshold=0.3)),
+        decode(maps, keypoint_threshold=0.9, part_threshold=0.3),
+    )
     assert_same(decode_candidates(*select(maps, max_peaks=2)), decode(maps, max_peaks=2))
     peaks, pairs, evidence = select(maps, max_peaks=8, max_limbs=50)
     assert peaks.shape == (18, 8, 3) and pairs.shape == (50, 3) and evidence.shape == (50,)
@@ -85,9 +92,9 @@ def test_strange_maps(value):
 
 
 def test_two_equal_cells_are_one_peak_between_them():
-    maps = lit(("nose", 10, 20, .8), ("nose", 10, 21, .8), ("nose", 10, 19, .4), ("nose", 10, 22, .4))
+    maps = lit(("nose", 10, 20, 0.8), ("nose", 10, 21, 0.8), ("nose", 10, 19, 0.4), ("nose", 10, 22, 0.4))
     [one] = decode_candidates(*select(maps))
-    np.testing.assert_allclose(one.keypoints[COCO.index("nose")], (20.5 * 4 + 1.5, 10 * 4 + 1.5, .8), atol=1e-4)
+    np.testing.assert_allclose(one.keypoints[COCO.index("nose")], (20.5 * 4 + 1.5, 10 * 4 + 1.5, 0.8), atol=1e-4)
 
 
 def test_arrays_that_do_not_fit_are_refused():
@@ -115,5 +122,6 @@ people = decode_candidates(*np.load(sys.argv[1]).values())
 np.save(sys.argv[2], np.stack([person.keypoints for person in people]))
 """
     subprocess.run([sys.executable, "-c", program, tmp_path / "arrays.npz", tmp_path / "people.npy"], check=True)
-    np.testing.assert_array_equal(np.load(tmp_path / "people.npy"),
-                                  np.stack([person.keypoints for person in decode_candidates(*arrays)]))
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "people.npy"), np.stack([person.keypoints for person in decode_candidates(*arrays)])
+    )

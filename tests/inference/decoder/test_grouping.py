@@ -10,18 +10,18 @@ def groups(keypoint, limbs, evidence):
 
 
 def test_limbs_chain_into_one_group():
-    assert groups([0, 1, 2, 3], [(0, 1), (1, 2)], [.5, .4]) == [[0, 1, 2], [3]]
+    assert groups([0, 1, 2, 3], [(0, 1), (1, 2)], [0.5, 0.4]) == [[0, 1, 2], [3]]
 
 
 def test_nobody_has_a_keypoint_twice():
-    assert groups([0, 1, 1], [(0, 1), (0, 2)], [.5, .6]) == [[0, 2], [1]]
-    assert groups([0, 1, 2, 0], [(0, 1), (1, 2), (2, 3)], [.9, .5, .8]) == [[0, 1], [2, 3]]
+    assert groups([0, 1, 1], [(0, 1), (0, 2)], [0.5, 0.6]) == [[0, 2], [1]]
+    assert groups([0, 1, 2, 0], [(0, 1), (1, 2), (2, 3)], [0.9, 0.5, 0.8]) == [[0, 1], [2, 3]]
 
 
 def test_several_limbs_outvote_a_better_one():
     """Row 4 hangs on row 0 by the best single limb, but its like, row 3, has two."""
     keypoint = [0, 1, 2, 3, 3]
-    limbs, evidence = [(0, 1), (0, 2), (1, 2), (0, 4), (1, 3), (2, 3)], [.9, .9, .9, .6, .4, .4]
+    limbs, evidence = [(0, 1), (0, 2), (1, 2), (0, 4), (1, 3), (2, 3)], [0.9, 0.9, 0.9, 0.6, 0.4, 0.4]
     assert groups(keypoint, limbs, evidence) == [[0, 1, 2, 3], [4]]
 
 

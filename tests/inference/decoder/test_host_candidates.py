@@ -14,9 +14,25 @@ SHAPELESS = dataclasses.replace(COCO, layout={})
 """The same skeleton, but nothing is known of how a body looks."""
 
 STANDING = {
-    "nose": (0, -90), "Reye": (-6, -97), "Leye": (6, -97), "Rear": (-14, -93), "Lear": (14, -93), "neck": (0, -62),
-    "Rsho": (-26, -62), "Lsho": (26, -62), "Relb": (-40, -25), "Lelb": (40, -25), "Rwri": (-44, 12), "Lwri": (44, 12),
-    "Rhip": (-17, 15), "Lhip": (17, 15), "Rkne": (-20, 70), "Lkne": (20, 70), "Rank": (-22, 125), "Lank": (22, 125)}
+    "nose": (0, -90),
+    "Reye": (-6, -97),
+    "Leye": (6, -97),
+    "Rear": (-14, -93),
+    "Lear": (14, -93),
+    "neck": (0, -62),
+    "Rsho": (-26, -62),
+    "Lsho": (26, -62),
+    "Relb": (-40, -25),
+    "Lelb": (40, -25),
+    "Rwri": (-44, 12),
+    "Lwri": (44, 12),
+    "Rhip": (-17, 15),
+    "Lhip": (17, 15),
+    "Rkne": (-20, 70),
+    "Lkne": (20, 70),
+    "Rank": (-22, 125),
+    "Lank": (22, 125),
+}
 
 
 def person(x, y, size=1.0, degrees=0.0):
@@ -56,8 +72,9 @@ def match(found, people, tolerance):
     assert all(one.found.all() for one in found)
 
 
-@pytest.mark.parametrize("place", [(250, 190, 1, 0), (247.3, 186.9, 1.2, 20), (300.6, 170.2, .7, -35),
-                                   (201, 190, 1, 90)])
+@pytest.mark.parametrize(
+    "place", [(250, 190, 1, 0), (247.3, 186.9, 1.2, 20), (300.6, 170.2, 0.7, -35), (201, 190, 1, 90)]
+)
 def test_rendered_person_comes_back(place):
     joints = person(*place)
     found = decode(render(joints))
@@ -85,12 +102,12 @@ def test_flipped_maps_give_the_flipped_person():
 
 
 def test_people_who_cross_are_kept_apart():
-    people = [person(230, 190), person(275, 195, 1.05), person(415, 180, .8, 10)]
+    people = [person(230, 190), person(275, 195, 1.05), person(415, 180, 0.8, 10)]
     match(decode(render(*people)), people, 2.0)
 
 
 def test_people_far_apart_in_size():
-    people = [person(150, 190, 1.2), person(400, 300, .35)]
+    people = [person(150, 190, 1.2), person(400, 300, 0.35)]
     found = decode(render(*people))
     assert len(found) == 2
     assert all(one.found.all() for one in found)
@@ -104,12 +121,12 @@ def test_torch_and_half_precision_maps():
 
 @pytest.mark.parametrize("stride", [1, 2, 4, 8])
 def test_a_cell_lies_at_the_centre_of_its_pixels(stride):
-    [one] = decode(lit(("nose", 7, 9, 1.0), ("neck", 20, 9, .5)), stride=stride)
+    [one] = decode(lit(("nose", 7, 9, 1.0), ("neck", 20, 9, 0.5)), stride=stride)
     middle = (stride - 1) / 2
     np.testing.assert_allclose(one.keypoints[COCO.index("nose")], (9 * stride + middle, 7 * stride + middle, 1))
-    np.testing.assert_allclose(one.keypoints[COCO.index("neck")], (9 * stride + middle, 20 * stride + middle, .5))
+    np.testing.assert_allclose(one.keypoints[COCO.index("neck")], (9 * stride + middle, 20 * stride + middle, 0.5))
     assert one.found.sum() == 2
-    assert one.score == pytest.approx(0.75 * (2 / 18)**0.5)
+    assert one.score == pytest.approx(0.75 * (2 / 18) ** 0.5)
 
 
 def test_corner_cells_are_found():
@@ -142,7 +159,7 @@ def test_only_the_strongest_peaks_are_kept():
 
 
 def test_thresholds():
-    maps = lit(("nose", 7, 9, 1.0), ("neck", 20, 9, .3))
+    maps = lit(("nose", 7, 9, 1.0), ("neck", 20, 9, 0.3))
     assert [one.found.sum() for one in decode(maps)] == [2]
     assert [one.found.sum() for one in decode(maps, keypoint_threshold=0.31)] == [1]
     maps[COCO.part_channels] = 0.15
@@ -163,13 +180,13 @@ def test_a_limb_with_a_hole_loses():
 
 def test_a_limb_too_long_for_the_body_loses():
     """The left wrist answers more strongly at the far place, but the person is small."""
-    joints = person(120, 190, .5)
+    joints = person(120, 190, 0.5)
     joints[COCO.index("Lwri")] = 0
     maps = render(joints)
     elbow = joints[COCO.index("Lelb"), :2]
     part, channel = COCO.parts.index(("Lelb", "Lwri")), COCO.num_parts + COCO.index("Lwri")
     row, near, far = round(elbow[1] / 4), round(elbow[0] / 4) + 5, 100
-    maps[part, row - 2:row + 3, near - 5:] = 0.9
+    maps[part, row - 2 : row + 3, near - 5 :] = 0.9
     maps[channel, row, near], maps[channel, row, far] = 0.75, 0.9
     assert decode(maps)[0].keypoints[COCO.index("Lwri"), 0] == pytest.approx(near * 4 + 1.5)
     assert decode(maps, skeleton=SHAPELESS)[0].keypoints[COCO.index("Lwri"), 0] == pytest.approx(far * 4 + 1.5)
@@ -199,8 +216,9 @@ def test_a_weak_stray_is_nobody_s():
 def test_best_limb_of_all_parts_is_joined_first():
     """The first part prefers the upper nose, but the eye links the right one to the neck by far better maps."""
     maps = lit(("neck", 20, 20, 1.0), ("nose", 10, 20, 1.0), ("nose", 20, 30, 1.0), ("Reye", 20, 34, 1.0))
-    neck_nose, neck_eye, nose_eye = (COCO.parts.index(part) for part in (("neck", "nose"), ("neck", "Reye"),
-                                                                         ("nose", "Reye")))
+    neck_nose, neck_eye, nose_eye = (
+        COCO.parts.index(part) for part in (("neck", "nose"), ("neck", "Reye"), ("nose", "Reye"))
+    )
     maps[neck_nose] = 0.5
     maps[neck_nose, :20] = 0.7
     maps[neck_eye, 20] = 0.9
@@ -212,13 +230,24 @@ def test_best_limb_of_all_parts_is_joined_first():
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("maps", [
-    np.zeros((50, 32, 32)), np.full((50, 32, 32), np.nan), np.full((50, 32, 32), np.inf),
-    np.full((50, 32, 32), -np.inf), np.full((50, 32, 32), 0.5), np.ones((50, 32, 32)), np.full((50, 16, 16), 1e30),
-    np.zeros((50, 0, 0)), np.ones((50, 1, 1)), np.ones((50, 1, 40)),
-    np.random.default_rng(0).standard_normal((50, 32, 32)) * 0.3,
-    np.where(np.random.default_rng(1).random((50, 32, 32)) < 0.1, np.nan, 0.4),
-], ids="zero nan inf -inf flat saturated huge empty cell line noise holes".split())
+@pytest.mark.parametrize(
+    "maps",
+    [
+        np.zeros((50, 32, 32)),
+        np.full((50, 32, 32), np.nan),
+        np.full((50, 32, 32), np.inf),
+        np.full((50, 32, 32), -np.inf),
+        np.full((50, 32, 32), 0.5),
+        np.ones((50, 32, 32)),
+        np.full((50, 16, 16), 1e30),
+        np.zeros((50, 0, 0)),
+        np.ones((50, 1, 1)),
+        np.ones((50, 1, 40)),
+        np.random.default_rng(0).standard_normal((50, 32, 32)) * 0.3,
+        np.where(np.random.default_rng(1).random((50, 32, 32)) < 0.1, np.nan, 0.4),
+    ],
+    ids="zero nan inf -inf flat saturated huge empty cell line noise holes".split(),
+)
 def test_odd_maps_do_no_harm(maps):
     maps = maps.astype(np.float32)
     before = maps.copy()

@@ -27,8 +27,9 @@ def degraded(how, seed=0, joints=None):
 
 def truth(*joints):
     box = np.array([0, 0, 1, 1], np.float32)
-    return [PersonAnnotation(i, one, int((one[:, 2] > 0).sum()), box, 100.0**2, False, None)
-            for i, one in enumerate(joints)]
+    return [
+        PersonAnnotation(i, one, int((one[:, 2] > 0).sum()), box, 100.0**2, False, None) for i, one in enumerate(joints)
+    ]
 
 
 def person(joints):
@@ -49,8 +50,15 @@ def test_degradation_follows_the_seed():
 
 def test_every_kind_of_degradation_shows():
     clean = degraded(FLAWLESS)
-    for change in ({"strength": 0.5}, {"missing": 0.5}, {"jitter": 0.05}, {"width": 1.5}, {"ripple": 0.05},
-                   {"confused": 1.0}, {"blobs": 2.0}):
+    for change in (
+        {"strength": 0.5},
+        {"missing": 0.5},
+        {"jitter": 0.05},
+        {"width": 1.5},
+        {"ripple": 0.05},
+        {"confused": 1.0},
+        {"blobs": 2.0},
+    ):
         assert np.abs(degraded(dataclasses.replace(FLAWLESS, **change)) - clean).max() > 0.05, change
     beside = np.concatenate([people(1), people(1) + np.float32([6, 0, 0])])
     faded = degraded(dataclasses.replace(FLAWLESS, faded=0.3), joints=beside)
@@ -59,7 +67,7 @@ def test_every_kind_of_degradation_shows():
 
 def test_nobody_gives_sound_maps():
     maps = degraded(Degradation(), joints=np.zeros((0, 18, 3), np.float32))
-    assert maps.shape == (50, 64, 64) and np.isfinite(maps).all() and 0 <= maps.min() and maps.max() <= 1
+    assert maps.shape == (50, 64, 64) and np.isfinite(maps).all() and maps.min() >= 0 and maps.max() <= 1
 
 
 def test_derived_keypoints_have_their_sources_sigma():
@@ -69,8 +77,16 @@ def test_derived_keypoints_have_their_sources_sigma():
 def test_right_people_have_no_faults():
     one, two = people()
     counts, errors = compare(truth(one, two), [person(two), person(one)], COCO)
-    assert counts == {"labelled": 36, "missed": 0, "spurious": 0, "misgiven": 0, "people": 2, "whole": 2, "split": 0,
-                      "merged": 0}
+    assert counts == {
+        "labelled": 36,
+        "missed": 0,
+        "spurious": 0,
+        "misgiven": 0,
+        "people": 2,
+        "whole": 2,
+        "split": 0,
+        "merged": 0,
+    }
     assert len(errors) == 36 and not errors.any()
 
 
@@ -78,13 +94,21 @@ def test_faults_are_told_apart():
     one, two = people()
     two[:, 0] += 400
     mixed, rest, lonely = one.copy(), one.copy(), two.copy()
-    mixed[:3] = two[:3]                 # three keypoints of the neighbour
-    rest[3:] = 0                        # and the own ones as another person
-    lonely[:5] = 0                      # of two, two keypoints are missing
-    lonely[17, :2] = 2000               # and one is far away
+    mixed[:3] = two[:3]  # three keypoints of the neighbour
+    rest[3:] = 0  # and the own ones as another person
+    lonely[:5] = 0  # of two, two keypoints are missing
+    lonely[17, :2] = 2000  # and one is far away
     counts, errors = compare(truth(one, two), [person(mixed), person(rest), person(lonely)], COCO)
-    assert counts == {"labelled": 36, "missed": 3, "spurious": 1, "misgiven": 6, "people": 2, "whole": 0, "split": 2,
-                      "merged": 1}
+    assert counts == {
+        "labelled": 36,
+        "missed": 3,
+        "spurious": 1,
+        "misgiven": 6,
+        "people": 2,
+        "whole": 0,
+        "split": 2,
+        "merged": 1,
+    }
     assert len(errors) == 33
 
 

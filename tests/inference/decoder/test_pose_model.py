@@ -15,8 +15,9 @@ def upright(x, y, torso, turn=0.0):
 
 
 def test_measures_a_body():
-    bodies = ANATOMY.measure(np.concatenate([upright(50, 60, 10), upright(20, 30, 4, 0.3)]), np.tile(ALL, 2),
-                             np.repeat([0, 1], 18))
+    bodies = ANATOMY.measure(
+        np.concatenate([upright(50, 60, 10), upright(20, 30, 4, 0.3)]), np.tile(ALL, 2), np.repeat([0, 1], 18)
+    )
     np.testing.assert_allclose(bodies.scale, (10, 4), rtol=0.1)
     np.testing.assert_allclose(bodies.origin, (50 + 60j, 20 + 30j), atol=1)
     np.testing.assert_allclose(np.angle(bodies.axis), (np.pi / 2, np.pi / 2 + 0.3), atol=0.1)
@@ -36,7 +37,7 @@ def test_labels_need_not_be_consecutive():
 
 def test_long_limbs_lose_by_the_body_s_scale():
     thigh = np.full(4, COCO.parts.index(("Lhip", "Lkne")))
-    fit = ANATOMY.likely_length(np.array([4., 9, 30, 27]), thigh, np.array([10., 10, 10, 30]))
+    fit = ANATOMY.likely_length(np.array([4.0, 9, 30, 27]), thigh, np.array([10.0, 10, 10, 30]))
     assert fit[0] == fit[1] == fit[3] == 1
     assert fit[2] == pytest.approx(1 - LOSS)
 
@@ -56,8 +57,11 @@ def test_what_does_not_fit_stays_alone():
     arm = [COCO.index("Lelb"), COCO.index("Lwri")]
     place, label = upright(30, 60, 10), np.zeros(18, int)
     label[arm] = 1
-    for moved, scores in ((place + 80 * (label == 1), np.ones(18)), (place, np.where(label == 1, 0.2, 1)),
-                          (np.where(label == 1, place[arm[0]] + (place - place[arm[0]]) * 30, place), np.ones(18))):
+    for moved, scores in (
+        (place + 80 * (label == 1), np.ones(18)),
+        (place, np.where(label == 1, 0.2, 1)),
+        (np.where(label == 1, place[arm[0]] + (place - place[arm[0]]) * 30, place), np.ones(18)),
+    ):
         np.testing.assert_array_equal(ANATOMY.adopt(moved, ALL, scores, label), label)
-    twice = np.where(ALL == COCO.index("Lelb"), COCO.index("Relb"), ALL)
+    twice = np.where(COCO.index("Lelb") == ALL, COCO.index("Relb"), ALL)
     np.testing.assert_array_equal(ANATOMY.adopt(place, twice, np.ones(18), label), label)

@@ -34,11 +34,19 @@ def folder(tmp_path):
 
 
 def test_sources_are_found_in_order_each_once(folder):
-    found = find_sources([str(folder), str(folder / "b.png"), "7", "-"],
-                         [f"{folder / 'clip.mp4'}\n", "\n", "missing.jpg\n"], cameras=[7, 8])
+    found = find_sources(
+        [str(folder), str(folder / "b.png"), "7", "-"],
+        [f"{folder / 'clip.mp4'}\n", "\n", "missing.jpg\n"],
+        cameras=[7, 8],
+    )
     assert [(source.kind, source.name) for source in found] == [
-        ("picture", str(folder / "000000000139.png")), ("picture", str(folder / "b.png")),
-        ("video", str(folder / "clip.mp4")), ("camera", "camera 7"), ("picture", "missing.jpg"), ("camera", "camera 8")]
+        ("picture", str(folder / "000000000139.png")),
+        ("picture", str(folder / "b.png")),
+        ("video", str(folder / "clip.mp4")),
+        ("camera", "camera 7"),
+        ("picture", "missing.jpg"),
+        ("camera", "camera 8"),
+    ]
 
 
 def test_a_file_called_like_a_number_is_a_file(folder, monkeypatch):
@@ -51,7 +59,11 @@ def test_frames_come_source_after_source_and_errors_in_place(folder):
     sources = find_sources(["-"], map(str, [folder / "b.png", "missing.jpg", "missing.mp4", folder / "clip.mp4"]))
     frames = list(read_frames(sources))
     assert [(frame.source.path.name, frame.number) for frame in frames] == [
-        ("b.png", None), ("missing.jpg", None), ("missing.mp4", None), *(("clip.mp4", n) for n in range(5))]
+        ("b.png", None),
+        ("missing.jpg", None),
+        ("missing.mp4", None),
+        *(("clip.mp4", n) for n in range(5)),
+    ]
     assert [isinstance(frame.image, DataError) for frame in frames] == [False, True, True] + [False] * 5
     assert frames[-1].rate == 10 and frames[-1].seconds == pytest.approx(0.4)
     assert count_frames(sources) == 8 and count_frames([*sources, CAMERA]) is None
@@ -153,13 +165,18 @@ def test_a_window_without_a_display_is_one_clear_line(monkeypatch):
         Window.require_display()
 
 
-@pytest.mark.parametrize("key, visible, closed",
-                         [(ord("q"), 1, True), (27, 1, True), (ord("n"), 1, False), (-1, 0, True)])
+@pytest.mark.parametrize(
+    "key, visible, closed", [(ord("q"), 1, True), (27, 1, True), (ord("n"), 1, False), (-1, 0, True)]
+)
 def test_a_window_is_closed_by_keys_or_by_hand(monkeypatch, key, visible, closed):
     shown = []
-    for name, fake in dict(namedWindow=lambda *_: None, imshow=lambda _, image: shown.append(image),
-                           waitKey=lambda _: key, getWindowProperty=lambda *_: visible,
-                           destroyAllWindows=lambda: None).items():
+    for name, fake in dict(
+        namedWindow=lambda *_: None,
+        imshow=lambda _, image: shown.append(image),
+        waitKey=lambda _: key,
+        getWindowProperty=lambda *_: visible,
+        destroyAllWindows=lambda: None,
+    ).items():
         monkeypatch.setattr(cv2, name, fake)
     window = Window()
     window(Frame(CAMERA, GREY, 0), [], GREY)

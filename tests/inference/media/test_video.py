@@ -47,8 +47,10 @@ def test_a_video_comes_back_with_its_rate_size_and_times(tmp_path, suffix):
 def test_rotation_is_honoured(tmp_path):
     path = write_video(tmp_path / "phone.mp4")
     data = path.read_bytes()
-    turned, straight = (struct.pack(">9i", *(v << 16 for v in m), 1 << 30)
-                        for m in ((0, 1, 0, -1, 0, 0, 0, 0), (1, 0, 0, 0, 1, 0, 0, 0)))
+    turned, straight = (
+        struct.pack(">9i", *(v << 16 for v in m), 1 << 30)
+        for m in ((0, 1, 0, -1, 0, 0, 0, 0), (1, 0, 0, 0, 1, 0, 0, 0))
+    )
     track = data.index(b"tkhd")
     assert straight in data[track:]
     path.write_bytes(data[:track] + data[track:].replace(straight, turned, 1))
@@ -70,7 +72,7 @@ def test_damaged_frames_are_told_and_passed_over(tmp_path):
 
 def test_a_video_that_was_cut_off_says_so(tmp_path):
     path = write_video(tmp_path / "clip.avi", count=20)
-    path.write_bytes(path.read_bytes()[:path.stat().st_size * 6 // 10])
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
     *sound, (_, _, error) = shots(path)
     assert 5 < len(sound) < 15 and f"{path} ends early: it has {len(sound)} of 20 frames" in str(error)
 
