@@ -43,24 +43,24 @@ demo: $(DEMO)/train.h5 $(DEMO)/val.h5  ## draw people, train on them, evaluate a
 	@echo "== Training; Ctrl-C saves, and make demo goes on from there"
 	$(RUN) tools/train.py --config config/demo.toml --resume --checkpoint-path $(DEMO_RUN) $(DEMO_FLAGS) \
 		--set data.train=$(DEMO)/train.h5 data.val=$(DEMO)/val.h5
-	@echo "== Drawing the people it finds in pictures it was not trained on"
+	@echo "== Drawing the people it finds in images it was not trained on"
 	$(RUN) tools/predict.py --checkpoint $(DEMO_RUN)/last.pth '$(DEMO)/coco/val2017/*[05].jpg' \
 		--output $(DEMO_RUN)/drawn --json $(DEMO_RUN)/drawn.json
-	@echo "== Evaluating on all $(DEMO_VAL) held-out pictures"
+	@echo "== Evaluating on all $(DEMO_VAL) held-out images"
 	$(RUN) tools/evaluate.py --checkpoint $(DEMO_RUN)/last.pth --images $(DEMO)/coco/val2017 \
 		--annotations $(DEMO)/coco/annotations/person_keypoints_val2017.json \
 		--output $(DEMO_RUN)/results.json > $(DEMO_RUN)/scores.txt
 	@cat $(DEMO_RUN)/scores.txt
 	@echo
 	@echo "Done: AP $$(awk 'found {print $$1; exit} $$1 == "AP" {found = 1}' $(DEMO_RUN)/scores.txt) on $(DEMO_VAL)" \
-		"pictures the network has never seen. Look at"
+		"images the network has never seen. Look at"
 	@echo "  $(DEMO_RUN)/drawn/        the people it finds in some of them"
 	@echo "  $(DEMO_RUN)/curves.png    how the training went, and log.txt the same in words"
 	@echo "  $(DEMO_RUN)/scores.txt    the scores above"
 	@echo "  $(DEMO_RUN)/results.json  all keypoints, in COCO's results format"
 
 $(DEMO)/coco/annotations/person_keypoints_val2017.json: | $(VENV)/ready
-	@echo "== Drawing $(DEMO_TRAIN) pictures to train on and $(DEMO_VAL) to keep back"
+	@echo "== Drawing $(DEMO_TRAIN) images to train on and $(DEMO_VAL) to keep back"
 	$(RUN) tools/make_synthetic.py --output $(DEMO)/coco --train $(DEMO_TRAIN) --val $(DEMO_VAL) --seed 1
 
 $(DEMO)/%.h5: $(DEMO)/coco/annotations/person_keypoints_val2017.json

@@ -1,6 +1,6 @@
-"""Finds people and their keypoints in pictures: bottom-up multi-person pose estimation after Simple Pose.
+"""Finds people and their keypoints in images: bottom-up multi-person pose estimation after Simple Pose.
 
-From a picture to its people:
+From an image to its people:
 
     import cv2
     from posenet import Predictor
@@ -10,7 +10,7 @@ From a picture to its people:
         print(person.score, person.named())
 
 ``Predictor`` runs a trained network, and its checkpoint says all it needs to know: the network, its settings and its
-skeleton. A ``Person`` has keypoints in pixels of the picture; ``draw_people`` draws them. ``PoseNet`` is the network as
+skeleton. A ``Person`` has keypoints in pixels of the image; ``draw_people`` draws them. ``PoseNet`` is the network as
 a ``torch.nn.Module``, ``load_config`` reads experiment files, ``load_weights`` copies weights into a network,
 ``load_skeleton`` reads what a network for other things than people predicts. Every error that a user can mend is a
 ``PosenetError``, one line that says how.

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from posenet.files import replacing, usable_cores, write_atomically
+from posenet.devices.cpu import usable_cores
+from posenet.files import atomic_replacement, write_atomically
 
 
 def test_usable_cores_are_some_of_the_machines():
@@ -14,7 +15,7 @@ def test_usable_cores_are_some_of_the_machines():
 def test_a_file_is_replaced_whole(tmp_path):
     path = tmp_path / "new" / "file"
     write_atomically(path, b"old")
-    with replacing(path) as temporary:
+    with atomic_replacement(path) as temporary:
         temporary.write_bytes(b"new")
         assert path.read_bytes() == b"old"
     assert path.read_bytes() == b"new" and os.listdir(path.parent) == ["file"]
@@ -24,7 +25,7 @@ def test_a_file_is_replaced_whole(tmp_path):
 def test_a_failed_write_leaves_the_old_file_alone(tmp_path, error):
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    with pytest.raises(error), replacing(path) as temporary:
+    with pytest.raises(error), atomic_replacement(path) as temporary:
         temporary.write_bytes(b"half")
         raise error
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]

@@ -1,6 +1,6 @@
-from posenet.messages import counted
+from posenet.messages import pluralize
 
 
-def test_counted():
-    assert [counted(n, "picture") for n in (0, 1, 2)] == ["0 pictures", "1 picture", "2 pictures"]
-    assert counted(1, "person", "people") == "1 person" and counted(3, "person", "people") == "3 people"
+def test_pluralize():
+    assert [pluralize(n, "image") for n in (0, 1, 2)] == ["0 images", "1 image", "2 images"]
+    assert pluralize(1, "person", "people") == "1 person" and pluralize(3, "person", "people") == "3 people"

@@ -1,6 +1,6 @@
 """COCO keypoint annotations: strict reading, main persons.
 
-Coordinates are pixels of the picture as stored (EXIF orientation ignored), as in the annotation file.
+Coordinates are pixels of the image as stored (EXIF orientation ignored), as in the annotation file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from posenet.annotations import run_lengths as rle
-from posenet.errors import DataError, shown
+from posenet.errors import DataError
+from posenet.messages import truncate_for_message
 from posenet.skeleton.skeleton import COCO, Skeleton
 
 MIN_LABELLED = 5
@@ -25,7 +26,7 @@ MIN_AREA = 32 * 32
 MIN_DISTANCE = 0.3
 """Main persons lie farther apart than this share of the earlier one's longer box side."""
 MAX_SIDE = 65535
-"""No picture is larger and no outline reaches farther; JPEG cannot hold more."""
+"""No image is larger and no outline reaches farther; JPEG cannot hold more."""
 MAX_OUTLINE = 2e6
 """Pixels along the edges of a polygon, at most."""
 MAX_NUMBER = 1e12
@@ -159,7 +160,7 @@ def _person_entries(document: dict[str, Any], images: dict[int, CocoImage], skel
     if not wanted:
         found = next((names for names in categories.values() if names), "none")
         raise ValueError(
-            f"no category has the keypoints {', '.join(skeleton.file_names)} (found: {shown(found)}); "
+            f"no category has the keypoints {', '.join(skeleton.file_names)} (found: {truncate_for_message(found)}); "
             "name another skeleton by --skeleton or model.skeleton"
         )
     seen: set[int] = set()
@@ -188,7 +189,9 @@ def checked_image(entry: dict[str, Any]) -> CocoImage:
     if not isinstance(name, str) or not name:
         raise ValueError(f"image {number} has no file_name")
     if not lies_inside(name):
-        raise ValueError(f"image {number} has file_name {shown(name)}, which is not a path inside the image folder")
+        raise ValueError(
+            f"image {number} has file_name {truncate_for_message(name)}, which is not a path inside the image folder"
+        )
     height, width = (checked_integer(entry, key, f"image {number}") for key in ("height", "width"))
     if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
         raise ValueError(f"image {number} has the impossible size {width} x {height}")
@@ -200,7 +203,9 @@ def _person(entry: dict[str, Any], joints: np.ndarray, num_labelled: int, image:
     if min(area, *box[2:]) < 0:
         raise ValueError(f"annotation {entry['id']} has a box or area of negative size")
     if (crowd := entry.get("iscrowd", 0)) not in (0, 1):
-        raise ValueError(f"annotation {entry['id']} has iscrowd {shown(crowd)}, which is neither 0 nor 1")
+        raise ValueError(
+            f"annotation {entry['id']} has iscrowd {truncate_for_message(crowd)}, which is neither 0 nor 1"
+        )
     return PersonAnnotation(
         entry["id"], joints, num_labelled, box, float(area), bool(crowd), _segmentation(entry, image)
     )
@@ -210,7 +215,7 @@ def checked_integer(entry: dict[str, Any], key: str, owner: str) -> int:
     """``entry[key]``; ``ValueError`` where it is no whole number of 64 bits."""
     value = entry.get(key)
     if type(value) is not int or abs(value) >= 2**63:
-        raise ValueError(f"{owner} has no whole number as {key}: {shown(value)}")
+        raise ValueError(f"{owner} has no whole number as {key}: {truncate_for_message(value)}")
     return value
 
 

@@ -1,4 +1,4 @@
-"""Where people are in a picture, and where the loss is to supervise."""
+"""Where people are in an image, and where the loss is to supervise."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def parse(counts: bytes) -> np.ndarray:
 def check(runs: np.ndarray, total: int) -> np.ndarray:
     """``runs`` themselves; ``ValueError`` unless they fill ``total`` pixels."""
     if not len(runs) or runs.min() < 0 or runs.max() > total or runs.sum() != total:
-        raise ValueError("run lengths that do not fill the picture")
+        raise ValueError("run lengths that do not fill the image")
     return runs
 
 

@@ -236,13 +236,13 @@ def _remarks(skeleton: Skeleton, mirrored: int, joining: int, bridged: int, peop
         sigmas += "These are COCO's, whose keypoints have the same names."
     else:
         sigmas += (
-            f"{DEFAULT_SIGMA} is only a default: annotate some pictures twice\nand take, for every keypoint, "
+            f"{DEFAULT_SIGMA} is only a default: annotate some images twice\nand take, for every keypoint, "
             "the root mean square of distance / sqrt(area of the object)."
         )
     sides = (
-        "Left and right, guessed from the names: a mirrored picture swaps them. See that none is missing."
+        "Left and right, guessed from the names: a mirrored image swaps them. See that none is missing."
         if skeleton.left_right
-        else "No keypoint has left or right in its name, so a mirrored picture swaps none."
+        else "No keypoint has left or right in its name, so a mirrored image swaps none."
     )
     layout = (
         "Where keypoints lie in somebody upright: height (down is positive) and spread, measured on the "

@@ -27,8 +27,8 @@ from posenet.data.augmentation import (
 from posenet.data.batch import Batch, Pixels, Sample, collate
 from posenet.data.dataset import Draft, PoseDataset, close_loader, make_loader, reduction_of
 from posenet.data.sampler import Key, TrainSampler
+from posenet.devices.cpu import keep_freed_memory
 from posenet.devices.runtime import Runtime
-from posenet.files import keep_freed_memory
 
 LOADER_ROUNDS = 4
 """How often a loader's epoch holds every sample, so that filling its queue does not count much."""
@@ -83,7 +83,7 @@ def measure_data(
         "system's cache",
         "bound: decoding the JPEG and warping it without colour jitter, as the sample does it, and nothing else",
         "CPU time leaves out what other programs take of the core",
-        "plain OpenCV: the same two by imdecode and warpAffine on whole pictures",
+        "plain OpenCV: the same two by imdecode and warpAffine on whole images",
         f"copying memory at {bandwidth / 1e9:.1f} GB/s moves a sample in "
         f"{1000 * numbers['bytes_per_sample'] / bandwidth:.3f} ms",
     ]
@@ -152,7 +152,7 @@ def stage_seconds(
         for keys in batches:
             pixels = Pixels.make(len(keys), *dataset.size)
             batch = staged_batch(dataset, keys, pixels, watch)
-            runtime.place(batch)
+            runtime.to_device(batch)
             runtime.synchronize()
             watch.lap("transfer")
         if not turn:

@@ -21,17 +21,17 @@ from posenet.data.targets import TargetRenderer
 from posenet.inference.coco_evaluation import read_split, score, to_result
 from posenet.inference.decoder.assembly import MAX_PEAKS
 from posenet.inference.decoder.host_candidates import decode, find_peaks
-from posenet.inference.letterbox import Fit
+from posenet.inference.letterbox import Letterbox
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 
 PUBLISHED_IMAGES_PER_S = 8.9
 PUBLISHED_AP = 0.893
-"""The published decoder on one core, fed perfect maps of 150 pictures of COCO's validation split."""
+"""The published decoder on one core, fed perfect maps of 150 images of COCO's validation split."""
 
 
 class PerfectNetwork(nn.Module):
-    """Answers every picture with the maps that were put in."""
+    """Answers every image with the maps that were put in."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,12 +51,12 @@ def measure_decode(
     repeats: int,
     seed: int | None = None,
 ) -> Report:
-    """Decode maps of a COCO keypoint file's pictures, whose pixels are not needed, and score the people.
+    """Decode maps of a COCO keypoint file's images, whose pixels are not needed, and score the people.
 
     Args:
         predictor: of ``network``, at one scale and without flip.
-        limit: only the first so many pictures.
-        repeats: timed runs for every picture.
+        limit: only the first so many images.
+        repeats: timed runs for every image.
         seed: degrade the maps by this seed; None leaves them perfect.
 
     Raises:
@@ -106,7 +106,7 @@ def _report(
         else [("published", PUBLISHED_AP, None, PUBLISHED_IMAGES_PER_S, 1000 / PUBLISHED_IMAGES_PER_S, None)]
     )
     return Report(
-        title=f"decode: {kind} maps of {len(seconds)} pictures, {height} pixels high",
+        title=f"decode: {kind} maps of {len(seconds)} images, {height} pixels high",
         header=("decoder", "AP", "AR", "images/s", "ms/image", "slowest ms"),
         rows=[
             ("ours", metrics["AP"], metrics["AR"], speed, 1000 / speed, slowest),
@@ -134,21 +134,25 @@ def _report(
             f"person, {counts['spurious']} spurious; half of those found lie within {error:.2f} pixels",
             f"people: {counts['people']} to be found, {counts['whole']} whole and pure, {counts['split']} split; "
             f"{counts['merged']} found that are several",
-            f"{speed / PUBLISHED_IMAGES_PER_S:.1f} times the published speed on perfect maps of 150 pictures of "
+            f"{speed / PUBLISHED_IMAGES_PER_S:.1f} times the published speed on perfect maps of 150 images of "
             "COCO's validation split",
         ],
     )
 
 
 def oracle_maps(
-    people: Sequence[PersonAnnotation], image: CocoImage, fit: Fit, renderer: TargetRenderer, seed: int | None = None
+    people: Sequence[PersonAnnotation],
+    image: CocoImage,
+    fit: Letterbox,
+    renderer: TargetRenderer,
+    seed: int | None = None,
 ) -> Tensor:
-    """(1, C, h, w) target maps of a picture resized and padded as the predictor does; crowds are left out.
+    """(1, C, h, w) target maps of an image resized and padded as the predictor does; crowds are left out.
 
     The person mask, which the decoder does not read, stays empty.
 
     Args:
-        seed: degrade the maps by this seed and the picture's id.
+        seed: degrade the maps by this seed and the image's id.
     """
     zoom = np.array(fit.size[::-1]) / (image.width, image.height)
     joints = np.array([person.keypoints for person in people if person.labelled], np.float32)
@@ -173,14 +177,19 @@ def decode_seconds(maps: np.ndarray, stride: int, predictor: Predictor, repeats:
     return medians({"decode": task}, repeats, progress=False)["decode"]
 
 
-def _shown(maps: np.ndarray, fit: Fit, stride: int) -> np.ndarray:
-    """The part of (C, h, w) maps that shows the picture."""
+def _shown(maps: np.ndarray, fit: Letterbox, stride: int) -> np.ndarray:
+    """The part of (C, h, w) maps that shows the image."""
     rows, columns = (-(-side // stride) for side in fit.size)
     return maps[:, :rows, :columns]
 
 
 def _perfect_grouping(
-    maps: np.ndarray, truth: Sequence[PersonAnnotation], image: CocoImage, fit: Fit, stride: int, predictor: Predictor
+    maps: np.ndarray,
+    truth: Sequence[PersonAnnotation],
+    image: CocoImage,
+    fit: Letterbox,
+    stride: int,
+    predictor: Predictor,
 ) -> list[Person]:
     """What the decoder's own keypoints would give if they were grouped by the truth."""
     peaks = find_peaks(maps[predictor.skeleton.keypoint_channels], predictor.keypoint_threshold, MAX_PEAKS)

@@ -34,7 +34,7 @@ def owners(
     Args:
         truth: labelled people, P in all.
         keypoint: (N,) which keypoint each found one is.
-        xy: (N, 2) where, in pixels of the picture.
+        xy: (N, 2) where, in pixels of the image.
 
     Returns:
         (N,) row of the person, -1 for spurious ones, and (N,) distance in pixels, NaN for those.
@@ -56,7 +56,7 @@ def owners(
 def compare(
     truth: Sequence[PersonAnnotation], found: Sequence[Person], skeleton: Skeleton
 ) -> tuple[Counter, np.ndarray]:
-    """What became of the people of one picture.
+    """What became of the people of one image.
 
     Returns:
         counts (``labelled``: keypoints to be found, ``missed``, ``spurious``, ``misgiven``: found with someone

@@ -10,7 +10,7 @@ from typing import Any
 import cv2
 import torch
 
-from posenet.files import usable_cores
+from posenet.devices.cpu import usable_cores
 
 
 def describe(device: torch.device) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How long a picture takes from file to drawing: stage by stage, in a stream, and against the network alone."""
+"""How long an image takes from file to drawing: stage by stage, in a stream, and against the network alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from posenet.benchmark.timing import Stopwatch
 from posenet.devices.runtime import Amp, Runtime
 from posenet.images.image_files import map_ahead, read_image
 from posenet.inference.predictor import Predictor
-from posenet.model.fused import Deployed
+from posenet.model.fused import FusedNetwork
 from posenet.visualization.people import draw_people
 
 STREAM, ALONE, TRAINED = "whole, in a stream", "network alone", "network as trained"
@@ -52,7 +52,7 @@ def measure_predict(
     repeats: int,
     compare: bool = False,
 ) -> Report:
-    """Read, predict and draw pictures one by one; read and predict them in a stream; run the network alone.
+    """Read, predict and draw images one by one; read and predict them in a stream; run the network alone.
 
     The three take turns, so that a slow spell of the machine hits them alike.
 
@@ -60,13 +60,13 @@ def measure_predict(
         network: has ``heatmaps``; its deployed copy is measured.
         amp: precision of the copy.
         make_predictor: the predictor of a network.
-        paths: pictures.
+        paths: images.
         compare: run the network as it was trained, too: in float32, nothing folded.
 
     Raises:
-        DataError: a picture that cannot be read.
+        DataError: an image that cannot be read.
     """
-    deployed = Deployed(network, amp).to(runtime.device)
+    deployed = FusedNetwork(network, amp).to(runtime.device)
     trained = network.to(runtime.device).eval()
     stages, wholes, unread = (Stopwatch(runtime.synchronize) for _ in range(3))
     predictor = make_predictor(WatchedNetwork(deployed, stages))
@@ -96,9 +96,9 @@ def measure_predict(
         amp,
         len(paths),
         people,
-        _per_picture(stages.medians(), paths),
+        _per_image(stages.medians(), paths),
         1000 * stages.total() / len(paths),
-        _per_picture(wholes.medians(), paths),
+        _per_image(wholes.medians(), paths),
     )
 
 
@@ -113,7 +113,7 @@ def _report(
 ) -> Report:
     alone = wholes[ALONE]
     return Report(
-        title=f"predict: {pictures} pictures, {predictor.height} pixels high, scales "
+        title=f"predict: {pictures} images, {predictor.height} pixels high, scales "
         f"{' '.join(map(str, predictor.scales))}, {'with' if predictor.flip else 'no'} flip, amp {amp}, "
         f"batches of up to {predictor.batch_size} in the stream",
         header=("stage", "ms/picture", "of the whole", "of the network"),
@@ -140,7 +140,7 @@ def _report(
             "people": people,
         },
         notes=[
-            f"{people} people found; in a stream, that is while pictures are read, prepared and decoded on other "
+            f"{people} people found; in a stream, that is while images are read, prepared and decoded on other "
             f"threads, the whole takes {wholes[STREAM] / alone:.2f} times the network alone"
         ]
         + ([] if people else ["decoding and drawing take longer where there are people to find"]),
@@ -148,7 +148,7 @@ def _report(
 
 
 def predict_one(predictor: Predictor, path: Path, watch: Stopwatch) -> int:
-    """Take one picture through all stages; the number of people in it."""
+    """Take one image through all stages; the number of people in it."""
     watch.skip()
     image = read_image(path)
     watch.lap("read")
@@ -166,6 +166,6 @@ def _run_alone(network: nn.Module, shapes: Sequence[torch.Size], runtime: Runtim
             network.heatmaps(torch.full(shape, 0.5, device=runtime.device).contiguous(memory_format=layout))
 
 
-def _per_picture(seconds: dict[str, float], paths: Sequence[Path]) -> dict[str, float]:
+def _per_image(seconds: dict[str, float], paths: Sequence[Path]) -> dict[str, float]:
     """Milliseconds."""
     return {name: 1000 * value / len(paths) for name, value in seconds.items()}

@@ -18,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import medians
 from posenet.benchmark.train import make_update, synthetic_batch
-from posenet.devices.distributed import DistributedRuntime, own_device
-from posenet.devices.launch import ALONE_AT, Place, find_place, launch
+from posenet.devices.distributed import DistributedRuntime, device_of_rank
+from posenet.devices.launch import SINGLE_PROCESS_INIT_METHOD, RankInfo, launch, rank_info_from_environment
 from posenet.devices.runtime import Runtime
 from posenet.errors import TrainingError
 from posenet.settings.sections import Config
@@ -59,7 +59,7 @@ def measure_scaling(config: Config, device: torch.device, processes: int, repeat
     All processes share this machine: with more of them than cores or devices there is nothing to gain.
     """
     plain = _step(config, Runtime(device))
-    runtime = DistributedRuntime(device, Place(0, 1, 0, ALONE_AT))
+    runtime = DistributedRuntime(device, RankInfo(0, 1, 0, SINGLE_PROCESS_INIT_METHOD))
     distributed = _step(config, runtime)
     reads = count_host_reads(distributed)
     seconds = medians({"plain": plain, "distributed": distributed}, repeats, runtime.synchronize)
@@ -136,14 +136,14 @@ def _side_by_side(config: Config, device: str, processes: int, repeats: int) -> 
 
 def _member(config: Config, device: str, repeats: int, folder: str, threads: int) -> None:
     torch.set_num_threads(threads)
-    place = find_place(os.environ)
-    runtime = DistributedRuntime(own_device(torch.device(device), place), place)
+    place = rank_info_from_environment(os.environ)
+    runtime = DistributedRuntime(device_of_rank(torch.device(device), place), place)
     steps = {"strangers": _step(config, Runtime(runtime.device)), "together": _step(config, runtime)}
     times: dict[str, list[float]] = {kind: [] for kind in steps}
     for _ in range(repeats + 1):
         for kind, step in steps.items():
             runtime.synchronize()
-            runtime.any(False)  # all start at once
+            runtime.any_rank(False)  # all start at once
             started = time.perf_counter()
             step()
             runtime.synchronize()

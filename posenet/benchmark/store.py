@@ -22,11 +22,11 @@ from posenet.annotations.coco_file import main_persons, read_annotations, read_d
 from posenet.annotations.masks import masks
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import Stopwatch, medians
-from posenet.data.store.build import build_store, read_picture
+from posenet.data.store.build import build_store, read_image_bytes
 from posenet.data.store.reader import Store
 from posenet.data.store.schema import checksum
+from posenet.devices.cpu import keep_freed_memory, usable_cores
 from posenet.errors import DataError
-from posenet.files import keep_freed_memory, usable_cores
 from posenet.skeleton.skeleton import Skeleton
 
 BUILT = "built.h5"
@@ -87,10 +87,10 @@ def measure_store(
         notes=[
             "everything is in the file system's cache; medians of runs in turn",
             f"opening also reads the arrays that are held in memory, {opening['open_bytes'] / 1e6:.1f} MB here",
-            "beside reading: one plain pread of as many bytes as the record's picture, masks and joints have, in "
+            "beside reading: one plain pread of as many bytes as the record's image, masks and joints have, in "
             f"the same order; one of {RANKS} ranks reads every {RANKS}th of a shuffled one",
             "beside building: processes that share nothing, one per core, each reading the annotations, then its "
-            "share of the pictures; checking that they decode, making and encoding their masks, and writing it all",
+            "share of the images; checking that they decode, making and encoding their masks, and writing it all",
         ],
     )
 
@@ -196,7 +196,7 @@ def checksum_seconds(store: Store, order: Sequence[int], repeats: int) -> float:
 def measure_building(
     images: Path, annotations: Path, folder: Path, skeleton: Skeleton, repeats: int
 ) -> tuple[int, dict[int, tuple[float, float]]]:
-    """Pictures of the store that is built; by number of cores, the seconds it takes, and those of its floor."""
+    """Images of the store that is built; by number of cores, the seconds it takes, and those of its floor."""
     counts = sorted({1, usable_cores()})
     pictures = 0
 
@@ -280,8 +280,8 @@ def least_work(images: Path, annotations: Path, output: Path, skeleton: Skeleton
     chosen = [image for image in dataset.images if main_persons(dataset.people[image.id], skeleton.least_labelled)]
     with open(output, "wb") as file:
         for image in chosen[turn::cores]:
-            with contextlib.suppress(OSError, ValueError):  # unreadable pictures are left out of a store
-                file.write(read_picture(images / image.file_name, image.height, image.width))
+            with contextlib.suppress(OSError, ValueError):  # unreadable images are left out of a store
+                file.write(read_image_bytes(images / image.file_name, image.height, image.width))
                 for mask in masks(dataset.people[image.id], image.height, image.width):
                     file.write(rle.encode(mask))
         file.flush()

@@ -17,7 +17,7 @@ PEOPLE = (1, 3, 5, 10, 20)
 PUBLISHED_MS = {3: 4.3, 10: 11.3, 20: 22.8}
 """Milliseconds that the published recipe takes for one 512 x 512 sample with so many people, on one core."""
 
-# Shares of the standing height, x to the left of the picture for the right side of the body, y down from the crown.
+# Shares of the standing height, x to the left of the image for the right side of the body, y down from the crown.
 _STANDING = {
     "nose": (0, 0.09),
     "neck": (0, 0.18),

@@ -61,7 +61,7 @@ def _time(task: Callable[[], object], synchronize: Synchronize, clock: Callable[
 class Stopwatch:
     """Seconds of every stage of a pipeline that runs round after round.
 
-    A stage may come several times in a round, for example once per picture; its times then add up.
+    A stage may come several times in a round, for example once per image; its times then add up.
     """
 
     def __init__(self, synchronize: Synchronize = on_cpu) -> None:

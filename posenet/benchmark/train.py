@@ -21,7 +21,7 @@ from posenet.settings.sections import Config
 from posenet.skeleton.skeleton import COCO, Skeleton
 from posenet.training.loss import FocalL2Loss
 from posenet.training.loss_guard import LossGuard
-from posenet.training.model_with_loss import TrainStep
+from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import freeze, make_optimizer, set_lr, train_mode
 from posenet.training.update import GuardedUpdate
 
@@ -38,7 +38,9 @@ def synthetic_batch(batch_size: int, size: tuple[int, int], seed: int = 0, skele
     return Batch(images, torch.from_numpy(joints), cells, cells.clone(), torch.arange(batch_size))
 
 
-def make_update(config: Config, runtime: Runtime, network: PoseNet | None = None) -> tuple[GuardedUpdate, TrainStep]:
+def make_update(
+    config: Config, runtime: Runtime, network: PoseNet | None = None
+) -> tuple[GuardedUpdate, ModelWithLoss]:
     """A guarded update as a run has it, and the step it trains; ``network`` unset, a new one.
 
     The learning rate does not change the time; a tiny one keeps the loss where it starts.
@@ -47,11 +49,11 @@ def make_update(config: Config, runtime: Runtime, network: PoseNet | None = None
     network = (network or PoseNet.from_config(config)).to(runtime.device, memory_format=layout)
     freeze(network, config.train.freeze)
     if config.parallel.sync_bn:
-        runtime.sync_batch_norm(network)
+        runtime.convert_sync_batch_norm(network)
     if config.parallel.compile:
         network.compile()
     amp = config.train.amp
-    step = TrainStep(
+    step = ModelWithLoss(
         network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), amp, config.train.channels_last
     )
     optimizer = make_optimizer(network, config.optim)
@@ -64,7 +66,7 @@ def make_update(config: Config, runtime: Runtime, network: PoseNet | None = None
 
 
 def measure_step(
-    update: GuardedUpdate, step: TrainStep, shadow: PoseNet, batch: Batch, repeats: int, matmul_side: int
+    update: GuardedUpdate, step: ModelWithLoss, shadow: PoseNet, batch: Batch, repeats: int, matmul_side: int
 ) -> Report:
     """One optimizer step on one batch, again and again.
 
@@ -115,7 +117,7 @@ def measure_step(
     )
 
 
-def _stages(update: GuardedUpdate, step: TrainStep, batch: Batch, repeats: int) -> tuple[dict[str, float], float]:
+def _stages(update: GuardedUpdate, step: ModelWithLoss, batch: Batch, repeats: int) -> tuple[dict[str, float], float]:
     """Median seconds of every stage and of the whole step; the first step warms up."""
     watch = Stopwatch(update.runtime.synchronize)
     stages = {"targets": step.renderer, "network": step.network, "loss": step.loss}

@@ -33,8 +33,8 @@ def import_weights(source: str | Path, output: str | Path, config: Config | None
         CheckpointError: unreadable, not the weights of a ``PoseNet``, or a file that cannot be written.
     """
     state = checkpoint.read(source)
-    weights = checkpoint.weights_of(state, source)
-    config = _sized(config or checkpoint.config_of(state, source) or Config(), weights, source)
+    weights = checkpoint.extract_weights(state, source)
+    config = _sized(config or checkpoint.config_of_checkpoint(state, source) or Config(), weights, source)
     network = PoseNet.from_config(config)
     checkpoint.load_weights(network, source, state=weights, least=0).require_all()
     state = {"format": checkpoint.FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}

@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from posenet.checkpoints.checksum import is_packed, is_sound, seal
-from posenet.errors import CheckpointError, shown
-from posenet.files import replacing
+from posenet.errors import CheckpointError
+from posenet.files import atomic_replacement
+from posenet.messages import truncate_for_message
 from posenet.model import published_names as published
 from posenet.model.posenet import PoseNet
 from posenet.settings.reading import config_from_dict
@@ -61,7 +62,7 @@ class LoadReport:
         if wrong := self.missing + self.reshaped + self.unexpected:
             raise CheckpointError(
                 f"{self.path} is of another architecture ({len(wrong)} tensors do not fit, "
-                f"first {shown(wrong[0])[1:-1]}); give the configuration it was trained with by "
+                f"first {truncate_for_message(wrong[0])[1:-1]}); give the configuration it was trained with by "
                 "--config or --set"
             )
 
@@ -81,7 +82,9 @@ def read(path: str | Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} holds no dictionary of weights; use another file")
     version = state.get("format", FORMAT)
     if not isinstance(version, int) or version > FORMAT:
-        raise CheckpointError(f"{path} has format {shown(version)}, newer than this program's {FORMAT}; update posenet")
+        raise CheckpointError(
+            f"{path} has format {truncate_for_message(version)}, newer than this program's {FORMAT}; update posenet"
+        )
     return state
 
 
@@ -118,7 +121,7 @@ def write(path: Path, state: Mapping[str, Any]) -> None:
         CheckpointError: no room, no permission, a failing disk; ``path`` is as it was.
     """
     try:
-        with replacing(path) as temporary, open(temporary, "w+b") as file:
+        with atomic_replacement(path) as temporary, open(temporary, "w+b") as file:
             torch.save(dict(state), file)
             seal(file)
     except (OSError, RuntimeError) as error:
@@ -132,7 +135,7 @@ def write(path: Path, state: Mapping[str, Any]) -> None:
         ) from error
 
 
-def weights_of(state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
+def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
     """The model's tensors in a checkpoint of ours, a published one or a bare state dict, under our names.
 
     Raises:
@@ -169,7 +172,7 @@ def load_weights(
     Raises:
         CheckpointError: unreadable, or less than ``least`` of the model fits.
     """
-    given = weights_of(read(path) if state is None else state, path)
+    given = extract_weights(read(path) if state is None else state, path)
     own = model.state_dict()
     report = _compare(own, given, path)
     if len(report.loaded) < least * len(own):
@@ -190,11 +193,11 @@ def _compare(own: Mapping[str, Tensor], given: Mapping[str, Tensor], path: str |
     )
 
 
-def check_fits(config: Config, state: Mapping[str, Any], path: str | Path) -> None:
+def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str | Path) -> None:
     """``CheckpointError`` unless the weights are of ``config``'s network; no memory is taken for one of any size."""
     with torch.device("meta"):
         own = PoseNet.from_config(config).state_dict()
-    _compare(own, weights_of(state, path), path).require_all()
+    _compare(own, extract_weights(state, path), path).require_all()
 
 
 def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet, Config]:
@@ -211,14 +214,14 @@ def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet,
         CheckpointError: unreadable, or weights that do not all fit.
     """
     state = read(path)
-    config = config or config_of(state, path) or Config()
-    check_fits(config, state, path)
+    config = config or config_of_checkpoint(state, path) or Config()
+    require_fitting_weights(config, state, path)
     model = PoseNet.from_config(config)
     load_weights(model, path, state=state, least=0).require_all()
     return model.eval(), config
 
 
-def config_of(state: Mapping[str, Any], path: str | Path) -> Config | None:
+def config_of_checkpoint(state: Mapping[str, Any], path: str | Path) -> Config | None:
     """The configuration a checkpoint of ours carries, else None."""
     tables = state.get("config")
     model = tables.get("model") if isinstance(tables, dict) else None
@@ -271,7 +274,7 @@ class CheckpointFolder:
         found = [p for p in self.path.glob("step-*.pth") if re.fullmatch(r"step-\d+\.pth", p.name)]
         return sorted(found, key=lambda p: (p.stat().st_mtime_ns, p.name), reverse=True)
 
-    def newest_sound(
+    def newest_intact(
         self,
         wanted: Callable[[dict[str, Any]], bool] = lambda state: True,
     ) -> tuple[Path, dict[str, Any]] | None:
@@ -303,7 +306,7 @@ class CheckpointFolder:
 
 def _point(name: Path, target: Path) -> None:
     """Make ``name`` the same file as ``target``, atomically; a copy where the file system has no hard links."""
-    with replacing(name) as temporary:
+    with atomic_replacement(name) as temporary:
         try:
             os.link(target, temporary)
         except OSError:

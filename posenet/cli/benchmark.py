@@ -18,7 +18,7 @@ import torch
 
 from posenet.benchmark.data import measure_data
 from posenet.benchmark.decode import PerfectNetwork, measure_decode
-from posenet.benchmark.drawn_input import drawn_pictures, drawn_store
+from posenet.benchmark.drawn_input import drawn_images, drawn_store
 from posenet.benchmark.machine import describe, in_words
 from posenet.benchmark.network import measure_network
 from posenet.benchmark.predict import measure_predict
@@ -33,7 +33,7 @@ from posenet.cli.options import add_config_options, natural, positive
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.reader import Store
 from posenet.data.targets import TargetRenderer
-from posenet.devices.runtime import Runtime, pick_amp, pick_device
+from posenet.devices.runtime import Runtime, select_amp, select_device
 from posenet.errors import ConfigError, DataError
 from posenet.files import write_atomically
 from posenet.images.image_files import find_images
@@ -55,7 +55,7 @@ FLAG_KEYS = {
 QUICK_REPEATS = 2
 QUICK_SAMPLES = 4
 DRAWN = 24
-"""Pictures drawn where none are given."""
+"""Images drawn where none are given."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     config = load_config(args.config, args.overrides + _flag_overrides(args))
-    runtime = Runtime(pick_device(config.train.device) if "device" in args else torch.device("cpu"))
+    runtime = Runtime(select_device(config.train.device) if "device" in args else torch.device("cpu"))
     machine = describe(runtime.device)
     print(in_words(machine) + "\n")
     report = BENCHMARKS[args.benchmark].measure(args, config, runtime)
@@ -117,9 +117,9 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
 def _add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--h5", type=Path, metavar="FILE", help="store to open and read; unset, the one that is built")
     parser.add_argument("--records", type=positive, default=1000, metavar="N", help="images to read in each order")
-    parser.add_argument("--images", type=Path, metavar="DIR", help="pictures to build from; unset, a few are drawn")
-    parser.add_argument("--annotations", type=Path, metavar="JSON", help="COCO keypoint file of these pictures")
-    parser.add_argument("--limit", type=positive, default=1000, metavar="N", help="build from the first N pictures")
+    parser.add_argument("--images", type=Path, metavar="DIR", help="images to build from; unset, a few are drawn")
+    parser.add_argument("--annotations", type=Path, metavar="JSON", help="COCO keypoint file of these images")
+    parser.add_argument("--limit", type=positive, default=1000, metavar="N", help="build from the first N images")
 
 
 def _add_targets(parser: argparse.ArgumentParser) -> None:
@@ -152,10 +152,10 @@ def _add_decode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--annotations",
         metavar="JSON",
-        help="COCO keypoint file, whose pictures are not needed; unset, a few are drawn",
+        help="COCO keypoint file, whose images are not needed; unset, a few are drawn",
     )
-    parser.add_argument("--limit", type=positive, metavar="N", help="only the first N pictures")
-    parser.add_argument("--height", type=int, metavar="N", help="height of the pictures (inference.height)")
+    parser.add_argument("--limit", type=positive, metavar="N", help="only the first N images")
+    parser.add_argument("--height", type=int, metavar="N", help="height of the images (inference.height)")
     parser.add_argument(
         "--degrade",
         action=argparse.BooleanOptionalAction,
@@ -170,7 +170,7 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
         "inputs",
         nargs="*",
         metavar="INPUT",
-        help="pictures, folders, or quoted glob patterns; without any a few are drawn",
+        help="images, folders, or quoted glob patterns; without any a few are drawn",
     )
     parser.add_argument(
         "--checkpoint",
@@ -178,7 +178,7 @@ def _add_predict(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="checkpoint of a run, or a published one; unset, the configured network, untrained",
     )
-    parser.add_argument("--height", type=int, metavar="N", help="resize pictures to this height (inference.height)")
+    parser.add_argument("--height", type=int, metavar="N", help="resize images to this height (inference.height)")
     parser.add_argument(
         "--amp",
         choices=["auto", "off", "bf16", "fp16"],
@@ -213,7 +213,7 @@ def _data(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
         path = args.h5 or drawn_store(Path(folder), _drawn(args))
         with Store(path, skeleton=None) as store:
             if not len(store):
-                raise DataError(f"{path} holds no samples; build it from pictures with people")
+                raise DataError(f"{path} holds no samples; build it from images with people")
             dataset = PoseDataset(store, config.train.size, "person", config.augment, config.train.seed)
             samples = min(args.samples, QUICK_SAMPLES) if args.quick else args.samples
             return measure_data(dataset, runtime, samples, config.train.batch_size, args.workers, args.repeats)
@@ -228,7 +228,7 @@ def _store(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report
             limit = min(args.limit, DRAWN) if args.quick else args.limit
             pictures = args.images, first_images(args.annotations, limit, folder / "first.json")
         else:
-            pictures = drawn_pictures(folder, _drawn(args))
+            pictures = drawn_images(folder, _drawn(args))
         return measure_store(args.h5, *pictures, folder, config.model.skeleton, args.records, args.repeats)
 
 
@@ -268,7 +268,7 @@ def _decode(args: argparse.Namespace, config: Config, runtime: Runtime) -> Repor
     predictor = Predictor.from_config(network, config, device=runtime.device, scales=(1.0,), flip=False)
     limit = min(args.limit or QUICK_SAMPLES, QUICK_SAMPLES) if args.quick else args.limit
     with tempfile.TemporaryDirectory() as folder:
-        path = args.annotations or drawn_pictures(Path(folder), _drawn(args))[1]
+        path = args.annotations or drawn_images(Path(folder), _drawn(args))[1]
         return measure_decode(
             path,
             TargetRenderer.from_config(config),
@@ -290,9 +290,9 @@ def _predict(args: argparse.Namespace, config: Config, runtime: Runtime) -> Repo
     def make_predictor(watched: torch.nn.Module) -> Predictor:
         return Predictor.from_config(watched, config, device=runtime.device)
 
-    amp = pick_amp(runtime.device, args.precision)
+    amp = select_amp(runtime.device, args.precision)
     with tempfile.TemporaryDirectory() as folder:
-        paths = find_images(args.inputs or [drawn_pictures(Path(folder), _drawn(args))[0]])
+        paths = find_images(args.inputs or [drawn_images(Path(folder), _drawn(args))[0]])
         return measure_predict(network, amp, make_predictor, paths, runtime, args.repeats, args.compare)
 
 
@@ -354,6 +354,6 @@ BENCHMARKS = {
     "targets": Benchmark(_targets, _add_targets, "target maps per second, by number of people", 20),
     "network": Benchmark(_network, _add_network, "forward time, size and share of the device's arithmetic", 5),
     "train": Benchmark(_train, _add_train, "one optimizer step on a batch in memory: forward, backward, update", 3),
-    "decode": Benchmark(_decode, _add_decode, "pictures per second, AP and errors of the decoder on known people", 3),
-    "predict": Benchmark(_predict, _add_predict, "milliseconds of every stage from picture to drawing", 3),
+    "decode": Benchmark(_decode, _add_decode, "images per second, AP and errors of the decoder on known people", 3),
+    "predict": Benchmark(_predict, _add_predict, "milliseconds of every stage from image to drawing", 3),
 }

@@ -19,9 +19,9 @@ from posenet.data.store.build import BuildReport, Summary, build_store, verify
 from posenet.data.store.reader import Store
 from posenet.data.store.statistics import common, survey
 from posenet.data.targets import TargetRenderer
+from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.files import usable_cores
-from posenet.messages import counted
+from posenet.messages import pluralize
 from posenet.settings.reading import load_config
 from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton
 from posenet.visualization.training_samples import write_previews
@@ -130,12 +130,12 @@ def _look_into(store: Store, args: argparse.Namespace) -> None:
         config = replace(config, model=replace(config.model, skeleton=store.skeleton))
         dataset = PoseDataset(store, config.train.size, config.data.framing, config.augment, config.train.seed)
         paths = write_previews(dataset, TargetRenderer.from_config(config), args.preview, args.preview_count)
-        print(f"drawn         {counted(len(paths), 'sample')}, {paths[0]} and so on")
+        print(f"drawn         {pluralize(len(paths), 'sample')}, {paths[0]} and so on")
 
 
 def _check_split(first: Path, second: Path) -> None:
     with Store(first, skeleton=None) as a, Store(second, skeleton=None) as b:
-        print(f"{first}: {counted(a.num_images, 'image')}; {second}: {counted(b.num_images, 'image')}")
+        print(f"{first}: {pluralize(a.num_images, 'image')}; {second}: {pluralize(b.num_images, 'image')}")
         shared = common(a, b)
     print(f"the same id       {len(shared.ids)}{_first_few(shared.ids)}")
     print(f"the same content  {len(shared.contents)}{_first_few(shared.contents[:, 0])}")
@@ -148,7 +148,7 @@ def _first_few(ids: np.ndarray) -> str:
 
 
 def _print_summary(summary: Summary) -> None:
-    megabytes, ratio = summary.file_bytes / 1e6, summary.file_bytes / summary.picture_bytes
+    megabytes, ratio = summary.file_bytes / 1e6, summary.file_bytes / summary.image_bytes
     print(f"images        {summary.images}")
     print(f"people        {summary.people}")
     print(f"main persons  {summary.samples}")

@@ -9,7 +9,7 @@ from posenet.cli.options import read_image_ids
 from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
 from posenet.errors import ConfigError
 from posenet.inference.coco_evaluation import evaluate
-from posenet.messages import counted
+from posenet.messages import pluralize
 from posenet.visualization.evaluation_charts import KEYPOINTS, PRECISION, draw_charts
 from posenet.visualization.matplotlib_figure import MISSING, can_draw
 
@@ -17,7 +17,7 @@ from posenet.visualization.matplotlib_figure import MISSING, can_draw
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     # An AP is to be the same on every machine.
     add_predictor_options(parser, amp="off")
-    parser.add_argument("--images", required=True, metavar="DIR", help="folder of the split's pictures")
+    parser.add_argument("--images", required=True, metavar="DIR", help="folder of the split's images")
     parser.add_argument(
         "--annotations",
         required=True,
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> None:
     if evaluation is None:
         print(f"{args.annotations} holds no annotations: nothing to compare with")
         return
-    print(counted(evaluation.images, "image"))
+    print(pluralize(evaluation.images, "image"))
     print(evaluation.table())
     print("\nmean OKS of each keypoint, 0 in people not found:")
     print(evaluation.keypoint_table())

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=positive,
         default=MAX_PEAKS,
         metavar="N",
-        help="candidates of each keypoint: at least as many as a picture holds people, at most 256",
+        help="candidates of each keypoint: at least as many as an image holds people, at most 256",
     )
     add_config_options(parser)
 

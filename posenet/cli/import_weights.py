@@ -8,7 +8,7 @@ from pathlib import Path
 from posenet.checkpoints.conversion import import_weights
 from posenet.cli.options import add_config_options, add_weights_output, check_new
 from posenet.cli.predictor_options import asked_config
-from posenet.messages import counted
+from posenet.messages import pluralize
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -22,5 +22,5 @@ def run(args: argparse.Namespace) -> None:
     """Convert, and say what it became."""
     check_new(args.output, args.weights, args.overwrite)
     model = import_weights(args.weights, args.output, asked_config(args, args.weights)).model
-    stacks = counted(model.stacks, "stack")
+    stacks = pluralize(model.stacks, "stack")
     print(f"wrote {args.output}: a network of {stacks}, width {model.width}, growth {model.growth}")

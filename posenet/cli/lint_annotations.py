@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--images",
         type=Path,
         metavar="DIR",
-        help="also decode every picture and compare its size with the annotated one",
+        help="also decode every image and compare its size with the annotated one",
     )
     parser.add_argument(
         "--skeleton",
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> None:
     """Print the findings; errors among them fail."""
     skeleton = None if args.skeleton is None else load_skeleton(args.skeleton)
     if args.images is not None and not args.images.is_dir():
-        raise DataError(f"image folder {args.images} does not exist; give the folder that holds the pictures")
+        raise DataError(f"image folder {args.images} does not exist; give the folder that holds the images")
     findings = lint_annotations(args.annotations, args.images, skeleton)
     if args.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings]))

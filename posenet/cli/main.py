@@ -19,8 +19,8 @@ from types import ModuleType
 
 import posenet
 from posenet.cli.logging_setup import messages, say_error
-from posenet.errors import PosenetError, without_traceback
-from posenet.messages import printable
+from posenet.errors import PosenetError
+from posenet.messages import to_single_line, without_worker_traceback
 
 TOOLS = {
     "make-synthetic": "make_synthetic",
@@ -134,7 +134,7 @@ def _summary(name: str) -> str:
 
 
 def _fail(prog: str, message: str) -> int:
-    say_error(prog, f"error: {printable(without_traceback(message))}")
+    say_error(prog, f"error: {to_single_line(without_worker_traceback(message))}")
     return 2
 
 

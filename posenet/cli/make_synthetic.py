@@ -20,15 +20,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder to write; an earlier set of this tool is replaced, other files are never touched",
     )
-    parser.add_argument("--train", type=int, default=1000, metavar="N", help="training pictures")
-    parser.add_argument("--val", type=int, default=100, metavar="N", help="validation pictures")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="another seed draws other pictures")
+    parser.add_argument("--train", type=int, default=1000, metavar="N", help="training images")
+    parser.add_argument("--val", type=int, default=100, metavar="N", help="validation images")
+    parser.add_argument("--seed", type=int, default=0, metavar="S", help="another seed draws other images")
     parser.add_argument(
         "--size",
         type=_size,
         default=DEFAULT_SIZE,
         metavar="WxH|LONGEST",
-        help="size of every picture (480x360), or the longest side, below which sizes vary",
+        help="size of every image (480x360), or the longest side, below which sizes vary",
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes; %(default)s is one per core")
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Write the set and say where it is."""
     write_dataset(args.output, args.train, args.val, args.seed, args.workers, args.size)
-    print(f"{args.train} training and {args.val} validation pictures in {args.output}")
+    print(f"{args.train} training and {args.val} validation images in {args.output}")
 
 
 def _size(text: str) -> Size:

@@ -1,4 +1,4 @@
-"""Find people in pictures, videos and before cameras: draw them, and write their keypoints as JSON."""
+"""Find people in images, videos and before cameras: draw them, and write their keypoints as JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from posenet.inference.media.sources import Frame, Source, count_frames, find_so
 from posenet.inference.media.video import CODEC
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
-from posenet.messages import counted
+from posenet.messages import pluralize
 from posenet.visualization.heatmaps import heatmap_sheets
 from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "inputs",
         nargs="*",
         metavar="INPUT",
-        help="pictures, videos, folders, quoted glob patterns, the number of a camera; - reads a list of files from "
+        help="images, videos, folders, quoted glob patterns, the number of a camera; - reads a list of files from "
         "standard input",
     )
     add(
@@ -51,21 +51,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="a camera, by its number; the same as N among the inputs",
     )
-    add(
-        "--output", metavar="DIR", help="folder for the drawn pictures and videos; those of an earlier run are replaced"
-    )
+    add("--output", metavar="DIR", help="folder for the drawn images and videos; those of an earlier run are replaced")
     add(
         "--json",
         metavar="FILE",
         help="write all people here, as COCO results with file names, in videos with frame numbers and times; a name "
         "that ends in .jsonl gets one person per line, as they are found",
     )
-    add("--heatmaps", metavar="DIR", help="folder for all maps of the network, one labelled sheet per picture or frame")
+    add("--heatmaps", metavar="DIR", help="folder for all maps of the network, one labelled sheet per image or frame")
     add(
         "--show",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="show the drawings in a window; Q ends, any other key goes on to the next picture",
+        help="show the drawings in a window; Q ends, any other key goes on to the next image",
     )
     add("--min-score", type=share, default=MIN_SCORE, metavar="X", help="leave out people who score less, 0-1")
     add(
@@ -80,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=natural,
         default=0,
         metavar="N",
-        help="pixels; 0 suits the sizes of the person and of the picture (default: 0)",
+        help="pixels; 0 suits the sizes of the person and of the image (default: 0)",
     )
     add(
         "--colours",
@@ -136,7 +134,7 @@ def _sources(args: argparse.Namespace) -> list[Source]:
         raise ConfigError("nothing to write: give --output DIR, --json FILE, --heatmaps DIR or --show")
     if sources := find_sources(args.inputs, sys.stdin if "-" in args.inputs else (), args.camera):
         return sources
-    raise DataError("no input: name pictures, videos, folders or a camera, or give a list of files on standard input")
+    raise DataError("no input: name images, videos, folders or a camera, or give a list of files on standard input")
 
 
 def _paths(args: argparse.Namespace, sources: list[Source]) -> tuple[dict[Source, Path], dict[Source, Path]]:
@@ -145,7 +143,7 @@ def _paths(args: argparse.Namespace, sources: list[Source]) -> tuple[dict[Source
         raise ConfigError("--heatmaps and --output give their files the same names; choose two folders")
     drawn = output_paths(sources, Path(args.output)) if args.output else {}
     sheets = output_paths(sources, Path(args.heatmaps), ".jpg", "") if args.heatmaps else {}
-    files = [*drawn.values(), *(path for source, path in sheets.items() if source.kind == "picture")]
+    files = [*drawn.values(), *(path for source, path in sheets.items() if source.kind == "image")]
     check_outputs(
         files + ([Path(args.json)] if args.json else []),
         [*(source.path for source in sources if source.path), Path(args.checkpoint)],
@@ -226,16 +224,16 @@ class _Tally:
         self.frames += frame.number is not None
 
     def __str__(self) -> str:
-        places = [counted(self.pictures, "picture")] if self.pictures or not self.frames else []
-        places += [counted(self.frames, "video frame")] if self.frames else []
-        return f"{counted(self.people, 'person', 'people')} in {' and '.join(places)}"
+        places = [pluralize(self.pictures, "image")] if self.pictures or not self.frames else []
+        places += [pluralize(self.frames, "video frame")] if self.frames else []
+        return f"{pluralize(self.people, 'person', 'people')} in {' and '.join(places)}"
 
     def raise_failures(self) -> None:
         """Raise a ``DataError`` that names the sources of which anything could not be read."""
         if not self.failed:
             return
         kinds = {source.kind for source in self.sources}
-        all_of = counted(len(self.sources), "picture" if kinds == {"picture"} else "input")
-        how = "could not be read" + (" in full" if kinds - {"picture"} else "")
+        all_of = pluralize(len(self.sources), "image" if kinds == {"image"} else "input")
+        how = "could not be read" + (" in full" if kinds - {"image"} else "")
         names = [source.name for source in self.failed]
         raise DataError(f"{len(names)} of {all_of} {how}: {', '.join(names[:5])}" + " ..." * (len(names) > 5))

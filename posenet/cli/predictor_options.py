@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-from posenet.checkpoints.file import config_of, load_model, read
+from posenet.checkpoints.file import config_of_checkpoint, load_model, read
 from posenet.cli.options import add_config_options
-from posenet.devices.runtime import pick_amp, pick_device
+from posenet.devices.runtime import select_amp, select_device
 from posenet.errors import DataError
 from posenet.inference.predictor import Predictor
-from posenet.model.fused import Deployed
+from posenet.model.fused import FusedNetwork
 from posenet.model.posenet import PoseNet
 from posenet.settings.reading import load_config
 from posenet.settings.sections import Config
@@ -29,7 +29,7 @@ def add_predictor_options(parser: argparse.ArgumentParser, amp: str = "auto") ->
         type=int,
         metavar="N",
         default=argparse.SUPPRESS,
-        help="resize pictures to this height (inference.height)",
+        help="resize images to this height (inference.height)",
     )
     add(
         "--scales",
@@ -43,14 +43,14 @@ def add_predictor_options(parser: argparse.ArgumentParser, amp: str = "auto") ->
         "--flip",
         action=argparse.BooleanOptionalAction,
         default=argparse.SUPPRESS,
-        help="average with the mirrored picture (inference.flip)",
+        help="average with the mirrored image (inference.flip)",
     )
     add(
         "--batch-size",
         type=int,
         metavar="N",
         default=argparse.SUPPRESS,
-        help="pictures that go through the network together (inference.batch_size)",
+        help="images that go through the network together (inference.batch_size)",
     )
     add("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:1, mps ...")
     add(
@@ -68,10 +68,10 @@ def make_predictor(args: argparse.Namespace) -> Predictor:
     Raises:
         PosenetError: a checkpoint, configuration, flag or device that cannot be used.
     """
-    device = pick_device(args.device)
+    device = select_device(args.device)
     model, config = load_network(args)
     settings = {name: getattr(args, name) for name in _SETTINGS if name in args}
-    return Predictor.from_config(Deployed(model, pick_amp(device, args.amp)), config, device=device, **settings)
+    return Predictor.from_config(FusedNetwork(model, select_amp(device, args.amp)), config, device=device, **settings)
 
 
 def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
@@ -112,5 +112,5 @@ def asked_config(args: argparse.Namespace, path: Path) -> Config | None:
     if args.config:
         return load_config(args.config, args.overrides)
     if args.overrides:
-        return load_config(None, args.overrides, base=config_of(read(path), path))
+        return load_config(None, args.overrides, base=config_of_checkpoint(read(path), path))
     return None

@@ -11,7 +11,7 @@ from pathlib import Path
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.cli.options import check_new
 from posenet.files import write_atomically
-from posenet.messages import printable
+from posenet.messages import to_single_line
 from posenet.skeleton.skeleton import Skeleton
 from posenet.skeleton.skeleton_file import load_skeleton, skeleton_to_toml
 
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> None:
     else:
         draft = draft_skeleton(args.from_annotations, args.category, args.bridges)
         skeleton, remarks = draft.skeleton, draft.remarks
-        print(f"category    {printable(draft.category)}")
+        print(f"category    {to_single_line(draft.category)}")
     _print(skeleton)
     if args.output is None:
         return
@@ -64,4 +64,4 @@ def _print(skeleton: Skeleton) -> None:
         "channels": str(skeleton.num_channels),
     }
     for name, fact in facts.items():
-        print(f"{name:<12}{printable(fact)}")
+        print(f"{name:<12}{to_single_line(fact)}")

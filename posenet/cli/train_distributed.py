@@ -18,8 +18,8 @@ from posenet.cli.main import status_of
 from posenet.cli.options import natural, positive
 from posenet.cli.training import train
 from posenet.cli.training_options import add_training_options
-from posenet.devices.distributed import DistributedRuntime, lost_contact, own_device
-from posenet.devices.launch import ALONE_AT, Place, find_place, launch
+from posenet.devices.distributed import DistributedRuntime, device_of_rank, is_lost_contact
+from posenet.devices.launch import SINGLE_PROCESS_INIT_METHOD, RankInfo, launch, rank_info_from_environment
 from posenet.errors import ConfigError, PosenetError, TrainingError
 
 _log = logging.getLogger(__name__)
@@ -49,24 +49,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    place = find_place(os.environ, args.local_rank)
+    place = rank_info_from_environment(os.environ, args.local_rank)
     if place is not None and args.nproc:
         raise ConfigError("a launcher has started this process; leave out --nproc")
     if args.nproc and args.nproc > 1:
         launch(args.nproc, _started, args)
     else:
-        _train(args, place or Place(0, 1, 0, ALONE_AT))
+        _train(args, place or RankInfo(0, 1, 0, SINGLE_PROCESS_INIT_METHOD))
 
 
 def _started(args: argparse.Namespace) -> None:
     """What a process of ``launch`` runs."""
     with messages(args.log_format):
-        status = status_of(lambda: _train(args, find_place(os.environ)), "train_distributed.py")
+        status = status_of(lambda: _train(args, rank_info_from_environment(os.environ)), "train_distributed.py")
     if status:
         sys.exit(status)
 
 
-def _train(args: argparse.Namespace, place: Place) -> None:
+def _train(args: argparse.Namespace, place: RankInfo) -> None:
     if place.rank:
         logging.getLogger("posenet").setLevel(logging.ERROR)
     if place.restarts:
@@ -77,8 +77,8 @@ def _train(args: argparse.Namespace, place: Place) -> None:
     joined = []
 
     def make_runtime(device: torch.device) -> DistributedRuntime:
-        joined.append(DistributedRuntime(own_device(device, place), place, args.timeout))
-        _log.info("Process %d of %d on %s", place.rank, place.world, joined[0].device)
+        joined.append(DistributedRuntime(device_of_rank(device, place), place, args.timeout))
+        _log.info("Process %d of %d on %s", place.rank, place.world_size, joined[0].device)
         return joined[0]
 
     try:
@@ -89,7 +89,7 @@ def _train(args: argparse.Namespace, place: Place) -> None:
             sys.exit(2)
         raise type(error)(f"rank {place.rank}: {error}" if place.rank else str(error)) from error
     except RuntimeError as error:
-        if not lost_contact(error):
+        if not is_lost_contact(error):
             raise
         reason = str(error).partition("\n")[0].partition(". ")[0]
         raise TrainingError(
@@ -97,7 +97,7 @@ def _train(args: argparse.Namespace, place: Place) -> None:
         ) from error
 
 
-def _resume_by_itself(args: argparse.Namespace, place: Place) -> None:
+def _resume_by_itself(args: argparse.Namespace, place: RankInfo) -> None:
     """An elastic launcher has started the run again: go on from the newest checkpoint of the run's folder."""
     if not args.resume or args.checkpoint_path:
         args.resume = ""

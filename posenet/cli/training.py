@@ -12,22 +12,22 @@ from typing import Any
 
 import torch
 
-from posenet.checkpoints.file import CheckpointFolder, check_fits, config_of, load_weights, read
+from posenet.checkpoints.file import CheckpointFolder, config_of_checkpoint, load_weights, read, require_fitting_weights
 from posenet.checkpoints.run_lock import run_lock
 from posenet.cli.training_options import flag_overrides, pair
 from posenet.data.dataset import PoseDataset, make_loader
 from posenet.data.sampler import TrainSampler, ValidationSampler
 from posenet.data.store.reader import Store, overlap
 from posenet.data.targets import TargetRenderer
-from posenet.devices.runtime import Runtime, grad_scaler, pick_device
+from posenet.devices.runtime import Runtime, grad_scaler, select_device
 from posenet.errors import CheckpointError, ConfigError, DataError
-from posenet.messages import counted
+from posenet.messages import pluralize
 from posenet.model.posenet import PoseNet
 from posenet.settings.reading import config_to_dict, differences, load_config
 from posenet.settings.sections import Config, OptimConfig
 from posenet.training.loss import FocalL2Loss
 from posenet.training.loss_guard import LossGuard
-from posenet.training.model_with_loss import TrainStep
+from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import Schedule, batch_norms, freeze, make_optimizer
 from posenet.training.progress import Limits
 from posenet.training.run_log import RunLog, SilentLog
@@ -61,7 +61,7 @@ def _train(
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     torch.manual_seed(config.train.seed)
-    runtime = make_runtime(pick_device(config.train.device))
+    runtime = make_runtime(select_device(config.train.device))
     with contextlib.ExitStack() as stack:
         stack.callback(runtime.close)
         train_store, val_store = _open_stores(config, stack)
@@ -85,19 +85,21 @@ def _train(
                 trainer.progress.step,
                 trainer.sampler.steps,
             )
-        if len(set(runtime.gather(trainer.progress.total_steps))) > 1:
+        if len(set(runtime.gather_objects(trainer.progress.total_steps))) > 1:
             raise CheckpointError(
                 f"the processes do not all find the same checkpoint in {folder.path}; use a folder "
                 "that all machines share"
             )
         if trainer.progress.epoch >= config.train.epochs:
             _log.info(
-                "%s has done its %s already; --epochs gives it more", folder.path, counted(config.train.epochs, "epoch")
+                "%s has done its %s already; --epochs gives it more",
+                folder.path,
+                pluralize(config.train.epochs, "epoch"),
             )
             return
-        _log.info(_describe_lr(config, runtime.world))
+        _log.info(_describe_lr(config, runtime.world_size))
         if trainer.fit():
-            _log.info("Finished %s; the run is in %s", counted(config.train.epochs, "epoch"), folder.path)
+            _log.info("Finished %s; the run is in %s", pluralize(config.train.epochs, "epoch"), folder.path)
 
 
 def _refuse_another_run(folder: CheckpointFolder, goes_on: bool) -> None:
@@ -122,24 +124,26 @@ def build_trainer(
     t, d = config.train, config.data
     network.to(runtime.device, memory_format=torch.channels_last if t.channels_last else torch.contiguous_format)
     if config.parallel.sync_bn:
-        network = runtime.sync_batch_norm(network)
+        network = runtime.convert_sync_batch_norm(network)
     if config.parallel.compile:
         network.compile()
     pin = runtime.device.type in ("cuda", "npu", "xpu")
     train_set = PoseDataset(train_store, t.size, d.framing, config.augment, t.seed)
-    sampler = TrainSampler(len(train_set), t.batch_size, t.seed, config.optim.accumulate, runtime.rank, runtime.world)
+    sampler = TrainSampler(
+        len(train_set), t.batch_size, t.seed, config.optim.accumulate, runtime.rank, runtime.world_size
+    )
     val_loader = None
     if val_store is not None:
         val_set = PoseDataset(val_store, t.size, d.framing)
-        val_sampler = ValidationSampler(len(val_set), t.batch_size, runtime.rank, runtime.world)
+        val_sampler = ValidationSampler(len(val_set), t.batch_size, runtime.rank, runtime.world_size)
         val_loader = make_loader(val_set, val_sampler, d.workers, pin)
     return Trainer(
         runtime=runtime,
-        step=TrainStep(
+        step=ModelWithLoss(
             network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), t.amp, t.channels_last
         ),
         optimizer=make_optimizer(network, config.optim),
-        schedule=Schedule.from_config(config.optim, runtime.world, config.average),
+        schedule=Schedule.from_config(config.optim, runtime.world_size, config.average),
         average=_make_average(config, network),
         scaler=grad_scaler(runtime.device, t.amp, t.loss_scale),
         guard=LossGuard(config.guard.threshold, config.guard.max_skips),
@@ -173,7 +177,7 @@ def _configure(args: argparse.Namespace) -> tuple[Config, tuple[Path, dict[str, 
         resumed = _checkpoint_at(Path(args.resume))
     else:
         wanted = _with_defaults(load_config(args.config, overrides), args)
-        resumed = CheckpointFolder(Path(wanted.checkpoint.path)).newest_sound()
+        resumed = CheckpointFolder(Path(wanted.checkpoint.path)).newest_intact()
         if resumed is None:
             _log.info(
                 "%s holds no checkpoint: starting anew; another run is named by --resume FOLDER/last.pth",
@@ -184,7 +188,7 @@ def _configure(args: argparse.Namespace) -> tuple[Config, tuple[Path, dict[str, 
     if missing := [key for key in ("model", "optimizer", "progress", "config") if key not in state]:
         raise CheckpointError(f"{path} holds no run to resume (no {missing[0]}); fine-tune from it with --weights")
     # The folder may have moved since the checkpoint was written.
-    base = load_config(None, [pair("checkpoint.path", str(path.parent))], base=config_of(state, path))
+    base = load_config(None, [pair("checkpoint.path", str(path.parent))], base=config_of_checkpoint(state, path))
     config = _with_defaults(load_config(args.config, overrides, base=base), args)
     if not config.model.skeleton.predicts_like(base.model.skeleton):
         raise ConfigError(
@@ -193,14 +197,14 @@ def _configure(args: argparse.Namespace) -> tuple[Config, tuple[Path, dict[str, 
         )
     changed = differences(base, config)
     _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")
-    check_fits(config, state, path)
+    require_fitting_weights(config, state, path)
     return config, resumed
 
 
 def _checkpoint_at(path: Path) -> tuple[Path, dict[str, Any]]:
     if not path.is_dir():
         return path, read(path)
-    found = CheckpointFolder(path).newest_sound()
+    found = CheckpointFolder(path).newest_intact()
     if found is None:
         raise CheckpointError(f"{path} holds no checkpoint to resume; leave out --resume to start anew")
     return found
@@ -217,11 +221,11 @@ def _with_defaults(config: Config, args: argparse.Namespace) -> Config:
     return load_config(None, changes, base=config)
 
 
-def _describe_lr(config: Config, world: int) -> str:
+def _describe_lr(config: Config, world_size: int) -> str:
     """What the rule of ``Schedule.from_config`` makes of the configured rate, in words."""
-    batch = config.train.batch_size * world * config.optim.accumulate
-    lr = Schedule.from_config(config.optim, world).lr
-    processes = counted(world, "process", "processes")
+    batch = config.train.batch_size * world_size * config.optim.accumulate
+    lr = Schedule.from_config(config.optim, world_size).lr
+    processes = pluralize(world_size, "process", "processes")
     rule = f"optim.lr {config.optim.lr:g} x {processes}" if config.optim.scale_lr else "optim.lr, not scaled"
     return f"Learning rate {lr:g} ({rule}) for steps of {batch} samples"
 

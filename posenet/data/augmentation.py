@@ -16,7 +16,7 @@ from posenet.settings.sections import AugmentConfig
 from posenet.skeleton.skeleton import COCO, Skeleton
 
 BORDER_COLOUR = (124, 127, 127)
-"""BGR fill where the warped picture ends."""
+"""BGR fill where the warped image ends."""
 
 
 DRAWS = 10
@@ -38,7 +38,7 @@ class Augmentation:
     """One draw of all random numbers of a sample; the default changes nothing.
 
     Attributes:
-        flip: mirror the picture and swap left and right keypoints.
+        flip: mirror the image and swap left and right keypoints.
         degrees: rotation; positive turns the x axis towards negative y.
         shift: x, y in network-input pixels, after everything else.
         scale: factor on top of the framing's own.
@@ -76,18 +76,18 @@ class Augmentation:
         """The warp that frames one person.
 
         Args:
-            center: x, y of the person's box centre, in pixels of the picture.
+            center: x, y of the person's box centre, in pixels of the image.
             person_scale: height of the person's box over the height of the network input.
             size: (width, height) of the network input.
 
         Returns:
-            (2, 3) float64: picture pixels to network-input pixels.
+            (2, 3) float64: image pixels to network-input pixels.
         """
         height = size[1]
         return self._matrix(center, self.person_height / (person_scale * height / (height - 1)), size)
 
     def image_matrix(self, image_size: tuple[int, int], size: tuple[int, int]) -> np.ndarray:
-        """The warp that frames a whole picture at the largest scale that fits; sizes are (width, height)."""
+        """The warp that frames a whole image at the largest scale that fits; sizes are (width, height)."""
         fit = min(size[0] / image_size[0], size[1] / image_size[1])
         return self._matrix(((image_size[0] - 1) / 2, (image_size[1] - 1) / 2), fit, size)
 
@@ -115,7 +115,7 @@ def warp_image(
     size: tuple[int, int],
     out: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Recolour and warp a (H, W, 3) BGR uint8 picture to network input of ``size`` (width, height).
+    """Recolour and warp a (H, W, 3) BGR uint8 image to network input of ``size`` (width, height).
 
     Args:
         out: C-contiguous array to write to; None makes one.
@@ -127,14 +127,14 @@ def warp_image(
 
 
 def recolour(image: np.ndarray, jitter: tuple[float, float, float] | None) -> np.ndarray:
-    """(H, W, 4) BGRA of a BGR picture, after the jitter; an empty picture comes back as it is."""
+    """(H, W, 4) BGRA of a BGR image, after the jitter; an empty image comes back as it is."""
     if not image.size:
         return image
     return cv2.cvtColor(image, cv2.COLOR_BGR2BGRA) if jitter is None else _jitter(image, jitter)
 
 
 def warp_bgra(image: np.ndarray, matrix: np.ndarray, size: tuple[int, int], out: np.ndarray) -> np.ndarray:
-    """Warp a BGRA picture to BGR in ``out``. OpenCV warps four channels in half the time of three."""
+    """Warp a BGRA image to BGR in ``out``. OpenCV warps four channels in half the time of three."""
     if not image.size:
         out[:] = BORDER_COLOUR
         return out
@@ -145,10 +145,10 @@ def warp_bgra(image: np.ndarray, matrix: np.ndarray, size: tuple[int, int], out:
 
 
 def crop_visible(image: np.ndarray, matrix: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """The part of a picture that a warp to ``size`` (width, height) reads, and the warp from there.
+    """The part of an image that a warp to ``size`` (width, height) reads, and the warp from there.
 
-    Most people fill a small part of their picture; the rest need not be recoloured or copied. The part is a view,
-    empty where the warp shows nothing of the picture.
+    Most people fill a small part of their image; the rest need not be recoloured or copied. The part is a view,
+    empty where the warp shows nothing of the image.
     """
     (a, b, dx), (c, d, dy) = matrix.tolist()
     determinant = a * d - b * c
@@ -181,9 +181,9 @@ def warp_mask(
     Args:
         runs: lengths of its runs, down the columns, the first of 0; see ``rle``.
         shape: its height and width.
-        matrix: picture pixels to network-input pixels, (2, 3).
+        matrix: image pixels to network-input pixels, (2, 3).
         size: (width, height) of the network input.
-        border: value, 0 or 1, outside the picture.
+        border: value, 0 or 1, outside the image.
         out: C-contiguous array to write to; None makes one.
 
     Returns:
@@ -211,7 +211,7 @@ def warp_mask(
 def warp_joints(
     joints: np.ndarray, augmentation: Augmentation, matrix: np.ndarray, skeleton: Skeleton = COCO
 ) -> np.ndarray:
-    """(P, K, 3) joints in picture pixels to network-input pixels; a flip swaps left and right.
+    """(P, K, 3) joints in image pixels to network-input pixels; a flip swaps left and right.
 
     Labelled keypoints that the warp moves outside stay labelled: their maps reach in.
     """
@@ -222,25 +222,25 @@ def warp_joints(
 
 
 def reduction(matrix: np.ndarray) -> int:
-    """The largest of 1, 2, 4 and 8 by which a picture may be reduced without the warp then enlarging it."""
+    """The largest of 1, 2, 4 and 8 by which an image may be reduced without the warp then enlarging it."""
     (a, b, _), (c, d, _) = matrix.tolist()
     zoom = math.sqrt(abs(a * d - b * c))
     return next((by for by in (8, 4, 2) if zoom * by <= 1), 1)
 
 
 def from_reduced(matrix: np.ndarray, by: int) -> np.ndarray:
-    """The warp of a picture as one of the same picture reduced: pixel i of it is centred on ``by * i + (by - 1) / 2``."""
+    """The warp of an image as one of the same image reduced: pixel i of it is centred on ``by * i + (by - 1) / 2``."""
     if by == 1:
         return matrix
     return np.column_stack([matrix[:, :2] * by, matrix @ ((by - 1) / 2, (by - 1) / 2, 1)])
 
 
 def _jitter(image: np.ndarray, shifts: tuple[float, float, float]) -> np.ndarray:
-    """(H, W, 4) BGRA of a BGR picture."""
+    """(H, W, 4) BGRA of a BGR image."""
     by, *others = (round(s) for s in shifts)
     # One plane at a time: a table of three columns, by OpenCV's LUT, takes more than twice as long.
     hue, *planes = cv2.split(cv2.cvtColor(image, cv2.COLOR_BGR2HSV))
-    # It stops at 0 and 255. As one row: OpenCV takes four pixels in a column and four numbers for two pictures to add.
+    # It stops at 0 and 255. As one row: OpenCV takes four pixels in a column and four numbers for two images to add.
     planes = [
         cv2.add(plane.reshape(1, -1), (shift, 0, 0, 0)).reshape(plane.shape) for plane, shift in zip(planes, others)
     ]

@@ -52,7 +52,7 @@ class Batch(NamedTuple):
         return Batch(*(t.to(device, non_blocking=True) if isinstance(t, Tensor) else t for t in self))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Between processes pictures and masks travel as the one piece of memory they are, and a worker's joints as
+        """Between processes images and masks travel as the one piece of memory they are, and a worker's joints as
         another; every tensor that is new to the receiver costs it half a millisecond."""
         storage = self.images.untyped_storage()
         if any(t.untyped_storage().data_ptr() != storage.data_ptr() for t in (self.person_mask, self.mask_miss)):
@@ -69,7 +69,7 @@ class Batch(NamedTuple):
 
 
 class Pixels(NamedTuple):
-    """Room for the pictures and masks of a batch, all in one piece of memory; the fields are those of ``Batch``."""
+    """Room for the images and masks of a batch, all in one piece of memory; the fields are those of ``Batch``."""
 
     images: Tensor
     person_mask: Tensor
@@ -90,12 +90,12 @@ class Pixels(NamedTuple):
         return cls.view(_room(count * pixel_bytes(height, width)), count, height, width)
 
     def rows(self) -> list[tuple[np.ndarray, ...]]:
-        """Every sample's picture and masks, as arrays to write to."""
+        """Every sample's image and masks, as arrays to write to."""
         return list(zip(*(part.numpy() for part in self)))
 
 
 def pixel_bytes(height: int, width: int) -> int:
-    """Bytes of one sample's picture and masks."""
+    """Bytes of one sample's image and masks."""
     return height * width * 3 + 2 * (height * width // MAP_STRIDE**2)
 
 
@@ -125,7 +125,7 @@ def _unpack(
 
 
 def collate(samples: list[Sample], pixels: Pixels) -> Batch:
-    """A batch of samples whose pictures and masks are ``pixels``; joints are padded to the most people of any."""
+    """A batch of samples whose images and masks are ``pixels``; joints are padded to the most people of any."""
     shape = len(samples), max(len(s.joints) for s in samples), *samples[0].joints.shape[1:]
     joints = _room(4 * math.prod(shape)).view(torch.float32).view(shape).zero_()
     for row, sample in zip(joints.numpy(), samples):

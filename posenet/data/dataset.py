@@ -18,12 +18,12 @@ from posenet.data.batch import Batch, Pixels, Sample, collate
 from posenet.data.sampler import Key
 from posenet.data.store.reader import Store
 from posenet.data.store.record import Record
+from posenet.devices.cpu import keep_freed_memory
 from posenet.errors import DataError
-from posenet.files import keep_freed_memory
 from posenet.settings.sections import AugmentConfig
 
 Room = tuple[np.ndarray, ...]
-"""Where a sample's picture and masks are written: a row of ``Pixels``."""
+"""Where a sample's image and masks are written: a row of ``Pixels``."""
 GRACE_SECONDS = 300
 """How long a worker outlives SIGTERM, so that the step under way can end."""
 
@@ -34,11 +34,11 @@ class Plan(NamedTuple):
     record: Record
     augmentation: Augmentation
     matrix: np.ndarray
-    """(2, 3) float64: picture pixels to network-input pixels."""
+    """(2, 3) float64: image pixels to network-input pixels."""
 
 
 class Draft(NamedTuple):
-    """A sample that lacks its picture only."""
+    """A sample that lacks its image only."""
 
     plan: Plan
     joints: np.ndarray
@@ -50,7 +50,7 @@ class PoseDataset(Dataset[Sample]):
 
     Args:
         size: (height, width) of the network input.
-        framing: "person" gives one sample per main person, "image" one per picture.
+        framing: "person" gives one sample per main person, "image" one per image.
         augment: how to augment; None shows every sample plainly.
         seed: together with epoch and index the only source of randomness.
     """
@@ -77,7 +77,7 @@ class PoseDataset(Dataset[Sample]):
         """A whole batch; loaders ask for it by this name."""
         pixels = Pixels.make(len(keys), *self.size)
         rows = pixels.rows()
-        # All that is small comes first: a picture drives its code and data out of the processor's caches.
+        # All that is small comes first: an image drives its code and data out of the processor's caches.
         drafts = [self.attempt(key, row) for key, row in zip(keys, rows)]
         return collate([self.find(*its) for its in zip(keys, rows, drafts)], pixels)
 
@@ -125,7 +125,7 @@ class PoseDataset(Dataset[Sample]):
         return Draft(plan, warp_joints(record.joints, augmentation, matrix, self.store.skeleton))
 
     def finish(self, draft: Draft, room: Room) -> Sample:
-        """Decode a draft's picture and warp it into ``room``.
+        """Decode a draft's image and warp it into ``room``.
 
         Raises:
             DataError: it cannot be decoded.
@@ -155,7 +155,7 @@ class PoseDataset(Dataset[Sample]):
 
 
 def reduction_of(record: Record, matrix: np.ndarray) -> int:
-    """How far a picture is reduced when it is decoded; only JPEG can be in less time and exactly."""
+    """How far an image is reduced when it is decoded; only JPEG can be in less time and exactly."""
     return reduction(matrix) if record.is_jpeg else 1
 
 

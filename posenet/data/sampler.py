@@ -14,7 +14,7 @@ Key = tuple[int, int]
 class TrainSampler(Sampler[list[Key]]):
     """Batches of (epoch, index) keys in a fresh order every epoch.
 
-    All processes cut the same shuffled order into global batches of ``batch_size * world`` and each takes
+    All processes cut the same shuffled order into global batches of ``batch_size * world_size`` and each takes
     its own slice, so together they see what one process with the global batch would. The rest that does not
     fill a global batch is left out of the epoch; a set smaller than one global batch is repeated to fill it.
 
@@ -30,13 +30,13 @@ class TrainSampler(Sampler[list[Key]]):
     skip = 0
 
     def __init__(
-        self, length: int, batch_size: int, seed: int, batches_per_step: int = 1, rank: int = 0, world: int = 1
+        self, length: int, batch_size: int, seed: int, batches_per_step: int = 1, rank: int = 0, world_size: int = 1
     ) -> None:
         if length < 1:
             raise ValueError("a sampler needs at least one sample")
         self.length, self.batch_size, self.seed, self.rank = length, batch_size, seed, rank
         self.batches_per_step = batches_per_step
-        self.global_batch = batch_size * world
+        self.global_batch = batch_size * world_size
         self.start(0)
 
     @property
@@ -76,8 +76,8 @@ class ValidationSampler(Sampler[list[Key]]):
 
     skip = 0
 
-    def __init__(self, length: int, batch_size: int, rank: int = 0, world: int = 1) -> None:
-        self.indices = range(rank, length, world)
+    def __init__(self, length: int, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
+        self.indices = range(rank, length, world_size)
         self.batch_size = batch_size
 
     def __len__(self) -> int:

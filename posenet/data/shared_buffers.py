@@ -16,14 +16,14 @@ import os
 import torch
 from torch import Tensor
 
+from posenet.devices.cpu import free_shared_memory
 from posenet.errors import DataError
-from posenet.files import free_shared_memory
 
 AHEAD = 2
 """How many batches a worker may be ahead (PyTorch's ``prefetch_factor``). It is asked for another one only when the
 first of them has arrived, so that it never writes to a piece that is still to be copied."""
 PIECES = 2 * AHEAD
-"""Pieces of a worker: a batch takes one for its pictures and masks, then one for its joints."""
+"""Pieces of a worker: a batch takes one for its images and masks, then one for its joints."""
 
 Address = tuple[int, int]
 """Process and number of a piece."""
@@ -39,7 +39,7 @@ _received: dict[Address, Tensor] = {}
 
 
 def next_piece(size: int, workers: int) -> Tensor:
-    """(size,) uint8 for a worker's next batch, its pictures and masks or its joints.
+    """(size,) uint8 for a worker's next batch, its images and masks or its joints.
 
     Args:
         workers: how many there are; all may ask at once, and more than there is would be a bus error.

@@ -55,7 +55,7 @@ class TargetRenderer(nn.Module):
 
         Args:
             joints: (N, P, K, 3) x, y in network-input pixels and visibility; > 0 means labelled. Rows of
-                zeros pad pictures with fewer people.
+                zeros pad images with fewer people.
             person_mask: (N, h, w) share of each cell that people cover, 0-1.
 
         Returns:

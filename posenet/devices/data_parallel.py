@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from posenet.devices.runtime import Runtime, pick_device
+from posenet.devices.runtime import Runtime, select_device
 from posenet.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ def parallel_devices(device: torch.device, indices: Sequence[int] | None = None)
         indices = range(torch.accelerator.device_count())
     if len(set(indices)) < len(indices):
         raise ConfigError(f"--devices names a device twice ({', '.join(map(str, indices))}); name each once")
-    return [pick_device(f"{device.type}:{index}") for index in indices]
+    return [select_device(f"{device.type}:{index}") for index in indices]
 
 
 class ParallelRuntime(Runtime):
@@ -48,13 +48,13 @@ class ParallelRuntime(Runtime):
         _log.info("DataParallel over %s", ", ".join(map(str, self.devices)))
         return nn.DataParallel(super().wrap(module), device_ids=self.devices)
 
-    def sync_batch_norm(self, network: nn.Module) -> nn.Module:
+    def convert_sync_batch_norm(self, network: nn.Module) -> nn.Module:
         if len(self.devices) > 1:
             raise ConfigError("DataParallel has no synchronised BatchNorm; use tools/train_distributed.py --sync-bn")
         return network
 
-    def place(self, batch: Any) -> Any:
-        return super().place(batch) if len(self.devices) == 1 else batch
+    def to_device(self, batch: Any) -> Any:
+        return super().to_device(batch) if len(self.devices) == 1 else batch
 
     def synchronize(self) -> None:
         for device in self.devices:

@@ -12,13 +12,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from posenet.devices.launch import Place
+from posenet.devices.launch import RankInfo
 from posenet.devices.runtime import Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.errors import ConfigError, TrainingError
 
 
-def own_device(device: torch.device, place: Place) -> torch.device:
+def device_of_rank(device: torch.device, place: RankInfo) -> torch.device:
     """This process's device, of the type of ``device``: the one with its number on its machine.
 
     Where a scheduler shows every process one device only, that one.
@@ -44,12 +44,12 @@ def own_device(device: torch.device, place: Place) -> torch.device:
     return torch.device(device.type, index)
 
 
-def lost_contact(error: RuntimeError) -> bool:
+def is_lost_contact(error: RuntimeError) -> bool:
     """Whether an error tells that another process has gone; Gloo's are plain ``RuntimeError``."""
     return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
 
 
-def backends(device: torch.device) -> str:
+def process_group_backends(device: torch.device) -> str:
     """Gloo for what the host decides, beside the device's own backend (NCCL, HCCL ...) for what lies on it."""
     if device.type == "cpu":
         return "gloo"
@@ -66,21 +66,25 @@ class DistributedRuntime(Runtime):
         timeout_minutes: how long to wait for the others before giving up.
     """
 
-    def __init__(self, device: torch.device, place: Place, timeout_minutes: float = 10.0) -> None:
+    def __init__(self, device: torch.device, place: RankInfo, timeout_minutes: float = 10.0) -> None:
         super().__init__(device)
-        self.rank, self.world = place.rank, place.world
+        self.rank, self.world_size = place.rank, place.world_size
         timeout = timedelta(minutes=timeout_minutes)
         try:
-            store, *_ = next(dist.rendezvous(place.init_method, place.rank, place.world, timeout=timeout))
+            store, *_ = next(dist.rendezvous(place.init_method, place.rank, place.world_size, timeout=timeout))
             # torchrun keeps its store over restarts, and with it the addresses of processes that have gone.
             store = dist.PrefixStore(f"posenet/{place.restarts}", store)
             dist.init_process_group(
-                backends(device), store=store, rank=place.rank, world_size=place.world, timeout=timeout
+                process_group_backends(device),
+                store=store,
+                rank=place.rank,
+                world_size=place.world_size,
+                timeout=timeout,
             )
         except dist.DistError as error:
             reason = str(error).partition("\n")[0]
             raise TrainingError(
-                f"the {place.world} processes did not find each other ({reason}); check that all are "
+                f"the {place.world_size} processes did not find each other ({reason}); check that all are "
                 f"started and reach {place.init_method}"
             ) from error
 
@@ -91,11 +95,11 @@ class DistributedRuntime(Runtime):
         wrapped.broadcast_buffers = False
         return wrapped
 
-    def sync_batch_norm(self, network: nn.Module) -> nn.Module:
+    def convert_sync_batch_norm(self, network: nn.Module) -> nn.Module:
         convert = GroupBatchNorm2d.convert if self.device.type == "cpu" else nn.SyncBatchNorm.convert_sync_batchnorm
         return convert(network)
 
-    def local(self, module: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    def no_gradient_sync(self, module: nn.Module) -> contextlib.AbstractContextManager[Any]:
         return module.no_sync()
 
     def vote(self, *flags: bool) -> tuple[bool, ...]:
@@ -103,22 +107,22 @@ class DistributedRuntime(Runtime):
         dist.all_reduce(votes, dist.ReduceOp.MAX)
         return tuple(map(bool, votes.tolist()))
 
-    def sum(self, values: Tensor) -> Tensor:
+    def all_reduce_sum(self, values: Tensor) -> Tensor:
         total = values.clone()
         dist.all_reduce(total)
         return total
 
-    def gather(self, value: Any) -> list[Any]:
-        values = [None] * self.world
+    def gather_objects(self, value: Any) -> list[Any]:
+        values = [None] * self.world_size
         dist.all_gather_object(values, value)
         return values
 
-    def from_main(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         values = [value]
         dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
         return values[0]
 
-    def copy_from_main(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
         for tensor in tensors:
             dist.broadcast(tensor, src=0)
 

@@ -16,7 +16,7 @@ from torch import multiprocessing
 from posenet.devices.runtime import STOP_SIGNALS
 from posenet.errors import ConfigError, TrainingError
 
-ALONE_AT = "tcp://127.0.0.1:0"
+SINGLE_PROCESS_INIT_METHOD = "tcp://127.0.0.1:0"
 """Where a process without others meets itself: any free port."""
 
 GRACE_SECONDS = 10.0
@@ -24,24 +24,24 @@ GRACE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Place:
+class RankInfo:
     """A process among others.
 
     Attributes:
-        rank, world: its number, and how many there are.
+        rank, world_size: its number, and how many there are.
         local_rank: its number on its machine.
         init_method: where the processes meet, as ``torch.distributed`` spells it.
         restarts: how often an elastic launcher has started the run again.
     """
 
     rank: int
-    world: int
+    world_size: int
     local_rank: int
     init_method: str = "env://"
     restarts: int = 0
 
 
-def find_place(environment: Mapping[str, str], local_rank: int | None = None) -> Place | None:
+def rank_info_from_environment(environment: Mapping[str, str], local_rank: int | None = None) -> RankInfo | None:
     """The place that the environment assigns; None where no launcher has started this process.
 
     Args:
@@ -54,12 +54,12 @@ def find_place(environment: Mapping[str, str], local_rank: int | None = None) ->
     try:
         if "RANK" in env and "WORLD_SIZE" in env:
             own = int(env.get("LOCAL_RANK", 0)) if local_rank is None else local_rank
-            place = Place(
+            place = RankInfo(
                 int(env["RANK"]), int(env["WORLD_SIZE"]), own, restarts=int(env.get("TORCHELASTIC_RESTART_COUNT", 0))
             )
         # A shell inside an allocation has SLURM_NTASKS too; only srun tells a task its number.
         elif "SLURM_PROCID" in env and "SLURM_STEP_ID" in env and int(env.get("SLURM_NTASKS", 1)) > 1:
-            place = Place(
+            place = RankInfo(
                 int(env["SLURM_PROCID"]),
                 int(env["SLURM_NTASKS"]),
                 int(env["SLURM_LOCALID"]),
@@ -72,9 +72,9 @@ def find_place(environment: Mapping[str, str], local_rank: int | None = None) ->
         raise ConfigError(
             f"the launcher's environment is incomplete ({error}); start with torchrun, srun or --nproc"
         ) from error
-    if not 0 <= place.rank < place.world or place.local_rank < 0:
+    if not 0 <= place.rank < place.world_size or place.local_rank < 0:
         raise ConfigError(
-            f"the launcher's environment makes no sense (rank {place.rank} of {place.world}); start with "
+            f"the launcher's environment makes no sense (rank {place.rank} of {place.world_size}); start with "
             "torchrun, srun or --nproc"
         )
     return place
@@ -94,7 +94,7 @@ def first_host(nodes: str) -> str:
 
 
 def launch(count: int, task: Callable[..., None], *args: Any, start_method: str = "spawn") -> None:
-    """Run ``task(*args)`` in ``count`` processes of this machine, each of which ``find_place`` tells its place.
+    """Run ``task(*args)`` in ``count`` processes of this machine, each of which ``rank_info_from_environment`` tells its place.
 
     Stop signals are passed on, and the processes end in their own time.
 

@@ -25,7 +25,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGUSR1] if hasattr(sig
 DTYPES: dict[Amp, torch.dtype] = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def pick_device(name: str = "auto") -> torch.device:
+def select_device(name: str = "auto") -> torch.device:
     """The device called ``name``; "auto" is the accelerator PyTorch finds, else the CPU.
 
     Raises:
@@ -45,7 +45,7 @@ def pick_device(name: str = "auto") -> torch.device:
     return device
 
 
-def pick_amp(device: torch.device, name: Amp | Literal["auto"] = "auto") -> Amp:
+def select_amp(device: torch.device, name: Amp | Literal["auto"] = "auto") -> Amp:
     """The precision called ``name``; "auto" is the fastest that is as accurate on this device.
 
     That is bf16, which reaches as far as float32, where the device computes in it, and fp16 on older CUDA devices with
@@ -85,7 +85,7 @@ def grad_scaler(device: torch.device, amp: Amp, fixed: float = 0.0) -> torch.amp
     return scaler
 
 
-class Stopped(Exception):
+class StopRequested(Exception):
     """A signal came while the network was validated."""
 
 
@@ -94,11 +94,11 @@ class Runtime:
 
     Attributes:
         device: where the network runs.
-        rank, world: this process's number and how many there are.
+        rank, world_size: this process's number and how many there are.
     """
 
     rank = 0
-    world = 1
+    world_size = 1
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -112,19 +112,19 @@ class Runtime:
         """Move a module to the device and make it train as one over all processes."""
         return module.to(self.device)
 
-    def sync_batch_norm(self, network: nn.Module) -> nn.Module:
+    def convert_sync_batch_norm(self, network: nn.Module) -> nn.Module:
         """Let every BatchNorm take its statistics over all processes; a process alone has nothing to share."""
         return network
 
-    def local(self, module: nn.Module) -> contextlib.AbstractContextManager[Any]:
+    def no_gradient_sync(self, module: nn.Module) -> contextlib.AbstractContextManager[Any]:
         """Within it, forward and backward of a wrapped module keep the gradient on this process."""
         return contextlib.nullcontext()
 
-    def place(self, batch: Any) -> Any:
+    def to_device(self, batch: Any) -> Any:
         """A batch where the wrapped module takes it."""
         return batch.to(self.device)
 
-    def any(self, flag: bool) -> bool:
+    def any_rank(self, flag: bool) -> bool:
         """Whether any process says so."""
         return self.vote(flag)[0]
 
@@ -132,19 +132,19 @@ class Runtime:
         """``any`` for several flags at once."""
         return flags
 
-    def sum(self, values: Tensor) -> Tensor:
+    def all_reduce_sum(self, values: Tensor) -> Tensor:
         """Elementwise sum over processes."""
         return values
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather_objects(self, value: Any) -> list[Any]:
         """One value from every process, in rank order."""
         return [value]
 
-    def from_main(self, value: Any) -> Any:
+    def broadcast_object(self, value: Any) -> Any:
         """The main process's value."""
         return value
 
-    def copy_from_main(self, tensors: Sequence[Tensor]) -> None:
+    def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite tensors with those of the main process."""
 
     def close(self) -> None:

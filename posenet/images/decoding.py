@@ -1,4 +1,4 @@
-"""What a picture file declares of itself, before any memory is taken for its pixels."""
+"""What an image file declares of itself, before any memory is taken for its pixels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import struct
 import numpy as np
 
 MAX_PIXELS = 2**28
-"""No picture is larger: 16384 x 16384. A file of a hundred bytes can declare sixteen times as many."""
+"""No image is larger: 16384 x 16384. A file of a hundred bytes can declare sixteen times as many."""
 _PNG = b"\x89PNG\r\n\x1a\n"
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """JPEG markers that a frame's height and width follow."""

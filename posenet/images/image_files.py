@@ -1,4 +1,4 @@
-"""Pictures in and out: listing, reading ahead, conversion to 8-bit BGR, writing."""
+"""Images in and out: listing, reading ahead, conversion to 8-bit BGR, writing."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 SUFFIXES = frozenset(".bmp .jpeg .jpg .png .pgm .ppm .tif .tiff .webp".split())
-"""Files that count as pictures when a folder is listed."""
+"""Files that count as images when a folder is listed."""
 WRITTEN = SUFFIXES - {".pgm"}
 """Those of them that OpenCV writes everywhere, in colour."""
 
 
 def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:
-    """Read a picture as (H, W, 3) uint8 BGR; grey, transparent and 16-bit files are converted.
+    """Read an image as (H, W, 3) uint8 BGR; grey, transparent and 16-bit files are converted.
 
     Args:
-        upright: turn the picture as its EXIF orientation says. Annotations are made on pictures that are not
+        upright: turn the image as its EXIF orientation says. Annotations are made on images that are not
             turned.
 
     Raises:
-        DataError: no such file, or not a picture that OpenCV can read.
+        DataError: no such file, or not an image that OpenCV can read.
     """
     try:
         # Decoding from memory, unlike cv2.imread, takes any file name on any system.
@@ -42,21 +42,21 @@ def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     if (size := declared_size(data)) and math.prod(size) > MAX_PIXELS:
-        raise DataError(f"{path} claims to be {size[1]} x {size[0]} pixels, more than any picture; make it smaller")
+        raise DataError(f"{path} claims to be {size[1]} x {size[0]} pixels, more than any image; make it smaller")
     flags = cv2.IMREAD_COLOR if upright else cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
     try:
         image = cv2.imdecode(data, flags) if len(data) else None
     except cv2.error as error:
         raise DataError(f"cannot decode {path}: {error.err or error}; make it smaller or save it anew") from error
     if image is None:
-        raise DataError(f"{path} is not a picture that OpenCV can read; convert it to JPEG or PNG")
+        raise DataError(f"{path} is not an image that OpenCV can read; convert it to JPEG or PNG")
     return image
 
 
 def read_ahead(
     paths: Iterable[Path], *, upright: bool = True, workers: int = 2, ahead: int = 8
 ) -> Iterator[np.ndarray | DataError]:
-    """Read pictures in the given order on a few threads, at most ``ahead`` before they are asked for.
+    """Read images in the given order on a few threads, at most ``ahead`` before they are asked for.
 
     An unreadable one yields its error, so that the caller decides whether to go on.
     """
@@ -88,21 +88,21 @@ def map_ahead(
 
 
 def to_bgr(image: np.ndarray) -> np.ndarray:
-    """Any picture in memory as (H, W, 3) uint8 BGR; one that is so already comes back as it is.
+    """Any image in memory as (H, W, 3) uint8 BGR; one that is so already comes back as it is.
 
     Args:
         image: (H, W) or (H, W, 1) grey, (H, W, 3) BGR or (H, W, 4) BGRA, whose alpha is dropped; uint8 or uint16.
 
     Raises:
-        DataError: an empty picture, another shape or another type.
+        DataError: an empty image, another shape or another type.
     """
     if image is None:
-        raise DataError("a picture must be an array, not None, which cv2.imread gives for a file it cannot read")
+        raise DataError("an image must be an array, not None, which cv2.imread gives for a file it cannot read")
     image = np.asarray(image)
     if image.ndim not in (2, 3) or not image.size or (image.ndim == 3 and image.shape[2] not in (1, 3, 4)):
-        raise DataError(f"a picture must be height x width with 1, 3 or 4 channels, not of shape {image.shape}")
+        raise DataError(f"an image must be height x width with 1, 3 or 4 channels, not of shape {image.shape}")
     if image.dtype not in (np.uint8, np.uint16):
-        raise DataError(f"a picture must be of type uint8 or uint16, not {image.dtype}; scale it to 0-255")
+        raise DataError(f"an image must be of type uint8 or uint16, not {image.dtype}; scale it to 0-255")
     if image.dtype == np.uint16:
         image = ((image.astype(np.uint32) + 128) // 257).astype(np.uint8)
     if image.ndim == 2 or image.shape[2] == 1:
@@ -111,12 +111,12 @@ def to_bgr(image: np.ndarray) -> np.ndarray:
 
 
 def find_images(inputs: Sequence[str | Path], suffixes: Collection[str] = SUFFIXES) -> list[Path]:
-    """Expand files, folders (not their subfolders) and glob patterns, each picture once, in the order given.
+    """Expand files, folders (not their subfolders) and glob patterns, each image once, in the order given.
 
     A file that is named is taken whatever its suffix; of a folder only ``suffixes`` are.
 
     Raises:
-        DataError: an input that does not exist, a folder without pictures, a pattern that matches no file.
+        DataError: an input that does not exist, a folder without images, a pattern that matches no file.
     """
     found: dict[Path, Path] = {}
     for item in inputs:
@@ -132,7 +132,7 @@ def _expand(item: str, suffixes: Collection[str]) -> list[Path]:
     if path.is_dir():
         files = sorted(p for p in path.iterdir() if p.suffix.lower() in suffixes and p.is_file())
         if not files:
-            raise DataError(f"no pictures in folder {item} (looked for {' '.join(sorted(suffixes))})")
+            raise DataError(f"no images in folder {item} (looked for {' '.join(sorted(suffixes))})")
         return files
     if not glob.has_magic(item):
         raise DataError(f"no such file or folder: {item}")
@@ -143,7 +143,7 @@ def _expand(item: str, suffixes: Collection[str]) -> list[Path]:
 
 
 def write_image(path: str | Path, image: np.ndarray) -> None:
-    """Write a picture in the format of its suffix, complete or not at all.
+    """Write an image in the format of its suffix, complete or not at all.
 
     Raises:
         DataError: a suffix that OpenCV cannot write.

@@ -18,10 +18,11 @@ from pycocotools.cocoeval import COCOeval
 from tqdm import tqdm
 
 from posenet.annotations.coco_file import checked_image, checked_integer, checked_numbers
-from posenet.errors import DataError, shown
+from posenet.errors import DataError
 from posenet.files import write_atomically
 from posenet.images.image_files import map_ahead, read_image
 from posenet.inference.person import Person
+from posenet.messages import truncate_for_message
 from posenet.skeleton.skeleton import COCO, Skeleton
 
 WIDEST_TABLE = 120
@@ -31,15 +32,15 @@ METRICS = ("AP", "AP50", "AP75", "APM", "APL", "AR", "AR50", "AR75", "ARM", "ARL
 """COCO's keypoint numbers, in the order of ``COCOeval.stats``."""
 
 Predict = Callable[[Iterable[np.ndarray]], Iterable[list[Person]]]
-"""BGR pictures to the people of each, in order: ``Predictor.stream``, or ``Predictor.batch`` for lists."""
+"""BGR images to the people of each, in order: ``Predictor.stream``, or ``Predictor.batch`` for lists."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """The pictures to predict and who is in them.
+    """The images to predict and who is in them.
 
     Attributes:
-        images: COCO image records (id, file_name, width, height), each picture once.
+        images: COCO image records (id, file_name, width, height), each image once.
         category: id of the category that has the keypoints, the first where several have them.
         people: COCO annotations of all these categories, as of ``category``; none in a test set.
     """
@@ -60,7 +61,7 @@ class Evaluation:
 
     Attributes:
         metrics: value of every one of ``METRICS``, 0-1; -1 where the split holds no such person.
-        images: how many pictures they were measured on.
+        images: how many images they were measured on.
         keypoints: for every keypoint of the file, its mean share in the OKS, 0-1, over all people in whom it is
             labelled; 0 for people not found at OKS 0.5, -1 where nobody has it labelled.
         precision: (10, 101) precision at OKS 0.50, 0.55 ... 0.95 and recall 0, 0.01 ... 1, over people of any
@@ -100,11 +101,11 @@ def evaluate(
     progress: bool = True,
     skeleton: Skeleton = COCO,
 ) -> Evaluation | None:
-    """Predict every picture of a split once and compare with the annotations.
+    """Predict every image of a split once and compare with the annotations.
 
     Args:
-        predict: BGR pictures to people.
-        images_dir: folder of the pictures.
+        predict: BGR images to people.
+        images_dir: folder of the images.
         annotations: COCO keypoint JSON, or an image-info JSON without annotations.
         results_path: where to write the predictions as a COCO results file.
         image_ids: restricts the split.
@@ -115,7 +116,7 @@ def evaluate(
         The numbers, or None where the file holds no annotations.
 
     Raises:
-        DataError: an annotation file or picture that cannot be used.
+        DataError: an annotation file or image that cannot be used.
     """
     split = read_split(annotations, image_ids, skeleton)
     results = predict_split(predict, images_dir, split.images, split.category, batch_size=batch_size, progress=progress)
@@ -125,7 +126,7 @@ def evaluate(
 
 
 def read_split(annotations: str | Path, image_ids: Collection[int] | None = None, skeleton: Skeleton = COCO) -> Split:
-    """Read an annotation file; ``image_ids`` restricts the pictures.
+    """Read an annotation file; ``image_ids`` restricts the images.
 
     Raises:
         DataError: not a COCO file, one without keypoints, or ids that it does not hold.
@@ -140,7 +141,7 @@ def read_split(annotations: str | Path, image_ids: Collection[int] | None = None
         )
         if chosen.get("keypoints", names) != names:
             raise DataError(
-                f"{annotations} has other keypoints, {shown(chosen['keypoints'])}, than the network "
+                f"{annotations} has other keypoints, {truncate_for_message(chosen['keypoints'])}, than the network "
                 f"({', '.join(names[:3])} ...); use annotations of its skeleton, or set model.skeleton"
             )
         category = checked_integer(chosen, "id", "a category")
@@ -175,7 +176,7 @@ def _truth(person: dict[str, Any], count: int) -> dict[str, Any]:
     for key, length in (("keypoints", 3 * count), ("bbox", 4), ("area", 1)):
         checked_numbers({"id": None} | person, key, length)
     if person.get("iscrowd", 0) not in (0, 1):
-        raise ValueError(f"a person has iscrowd {shown(person['iscrowd'])}")
+        raise ValueError(f"a person has iscrowd {truncate_for_message(person['iscrowd'])}")
     return {key: person[key] for key in ("image_id", "area", "bbox")} | {
         "keypoints": keypoints,
         "num_keypoints": sum(v > 0 for v in keypoints[2::3]),
@@ -192,20 +193,20 @@ def predict_split(
     batch_size: int | None = 16,
     progress: bool = True,
 ) -> list[dict[str, Any]]:
-    """Predictions in COCO's results format, ordered as ``images``; pictures are read ahead meanwhile.
+    """Predictions in COCO's results format, ordered as ``images``; images are read ahead meanwhile.
 
     Several processes can each take a share of the images and join their lists before ``score``.
 
     Args:
         images: COCO image records.
-        batch_size: so many pictures are handed to ``predict`` at a time, in a list. None hands them all over as one
+        batch_size: so many images are handed to ``predict`` at a time, in a list. None hands them all over as one
             iterator, so that ``Predictor.stream`` never waits between batches.
 
     Raises:
-        DataError: a picture that is missing or cannot be read.
+        DataError: an image that is missing or cannot be read.
     """
-    paths = find_pictures(images_dir, images)
-    # Pictures of one shape come together, so that the network gets full batches.
+    paths = find_image_files(images_dir, images)
+    # Images of one shape come together, so that the network gets full batches.
     order = sorted(images, key=lambda image: image["width"] / max(image["height"], 1))
     read = partial(read_image, upright=False)
     pictures = map_ahead(read, (paths[image["id"]] for image in order), workers=2, ahead=batch_size or 16)
@@ -221,7 +222,7 @@ def predict_split(
     return [to_result(person, image["id"], category, guess=True) for image in images for person in found[image["id"]]]
 
 
-def find_pictures(images_dir: str | Path, images: Sequence[dict[str, Any]]) -> dict[int, Path]:
+def find_image_files(images_dir: str | Path, images: Sequence[dict[str, Any]]) -> dict[int, Path]:
     """The path of every COCO image record, by id; ``DataError`` where any file is missing."""
     paths = {image["id"]: Path(images_dir, image["file_name"]) for image in images}
     if missing := [path for path in paths.values() if not os.path.isfile(path)]:
@@ -251,7 +252,7 @@ def to_result(person: Person, image_id: int | str, category: int = 1, *, guess: 
 
 
 def score(results: Sequence[dict[str, Any]], split: Split, skeleton: Skeleton = COCO) -> Evaluation:
-    """COCO's numbers for predictions in the results format, over all pictures of an annotated split."""
+    """COCO's numbers for predictions in the results format, over all images of an annotated split."""
     truth, predictions = CocoApi(), CocoApi()
     # COCO's code writes into what it is given, and takes an annotation with id 0 for none at all.
     truth.dataset = {

@@ -1,4 +1,4 @@
-"""How a picture lies in the network's input, and the way back; needs NumPy and OpenCV only."""
+"""How an image lies in the network's input, and the way back; needs NumPy and OpenCV only."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MAP_STRIDE = 4
 
 
 @dataclass(frozen=True)
-class Fit:
-    """How a picture goes into the network: resized to ``size``, padded right and below to ``canvas``.
+class Letterbox:
+    """How an image goes into the network: resized to ``size``, padded right and below to ``canvas``.
 
     Both are (height, width) in network-input pixels.
     """
@@ -26,12 +26,12 @@ class Fit:
 
     @property
     def cells(self) -> tuple[int, int]:
-        """Rows and columns of the maps that show the picture; the rest shows padding."""
+        """Rows and columns of the maps that show the image; the rest shows padding."""
         rows, columns = (-(-side // MAP_STRIDE) for side in self.size)
         return rows, columns
 
     def place(self, image: np.ndarray) -> np.ndarray:
-        """Resize and pad a (H, W, 3) uint8 picture."""
+        """Resize and pad a (H, W, 3) uint8 image."""
         canvas = np.full((*self.canvas, 3), PADDING, np.uint8)
         rows, columns = self.size
         shrinks = rows < image.shape[0]
@@ -41,7 +41,7 @@ class Fit:
         return canvas
 
     def back(self, people: Iterable[Person], shape: tuple[int, int]) -> None:
-        """Move people from network-input pixels into those of the picture, whose (height, width) is ``shape``."""
+        """Move people from network-input pixels into those of the image, whose (height, width) is ``shape``."""
         sides = np.array(shape[::-1], np.float32)
         zoom = sides / np.array(self.size[::-1], np.float32)
         for person in people:

@@ -16,28 +16,28 @@ from posenet.errors import ConfigError
 from posenet.files import write_atomically
 from posenet.inference.decoder.device_candidates import Candidates
 from posenet.inference.letterbox import MAP_STRIDE, PADDING
-from posenet.model.fused import Deployed
+from posenet.model.fused import FusedNetwork
 from posenet.model.preprocessing import prepare
-from posenet.settings.sections import STRIDE
+from posenet.settings.sections import INPUT_MULTIPLE
 from posenet.skeleton.skeleton_file import skeleton_to_table
 
 OPSET = 17
 INPUTS, OUTPUTS = ("images", "sizes"), ("peaks", "pairs", "evidence")
 
 
-class PicturesToCandidates(nn.Module):
+class ImagesToCandidates(nn.Module):
     """What the file computes."""
 
     def __init__(self, network: nn.Module, candidates: Candidates) -> None:
         super().__init__()
-        self.network, self.candidates = Deployed(network), candidates
+        self.network, self.candidates = FusedNetwork(network), candidates
 
     def forward(self, images: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Candidates of a batch of pictures.
+        """Candidates of a batch of images.
 
         Args:
             images: (N, H, W, 3) uint8 BGR; H and W are multiples of 64.
-            sizes: (N, 2) int64: height and width of each picture in it, at the upper left; the rest is padding.
+            sizes: (N, 2) int64: height and width of each image in it, at the upper left; the rest is padding.
 
         Returns:
             peaks, pairs and evidence, as ``Candidates`` gives them.
@@ -52,7 +52,7 @@ def export_onnx(network: nn.Module, candidates: Candidates, path: str | Path, he
     Args:
         network: has ``heatmaps``; it is copied, not changed.
         candidates: how candidates are selected, and of what skeleton.
-        height: what pictures should be resized to; told in the file's metadata, with all else that its user needs.
+        height: what images should be resized to; told in the file's metadata, with all else that its user needs.
 
     Raises:
         ConfigError: the ``onnx`` package is not installed.
@@ -61,8 +61,11 @@ def export_onnx(network: nn.Module, candidates: Candidates, path: str | Path, he
         raise ConfigError("exporting needs the package onnx; install posenet[export]")
     import onnx
 
-    module = PicturesToCandidates(network, candidates).cpu().eval()
-    example = torch.zeros(2, 2 * STRIDE, 3 * STRIDE, 3, dtype=torch.uint8), torch.full((2, 2), STRIDE)
+    module = ImagesToCandidates(network, candidates).cpu().eval()
+    example = (
+        torch.zeros(2, 2 * INPUT_MULTIPLE, 3 * INPUT_MULTIPLE, 3, dtype=torch.uint8),
+        torch.full((2, 2), INPUT_MULTIPLE),
+    )
     axes = {"images": {0: "batch", 1: "height", 2: "width"}} | {name: {0: "batch"} for name in ("sizes", *OUTPUTS)}
     graph = io.BytesIO()
     with warnings.catch_warnings(), torch.inference_mode():
@@ -85,7 +88,7 @@ def export_onnx(network: nn.Module, candidates: Candidates, path: str | Path, he
         model,
         {
             "height": str(height),
-            "multiple": str(STRIDE),
+            "multiple": str(INPUT_MULTIPLE),
             "padding": str(PADDING),
             "stride": str(MAP_STRIDE),
             "skeleton": json.dumps(skeleton_to_table(candidates.skeleton)),

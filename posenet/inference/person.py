@@ -11,10 +11,10 @@ from posenet.skeleton.skeleton import COCO, Skeleton
 
 @dataclass(frozen=True, eq=False)
 class Person:
-    """One person found in a picture.
+    """One person found in an image.
 
     Attributes:
-        keypoints: (K, 3) float32, in the skeleton's channel order: x and y in pixels of the picture (the centre
+        keypoints: (K, 3) float32, in the skeleton's channel order: x and y in pixels of the image (the centre
             of the first pixel is (0, 0)) and a score. A keypoint that was not found has score 0.
         score: ranks people: how sure and how complete this one is.
         skeleton: what the rows of ``keypoints`` mean.

@@ -1,4 +1,4 @@
-"""From pictures to people: resize, pad, run the network, average over scales and the mirror image, decode."""
+"""From images to people: resize, pad, run the network, average over scales and the mirror image, decode."""
 
 from __future__ import annotations
 
@@ -14,62 +14,62 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenet.checkpoints.file import load_model
-from posenet.devices.runtime import Amp, autocast, pick_amp, pick_device
+from posenet.devices.runtime import Amp, autocast, select_amp, select_device
 from posenet.errors import ConfigError
 from posenet.images.image_files import map_ahead, to_bgr
 from posenet.inference.decoder.assembly import decode_candidates
 from posenet.inference.decoder.device_candidates import Candidates
 from posenet.inference.decoder.host_candidates import decode
-from posenet.inference.letterbox import MAP_STRIDE, Fit
+from posenet.inference.letterbox import MAP_STRIDE, Letterbox
 from posenet.inference.person import Person
-from posenet.model.fused import Deployed
+from posenet.model.fused import FusedNetwork
 from posenet.model.preprocessing import prepare
-from posenet.settings.sections import STRIDE, Config
+from posenet.settings.sections import INPUT_MULTIPLE, Config
 from posenet.skeleton.skeleton import COCO, Skeleton
 
 
 class Prepared(NamedTuple):
-    """Pictures that go through the network together.
+    """Images that go through the network together.
 
     Attributes:
-        shapes: (height, width) of each picture.
-        fits: of each picture at every scale.
+        shapes: (height, width) of each image.
+        fits: of each image at every scale.
         inputs: for every scale (N, H, W, 3) uint8.
     """
 
     shapes: list[tuple[int, int]]
-    fits: list[list[Fit]]
+    fits: list[list[Letterbox]]
     inputs: list[np.ndarray]
 
 
 class Answer(NamedTuple):
-    """What the network says of ``prepared``: for each picture its maps, or arrays for ``decode_candidates``.
+    """What the network says of ``prepared``: for each image its maps, or arrays for ``decode_candidates``.
 
     ``fits`` are those of the scale that the maps have.
     """
 
     prepared: Prepared
-    fits: list[Fit]
+    fits: list[Letterbox]
     found: list[tuple[np.ndarray, ...]]
 
 
 class Predictor:
-    """A network and all it takes to find people in pictures.
+    """A network and all it takes to find people in images.
 
     The network is put into evaluation mode and used as it is, so that one that is being trained can be watched;
-    ``Deployed`` makes a faster copy of one that is not. What is found in a picture does not depend on the others of
+    ``FusedNetwork`` makes a faster copy of one that is not. What is found in an image does not depend on the others of
     its batch.
 
-    While the network looks at some pictures, other threads prepare the next and decode the last.
+    While the network looks at some images, other threads prepare the next and decode the last.
 
     Args:
         model: has ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4). One with a true attribute
-            ``channels_last`` gets its pictures in that layout.
-        height: pictures are resized to this height.
+            ``channels_last`` gets its images in that layout.
+        height: images are resized to this height.
         scales: the maps are averaged over these multiples of ``height``.
-        flip: average with the maps of the mirrored picture as well.
+        flip: average with the maps of the mirrored image as well.
         max_height, max_width: the network's input is held below these.
-        batch_size: pictures that go through the network together.
+        batch_size: images that go through the network together.
         keypoint_threshold, part_threshold: see ``decode``.
         device: where to run; None is where the model is.
         amp: precision of the network; a deployed one has its own.
@@ -102,8 +102,8 @@ class Predictor:
         )
         self.model = model.to(self.device).eval()
         self.height, self.scales, self.flip, self.batch_size = height, tuple(scales), flip, batch_size
-        # The padded picture is to stay below the limits too.
-        self.limit = tuple(side // STRIDE * STRIDE for side in (max_height, max_width))
+        # The padded image is to stay below the limits too.
+        self.limit = tuple(side // INPUT_MULTIPLE * INPUT_MULTIPLE for side in (max_height, max_width))
         self.keypoint_threshold, self.part_threshold = keypoint_threshold, part_threshold
         self.amp, self.skeleton = amp, skeleton
         self._flip_channels = torch.from_numpy(skeleton.flip_channels).to(self.device)
@@ -155,22 +155,22 @@ class Predictor:
             ConfigError: an unknown device, or an override out of range.
         """
         model, config = load_model(path, config)
-        where = pick_device(device)
-        return cls.from_config(Deployed(model, pick_amp(where, amp)), config, device=where, **overrides)
+        where = select_device(device)
+        return cls.from_config(FusedNetwork(model, select_amp(where, amp)), config, device=where, **overrides)
 
     def __call__(self, image: np.ndarray) -> list[Person]:
-        """People in a picture, by falling score, keypoints in pixels of the picture.
+        """People in an image, by falling score, keypoints in pixels of the image.
 
         Args:
-            image: (H, W, 3) BGR; grey, BGRA and 16-bit pictures are converted.
+            image: (H, W, 3) BGR; grey, BGRA and 16-bit images are converted.
 
         Raises:
-            DataError: an array that is not a picture.
+            DataError: an array that is not an image.
         """
         return self.batch([image])[0]
 
     def batch(self, images: Sequence[np.ndarray]) -> list[list[Person]]:
-        """The same for several pictures of any sizes; those that need equal inputs run together."""
+        """The same for several images of any sizes; those that need equal inputs run together."""
         images = [to_bgr(image) for image in images]
         groups: dict[tuple, list[int]] = {}
         for index, image in enumerate(images):
@@ -180,9 +180,9 @@ class Predictor:
         return [people[index] for index in range(len(images))]
 
     def stream(self, images: Iterable[np.ndarray]) -> Iterator[list[Person]]:
-        """The same for any number of pictures, in their order, of which only a few are held at a time.
+        """The same for any number of images, in their order, of which only a few are held at a time.
 
-        Neighbours that need equal inputs run together: pictures sorted by shape make full batches.
+        Neighbours that need equal inputs run together: images sorted by shape make full batches.
         """
         prepared = map_ahead(self._prepare, self._chunks(map(to_bgr, images)))
         for people in map_ahead(self._decode, map(self._look, prepared)):
@@ -197,14 +197,14 @@ class Predictor:
     def _canvases(self, image: np.ndarray) -> tuple[tuple[int, int], ...]:
         return tuple(self.fit(image.shape[:2], scale).canvas for scale in self.scales)
 
-    def fit(self, shape: tuple[int, int], scale: float = 1.0) -> Fit:
-        """The network input for a picture of (height, width) ``shape`` at ``scale`` times the set height."""
+    def fit(self, shape: tuple[int, int], scale: float = 1.0) -> Letterbox:
+        """The network input for an image of (height, width) ``shape`` at ``scale`` times the set height."""
         factor = min(self.height * scale / shape[0], *(limit / side for limit, side in zip(self.limit, shape)))
         size = tuple(max(1, round(side * factor)) for side in shape)
-        return Fit(size, tuple(-(-side // STRIDE) * STRIDE for side in size))
+        return Letterbox(size, tuple(-(-side // INPUT_MULTIPLE) * INPUT_MULTIPLE for side in size))
 
     def _prepare(self, images: list[np.ndarray]) -> Prepared:
-        """Resize and pad pictures."""
+        """Resize and pad images."""
         shapes = [image.shape[:2] for image in images]
         fits = [[self.fit(shape, scale) for scale in self.scales] for shape in shapes]
         inputs = [np.stack([own[i].place(image) for image, own in zip(images, fits)]) for i in range(len(self.scales))]
@@ -219,7 +219,7 @@ class Predictor:
         cells = torch.tensor([fit.cells for fit in fits], device=self.device)
         return Answer(prepared, fits, list(zip(*(array.cpu().numpy() for array in self._candidates(maps, cells)))))
 
-    def _maps(self, prepared: Prepared) -> tuple[Tensor, list[Fit]]:
+    def _maps(self, prepared: Prepared) -> tuple[Tensor, list[Letterbox]]:
         """Averaged maps (N, C, h, w) in the geometry of the largest scale, and the fits of that scale."""
         largest = max(range(len(self.scales)), key=self.scales.__getitem__)
         reference = [own[largest] for own in prepared.fits]
@@ -233,32 +233,32 @@ class Predictor:
 
     @torch.inference_mode()
     def maps_of(self, pictures: np.ndarray) -> Tensor:
-        """The network's answer to pictures that are as large as its input, without a look at ``scales``.
+        """The network's answer to images that are as large as its input, without a look at ``scales``.
 
         Args:
-            pictures: (N, H, W, 3) BGR uint8; see ``Fit.place``.
+            images: (N, H, W, 3) BGR uint8; see ``Fit.place``.
 
         Returns:
-            (N, C, H/4, W/4) float32 on the device, averaged with those of the mirrored pictures if ``flip``.
+            (N, C, H/4, W/4) float32 on the device, averaged with those of the mirrored images if ``flip``.
         """
         inputs = prepare(torch.from_numpy(pictures).to(self.device), getattr(self.model, "channels_last", False))
         with autocast(self.device, self.amp):
             maps = self.model.heatmaps(inputs).float()
             if self.flip:
-                # The padded picture is mirrored as a whole: its width is a multiple of the maps' stride.
+                # The padded image is mirrored as a whole: its width is a multiple of the maps' stride.
                 mirrored = self.model.heatmaps(inputs.flip(-1)).float()
                 maps = (maps + mirrored[:, self._flip_channels].flip(-1)) / 2
         return maps
 
     def _decode(self, answer: Answer) -> list[list[Person]]:
-        """People of every picture, in its own pixels."""
+        """People of every image, in its own pixels."""
         return [
             self._people(found, fit, shape)
             for found, fit, shape in zip(answer.found, answer.fits, answer.prepared.shapes)
         ]
 
-    def _people(self, found: tuple[np.ndarray, ...], fit: Fit, shape: tuple[int, int]) -> list[Person]:
-        """Decode the part of the maps that shows the picture, and go back to its (height, width) ``shape``."""
+    def _people(self, found: tuple[np.ndarray, ...], fit: Letterbox, shape: tuple[int, int]) -> list[Person]:
+        """Decode the part of the maps that shows the image, and go back to its (height, width) ``shape``."""
         if self._candidates is None:
             rows, columns = fit.cells
             people = decode(
@@ -274,11 +274,11 @@ class Predictor:
         return people
 
 
-def _align(maps: Tensor, current: list[Fit], reference: list[Fit]) -> Tensor:
+def _align(maps: Tensor, current: list[Letterbox], reference: list[Letterbox]) -> Tensor:
     """Resample (N, C, h, w) maps of one scale to the cells of another.
 
     Resizing maps x to (x + 0.5) s - 0.5, in pixels and, as the stride is the same, in cells. The padding of the
-    two scales differs, so that the sizes of the resized pictures, not of the maps, give s.
+    two scales differs, so that the sizes of the resized images, not of the maps, give s.
     """
     (height, width), (rows, columns) = maps.shape[2:], (side // MAP_STRIDE for side in reference[0].canvas)
     matrix = maps.new_zeros(len(maps), 2, 3)

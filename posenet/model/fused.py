@@ -12,7 +12,7 @@ from posenet.devices.runtime import DTYPES, Amp
 from posenet.model.layers import ConvNorm
 
 
-class Deployed(nn.Module):
+class FusedNetwork(nn.Module):
     """What is left of a network when nobody trains it any more.
 
     Batch normalisation is folded into the convolutions before it, weights are held in the precision that they are used
@@ -20,7 +20,7 @@ class Deployed(nn.Module):
 
     Args:
         network: has ``heatmaps``; of other layers than ours none is folded.
-        amp: precision of weights and features; see ``runtime.pick_amp``.
+        amp: precision of weights and features; see ``select_amp``.
     """
 
     channels_last = True

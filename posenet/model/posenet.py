@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 from posenet.model.hourglass import Hourglass
 from posenet.model.layers import ConvNorm, Residual, SqueezeExcite
-from posenet.settings.sections import STRIDE, Config
+from posenet.settings.sections import INPUT_MULTIPLE, Config
 from posenet.skeleton.skeleton import COCO
 
-SCALES = 5
+NUM_SCALES = 5
 """Sizes that every stack predicts at: strides 4, 8, 16, 32, 64."""
 
 
@@ -47,7 +47,7 @@ class PoseNet(nn.Module):
                 f"no network of {stacks} stacks, width {width} and growth {growth}: "
                 "stacks start at 1, width is a multiple of 16, growth is even"
             )
-        channels = [width + growth * scale for scale in range(SCALES)]  # fine to coarse
+        channels = [width + growth * scale for scale in range(NUM_SCALES)]  # fine to coarse
         self.stem = Stem(width)
         self.stacks = nn.ModuleList(Stack(num_channels, channels) for _ in range(stacks))
         self.merges = nn.ModuleList(
@@ -75,7 +75,7 @@ class PoseNet(nn.Module):
         Raises:
             ValueError: images of another shape or dtype.
         """
-        return self._predict(images, SCALES)
+        return self._predict(images, NUM_SCALES)
 
     def heatmaps(self, images: Tensor) -> Tensor:
         """The final maps alone, (N, num_channels, H/4, W/4): ``forward(images)[-1][0]``.
@@ -116,9 +116,9 @@ class PoseNet(nn.Module):
     def _check(self, images: Tensor) -> None:
         if images.ndim != 4 or images.shape[1] != 3:
             raise ValueError(f"images must be (N, 3, H, W), not {tuple(images.shape)}")
-        if images.shape[2] % STRIDE or images.shape[3] % STRIDE:
+        if images.shape[2] % INPUT_MULTIPLE or images.shape[3] % INPUT_MULTIPLE:
             raise ValueError(
-                f"image height and width must be multiples of {STRIDE}, "
+                f"image height and width must be multiples of {INPUT_MULTIPLE}, "
                 f"not {images.shape[2]} x {images.shape[3]}: resize or pad them"
             )
         dtype = self.stem.entry.conv.weight.dtype

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from torch import Tensor
 
 from posenet.errors import CheckpointError
-from posenet.model.posenet import SCALES
+from posenet.model.posenet import NUM_SCALES
 
 PREFIX = "posenet."
 
@@ -66,9 +66,9 @@ def _modules() -> Iterator[Pair]:
     yield from _residual("stem.refine", "pre.res2")
     for index in range(6):
         yield from _conv_norm(f"stem.dilated.{index}", f"pre.dilation.{index}")
-    for level in range(SCALES - 1):
+    for level in range(NUM_SCALES - 1):
         yield from _hourglass_level("stacks.#.hourglass" + ".inner" * level, f"hourglass.#.hg.{level}")
-    for scale in range(SCALES):
+    for scale in range(NUM_SCALES):
         yield from _head(f"stacks.#.heads.{scale}", f"features.#.before_regress.{scale}")
         yield f"stacks.#.heads.{scale}.output", f"outs.#.{scale}.conv"
         yield from _conv_norm(f"merges.#.{scale}.maps", f"merge_preds.#.{scale}.conv")

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from posenet.errors import ConfigError, shown
+from posenet.errors import ConfigError
+from posenet.messages import truncate_for_message
 from posenet.settings.sections import Config
 from posenet.skeleton.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton, skeleton_from_table, skeleton_to_table
@@ -120,7 +121,7 @@ def _build(kind: type, table: Any, prefix: str) -> Any:
     values = {}
     for key, value in table.items():
         if key not in hints:
-            name = shown(key)[1:-1]
+            name = truncate_for_message(key)[1:-1]
             meant = "".join(f"did you mean {prefix}{near}? " for near in difflib.get_close_matches(name, hints, 1))
             raise ValueError(f"unknown key {prefix}{name} ({meant}known: {', '.join(sorted(hints))})")
         hint = hints[key]
@@ -136,22 +137,22 @@ def _convert(hint: Any, value: Any, key: str) -> Any:
     if origin is Literal:
         if value in args and isinstance(value, str):
             return value
-        raise ValueError(f"{key} must be one of {', '.join(map(repr, args))}, not {shown(value)}")
+        raise ValueError(f"{key} must be one of {', '.join(map(repr, args))}, not {truncate_for_message(value)}")
     if origin in (types.UnionType, typing.Union):
         kind = next((a for a in args if (typing.get_origin(a) is tuple) == isinstance(value, (list, tuple))), args[0])
         return _convert(kind, value, key)
     if origin is tuple:
         if not isinstance(value, (list, tuple)):
-            raise ValueError(f"{key} must be a list, not {shown(value)}")
+            raise ValueError(f"{key} must be a list, not {truncate_for_message(value)}")
         if args[-1] is not Ellipsis and len(value) != len(args):
-            raise ValueError(f"{key} must be a list of {len(args)} values, not {shown(value)}")
+            raise ValueError(f"{key} must be a list of {len(args)} values, not {truncate_for_message(value)}")
         return tuple(_convert(args[0], item, key) for item in value)
     if hint is float and type(value) is int:
         value = float(value)
     if type(value) is not hint:
-        raise ValueError(f"{key} must be of type {hint.__name__}, not {shown(value)}")
+        raise ValueError(f"{key} must be of type {hint.__name__}, not {truncate_for_message(value)}")
     if hint is float and not math.isfinite(value):
-        raise ValueError(f"{key} must be finite, not {shown(value)}")
+        raise ValueError(f"{key} must be finite, not {truncate_for_message(value)}")
     return value
 
 

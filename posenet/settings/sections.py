@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from posenet.settings.sections_model import STRIDE, ModelConfig
+from posenet.settings.sections_model import INPUT_MULTIPLE, ModelConfig
 from posenet.settings.sections_model import check as _check
 from posenet.settings.sections_run import CheckpointConfig, GuardConfig, LogConfig
 from posenet.settings.sections_scale import AverageConfig, ParallelConfig
@@ -26,7 +26,7 @@ class DataConfig:
     """COCO keypoint JSON for AP during training."""
     workers: int = 2
     framing: Literal["person", "image"] = "person"
-    """What a training sample shows: one main person at a fixed size, or the whole picture."""
+    """What a training sample shows: one main person at a fixed size, or the whole image."""
     allow_overlap: bool = False
     """Let the validation store hold training images (for overfitting on purpose)."""
     max_unreadable: float = 0.01
@@ -185,13 +185,13 @@ class TrainConfig:
         for name in ("seed", "evaluate_every", "patience", "loss_scale", "threads"):
             _check(getattr(self, name) >= 0, f"train.{name} must not be negative")
         _check(
-            all(side > 0 and side % STRIDE == 0 for side in self.size),
-            f"train.input_size must be positive multiples of {STRIDE}",
+            all(side > 0 and side % INPUT_MULTIPLE == 0 for side in self.size),
+            f"train.input_size must be positive multiples of {INPUT_MULTIPLE}",
         )
         # The coarsest maps have a cell per STRIDE pixels, and BatchNorm cannot train on a single one.
         _check(
-            self.batch_size > 1 or max(self.size) > STRIDE,
-            f"train.batch_size must be at least 2 where train.input_size is {STRIDE}: BatchNorm needs two cells",
+            self.batch_size > 1 or max(self.size) > INPUT_MULTIPLE,
+            f"train.batch_size must be at least 2 where train.input_size is {INPUT_MULTIPLE}: BatchNorm needs two cells",
         )
 
     @property
@@ -203,14 +203,14 @@ class TrainConfig:
 @dataclass(frozen=True)
 class InferenceConfig:
     height: int = 512
-    """Pictures are resized to this height, then padded to a multiple of 64."""
+    """Images are resized to this height, then padded to a multiple of 64."""
     scales: tuple[float, ...] = (1.0,)
     """Maps are averaged over these multiples of ``height``."""
     flip: bool = False
-    """Average with the maps of the mirrored picture."""
+    """Average with the maps of the mirrored image."""
     max_height: int = 2600
     max_width: int = 3800
-    """The resized picture is held below these."""
+    """The resized image is held below these."""
     batch_size: int = 4
     keypoint_threshold: float = 0.1
     """Smallest peak of a keypoint map that counts."""
@@ -218,9 +218,11 @@ class InferenceConfig:
     """A limb needs more support by its body-part map than this."""
 
     def __post_init__(self) -> None:
-        _check(self.height >= STRIDE, f"inference.height must be at least {STRIDE}")
+        _check(self.height >= INPUT_MULTIPLE, f"inference.height must be at least {INPUT_MULTIPLE}")
         _check(bool(self.scales) and all(s > 0 for s in self.scales), "inference.scales must be positive")
-        _check(min(self.max_height, self.max_width) >= STRIDE, f"inference.max_* must be at least {STRIDE}")
+        _check(
+            min(self.max_height, self.max_width) >= INPUT_MULTIPLE, f"inference.max_* must be at least {INPUT_MULTIPLE}"
+        )
         _check(self.batch_size >= 1, "inference.batch_size must be at least 1")
         for name in ("keypoint_threshold", "part_threshold"):
             _check(0 < getattr(self, name) < 1, f"inference.{name} must lie in (0, 1)")

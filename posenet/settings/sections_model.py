@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from posenet.skeleton.skeleton import COCO, Skeleton
 
-STRIDE = 64
+INPUT_MULTIPLE = 64
 """Input heights and widths are multiples of this: the coarsest maps lie at stride 64."""
 
 

@@ -44,7 +44,7 @@ class LogConfig:
     curves: bool = True
     """Draw curves.png at each validation where matplotlib is installed."""
     pictures: int = 4
-    """Validation pictures drawn at each evaluation, the truth beside what was found."""
+    """Validation images drawn at each evaluation, the truth beside what was found."""
 
     def __post_init__(self) -> None:
         check(self.every_steps >= 1, "log.every_steps must be at least 1")

@@ -144,13 +144,13 @@ class Skeleton:
 
     @cached_property
     def flip_keypoints(self) -> np.ndarray:
-        """(K,) int64: keypoint k of a flipped picture is keypoint ``flip_keypoints[k]`` of the original."""
+        """(K,) int64: keypoint k of a flipped image is keypoint ``flip_keypoints[k]`` of the original."""
         mirror = self._mirror
         return np.array([self.index(mirror.get(name, name)) for name in self.keypoints])
 
     @cached_property
     def flip_channels(self) -> np.ndarray:
-        """(C,) int64: channel c of a flipped picture is channel ``flip_channels[c]`` of the original."""
+        """(C,) int64: channel c of a flipped image is channel ``flip_channels[c]`` of the original."""
         where = {frozenset(ends): i for i, ends in enumerate(map(tuple, self.part_ends.tolist()))}
         parts = [where[frozenset(self.flip_keypoints[list(ends)].tolist())] for ends in self.part_ends]
         keypoints = (self.num_parts + self.flip_keypoints).tolist()

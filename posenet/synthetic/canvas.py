@@ -1,4 +1,4 @@
-"""A picture that remembers who painted each pixel, and the few shapes that everything is drawn from.
+"""An image that remembers who painted each pixel, and the few shapes that everything is drawn from.
 
 Points are (x, y) in pixels, x right, y down, the centre of the first pixel at (0, 0). Colours are BGR, 0-255.
 """

@@ -1,6 +1,6 @@
-"""A data set of people drawn by program, in COCO's layout: pictures, masks, crowds and keypoint annotations.
+"""A data set of people drawn by program, in COCO's layout: images, masks, crowds and keypoint annotations.
 
-A picture depends on its seed, split and index alone, so that any number of processes writes the same bytes.
+An image depends on its seed, split and index alone, so that any number of processes writes the same bytes.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
+from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.files import usable_cores
 from posenet.synthetic.labels import CATEGORY, annotate
 from posenet.synthetic.scene import draw_scene, draw_size
 
 SPLITS = {"train": 1, "val": 10_000_001}
-"""Name of a split to the id of its first picture; the ids of the two never meet."""
+"""Name of a split to the id of its first image; the ids of the two never meet."""
 MAX_PICTURES = 10_000_000
-"""Largest number of pictures in a split."""
+"""Largest number of images in a split."""
 MARKER = "synthetic.json"
 """The file that names this tool and the settings of a set."""
 DEFAULT_SIZE = 512
@@ -37,16 +37,16 @@ _IDS_PER_PICTURE = 100
 _JPEG_QUALITY = 90
 
 Size = int | tuple[int, int]
-"""(width, height) of every picture, or the longest side, below which sizes and aspects vary."""
+"""(width, height) of every image, or the longest side, below which sizes and aspects vary."""
 
 
-def draw_picture(
+def draw_image(
     seed: int,
     split: str,
     index: int,
     size: Size = DEFAULT_SIZE,
 ) -> tuple[np.ndarray, list[dict[str, Any]]]:
-    """Draw one picture.
+    """Draw one image.
 
     Args:
         seed, index: not negative.
@@ -76,10 +76,10 @@ def write_dataset(
 
     Args:
         output: folder, made where missing.
-        train, val: number of pictures.
+        train, val: number of images.
         seed: not negative.
         workers: processes; None takes one per core.
-        size: as for ``draw_picture``.
+        size: as for ``draw_image``.
 
     Raises:
         DataError: a number out of range, or a folder with files that this tool did not write.
@@ -101,8 +101,8 @@ def write_dataset(
         }
         for split in SPLITS
     }
-    write = partial(_write_picture, output, seed, size)
-    done = tqdm(_map(write, jobs, workers), desc="drawing", total=len(jobs), unit="picture")
+    write = partial(_write_image, output, seed, size)
+    done = tqdm(_map(write, jobs, workers), desc="drawing", total=len(jobs), unit="image")
     for (split, _), (image, people) in zip(jobs, done):
         files[split]["images"].append(image)
         files[split]["annotations"] += people
@@ -114,7 +114,7 @@ def _folder(split: str) -> str:
     return f"{split}2017"
 
 
-def _picture_name(split: str, index: int) -> str:
+def _image_name(split: str, index: int) -> str:
     return f"{SPLITS[split] + index:012d}.jpg"
 
 
@@ -125,18 +125,18 @@ def _annotation_file(split: str) -> str:
 def _check(counts: dict[str, int], seed: int, workers: int | None, size: Size) -> None:
     for split, count in counts.items():
         if not 0 <= count <= MAX_PICTURES:
-            raise DataError(f"cannot draw {count} {split} pictures: give a number from 0 to {MAX_PICTURES}")
+            raise DataError(f"cannot draw {count} {split} images: give a number from 0 to {MAX_PICTURES}")
     if seed < 0:
         raise DataError(f"seed {seed} is negative: give 0 or more")
     if workers is not None and workers < 1:
         raise DataError(f"cannot draw with {workers} workers: give at least 1")
     low, high = _SIDES
     if not all(low <= side <= high for side in np.atleast_1d(size)):
-        raise DataError(f"pictures of size {size} cannot be drawn: give sides from {low} to {high} pixels")
+        raise DataError(f"images of size {size} cannot be drawn: give sides from {low} to {high} pixels")
 
 
 def _clear(output: Path, counts: dict[str, int]) -> None:
-    """Remove an earlier set's annotations and the pictures that the new one does not replace, and nothing else."""
+    """Remove an earlier set's annotations and the images that the new one does not replace, and nothing else."""
     if not output.exists():
         return
     present = {
@@ -168,7 +168,7 @@ def _names(counts: dict[str, int]) -> set[str]:
 
 
 def _pictures(counts: dict[str, int]) -> set[str]:
-    return {f"{_folder(split)}/{_picture_name(split, k)}" for split in SPLITS for k in range(counts[split])}
+    return {f"{_folder(split)}/{_image_name(split, k)}" for split in SPLITS for k in range(counts[split])}
 
 
 def _map(write: partial, jobs: list[tuple[str, int]], workers: int | None) -> Iterator[tuple[dict, list[dict]]]:
@@ -187,17 +187,17 @@ def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _write_picture(
+def _write_image(
     output: Path,
     seed: int,
     size: Size,
     job: tuple[str, int],
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Draw and save one picture; its entry under ``images`` and its annotations."""
+    """Draw and save one image; its entry under ``images`` and its annotations."""
     split, index = job
-    image, annotations = draw_picture(seed, split, index, size)
+    image, annotations = draw_image(seed, split, index, size)
     _, encoded = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
-    name, (height, width) = _picture_name(split, index), image.shape[:2]
+    name, (height, width) = _image_name(split, index), image.shape[:2]
     (output / _folder(split) / name).write_bytes(encoded.tobytes())
     return {"file_name": name, "height": height, "width": width, "id": SPLITS[split] + index}, annotations
 

@@ -43,7 +43,7 @@ _ARMPIT = 0.35
 
 
 class Figure:
-    """One person in one picture.
+    """One person in one image.
 
     Args:
         body, posture, look: who it is.

@@ -33,7 +33,7 @@ _DISC = ellipse(np.zeros(2), (1, 1))
 
 
 class Head:
-    """One head in one picture.
+    """One head in one image.
 
     Args:
         centre: (2,) pixel.

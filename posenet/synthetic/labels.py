@@ -53,7 +53,7 @@ def annotate(rng: np.random.Generator, scene: Scene) -> list[dict[str, Any]]:
     """COCO annotations, but for ``id`` and ``image_id``, of everybody who is seen at all.
 
     A keypoint is visible (2) when most of the 3x3 pixels around it show a part of that person on which it lies,
-    else hidden (1). Not labelled (0) are points outside the picture, points on the averted side of a face, most
+    else hidden (1). Not labelled (0) are points outside the image, points on the averted side of a face, most
     hidden points of heavily hidden people, and all points of the barely seen, of distant people and of crowds.
     ``area`` and ``bbox`` are those of the decoded ``segmentation``.
     """

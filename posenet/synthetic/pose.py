@@ -2,7 +2,7 @@
 
 Lengths are shares of the person's standing height. A body's frame has its origin on the ground below the pelvis:
 x to the person's own left, y up, z forward. The viewer's frame differs by the person's heading and the
-camera's tilt: x to the right of the picture, y up, z towards the viewer.
+camera's tilt: x to the right of the image, y up, z towards the viewer.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Body:
 
 @dataclass(frozen=True)
 class Posture:
-    """A posed body as the viewer sees it, before it has a size and a place in the picture.
+    """A posed body as the viewer sees it, before it has a size and a place in the image.
 
     Attributes:
         joints: name to (3,) position in the viewer's frame: the keypoints below the head under the names of

@@ -1,4 +1,4 @@
-"""A picture of people in a place: who stands where, who hides whom."""
+"""An image of people in a place: who stands where, who hides whom."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def draw_scene(rng: np.random.Generator, width: int, height: int) -> Scene:
 
 
 class _Painter:
-    """Places people on the ground of one picture: a person ``h`` pixels tall stands ``eye * h`` below the horizon."""
+    """Places people on the ground of one image: a person ``h`` pixels tall stands ``eye * h`` below the horizon."""
 
     def __init__(self, rng: np.random.Generator, canvas: Canvas, horizon: float) -> None:
         self.rng, self.canvas, self.horizon = rng, canvas, horizon

@@ -20,12 +20,12 @@ def prefetch(batches: Iterable[Batch], runtime: Runtime) -> Iterator[Batch]:
     """
     streams = _streams(runtime.device)
     if streams is None:
-        yield from map(runtime.place, batches)
+        yield from map(runtime.to_device, batches)
         return
     side, ahead = streams.Stream(runtime.device), None
     for batch in batches:
         with streams.stream(side):
-            placed = runtime.place(batch), side.record_event()
+            placed = runtime.to_device(batch), side.record_event()
         # Given away only now that its successor is on the way, whose copy so overlaps with the step.
         if ahead is not None:
             yield _ready(*ahead, streams.current_stream(runtime.device))

@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader
 
 from posenet.data.dataset import Batch, close_loader
 from posenet.devices.runtime import Runtime
-from posenet.errors import DataError, without_traceback
+from posenet.errors import DataError
+from posenet.messages import without_worker_traceback
 
 MAX_DEATHS = 3
 """How often workers may die before a batch arrives; after that they would for ever."""
@@ -27,11 +28,11 @@ NAMED = 10
 _log = logging.getLogger(__name__)
 
 
-class FeedError(DataError):
+class CollectiveDataError(DataError):
     """Raised at the same step by all processes."""
 
 
-def surviving(loader: DataLoader) -> Iterator[Batch]:
+def restart_dead_workers(loader: DataLoader) -> Iterator[Batch]:
     """A loader's batches. Workers that die are started anew and go on with the batch that is due.
 
     The samples depend on their keys alone, so that nothing else changes. A death is noticed after some seconds.
@@ -51,7 +52,7 @@ def surviving(loader: DataLoader) -> Iterator[Batch]:
                     done, deaths = done + 1, 0
                 return
             except DataError as error:
-                raise DataError(without_traceback(str(error))) from error
+                raise DataError(without_worker_traceback(str(error))) from error
             # A dead worker leaves broken pipes, missing files or half a message: what it raises can be anything.
             except Exception as error:
                 if not (how := _deaths(loader)):
@@ -68,7 +69,7 @@ def surviving(loader: DataLoader) -> Iterator[Batch]:
         loader.batch_sampler.skip = 0
 
 
-def agree(runtime: Runtime, error: DataError | None, faults: Sequence[str] = ()) -> list[str]:
+def raise_on_all_ranks(runtime: Runtime, error: DataError | None, faults: Sequence[str] = ()) -> list[str]:
     """What was wrong with the samples of all processes; all call it at the same step.
 
     Raises:
@@ -76,12 +77,12 @@ def agree(runtime: Runtime, error: DataError | None, faults: Sequence[str] = ())
     """
     failed, damaged = runtime.vote(error is not None, bool(faults))
     if failed:
-        reason = next(filter(None, runtime.gather(error and str(error))))
-        raise FeedError(reason) from error
-    return [fault for share in runtime.gather(list(faults)) for fault in share] if damaged else []
+        reason = next(filter(None, runtime.gather_objects(error and str(error))))
+        raise CollectiveDataError(reason) from error
+    return [fault for share in runtime.gather_objects(list(faults)) for fault in share] if damaged else []
 
 
-class Tally:
+class UnreadableSampleBudget:
     """Counts the samples of a pass over a data set that others took the place of.
 
     Args:
@@ -94,11 +95,11 @@ class Tally:
         self.allowed = math.ceil(share * self.samples)
 
     def add(self, faults: Sequence[str]) -> None:
-        """Count and name further ones; ``FeedError`` where they are too many."""
+        """Count and name further ones; ``CollectiveDataError`` where they are too many."""
         if not faults:
             return
         if self.count + len(faults) > self.allowed:
-            raise FeedError(
+            raise CollectiveDataError(
                 f"more than {self.allowed} of {self.samples} samples cannot be read, the most that "
                 f"data.max_unreadable allows; the latest: {faults[0]}"
             )

@@ -34,10 +34,10 @@ class TermMeter:
 
     def read(self) -> list[list[float]] | None:
         """By stack and scale, and begin anew; None where there was nothing, or nothing finite."""
-        counted, self._counted = self._counted.values(), {}
-        if not counted:
+        pluralize, self._counted = self._counted.values(), {}
+        if not pluralize:
             return None
-        mean = sum(total.cpu() for total, _ in counted) / sum(images for _, images in counted)
+        mean = sum(total.cpu() for total, _ in pluralize) / sum(images for _, images in pluralize)
         # Five digits: the log has a line of these every few steps.
         return [[float(f"{value:.5g}") for value in row] for row in mean.tolist()] if mean.isfinite().all() else None
 

@@ -8,7 +8,7 @@ import math
 from torch import Tensor
 
 
-class Verdict(enum.Enum):
+class GuardAction(enum.Enum):
     """What to do with an optimizer step."""
 
     TRAIN = "train"
@@ -41,7 +41,7 @@ class LossGuard:
         """``is_bad`` without reading the loss from its device: 1 where it is, else 0, in the loss's dtype."""
         return (~(loss.isfinite() & (loss <= self.threshold))).to(loss.dtype)
 
-    def judge(self, bad: bool) -> Verdict:
+    def judge(self, bad: bool) -> GuardAction:
         """Record the shared vote on one step and say what to do with it."""
         if not bad:
             self.bad_in_a_row = 0
@@ -49,14 +49,14 @@ class LossGuard:
                 self.good_since_roll_back += 1
                 if self.good_since_roll_back >= self.recovery:
                     self.good_since_roll_back = None
-            return Verdict.TRAIN
+            return GuardAction.TRAIN
         self.bad_in_a_row += 1
         if self.bad_in_a_row < self.max_skips:
-            return Verdict.SKIP
+            return GuardAction.SKIP
         if self.good_since_roll_back is not None:
-            return Verdict.FAIL
+            return GuardAction.FAIL
         self.bad_in_a_row, self.good_since_roll_back = 0, 0
-        return Verdict.ROLL_BACK
+        return GuardAction.ROLL_BACK
 
     def state_dict(self) -> dict[str, int | None]:
         return {"bad_in_a_row": self.bad_in_a_row, "good_since_roll_back": self.good_since_roll_back}

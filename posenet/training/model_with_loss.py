@@ -10,7 +10,7 @@ from posenet.model.preprocessing import prepare
 from posenet.training.loss import FocalL2Loss
 
 
-class TrainStep(nn.Module):
+class ModelWithLoss(nn.Module):
     """uint8 batch to targets, predictions and one loss per image, all on the batch's own device.
 
     Args:

@@ -39,9 +39,9 @@ class Schedule:
     cycle_lr: tuple[float, float] = (4e-5, 2e-5)
 
     @classmethod
-    def from_config(cls, config: OptimConfig, world: int = 1, average: AverageConfig | None = None) -> Schedule:
+    def from_config(cls, config: OptimConfig, world_size: int = 1, average: AverageConfig | None = None) -> Schedule:
         """The configured schedule; with ``scale_lr`` its rates are multiplied by the number of processes."""
-        c, factor, average = config, world if config.scale_lr else 1, average or AverageConfig()
+        c, factor, average = config, world_size if config.scale_lr else 1, average or AverageConfig()
         return cls(
             c.lr * factor,
             c.warmup_epochs,

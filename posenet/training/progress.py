@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from posenet.errors import shown
+from posenet.messages import truncate_for_message
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ class Progress:
         for key, value in vars(progress).items():
             kind = type(getattr(cls, key))
             if type(value) is not kind or (kind is int and value < 0):
-                raise ValueError(f"{key} is {shown(value)}")
+                raise ValueError(f"{key} is {truncate_for_message(value)}")
         return progress
 
 

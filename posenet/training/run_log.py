@@ -1,4 +1,4 @@
-"""What a run tells: progress bar, text log, JSON lines, TensorBoard and pictures."""
+"""What a run tells: progress bar, text log, JSON lines, TensorBoard and images."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class RunLog:
                 _log.warning("%s was not drawn: %s", PICTURE, error)
 
     def picture(self, name: str, image: np.ndarray, step: int) -> None:
-        """Save a (H, W, 3) BGR uint8 picture as ``pictures/NAME.jpg``."""
+        """Save a (H, W, 3) BGR uint8 image as ``pictures/NAME.jpg``."""
         ok, jpeg = cv2.imencode(".jpg", image)
         if ok:
             with self._spared():

@@ -18,13 +18,19 @@ from tqdm import tqdm
 from posenet.checkpoints import file as checkpoint
 from posenet.checkpoints.file import CheckpointFolder
 from posenet.data.dataset import Batch, close_loader
-from posenet.devices.runtime import Runtime, Stopped, stop_signals
-from posenet.errors import CheckpointError, DataError, TrainingError, shown
+from posenet.devices.runtime import Runtime, StopRequested, stop_signals
+from posenet.errors import CheckpointError, DataError, TrainingError
+from posenet.messages import truncate_for_message
 from posenet.training.checkpointing import CheckpointWriter, restore
 from posenet.training.device_prefetch import prefetch
-from posenet.training.input_stream import FeedError, Tally, agree, surviving
-from posenet.training.loss_guard import LossGuard, Verdict
-from posenet.training.model_with_loss import TrainStep
+from posenet.training.input_stream import (
+    CollectiveDataError,
+    UnreadableSampleBudget,
+    raise_on_all_ranks,
+    restart_dead_workers,
+)
+from posenet.training.loss_guard import GuardAction, LossGuard
+from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import Schedule, batch_norms, set_lr, train_mode
 from posenet.training.progress import Limits, Meter, Progress
 from posenet.training.run_log import RunLog, SilentLog
@@ -41,7 +47,7 @@ class Trainer:
     Args:
         step: module that gives one loss per image; what is saved is ``step.network``.
         average: of the network's weights; what is validated, and saved as the run's weights.
-        evaluate: gives named scores of the network on the validation pictures, "AP" among them; None
+        evaluate: gives named scores of the network on the validation images, "AP" among them; None
             where there are none. Called every ``limits.evaluate_epochs`` epochs with the epoch, the step and a
             function to call now and then, which breaks it off by an exception.
         config: plain tables to save with every checkpoint.
@@ -51,7 +57,7 @@ class Trainer:
         self,
         *,
         runtime: Runtime,
-        step: TrainStep,
+        step: ModelWithLoss,
         optimizer: Optimizer,
         schedule: Schedule,
         scaler: torch.amp.GradScaler,
@@ -103,7 +109,7 @@ class Trainer:
                         self.writer.finish()
                         _log.info("Stopped early: no better score for %d epochs", p.stale)
                         return False
-                    if self.runtime.any(self._stop_due()) or not (self.train_one_epoch() and self._finish_epoch()):
+                    if self.runtime.any_rank(self._stop_due()) or not (self.train_one_epoch() and self._finish_epoch()):
                         self.save()
                         self.writer.finish()
                         _log.info(
@@ -112,11 +118,13 @@ class Trainer:
                         return False
                 self.writer.finish()
             except (DataError, OSError) as error:
-                # What was learnt outlives a damaged picture, unless the other processes do not know of it.
-                if self.runtime.world == 1 or isinstance(error, FeedError):
+                # What was learnt outlives a damaged image, unless the other processes do not know of it.
+                if self.runtime.world_size == 1 or isinstance(error, CollectiveDataError):
                     self._save_unless_bad()
                     self.writer.wait()
-                    self.runtime.any(False)  # who ended before the file is written would have the writer ended, too
+                    self.runtime.any_rank(
+                        False
+                    )  # who ended before the file is written would have the writer ended, too
                 raise
             finally:
                 self.writer.wait()
@@ -149,11 +157,11 @@ class Trainer:
     def _steps(self, meter: Meter) -> Iterator[list[Batch]]:
         """The batches of one optimizer step at a time, on the device; counts what was waited for and replaced."""
         p, steps = self.progress, self.sampler.steps
-        tally = Tally(self.train_loader, self.limits.max_unreadable, p.replaced)
+        tally = UnreadableSampleBudget(self.train_loader, self.limits.max_unreadable, p.replaced)
         if self._batches_at != p.epoch * steps + p.step:
             # One stream for all epochs: while one is validated, the workers make the next one's first batches.
             self.sampler.start(p.epoch, p.step, self.limits.epochs)
-            self._batches = prefetch(surviving(self.train_loader), self.runtime)
+            self._batches = prefetch(restart_dead_workers(self.train_loader), self.runtime)
         for step in range(p.step, steps):
             self._batches_at = p.epoch * steps + step + 1
             asked, batches, error = time.monotonic(), [], None
@@ -162,9 +170,9 @@ class Trainer:
             except DataError as caught:
                 error = caught
             meter.waited += time.monotonic() - asked
-            tally.add(agree(self.runtime, error, [fault for batch in batches for fault in batch.faults]))
+            tally.add(raise_on_all_ranks(self.runtime, error, [fault for batch in batches for fault in batch.faults]))
             p.replaced = tally.count
-            meter.samples += sum(len(b.images) for b in batches) * self.runtime.world
+            meter.samples += sum(len(b.images) for b in batches) * self.runtime.world_size
             yield batches
 
     def _train_step(self, batches: list[Batch]) -> float | None:
@@ -179,18 +187,18 @@ class Trainer:
     def _judge_bad(self, batches: list[Batch], value: float) -> None:
         own = value, [int(i) for batch in batches for i in batch.image_ids]
         # Where only some processes' losses are bad, their images are to blame; a bad gradient is everyone's.
-        blamed = [said for said in self.runtime.gather(own) if self.guard.is_bad(said[0])] or [own]
+        blamed = [said for said in self.runtime.gather_objects(own) if self.guard.is_bad(said[0])] or [own]
         value, ids = blamed[0][0], [i for _, images in blamed for i in images]
         step = self.progress.total_steps + 1
         _log.warning("Step %d skipped: loss or gradient norm %g; image ids %s", step, value, ids)
         self.log.record("skip", step, {"value": str(value), "image_ids": ids})
         verdict = self.guard.judge(bad=True)
-        if verdict is Verdict.FAIL:
+        if verdict is GuardAction.FAIL:
             raise TrainingError(
                 f"the loss explodes again after a return to a checkpoint (step {step}, "
                 f"value {value:g}); lower optim.lr or look at images {ids}"
             )
-        if verdict is Verdict.ROLL_BACK:
+        if verdict is GuardAction.ROLL_BACK:
             self._roll_back()
 
     def _roll_back(self) -> None:
@@ -198,8 +206,8 @@ class Trainer:
         found = None
         if self.runtime.is_main:
             self.writer.wait()
-            found = self.folder.newest_sound(lambda state: not state["guard"]["bad_in_a_row"])
-        path = self.runtime.from_main(found and found[0])
+            found = self.folder.newest_intact(lambda state: not state["guard"]["bad_in_a_row"])
+        path = self.runtime.broadcast_object(found and found[0])
         if path is None:
             raise TrainingError(
                 f"{self.guard.max_skips} steps in a row exploded before the first checkpoint; "
@@ -225,12 +233,14 @@ class Trainer:
             with self.average.applied():
                 # Every process has its own statistics, those of the average too; the main one's are saved, so all
                 # validate with them: a resumed run has no others.
-                self.runtime.copy_from_main([b for norm in batch_norms(self.step) for b in norm.buffers(recurse=False)])
+                self.runtime.broadcast_tensors(
+                    [b for norm in batch_norms(self.step) for b in norm.buffers(recurse=False)]
+                )
                 values["val_loss"] = self.validate()
                 if self.evaluate and (epoch % self.limits.evaluate_epochs == 0 or epoch == self.limits.epochs):
                     self.step.eval()
                     values |= self.evaluate(epoch, p.total_steps, self._check_stop)
-        except Stopped:
+        except StopRequested:
             return False
         p.epoch, p.step, p.loss_sum, p.loss_steps, p.replaced = epoch, 0, 0.0, 0, 0
         self.log.epoch(epoch, p.total_steps, values)
@@ -240,7 +250,7 @@ class Trainer:
 
     def _is_stale(self) -> bool:
         """Whether early stopping ends the run; the main process decides."""
-        return self.runtime.from_main(0 < self.limits.patience <= self.progress.stale)
+        return self.runtime.broadcast_object(0 < self.limits.patience <= self.progress.stale)
 
     def _report(self, bar: tqdm, meter: Meter, lr: float) -> None:
         self.runtime.synchronize()
@@ -265,7 +275,7 @@ class Trainer:
 
     def _check_stop(self) -> None:
         if self._stop_asked():
-            raise Stopped
+            raise StopRequested
 
     def _save_due(self) -> bool:
         return self.runtime.is_main and self.writer.due(self.progress.total_steps)
@@ -277,7 +287,7 @@ class Trainer:
 
     def save(self, best: bool = False) -> None:
         """Have everything written that the run needs to go on as if it had never stopped; waits for a copy only."""
-        random_states = self.runtime.gather(self.runtime.random_state())
+        random_states = self.runtime.gather_objects(self.runtime.random_state())
         if self.runtime.is_main:
             self.writer.save(self.state_dict() | {"random": random_states}, self.progress.total_steps, best)
 
@@ -306,7 +316,9 @@ class Trainer:
         try:
             self._take_up(state, path)
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
-            raise CheckpointError(f"{path} holds no sound run ({shown(error)}); use an older checkpoint") from error
+            raise CheckpointError(
+                f"{path} holds no sound run ({truncate_for_message(error)}); use an older checkpoint"
+            ) from error
 
     def _take_up(self, state: dict[str, Any], path: str) -> None:
         self._restore_weights(state, path)
@@ -315,8 +327,8 @@ class Trainer:
         # Another data set, batch size or number of processes may have changed the length of an epoch.
         self.progress.rescale(state["steps_per_epoch"], self.sampler.steps)
         states = state.get("random", [])
-        if states and len(states) != self.runtime.world:
-            _log.info("The run was one of %d processes and goes on with %d", len(states), self.runtime.world)
+        if states and len(states) != self.runtime.world_size:
+            _log.info("The run was one of %d processes and goes on with %d", len(states), self.runtime.world_size)
         if self.runtime.rank < len(states):
             self.runtime.set_random_state(states[self.runtime.rank])
 

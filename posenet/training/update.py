@@ -72,18 +72,20 @@ class GuardedUpdate:
         total = 0.0
         for i, batch in enumerate(batches, 1):
             # Only the step's last backward shares the gradient with the other processes.
-            with self.runtime.local(self.module) if i < len(batches) else contextlib.nullcontext():
+            with self.runtime.no_gradient_sync(self.module) if i < len(batches) else contextlib.nullcontext():
                 loss = self.module(*batch[:4]).mean()
                 # The vote comes before backward, so that all processes skip the step or none does. It is the only
                 # number that the host reads before the gradient's norm.
-                summed, objections = self.runtime.sum(torch.stack([loss.detach(), self.guard.objects(loss)])).tolist()
+                summed, objections = self.runtime.all_reduce_sum(
+                    torch.stack([loss.detach(), self.guard.objects(loss)])
+                ).tolist()
                 if objections:
-                    if 1 < i == len(batches) and self.runtime.world > 1:
+                    if 1 < i == len(batches) and self.runtime.world_size > 1:
                         # What this forward has announced must come, or the next step's first backward, which is to
                         # stay on its process, is shared in its place: the same gradient, but rounded differently.
                         loss.backward()
                     return Outcome(bad_value=loss.item())
-                total += summed / self.runtime.world
+                total += summed / self.runtime.world_size
                 self.scaler.scale(loss / len(batches)).backward()
         self.scaler.unscale_(self.optimizer)
         norm = self._clip()  # the same on all processes, as the gradient is: no vote is needed

@@ -1,4 +1,4 @@
-"""Looking at the network while it trains: its loss on other samples, COCO's numbers, pictures of what it finds."""
+"""Looking at the network while it trains: its loss on other samples, COCO's numbers, images of what it finds."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from torch import nn
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from posenet.devices.runtime import Runtime, Stopped
+from posenet.devices.runtime import Runtime, StopRequested
 from posenet.errors import DataError
-from posenet.inference.coco_evaluation import find_pictures, predict_split, read_split, score
+from posenet.inference.coco_evaluation import find_image_files, predict_split, read_split, score
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
-from posenet.messages import counted
+from posenet.messages import pluralize
 from posenet.settings.sections import Config
 from posenet.skeleton.skeleton import Skeleton
-from posenet.training.input_stream import Tally, agree, surviving
+from posenet.training.input_stream import UnreadableSampleBudget, raise_on_all_ranks, restart_dead_workers
 from posenet.training.run_log import RunLog, SilentLog
 from posenet.visualization.contact_sheet import sheet, tile
 from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 
 TILE = 320, 426
-"""Height and width of a picture on the validation sheet, in pixels."""
+"""Height and width of an image on the validation sheet, in pixels."""
 
 
 @torch.no_grad()
@@ -49,35 +49,35 @@ def validation_loss(
         Stopped: a process was asked to stop.
     """
     total = torch.zeros(2, dtype=torch.float64)
-    batches, faults, error = surviving(loader), [], None
+    batches, faults, error = restart_dead_workers(loader), [], None
     try:
         for batch in tqdm(batches, "validate", len(loader), unit="batch", leave=False, disable=not runtime.is_main):
             if stop_asked():
                 break
-            losses = module(*runtime.place(batch)[:4]).cpu().double()
+            losses = module(*runtime.to_device(batch)[:4]).cpu().double()
             total += torch.tensor([losses.sum(), len(losses)], dtype=torch.float64)
             faults += batch.faults
     except DataError as caught:
         error = caught
-    Tally(loader, max_unreadable).add(agree(runtime, error, faults))
-    if runtime.any(stop_asked()):
-        raise Stopped
-    loss, count = runtime.sum(total).tolist()
+    UnreadableSampleBudget(loader, max_unreadable).add(raise_on_all_ranks(runtime, error, faults))
+    if runtime.any_rank(stop_asked()):
+        raise StopRequested
+    loss, count = runtime.all_reduce_sum(total).tolist()
     return loss / count
 
 
 class CocoValidation:
-    """Called after an epoch: predicts the validation pictures exactly as ``tools/evaluate.py`` does.
+    """Called after an epoch: predicts the validation images exactly as ``tools/evaluate.py`` does.
 
-    Every process predicts its share of the pictures; the main one scores them all and tells the others.
+    Every process predicts its share of the images; the main one scores them all and tells the others.
 
     Args:
         runtime: the processes.
         predictor: shares the network that is being trained.
-        images: folder of the pictures.
+        images: folder of the images.
         annotations: COCO keypoint JSON with people.
         log: takes the sheet of predictions.
-        pictures: how many of those that hold people to show, the truth beside what was found.
+        images: how many of those that hold people to show, the truth beside what was found.
     """
 
     def __init__(
@@ -95,10 +95,10 @@ class CocoValidation:
         split = read_split(annotations, skeleton=predictor.skeleton)
         if not split.annotated:
             raise DataError(f"{annotations} holds no annotated people; name another file as data.val_annotations")
-        find_pictures(images, split.images)
-        self.split, self.share = split, share_of(split.images, runtime.rank, runtime.world)
+        find_image_files(images, split.images)
+        self.split, self.share = split, share_of(split.images, runtime.rank, runtime.world_size)
         self.truth = _truth(split.people, predictor.skeleton)
-        # Pictures come sorted by shape; those on the sheet, the same every time, are taken evenly from all of them.
+        # Images come sorted by shape; those on the sheet, the same every time, are taken evenly from all of them.
         peopled = [i for i, image in enumerate(self.share) if image["id"] in self.truth]
         self.shown = frozenset(peopled[:: max(1, len(peopled) // max(pictures, 1))][:pictures])
 
@@ -116,7 +116,7 @@ class CocoValidation:
         """COCO's ten numbers, "AP" first.
 
         Args:
-            check_stop: called before every batch; where it raises ``Stopped`` on one process, all raise it.
+            check_stop: called before every batch; where it raises ``StopRequested`` on one process, all raise it.
         """
         tiles: list[np.ndarray] = []
         count = itertools.count()
@@ -133,24 +133,24 @@ class CocoValidation:
         own, error = None, None
         try:
             own = predict_split(predict, self.images, self.share, self.split.category, progress=self.runtime.is_main)
-        except Stopped:
+        except StopRequested:
             pass
         except DataError as caught:
             error = caught
-        agree(self.runtime, error)
-        shares = self.runtime.gather(own)
+        raise_on_all_ranks(self.runtime, error)
+        shares = self.runtime.gather_objects(own)
         if None in shares:
-            raise Stopped
+            raise StopRequested
         results = [result for share in shares for result in share]
         if tiles:
             self.log.picture(f"epoch_{epoch:04d}", sheet(tiles, columns=4 if len(tiles) > 4 else 2), step)
         numbers = score(results, self.split, self.predictor.skeleton).metrics if self.runtime.is_main else None
-        return self.runtime.from_main(numbers)
+        return self.runtime.broadcast_object(numbers)
 
 
-def share_of(images: Sequence[dict[str, Any]], rank: int, world: int) -> list[dict[str, Any]]:
-    """One process's pictures: all together take each once, and all take as many of every shape."""
-    return sorted(images, key=lambda image: image["width"] / max(image["height"], 1))[rank::world]
+def share_of(images: Sequence[dict[str, Any]], rank: int, world_size: int) -> list[dict[str, Any]]:
+    """One process's images: all together take each once, and all take as many of every shape."""
+    return sorted(images, key=lambda image: image["width"] / max(image["height"], 1))[rank::world_size]
 
 
 def _truth(people: Sequence[dict[str, Any]], skeleton: Skeleton) -> dict[int, list[Person]]:
@@ -165,10 +165,10 @@ def _truth(people: Sequence[dict[str, Any]], skeleton: Skeleton) -> dict[int, li
 
 
 def _pair(image: np.ndarray, truth: Sequence[Person], found: Sequence[Person], name: str) -> list[np.ndarray]:
-    """The truth and what was found in one picture, as two tiles."""
+    """The truth and what was found in one image, as two tiles."""
     found = [person for person in found if person.score >= MIN_SCORE]
     drawn = draw_people(image, found, keypoint_min_score=KEYPOINT_MIN_SCORE)
     return [
-        tile(draw_people(image, truth), name, TILE, f"truth: {counted(len(truth), 'person', 'people')}"),
-        tile(drawn, "", TILE, f"found: {counted(len(found), 'person', 'people')}"),
+        tile(draw_people(image, truth), name, TILE, f"truth: {pluralize(len(truth), 'person', 'people')}"),
+        tile(drawn, "", TILE, f"found: {pluralize(len(found), 'person', 'people')}"),
     ]

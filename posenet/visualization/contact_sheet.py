@@ -1,4 +1,4 @@
-"""Labelled pictures side by side on one sheet."""
+"""Labelled images side by side on one sheet."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _FONT, _SCALE = cv2.FONT_HERSHEY_SIMPLEX, 0.45
 
 
 def tile(picture: np.ndarray, label: str, size: tuple[int, int], note: str = "") -> np.ndarray:
-    """A picture fitted into (height, width) ``size`` below a strip with a label on the left and a note on the right.
+    """An image fitted into (height, width) ``size`` below a strip with a label on the left and a note on the right.
 
     Args:
-        picture: (H, W, 3) BGR uint8.
+        image: (H, W, 3) BGR uint8.
 
     Returns:
         (height + ``STRIP``, width, 3) BGR uint8.
@@ -41,7 +41,7 @@ def tile(picture: np.ndarray, label: str, size: tuple[int, int], note: str = "")
 
 
 def sheet(tiles: Sequence[np.ndarray], columns: int) -> np.ndarray:
-    """Tiles of one size in rows of ``columns``, as one (H, W, 3) BGR uint8 picture."""
+    """Tiles of one size in rows of ``columns``, as one (H, W, 3) BGR uint8 image."""
     height, width = tiles[0].shape[:2]
     columns = min(columns, len(tiles))
     rows = -(-len(tiles) // columns)

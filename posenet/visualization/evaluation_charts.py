@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from posenet.inference.coco_evaluation import Evaluation
-from posenet.messages import counted
+from posenet.messages import pluralize
 from posenet.visualization.matplotlib_figure import COLOURS, GREY, dress, new_figure, save, say, shades
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ def draw_charts(evaluation: Evaluation, folder: Path) -> list[Path]:
 def precision_figure(evaluation: Evaluation) -> Figure:
     """Precision over recall at several OKS thresholds, and their mean, whose area is the AP."""
     figure, [panel] = new_figure(1, 1, (8.5, 5.5))
-    dress(panel, f"Precision over recall, {counted(evaluation.images, 'picture')}", "recall", "precision")
+    dress(panel, f"Precision over recall, {pluralize(evaluation.images, 'image')}", "recall", "precision")
     panel.set_xlim(0, 1.01)
     panel.set_ylim(0, 1.02)
     precision = evaluation.precision
     if (precision < 0).all():
-        say(panel, "nobody to find in these pictures")
+        say(panel, "nobody to find in these images")
         return figure
     recall = np.linspace(0, 1, precision.shape[1])
     for index, colour in zip(SHOWN, shades(len(SHOWN))):
@@ -70,7 +70,7 @@ def keypoint_figure(evaluation: Evaluation) -> Figure:
     figure, [panel] = new_figure(1, 1, (7.5, 1.5 + 0.3 * max(len(known), 4)))
     dress(panel, "Mean OKS of each keypoint where it is labelled, 0 in people not found")
     if not known:
-        say(panel, "no keypoint is labelled in these pictures")
+        say(panel, "no keypoint is labelled in these images")
         return figure
     mean = float(np.mean([*known.values()]))
     bars = panel.barh(list(known), list(known.values()), color=COLOURS[0], height=0.7)

@@ -1,4 +1,4 @@
-"""A network's maps of one picture, and the sheet that shows them all."""
+"""A network's maps of one image, and the sheet that shows them all."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ TILE = 216
 ASPECT = 1.5
 """Width over height that the sheet is to have, about."""
 DIMMED = 0.6
-"""Brightness of the picture behind the maps."""
+"""Brightness of the image behind the maps."""
 
 
 @torch.inference_mode()
-def picture_maps(predictor: Predictor, image: np.ndarray) -> np.ndarray:
-    """The maps of a picture at the predictor's height, averaged with those of its mirror image if it does so.
+def image_maps(predictor: Predictor, image: np.ndarray) -> np.ndarray:
+    """The maps of an image at the predictor's height, averaged with those of its mirror image if it does so.
 
     Args:
         image: (H, W, 3) BGR uint8.
 
     Returns:
-        (C, h, w) float32: the cells that show the picture, not its padding.
+        (C, h, w) float32: the cells that show the image, not its padding.
     """
     fit = predictor.fit(image.shape[:2])
     rows, columns = fit.cells
@@ -44,14 +44,14 @@ def picture_maps(predictor: Predictor, image: np.ndarray) -> np.ndarray:
 def heatmap_sheet(
     image: np.ndarray, maps: np.ndarray, skeleton: Skeleton, drawn: np.ndarray | None = None
 ) -> np.ndarray:
-    """All maps over the dimmed picture, each with its channel, its name and its highest value.
+    """All maps over the dimmed image, each with its channel, its name and its highest value.
 
     The colours are the same for all: dark violet is 0 to yellow, 1.
 
     Args:
         image: (H, W, 3) BGR.
-        maps: (C, h, w), which show the whole picture.
-        drawn: the picture with its people, which is shown first; None is the picture itself.
+        maps: (C, h, w), which show the whole image.
+        drawn: the image with its people, which is shown first; None is the image itself.
 
     Returns:
         (H', W', 3) BGR uint8, some 2000 pixels wide.
@@ -62,7 +62,7 @@ def heatmap_sheet(
     small = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
     dimmed = cv2.cvtColor(cv2.cvtColor(small, cv2.COLOR_BGR2GRAY), cv2.COLOR_GRAY2BGR) * DIMMED
     columns = max(1, round(math.sqrt((len(maps) + 2) * ASPECT * (height + STRIP) / width)))
-    tiles = [tile(image if drawn is None else drawn, "picture", (height, width))]
+    tiles = [tile(image if drawn is None else drawn, "image", (height, width))]
     tiles += [
         tile(_over(dimmed, one), f"{channel} {name}", (height, width), f"{one.max():.2f}")
         for channel, (name, one) in enumerate(zip(channel_names(skeleton), maps))
@@ -71,11 +71,11 @@ def heatmap_sheet(
 
 
 def heatmap_sheets(predictor: Predictor, paths: dict[Source, Path]) -> Output:
-    """A sheet of all maps for every picture; those of a video or a camera go into a folder, by frame number."""
+    """A sheet of all maps for every image; those of a video or a camera go into a folder, by frame number."""
 
     def write(frame: Frame, people: Sequence[Person], drawn: np.ndarray) -> None:
         path = paths[frame.source] if frame.number is None else paths[frame.source] / f"{frame.number:06d}.jpg"
-        maps = picture_maps(predictor, frame.image)
+        maps = image_maps(predictor, frame.image)
         write_image(path, heatmap_sheet(frame.image, maps, predictor.skeleton, drawn))
 
     return write
@@ -87,7 +87,7 @@ def channel_names(skeleton: Skeleton) -> list[str]:
 
 
 def _over(dimmed: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """One (h, w) map laid over a picture; it hides the more the higher it is."""
+    """One (h, w) map laid over an image; it hides the more the higher it is."""
     height, width = dimmed.shape[:2]
     values = np.clip(cv2.resize(values.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR), 0, 1)
     cover = np.minimum(2 * values, 1)[..., None]

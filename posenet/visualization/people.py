@@ -1,4 +1,4 @@
-"""People to picture."""
+"""People to image."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def draw_people(
     line_width: int = 0,
     colours: Colours = "side",
 ) -> np.ndarray:
-    """Draw the keypoints and limbs of people on a copy of a picture.
+    """Draw the keypoints and limbs of people on a copy of an image.
 
     Args:
-        image: (H, W, 3) BGR; grey, BGRA and 16-bit pictures are converted.
-        people: keypoints in pixels of the picture; the first lie on top.
+        image: (H, W, 3) BGR; grey, BGRA and 16-bit images are converted.
+        people: keypoints in pixels of the image; the first lie on top.
         min_score: people who score less are left out.
         keypoint_min_score: keypoints that score less are left out, like those that are faint beside the person's own.
-        line_width: of the limbs, in pixels; 0 suits the sizes of the person and of the picture.
+        line_width: of the limbs, in pixels; 0 suits the sizes of the person and of the image.
         colours: "side": the person's left blue, the right orange, the middle white; "person": a colour for each, in
             the order of ``PALETTE``.
 
@@ -65,7 +65,7 @@ def draw_people(
         (H, W, 3) uint8 BGR.
 
     Raises:
-        DataError: an array that is not a picture.
+        DataError: an array that is not an image.
     """
     canvas = to_bgr(image).copy()
     for i, person in reversed([*enumerate(people)]):
@@ -102,7 +102,7 @@ def _limb_colour(first: Colour, second: Colour) -> Colour:
 
 
 def _line_width(canvas: np.ndarray, person: Person) -> int:
-    """Pixels: a fiftieth of the person's size, but neither hidden nor smothering in a picture of this size."""
+    """Pixels: a fiftieth of the person's size, but neither hidden nor smothering in an image of this size."""
     left, top, right, bottom = person.box()
     picture = max(canvas.shape[:2])
     return round(float(np.clip(max(right - left, bottom - top) / 50, max(1, picture / 500), max(1, picture / 120))))

@@ -165,7 +165,7 @@ def _draw_terms(panel: Axes, history: History, axis: int, title: str, names: Any
 
 
 def _draw_scores(panel: Axes, history: History) -> None:
-    dress(panel, "COCO scores on the validation pictures", _unit(history))
+    dress(panel, "COCO scores on the validation images", _unit(history))
     lines = [line for line in history.epochs if line.get("AP") is not None]
     if not lines:
         say(panel, "not evaluated\n(data.val_images, data.val_annotations)")

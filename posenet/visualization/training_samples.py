@@ -1,4 +1,4 @@
-"""Pictures of training samples as the network sees them, with what it is to answer."""
+"""Images of training samples as the network sees them, with what it is to answer."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _with_masks(image: np.ndarray, person_mask: np.ndarray, mask_miss: np.ndarra
 
 
 def _with_map(image: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """A map from 0 to 1 in colours over the greyed and darkened picture."""
+    """A map from 0 to 1 in colours over the greyed and darkened image."""
     values = _enlarged(values, image)
     grey = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_BGR2GRAY), cv2.COLOR_GRAY2BGR) * 0.6
     colours = cv2.applyColorMap(np.rint(values * 255).astype(np.uint8), cv2.COLORMAP_TURBO)
@@ -103,7 +103,7 @@ def _with_map(image: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def _enlarged(values: np.ndarray, image: np.ndarray) -> np.ndarray:
-    """(H, W) float32: cells at the picture's pixels; resizing keeps centres where they are."""
+    """(H, W) float32: cells at the image's pixels; resizing keeps centres where they are."""
     return cv2.resize(values.astype(np.float32), image.shape[1::-1], interpolation=cv2.INTER_LINEAR)
 
 
@@ -116,7 +116,7 @@ def _titled(title: str, remark: str, panel: np.ndarray) -> np.ndarray:
 
 
 def _bar(title: str, remark: str, width: int) -> np.ndarray:
-    """A line of text above a picture, as small as its width asks for."""
+    """A line of text above an image, as small as its width asks for."""
     bar = np.full((BAR, width, 3), PAPER, np.uint8)
     font, scale = cv2.FONT_HERSHEY_SIMPLEX, 0.55
     needed = cv2.getTextSize(title + "   " + remark, font, scale, 1)[0][0]

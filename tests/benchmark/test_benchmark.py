@@ -14,7 +14,7 @@ import torch
 
 from posenet.benchmark import timing
 from posenet.benchmark.data import draw_batches, staged_batch
-from posenet.benchmark.drawn_input import drawn_pictures, drawn_store
+from posenet.benchmark.drawn_input import drawn_images, drawn_store
 from posenet.benchmark.machine import describe, in_words
 from posenet.benchmark.report import Report, table
 from posenet.benchmark.targets import PEOPLE, standing_people
@@ -32,8 +32,8 @@ TINY = ["--set", "model.stacks=1", "model.width=16", "model.growth=2"]
 
 @pytest.fixture(scope="module")
 def coco(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Folder of a few drawn pictures, and their annotations."""
-    return drawn_pictures(tmp_path_factory.mktemp("coco"), 3)
+    """Folder of a few drawn images, and their annotations."""
+    return drawn_images(tmp_path_factory.mktemp("coco"), 3)
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_data(tmp_path: Path, store: Path) -> None:
         "cpu_samples_per_s",
     )
     assert list(numbers["stage_ms"]) == ["read", "masks", "joints", "decode", "colour", "warp", "collate", "transfer"]
-    # Pictures and two masks as bytes, then joints and the id: no rendered maps.
+    # Images and two masks as bytes, then joints and the id: no rendered maps.
     pixels = 3 * 128 * 128 + 2 * 32 * 32
     assert pixels < numbers["bytes_per_sample"] < 1.2 * pixels
     assert numbers["input_size"] == [128, 128] and numbers["samples"] == 4

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 
 from posenet.annotations.coco_file import read_annotations
-from posenet.benchmark.drawn_input import drawn_pictures
+from posenet.benchmark.drawn_input import drawn_images
 from posenet.benchmark.store import first_images, least_work, reading_orders
 from posenet.data.store.build import build_store
 from posenet.data.store.reader import Store
-from posenet.files import usable_cores
+from posenet.devices.cpu import usable_cores
 from posenet.skeleton.skeleton import COCO
 from tests.benchmark.test_benchmark import assert_positive, benchmark
 
 
 @pytest.fixture(scope="module")
 def coco(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Folder of a few drawn pictures, and their annotations."""
-    return drawn_pictures(tmp_path_factory.mktemp("coco"), 3)
+    """Folder of a few drawn images, and their annotations."""
+    return drawn_images(tmp_path_factory.mktemp("coco"), 3)
 
 
 def test_store(tmp_path: Path, coco: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -42,7 +42,7 @@ def test_store(tmp_path: Path, coco: tuple[Path, Path], tmp_path_factory: pytest
     assert list(numbers["read_us"]) == list(numbers["pread_us"]) == ["random", "sequential", "one of 4 ranks"]
     assert list(numbers["build_pictures_per_s"]) == [str(cores) for cores in sorted({1, usable_cores()})]
     with Store(store) as opened:
-        assert numbers["bytes_per_record"] * opened.num_images > opened.picture_bytes
+        assert numbers["bytes_per_record"] * opened.num_images > opened.image_bytes
     assert numbers["images"] == numbers["built_pictures"] == 3
     assert 0 < numbers["checksum_share"] < 1
 

@@ -225,7 +225,7 @@ def test_damaged_last_falls_back_loudly(tmp_path, caplog):
     for step in (1, 2, 3):
         folder.save({"step": step}, step)
     folder.last.write_bytes(b"damaged")  # the same file as step 3
-    path, state = folder.newest_sound()
+    path, state = folder.newest_intact()
     assert state["step"] == 2 and path.name == "step-00000002.pth"
     assert "last.pth" in caplog.text and "step-00000002.pth" in caplog.text
 
@@ -267,8 +267,8 @@ def test_a_full_disk_is_said_in_one_line(tmp_path, monkeypatch):
 def test_only_damaged_checkpoints_is_an_error(tmp_path):
     (tmp_path / "last.pth").write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match="damaged"):
-        CheckpointFolder(tmp_path).newest_sound()
-    assert CheckpointFolder(tmp_path / "empty").newest_sound() is None
+        CheckpointFolder(tmp_path).newest_intact()
+    assert CheckpointFolder(tmp_path / "empty").newest_intact() is None
 
 
 def test_file_system_without_hard_links(tmp_path, monkeypatch):

@@ -55,7 +55,7 @@ def count(request):
 
 
 def coco_bytes(number: int) -> bytes:
-    """Four people and a crowd on three pictures, mutated."""
+    """Four people and a crowd on three images, mutated."""
     rng = np.random.default_rng((1, number))
     people = [person(i, 1 + i % 3, box=(10 + 5 * i, 20, 50, 60)) for i in range(4)]
     people[1]["segmentation"] = {"size": [120, 160], "counts": "PPo02N2M2N"}
@@ -218,7 +218,7 @@ def test_checkpoints(stores, tmp_path, count, record_property):
                 assert all(torch.equal(found["model"][n], state["model"][n]) for n in state["model"])
             if number % 5 == 0:
                 checkpoint.load_model(path)
-            checkpoint.check_fits(checkpoint.config_of(found, path) or Config(), found, path)
+            checkpoint.require_fitting_weights(checkpoint.config_of_checkpoint(found, path) or Config(), found, path)
             trainer.load_state_dict(found, str(path))
             next(trainer._steps(_Meter()))
 

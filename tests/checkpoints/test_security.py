@@ -27,10 +27,11 @@ from posenet.cli.main import run_tool
 from posenet.data.store.build import build_store
 from posenet.data.store.reader import Store
 from posenet.data.store.schema import columns, fingerprint
-from posenet.errors import CheckpointError, ConfigError, shown
+from posenet.errors import CheckpointError, ConfigError
 from posenet.images.decoding import declared_size
 from posenet.images.image_files import read_image
 from posenet.inference.coco_evaluation import read_split
+from posenet.messages import truncate_for_message
 from posenet.model.posenet import PoseNet
 from posenet.settings.reading import config_from_dict, config_to_dict, load_config
 from posenet.skeleton.skeleton_file import load_skeleton
@@ -294,7 +295,11 @@ def test_what_is_shown_of_a_value_is_short():
     laugh: list = ["ha"] * 10
     for _ in range(9):
         laugh = [laugh] * 10
-    assert len(shown(laugh)) < 500 and len(shown("x" * 10**7)) < 100 and len(shown({"a": 10**999})) < 100
+    assert (
+        len(truncate_for_message(laugh)) < 500
+        and len(truncate_for_message("x" * 10**7)) < 100
+        and len(truncate_for_message({"a": 10**999})) < 100
+    )
 
 
 def test_outlines_that_go_on_for_ever_are_left_out(tmp_path):

@@ -53,7 +53,7 @@ def test_pictures_and_json(stub, photos, tmp_path, capsys):
     keypoints = np.reshape(people[0]["keypoints"], (17, 3))
     np.testing.assert_allclose(keypoints[0, :2], SPOTS[0], atol=0.5)
     assert np.count_nonzero(keypoints[:, 2]) == 1
-    assert "3 people in 4 pictures" in capsys.readouterr().out
+    assert "3 people in 4 images" in capsys.readouterr().out
 
 
 def test_min_score_leaves_people_out(stub, photos, tmp_path):
@@ -74,7 +74,7 @@ def test_unreadable_pictures_are_passed_over_and_reported(stub, photos, tmp_path
     assert predict(photos, "--output", out, "--json", path) == 2
     assert len(list(out.iterdir())) == 4 and len(json.loads(path.read_text())) == 3
     error = capsys.readouterr().err
-    assert "1 of 5 pictures could not be read" in error and "aa.png" in error and "Traceback" not in error
+    assert "1 of 5 images could not be read" in error and "aa.png" in error and "Traceback" not in error
 
 
 def test_people_stay_with_their_pictures_whatever_cannot_be_read(stub, tmp_path, capsys, monkeypatch):
@@ -94,7 +94,7 @@ def test_people_stay_with_their_pictures_whatever_cannot_be_read(stub, tmp_path,
     assert [person["image_id"] for person in people] == list(truth)
     np.testing.assert_allclose([person["keypoints"][0] for person in people], list(truth.values()), atol=0.6)
     said = capsys.readouterr()
-    assert "10 of 24 pictures could not be read" in said.err and "12 people in 14 pictures" in said.out
+    assert "10 of 24 images could not be read" in said.err and "12 people in 14 images" in said.out
 
 
 def test_few_pictures_are_held_at_a_time(monkeypatch, stub, tmp_path):
@@ -147,7 +147,7 @@ def test_originals_are_never_replaced(stub, photos, tmp_path, capsys):
     [
         (["nowhere.jpg", "--output", "out"], "no such file"),
         (["*.xyz", "--output", "out"], "no file matches"),
-        (["bare", "--output", "out"], "no pictures in folder"),
+        (["bare", "--output", "out"], "no images in folder"),
         (["photos/a.png"], "give --output"),
         (["photos/a.png", "--output", "photos/b.png"], "photos/b.png cannot be a folder: a file has that name"),
         (["photos/a.png", "--json", "photos/b.png/people.json"], "photos/b.png cannot be a folder"),
@@ -254,13 +254,13 @@ def test_a_video_goes_in_and_out(stub, clip, photos, tmp_path, capsys):
     people = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(p.get("frame"), p.get("time")) for p in people] == [(i, i / 10) for i in range(7)] + [(None, None)]
     said = capsys.readouterr()
-    assert "8 people in 1 picture and 7 video frames" in said.out and "images/s" in said.err
+    assert "8 people in 1 image and 7 video frames" in said.out and "images/s" in said.err
 
 
 def test_one_is_not_a_plural_and_its_maps_go_onto_a_sheet(stub, photos, tmp_path, capsys):
     assert predict(photos / "a.png", "--heatmaps", tmp_path / "maps") == 0
     assert [path.name for path in (tmp_path / "maps").iterdir()] == ["a.jpg"]
-    assert "1 person in 1 picture\n" in capsys.readouterr().out
+    assert "1 person in 1 image\n" in capsys.readouterr().out
 
 
 def test_no_output_replaces_another(stub, photos, tmp_path, capsys):
@@ -273,7 +273,7 @@ def test_a_list_on_standard_input(stub, photos, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", [f"{photos / 'a.png'}\n", f"{tmp_path / 'gone.png'}\n", f"{photos / 'b.png'}\n"])
     assert predict("-", "--json", tmp_path / "people.json") == 2
     assert len(json.loads((tmp_path / "people.json").read_text())) == 2
-    assert "1 of 3 pictures could not be read" in capsys.readouterr().err
+    assert "1 of 3 images could not be read" in capsys.readouterr().err
 
 
 def test_ctrl_c_keeps_what_was_found_and_ends_the_video(stub, clip, tmp_path, monkeypatch):

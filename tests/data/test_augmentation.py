@@ -26,7 +26,7 @@ from posenet.data.augmentation import (
     warp_joints,
     warp_mask,
 )
-from posenet.data.store.record import decode_picture
+from posenet.data.store.record import decode_image_bytes
 from posenet.settings.sections import AugmentConfig
 from posenet.skeleton.skeleton import COCO
 
@@ -82,7 +82,7 @@ def test_one_lit_pixel_lands_alike_in_image_mask_and_joints(seed: int) -> None:
     rng = np.random.default_rng(seed)
     config = AugmentConfig(jitter_probability=0.0, shift=20.0)
     augmentation = dataclasses.replace(Augmentation.sample(rng.random(DRAWS), config), flip=bool(seed % 2))
-    # The picture is blown up some ten times, so that even a map cell is smaller than the lit pixel.
+    # The image is blown up some ten times, so that even a map cell is smaller than the lit pixel.
     matrix = augmentation.matrix(tuple(rng.uniform(60, 100, 2)), person_scale=0.06, size=SIZE)
     wanted = rng.uniform([50, 50], [206, 142])
     x, y = np.rint(np.linalg.solve(matrix[:, :2], wanted - matrix[:, 2])).astype(int)
@@ -236,10 +236,11 @@ def test_a_picture_decoded_at_reduced_size_lands_where_the_whole_one_does(by: in
     augmentation = Augmentation(degrees=25, flip=True, scale=0.99 / by, shift=(3.0, -2.0))
     matrix = augmentation.image_matrix((width, height), (width, height))
     assert reduction(matrix) == by
-    assert decode_picture(jpeg, height, width, by).shape == (-(-height // by), -(-width // by), 3)
+    assert decode_image_bytes(jpeg, height, width, by).shape == (-(-height // by), -(-width // by), 3)
     matrix[:, 2] -= (np.array([width, height]) - SIZE) / 2  # the same warp, to the middle of a smaller input
     pictures = [
-        warp_image(decode_picture(jpeg, height, width, f), augmentation, from_reduced(matrix, f), SIZE) for f in (1, by)
+        warp_image(decode_image_bytes(jpeg, height, width, f), augmentation, from_reduced(matrix, f), SIZE)
+        for f in (1, by)
     ]
     for picture in pictures:
         blob = np.clip(picture[..., 0].astype(float) - 140, 0, None)

@@ -56,13 +56,13 @@ def test_the_order_depends_on_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    "length, world, batch_size, per_step", [(50, 2, 4, 1), (50, 4, 2, 1), (50, 2, 3, 2), (5, 2, 4, 1)]
+    "length, world_size, batch_size, per_step", [(50, 2, 4, 1), (50, 4, 2, 1), (50, 2, 3, 2), (5, 2, 4, 1)]
 )
 def test_processes_together_equal_one_with_the_whole_batch(
-    length: int, world: int, batch_size: int, per_step: int
+    length: int, world_size: int, batch_size: int, per_step: int
 ) -> None:
-    alone = TrainSampler(length, batch_size * world, 0, per_step)
-    shards = [TrainSampler(length, batch_size, 0, per_step, rank, world) for rank in range(world)]
+    alone = TrainSampler(length, batch_size * world_size, 0, per_step)
+    shards = [TrainSampler(length, batch_size, 0, per_step, rank, world_size) for rank in range(world_size)]
     assert {shard.steps for shard in shards} == {alone.steps}
     together = zip(*(keys(shard, 1) for shard in shards))
     assert [list(chain.from_iterable(batches)) for batches in together] == keys(alone, 1)
@@ -88,12 +88,12 @@ def test_epochs_follow_each_other_and_any_number_of_batches_can_be_left_out(per_
         assert list(sampler) == one_by_one[sampler.skip :]
 
 
-@pytest.mark.parametrize("world", [1, 2])
-def test_a_small_set_is_repeated_until_it_fills_one_step(world: int) -> None:
-    shards = [TrainSampler(3, 4, 0, batches_per_step=2, rank=rank, world=world) for rank in range(world)]
-    assert [shard.steps for shard in shards] == [1] * world
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_a_small_set_is_repeated_until_it_fills_one_step(world_size: int) -> None:
+    shards = [TrainSampler(3, 4, 0, batches_per_step=2, rank=rank, world_size=world_size) for rank in range(world_size)]
+    assert [shard.steps for shard in shards] == [1] * world_size
     seen = [indices(keys(shard, 0)) for shard in shards]
-    assert [len(own) for own in seen] == [8] * world
+    assert [len(own) for own in seen] == [8] * world_size
     together = list(chain.from_iterable(seen))
     counts = [together.count(i) for i in range(3)]
     assert max(counts) - min(counts) <= 1
@@ -118,9 +118,9 @@ def test_a_loader_with_living_workers_follows_the_start() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 9])
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_validation_covers_every_index_once_over_all_processes(length: int, world: int) -> None:
-    samplers = [ValidationSampler(length, 2, rank, world) for rank in range(world)]
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_validation_covers_every_index_once_over_all_processes(length: int, world_size: int) -> None:
+    samplers = [ValidationSampler(length, 2, rank, world_size) for rank in range(world_size)]
     batches = [list(sampler) for sampler in samplers]
     assert sorted(chain.from_iterable(map(indices, batches))) == list(range(length))
     assert [len(own) for own in batches] == [len(sampler) for sampler in samplers]

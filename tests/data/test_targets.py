@@ -15,7 +15,7 @@ from posenet.settings.reading import load_config
 from posenet.skeleton.skeleton import COCO
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-KEYPOINT_SIGMA, PART_SIGMA, MARGIN, THRESHOLD, FLOOR, STRIDE = 9, 7, 4, 0.015, 0.01, 4
+KEYPOINT_SIGMA, PART_SIGMA, MARGIN, THRESHOLD, FLOOR, INPUT_MULTIPLE = 9, 7, 4, 0.015, 0.01, 4
 
 
 def render(joints: np.ndarray | Tensor, mask: np.ndarray | Tensor) -> Tensor:
@@ -25,13 +25,13 @@ def render(joints: np.ndarray | Tensor, mask: np.ndarray | Tensor) -> Tensor:
 def keypoint_reference(joints: np.ndarray, height: int, width: int) -> np.ndarray:
     """(18, h, w): every keypoint's Gaussian, cell by cell."""
     maps = np.zeros((18, height, width))
-    reach = math.ceil(math.sqrt(-2 * KEYPOINT_SIGMA**2 * math.log(THRESHOLD)) / STRIDE)
+    reach = math.ceil(math.sqrt(-2 * KEYPOINT_SIGMA**2 * math.log(THRESHOLD)) / INPUT_MULTIPLE)
     assert reach == 7
     for person in joints:
         for k, (u, v, visibility) in enumerate(person):
             if visibility <= 0:
                 continue
-            column, row = round(u / STRIDE), round(v / STRIDE)
+            column, row = round(u / INPUT_MULTIPLE), round(v / INPUT_MULTIPLE)
             for y in range(max(0, row - reach), min(height, row + reach + 1)):
                 for x in range(max(0, column - reach), min(width, column + reach + 1)):
                     squared = (4 * x + 1.5 - u) ** 2 + (4 * y + 1.5 - v) ** 2
@@ -49,8 +49,8 @@ def part_reference(joints: np.ndarray, height: int, width: int) -> tuple[np.ndar
             length = math.hypot(x2 - x1, y2 - y1)
             if min(v1, v2) <= 0 or length == 0:
                 continue
-            left, right = round((min(x1, x2) - MARGIN) / STRIDE), round((max(x1, x2) + MARGIN) / STRIDE)
-            top, bottom = round((min(y1, y2) - MARGIN) / STRIDE), round((max(y1, y2) + MARGIN) / STRIDE)
+            left, right = round((min(x1, x2) - MARGIN) / INPUT_MULTIPLE), round((max(x1, x2) + MARGIN) / INPUT_MULTIPLE)
+            top, bottom = round((min(y1, y2) - MARGIN) / INPUT_MULTIPLE), round((max(y1, y2) + MARGIN) / INPUT_MULTIPLE)
             for y in range(max(0, top), min(height - 1, bottom) + 1):
                 for x in range(max(0, left), min(width - 1, right) + 1):
                     px, py = 4 * x + 1.5, 4 * y + 1.5

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from posenet.checkpoints import file as checkpoint
-from posenet.devices.distributed import DistributedRuntime, backends, lost_contact, own_device
-from posenet.devices.launch import Place
+from posenet.devices.distributed import DistributedRuntime, device_of_rank, is_lost_contact, process_group_backends
+from posenet.devices.launch import RankInfo
 from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError, TrainingError
 from posenet.inference.person import Person
@@ -31,19 +31,19 @@ SMALL = ("train.batch_size=2", "optim.lr=1e-4")
 def test_processes_tell_each_other(tmp_path: Path) -> None:
     def talk(runtime: DistributedRuntime) -> tuple[Any, ...]:
         mine = torch.full((2,), float(runtime.rank))
-        runtime.copy_from_main([mine])
+        runtime.broadcast_tensors([mine])
         total = torch.tensor([1.0, float(runtime.rank)])
         return (
             runtime.rank,
-            runtime.world,
+            runtime.world_size,
             runtime.is_main,
-            runtime.any(runtime.rank == 1),
-            runtime.any(False),
+            runtime.any_rank(runtime.rank == 1),
+            runtime.any_rank(False),
             runtime.vote(False, True, runtime.rank == 0),
-            runtime.sum(total).tolist(),
+            runtime.all_reduce_sum(total).tolist(),
             total.tolist(),
-            runtime.gather({"rank": runtime.rank}),
-            runtime.from_main(f"from {runtime.rank}"),
+            runtime.gather_objects({"rank": runtime.rank}),
+            runtime.broadcast_object(f"from {runtime.rank}"),
             mine.tolist(),
         )
 
@@ -65,7 +65,7 @@ def test_accumulation_communicates_once_a_step(tmp_path: Path) -> None:
 
         def average(_, bucket):  # with types PyTorch takes it for another kind of hook
             calls.append(bucket)
-            gradient = runtime.sum(bucket.buffer()) / runtime.world
+            gradient = runtime.all_reduce_sum(bucket.buffer()) / runtime.world_size
             future: torch.futures.Future[Tensor] = torch.futures.Future()
             future.set_result(gradient)
             return future
@@ -224,7 +224,7 @@ def test_a_killed_process_ends_the_others_and_is_named(stores, tmp_path, capfd):
             try:
                 trainer.fit()
             except RuntimeError as error:
-                assert lost_contact(error)
+                assert is_lost_contact(error)
                 raise
 
     with pytest.raises(TrainingError, match="rank 1 of 2 was ended by SIGKILL"):
@@ -255,7 +255,7 @@ def test_validation_counts_every_image_once(stores, tiny_coco, tmp_path):
             return [[Person(torch.full((18, 3), float(image.mean())).numpy(), 0.5)] for image in images]
 
         coco.predictor.batch = batch
-        with run(runtime, stores, tmp_path / f"run{runtime.world}", *SMALL) as trainer:
+        with run(runtime, stores, tmp_path / f"run{runtime.world_size}", *SMALL) as trainer:
             return coco(1, 1), len(seen), trainer.validate()
 
     (metrics, count, loss), (one, two) = measure(Runtime(torch.device("cpu"))), in_world(2, tmp_path / "w", measure)
@@ -276,23 +276,23 @@ def test_every_process_takes_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch
     chosen: list[int] = []
     monkeypatch.setattr(torch.accelerator, "set_device_index", chosen.append)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
-    assert own_device(torch.device("xpu"), Place(5, 8, 1)) == torch.device("xpu", 1) and chosen == [1]
-    assert own_device(torch.device("cpu"), Place(5, 8, 1)) == torch.device("cpu")
+    assert device_of_rank(torch.device("xpu"), RankInfo(5, 8, 1)) == torch.device("xpu", 1) and chosen == [1]
+    assert device_of_rank(torch.device("cpu"), RankInfo(5, 8, 1)) == torch.device("cpu")
     with pytest.raises(ConfigError, match="only 2"):
-        own_device(torch.device("cuda"), Place(2, 3, 2))
+        device_of_rank(torch.device("cuda"), RankInfo(2, 3, 2))
     with pytest.raises(ConfigError, match="--device cuda:1"):
-        own_device(torch.device("cuda:1"), Place(0, 2, 0))
+        device_of_rank(torch.device("cuda:1"), RankInfo(0, 2, 0))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)  # a scheduler shows each process one
-    assert own_device(torch.device("cuda"), Place(2, 4, 2)) == torch.device("cuda", 0)
+    assert device_of_rank(torch.device("cuda"), RankInfo(2, 4, 2)) == torch.device("cuda", 0)
 
 
 def test_the_backend_is_the_device_s_own() -> None:
-    assert backends(torch.device("cpu")) == "gloo"
-    assert backends(torch.device("cuda")) == "cpu:gloo,cuda:nccl"
-    assert backends(torch.device("xpu")) == "cpu:gloo,xpu:xccl"
+    assert process_group_backends(torch.device("cpu")) == "gloo"
+    assert process_group_backends(torch.device("cuda")) == "cpu:gloo,cuda:nccl"
+    assert process_group_backends(torch.device("xpu")) == "cpu:gloo,xpu:xccl"
 
 
 def test_on_an_accelerator_batch_norm_is_torch_s_own(monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = DistributedRuntime.__new__(DistributedRuntime)
     runtime.device = torch.device("cuda")
-    assert isinstance(runtime.sync_batch_norm(nn.Sequential(nn.BatchNorm2d(2)))[0], nn.SyncBatchNorm)
+    assert isinstance(runtime.convert_sync_batch_norm(nn.Sequential(nn.BatchNorm2d(2)))[0], nn.SyncBatchNorm)

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from posenet.devices.data_parallel import ParallelRuntime, parallel_devices
-from posenet.devices.launch import Place, find_place, first_host, launch
-from posenet.devices.runtime import pick_device
+from posenet.devices.launch import RankInfo, first_host, launch, rank_info_from_environment
+from posenet.devices.runtime import select_device
 from posenet.errors import ConfigError, TrainingError
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "TORCHELASTIC_RESTART_COUNT": "2"}
@@ -27,21 +27,21 @@ SLURM = {
 
 
 def test_torchrun_and_the_old_launcher_tell_the_place() -> None:
-    assert find_place(TORCHRUN) == Place(5, 8, 1, restarts=2)
+    assert rank_info_from_environment(TORCHRUN) == RankInfo(5, 8, 1, restarts=2)
     old = {"RANK": "5", "WORLD_SIZE": "8"}
-    assert find_place(old, local_rank=1) == Place(5, 8, 1)
-    assert find_place(TORCHRUN, local_rank=3).local_rank == 3
+    assert rank_info_from_environment(old, local_rank=1) == RankInfo(5, 8, 1)
+    assert rank_info_from_environment(TORCHRUN, local_rank=3).local_rank == 3
 
 
 def test_slurm_tells_the_place() -> None:
-    assert find_place(SLURM) == Place(3, 4, 1, "tcp://gpu07:20123")
-    assert find_place(SLURM | {"MASTER_ADDR": "here", "MASTER_PORT": "9"}).init_method == "tcp://here:9"
-    assert find_place(SLURM | {"SLURM_RESTART_COUNT": "1"}).restarts == 1
+    assert rank_info_from_environment(SLURM) == RankInfo(3, 4, 1, "tcp://gpu07:20123")
+    assert rank_info_from_environment(SLURM | {"MASTER_ADDR": "here", "MASTER_PORT": "9"}).init_method == "tcp://here:9"
+    assert rank_info_from_environment(SLURM | {"SLURM_RESTART_COUNT": "1"}).restarts == 1
 
 
 @pytest.mark.parametrize("environment", [{}, {"SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"}, SLURM | {"SLURM_NTASKS": "1"}])
 def test_without_a_launcher_there_is_no_place(environment: dict[str, str]) -> None:
-    assert find_place(environment) is None
+    assert rank_info_from_environment(environment) is None
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_without_a_launcher_there_is_no_place(environment: dict[str, str]) -> No
 )
 def test_an_environment_that_makes_no_sense_is_refused(environment: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="--nproc"):
-        find_place(environment)
+        rank_info_from_environment(environment)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_first_host_of_a_slurm_list(nodes: str, host: str) -> None:
 
 def test_a_process_that_fails_is_named(tmp_path: Path) -> None:
     def fail() -> None:
-        (tmp_path / os.environ["RANK"]).write_text(str(find_place(os.environ)))
+        (tmp_path / os.environ["RANK"]).write_text(str(rank_info_from_environment(os.environ)))
         sys.exit(2 * int(os.environ["RANK"]))
 
     with pytest.raises(TrainingError, match="rank 1 of 2 ended with status 2"):
@@ -86,33 +86,33 @@ def test_data_parallel_on_one_device_is_the_plain_tool_and_says_so(caplog: pytes
     runtime, module = ParallelRuntime(parallel_devices(torch.device("cpu"), [0, 1])), nn.BatchNorm2d(2)
     with caplog.at_level("INFO"):
         assert runtime.wrap(module) is module
-    assert "cpu is the only device" in caplog.text and runtime.sync_batch_norm(module) is module
+    assert "cpu is the only device" in caplog.text and runtime.convert_sync_batch_norm(module) is module
 
 
 def test_data_parallel_cuts_batches_that_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
-    monkeypatch.setattr("posenet.devices.data_parallel.pick_device", torch.device)
+    monkeypatch.setattr("posenet.devices.data_parallel.select_device", torch.device)
     devices = parallel_devices(torch.device("cuda"))
     assert devices == [torch.device("cuda:0"), torch.device("cuda:1")]
     assert parallel_devices(torch.device("cuda"), [1]) == [torch.device("cuda:1")]
     with pytest.raises(ConfigError, match="twice"):
         parallel_devices(torch.device("cuda"), [1, 1])
     runtime, batch, wrapped = ParallelRuntime(devices), object(), []
-    assert runtime.place(batch) is batch
+    assert runtime.to_device(batch) is batch
     monkeypatch.setattr(nn.Module, "to", lambda module, device: module)
     monkeypatch.setattr(nn, "DataParallel", lambda module, device_ids: wrapped.append((module, device_ids)))
     module = nn.Linear(1, 1)
     runtime.wrap(module)
     assert wrapped == [(module, devices)]
     with pytest.raises(ConfigError, match="train_distributed"):
-        runtime.sync_batch_norm(module)
+        runtime.convert_sync_batch_norm(module)
 
 
 def test_torch_npu_is_imported_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     imported: list[str] = []
     monkeypatch.setattr("posenet.devices.runtime.importlib.import_module", imported.append)
-    pick_device("cpu")
+    select_device("cpu")
     assert imported == []
     with pytest.raises(ConfigError, match="npu:0"):
-        pick_device("npu:0")
+        select_device("npu:0")
     assert imported == ["torch_npu"]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from posenet.devices.runtime import Runtime, autocast, grad_scaler, pick_device, stop_signals
+from posenet.devices.runtime import Runtime, autocast, grad_scaler, select_device, stop_signals
 from posenet.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -27,17 +27,17 @@ def scaled_step(scaler: torch.amp.GradScaler, factor: float) -> None:
 
 
 def test_the_named_device_is_picked() -> None:
-    assert pick_device("cpu") == CPU
+    assert select_device("cpu") == CPU
 
 
 def test_auto_is_a_device_that_works() -> None:
-    assert torch.zeros(1, device=pick_device()).item() == 0
+    assert torch.zeros(1, device=select_device()).item() == 0
 
 
 @pytest.mark.parametrize("name", ["", "0", "gpu", "cpux", "cuda:99", "xla", "hpu", "privateuseone", "meta"])
 def test_a_device_that_cannot_be_used_is_named_in_one_short_line(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        pick_device(name)
+        select_device(name)
     message = str(caught.value)
     assert message.startswith(f"device {name!r} cannot be used here") and "--device cpu" in message
     assert "\n" not in message and len(message) < 400
@@ -86,11 +86,11 @@ def test_a_fixed_scale_comes_back_from_its_state() -> None:
 def test_one_process_is_the_whole_world() -> None:
     runtime = Runtime(CPU)
     module = nn.Linear(1, 1)
-    assert runtime.is_main and (runtime.rank, runtime.world) == (0, 1)
+    assert runtime.is_main and (runtime.rank, runtime.world_size) == (0, 1)
     assert runtime.wrap(module) is module
-    assert runtime.any(True) and not runtime.any(False)
-    assert runtime.sum(torch.tensor([1.0, 2.0])).tolist() == [1, 2]
-    assert runtime.gather("value") == ["value"]
+    assert runtime.any_rank(True) and not runtime.any_rank(False)
+    assert runtime.all_reduce_sum(torch.tensor([1.0, 2.0])).tolist() == [1, 2]
+    assert runtime.gather_objects("value") == ["value"]
     runtime.synchronize()
 
 

@@ -44,7 +44,7 @@ def test_two_processes_normalise_as_one_with_both_batches(tmp_path: Path, offset
     whole = passes(layer(), batches(offset))
 
     def share(runtime: Runtime) -> list[Tensor]:
-        return passes(runtime.sync_batch_norm(layer()), batches(offset).split(SHARES, dim=1)[runtime.rank])
+        return passes(runtime.convert_sync_batch_norm(layer()), batches(offset).split(SHARES, dim=1)[runtime.rank])
 
     first, second = in_world(2, tmp_path, share)
     for i, expected in enumerate(whole):

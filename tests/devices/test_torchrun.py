@@ -17,7 +17,7 @@ import pytest
 
 from posenet.checkpoints import file as checkpoint
 from posenet.cli import train_distributed
-from posenet.devices.launch import Place
+from posenet.devices.launch import RankInfo
 from posenet.errors import ConfigError
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "train_distributed.py"
@@ -130,9 +130,9 @@ def test_what_is_wrong_with_the_input_is_told_once_per_machine(tmp_path, monkeyp
     args = parser.parse_args(["-p", str(tmp_path / "run"), "--device", "toaster"])
     monkeypatch.setattr(logging.getLogger("posenet"), "level", logging.INFO)
     with pytest.raises(SystemExit) as caught:
-        train_distributed._train(args, Place(1, 2, 1))
+        train_distributed._train(args, RankInfo(1, 2, 1))
     assert caught.value.code == 2
     with pytest.raises(ConfigError, match="rank 2: .*toaster"):
-        train_distributed._train(args, Place(2, 4, 0))
+        train_distributed._train(args, RankInfo(2, 4, 0))
     with pytest.raises(ConfigError, match="^device 'toaster'"):
-        train_distributed._train(args, Place(0, 2, 0))
+        train_distributed._train(args, RankInfo(0, 2, 0))

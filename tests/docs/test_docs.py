@@ -103,7 +103,7 @@ QUICK = {
 }
 """What is added to the commands that are run."""
 IDS = (790, 37666, 183872, 211325, 256353, 442450, 463557, 538113)
-"""Pictures of COCO that pages name."""
+"""Images of COCO that pages name."""
 
 NOT_RUN = {
     r"make (demo|test|setup)": "installs by pip; what demo calls is run here and by the other tests",
@@ -302,7 +302,7 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _furnish_data() -> None:
-    """The demo's data; and COCO, which is the same pictures under numbers that pages name."""
+    """The demo's data; and COCO, which is the same images under numbers that pages name."""
     write_dataset(Path("data/demo/coco"), train=len(IDS), val=2, seed=7, workers=1)
     shutil.copytree("data/demo/coco", "data/coco")
     pictures = sorted(Path("data/demo/coco/val2017").glob("*.jpg"))

@@ -16,7 +16,7 @@ NAMES = [
     for side in ("left", "right")
 ]
 EDGES = [(0, 1), (0, 2), (1, 3), (2, 3), (2, 4), (3, 5), (4, 5), (2, 6), (3, 7), (4, 8), (5, 9)]
-# Of a chair that faces the reader, whose own left is on the right of the picture: x, y in its width.
+# Of a chair that faces the reader, whose own left is on the right of the image: x, y in its width.
 SHAPE = np.array(
     [
         (0.5, -1.1),
@@ -34,7 +34,7 @@ SHAPE = np.array(
 
 
 def write_chairs(root: Path, split: str, count: int, seed: int) -> tuple[Path, Path]:
-    """Draw ``count`` pictures of two chairs each; returns the image folder and the annotation file."""
+    """Draw ``count`` images of two chairs each; returns the image folder and the annotation file."""
     rng = np.random.default_rng(seed)
     folder, annotations = root / split, root / f"{split}.json"
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Tiny COCO data sets and stores for tests: annotations as dictionaries, pictures as noise."""
+"""Tiny COCO data sets and stores for tests: annotations as dictionaries, images as noise."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def write_annotations(path: Path, content: Any) -> Path:
     return path
 
 
-def write_pictures(folder: Path, content: dict[str, Any]) -> Path:
+def write_images(folder: Path, content: dict[str, Any]) -> Path:
     """A noisy JPEG, another one for every id, for each image of ``content``."""
     folder.mkdir(parents=True, exist_ok=True)
     for image in content["images"]:
@@ -78,11 +78,11 @@ def write_coco(root: Path, image_ids: Iterable[int] = (1, 2, 3)) -> tuple[Path, 
     """Image folder and annotation file of a set with one main person in every image."""
     ids = list(image_ids)
     content = document(ids, [person(10 + number, number) for number in ids])
-    return write_pictures(root / "images", content), write_annotations(root / "annotations.json", content)
+    return write_images(root / "images", content), write_annotations(root / "annotations.json", content)
 
 
 def make_record(image_id: int, people: int = 2, height: int = 96, width: int = 128) -> Record:
-    """A noisy picture with random people and masks, another one for every id."""
+    """A noisy image with random people and masks, another one for every id."""
     rng = np.random.default_rng(image_id)
     pixels = rng.integers(0, 256, (height, width, 3), np.uint8)
     masks = [rle.encode((rng.random((height, width)) < 0.5).astype(np.uint8)) for _ in range(2)]

@@ -17,7 +17,7 @@ from posenet.checkpoints.file import CheckpointFolder
 from posenet.cli.training import build_trainer
 from posenet.data.store.reader import Store
 from posenet.devices.distributed import DistributedRuntime
-from posenet.devices.launch import ALONE_AT, Place, find_place, launch
+from posenet.devices.launch import SINGLE_PROCESS_INIT_METHOD, RankInfo, launch, rank_info_from_environment
 from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
 from posenet.settings.reading import load_config
@@ -55,7 +55,7 @@ def in_world(size: int, folder: Path, task: Callable[[DistributedRuntime], Any])
 
 def _member(task: Callable[[DistributedRuntime], Any], folder: Path) -> None:
     gc.freeze()  # a store left over from another launch waits, when collected, for a thread that was not forked
-    runtime = DistributedRuntime(CPU, find_place(os.environ), timeout_minutes=0.5)
+    runtime = DistributedRuntime(CPU, rank_info_from_environment(os.environ), timeout_minutes=0.5)
     result = task(runtime)
     torch.save(result, folder / f"{runtime.rank}.pt")
     runtime.close()
@@ -64,7 +64,7 @@ def _member(task: Callable[[DistributedRuntime], Any], folder: Path) -> None:
 @contextlib.contextmanager
 def world_of_one() -> Iterator[DistributedRuntime]:
     """A distributed world that has this process only."""
-    runtime = DistributedRuntime(CPU, Place(0, 1, 0, ALONE_AT))
+    runtime = DistributedRuntime(CPU, RankInfo(0, 1, 0, SINGLE_PROCESS_INIT_METHOD))
     try:
         yield runtime
     finally:

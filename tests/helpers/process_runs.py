@@ -70,7 +70,7 @@ def live(
     watch: Callable[[Trainer], None] = lambda trainer: None,
 ) -> None:
     """Go on from what the folder holds, or begin; train to the end or to the cut."""
-    newest = CheckpointFolder(folder).newest_sound()
+    newest = CheckpointFolder(folder).newest_intact()
     last_step = cut.at if cut and cut.how == "max-steps" else 0
     with run(runtime, stores, folder, *LONG, *overrides, steps=last_step, resume=newest and newest[0]) as trainer:
         trainer.evaluate = lambda *_: {"AP": _score(trainer)}

@@ -48,7 +48,7 @@ def test_every_kind_becomes_8_bit_bgr(tmp_path, image):
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"no picture", cv2.imencode(".png", np.zeros((9, 9), np.uint8))[1][:30]],
+    [b"", b"no image", cv2.imencode(".png", np.zeros((9, 9), np.uint8))[1][:30]],
     ids=["empty", "text", "cut"],
 )
 def test_damaged_files_are_named(tmp_path, content):
@@ -99,7 +99,7 @@ def test_find_images(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "item, message", [("nothing.jpg", "no such file"), ("*.png", "no file matches"), ("bare", "no pictures in folder")]
+    "item, message", [("nothing.jpg", "no such file"), ("*.png", "no file matches"), ("bare", "no images in folder")]
 )
 def test_nothing_found_is_an_error(tmp_path, item, message):
     touch(tmp_path / "bare", "notes.txt")

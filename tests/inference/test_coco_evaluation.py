@@ -14,7 +14,7 @@ from posenet.images.image_files import read_image, write_image
 from posenet.inference.coco_evaluation import METRICS, Evaluation, evaluate, predict_split, read_split, score, to_result
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
-from posenet.model.fused import Deployed
+from posenet.model.fused import FusedNetwork
 from posenet.skeleton.skeleton import COCO
 from tests.images.test_image_files import with_orientation
 from tests.inference.test_onnx_export import Lamps
@@ -25,7 +25,7 @@ SIZES = [(120, 160), (160, 120), (120, 161), (90, 160), (160, 90)]
 
 
 def image_of(number):
-    """A picture whose first pixel says which one it is."""
+    """An image whose first pixel says which one it is."""
     height, width = SIZES[number % len(SIZES)]
     return np.full((height, width, 3), 10 * number, np.uint8)
 
@@ -48,7 +48,7 @@ def annotation(rng, identity, image_id, **fields):
 
 @pytest.fixture
 def split(tmp_path):
-    """(image folder, annotation file): six pictures, one without people, one with a crowd."""
+    """(image folder, annotation file): six images, one without people, one with a crowd."""
     rng = np.random.default_rng(0)
     folder = tmp_path / "val"
     images, people = [], []
@@ -72,7 +72,7 @@ def split(tmp_path):
 
 
 def oracle(path, seen=None):
-    """A predictor that knows the annotations and tells pictures by their first pixel."""
+    """A predictor that knows the annotations and tells images by their first pixel."""
     people = json.loads(path.read_text())["annotations"]
 
     def predict(images):
@@ -103,7 +103,7 @@ def test_the_truth_scores_one_and_every_image_is_seen_once(split):
 
 
 def test_missed_images_count(split):
-    """The whole split is scored, not the pictures that happen to have results."""
+    """The whole split is scored, not the images that happen to have results."""
     everything = read_split(split[1])
     results = predict_split(oracle(split[1]), split[0], everything.images, everything.category, progress=False)
     some = [result for result in results if result["image_id"] == results[0]["image_id"]]
@@ -297,7 +297,7 @@ def test_foreign_keypoints_and_paths_outside_the_folder_are_refused(split, chang
 
 
 def crowd_split(folder):
-    """Eight pictures of several shapes with people that ``Lamps`` finds, and their annotations."""
+    """Eight images of several shapes with people that ``Lamps`` finds, and their annotations."""
     images, people = [], []
     for number, (height, width) in enumerate(
         [(200, 300), (200, 300), (160, 330), (200, 300), (256, 256), (130, 190), (200, 290), (256, 256)]
@@ -339,7 +339,7 @@ def test_batches_streams_and_shares_give_one_result(network, tmp_path):
     split = read_split(crowd_split(tmp_path))
 
     def results(batch_size, handed, world=1):
-        predictor = Predictor(Deployed(network), height=128, batch_size=batch_size)
+        predictor = Predictor(FusedNetwork(network), height=128, batch_size=batch_size)
         predict = predictor.stream if handed is None else predictor.batch
         shares = [
             predict_split(predict, tmp_path, split.images[rank::world], 1, batch_size=handed, progress=False)

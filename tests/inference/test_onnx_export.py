@@ -28,7 +28,7 @@ DEPLOYMENT = Path(__file__).parents[2] / "docs" / "deployment.md"
 
 
 class Lamps(nn.Module):
-    """Sees a nose where the picture is red, a neck where it is green and a right shoulder where it is blue."""
+    """Sees a nose where the image is red, a neck where it is green and a right shoulder where it is blue."""
 
     def __init__(self):
         super().__init__()
@@ -58,7 +58,7 @@ def picture(height, width, people, seed=0):
 
 
 def padded(images):
-    """The pictures in one batch, and their sizes."""
+    """The images in one batch, and their sizes."""
     sides = np.array([image.shape[:2] for image in images])
     height, width = -(-sides.max(0) // 64) * 64
     batch = np.full((len(images), height, width, 3), 128, np.uint8)

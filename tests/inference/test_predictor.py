@@ -15,7 +15,7 @@ NOSE, NECK = COCO.index("nose"), COCO.index("neck")
 
 
 class Spotlights(nn.Module):
-    """Finds noses where the picture is red and necks where it is green, against black and padding."""
+    """Finds noses where the image is red and necks where it is green, against black and padding."""
 
     def __init__(self):
         super().__init__()
@@ -102,7 +102,7 @@ def test_equal_inputs_share_a_batch_of_limited_size():
 
 
 def test_flip_swaps_left_and_right_channels():
-    """Of a network that sees a mirrored picture as the mirror image of the picture, flipping changes nothing."""
+    """Of a network that sees a mirrored image as the mirror image of the image, flipping changes nothing."""
     maps = torch.rand(1, 50, 32, 48, generator=torch.Generator().manual_seed(0)) ** 4
 
     class Mirrored(nn.Module):
@@ -183,7 +183,7 @@ def test_grey_pictures_are_taken():
     ids=str,
 )
 def test_what_is_no_picture_is_refused(wrong):
-    with pytest.raises(DataError, match="a picture must be"):
+    with pytest.raises(DataError, match="an image must be"):
         Predictor(Spotlights())(wrong)
 
 
@@ -218,7 +218,7 @@ def test_half_precision_runs():
 
 @pytest.mark.parametrize("settings", [dict(), dict(flip=True, scales=(1.0, 1.5))], ids=str)
 def test_candidates_selected_on_the_device_give_the_same_people(settings):
-    """Padding is not searched either: with the spots on the picture's edge the map beyond is not empty."""
+    """Padding is not searched either: with the spots on the image's edge the map beyond is not empty."""
     images = [picture(*size, *spots) for size, spots in SIZES.items()]
     images.append(picture(480, 650, (649.0, 100.0), (300.0, 479.0), 15))
     host = Predictor(Spotlights(), height=256, **settings).batch(images)

@@ -13,9 +13,9 @@ from torch import nn
 
 from posenet.checkpoints.file import FORMAT
 from posenet.cli.predictor_options import make_predictor
-from posenet.devices.runtime import pick_amp
+from posenet.devices.runtime import select_amp
 from posenet.inference.predictor import Predictor
-from posenet.model.fused import Deployed
+from posenet.model.fused import FusedNetwork
 from posenet.model.posenet import PoseNet
 from posenet.settings.reading import config_from_dict, config_to_dict
 from tests.inference.test_predictor import Spotlights, picture
@@ -44,7 +44,7 @@ def test_the_maps_are_the_same_and_no_normalisation_is_left():
     network = lively()
     with torch.inference_mode():
         expected = network.eval().heatmaps(IMAGES)
-        deployed = Deployed(network)
+        deployed = FusedNetwork(network)
         maps = deployed.heatmaps(IMAGES)
     assert expected.std() > 0.1
     torch.testing.assert_close(maps, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
@@ -55,7 +55,7 @@ def test_the_maps_are_the_same_and_no_normalisation_is_left():
 def test_the_network_itself_is_left_alone():
     network = lively()
     before, mode = copy.deepcopy(network.state_dict()), [module.training for module in network.modules()]
-    deployed = Deployed(network, "bf16")
+    deployed = FusedNetwork(network, "bf16")
     deployed.heatmaps(IMAGES)
     assert [module.training for module in network.modules()] == mode
     assert all(parameter.requires_grad for parameter in network.parameters())
@@ -69,7 +69,7 @@ def test_the_network_itself_is_left_alone():
 def test_half_precision_holds_weights_of_half_the_size(amp, dtype, tolerance):
     network = lively()
     with torch.inference_mode():
-        deployed = Deployed(network, amp)
+        deployed = FusedNetwork(network, amp)
         assert {p.dtype for p in deployed.parameters()} == {dtype}
         maps, expected = deployed.heatmaps(IMAGES), network.eval().heatmaps(IMAGES)
     assert maps.dtype == torch.float32
@@ -91,7 +91,7 @@ class Exact(Spotlights):
 def test_a_deployed_network_finds_the_same_people(amp):
     image = picture(480, 640, (300.0, 100.0), (310.0, 250.0), 12)
     [one] = Predictor(Exact(), height=256)(image)
-    [other] = Predictor(Deployed(Exact(), amp), height=256)(image)
+    [other] = Predictor(FusedNetwork(Exact(), amp), height=256)(image)
     np.testing.assert_allclose(other.keypoints[:, :2], one.keypoints[:, :2], atol=1.0)
     np.testing.assert_allclose(other.keypoints[:, 2], one.keypoints[:, 2], atol=0.02)
 
@@ -101,9 +101,9 @@ def test_auto_is_bf16_where_the_cpu_has_it(monkeypatch):
     for native, expected in ((True, "bf16"), (False, "off")):
         for ask in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
             monkeypatch.setattr(torch.cpu, ask, lambda: native, raising=False)
-        assert pick_amp(cpu) == expected
-    assert [pick_amp(cpu, name) for name in ("off", "bf16", "fp16")] == ["off", "bf16", "fp16"]
-    assert pick_amp(torch.device("meta")) == "off"
+        assert select_amp(cpu) == expected
+    assert [select_amp(cpu, name) for name in ("off", "bf16", "fp16")] == ["off", "bf16", "fp16"]
+    assert select_amp(torch.device("meta")) == "off"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_auto_is_bf16_where_the_cpu_has_it(monkeypatch):
 def test_auto_on_cuda_follows_the_device(monkeypatch, bf16, capability, expected):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert pick_amp(torch.device("cuda")) == expected
+    assert select_amp(torch.device("cuda")) == expected
 
 
 @pytest.mark.parametrize(
@@ -135,4 +135,4 @@ def test_the_tools_run_a_deployed_copy_in_the_precision_asked_for(tool, words, e
     needed = {"predict": ["a.jpg"], "evaluate": ["--images", "a", "--annotations", "b"]}[tool]
     args = parser.parse_args([*needed, "--checkpoint", str(checkpoint), "--device", "cpu", *words])
     model = make_predictor(args).model
-    assert isinstance(model, Deployed) and model.amp == expected
+    assert isinstance(model, FusedNetwork) and model.amp == expected

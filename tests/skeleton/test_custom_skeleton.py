@@ -48,7 +48,7 @@ TRAIN = [
 
 
 class House:
-    """The folder of a user with chairs: pictures, annotations, a skeleton file and stores."""
+    """The folder of a user with chairs: images, annotations, a skeleton file and stores."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -127,7 +127,7 @@ def test_linting_finds_nothing(house: House, capsys: pytest.CaptureFixture[str])
 
 
 def test_mirrored_samples_have_mirrored_targets(house: House) -> None:
-    """Flipping the picture and flipping the maps is the same, left and right swapped by the skeleton's names."""
+    """Flipping the image and flipping the maps is the same, left and right swapped by the skeleton's names."""
     skeleton, size = house.skeleton, (128, 128)
     render = TargetRenderer(skeleton=skeleton)
     still = dict(scale_probability=0, degrees=0.0, shift=0.0, jitter_probability=0)
@@ -139,7 +139,7 @@ def test_mirrored_samples_have_mirrored_targets(house: House) -> None:
     maps, mirrored = (render(batch.joints, batch.person_mask / 255) for batch in (plain, flipped))
     assert maps[:, skeleton.keypoint_channels].amax((0, 2, 3)).min() > 0.5
     difference = (mirrored - maps[:, skeleton.flip_channels].flip(-1)).abs()
-    # Rectangles end at whole cells, rounded to the same side in either picture.
+    # Rectangles end at whole cells, rounded to the same side in either image.
     assert difference[:, skeleton.keypoint_channels].max() < 0.02 and difference.mean() < 0.02
     assert (mirrored - maps.flip(-1)).abs().mean() > 2 * difference.mean()
 

@@ -16,7 +16,7 @@ from posenet.errors import DataError
 from posenet.skeleton.skeleton import COCO
 from posenet.synthetic import pose
 from posenet.synthetic.canvas import Canvas, ribbon
-from posenet.synthetic.dataset import MARKER, SPLITS, draw_picture, write_dataset
+from posenet.synthetic.dataset import MARKER, SPLITS, draw_image, write_dataset
 from posenet.synthetic.figure import Figure, Part
 from posenet.synthetic.labels import annotate, encode
 from posenet.synthetic.scene import Actor, Scene, draw_scene
@@ -78,8 +78,8 @@ def test_same_bytes_whatever_the_number_of_workers(tmp_path: Path) -> None:
 
 def test_a_picture_depends_on_seed_split_and_index() -> None:
     keys = [(0, "train", 0), (1, "train", 0), (0, "val", 0), (0, "train", 1)]
-    pictures = [draw_picture(*key, size=(96, 96))[0] for key in keys]
-    again, _ = draw_picture(*keys[0], size=(96, 96))
+    pictures = [draw_image(*key, size=(96, 96))[0] for key in keys]
+    again, _ = draw_image(*keys[0], size=(96, 96))
     assert np.array_equal(pictures[0], again)
     assert len({picture.tobytes() for picture in pictures}) == len(keys)
 
@@ -266,7 +266,7 @@ def test_a_killed_run_does_not_look_complete(tmp_path: Path, monkeypatch: pytest
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr("posenet.synthetic.dataset._write_picture", interrupted)
+        patch.setattr("posenet.synthetic.dataset._write_image", interrupted)
         write_dataset(tmp_path, train=3, val=1, workers=1, size=64)
     assert not list(tmp_path.glob("annotations/*"))
     write_dataset(tmp_path, train=3, val=1, workers=1, size=64)
@@ -285,7 +285,7 @@ def test_bad_numbers_are_clean_errors(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--output", str(tmp_path), "--train", "2", "--val", "0", "--size", "96x64", "--workers", "1"]
     assert run_tool("make-synthetic", flags) == 0
-    assert "2 training and 0 validation pictures" in capsys.readouterr().out
+    assert "2 training and 0 validation images" in capsys.readouterr().out
     content = json.loads((tmp_path / "annotations/person_keypoints_train2017.json").read_text())
     assert {(image["width"], image["height"]) for image in content["images"]} == {(96, 64)}
     with pytest.raises(SystemExit, match="2"):

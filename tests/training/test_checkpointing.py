@@ -133,11 +133,11 @@ def clean_save(folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Counter, 
     with monkeypatch.context() as watched:
         for name in ("open", "fsync", "replace", "link"):
 
-            def counted(*args: Any, _name: str = name, _real: Any = getattr(os, name), **options: Any) -> Any:
+            def pluralize(*args: Any, _name: str = name, _real: Any = getattr(os, name), **options: Any) -> Any:
                 calls[_name] += 1
                 return _real(*args, **options)
 
-            watched.setattr(os, name, counted)
+            watched.setattr(os, name, pluralize)
         CheckpointFolder(folder).save(state(2), 2, best=True)
     return calls, (folder / "last.pth").stat().st_size
 
@@ -208,7 +208,7 @@ def test_a_folder_one_may_not_write_into_is_named(tmp_path):
         assert ended(forked(refused)) == 0
     finally:
         tmp_path.chmod(0o755)
-    assert folder.newest_sound()[1]["step"] == 1
+    assert folder.newest_intact()[1]["step"] == 1
 
 
 def test_training_goes_on_where_periodic_saves_fail(stores, tmp_path, caplog):
@@ -317,7 +317,7 @@ def test_a_disk_that_fills_up_and_then_has_room_again(stores, tmp_path, room):
     with small_disk(disk, f"{room}k"):
         folder = disk / "run"
         status = alone(stores, folder, *SHORT, "checkpoint.keep=9")
-        found = CheckpointFolder(folder).newest_sound()
+        found = CheckpointFolder(folder).newest_intact()
         for path in folder.glob("*.pth"):
             checkpoint.read(path)
         assert (status == 1 or room > 4800) and (found or room < 3400) and not list(folder.glob(".*.tmp"))

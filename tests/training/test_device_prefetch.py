@@ -29,7 +29,7 @@ class Recorder(Runtime):
         self.events: list[Any] = []
         self.stream = "main"
 
-    def place(self, batch: Any) -> Any:
+    def to_device(self, batch: Any) -> Any:
         self.events.append((f"copy on {self.stream}", batch[0]))
         return Placed(batch)
 

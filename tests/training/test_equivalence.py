@@ -134,7 +134,7 @@ def test_every_mode_goes_on_from_every_other_s_checkpoint(stores, tmp_path, monk
                 list(checkpoints),
                 stores,
                 tmp_path / name,
-                f"train.batch_size={4 // runtime.world}",
+                f"train.batch_size={4 // runtime.world_size}",
                 f"parallel.compile={str(mode == 'compiled').lower()}",
                 frozen=NORMS,
                 steps=steps,

@@ -23,7 +23,7 @@ from posenet.data.store.reader import Store
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.settings.sections import AugmentConfig
-from posenet.training.input_stream import FeedError, Tally, surviving
+from posenet.training.input_stream import CollectiveDataError, UnreadableSampleBudget, restart_dead_workers
 from tests.helpers.drawn_data import flip_bit, make_record, write_store
 from tests.helpers.process_groups import CPU, in_world, run
 
@@ -32,7 +32,7 @@ SHORT = ["train.epochs=1", "train.batch_size=2"]
 
 @pytest.fixture
 def damaged(stores, tmp_path):
-    """The stores, with one picture and one mask of the training store damaged."""
+    """The stores, with one image and one mask of the training store damaged."""
     path = tmp_path / "damaged.h5"
     shutil.copy(stores["train"], path)
     flip_bit(path, "jpeg", 0)
@@ -47,7 +47,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(store_module, "RETRY_SECONDS", (0.0, 0.01, 0.02))
 
 
-def batches(path, workers=0, take=surviving):
+def batches(path, workers=0, take=restart_dead_workers):
     dataset = PoseDataset(Store(path), (64, 64), augment=AugmentConfig())
     loader = make_loader(dataset, TrainSampler(len(dataset), 2, seed=1), workers)
     try:
@@ -134,7 +134,7 @@ def test_a_run_counts_names_and_resumes_with_replacements(damaged, tmp_path, cap
     allowed = "data.max_unreadable=0.9"
     with caplog.at_level(logging.WARNING):
         whole = end(Runtime(CPU), damaged, tmp_path / "whole", allowed)
-    assert "image 1 (000000000001.jpg) has another picture" in caplog.text
+    assert "image 1 (000000000001.jpg) has another image" in caplog.text
     assert "samples replaced by others: " in caplog.text
     assert not end(Runtime(CPU), damaged, tmp_path / "cut", allowed, steps=2)[0]
     last = tmp_path / "cut" / "last.pth"
@@ -168,7 +168,9 @@ def test_a_run_that_was_closed_goes_on_with_new_workers(stores, tmp_path):
 
 def test_too_many_replacements_end_the_run_with_a_checkpoint(damaged, tmp_path):
     with run(Runtime(CPU), damaged, tmp_path / "run", *SHORT, "data.max_unreadable=0.0") as trainer:
-        with pytest.raises(FeedError, match="more than 0 of .* data.max_unreadable allows; the latest: .*damaged.h5"):
+        with pytest.raises(
+            CollectiveDataError, match="more than 0 of .* data.max_unreadable allows; the latest: .*damaged.h5"
+        ):
             trainer.fit()
         done = trainer.progress.total_steps
         assert checkpoint.read(trainer.folder.last)["progress"]["total_steps"] == done == len(trainer.losses)
@@ -192,16 +194,16 @@ def test_validation_counts_as_well(stores, tmp_path):
             if message is None:
                 assert math.isfinite(trainer.validate())
             else:
-                with pytest.raises(FeedError, match=message):
+                with pytest.raises(CollectiveDataError, match=message):
                     trainer.fit()
                 assert checkpoint.read(trainer.folder.last)["progress"]["step"] == trainer.sampler.steps
 
 
 def test_the_share_is_rounded_up_to_whole_samples(stores):
     dataset = PoseDataset(Store(stores["train"]), (64, 64))
-    tally = Tally(make_loader(dataset, [], 0), 0.01)
+    tally = UnreadableSampleBudget(make_loader(dataset, [], 0), 0.01)
     tally.add(["one"])
-    with pytest.raises(FeedError, match="more than 1 of"):
+    with pytest.raises(CollectiveDataError, match="more than 1 of"):
         tally.add(["two"])
     assert tally.count == 1
 
@@ -225,7 +227,7 @@ def test_a_file_system_that_is_gone_ends_the_run_with_a_checkpoint(stores, tmp_p
     shutil.copy(stores["train"], path)
     with run(Runtime(CPU), stores | {"train": path}, tmp_path / "run", *SHORT) as trainer:
         path.unlink()
-        with pytest.raises(FeedError, match="train.h5 does not exist"):
+        with pytest.raises(CollectiveDataError, match="train.h5 does not exist"):
             trainer.fit()
         assert trainer.folder.last.exists()
 
@@ -248,7 +250,7 @@ def test_a_store_cut_short_under_the_run_gives_no_wrong_sample(stores, tmp_path,
 
 def kill_one(loader):
     """The loader's batches; a worker is killed after the first."""
-    for number, batch in enumerate(surviving(loader)):
+    for number, batch in enumerate(restart_dead_workers(loader)):
         yield batch
         if number == 0:
             os.kill(loader._iterator._workers[0].pid, signal.SIGKILL)
@@ -281,7 +283,7 @@ class TestDeadWorkers:
         with Store(stores["train"]) as store:
             keys = [(0, 0)] * 250
             loader = make_loader(PoseDataset(store, (64, 64)), Skipping([keys] * 6), 1)
-            for number, batch in enumerate(surviving(loader)):
+            for number, batch in enumerate(restart_dead_workers(loader)):
                 if number == 1:
                     time.sleep(1)  # the worker fills the pipe meanwhile
                     os.kill(loader._iterator._workers[0].pid, signal.SIGKILL)
@@ -291,7 +293,9 @@ class TestDeadWorkers:
     def test_workers_that_always_die_end_the_run_with_a_checkpoint(self, stores, tmp_path, quick, monkeypatch):
         monkeypatch.setattr(PoseDataset, "begin", lambda *_: os.kill(os.getpid(), signal.SIGSEGV))
         with run(Runtime(CPU), stores, tmp_path / "run", *SHORT, "data.workers=1") as trainer:
-            with pytest.raises(FeedError, match="died 3 times .* the last was ended by SIGSEGV; .*data.workers"):
+            with pytest.raises(
+                CollectiveDataError, match="died 3 times .* the last was ended by SIGSEGV; .*data.workers"
+            ):
                 trainer.fit()
             assert trainer.folder.last.exists()
 
@@ -322,7 +326,7 @@ def _fail_on_one(runtime, stores, folder, where):
 def test_all_processes_end_together_and_save_where_one_cannot_read(stores, tmp_path):
     folder = tmp_path / "run"
     said = in_world(2, tmp_path / "results", lambda runtime: _fail_on_one(runtime, stores, folder, "train"))
-    assert said == [("FeedError", "the disk of rank 1 is gone", 2)] * 2
+    assert said == [("CollectiveDataError", "the disk of rank 1 is gone", 2)] * 2
     assert checkpoint.read(folder / "last.pth")["progress"]["total_steps"] == 2
 
 
@@ -338,7 +342,7 @@ def _train_damaged(runtime, stores, folder, share):
     ) as trainer:
         try:
             return trainer.fit(), trainer.progress.total_steps
-        except FeedError as error:
+        except CollectiveDataError as error:
             return str(error), trainer.folder.last.exists() or runtime.rank
 
 

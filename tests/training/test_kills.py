@@ -89,7 +89,7 @@ SAVING = 0.04
 
 
 def newest_step(folder: Path) -> int:
-    found = CheckpointFolder(folder).newest_sound()
+    found = CheckpointFolder(folder).newest_intact()
     return found[1]["progress"]["total_steps"] if found else 0
 
 
@@ -113,10 +113,10 @@ def test_killed_at_each_system_call_of_a_save(tmp_path, after):
         folder.save(state | {"step": 1}, 1, best=True)
         status = ended(forked(lambda: (kill_at_call(at, after), folder.save(state | {"step": 2}, 2, best=True))))
         assert_sound(folder.path)
-        found = folder.newest_sound()[1]["step"]
+        found = folder.newest_intact()[1]["step"]
         assert found in (1, 2) and (found == 2 or status)
         folder.save(state | {"step": 3}, 3)
-        assert folder.newest_sound()[1]["step"] == 3 and not list(folder.path.glob(".*.tmp"))
+        assert folder.newest_intact()[1]["step"] == 3 and not list(folder.path.glob(".*.tmp"))
     assert status == 0 and at > 12
 
 

@@ -6,12 +6,12 @@ import math
 
 import pytest
 
-from posenet.training.loss_guard import LossGuard, Verdict
+from posenet.training.loss_guard import GuardAction, LossGuard
 
-TRAIN, SKIP, ROLL_BACK, FAIL = Verdict.TRAIN, Verdict.SKIP, Verdict.ROLL_BACK, Verdict.FAIL
+TRAIN, SKIP, ROLL_BACK, FAIL = GuardAction.TRAIN, GuardAction.SKIP, GuardAction.ROLL_BACK, GuardAction.FAIL
 
 
-def verdicts(guard: LossGuard, story: str) -> list[Verdict]:
+def verdicts(guard: LossGuard, story: str) -> list[GuardAction]:
     """The verdicts on a story of good (.) and bad (x) steps."""
     return [guard.judge(bad=step == "x") for step in story]
 
@@ -63,7 +63,7 @@ def test_with_one_skip_allowed_the_first_bad_step_rolls_back() -> None:
 
 @pytest.mark.parametrize("cut", range(1, 9))
 @pytest.mark.parametrize("story, end", [("xx.xxx..xxx", ROLL_BACK), ("xx.xxx.xxx", FAIL)])
-def test_a_restored_guard_judges_as_if_nothing_had_happened(story: str, end: Verdict, cut: int) -> None:
+def test_a_restored_guard_judges_as_if_nothing_had_happened(story: str, end: GuardAction, cut: int) -> None:
     expected = verdicts(LossGuard(max_skips=3, recovery=2), story)
     guard, restored = LossGuard(max_skips=3, recovery=2), LossGuard(max_skips=3, recovery=2)
     verdicts(guard, story[:cut])

@@ -6,7 +6,7 @@ from posenet.data.targets import TargetRenderer
 from posenet.model.posenet import PoseNet
 from posenet.model.preprocessing import prepare
 from posenet.training.loss import FocalL2Loss
-from posenet.training.model_with_loss import TrainStep
+from posenet.training.model_with_loss import ModelWithLoss
 
 
 def make_batch(n: int = 2, size: int = 64):
@@ -19,7 +19,7 @@ def make_batch(n: int = 2, size: int = 64):
 
 def make_step(amp="off"):
     torch.manual_seed(0)
-    return TrainStep(PoseNet(stacks=1, width=16, growth=2), TargetRenderer(), FocalL2Loss(), amp).eval()
+    return ModelWithLoss(PoseNet(stacks=1, width=16, growth=2), TargetRenderer(), FocalL2Loss(), amp).eval()
 
 
 def test_prepare_keeps_bgr_order_and_place():

@@ -103,7 +103,7 @@ def test_a_warmup_may_be_part_of_an_epoch() -> None:
 @pytest.mark.parametrize("scale_lr, factor", [(True, 4), (False, 1)])
 def test_the_rates_grow_with_the_number_of_processes_if_asked(scale_lr: bool, factor: int) -> None:
     config = OptimConfig(lr=0.5, warmup_epochs=0, restart_epoch=5, restart_lr=0.25, scale_lr=scale_lr)
-    schedule = Schedule.from_config(config, world=4)
+    schedule = Schedule.from_config(config, world_size=4)
     assert schedule.lr_at(0, 0, STEPS) == 0.5 * factor and schedule.lr_at(5, 0, STEPS) == 0.25 * factor
 
 

@@ -93,7 +93,7 @@ def test_any_cuts_of_two_processes(more_stores, tmp_path, workers):
 def test_another_number_of_processes_and_another_batch_are_said(stores, tmp_path, caplog):
     folder, overrides = tmp_path / "run", ("train.epochs=2", "train.patience=0")
     in_two(stores, folder, *overrides, "optim.accumulate=1", cut=Cut("max-steps", 2))
-    begun = CheckpointFolder(folder).newest_sound()[1]
+    begun = CheckpointFolder(folder).newest_intact()[1]
     assert len(begun["random"]) == 2
     with caplog.at_level("INFO"):
         live(Runtime(CPU), stores, folder, *overrides, "train.batch_size=3", cut=Cut("max-steps", 3))

@@ -1,4 +1,4 @@
-"""What a run tells: text, JSON lines, pictures."""
+"""What a run tells: text, JSON lines, images."""
 
 import json
 import logging

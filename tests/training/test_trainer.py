@@ -101,7 +101,7 @@ def test_resuming_anywhere_gives_the_uninterrupted_run(make, cut):
     first = make(*extra, "train.epochs=3", folder="cut", steps=cut)
     assert not first.fit() and first.progress.total_steps == cut
     second = make(*extra, "train.epochs=3", folder="cut")
-    path, state = second.folder.newest_sound()
+    path, state = second.folder.newest_intact()
     second.load_state_dict(state, str(path))
     assert second.fit()
     assert_equal(weights(second), weights(whole))
@@ -333,7 +333,7 @@ def test_an_error_while_validating_loses_nothing(make):
     trainer = make("train.epochs=1")
 
     def evaluate(*_):
-        raise DataError("a picture is damaged")
+        raise DataError("an image is damaged")
 
     trainer.evaluate = evaluate
     with pytest.raises(DataError):

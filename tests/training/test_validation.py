@@ -59,7 +59,7 @@ def test_unusable_annotations_are_refused_before_the_first_epoch(make, tmp_path)
 
 
 def test_the_sheet_shows_pictures_with_people_and_the_truth_beside_what_was_found(make, tmp_path, tiny_coco):
-    """Pictures without anybody come first in the file; nothing is found, so that the right halves stay as they were."""
+    """Images without anybody come first in the file; nothing is found, so that the right halves stay as they were."""
     annotations = json.loads((tiny_coco / "annotations" / "person_keypoints_val2017.json").read_text())
     keep = annotations["annotations"][-1]["image_id"]
     annotations["annotations"] = [a for a in annotations["annotations"] if a["image_id"] == keep]

@@ -1,4 +1,4 @@
-"""Pictures of training samples: what is drawn lies where the sample has it."""
+"""Images of training samples: what is drawn lies where the sample has it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIZE = 128
 
 @pytest.fixture
 def panels() -> dict[str, np.ndarray]:
-    """The panels of a grey picture with a nose at (40, 90), people on the left and nothing supervised below."""
+    """The panels of a grey image with a nose at (40, 90), people on the left and nothing supervised below."""
     joints = torch.zeros(1, 1, 18, 3)
     joints[0, 0, 0] = torch.tensor([40.0, 90.0, 2.0])
     people = torch.zeros(1, SIZE // 4, SIZE // 4, dtype=torch.uint8)

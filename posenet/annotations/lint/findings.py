@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from posenet.messages import printable
+from posenet.messages import to_single_line
 
 SHOWN = 5
 """Places named of each kind of finding."""
@@ -33,7 +33,7 @@ class Finding:
 
     def __str__(self) -> str:
         more = f" ... (+{len(self.places) - SHOWN} more)" if len(self.places) > SHOWN else ""
-        where = f": {printable(', '.join(self.places[:SHOWN]))}{more}" if self.places else ""
+        where = f": {to_single_line(', '.join(self.places[:SHOWN]))}{more}" if self.places else ""
         return f"{self.severity}: {self.message}{where}\n  mend it: {self.remedy} [{self.code}]"
 
 

@@ -44,7 +44,7 @@ def check_sides(
         findings.add(
             "warning",
             "no-sides",
-            "no keypoint has a left or right twin, so a mirrored picture swaps none",
+            "no keypoint has a left or right twin, so a mirrored image swaps none",
             "nothing, if the object has no sides; else name the pairs in left_right of the skeleton",
         )
         return
@@ -74,7 +74,7 @@ def check_sides(
                     "warning",
                     "swapped-here",
                     "annotations in which one pair of left and right lies the other way round than all others",
-                    "look at the picture; swap the two keypoints if they are confused",
+                    "look at the image; swap the two keypoints if they are confused",
                     f"{ids[row]} ({pair[0]}, {pair[1]})",
                 )
 
@@ -110,14 +110,14 @@ def _check_pairs(
                 "warning",
                 "flip-missing",
                 "left and right by name that the skeleton does not pair",
-                "add them to left_right, or a mirrored picture teaches the wrong side",
+                "add them to left_right, or a mirrored image teaches the wrong side",
                 f"{left} and {right}",
             )
     return pairs
 
 
 def _sides(points: np.ndarray, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
-    """(P, pairs) 1 where left lies to the right of its twin in the picture, -1 the other way, 0 not known."""
+    """(P, pairs) 1 where left lies to the right of its twin in the image, -1 the other way, 0 not known."""
     labelled = points[..., 2] > 0
     place = points[..., :2]
     reach = place.max(1, where=labelled[..., None], initial=-np.inf) - place.min(

@@ -22,8 +22,8 @@ from tqdm import tqdm
 from posenet.annotations.coco_file import MAX_NUMBER, MAX_SIDE, MIN_AREA, lies_inside, read_document
 from posenet.annotations.lint.findings import Finding, Findings
 from posenet.annotations.lint.left_right import check_sides
+from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.files import usable_cores
 from posenet.images.decoding import MAX_PIXELS, declared_size
 from posenet.skeleton.skeleton import Skeleton
 
@@ -34,7 +34,7 @@ def lint_annotations(
     """Examine a COCO keypoint file.
 
     Args:
-        images: folder of the pictures, which must then be there and of the annotated size.
+        images: folder of the images, which must then be there and of the annotated size.
         skeleton: what the keypoints should be; None takes the names and pairs of the file's own categories.
 
     Returns:
@@ -114,7 +114,7 @@ def _check_images(images: list[dict[str, Any]], findings: Findings) -> dict[int,
                 "error",
                 "image-size",
                 "images without a width and a height in whole pixels",
-                "write the size of the picture as stored, before any EXIF rotation",
+                "write the size of the image as stored, before any EXIF rotation",
                 number,
             )
         elif type(number) is int:
@@ -156,15 +156,15 @@ def _check_files(pictures: dict[int, dict[str, Any]], folder: Path, findings: Fi
                 findings.add(
                     "error",
                     "wrong-size",
-                    "pictures of another size than annotated",
-                    "correct width and height to those of the file as stored; if the picture was resized, "
+                    "images of another size than annotated",
+                    "correct width and height to those of the file as stored; if the image was resized, "
                     "scale the annotations too",
                     image["file_name"],
                 )
 
 
 def _size_of(folder: Path, name: str) -> tuple[int, ...] | None:
-    """(height, width) of a picture as stored; empty where it cannot be decoded, None where there is no file."""
+    """(height, width) of an image as stored; empty where it cannot be decoded, None where there is no file."""
     path = folder / name
     if not os.path.isfile(path):
         return None
@@ -332,7 +332,7 @@ def _check_shape(entry: dict[str, Any], image: dict[str, Any] | None, findings: 
         findings.add(
             "warning",
             "box-outside",
-            "boxes that reach far beyond their picture",
+            "boxes that reach far beyond their image",
             "write bbox as x, y, width, height, not as two corners",
             number,
         )
@@ -408,8 +408,8 @@ def _check_points(entry: dict[str, Any], points: np.ndarray, image: dict[str, An
             findings.add(
                 "error",
                 "outside",
-                "labelled keypoints outside their picture",
-                "write 0, 0, 0 for what cannot be seen; if all are, x and y or the picture's size are wrong",
+                "labelled keypoints outside their image",
+                "write 0, 0, 0 for what cannot be seen; if all are, x and y or the image's size are wrong",
                 number,
             )
 

@@ -1,4 +1,4 @@
-"""Builds a store from a folder of pictures and a COCO keypoint file, and verifies stores.
+"""Builds a store from a folder of images and a COCO keypoint file, and verifies stores.
 
 Reading, decoding and hashing release the interpreter lock, so that threads use all cores and nothing outlives
 the process.
@@ -24,11 +24,11 @@ from posenet.annotations import run_lengths as rle
 from posenet.annotations.coco_file import CocoDataset, CocoImage, main_persons, read_annotations
 from posenet.annotations.masks import masks
 from posenet.data.store.reader import Store
-from posenet.data.store.record import JPEG_START, Record, decode_picture
+from posenet.data.store.record import JPEG_START, Record, decode_image_bytes
 from posenet.data.store.schema import content_digest
 from posenet.data.store.writer import StoreWriter, check_output
+from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.files import usable_cores
 from posenet.images.decoding import declared_size
 from posenet.skeleton.skeleton import COCO, Skeleton
 
@@ -43,7 +43,7 @@ class Summary:
     images: int
     people: int
     samples: int
-    picture_bytes: int
+    image_bytes: int
     file_bytes: int
 
 
@@ -97,7 +97,7 @@ def build_store(
     start = time.perf_counter()
     check_output(Path(output), overwrite)
     if not Path(images).is_dir():
-        raise DataError(f"image folder {images} does not exist; give the folder that holds the pictures")
+        raise DataError(f"image folder {images} does not exist; give the folder that holds the images")
     dataset = read_annotations(annotations, skeleton)
     chosen, left_out = _choose(dataset, image_ids, limit, skeleton.least_labelled)
     prepare = partial(_prepare, Path(images), dataset, skeleton.least_labelled)
@@ -119,7 +119,7 @@ def build_store(
 def verify(
     path: str | Path, *, skeleton: Skeleton | None = None, workers: int | None = None, progress: bool = False
 ) -> Summary:
-    """Read a store from end to end: compare all digests, decode every picture and mask.
+    """Read a store from end to end: compare all digests, decode every image and mask.
 
     Raises:
         DataError: the store is damaged; the message counts the faults and names the first.
@@ -139,7 +139,7 @@ def verify(
 
 def summarise(store: Store) -> Summary:
     """Counts and sizes of an open store."""
-    return Summary(store.num_images, store.num_people, len(store), store.picture_bytes, store.path.stat().st_size)
+    return Summary(store.num_images, store.num_people, len(store), store.image_bytes, store.path.stat().st_size)
 
 
 def _choose(
@@ -186,10 +186,10 @@ def _write(
 
 
 def _prepare(folder: Path, dataset: CocoDataset, least: int, image: CocoImage) -> tuple[Record, list[int]]:
-    """One image as the store keeps it, its picture checked, and the rows of its main persons."""
+    """One image as the store keeps it, its image checked, and the rows of its main persons."""
     path = folder / image.file_name
     try:
-        jpeg = read_picture(path, image.height, image.width)
+        jpeg = read_image_bytes(path, image.height, image.width)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} (image {image.id}): {getattr(error, 'strerror', None) or error}") from error
     people = dataset.people[image.id]
@@ -213,20 +213,20 @@ def _prepare(folder: Path, dataset: CocoDataset, least: int, image: CocoImage) -
     return record, [kept.index(row) for row in main_persons(people, least)]
 
 
-def read_picture(path: Path, height: int, width: int) -> np.ndarray:
-    """(bytes,) uint8 of a picture that decodes to the annotated size; ``OSError`` or ``ValueError`` otherwise."""
+def read_image_bytes(path: Path, height: int, width: int) -> np.ndarray:
+    """(bytes,) uint8 of an image that decodes to the annotated size; ``OSError`` or ``ValueError`` otherwise."""
     data = path.read_bytes()
     start, end = data.rfind(b"\xff\xda"), data.rfind(b"\xff\xd9")
     if data.startswith(JPEG_START) and end < start:
         # Some releases of OpenCV fill the missing rows with grey and say nothing.
         raise ValueError("the JPEG data end early")
     jpeg = np.frombuffer(data, np.uint8)
-    decode_picture(jpeg, height, width, _reduction(jpeg, height, width))
+    decode_image_bytes(jpeg, height, width, _reduction(jpeg, height, width))
     return jpeg
 
 
 def _reduction(picture: np.ndarray, height: int, width: int) -> int:
-    """How far a picture may be reduced to find out whether it decodes.
+    """How far an image may be reduced to find out whether it decodes.
 
     All data of a JPEG are read for an eighth of the size too, in three quarters of the time. The size that comes out
     would not tell 640 pixels from 639, so that the header has to.
@@ -237,7 +237,7 @@ def _reduction(picture: np.ndarray, height: int, width: int) -> int:
 def _check(store: Store, row: int) -> None:
     record = store.image(row)
     if not np.array_equal(content_digest(record.jpeg), store.digests[row]):
-        raise record.fault("has another picture than was written")
+        raise record.fault("has another image than was written")
     record.decode_image(_reduction(record.jpeg, record.height, record.width))
     record.masks()
 

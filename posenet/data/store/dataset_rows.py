@@ -1,7 +1,7 @@
 """Rows of an HDF5 dataset, read where they lie in the file.
 
 HDF5 takes some 60 microseconds for every slice, however small. It tells where a dataset's bytes are, and a plain
-``pread`` there takes 10 for a whole picture.
+``pread`` there takes 10 for a whole image.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The store: one HDF5 file per split that holds pictures, people and masks; ``schema`` says how."""
+"""The store: one HDF5 file per split that holds images, people and masks; ``schema`` says how."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ UNREADABLE = (OSError, LookupError, ArithmeticError, AttributeError, RuntimeErro
 class Store:
     """Reads a store.
 
-    The header is checked; all arrays but pictures, masks and joints are held in memory (some 15 MB for the whole of
+    The header is checked; all arrays but images, masks and joints are held in memory (some 15 MB for the whole of
     COCO). The file is opened anew in every process that reads it, whether forked or spawned;
     pickling takes the path, the skeleton and the fingerprint.
 
     Attributes:
         image_ids: (N,) int64.
-        digests: (N, 16) uint8, half of the SHA-256 of the picture's bytes.
+        digests: (N, 16) uint8, half of the SHA-256 of the image's bytes.
         samples: (S, 2) int64, image row and person row within that image.
 
     Args:
@@ -55,7 +55,7 @@ class Store:
             self._columns = _read_columns(file, self.skeleton)
             self.fingerprint = str(_attribute(file, "fingerprint"))
             if fingerprint(self._columns) != self.fingerprint:
-                raise ValueError("its people or its table of pictures are not those that were written")
+                raise ValueError("its people or its table of images are not those that were written")
         self.image_ids = self._columns["image_id"]
         self.digests = self._columns["digest"]
         self.samples = self._columns["sample"]
@@ -79,7 +79,7 @@ class Store:
         return int(self._columns["person_offset"][-1])
 
     @property
-    def picture_bytes(self) -> int:
+    def image_bytes(self) -> int:
         return int(self._columns["jpeg_offset"][-1])
 
     def sample(self, index: int) -> tuple[Record, int]:
@@ -125,7 +125,7 @@ class Store:
             mask_miss_rle=rows["mask_miss"].read_bytes(starts[2], stops[2]),
         )
         if checksum(record) != table["checksum"][index] or not np.isfinite(record.joints).all():
-            raise record.fault("has another picture, masks or joints than were written")
+            raise record.fault("has another image, masks or joints than were written")
         return record
 
     def close(self) -> None:
@@ -144,7 +144,7 @@ class Store:
         with open(self.path, "rb") as raw:
             if raw.read(len(SUPERBLOCKS[0])) not in SUPERBLOCKS:
                 raise ValueError("not an HDF5 file of the layout with checksums")
-        # Slices of pictures never repeat, so that a chunk cache would only copy.
+        # Slices of images never repeat, so that a chunk cache would only copy.
         return h5py.File(self.path, "r", rdcc_nbytes=0)
 
     def _rows(self) -> dict[str, Rows]:
@@ -224,8 +224,8 @@ def _read_columns(file: h5py.File, skeleton: Skeleton) -> dict[str, np.ndarray]:
     rows["offsets"] = rows["images"] + 1
     kinds = columns(skeleton.num_keypoints)
     datasets = {name: _dataset(file, name, dtype) for name, (dtype, *_) in kinds.items()}
-    for name, (_, shape, counted) in kinds.items():
-        if datasets[name].shape != (rows[counted], *shape):
+    for name, (_, shape, pluralize) in kinds.items():
+        if datasets[name].shape != (rows[pluralize], *shape):
             raise ValueError(f"{name} has the shape {datasets[name].shape}")
     blobs = {name: _dataset(file, name, "u1") for name in BLOBS}
     claimed = sum(dataset.nbytes for dataset in (*datasets.values(), *blobs.values()))
@@ -246,7 +246,7 @@ def _read_columns(file: h5py.File, skeleton: Skeleton) -> dict[str, np.ndarray]:
         raise ValueError("samples of people whose boxes are empty")
     height, width = table["height"].astype(np.int64), table["width"].astype(np.int64)
     if min(height.min(), width.min()) <= 0 or (height * width).max() > MAX_PIXELS:
-        raise ValueError("pictures without a size, or of an absurd one")
+        raise ValueError("images without a size, or of an absurd one")
     if not all(np.isfinite(table[name]).all() for name in ("box", "area")):
         raise ValueError("coordinates that are not finite")
     return table

@@ -23,7 +23,7 @@ FLAGS = {
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One image and its P people; coordinates are pixels of the stored picture, EXIF orientation ignored.
+    """One image and its P people; coordinates are pixels of the stored image, EXIF orientation ignored.
 
     Attributes:
         source: what errors name, the store's path.
@@ -59,7 +59,7 @@ class Record:
             reduction: a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, rounded up, in less time.
         """
         try:
-            return decode_picture(self.jpeg, self.height, self.width, reduction)
+            return decode_image_bytes(self.jpeg, self.height, self.width, reduction)
         except ValueError as error:
             raise self.fault(str(error)) from error
 
@@ -83,26 +83,26 @@ class Record:
         """An error that names the store and the image."""
         return DataError(
             f"{self.source}: image {self.image_id} ({self.file_name}) {what}; "
-            "restore the picture and build the store anew"
+            "restore the image and build the store anew"
         )
 
 
-def decode_picture(data: np.ndarray, height: int, width: int, reduction: int = 1) -> np.ndarray:
-    """(H, W, 3) BGR uint8 of a picture file's bytes, EXIF orientation ignored as in COCO's annotations.
+def decode_image_bytes(data: np.ndarray, height: int, width: int, reduction: int = 1) -> np.ndarray:
+    """(H, W, 3) BGR uint8 of an image file's bytes, EXIF orientation ignored as in COCO's annotations.
 
     Args:
         reduction: 2, 4 or 8 decodes a JPEG at that fraction of its size, rounded up.
 
     Raises:
-        ValueError: OpenCV cannot decode the bytes, or the picture is not ``height`` by ``width`` pixels.
+        ValueError: OpenCV cannot decode the bytes, or the image is not ``height`` by ``width`` pixels.
     """
     if (size := declared_size(data)) not in (None, (height, width)):
         raise ValueError(f"is {size[1]} x {size[0]} pixels, annotated as {width} x {height}")
     if height * width > MAX_PIXELS:
-        raise ValueError(f"is annotated as {width} x {height} pixels, larger than any picture")
+        raise ValueError(f"is annotated as {width} x {height} pixels, larger than any image")
     try:
         image = cv2.imdecode(data, FLAGS[reduction] | cv2.IMREAD_IGNORE_ORIENTATION)
-    except cv2.error:  # no bytes, or a picture beyond OpenCV's limits
+    except cv2.error:  # no bytes, or an image beyond OpenCV's limits
         image = None
     if image is None:
         raise ValueError("cannot be decoded")

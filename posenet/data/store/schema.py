@@ -1,12 +1,12 @@
 """What a store's HDF5 file holds; ``store`` reads it, ``writer`` writes it.
 
-Layout. Three flat byte arrays hold the pictures' original bytes (``jpeg``) and the run lengths of the two masks, as
+Layout. Three flat byte arrays hold the images' original bytes (``jpeg``) and the run lengths of the two masks, as
 ``rle`` stores them; ``*_offset`` arrays of one entry more than there are images say where each image's slice begins.
 People lie in file order in ``joints``, ``box``, ``area`` and ``annotation_id``, sliced by ``person_offset``. ``sample``
 has one (image row, person row within the image) for every main person. Nothing is filtered, so that reading is a slice.
 
 Soundness. HDF5's own structures carry checksums (the layout of HDF5 1.10), which the library verifies as it follows
-them. ``digest`` is of every picture's bytes, ``checksum`` of these, its masks and joints; it is compared at each
+them. ``digest`` is of every image's bytes, ``checksum`` of these, its masks and joints; it is compared at each
 reading. The attribute ``fingerprint`` is of all other arrays, compared on opening. A CRC-32 finds every flipped bit;
 of damage at large it misses one in 2^32, and verifying a store, which compares ``digest`` as well, finds that.
 """
@@ -53,12 +53,12 @@ def columns(num_keypoints: int) -> dict[str, tuple[str, tuple[int, ...], str]]:
 
 
 def content_digest(picture: np.ndarray) -> np.ndarray:
-    """(16,) uint8, the first half of the SHA-256 of a picture's bytes."""
+    """(16,) uint8, the first half of the SHA-256 of an image's bytes."""
     return np.frombuffer(hashlib.sha256(picture).digest()[:DIGEST_BYTES], np.uint8)
 
 
 def checksum(record: Record) -> int:
-    """CRC-32 of a record's picture, masks and joints: a third of the digest's time, at every reading."""
+    """CRC-32 of a record's image, masks and joints: a third of the digest's time, at every reading."""
     crc = 0
     for part in (record.jpeg, record.mask_all_rle, record.mask_miss_rle, np.ascontiguousarray(record.joints, "<f4")):
         crc = zlib.crc32(part, crc)
@@ -66,7 +66,7 @@ def checksum(record: Record) -> int:
 
 
 def fingerprint(table: Mapping[str, np.ndarray]) -> str:
-    """Hexadecimal digest of all arrays; pictures, masks and joints are in it through digest and checksum."""
+    """Hexadecimal digest of all arrays; images, masks and joints are in it through digest and checksum."""
     digest = hashlib.sha256()
     for name in sorted(set(table) - {*BLOBS, "joints"}):
         digest.update(np.ascontiguousarray(table[name]))

@@ -37,7 +37,7 @@ class Common(NamedTuple):
 
 
 def survey(store: Store) -> list[Table]:
-    """Count people, keypoints, sizes and masks of a store; no picture is decoded.
+    """Count people, keypoints, sizes and masks of a store; no image is decoded.
 
     Raises:
         DataError: a record that is damaged.
@@ -101,7 +101,7 @@ def survey(store: Store) -> list[Table]:
 
 
 def common(a: Store, b: Store) -> Common:
-    """Compare two stores by image id and by the digests of the pictures' bytes."""
+    """Compare two stores by image id and by the digests of the images' bytes."""
     ids = {digest.tobytes(): number for digest, number in zip(a.digests, a.image_ids.tolist())}
     pairs = [
         (ids[key], number)

@@ -20,9 +20,9 @@ from posenet.files import flush_to_disk
 from posenet.skeleton.skeleton import COCO, Skeleton
 
 BUFFER_BYTES = 16 * 2**20
-"""Picture bytes held before they are appended; a smaller store has its pictures in one piece, without padding."""
+"""Image bytes held before they are appended; a smaller store has its images in one piece, without padding."""
 CHUNK_BYTES = 2**20
-"""A picture is mostly in one chunk, and the places of all chunks are read quickly; the last one is padded."""
+"""An image is mostly in one chunk, and the places of all chunks are read quickly; the last one is padded."""
 SPARE_BYTES = 8 * 2**20
 """Room on the disk for what HDF5 writes besides the arrays."""
 
@@ -101,7 +101,7 @@ class StoreWriter:
         self._columns["person_offset"].append(len(self._columns["joints"]))
         self._buffered += len(record.jpeg)
         if self._buffered >= BUFFER_BYTES:
-            self._append_pictures()
+            self._append_images()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         try:
@@ -126,7 +126,7 @@ class StoreWriter:
         if free < size + SPARE_BYTES:
             raise DataError(f"cannot write {self.path}: the disk has {free / 1e6:.0f} MB left; make room")
 
-    def _append_pictures(self) -> None:
+    def _append_images(self) -> None:
         block = np.concatenate(self._blobs["jpeg"])
         self._require_room(block.nbytes)
         self._blobs["jpeg"], self._buffered = [], 0
@@ -153,7 +153,7 @@ class StoreWriter:
         if "jpeg" not in self._file:
             arrays["jpeg"] = np.concatenate(self._blobs["jpeg"])
         elif self._blobs["jpeg"]:
-            self._append_pictures()
+            self._append_images()
         self._require_room(sum(values.nbytes for values in arrays.values()))
         for name, values in arrays.items():
             self._file.create_dataset(name, data=values)

@@ -86,7 +86,7 @@ def decode_candidates(
     min_score: float = 0.05,
     skeleton: Skeleton = COCO,
 ) -> list[Person]:
-    """Find the people among one picture's candidates, as an exported network or ``Candidates`` gives them.
+    """Find the people among one image's candidates, as an exported network or ``Candidates`` gives them.
 
     Args:
         peaks: (K, M, 3) x and y in map cells and score; score 0 is no candidate.

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from posenet.errors import ConfigError
 from posenet.inference.decoder.assembly import CEILING, MAX_LIMBS, MAX_PEAKS, PROBES, SAMPLES
 from posenet.inference.letterbox import MAP_STRIDE
-from posenet.settings.sections import STRIDE
+from posenet.settings.sections import INPUT_MULTIPLE
 from posenet.skeleton.skeleton import COCO, Skeleton
 
-SMALLEST = (STRIDE // MAP_STRIDE) ** 2
+SMALLEST = (INPUT_MULTIPLE // MAP_STRIDE) ** 2
 """Cells of the smallest map."""
 
 
@@ -54,11 +54,11 @@ class Candidates(nn.Module):
             self.register_buffer(name, torch.from_numpy(values.copy()), persistent=False)
 
     def forward(self, maps: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Select the candidates of every picture of a batch.
+        """Select the candidates of every image of a batch.
 
         Args:
             maps: (N, C, h, w) output of the network. NaN counts as 0.
-            sizes: (N, 2) integers: the rows and columns of cells that show the picture; the rest is padding.
+            sizes: (N, 2) integers: the rows and columns of cells that show the image; the rest is padding.
 
         Returns:
             peaks: (N, K, M, 3) float32: x and y in map cells and score, by falling score; score 0 is no candidate.

@@ -32,7 +32,7 @@ def decode(
     min_score: float = 0.05,
     skeleton: Skeleton = COCO,
 ) -> list[Person]:
-    """Find the people in one picture's maps.
+    """Find the people in one image's maps.
 
     Args:
         maps: (C, h, w) output of the network. NaN counts as 0.

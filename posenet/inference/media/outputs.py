@@ -18,7 +18,7 @@ import cv2
 import numpy as np
 
 from posenet.errors import ConfigError
-from posenet.files import replacing
+from posenet.files import atomic_replacement
 from posenet.images import image_files as images
 from posenet.images.image_files import write_image
 from posenet.inference.coco_evaluation import to_result
@@ -45,7 +45,7 @@ def people_file(path: Path) -> Iterator[Output]:
     """
     lines = path.suffix.lower() == ".jsonl"
     with (
-        contextlib.nullcontext(path) if lines else replacing(path) as target,
+        contextlib.nullcontext(path) if lines else atomic_replacement(path) as target,
         open(target, "w", encoding="utf-8") as file,
     ):
         separators = itertools.chain(["[\n"], itertools.repeat(",\n"))
@@ -62,7 +62,7 @@ def people_file(path: Path) -> Iterator[Output]:
 
 
 def entry(frame: Frame, person: Person) -> dict[str, Any]:
-    """A person in COCO's results format; other pictures than COCO's, which have numbers, are known by their path."""
+    """A person in COCO's results format; other images than COCO's, which have numbers, are known by their path."""
     name, stem = frame.source.name, frame.source.stem
     if frame.number is not None:
         place = {"frame": frame.number, "time": round(frame.seconds, 4)}
@@ -76,14 +76,14 @@ def output_paths(
     """Where what is made of each source goes: under its own name, numbered where an earlier one has the same.
 
     Args:
-        suffix: of what is made of a picture; None keeps the picture's own where it can be written.
+        suffix: of what is made of an image; None keeps the image's own where it can be written.
         moving_suffix: the same for videos and cameras.
     """
     paths: dict[Source, Path] = {}
     taken: set[str] = set()
     for source in sources:
         own = source.path.suffix if source.path else ""
-        if source.kind == "picture":
+        if source.kind == "image":
             end = (own if own.lower() in images.WRITTEN else ".png") if suffix is None else suffix
         else:
             end = (own if own.lower() in video.WRITTEN else ".mp4") if moving_suffix is None else moving_suffix
@@ -99,7 +99,7 @@ def output_paths(
 
 @contextlib.contextmanager
 def drawings(paths: dict[Source, Path], codec: str = video.CODEC) -> Iterator[Output]:
-    """Drawn pictures and videos; a video is ended as soon as another source's frames come, or the block ends."""
+    """Drawn images and videos; a video is ended as soon as another source's frames come, or the block ends."""
     current: tuple[Source, VideoWriter] | None = None
 
     def end() -> None:
@@ -130,10 +130,10 @@ def drawings(paths: dict[Source, Path], codec: str = video.CODEC) -> Iterator[Ou
 
 
 class Window:
-    """Shows the drawings; Q, Escape or closing the window ends it. A single picture stays until a key is pressed.
+    """Shows the drawings; Q, Escape or closing the window ends it. A single image stays until a key is pressed.
 
     Args:
-        stop_asked: asked while a picture stays; true ends the wait.
+        stop_asked: asked while an image stays; true ends the wait.
 
     Attributes:
         closed: whether the user has had enough.

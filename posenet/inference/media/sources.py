@@ -1,4 +1,4 @@
-"""What people are looked for in: pictures, videos and cameras, as one stream of frames."""
+"""What people are looked for in: images, videos and cameras, as one stream of frames."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Source:
         camera: its number.
     """
 
-    kind: Literal["picture", "video", "camera"]
+    kind: Literal["image", "video", "camera"]
     name: str
     path: Path | None = None
     camera: int = 0
@@ -40,13 +40,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Frame:
-    """A picture, or one of a video or a camera.
+    """An image, or one of a video or a camera.
 
     Attributes:
         image: (H, W, 3) BGR uint8, or why there is none.
-        number: counts a source's frames from 0; None for a picture.
+        number: counts a source's frames from 0; None for an image.
         seconds: since the source's first frame.
-        rate: frames per second of the source; 0 for a picture.
+        rate: frames per second of the source; 0 for an image.
     """
 
     source: Source
@@ -65,7 +65,7 @@ def find_sources(inputs: Sequence[str], listed: Iterable[str] = (), cameras: Seq
         cameras: numbers of further cameras.
 
     Raises:
-        DataError: an input that does not exist, a folder without pictures and videos, a pattern that fits no file.
+        DataError: an input that does not exist, a folder without images and videos, a pattern that fits no file.
     """
     found: dict[object, Source] = {}
     for item in inputs:
@@ -83,7 +83,7 @@ def find_sources(inputs: Sequence[str], listed: Iterable[str] = (), cameras: Seq
 
 
 def _of_file(path: Path) -> Source:
-    return Source("video" if path.suffix.lower() in video.SUFFIXES else "picture", str(path), path)
+    return Source("video" if path.suffix.lower() in video.SUFFIXES else "image", str(path), path)
 
 
 def _of_camera(index: int) -> Source:
@@ -112,9 +112,9 @@ def count_frames(sources: Iterable[Source]) -> int | None:
 
 
 def read_frames(sources: Iterable[Source]) -> Iterator[Frame]:
-    """All frames, source after source; what cannot be read yields its error in the place of a picture."""
+    """All frames, source after source; what cannot be read yields its error in the place of an image."""
     for kind, group in itertools.groupby(sources, lambda source: source.kind):
-        if kind == "picture":
+        if kind == "image":
             together = list(group)
             yield from map(Frame, together, read_ahead(source.path for source in together))
         else:

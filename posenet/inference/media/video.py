@@ -29,7 +29,7 @@ MOST_LOST = 100
 """Unreadable frames in a row after which a video is over."""
 
 Shot = tuple[int, float, "np.ndarray | DataError"]
-"""A frame's number from 0, its time in seconds, and the (H, W, 3) BGR uint8 picture or why there is none."""
+"""A frame's number from 0, its time in seconds, and the (H, W, 3) BGR uint8 image or why there is none."""
 
 
 class VideoFile:
@@ -134,7 +134,7 @@ class Camera:
                 self._news.wait_for(lambda: self._newest is not None or not self._open)
                 shot, self._newest = self._newest, None
             if shot is None:
-                yield number, seconds, DataError(f"camera {self.index} gives no more pictures")
+                yield number, seconds, DataError(f"camera {self.index} gives no more images")
                 return
             number, seconds, _ = shot
             yield shot
@@ -179,7 +179,7 @@ class VideoWriter:
         self.frames += 1
 
     def write_until(self, image: np.ndarray, seconds: float) -> None:
-        """Show a picture until a time, so that what comes at any pace is played at its own."""
+        """Show an image until a time, so that what comes at any pace is played at its own."""
         for _ in range(max(1, round(seconds * self.rate) - self.frames)):
             self.write(image)
 

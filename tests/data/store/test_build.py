@@ -1,4 +1,4 @@
-"""Building and verifying stores: what goes in, unreadable pictures, damage."""
+"""Building and verifying stores: what goes in, unreadable images, damage."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from posenet.annotations.coco_file import main_persons, read_annotations
 from posenet.annotations.masks import masks
 from posenet.data.store import reader as store_module
-from posenet.data.store.build import build_store, read_picture, verify
+from posenet.data.store.build import build_store, read_image_bytes, verify
 from posenet.data.store.reader import Store
-from posenet.data.store.record import decode_picture
+from posenet.data.store.record import decode_image_bytes
 from posenet.errors import DataError
 from tests.helpers.drawn_data import (
     HEIGHT,
@@ -25,7 +25,7 @@ from tests.helpers.drawn_data import (
     person,
     write_annotations,
     write_coco,
-    write_pictures,
+    write_images,
 )
 
 
@@ -76,7 +76,7 @@ class TestContent:
                 person(6, 2),
             ],
         )
-        coco = write_pictures(tmp_path / "images", content), write_annotations(tmp_path / "a.json", content)
+        coco = write_images(tmp_path / "images", content), write_annotations(tmp_path / "a.json", content)
         report = build(coco, tmp_path / "a.h5")
         with Store(tmp_path / "a.h5") as store:
             assert store.image_ids.tolist() == [5, 2]
@@ -99,7 +99,7 @@ class TestContent:
         pictures = [colour, grey, png, exif_rotated(colour), colour + b"trailing bytes", cmyk_jpeg()]
         content = document(range(6), [person(10 + k, k) for k in range(6)])
         content["images"][5].update(height=8, width=8)
-        folder = write_pictures(tmp_path / "images", content)
+        folder = write_images(tmp_path / "images", content)
         for image, data in zip(content["images"], pictures):
             (folder / image["file_name"]).write_bytes(data)
         report = build((folder, write_annotations(tmp_path / "a.json", content)), tmp_path / "a.h5")
@@ -128,7 +128,7 @@ class TestContent:
 
     def test_people_without_an_outline_are_counted(self, tmp_path):
         content = document([1], [person(1, 1, segmentation=[]), person(2, 1, labelled=0, segmentation=None)])
-        coco = write_pictures(tmp_path / "images", content), write_annotations(tmp_path / "a.json", content)
+        coco = write_images(tmp_path / "images", content), write_annotations(tmp_path / "a.json", content)
         assert build(coco, tmp_path / "a.h5").boxes == 2
 
     @pytest.mark.parametrize("split", ["train2017", "val2017"])
@@ -140,7 +140,7 @@ class TestContent:
         assert report.summary.images == len(people) > 10 and not report.skipped and not report.boxes
         assert report.summary.samples == sum(len(main_persons(p)) for p in people)
         assert report.summary.people == sum(one.labelled for p in people for one in p)
-        assert report.summary.file_bytes <= 1.15 * report.summary.picture_bytes
+        assert report.summary.file_bytes <= 1.15 * report.summary.image_bytes
         assert verify(tmp_path / "a.h5") == report.summary
         with Store(tmp_path / "a.h5") as store:
             for row in range(store.num_images):
@@ -151,7 +151,7 @@ class TestContent:
 SPOILED = {
     "missing": (lambda path: path.unlink(), "No such file or directory"),
     "empty": (lambda path: path.write_bytes(b""), "cannot be decoded"),
-    "text": (lambda path: path.write_text("no picture"), "cannot be decoded"),
+    "text": (lambda path: path.write_text("no image"), "cannot be decoded"),
     "cut in half": (lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]), "end early"),
     "folder": (lambda path: (path.unlink(), path.mkdir()), "Is a directory"),
     "other size": (
@@ -186,7 +186,7 @@ class TestUnreadable:
 
     def test_absurd_sizes_cost_nothing(self, tmp_path):
         content = document([1, 2], [person(1, 1), person(2, 2)])
-        folder = write_pictures(tmp_path / "images", content)
+        folder = write_images(tmp_path / "images", content)
         content["images"][0].update(height=16384, width=16384)
         report = build((folder, write_annotations(tmp_path / "a.json", content)), tmp_path / "a.h5")
         assert "annotated as 16384 x 16384" in report.skipped[0]
@@ -216,7 +216,7 @@ def damaged(jpeg: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     ids=["plain", "progressive", "restarts"],
 )
 def test_a_reduced_look_refuses_what_a_whole_one_does(options, tmp_path):
-    """Damaged pictures that decode at full size, and no others, are taken."""
+    """Damaged images that decode at full size, and no others, are taken."""
     rng, path = np.random.default_rng(len(options)), tmp_path / "a.jpg"
     pixels = cv2.GaussianBlur(rng.integers(0, 256, (66, 101, 3), np.uint8), (0, 0), 1)
     jpeg = cv2.imencode(".jpg", pixels, options)[1]
@@ -225,7 +225,7 @@ def test_a_reduced_look_refuses_what_a_whole_one_does(options, tmp_path):
         data = damaged(jpeg, rng)
         path.write_bytes(data.tobytes())
         verdicts = []
-        for look in (read_picture, lambda path, *size: decode_picture(np.fromfile(path, np.uint8), *size)):
+        for look in (read_image_bytes, lambda path, *size: decode_image_bytes(np.fromfile(path, np.uint8), *size)):
             try:
                 look(path, 66, 101)
                 verdicts.append(True)
@@ -241,7 +241,7 @@ def test_a_picture_a_pixel_smaller_than_annotated_is_refused(tmp_path):
     path = tmp_path / "a.jpg"
     cv2.imwrite(str(path), np.zeros((HEIGHT, WIDTH - 1, 3), np.uint8))
     with pytest.raises(ValueError, match=f"is {WIDTH - 1} x {HEIGHT} pixels, annotated as {WIDTH} x {HEIGHT}"):
-        read_picture(path, HEIGHT, WIDTH)
+        read_image_bytes(path, HEIGHT, WIDTH)
 
 
 class TestVerify:
@@ -292,7 +292,7 @@ class TestVerify:
                 lambda record: opened._columns["checksum"][opened.image_ids.tolist().index(record.image_id)],
             )
             opened.image(0).decode_image()
-            with pytest.raises(DataError, match="1 of 3 .* image 1 .* has another picture than was written"):
+            with pytest.raises(DataError, match="1 of 3 .* image 1 .* has another image than was written"):
                 verify(store)
 
     def test_damaged_pictures_are_counted_and_the_first_is_named(self, store):

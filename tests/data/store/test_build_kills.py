@@ -31,7 +31,7 @@ def killed_build(coco: tuple[Path, Path], output: Path, after: float, overwrite:
     child = os.fork()
     if child == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        writer.BUFFER_BYTES = 100_000  # pictures are written while others are read, as in large stores
+        writer.BUFFER_BYTES = 100_000  # images are written while others are read, as in large stores
         build(coco, output, overwrite=overwrite)
         os._exit(0)
     time.sleep(after)

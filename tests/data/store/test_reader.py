@@ -94,7 +94,7 @@ class TestRoundTrip:
         pictures = sum(record.jpeg.nbytes for record in records)
         masks = sum(len(record.mask_all_rle + record.mask_miss_rle) for record in records)
         with Store(path) as store:
-            assert store.picture_bytes == pictures
+            assert store.image_bytes == pictures
         assert path.stat().st_size < pictures + masks + 20_000
 
     def test_damage_names_store_image_and_file(self, tmp_path, records):
@@ -283,7 +283,7 @@ FAULTS = {
     "count too high": (attribute(images=4), "image_id has the shape"),
     "dataset missing": (spoil(lambda file: file.pop("box")), "box is missing"),
     "group for a dataset": (spoil(lambda file: (file.pop("box"), file.create_group("box"))), "box is missing"),
-    "pictures as numbers": (replace("jpeg", lambda jpeg: jpeg.astype(np.float32)), "jpeg has the type float32"),
+    "images as numbers": (replace("jpeg", lambda jpeg: jpeg.astype(np.float32)), "jpeg has the type float32"),
     "offsets go backwards": (replace("jpeg_offset", swapped), "jpeg_offset"),
     "offsets beyond the end": (replace("mask_all_offset", lambda o: o + (o == o[-1])), "mask_all_offset"),
     "offsets start late": (replace("mask_miss_offset", lambda o: o + (o == 0)), "mask_miss_offset"),
@@ -298,7 +298,7 @@ FAULTS = {
     "large pieces": (spoil(large_pieces), "area is compressed, or in pieces larger than the file"),
     "layout without checksums": (old_layout, "layout with checksums"),
     "another person's box": (replace("box", lambda rows: rows[::-1].copy()), "not those that were written"),
-    "another picture's name": (replace("file_name", lambda rows: rows[::-1].copy()), "not those that were written"),
+    "another image's name": (replace("file_name", lambda rows: rows[::-1].copy()), "not those that were written"),
     "external link": (link("box", h5py.ExternalLink("elsewhere.h5", "box")), "box is missing or lies outside"),
     "soft link": (link("box", h5py.SoftLink("/area")), "box is missing or lies outside"),
     "external storage": (spoil(external), "jpeg is missing or lies outside"),
@@ -311,7 +311,7 @@ def test_one_flipped_bit_is_no_silent_sample(path, blob):
     flip_bit(path, blob, 1)
     with Store(path) as store:
         store.image(0), store.image(2)
-        with pytest.raises(DataError, match=r"image 3 \(sub/0003\.jpg\) has another picture, masks or joints"):
+        with pytest.raises(DataError, match=r"image 3 \(sub/0003\.jpg\) has another image, masks or joints"):
             store.image(1)
 
 
@@ -319,14 +319,14 @@ def test_other_joints_are_no_silent_sample(path):
     replace("joints", lambda joints: joints + np.float32([0, 0, 0.5]) * (np.arange(6) == 0)[:, None, None])(path)
     with Store(path) as store:
         store.image(1)
-        with pytest.raises(DataError, match="image 7 .* has another picture, masks or joints"):
+        with pytest.raises(DataError, match="image 7 .* has another image, masks or joints"):
             store.image(0)
 
 
 def test_joints_that_are_not_finite_are_refused(tmp_path):
     sound = make_record(1)
     path = write_store(tmp_path / "nan.h5", [dataclasses.replace(sound, joints=sound.joints * np.nan), make_record(2)])
-    with Store(path) as store, pytest.raises(DataError, match="has another picture, masks or joints"):
+    with Store(path) as store, pytest.raises(DataError, match="has another image, masks or joints"):
         store.image(0)
     with Store(path) as store:
         store.image(1)
@@ -334,7 +334,7 @@ def test_joints_that_are_not_finite_are_refused(tmp_path):
 
 class TestOpening:
     def test_opening_reads_the_table_and_nothing_else(self, tmp_path):
-        """Whatever the pictures weigh: a table of 300 bytes an image, beside some 2 MB once."""
+        """Whatever the images weigh: a table of 300 bytes an image, beside some 2 MB once."""
         small, images = make_record(1, 1, 16, 16), 60000
         with writer.StoreWriter(tmp_path / "many.h5") as out:
             for number in range(images):

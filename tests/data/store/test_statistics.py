@@ -17,7 +17,7 @@ from tests.helpers.drawn_data import flip_bit, make_record, write_store
 
 
 def record(image_id: int, people: int, states: tuple[float, ...], covered: int) -> Record:
-    """A picture whose keypoints have these states in turn, and whose upper ``covered`` rows are people."""
+    """An image whose keypoints have these states in turn, and whose upper ``covered`` rows are people."""
     plain = make_record(image_id, people, height=40, width=60)
     joints = plain.joints.copy()
     joints[..., 2] = np.resize(states, joints.shape[:2])

@@ -26,7 +26,7 @@ CROWD = [
 
 
 def select(maps, size=None, **settings):
-    """What ``Candidates`` says of one picture's maps, as arrays."""
+    """What ``Candidates`` says of one image's maps, as arrays."""
     sizes = torch.tensor([size or maps.shape[1:]])
     return [array[0].numpy() for array in Candidates(**settings)(torch.from_numpy(maps)[None], sizes)]
 

@@ -16,7 +16,7 @@ from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.skeleton.skeleton import COCO
 from posenet.visualization.contact_sheet import BACKGROUND, GAP, STRIP, sheet, tile
-from posenet.visualization.heatmaps import channel_names, heatmap_sheet, heatmap_sheets, picture_maps
+from posenet.visualization.heatmaps import channel_names, heatmap_sheet, heatmap_sheets, image_maps
 from tests.inference.media.test_video import shots, write_video
 from tests.inference.test_predictor import Spotlights, picture
 
@@ -40,11 +40,11 @@ def test_sources_are_found_in_order_each_once(folder):
         cameras=[7, 8],
     )
     assert [(source.kind, source.name) for source in found] == [
-        ("picture", str(folder / "000000000139.png")),
-        ("picture", str(folder / "b.png")),
+        ("image", str(folder / "000000000139.png")),
+        ("image", str(folder / "b.png")),
         ("video", str(folder / "clip.mp4")),
         ("camera", "camera 7"),
-        ("picture", "missing.jpg"),
+        ("image", "missing.jpg"),
         ("camera", "camera 8"),
     ]
 
@@ -52,7 +52,7 @@ def test_sources_are_found_in_order_each_once(folder):
 def test_a_file_called_like_a_number_is_a_file(folder, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "b.png").rename(folder / "5")
-    assert [source.kind for source in find_sources(["5", "6"])] == ["picture", "camera"]
+    assert [source.kind for source in find_sources(["5", "6"])] == ["image", "camera"]
 
 
 def test_frames_come_source_after_source_and_errors_in_place(folder):
@@ -79,7 +79,7 @@ def test_names_are_unique_and_fit_what_is_written(tmp_path):
 
 @pytest.mark.parametrize("name", ["people.json", "people.jsonl"])
 def test_people_are_written_with_picture_frame_and_time(tmp_path, name):
-    numbered = Source("picture", "d/000000000139.jpg", tmp_path / "000000000139.jpg")
+    numbered = Source("image", "d/000000000139.jpg", tmp_path / "000000000139.jpg")
     video = Source("video", "v.mp4", tmp_path / "v.mp4")
     with people_file(tmp_path / name) as write:
         write(Frame(numbered, GREY), [SOMEONE, SOMEONE], GREY)
@@ -121,7 +121,7 @@ def test_drawn_videos_are_ended_one_by_one(folder, tmp_path):
 def test_a_sheet_has_all_maps_with_their_names(tmp_path):
     predictor = Predictor(Spotlights(), height=128, flip=True)
     image = picture(97, 131, (40, 20), (90, 60), 4)
-    maps = picture_maps(predictor, image)
+    maps = image_maps(predictor, image)
     assert maps.shape == (50, 32, 44)
     row, column = np.unravel_index(maps[30].argmax(), maps[30].shape)
     assert abs(4 * row + 1.5 - 20 * 128 / 97) < 4 and abs(4 * column + 1.5 - 40 * 128 / 97) < 4

@@ -108,7 +108,7 @@ def test_an_unbelievable_rate_becomes_a_usual_one():
 
 
 class FakeCapture:
-    """A camera of three pictures, each of which waits until it is wanted."""
+    """A camera of three images, each of which waits until it is wanted."""
 
     def __init__(self, index):
         self.index, self.given, self.wanted = index, 0, threading.Semaphore(1)
@@ -137,7 +137,7 @@ def test_a_camera_gives_its_pictures_until_it_fails(monkeypatch):
     camera.close()
     assert [number for number, _, _ in found] == [0, 1, 2, 2]
     assert [int(image[0, 0, 0]) for _, _, image in found[:3]] == [1, 2, 3]
-    assert "camera 0 gives no more pictures" in str(found[3][2])
+    assert "camera 0 gives no more images" in str(found[3][2])
 
 
 def test_a_camera_shows_the_present(monkeypatch):
