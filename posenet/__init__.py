@@ -9,63 +9,77 @@ From an image to its people:
     for person in predictor(cv2.imread("data/demo/coco/val2017/000010000005.jpg")):
         print(person.score, person.named())
 
-``Predictor`` runs a trained network, and its checkpoint says all it needs to know: the network, its settings and its
-skeleton. A ``Person`` has keypoints in pixels of the image; ``draw_people`` draws them. ``PoseNet`` is the network as
-a ``torch.nn.Module``, ``load_config`` reads experiment files, ``load_weights`` copies weights into a network,
-``load_skeleton`` reads what a network for other things than people predicts. Every error that a user can mend is a
-``PosenetError``, one line that says how.
+Prediction: ``Predictor`` runs a trained network; its checkpoint holds the network, its settings and its skeleton. A
+``Person`` has keypoints in pixels of the image, and ``draw_people`` draws them. ``decode`` finds the people in maps.
 
-Importing this package imports neither PyTorch nor OpenCV; the first use of a name does. Everything else is reached by
-the full name of its module, such as ``posenet.inference.decoder.host_candidates``. The command line is ``posenet --help``.
+Training: ``PoseNet`` is the network as a ``torch.nn.Module``, ``Augmentation`` and ``TargetRenderer`` make its input and
+its targets, and ``FocalL2Loss`` compares the two. ``load_config`` reads experiment files, ``load_weights`` copies
+weights into a network, and ``load_skeleton`` reads a ``Skeleton`` other than COCO's from a file.
+
+Every error that a user can fix is a ``PosenetError`` with a one-line message that names the remedy.
+
+Importing this package imports neither PyTorch nor OpenCV; the first use of a name does. The command line is
+``posenet --help``.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from posenet.checkpoints.file import load_weights
+    from posenet.checkpoints.weights import load_weights
+    from posenet.data.augmentation import Augmentation
+    from posenet.data.targets import TargetRenderer
     from posenet.errors import PosenetError
+    from posenet.inference.decoder.host_candidates import decode
     from posenet.inference.person import Person
     from posenet.inference.predictor import Predictor
     from posenet.model.posenet import PoseNet
-    from posenet.settings.reading import load_config
-    from posenet.skeleton.skeleton import Skeleton
-    from posenet.skeleton.skeleton_file import load_skeleton
+    from posenet.settings import load_config
+    from posenet.skeleton import Skeleton, load_skeleton
+    from posenet.training.loss import FocalL2Loss
     from posenet.visualization.people import draw_people
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 __all__ = [
+    "Augmentation",
+    "FocalL2Loss",
     "Person",
     "PoseNet",
     "PosenetError",
     "Predictor",
     "Skeleton",
+    "TargetRenderer",
+    "decode",
     "draw_people",
     "load_config",
     "load_skeleton",
     "load_weights",
 ]
 
-_HOME = {
+_MODULES = {
+    "Augmentation": "posenet.data.augmentation",
+    "FocalL2Loss": "posenet.training.loss",
     "Person": "posenet.inference.person",
     "PoseNet": "posenet.model.posenet",
     "PosenetError": "posenet.errors",
     "Predictor": "posenet.inference.predictor",
-    "Skeleton": "posenet.skeleton.skeleton",
+    "Skeleton": "posenet.skeleton",
+    "TargetRenderer": "posenet.data.targets",
+    "decode": "posenet.inference.decoder.host_candidates",
     "draw_people": "posenet.visualization.people",
-    "load_config": "posenet.settings.reading",
-    "load_skeleton": "posenet.skeleton.skeleton_file",
-    "load_weights": "posenet.checkpoints.file",
+    "load_config": "posenet.settings",
+    "load_skeleton": "posenet.skeleton",
+    "load_weights": "posenet.checkpoints.weights",
 }
 
 
 def __getattr__(name: str) -> object:
-    """Import torch and OpenCV only when a name that needs them is used."""
-    if name in _HOME:
-        return getattr(import_module(_HOME[name]), name)
+    """Import the module of a public name when the name is first used."""
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'posenet' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    """What ``help(posenet)`` and completion show."""
-    return sorted({*globals(), *_HOME})
+    """The public names, and nothing else."""
+    return sorted(__all__)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from posenet.data.dataset import PoseDataset, close_loader, make_loader
+from posenet.data.dataset import PoseDataset
+from posenet.data.loader import close_loader, make_loader
 from posenet.data.store.reader import Store
-from posenet.settings.sections import AugmentConfig
+from posenet.settings import AugmentConfig
 
 FILES = sorted(Path(__file__).parents[1].joinpath("posenet").rglob("*.py"))
 POSIX = {
@@ -92,7 +93,7 @@ def test_loader_workers_may_be_spawned(stores: dict[str, Path]) -> None:
 
 
 def test_the_stop_signals_exist_here() -> None:
-    from posenet.devices.runtime import STOP_SIGNALS
+    from posenet.devices.signals import STOP_SIGNALS
 
     assert {signal.SIGINT, signal.SIGTERM} <= set(STOP_SIGNALS)
     assert (len(STOP_SIGNALS) == 3) == hasattr(signal, "SIGUSR1") == (os.name != "nt")

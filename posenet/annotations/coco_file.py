@@ -17,7 +17,7 @@ import numpy as np
 from posenet.annotations import run_lengths as rle
 from posenet.errors import DataError
 from posenet.messages import truncate_for_message
-from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.skeleton import COCO, Skeleton
 
 MIN_LABELLED = 5
 """Labelled keypoints that a main person of COCO has at least; ``Skeleton.least_labelled``."""

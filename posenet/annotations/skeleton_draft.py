@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from posenet.errors import DataError
-from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import DEFAULT_SIGMA, pieces
 
 LEAST_EXAMPLES = 20

@@ -15,18 +15,11 @@ from tqdm import tqdm
 
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import Stopwatch, fastest, medians
-from posenet.data.augmentation import (
-    BORDER_COLOUR,
-    crop_visible,
-    from_reduced,
-    recolour,
-    warp_bgra,
-    warp_joints,
-    warp_mask,
-)
 from posenet.data.batch import Batch, Pixels, Sample, collate
-from posenet.data.dataset import Draft, PoseDataset, close_loader, make_loader, reduction_of
+from posenet.data.dataset import Draft, PoseDataset, reduction_of
+from posenet.data.loader import close_loader, make_loader
 from posenet.data.sampler import Key, TrainSampler
+from posenet.data.warping import BORDER_COLOUR, crop_visible, from_reduced, recolour, warp_bgra, warp_joints, warp_mask
 from posenet.devices.cpu import keep_freed_memory
 from posenet.devices.runtime import Runtime
 

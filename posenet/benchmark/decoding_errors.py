@@ -9,7 +9,7 @@ import numpy as np
 
 from posenet.annotations.coco_file import PersonAnnotation
 from posenet.inference.person import Person
-from posenet.skeleton.skeleton import Skeleton
+from posenet.skeleton import Skeleton
 
 LIKE = 0.5
 """A keypoint is found where its part of the OKS is at least this."""

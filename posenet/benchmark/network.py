@@ -10,7 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import fastest, medians
-from posenet.devices.runtime import DTYPES, Amp, Runtime, autocast
+from posenet.devices.precision import DTYPES, Amp, autocast
+from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
 
 PRODUCTS = 20

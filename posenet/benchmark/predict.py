@@ -11,7 +11,8 @@ from tqdm import tqdm
 
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import Stopwatch
-from posenet.devices.runtime import Amp, Runtime
+from posenet.devices.precision import Amp
+from posenet.devices.runtime import Runtime
 from posenet.images.image_files import map_ahead, read_image
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork

@@ -19,10 +19,11 @@ from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import medians
 from posenet.benchmark.train import make_update, synthetic_batch
 from posenet.devices.distributed import DistributedRuntime, device_of_rank
-from posenet.devices.launch import SINGLE_PROCESS_INIT_METHOD, RankInfo, launch, rank_info_from_environment
+from posenet.devices.launch import launch
+from posenet.devices.rank_info import SINGLE_PROCESS_INIT_METHOD, RankInfo, rank_info_from_environment
 from posenet.devices.runtime import Runtime
 from posenet.errors import TrainingError
-from posenet.settings.sections import Config
+from posenet.settings import Config
 
 FIRST_STEPS = 40
 

@@ -27,7 +27,7 @@ from posenet.data.store.reader import Store
 from posenet.data.store.schema import checksum
 from posenet.devices.cpu import keep_freed_memory, usable_cores
 from posenet.errors import DataError
-from posenet.skeleton.skeleton import Skeleton
+from posenet.skeleton import Skeleton
 
 BUILT = "built.h5"
 RANKS = 4

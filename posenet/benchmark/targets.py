@@ -11,7 +11,7 @@ from posenet.benchmark.report import Report
 from posenet.benchmark.timing import fastest, medians
 from posenet.data.targets import TargetRenderer
 from posenet.devices.runtime import Runtime
-from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.skeleton import COCO, Skeleton
 
 PEOPLE = (1, 3, 5, 10, 20)
 PUBLISHED_MS = {3: 4.3, 10: 11.3, 20: 22.8}

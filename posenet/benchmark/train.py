@@ -14,15 +14,17 @@ from posenet.benchmark.targets import standing_people
 from posenet.benchmark.timing import Stopwatch
 from posenet.data.dataset import Batch
 from posenet.data.targets import TargetRenderer
-from posenet.devices.runtime import Runtime, grad_scaler
+from posenet.devices.precision import grad_scaler
+from posenet.devices.runtime import Runtime
 from posenet.errors import TrainingError
 from posenet.model.posenet import PoseNet
-from posenet.settings.sections import Config
-from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.settings import Config
+from posenet.skeleton import COCO, Skeleton
+from posenet.training.freezing import freeze, train_mode
 from posenet.training.loss import FocalL2Loss
 from posenet.training.loss_guard import LossGuard
 from posenet.training.model_with_loss import ModelWithLoss
-from posenet.training.optimizer import freeze, make_optimizer, set_lr, train_mode
+from posenet.training.optimizer import make_optimizer, set_lr
 from posenet.training.update import GuardedUpdate
 
 PEOPLE = 5

@@ -9,7 +9,8 @@ from dataclasses import replace
 from tqdm import tqdm
 
 from posenet.benchmark.report import Report, share
-from posenet.data.dataset import PoseDataset, close_loader, make_loader
+from posenet.data.dataset import PoseDataset
+from posenet.data.loader import close_loader, make_loader
 from posenet.data.sampler import TrainSampler
 from posenet.training.device_prefetch import prefetch
 from posenet.training.update import GuardedUpdate

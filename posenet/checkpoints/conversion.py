@@ -9,13 +9,13 @@ from typing import Any
 
 from torch import Tensor
 
-from posenet.checkpoints import file as checkpoint
+from posenet.checkpoints.file import FORMAT, read_checkpoint, write_checkpoint
+from posenet.checkpoints.weights import config_of_checkpoint, extract_weights, load_model, load_weights
 from posenet.errors import CheckpointError
 from posenet.model import published_names as published
 from posenet.model.posenet import PoseNet
-from posenet.settings.reading import config_to_dict
-from posenet.settings.sections import Config
-from posenet.skeleton.skeleton import COCO
+from posenet.settings import Config, config_to_dict
+from posenet.skeleton import COCO
 
 
 def import_weights(source: str | Path, output: str | Path, config: Config | None = None) -> Config:
@@ -32,12 +32,12 @@ def import_weights(source: str | Path, output: str | Path, config: Config | None
     Raises:
         CheckpointError: unreadable, not the weights of a ``PoseNet``, or a file that cannot be written.
     """
-    state = checkpoint.read(source)
-    weights = checkpoint.extract_weights(state, source)
-    config = _sized(config or checkpoint.config_of_checkpoint(state, source) or Config(), weights, source)
+    state = read_checkpoint(source)
+    weights = extract_weights(state, source)
+    config = _sized(config or config_of_checkpoint(state, source) or Config(), weights, source)
     network = PoseNet.from_config(config)
-    checkpoint.load_weights(network, source, state=weights, least=0).require_all()
-    state = {"format": checkpoint.FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}
+    load_weights(network, source, state=weights, least=0).require_all()
+    state = {"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}
     _write(Path(output), state)
     return config
 
@@ -50,8 +50,8 @@ def export_weights(source: str | Path, output: str | Path) -> None:
     Raises:
         CheckpointError: unreadable, whose maps are not the published ones', or a file that cannot be written.
     """
-    state = checkpoint.read(source)
-    network, config = checkpoint.load_model(source)
+    state = read_checkpoint(source)
+    network, config = load_model(source)
     if not config.model.skeleton.predicts_like(COCO):
         raise CheckpointError(
             f"{source} is a network of other keypoints or parts than COCO's, which the published "
@@ -93,4 +93,4 @@ def _sized(config: Config, weights: dict[str, Tensor], source: str | Path) -> Co
 
 def _write(path: Path, state: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    checkpoint.write(path, state)
+    write_checkpoint(path, state)

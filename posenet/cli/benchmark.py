@@ -28,20 +28,21 @@ from posenet.benchmark.store import first_images, measure_store
 from posenet.benchmark.targets import measure_targets
 from posenet.benchmark.train import make_update, measure_step, synthetic_batch
 from posenet.benchmark.wait import measure_wait, with_wait
-from posenet.checkpoints.file import load_model
+from posenet.checkpoints.weights import load_model
 from posenet.cli.options import add_config_options, natural, positive
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.reader import Store
 from posenet.data.targets import TargetRenderer
-from posenet.devices.runtime import Runtime, select_amp, select_device
+from posenet.devices.device import select_device
+from posenet.devices.precision import select_amp
+from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError, DataError
 from posenet.files import write_atomically
 from posenet.images.image_files import find_images
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
-from posenet.settings.reading import load_config
-from posenet.settings.sections import Config
-from posenet.training.optimizer import freeze
+from posenet.settings import Config, load_config
+from posenet.training.freezing import freeze
 
 FLAG_KEYS = {
     "device": "train.device",

@@ -22,7 +22,7 @@ from posenet.data.targets import TargetRenderer
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.messages import pluralize
-from posenet.settings.reading import load_config
+from posenet.settings import load_config
 from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton
 from posenet.visualization.training_samples import write_previews
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from posenet.annotations.lint.linter import lint_annotations
 from posenet.errors import DataError
-from posenet.skeleton.skeleton_file import load_skeleton
+from posenet.skeleton import load_skeleton
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

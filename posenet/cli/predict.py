@@ -17,7 +17,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posenet.cli.options import natural, share
 from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
-from posenet.devices.runtime import stop_signals
+from posenet.devices.signals import stop_signals
 from posenet.errors import ConfigError, DataError
 from posenet.inference.media.outputs import Output, Window, drawings, output_paths, people_file
 from posenet.inference.media.sources import Frame, Source, count_frames, find_sources, read_frames

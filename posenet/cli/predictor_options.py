@@ -6,15 +6,16 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-from posenet.checkpoints.file import config_of_checkpoint, load_model, read
+from posenet.checkpoints.file import read_checkpoint
+from posenet.checkpoints.weights import config_of_checkpoint, load_model
 from posenet.cli.options import add_config_options
-from posenet.devices.runtime import select_amp, select_device
+from posenet.devices.device import select_device
+from posenet.devices.precision import select_amp
 from posenet.errors import DataError
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
 from posenet.model.posenet import PoseNet
-from posenet.settings.reading import load_config
-from posenet.settings.sections import Config
+from posenet.settings import Config, load_config
 
 _SETTINGS = ("height", "scales", "flip", "batch_size")
 """Flags that stand for keys of the configuration's ``inference`` section."""
@@ -112,5 +113,5 @@ def asked_config(args: argparse.Namespace, path: Path) -> Config | None:
     if args.config:
         return load_config(args.config, args.overrides)
     if args.overrides:
-        return load_config(None, args.overrides, base=config_of_checkpoint(read(path), path))
+        return load_config(None, args.overrides, base=config_of_checkpoint(read_checkpoint(path), path))
     return None

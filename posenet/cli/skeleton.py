@@ -12,7 +12,7 @@ from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.cli.options import check_new
 from posenet.files import write_atomically
 from posenet.messages import to_single_line
-from posenet.skeleton.skeleton import Skeleton
+from posenet.skeleton import Skeleton
 from posenet.skeleton.skeleton_file import load_skeleton, skeleton_to_toml
 
 

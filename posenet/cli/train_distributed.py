@@ -19,7 +19,8 @@ from posenet.cli.options import natural, positive
 from posenet.cli.training import train
 from posenet.cli.training_options import add_training_options
 from posenet.devices.distributed import DistributedRuntime, device_of_rank, is_lost_contact
-from posenet.devices.launch import SINGLE_PROCESS_INIT_METHOD, RankInfo, launch, rank_info_from_environment
+from posenet.devices.launch import launch
+from posenet.devices.rank_info import SINGLE_PROCESS_INIT_METHOD, RankInfo, rank_info_from_environment
 from posenet.errors import ConfigError, PosenetError, TrainingError
 
 _log = logging.getLogger(__name__)

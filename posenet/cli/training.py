@@ -12,25 +12,31 @@ from typing import Any
 
 import torch
 
-from posenet.checkpoints.file import CheckpointFolder, config_of_checkpoint, load_weights, read, require_fitting_weights
+from posenet.checkpoints.checkpoint_folder import CheckpointFolder
+from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.run_lock import run_lock
+from posenet.checkpoints.weights import config_of_checkpoint, load_weights, require_fitting_weights
 from posenet.cli.training_options import flag_overrides, pair
-from posenet.data.dataset import PoseDataset, make_loader
+from posenet.data.dataset import PoseDataset
+from posenet.data.loader import make_loader
 from posenet.data.sampler import TrainSampler, ValidationSampler
 from posenet.data.store.reader import Store, overlap
 from posenet.data.targets import TargetRenderer
-from posenet.devices.runtime import Runtime, grad_scaler, select_device
+from posenet.devices.device import select_device
+from posenet.devices.precision import grad_scaler
+from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.messages import pluralize
 from posenet.model.posenet import PoseNet
-from posenet.settings.reading import config_to_dict, differences, load_config
-from posenet.settings.sections import Config, OptimConfig
+from posenet.settings import Config, OptimConfig, config_differences, config_to_dict, load_config
+from posenet.training.freezing import batch_norms, freeze
 from posenet.training.loss import FocalL2Loss
 from posenet.training.loss_guard import LossGuard
 from posenet.training.model_with_loss import ModelWithLoss
-from posenet.training.optimizer import Schedule, batch_norms, freeze, make_optimizer
+from posenet.training.optimizer import make_optimizer
 from posenet.training.progress import Limits
 from posenet.training.run_log import RunLog, SilentLog
+from posenet.training.schedule import Schedule
 from posenet.training.trainer import Trainer
 from posenet.training.validation import CocoValidation
 from posenet.training.weight_averaging import NoAverage, WeightAverage
@@ -195,7 +201,7 @@ def _configure(args: argparse.Namespace) -> tuple[Config, tuple[Path, dict[str, 
             f"{path} was trained for another skeleton than model.skeleton says; leave that out, or start "
             "anew with --weights in another folder"
         )
-    changed = differences(base, config)
+    changed = config_differences(base, config)
     _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")
     require_fitting_weights(config, state, path)
     return config, resumed
@@ -203,7 +209,7 @@ def _configure(args: argparse.Namespace) -> tuple[Config, tuple[Path, dict[str, 
 
 def _checkpoint_at(path: Path) -> tuple[Path, dict[str, Any]]:
     if not path.is_dir():
-        return path, read(path)
+        return path, read_checkpoint(path)
     found = CheckpointFolder(path).newest_intact()
     if found is None:
         raise CheckpointError(f"{path} holds no checkpoint to resume; leave out --resume to start anew")

@@ -11,9 +11,7 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 
 from posenet.data import shared_buffers as ring
-
-MAP_STRIDE = 4
-"""Network-input pixels of a cell of the masks."""
+from posenet.settings import MAP_STRIDE
 
 
 class Sample(NamedTuple):

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from posenet.devices.runtime import Runtime, select_device
+from posenet.devices.device import select_device
+from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError
 
 _log = logging.getLogger(__name__)

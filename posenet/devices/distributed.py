@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from posenet.devices.launch import RankInfo
+from posenet.devices.rank_info import RankInfo
 from posenet.devices.runtime import Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.errors import ConfigError, TrainingError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import cv2
 import numpy as np
 
 MAX_PIXELS = 2**28
@@ -39,3 +40,39 @@ def _jpeg_size(view: memoryview) -> tuple[int, int] | None:
         else:
             place += 2 if marker in _BARE else 2 + max(2, int.from_bytes(view[place + 2 : place + 4], "big"))
     return None
+
+
+JPEG_START = b"\xff\xd8"
+
+FLAGS = {
+    1: cv2.IMREAD_COLOR,
+    2: cv2.IMREAD_REDUCED_COLOR_2,
+    4: cv2.IMREAD_REDUCED_COLOR_4,
+    8: cv2.IMREAD_REDUCED_COLOR_8,
+}
+
+
+def decode_image_bytes(data: np.ndarray, height: int, width: int, reduction: int = 1) -> np.ndarray:
+    """(H, W, 3) BGR uint8 of an image file's bytes, EXIF orientation ignored as in COCO's annotations.
+
+    Args:
+        reduction: 2, 4 or 8 decodes a JPEG at that fraction of its size, rounded up.
+
+    Raises:
+        ValueError: OpenCV cannot decode the bytes, or the image is not ``height`` by ``width`` pixels.
+    """
+    if (size := declared_size(data)) not in (None, (height, width)):
+        raise ValueError(f"is {size[1]} x {size[0]} pixels, annotated as {width} x {height}")
+    if height * width > MAX_PIXELS:
+        raise ValueError(f"is annotated as {width} x {height} pixels, larger than any image")
+    try:
+        image = cv2.imdecode(data, FLAGS[reduction] | cv2.IMREAD_IGNORE_ORIENTATION)
+    except cv2.error:  # no bytes, or an image beyond OpenCV's limits
+        image = None
+    if image is None:
+        raise ValueError("cannot be decoded")
+    if image.shape[:2] != (-(-height // reduction), -(-width // reduction)):
+        raise ValueError(
+            f"is {image.shape[1] * reduction} x {image.shape[0] * reduction} pixels, annotated as {width} x {height}"
+        )
+    return image

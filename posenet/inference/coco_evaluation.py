@@ -23,7 +23,7 @@ from posenet.files import write_atomically
 from posenet.images.image_files import map_ahead, read_image
 from posenet.inference.person import Person
 from posenet.messages import truncate_for_message
-from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.skeleton import COCO, Skeleton
 
 WIDEST_TABLE = 120
 """Characters; a wider table of keypoints would be folded by most terminals."""

@@ -9,9 +9,9 @@ import cv2
 import numpy as np
 
 from posenet.inference.person import Person
+from posenet.settings import MAP_STRIDE
 
 PADDING = 128
-MAP_STRIDE = 4
 
 
 @dataclass(frozen=True)

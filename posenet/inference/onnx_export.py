@@ -15,10 +15,10 @@ import posenet
 from posenet.errors import ConfigError
 from posenet.files import write_atomically
 from posenet.inference.decoder.device_candidates import Candidates
-from posenet.inference.letterbox import MAP_STRIDE, PADDING
+from posenet.inference.letterbox import PADDING
 from posenet.model.fused import FusedNetwork
 from posenet.model.preprocessing import prepare
-from posenet.settings.sections import INPUT_MULTIPLE
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE
 from posenet.skeleton.skeleton_file import skeleton_to_table
 
 OPSET = 17

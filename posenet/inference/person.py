@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.skeleton import COCO, Skeleton
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,19 +13,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenet.checkpoints.file import load_model
-from posenet.devices.runtime import Amp, autocast, select_amp, select_device
+from posenet.checkpoints.weights import load_model
+from posenet.devices.device import select_device
+from posenet.devices.precision import Amp, autocast, select_amp
 from posenet.errors import ConfigError
 from posenet.images.image_files import map_ahead, to_bgr
 from posenet.inference.decoder.assembly import decode_candidates
 from posenet.inference.decoder.device_candidates import Candidates
 from posenet.inference.decoder.host_candidates import decode
-from posenet.inference.letterbox import MAP_STRIDE, Letterbox
+from posenet.inference.letterbox import Letterbox
 from posenet.inference.person import Person
 from posenet.model.fused import FusedNetwork
 from posenet.model.preprocessing import prepare
-from posenet.settings.sections import INPUT_MULTIPLE, Config
-from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config
+from posenet.skeleton import COCO, Skeleton
 
 
 class Prepared(NamedTuple):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from posenet.devices.runtime import DTYPES, Amp
+from posenet.devices.precision import DTYPES, Amp
 from posenet.model.layers import ConvNorm
 
 

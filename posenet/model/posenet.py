@@ -13,11 +13,9 @@ from torch.nn import functional as F
 
 from posenet.model.hourglass import Hourglass
 from posenet.model.layers import ConvNorm, Residual, SqueezeExcite
-from posenet.settings.sections import INPUT_MULTIPLE, Config
-from posenet.skeleton.skeleton import COCO
-
-NUM_SCALES = 5
-"""Sizes that every stack predicts at: strides 4, 8, 16, 32, 64."""
+from posenet.settings import INPUT_MULTIPLE, Config
+from posenet.settings.sections import NUM_SCALES
+from posenet.skeleton import COCO
 
 
 class PoseNet(nn.Module):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from torch import Tensor
 
 from posenet.errors import CheckpointError
-from posenet.model.posenet import NUM_SCALES
+from posenet.settings import NUM_SCALES
 
 PREFIX = "posenet."
 

@@ -1,1 +1,46 @@
-"""The experiment's settings: all sections with their defaults, and reading them from TOML and overrides."""
+"""Experiment settings: their sections with all defaults, and reading them from TOML files and overrides."""
+
+from posenet.settings.reading import config_differences, config_from_dict, config_to_dict, load_config
+from posenet.settings.sections import (
+    INPUT_MULTIPLE,
+    MAP_STRIDE,
+    NUM_SCALES,
+    AugmentConfig,
+    AverageConfig,
+    CheckpointConfig,
+    Config,
+    DataConfig,
+    GuardConfig,
+    InferenceConfig,
+    LogConfig,
+    LossConfig,
+    ModelConfig,
+    OptimConfig,
+    ParallelConfig,
+    TargetsConfig,
+    TrainConfig,
+)
+
+__all__ = [
+    "INPUT_MULTIPLE",
+    "MAP_STRIDE",
+    "NUM_SCALES",
+    "AugmentConfig",
+    "AverageConfig",
+    "CheckpointConfig",
+    "Config",
+    "DataConfig",
+    "GuardConfig",
+    "InferenceConfig",
+    "LogConfig",
+    "LossConfig",
+    "ModelConfig",
+    "OptimConfig",
+    "ParallelConfig",
+    "TargetsConfig",
+    "TrainConfig",
+    "config_differences",
+    "config_from_dict",
+    "config_to_dict",
+    "load_config",
+]

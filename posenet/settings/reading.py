@@ -20,7 +20,8 @@ from typing import Any, Literal
 from posenet.errors import ConfigError
 from posenet.messages import truncate_for_message
 from posenet.settings.sections import Config
-from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.skeleton.coco import COCO
+from posenet.skeleton.skeleton import Skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton, skeleton_from_table, skeleton_to_table
 
 
@@ -76,7 +77,7 @@ def config_to_dict(config: Config) -> dict[str, dict[str, Any]]:
     return tables
 
 
-def differences(old: Config, new: Config) -> list[str]:
+def config_differences(old: Config, new: Config) -> list[str]:
     """What changed from ``old`` to ``new``, one readable line per key."""
     before, after = config_to_dict(old), config_to_dict(new)
     return [

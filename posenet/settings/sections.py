@@ -1,6 +1,7 @@
-"""Experiment settings: frozen dataclasses with their defaults, units and bounds.
+"""All settings of an experiment: one frozen dataclass per section, with defaults, units and bounds.
 
-Values are checked at construction: one out of range is a ``ValueError`` that names its key.
+This is the only place where a default is stated. Each value is checked when its section is created; a value out of
+range raises a ``ValueError`` that names the key. ``reading`` builds these classes from TOML files and overrides.
 """
 
 from __future__ import annotations
@@ -8,29 +9,66 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from posenet.settings.sections_model import INPUT_MULTIPLE, ModelConfig
-from posenet.settings.sections_model import check as _check
-from posenet.settings.sections_run import CheckpointConfig, GuardConfig, LogConfig
-from posenet.settings.sections_scale import AverageConfig, ParallelConfig
+from posenet.skeleton import COCO, Skeleton
+
+MAP_STRIDE = 4
+"""Input pixels per map cell on each axis: the stride of the finest maps."""
+INPUT_MULTIPLE = 64
+"""Input heights and widths are multiples of this, because the coarsest maps have stride 64."""
+NUM_SCALES = 5
+"""Resolutions at which every stack predicts: strides 4, 8, 16, 32 and 64."""
+
+
+def _check(condition: bool, message: str) -> None:
+    """Raise ``ValueError(message)`` unless the condition holds."""
+    if not condition:
+        raise ValueError(message)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """``model``: the network."""
+
+    stacks: int = 4
+    """Number of hourglasses."""
+    width: int = 256
+    """Channels at stride 4. The stem has a quarter, then half as many."""
+    growth: int = 128
+    """Channels added at each coarser level of the hourglass."""
+    conv_std: float = 0.001
+    """Standard deviation of the initial weights of convolutions."""
+    linear_std: float = 0.01
+    """Standard deviation of the initial weights of linear layers."""
+    skeleton: Skeleton = COCO
+    """Keypoints and body parts to predict: "coco", the name of a TOML file (docs/custom_data.md), or a table."""
+
+    def __post_init__(self) -> None:
+        _check(1 <= self.stacks <= 16, "model.stacks must be 1 to 16")
+        _check(16 <= self.width <= 4096 and self.width % 16 == 0, "model.width must be a multiple of 16, up to 4096")
+        _check(0 <= self.growth <= 4096 and self.growth % 2 == 0, "model.growth must be even, 0 to 4096")
+        _check(self.conv_std > 0 and self.linear_std > 0, "model.conv_std and model.linear_std must be positive")
 
 
 @dataclass(frozen=True)
 class DataConfig:
+    """``data``: where the data are and how they are read."""
+
     train: str = ""
     """Training store (.h5)."""
     val: str = ""
     """Validation store (.h5), for the validation loss."""
     val_images: str = ""
-    """COCO image folder for AP during training."""
+    """Folder of COCO images, for AP during training."""
     val_annotations: str = ""
-    """COCO keypoint JSON for AP during training."""
+    """COCO keypoint JSON, for AP during training."""
     workers: int = 2
+    """Worker processes of each data loader; 0 loads in the main process."""
     framing: Literal["person", "image"] = "person"
     """What a training sample shows: one main person at a fixed size, or the whole image."""
     allow_overlap: bool = False
-    """Let the validation store hold training images (for overfitting on purpose)."""
+    """Allow validation images that are also trained on, to overfit on purpose."""
     max_unreadable: float = 0.01
-    """Share of the samples, rounded up, that may be replaced in an epoch because they cannot be read."""
+    """Share of the samples of an epoch, rounded up, that may be replaced because they cannot be read."""
 
     def __post_init__(self) -> None:
         _check(self.workers >= 0, "data.workers must not be negative")
@@ -39,18 +77,26 @@ class DataConfig:
 
 @dataclass(frozen=True)
 class AugmentConfig:
+    """``augment``: random changes to training samples."""
+
     jitter_probability: float = 0.2
+    """Share of the samples whose colours are shifted."""
     jitter_hue: tuple[float, float] = (-10.0, 10.0)
-    """Added to OpenCV's hue (0-180); saturation and value are 0-255."""
+    """Range of the shift of the hue, on OpenCV's scale of 0-180."""
     jitter_saturation: tuple[float, float] = (-20.0, 60.0)
+    """Range of the shift of the saturation, on a scale of 0-255."""
     jitter_value: tuple[float, float] = (-20.0, 40.0)
+    """Range of the shift of the brightness, on a scale of 0-255."""
     scale_probability: float = 0.8
+    """Share of the samples that are rescaled."""
     scale: tuple[float, float] = (0.7, 1.3)
+    """Range of the scale factor."""
     degrees: float = 40.0
-    """Rotation is uniform in plus or minus this."""
+    """The rotation is uniform between minus and plus this many degrees."""
     shift: float = 50.0
-    """Shift on each axis is uniform in plus or minus this many network-input pixels."""
+    """The shift on each axis is uniform between minus and plus this many network-input pixels."""
     flip_probability: float = 0.5
+    """Share of the samples that are mirrored."""
     person_height: float = 0.6
     """Share of the input height that the main person's box fills before the random scale."""
 
@@ -67,15 +113,18 @@ class AugmentConfig:
 
 @dataclass(frozen=True)
 class TargetsConfig:
-    """Sigmas and margins are pixels of the network input."""
+    """``targets``: the target maps. Sigmas and margins are pixels of the network input."""
 
     keypoint_sigma: float = 9.0
+    """Standard deviation of the Gaussian of a keypoint."""
     part_sigma: float = 7.0
+    """Standard deviation of the Gaussian across a body part."""
     part_margin: float = 4.0
-    """How far a body part's rectangle reaches beyond its two keypoints."""
+    """How far a body part's rectangle extends beyond its two keypoints."""
     threshold: float = 0.015
-    """Keypoint maps end, and body-part maps fall to ``part_floor``, below this response."""
+    """Keypoint responses below this are not rendered; body-part responses up to this become ``part_floor``."""
     part_floor: float = 0.01
+    """Response in the rest of a body part's rectangle."""
 
     def __post_init__(self) -> None:
         _check(self.keypoint_sigma > 0 and self.part_sigma > 0, "targets.*_sigma must be positive")
@@ -86,68 +135,75 @@ class TargetsConfig:
 
 @dataclass(frozen=True)
 class LossConfig:
+    """``loss``: the focal L2 loss."""
+
     gamma: float = 2.0
     """Focal exponent; 0 is plain L2."""
     stack_weights: tuple[float, ...] = ()
-    """One weight per stack; empty means equal."""
+    """One weight per stack; empty means equal weights."""
     scale_weights: tuple[float, ...] = (0.1, 0.2, 0.4, 1.6, 6.4)
-    """Fine to coarse."""
+    """One weight per scale, fine to coarse."""
     part_weight: float = 1.0
+    """Weight of the body-part channels."""
     keypoint_weight: float = 3.0
+    """Weight of the keypoint channels."""
     mask_weight: float = 0.1
+    """Weight of the person mask."""
     foreground_weight: float = 1.0
+    """Weight of the keypoint foreground."""
     positive_threshold: float = 0.01
-    """Target values from here up count as foreground in the focal factor."""
+    """Target values from this on count as foreground in the focal factor."""
 
     def __post_init__(self) -> None:
         # Between 0 and 1 the gradient is infinite where a prediction is exact.
         _check(self.gamma == 0 or self.gamma >= 1, "loss.gamma must be 0 (plain L2) or at least 1")
-        _check(len(self.scale_weights) == 5, "loss.scale_weights needs five numbers, fine to coarse")
+        _check(len(self.scale_weights) == NUM_SCALES, "loss.scale_weights needs five numbers, fine to coarse")
         for name in ("part_weight", "keypoint_weight", "mask_weight", "foreground_weight"):
             _check(getattr(self, name) >= 0, f"loss.{name} must not be negative")
         for name in ("stack_weights", "scale_weights"):
             weights = getattr(self, name)
             _check(
-                all(w >= 0 for w in weights) and (not weights or sum(weights) > 0),
+                all(weight >= 0 for weight in weights) and (not weights or sum(weights) > 0),
                 f"loss.{name} must not be negative and not all zero",
             )
 
 
 @dataclass(frozen=True)
 class OptimConfig:
+    """``optim``: the optimizer and the learning-rate schedule."""
+
     name: Literal["sgd", "adamw"] = "sgd"
+    """Kind of optimizer."""
     lr: float = 2.5e-4
     """Learning rate of one process; see ``scale_lr``."""
     scale_lr: bool = True
     """Multiply the learning rate by the number of processes."""
     momentum: float = 0.9
+    """Momentum of SGD."""
     weight_decay: float = 5e-4
+    """Weight decay."""
     warmup_epochs: float = 3.0
+    """The learning rate rises linearly over this many epochs; 0 starts at the full rate."""
     step_epochs: int = 15
-    """The learning rate falls every so many epochs; 0 keeps it."""
+    """Epochs between two drops of the learning rate; 0 keeps the rate constant."""
     step_factor: float = 0.2
+    """Factor of each drop."""
     restart_epoch: int = 0
-    """Start the step schedule anew at this epoch; 0 never does."""
+    """Epoch at which the step schedule starts again; 0 never does."""
     restart_lr: float = 0.0
-    """Learning rate from the restart on; 0 means ``lr``."""
+    """Learning rate after the restart; 0 means ``lr``."""
     restart_step_epochs: int = 0
-    """Step length after the restart; 0 means ``step_epochs``."""
+    """Epochs between two drops after the restart; 0 means ``step_epochs``."""
     accumulate: int = 1
-    """Batches whose gradients are averaged into one optimizer step."""
+    """Batches whose gradients are averaged for one optimizer step."""
     max_grad_norm: float = 0.0
-    """Clip the gradient's norm to this; 0 is off."""
+    """Clip the norm of the gradient to this value; 0 does not clip."""
 
     def __post_init__(self) -> None:
-        for name in (
-            "momentum",
-            "weight_decay",
-            "warmup_epochs",
-            "step_epochs",
-            "restart_epoch",
-            "restart_lr",
-            "restart_step_epochs",
-            "max_grad_norm",
-        ):
+        not_negative = (
+            "momentum weight_decay warmup_epochs step_epochs restart_epoch restart_lr restart_step_epochs max_grad_norm"
+        )
+        for name in not_negative.split():
             _check(getattr(self, name) >= 0, f"optim.{name} must not be negative")
         _check(self.lr > 0, "optim.lr must be positive")
         _check(self.momentum < 1, "optim.momentum must be below 1")
@@ -157,27 +213,34 @@ class OptimConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
+    """``train``: the run."""
+
     batch_size: int = 4
     """Samples per process and batch."""
     epochs: int = 100
+    """Passes over the training set."""
     seed: int = 0
+    """Seed of the initial weights, the order of the samples and their augmentation."""
     input_size: int | tuple[int, int] = 512
     """Network input in pixels: one number for a square, or [height, width]."""
     amp: Literal["off", "bf16", "fp16"] = "off"
+    """Precision of the network; off is float32."""
     loss_scale: float = 0.0
-    """Fixed loss scale for fp16; 0 is dynamic."""
+    """Fixed loss scale for fp16; 0 adapts it."""
     device: str = "auto"
+    """auto, cpu, cuda, cuda:1, mps and so on; auto takes an accelerator if there is one."""
     channels_last: bool = False
+    """Keep the weights in channels-last memory layout."""
     threads: int = 0
     """CPU threads of the network; 0 leaves PyTorch's choice."""
     freeze: tuple[str, ...] = ()
     """Glob patterns over parameter names, or "all-but-heads"."""
     weights: str = ""
-    """Fine-tune from this checkpoint."""
+    """Checkpoint to fine-tune from."""
     evaluate_every: int = 1
-    """Epochs between COCO evaluations (0: never); needs data.val_images and data.val_annotations."""
+    """Epochs between COCO evaluations; 0 never evaluates. Needs data.val_images and data.val_annotations."""
     patience: int = 0
-    """Stop after so many epochs without a better score (AP where evaluated, else the validation loss); 0 never."""
+    """Stop after this many epochs without a better score (AP, or the validation loss without AP); 0 never stops."""
 
     def __post_init__(self) -> None:
         _check(self.batch_size >= 1, "train.batch_size must be at least 1")
@@ -188,7 +251,7 @@ class TrainConfig:
             all(side > 0 and side % INPUT_MULTIPLE == 0 for side in self.size),
             f"train.input_size must be positive multiples of {INPUT_MULTIPLE}",
         )
-        # The coarsest maps have a cell per STRIDE pixels, and BatchNorm cannot train on a single one.
+        # The coarsest maps have one cell per INPUT_MULTIPLE pixels, and BatchNorm cannot train on a single cell.
         _check(
             self.batch_size > 1 or max(self.size) > INPUT_MULTIPLE,
             f"train.batch_size must be at least 2 where train.input_size is {INPUT_MULTIPLE}: BatchNorm needs two cells",
@@ -201,19 +264,110 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
+class ParallelConfig:
+    """``parallel``: several devices, and compilation."""
+
+    sync_bn: bool = False
+    """Compute BatchNorm statistics over the batches of all processes."""
+    compile: bool = False
+    """Compile the network with torch.compile: a slow first step, faster ones after it."""
+
+
+@dataclass(frozen=True)
+class AverageConfig:
+    """``average``: averaging of the weights. The average is what is validated and saved."""
+
+    kind: Literal["off", "ema", "swa"] = "off"
+    """off: the weights themselves. ema: their exponential moving average. swa: the mean of the weights at the end of
+    every cycle; needs frozen BatchNorm."""
+    decay: float = 0.9998
+    """Share of the old average that an optimizer step keeps (ema). It rises to this value over the first steps."""
+    cycle_epochs: int = 0
+    """Epochs of a cycle, in which the learning rate falls from the first to the second value of ``cycle_lr``; 0 uses
+    the schedule of ``optim``."""
+    cycle_lr: tuple[float, float] = (4e-5, 2e-5)
+    """Learning rates of one process at the start and at the end of a cycle."""
+
+    def __post_init__(self) -> None:
+        _check(0 < self.decay < 1, "average.decay must lie between 0 and 1")
+        _check(
+            self.cycle_epochs >= 0 and min(self.cycle_lr) > 0,
+            "average.cycle_epochs must not be negative, average.cycle_lr must be positive",
+        )
+        _check(
+            self.kind != "swa" or self.cycle_epochs > 0,
+            "average.kind = swa averages at the end of every cycle; set average.cycle_epochs",
+        )
+
+
+@dataclass(frozen=True)
+class GuardConfig:
+    """``guard``: protection against exploding losses."""
+
+    threshold: float = 2e5
+    """A batch with a larger loss is skipped. One with a loss that is not finite is always skipped."""
+    max_skips: int = 10
+    """Steps skipped in a row after which the run returns to its last checkpoint."""
+
+    def __post_init__(self) -> None:
+        _check(self.threshold > 0, "guard.threshold must be positive")
+        _check(self.max_skips >= 1, "guard.max_skips must be at least 1")
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """``checkpoint``: where and how often a run is saved, besides once per epoch."""
+
+    path: str = ""
+    """Folder of the run; empty means checkpoints/<name of the experiment file>."""
+    every_steps: int = 0
+    """Optimizer steps between checkpoints; 0 is off."""
+    every_minutes: float = 10.0
+    """Minutes between checkpoints; 0 is off."""
+    keep: int = 3
+    """Number of newest checkpoints to keep; the best one is kept as well."""
+
+    def __post_init__(self) -> None:
+        _check(min(self.every_steps, self.every_minutes) >= 0, "checkpoint.every_* must not be negative")
+        _check(self.keep >= 1, "checkpoint.keep must be at least 1")
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """``log``: what a run logs."""
+
+    every_steps: int = 20
+    """Optimizer steps between log lines."""
+    tensorboard: bool = True
+    """Write TensorBoard events where TensorBoard is installed."""
+    curves: bool = True
+    """Draw curves.png at each validation where matplotlib is installed."""
+    pictures: int = 4
+    """Validation images to draw at each evaluation, with the truth beside the predictions."""
+
+    def __post_init__(self) -> None:
+        _check(self.every_steps >= 1, "log.every_steps must be at least 1")
+        _check(self.pictures >= 0, "log.pictures must not be negative")
+
+
+@dataclass(frozen=True)
 class InferenceConfig:
+    """``inference``: prediction."""
+
     height: int = 512
     """Images are resized to this height, then padded to a multiple of 64."""
     scales: tuple[float, ...] = (1.0,)
-    """Maps are averaged over these multiples of ``height``."""
+    """The maps are averaged over inputs of these multiples of ``height``."""
     flip: bool = False
     """Average with the maps of the mirrored image."""
     max_height: int = 2600
+    """Upper limit of the height of the network input."""
     max_width: int = 3800
-    """The resized image is held below these."""
+    """Upper limit of the width of the network input."""
     batch_size: int = 4
+    """Images per batch."""
     keypoint_threshold: float = 0.1
-    """Smallest peak of a keypoint map that counts."""
+    """Smallest peak of a keypoint map that becomes a candidate."""
     part_threshold: float = 0.1
     """A limb needs more support by its body-part map than this."""
 
@@ -230,6 +384,8 @@ class InferenceConfig:
 
 @dataclass(frozen=True)
 class Config:
+    """All sections of an experiment; the attribute names are the section names in TOML files."""
+
     model: ModelConfig = field(default_factory=ModelConfig)
     data: DataConfig = field(default_factory=DataConfig)
     augment: AugmentConfig = field(default_factory=AugmentConfig)

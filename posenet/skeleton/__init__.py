@@ -1,1 +1,7 @@
-"""Keypoints, body parts and output channels: what a network predicts, built in or read from a TOML file."""
+"""What a network predicts: keypoints, body parts and output channels, built in or read from a TOML file."""
+
+from posenet.skeleton.coco import COCO
+from posenet.skeleton.skeleton import Skeleton
+from posenet.skeleton.skeleton_file import load_skeleton
+
+__all__ = ["COCO", "Skeleton", "load_skeleton"]

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from posenet.errors import ConfigError
-from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.skeleton.coco import COCO
+from posenet.skeleton.skeleton import Skeleton
 
 BUILT_IN = "coco"
 """The word that stands for the built-in skeleton wherever a file may be named."""

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from pycocotools import mask as rle_tools
 
-from posenet.skeleton.skeleton import COCO
+from posenet.skeleton import COCO
 from posenet.synthetic.figure import Figure
 from posenet.synthetic.scene import Actor, Scene
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from posenet.checkpoints.file import CheckpointFolder, load_weights
+from posenet.checkpoints.checkpoint_folder import CheckpointFolder
+from posenet.checkpoints.weights import load_weights
 from posenet.errors import CheckpointError
 from posenet.training.optimizer import restore_optimizer
 from posenet.training.weight_averaging import NoAverage, trained_weights

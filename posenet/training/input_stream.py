@@ -15,7 +15,8 @@ from multiprocessing.connection import wait
 
 from torch.utils.data import DataLoader
 
-from posenet.data.dataset import Batch, close_loader
+from posenet.data.dataset import Batch
+from posenet.data.loader import close_loader
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.messages import without_worker_traceback

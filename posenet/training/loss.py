@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenet.settings.sections import Config
-from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.settings import Config
+from posenet.skeleton import COCO, Skeleton
 
 Predictions = Sequence[Sequence[Tensor]]
 """predictions[stack][scale]: (N, C, h >> scale, w >> scale)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from posenet.data.targets import TargetRenderer
-from posenet.devices.runtime import Amp, autocast
+from posenet.devices.precision import Amp, autocast
 from posenet.model.preprocessing import prepare
 from posenet.training.loss import FocalL2Loss
 

@@ -15,14 +15,17 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from posenet.checkpoints import file as checkpoint
-from posenet.checkpoints.file import CheckpointFolder
-from posenet.data.dataset import Batch, close_loader
-from posenet.devices.runtime import Runtime, StopRequested, stop_signals
+from posenet.checkpoints.checkpoint_folder import CheckpointFolder
+from posenet.checkpoints.file import FORMAT, read_checkpoint
+from posenet.data.dataset import Batch
+from posenet.data.loader import close_loader
+from posenet.devices.runtime import Runtime
+from posenet.devices.signals import StopRequested, stop_signals
 from posenet.errors import CheckpointError, DataError, TrainingError
 from posenet.messages import truncate_for_message
 from posenet.training.checkpointing import CheckpointWriter, restore
 from posenet.training.device_prefetch import prefetch
+from posenet.training.freezing import batch_norms, train_mode
 from posenet.training.input_stream import (
     CollectiveDataError,
     UnreadableSampleBudget,
@@ -31,9 +34,10 @@ from posenet.training.input_stream import (
 )
 from posenet.training.loss_guard import GuardAction, LossGuard
 from posenet.training.model_with_loss import ModelWithLoss
-from posenet.training.optimizer import Schedule, batch_norms, set_lr, train_mode
+from posenet.training.optimizer import set_lr
 from posenet.training.progress import Limits, Meter, Progress
 from posenet.training.run_log import RunLog, SilentLog
+from posenet.training.schedule import Schedule
 from posenet.training.update import GuardedUpdate
 from posenet.training.validation import validation_loss
 from posenet.training.weight_averaging import NoAverage
@@ -214,7 +218,7 @@ class Trainer:
                 "lower optim.lr or raise optim.warmup_epochs"
             )
         _log.warning("%d steps skipped in a row: returning to %s", self.guard.max_skips, path)
-        self._restore_weights(found[1] if found else checkpoint.read(path), str(path))
+        self._restore_weights(found[1] if found else read_checkpoint(path), str(path))
 
     def validate(self) -> float | None:
         """Mean validation loss per image over all processes; None without a validation set."""
@@ -294,7 +298,7 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Plain tensors and values only, so that ``weights_only=True`` reads them back."""
         return {
-            "format": checkpoint.FORMAT,
+            "format": FORMAT,
             **self.average.state_dict(self.step.network.state_dict()),
             "optimizer": self.optimizer.state_dict(),
             "scaler": self.scaler.state_dict(),

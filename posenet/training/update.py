@@ -14,8 +14,8 @@ from torch.optim import Optimizer
 
 from posenet.data.dataset import Batch
 from posenet.devices.runtime import Runtime
+from posenet.training.freezing import batch_norms
 from posenet.training.loss_guard import LossGuard
-from posenet.training.optimizer import batch_norms
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,15 @@ from torch import nn
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
-from posenet.devices.runtime import Runtime, StopRequested
+from posenet.devices.runtime import Runtime
+from posenet.devices.signals import StopRequested
 from posenet.errors import DataError
 from posenet.inference.coco_evaluation import find_image_files, predict_split, read_split, score
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
-from posenet.settings.sections import Config
-from posenet.skeleton.skeleton import Skeleton
+from posenet.settings import Config
+from posenet.skeleton import Skeleton
 from posenet.training.input_stream import UnreadableSampleBudget, raise_on_all_ranks, restart_dead_workers
 from posenet.training.run_log import RunLog, SilentLog
 from posenet.visualization.contact_sheet import sheet, tile

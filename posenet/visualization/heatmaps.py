@@ -15,7 +15,7 @@ from posenet.inference.media.outputs import Output
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
-from posenet.skeleton.skeleton import Skeleton
+from posenet.skeleton import Skeleton
 from posenet.visualization.contact_sheet import BACKGROUND, STRIP, sheet, tile, write
 
 TILE = 216

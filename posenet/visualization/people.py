@@ -10,7 +10,7 @@ import numpy as np
 
 from posenet.images.image_files import to_bgr
 from posenet.inference.person import Person
-from posenet.skeleton.skeleton import Skeleton
+from posenet.skeleton import Skeleton
 
 LEFT, RIGHT, MIDDLE = (255, 160, 40), (30, 130, 255), (250, 250, 250)
 """BGR: blue, orange and white, which nobody takes for one another, whatever the eyes."""

@@ -10,7 +10,7 @@ from posenet.annotations import run_lengths as rle
 from posenet.annotations.coco_file import main_persons, read_annotations
 from posenet.annotations.masks import masks
 from posenet.errors import DataError
-from posenet.skeleton.skeleton import COCO
+from posenet.skeleton import COCO
 from tests.helpers.drawn_data import HEIGHT, WIDTH, crowd, document, person, write_annotations
 
 

@@ -12,8 +12,7 @@ import pytest
 from posenet.annotations.skeleton_draft import draft_skeleton, measure_layout, pair_sides
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
-from posenet.skeleton.skeleton import COCO
-from posenet.skeleton.skeleton_file import load_skeleton
+from posenet.skeleton import COCO, load_skeleton
 from tests.helpers.chairs import NAMES, SHAPE, write_chairs
 
 

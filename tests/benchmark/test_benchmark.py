@@ -24,8 +24,8 @@ from posenet.cli.main import run_tool
 from posenet.data.batch import Pixels
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.reader import Store
-from posenet.settings.sections import AugmentConfig
-from posenet.skeleton.skeleton import COCO
+from posenet.settings import AugmentConfig
+from posenet.skeleton import COCO
 
 TINY = ["--set", "model.stacks=1", "model.width=16", "model.growth=2"]
 
@@ -208,7 +208,7 @@ def test_predict(tmp_path: Path, coco: tuple[Path, Path]) -> None:
 
 def test_predict_with_a_checkpoint(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     from posenet.model.posenet import PoseNet
-    from posenet.settings.reading import config_to_dict, load_config
+    from posenet.settings import config_to_dict, load_config
 
     config = load_config(None, TINY[1:] + ["inference.height=64"])
     path = tmp_path_factory.mktemp("run") / "last.pth"

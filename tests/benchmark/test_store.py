@@ -12,7 +12,7 @@ from posenet.benchmark.store import first_images, least_work, reading_orders
 from posenet.data.store.build import build_store
 from posenet.data.store.reader import Store
 from posenet.devices.cpu import usable_cores
-from posenet.skeleton.skeleton import COCO
+from posenet.skeleton import COCO
 from tests.benchmark.test_benchmark import assert_positive, benchmark
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from posenet.checkpoints import file as checkpoint
 from posenet.checkpoints.checksum import LENGTH, is_sound
+from posenet.checkpoints.file import read_checkpoint, write_checkpoint
 from posenet.errors import CheckpointError
 
 END = LENGTH + 22
@@ -23,7 +23,7 @@ END = LENGTH + 22
 def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("seal") / "last.pth"
     torch.manual_seed(0)
-    checkpoint.write(
+    write_checkpoint(
         path,
         {
             "format": 1,
@@ -37,7 +37,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def assert_found(path: Path, damaged: bytes, what: object) -> None:
     path.write_bytes(damaged)
     try:
-        checkpoint.read(path)
+        read_checkpoint(path)
     except CheckpointError as error:
         assert path.name in str(error) and "\n" not in str(error)
     else:
@@ -103,7 +103,7 @@ def test_files_from_elsewhere_have_no_seal_and_load(tmp_path, legacy):
     torch.save({"weights": {"a": torch.ones(3)}}, path, _use_new_zipfile_serialization=not legacy)
     with open(path, "rb") as file:
         assert is_sound(file) is None
-    assert torch.equal(checkpoint.read(path)["weights"]["a"], torch.ones(3))
+    assert torch.equal(read_checkpoint(path)["weights"]["a"], torch.ones(3))
 
 
 def test_a_zip_with_another_comment_is_not_taken_for_ours():

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from posenet import PoseNet
-from posenet.checkpoints import file as checkpoint
+from posenet.checkpoints.file import write_checkpoint
+from posenet.checkpoints.weights import load_model
 from posenet.cli.main import run_tool
 from posenet.model.published_names import to_published
-from posenet.settings.reading import config_to_dict, load_config
-from posenet.skeleton.skeleton import COCO
+from posenet.settings import config_to_dict, load_config
+from posenet.skeleton import COCO
 from posenet.skeleton.skeleton_file import skeleton_from_table, skeleton_to_table
 
 
@@ -41,7 +42,7 @@ def test_importing_keeps_every_bit_and_reads_the_size_off_the_weights(
     ours = tmp_path / "new" / "ours.pth"
     assert convert("import-weights", published, "--output", ours, "--set", "inference.height=320") == 0
     assert "2 stacks, width 16, growth 6" in capsys.readouterr().out
-    model, config = checkpoint.load_model(ours)
+    model, config = load_model(ours)
     assert config.inference.height == 320 and (config.model.stacks, config.model.growth) == (2, 6)
     theirs, own = network.state_dict(), model.state_dict()
     assert list(own) == list(theirs) and all(torch.equal(own[name], theirs[name]) for name in own)
@@ -51,16 +52,16 @@ def test_a_checkpoint_of_ours_keeps_its_settings_but_for_those_that_flags_change
     network: PoseNet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     own = load_config(None, ["model.stacks=2", "model.width=16", "model.growth=6", "inference.height=192"])
-    checkpoint.write(tmp_path / "last.pth", {"model": network.state_dict(), "config": config_to_dict(own)})
+    write_checkpoint(tmp_path / "last.pth", {"model": network.state_dict(), "config": config_to_dict(own)})
     assert convert("import-weights", tmp_path / "last.pth", "--output", tmp_path / "same.pth") == 0
-    assert checkpoint.load_model(tmp_path / "same.pth")[1] == own
+    assert load_model(tmp_path / "same.pth")[1] == own
     assert (
         convert(
             "import-weights", tmp_path / "last.pth", "--output", tmp_path / "flip.pth", "--set", "inference.flip=true"
         )
         == 0
     )
-    inference = checkpoint.load_model(tmp_path / "flip.pth")[1].inference
+    inference = load_model(tmp_path / "flip.pth")[1].inference
     assert inference.flip and inference.height == 192
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from posenet.checkpoints import file as checkpoint
-from posenet.checkpoints.file import CheckpointFolder, load_model, load_weights, unwrapped_name
+from posenet.checkpoints.checkpoint_folder import CheckpointFolder
+from posenet.checkpoints.file import read_checkpoint, write_checkpoint
+from posenet.checkpoints.weights import load_model, load_weights, unwrapped_name
 from posenet.errors import CheckpointError
 from posenet.model import published_names as published
 from posenet.model.posenet import PoseNet
-from posenet.settings.reading import config_to_dict, load_config
+from posenet.settings import config_to_dict, load_config
 
 TINY = load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"])
 
@@ -136,7 +137,7 @@ def test_code_in_a_pickle_is_never_run(tmp_path, legacy):
     path, trace = tmp_path / "evil.pth", tmp_path / "executed"
     torch.save({"model": Malicious(str(trace))}, path, _use_new_zipfile_serialization=not legacy)
     with pytest.raises(CheckpointError, match="never run"):
-        checkpoint.read(path)
+        read_checkpoint(path)
     assert not trace.exists()
 
 
@@ -145,7 +146,7 @@ def test_plain_pickle_with_code_is_never_run(tmp_path):
     path, trace = tmp_path / "evil.pkl", tmp_path / "executed"
     path.write_bytes(pickle.dumps(Malicious(str(trace))))
     with pytest.raises(CheckpointError):
-        checkpoint.read(path)
+        read_checkpoint(path)
     assert not trace.exists()
 
 
@@ -179,33 +180,33 @@ def test_foreign_files_are_named_in_one_line(tmp_path, make):
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
 def test_truncated_checkpoint_is_recognised(model, tmp_path, share):
     path = tmp_path / "cut.pth"
-    checkpoint.write(path, {"model": model.state_dict()})
+    write_checkpoint(path, {"model": model.state_dict()})
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * share)])
     with pytest.raises(CheckpointError):
-        checkpoint.read(path)
+        read_checkpoint(path)
 
 
 def test_flipped_bit_in_a_tensor_is_recognised(model, tmp_path):
     path = tmp_path / "bit.pth"
-    checkpoint.write(path, {"model": model.state_dict()})
+    write_checkpoint(path, {"model": model.state_dict()})
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match="damaged"):
-        checkpoint.read(path)
+        read_checkpoint(path)
 
 
 def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "last.pth"
-    checkpoint.write(path, {"step": 1})
+    write_checkpoint(path, {"step": 1})
 
     def fail(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(torch, "save", fail)
     with pytest.raises(CheckpointError, match="No space left on device"):
-        checkpoint.write(path, {"step": 2})
+        write_checkpoint(path, {"step": 2})
     assert torch.load(path, weights_only=True) == {"step": 1}
     assert os.listdir(tmp_path) == ["last.pth"]
 
@@ -216,7 +217,7 @@ def test_folder_keeps_the_newest_and_the_best(tmp_path):
     for step in range(1, 6):
         folder.save({"step": step}, step, best=step == 2)
     assert {p.name for p in folder.path.iterdir()} == {"step-00000005.pth", "step-00000004.pth", "last.pth", "best.pth"}
-    assert checkpoint.read(folder.last)["step"] == 5 and checkpoint.read(folder.best)["step"] == 2
+    assert read_checkpoint(folder.last)["step"] == 5 and read_checkpoint(folder.best)["step"] == 2
     assert folder.holds_run()
 
 
@@ -250,7 +251,7 @@ def test_leftovers_of_a_kill_are_swept_and_never_written_through(tmp_path):
     folder.save({"step": 2}, 2)
     assert at_work.exists()
     at_work.unlink()
-    assert checkpoint.read(folder.best)["step"] == 1 and checkpoint.read(folder.last)["step"] == 2
+    assert read_checkpoint(folder.best)["step"] == 1 and read_checkpoint(folder.last)["step"] == 2
     assert not list(tmp_path.glob(".*.tmp"))
 
 
@@ -260,7 +261,7 @@ def test_a_full_disk_is_said_in_one_line(tmp_path, monkeypatch):
 
     monkeypatch.setattr(torch, "save", full)
     with pytest.raises(CheckpointError, match="make room"):
-        checkpoint.write(tmp_path / "last.pth", {})
+        write_checkpoint(tmp_path / "last.pth", {})
     assert not os.listdir(tmp_path)
 
 
@@ -278,11 +279,11 @@ def test_file_system_without_hard_links(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", refuse)
     folder = CheckpointFolder(tmp_path)
     folder.save({"step": 1}, 1, best=True)
-    assert checkpoint.read(folder.last) == checkpoint.read(folder.best) == {"step": 1}
+    assert read_checkpoint(folder.last) == read_checkpoint(folder.best) == {"step": 1}
 
 
 def test_a_folder_in_place_of_a_checkpoint_is_told_apart_from_nothing_at_all(tmp_path):
     with pytest.raises(CheckpointError, match="is a folder; name a file in it, such as last.pth"):
-        checkpoint.read(tmp_path)
+        read_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match="none.pth is no file; check the path"):
-        checkpoint.read(tmp_path / "none.pth")
+        read_checkpoint(tmp_path / "none.pth")

@@ -19,15 +19,15 @@ import torch
 
 from posenet.annotations.coco_file import main_persons, read_annotations
 from posenet.annotations.masks import masks
-from posenet.checkpoints import file as checkpoint
+from posenet.checkpoints.file import read_checkpoint
+from posenet.checkpoints.weights import config_of_checkpoint, load_model, require_fitting_weights
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.reader import Store
 from posenet.data.store.schema import BLOBS, columns, fingerprint
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.inference.coco_evaluation import read_split, score
-from posenet.settings.reading import config_from_dict, config_to_dict, load_config
-from posenet.settings.sections import Config
+from posenet.settings import Config, config_from_dict, config_to_dict, load_config
 from tests.helpers.drawn_data import document, person
 from tests.helpers.malformed_inputs import ODD, Findings, mutate_bytes, mutate_tree, try_all
 from tests.helpers.process_groups import CPU, TINY, run
@@ -207,18 +207,18 @@ def test_checkpoints(stores, tmp_path, count, record_property):
     with run(Runtime(CPU), stores, tmp_path / "run", "train.batch_size=2", steps=1) as trainer:
         trainer.fit()
         sound_path, path = trainer.folder.last, tmp_path / "mutated.pth"
-        sound, state = sound_path.read_bytes(), checkpoint.read(sound_path)
+        sound, state = sound_path.read_bytes(), read_checkpoint(sound_path)
         legacy = tmp_path / "legacy.pth"
         torch.save(state, legacy, _use_new_zipfile_serialization=False)
         old = legacy.read_bytes()
 
         def use(number: int, exact: bool) -> None:
-            found = checkpoint.read(path)
+            found = read_checkpoint(path)
             if exact:
                 assert all(torch.equal(found["model"][n], state["model"][n]) for n in state["model"])
             if number % 5 == 0:
-                checkpoint.load_model(path)
-            checkpoint.require_fitting_weights(checkpoint.config_of_checkpoint(found, path) or Config(), found, path)
+                load_model(path)
+            require_fitting_weights(config_of_checkpoint(found, path) or Config(), found, path)
             trainer.load_state_dict(found, str(path))
             next(trainer._steps(_Meter()))
 

@@ -22,7 +22,8 @@ import torch
 
 from posenet.annotations.coco_file import MAX_OUTLINE, read_annotations
 from posenet.annotations.masks import masks
-from posenet.checkpoints import file as checkpoint
+from posenet.checkpoints.file import read_checkpoint
+from posenet.checkpoints.weights import load_model
 from posenet.cli.main import run_tool
 from posenet.data.store.build import build_store
 from posenet.data.store.reader import Store
@@ -33,8 +34,8 @@ from posenet.images.image_files import read_image
 from posenet.inference.coco_evaluation import read_split
 from posenet.messages import truncate_for_message
 from posenet.model.posenet import PoseNet
-from posenet.settings.reading import config_from_dict, config_to_dict, load_config
-from posenet.skeleton.skeleton_file import load_skeleton
+from posenet.settings import config_from_dict, config_to_dict, load_config
+from posenet.skeleton import load_skeleton
 from posenet.synthetic.dataset import write_dataset
 from tests.helpers.drawn_data import document, make_record, person, write_annotations, write_coco, write_store
 from tests.helpers.malformed_inputs import try_all
@@ -94,7 +95,7 @@ def test_no_code_in_a_checkpoint_is_run(tmp_path, kind):
         for zipped in (True, False):
             torch.save(state, path, _use_new_zipfile_serialization=zipped)
             with pytest.raises(CheckpointError, match="evil.pth is not a checkpoint of plain tensors"):
-                checkpoint.read(path)
+                read_checkpoint(path)
     assert not trace.exists()
     assert run_tool("predict", ["--checkpoint", str(path), str(path), "--output", str(tmp_path / "out")]) == 2
     assert not trace.exists()
@@ -111,7 +112,7 @@ def test_programs_and_other_archives_are_no_checkpoints(tmp_path):
             archive.addfile(entry, io.BytesIO(content))
     for name in ("program.pth", "tar.pth"):
         with pytest.raises(CheckpointError):
-            checkpoint.read(tmp_path / name)
+            read_checkpoint(tmp_path / name)
     assert not (tmp_path / "trace").exists()
 
 
@@ -201,7 +202,7 @@ def test_a_checkpoint_takes_no_more_memory_than_it_has(tmp_path, bomb):
     path = tmp_path / "bomb.pth"
     bomb(path)
     assert path.stat().st_size < 10 * 2**20
-    refused(lambda: checkpoint.load_model(path))
+    refused(lambda: load_model(path))
 
 
 def jpeg(height: int, width: int) -> bytes:

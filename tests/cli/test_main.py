@@ -262,7 +262,8 @@ def test_every_flag_of_every_tool_is_explained(name: str, capsys: pytest.Capture
 
 def test_help_shows_the_public_names_and_the_example() -> None:
     text = pydoc.plain(pydoc.render_doc(posenet))
-    assert "Predictor.from_checkpoint(" in text and "Every error that a user can mend" in text
+    assert "Predictor.from_checkpoint(" in text and "Every error that a user can fix" in text
+    assert dir(posenet) == sorted(posenet.__all__)
     for name in posenet.__all__:
         assert re.search(rf"^    (class )?{name}\(", text, re.MULTILINE), name
         assert getattr(posenet, name).__doc__, name

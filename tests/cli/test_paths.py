@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from posenet.annotations.coco_file import read_annotations
-from posenet.checkpoints.file import load_model
+from posenet.checkpoints.weights import load_model
 from posenet.cli.main import run_tool
 from posenet.data.store.reader import Store
 from posenet.errors import CheckpointError, DataError

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import posenet.cli.predict as tool
-from posenet.checkpoints.file import read
+from posenet.checkpoints.file import read_checkpoint
 from posenet.cli.main import run_tool
 from posenet.images.image_files import read_image, write_image
 from posenet.inference.media import sources
@@ -16,7 +16,7 @@ from posenet.inference.media.sources import Frame, Source
 from posenet.inference.media.video import VideoFile, VideoWriter
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
-from posenet.settings.reading import config_from_dict, config_to_dict
+from posenet.settings import config_from_dict, config_to_dict
 from tests.inference.test_predictor import NECK, NOSE, Spotlights, picture
 
 SPOTS = ((40.2, 20.0), (90.0, 60.4))
@@ -219,7 +219,7 @@ def test_a_checkpoint_and_its_flags(photos, tmp_path, capsys):
         assert run_tool("predict", [*argv, *words]) == 2
         error = capsys.readouterr().err.strip().splitlines()[-1]
         assert message in error and "Traceback" not in error
-    assert "config" in read(checkpoint)
+    assert "config" in read_checkpoint(checkpoint)
 
 
 def test_a_format_without_colours_is_drawn_in_another(stub, tmp_path):

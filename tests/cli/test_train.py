@@ -10,10 +10,10 @@ import h5py
 import pytest
 import torch
 
-from posenet.checkpoints import file as checkpoint
+from posenet.checkpoints.file import read_checkpoint
 from posenet.cli import training
 from posenet.cli.main import run_tool
-from posenet.settings.reading import config_from_dict
+from posenet.settings import config_from_dict
 from tests.checkpoints.test_run_lock import holder
 
 TINY = [
@@ -44,7 +44,7 @@ def train(stores, tmp_path, capsys, monkeypatch):
 
 
 def config_in(path):
-    return config_from_dict(checkpoint.read(path)["config"])
+    return config_from_dict(read_checkpoint(path)["config"])
 
 
 def test_trains_into_the_default_folder_and_refuses_to_train_over_it(train, tmp_path):
@@ -109,23 +109,23 @@ def test_apex_names_are_mapped_with_a_word(train, caplog):
 
 def test_max_steps_counts_from_the_very_start(train):
     assert train("-p", "run", "--epochs", "3", "--max-steps", "1")[0] == 0
-    assert checkpoint.read("run/last.pth")["progress"]["total_steps"] == 1
+    assert read_checkpoint("run/last.pth")["progress"]["total_steps"] == 1
     assert train("-p", "run", "--resume", "--max-steps", "2")[0] == 0
-    assert checkpoint.read("run/last.pth")["progress"]["total_steps"] == 2
+    assert read_checkpoint("run/last.pth")["progress"]["total_steps"] == 2
 
 
 def test_resume_by_file_by_folder_and_with_nothing_to_resume(train, caplog):
     with caplog.at_level("INFO"):
         assert train("-p", "run", "--resume")[0] == 0
     assert "starting anew" in caplog.text
-    steps = checkpoint.read("run/last.pth")["progress"]["total_steps"]
+    steps = read_checkpoint("run/last.pth")["progress"]["total_steps"]
     shutil.copytree("run", "moved")
     for where in ("moved/last.pth", "moved"):
         status = run_tool("train", ["--resume", where, "--epochs", "2", "--max-steps", str(steps + 2)])
         assert status == 0
         assert config_in("moved/last.pth").checkpoint.path == "moved"
-    assert checkpoint.read("moved/last.pth")["progress"]["total_steps"] == steps + 2
-    assert checkpoint.read("run/last.pth")["progress"]["total_steps"] == steps
+    assert read_checkpoint("moved/last.pth")["progress"]["total_steps"] == steps + 2
+    assert read_checkpoint("run/last.pth")["progress"]["total_steps"] == steps
     status, error = train("--resume", "nowhere.pth")
     assert status == 2 and "nowhere.pth" in error
 
@@ -136,7 +136,7 @@ def test_another_run_is_not_overwritten_by_resuming_into_it(train):
     status, error = train("--resume", "one/last.pth", "-p", "two")
     assert status == 2 and "two already holds a run" in error
     assert train("--resume", "one/last.pth", "-p", "three", "--max-steps", "2")[0] == 0
-    assert checkpoint.read("three/last.pth")["progress"]["total_steps"] == 2
+    assert read_checkpoint("three/last.pth")["progress"]["total_steps"] == 2
 
 
 def test_an_experiment_file_keeps_what_the_checkpoint_was_given_besides(train, tmp_path, stores):
@@ -188,7 +188,7 @@ def test_fine_tuning_loads_the_weights_and_reports(train, caplog, monkeypatch):
     assert "Fine-tuning" in caplog.text and "Frozen" in caplog.text
     log = open("second/log.txt").read()
     assert "Fine-tuning" in log and log.count("TensorBoard is not installed") == 1
-    first, second = checkpoint.read("first/best.pth")["model"], checkpoint.read("second/last.pth")["model"]
+    first, second = read_checkpoint("first/best.pth")["model"], read_checkpoint("second/last.pth")["model"]
     stem = [n for n in first if n.startswith("stem.")]
     assert stem and all(torch.equal(first[n], second[n]) for n in stem)
 

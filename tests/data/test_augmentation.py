@@ -13,12 +13,10 @@ import numpy as np
 import pytest
 
 from posenet.annotations import run_lengths as rle
-from posenet.data.augmentation import (
+from posenet.data.augmentation import DRAWS, Augmentation, draws
+from posenet.data.warping import (
     BORDER_COLOUR,
-    DRAWS,
-    Augmentation,
     crop_visible,
-    draws,
     from_reduced,
     recolour,
     reduction,
@@ -26,9 +24,9 @@ from posenet.data.augmentation import (
     warp_joints,
     warp_mask,
 )
-from posenet.data.store.record import decode_image_bytes
-from posenet.settings.sections import AugmentConfig
-from posenet.skeleton.skeleton import COCO
+from posenet.images.decoding import decode_image_bytes
+from posenet.settings import AugmentConfig
+from posenet.skeleton import COCO
 
 MEASURED = json.loads((Path(__file__).parents[1] / "fixtures" / "affine.json").read_text())
 SIZE = (256, 192)

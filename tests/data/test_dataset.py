@@ -17,12 +17,13 @@ import torch
 from posenet.data import batch as batch_module
 from posenet.data import shared_buffers as ring
 from posenet.data.batch import Pixels, Sample, collate
-from posenet.data.dataset import PoseDataset, close_loader, make_loader
+from posenet.data.dataset import PoseDataset
+from posenet.data.loader import close_loader, make_loader
 from posenet.data.sampler import TrainSampler
 from posenet.data.store.reader import Store
 from posenet.errors import DataError
-from posenet.settings.sections import AugmentConfig
-from posenet.skeleton.skeleton import COCO
+from posenet.settings import AugmentConfig
+from posenet.skeleton import COCO
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from posenet.data.targets import TargetRenderer
-from posenet.settings.reading import load_config
-from posenet.skeleton.skeleton import COCO
+from posenet.settings import load_config
+from posenet.skeleton import COCO
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 KEYPOINT_SIGMA, PART_SIGMA, MARGIN, THRESHOLD, FLOOR, INPUT_MULTIPLE = 9, 7, 4, 0.015, 0.01, 4

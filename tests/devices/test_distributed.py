@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from posenet.checkpoints import file as checkpoint
+from posenet.checkpoints.file import read_checkpoint
 from posenet.devices.distributed import DistributedRuntime, device_of_rank, is_lost_contact, process_group_backends
-from posenet.devices.launch import RankInfo
+from posenet.devices.rank_info import RankInfo
 from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError, TrainingError
 from posenet.inference.person import Person
 from posenet.model.posenet import PoseNet
-from posenet.settings.reading import load_config
+from posenet.settings import load_config
 from posenet.training import validation
 from posenet.training.run_log import SilentLog
 from tests.helpers.process_groups import in_world, run
@@ -57,7 +57,7 @@ def test_processes_tell_each_other(tmp_path: Path) -> None:
 
 def test_accumulation_communicates_once_a_step(tmp_path: Path) -> None:
     def count(runtime: DistributedRuntime) -> tuple[int, Tensor]:
-        from posenet.devices.runtime import grad_scaler
+        from posenet.devices.precision import grad_scaler
         from posenet.training.loss_guard import LossGuard
         from posenet.training.update import GuardedUpdate
 
@@ -149,7 +149,7 @@ def test_a_signal_to_one_process_stops_both_with_a_checkpoint(stores, tmp_path, 
             return trainer.fit(), trainer.progress.total_steps
 
     assert in_world(2, tmp_path / "w", stopped) == [(False, 2), (False, 2)]
-    assert checkpoint.read(tmp_path / "run" / "last.pth")["progress"]["total_steps"] == 2
+    assert read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["total_steps"] == 2
 
 
 @pytest.mark.parametrize("where", ["loss", "AP"])

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 from posenet.devices.data_parallel import ParallelRuntime, parallel_devices
-from posenet.devices.launch import RankInfo, first_host, launch, rank_info_from_environment
-from posenet.devices.runtime import select_device
+from posenet.devices.device import select_device
+from posenet.devices.launch import launch
+from posenet.devices.rank_info import RankInfo, first_host, rank_info_from_environment
 from posenet.errors import ConfigError, TrainingError
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "TORCHELASTIC_RESTART_COUNT": "2"}
@@ -110,7 +111,7 @@ def test_data_parallel_cuts_batches_that_stay_in_memory(monkeypatch: pytest.Monk
 
 def test_torch_npu_is_imported_only_when_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     imported: list[str] = []
-    monkeypatch.setattr("posenet.devices.runtime.importlib.import_module", imported.append)
+    monkeypatch.setattr("posenet.devices.device.importlib.import_module", imported.append)
     select_device("cpu")
     assert imported == []
     with pytest.raises(ConfigError, match="npu:0"):

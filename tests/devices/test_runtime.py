@@ -10,7 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from posenet.devices.runtime import Runtime, autocast, grad_scaler, select_device, stop_signals
+from posenet.devices.device import select_device
+from posenet.devices.precision import autocast, grad_scaler
+from posenet.devices.runtime import Runtime
+from posenet.devices.signals import stop_signals
 from posenet.errors import ConfigError
 
 CPU = torch.device("cpu")

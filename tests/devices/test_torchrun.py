@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from posenet.checkpoints import file as checkpoint
+from posenet.checkpoints.file import read_checkpoint
 from posenet.cli import train_distributed
-from posenet.devices.launch import RankInfo
+from posenet.devices.rank_info import RankInfo
 from posenet.errors import ConfigError
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "train_distributed.py"
@@ -93,7 +93,7 @@ def test_two_machines_of_two_processes_train_together(start, tmp_path):
         start(name, [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "2", *meeting, SCRIPT]) for name in ("one", "two")
     ]
     assert [machine.wait(LIMIT) for machine in machines] == [0, 0]
-    state = checkpoint.read(tmp_path / "run" / "last.pth")
+    state = read_checkpoint(tmp_path / "run" / "last.pth")
     assert state["progress"]["epoch"] == 2 and len(state["random"]) == 4
     said = "".join((tmp_path / f"{name}.txt").read_text() for name in ("one", "two"))
     assert said.count("Epoch 2") == 1 and said.count("of 4 on cpu") == 1 and "0.00025 x 4 processes" in said
@@ -107,7 +107,7 @@ def test_after_a_restart_by_torchrun_the_run_goes_on_by_itself(start, tmp_path):
     said = (tmp_path / "out.txt").read_text()
     assert "Restart 1 by the launcher: resuming" in said and "last.pth: epoch 1, step 2 of" in said
     assert "exitcode: -9) local_rank: 1" in said and "rank 0 has lost the other processes" in said
-    assert checkpoint.read(tmp_path / "run" / "last.pth")["progress"]["epoch"] == 2
+    assert read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["epoch"] == 2
 
 
 def test_by_itself_it_stops_cleanly_on_sigterm(start, tmp_path):
@@ -120,7 +120,7 @@ def test_by_itself_it_stops_cleanly_on_sigterm(start, tmp_path):
     assert launcher.wait(LIMIT) == 0
     said = (tmp_path / "out.txt").read_text()
     assert said.count("Stopped after step") == 1 and "Traceback" not in said
-    steps = checkpoint.read(last)["progress"]["total_steps"]
+    steps = read_checkpoint(last)["progress"]["total_steps"]
     assert f"Stopped after step {steps} " in said
 
 

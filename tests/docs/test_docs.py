@@ -30,7 +30,7 @@ from posenet import PoseNet
 from posenet.cli import main as cli
 from posenet.data.store.build import build_store
 from posenet.model.published_names import to_published
-from posenet.settings.reading import config_to_dict, load_config
+from posenet.settings import config_to_dict, load_config
 from posenet.synthetic.dataset import write_dataset
 
 ROOT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from posenet.annotations import run_lengths as rle
 from posenet.data.store.build import build_store
 from posenet.data.store.record import Record
 from posenet.data.store.writer import StoreWriter
-from posenet.skeleton.skeleton import COCO
+from posenet.skeleton import COCO
 
 HEIGHT, WIDTH = 120, 160
 

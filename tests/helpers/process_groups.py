@@ -12,16 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenet.checkpoints import file as checkpoint
-from posenet.checkpoints.file import CheckpointFolder
+from posenet.checkpoints.checkpoint_folder import CheckpointFolder
+from posenet.checkpoints.file import read_checkpoint
 from posenet.cli.training import build_trainer
 from posenet.data.store.reader import Store
 from posenet.devices.distributed import DistributedRuntime
-from posenet.devices.launch import SINGLE_PROCESS_INIT_METHOD, RankInfo, launch, rank_info_from_environment
+from posenet.devices.launch import launch
+from posenet.devices.rank_info import SINGLE_PROCESS_INIT_METHOD, RankInfo, rank_info_from_environment
 from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
-from posenet.settings.reading import load_config
-from posenet.training.optimizer import freeze
+from posenet.settings import load_config
+from posenet.training.freezing import freeze
 from posenet.training.run_log import RunLog, SilentLog
 from posenet.training.trainer import Trainer
 
@@ -111,7 +112,7 @@ def run(
         trainer = build_trainer(config, network, runtime, train, val, CheckpointFolder(folder), log, steps)
         stack.callback(trainer.close)
         if resume is not None:
-            trainer.load_state_dict(checkpoint.read(resume), str(resume))
+            trainer.load_state_dict(read_checkpoint(resume), str(resume))
         trainer.losses, update = [], trainer.update
 
         def recorded(batches: Any) -> Any:

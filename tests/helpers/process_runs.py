@@ -20,8 +20,8 @@ import torch._dynamo  # which optimizers import when they are made: once here, n
 from torch import Tensor
 from tqdm import tqdm
 
-from posenet.checkpoints import file as checkpoint
-from posenet.checkpoints.file import CheckpointFolder
+from posenet.checkpoints.checkpoint_folder import CheckpointFolder
+from posenet.checkpoints.file import read_checkpoint
 from posenet.devices.runtime import Runtime
 from posenet.training.trainer import Trainer
 from tests.helpers.process_groups import CPU, run
@@ -125,7 +125,7 @@ def alone(*args: Any, **options: Any) -> int:
 
 def result(folder: Path) -> dict[str, Any]:
     """All that a finished run leaves: the contents of ``last`` and ``best``."""
-    return {name: checkpoint.read(folder / f"{name}.pth") for name in ("last", "best")}
+    return {name: read_checkpoint(folder / f"{name}.pth") for name in ("last", "best")}
 
 
 def differences(a: Any, b: Any, path: str = "") -> list[str]:

@@ -15,7 +15,7 @@ from posenet.inference.coco_evaluation import METRICS, Evaluation, evaluate, pre
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
-from posenet.skeleton.skeleton import COCO
+from posenet.skeleton import COCO
 from tests.images.test_image_files import with_orientation
 from tests.inference.test_onnx_export import Lamps
 from tests.inference.test_onnx_export import picture as spots

@@ -18,8 +18,8 @@ from posenet.inference.decoder.assembly import decode_candidates
 from posenet.inference.decoder.device_candidates import Candidates
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
-from posenet.settings.reading import config_from_dict, config_to_dict
-from posenet.skeleton.skeleton import COCO
+from posenet.settings import config_from_dict, config_to_dict
+from posenet.skeleton import COCO
 from posenet.skeleton.skeleton_file import skeleton_from_table, skeleton_to_table
 from tests.model.test_fused import lively
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from posenet.inference.person import Person
-from posenet.skeleton.skeleton import COCO
+from posenet.skeleton import COCO
 
 
 def make(**points):

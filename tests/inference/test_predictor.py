@@ -8,8 +8,8 @@ from torch import nn
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
-from posenet.settings.reading import config_from_dict, config_to_dict
-from posenet.skeleton.skeleton import COCO
+from posenet.settings import config_from_dict, config_to_dict
+from posenet.skeleton import COCO
 
 NOSE, NECK = COCO.index("nose"), COCO.index("neck")
 

@@ -13,11 +13,11 @@ from torch import nn
 
 from posenet.checkpoints.file import FORMAT
 from posenet.cli.predictor_options import make_predictor
-from posenet.devices.runtime import select_amp
+from posenet.devices.precision import select_amp
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
 from posenet.model.posenet import PoseNet
-from posenet.settings.reading import config_from_dict, config_to_dict
+from posenet.settings import config_from_dict, config_to_dict
 from tests.inference.test_predictor import Spotlights, picture
 
 

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from posenet.model import PoseNet
 from posenet.model.published_names import to_ours, to_published
-from posenet.settings.reading import load_config
+from posenet.settings import load_config
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 PUBLISHED_SHAPES = json.loads((FIXTURES / "published_checkpoint_keys.json").read_text())

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from posenet.errors import ConfigError
-from posenet.settings.reading import config_from_dict, config_to_dict, differences, load_config
-from posenet.settings.sections import Config
+from posenet.settings import Config, config_differences, config_from_dict, config_to_dict, load_config
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "config").glob("*.toml"))
 
@@ -127,8 +126,8 @@ def test_the_round_trip_through_plain_tables_changes_nothing() -> None:
 
 def test_differences_name_each_changed_key_once() -> None:
     new = load_config(None, ["model.stacks=2", "data.train=a.h5"])
-    assert differences(Config(), new) == ["model.stacks: 4 -> 2", "data.train: '' -> 'a.h5'"]
-    assert differences(new, new) == []
+    assert config_differences(Config(), new) == ["model.stacks: 4 -> 2", "data.train: '' -> 'a.h5'"]
+    assert config_differences(new, new) == []
 
 
 def test_a_config_cannot_be_changed() -> None:

@@ -23,9 +23,8 @@ from posenet.data.store.reader import Store
 from posenet.data.targets import TargetRenderer
 from posenet.errors import ConfigError, DataError
 from posenet.inference.person import Person
-from posenet.settings.reading import config_from_dict, config_to_dict, load_config
-from posenet.settings.sections import AugmentConfig
-from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.settings import AugmentConfig, config_from_dict, config_to_dict, load_config
+from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import load_skeleton, skeleton_from_table, skeleton_to_table, skeleton_to_toml
 from posenet.visualization.people import draw_people
 from tests.helpers.chairs import NAMES, write_chairs

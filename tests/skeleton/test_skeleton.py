@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.skeleton import COCO, Skeleton
 
 KEYPOINTS = (
     "nose, neck, Rsho, Relb, Rwri, Lsho, Lelb, Lwri, Rhip, Rkne, Rank, Lhip, Lkne, Lank, Reye, Leye, Rear, Lear"

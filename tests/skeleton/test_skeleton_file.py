@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from posenet.errors import ConfigError
-from posenet.skeleton.skeleton import COCO
+from posenet.skeleton import COCO
 from posenet.skeleton.skeleton_file import (
     DEFAULT_SIGMA,
     load_skeleton,

@@ -13,7 +13,7 @@ from pycocotools.coco import COCO as CocoFile
 
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
-from posenet.skeleton.skeleton import COCO
+from posenet.skeleton import COCO
 from posenet.synthetic import pose
 from posenet.synthetic.canvas import Canvas, ribbon
 from posenet.synthetic.dataset import MARKER, SPLITS, draw_image, write_dataset

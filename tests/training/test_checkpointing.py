@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 import torch
 
-from posenet.checkpoints import file as checkpoint
-from posenet.checkpoints.file import CheckpointFolder
+from posenet.checkpoints import file as checkpoint_file
+from posenet.checkpoints.checkpoint_folder import CheckpointFolder
+from posenet.checkpoints.file import read_checkpoint
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError
 from posenet.training.checkpointing import CheckpointWriter, on_host
@@ -51,7 +52,7 @@ def test_the_training_waits_for_a_copy_only(tmp_path):
     assert not folder.holds_run()
     folder.go.set()
     writer.finish()
-    assert torch.equal(checkpoint.read(folder.last)["model"]["w"], torch.zeros(3))
+    assert torch.equal(read_checkpoint(folder.last)["model"]["w"], torch.zeros(3))
 
 
 def test_a_copy_shares_no_memory():
@@ -94,10 +95,10 @@ def test_a_failed_save_is_a_warning_and_the_last_one_an_error(tmp_path, monkeypa
         writer.save({"step": 2}, 2)
         with pytest.raises(CheckpointError, match="last step is not saved.*No space left on device"):
             writer.finish()
-    assert "step 2 is not saved" in caplog.text and checkpoint.read(folder.last)["step"] == 1
+    assert "step 2 is not saved" in caplog.text and read_checkpoint(folder.last)["step"] == 1
     writer.save({"step": 3}, 3)
     writer.finish()
-    assert checkpoint.read(folder.last)["step"] == 3
+    assert read_checkpoint(folder.last)["step"] == 3
 
 
 def failing(function: Callable[..., Any], at: int, code: int) -> Callable[..., Any]:
@@ -151,7 +152,7 @@ def fault(monkeypatch: pytest.MonkeyPatch, what: str, at: int, code: int) -> Ite
     with monkeypatch.context() as broken:
         if what == "write":
             broken.setattr(
-                checkpoint,
+                checkpoint_file,
                 "open",
                 lambda path, mode: (
                     io.BufferedRandom(FullFile(path, mode, at, code)) if "w" in mode else open(path, mode)
@@ -181,12 +182,12 @@ def test_whatever_write_fails_older_checkpoints_are_whole(tmp_path, monkeypatch)
                 except (CheckpointError, OSError) as error:
                     saved = False
                     assert "\n" not in str(error) and os.strerror(code) in str(error)
-            found = {path.name: checkpoint.read(path)["step"] for path in folder.path.glob("*.pth")}
+            found = {path.name: read_checkpoint(path)["step"] for path in folder.path.glob("*.pth")}
             assert found.keys() >= {"last.pth", "best.pth"} and set(found.values()) <= {1, 2}
             assert not saved or found["last.pth"] == found["best.pth"] == 2, (what, at)
             assert not list(folder.path.glob(".*"))
             folder.save(state(3), 3)
-            assert checkpoint.read(folder.last)["step"] == 3
+            assert read_checkpoint(folder.last)["step"] == 3
             survived += 1
     assert survived >= 60
 
@@ -255,7 +256,7 @@ def test_a_folder_that_is_removed_under_the_run_is_made_anew(stores, tmp_path, c
 
     live(Runtime(CPU), stores, folder, *SHORT, watch=remove_it_once)
     assert "was removed under the run" in caplog.text
-    assert checkpoint.read(folder / "last.pth")["progress"]["epoch"] == 2
+    assert read_checkpoint(folder / "last.pth")["progress"]["epoch"] == 2
 
 
 def test_a_return_waits_for_the_checkpoint_that_is_being_written(stores, tmp_path):
@@ -319,7 +320,7 @@ def test_a_disk_that_fills_up_and_then_has_room_again(stores, tmp_path, room):
         status = alone(stores, folder, *SHORT, "checkpoint.keep=9")
         found = CheckpointFolder(folder).newest_intact()
         for path in folder.glob("*.pth"):
-            checkpoint.read(path)
+            read_checkpoint(path)
         assert (status == 1 or room > 4800) and (found or room < 3400) and not list(folder.glob(".*.tmp"))
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
         assert alone(stores, folder, *SHORT, "checkpoint.keep=9") == 0

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from posenet.checkpoints import file as checkpoint
+from posenet.checkpoints.file import read_checkpoint
 from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
 from tests.helpers.process_groups import CPU, InTwoRuntime, in_world, run, train, world_of_one
@@ -116,7 +116,7 @@ def go_on(runtime: Runtime, checkpoints: list[Path | None], *args: Any, **option
         trainer.val_loader = None  # which would be compiled once more
         for path in checkpoints:
             if path is not None:
-                trainer.load_state_dict(checkpoint.read(path), str(path))
+                trainer.load_state_dict(read_checkpoint(path), str(path))
             trainer.losses.clear()
             trainer.fit()
             curves.append((trainer.losses[:], {n: t.clone() for n, t in trainer.step.network.state_dict().items()}))

@@ -13,16 +13,17 @@ import pytest
 import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
-from posenet.checkpoints import file as checkpoint
+from posenet.checkpoints.file import read_checkpoint
 from posenet.data.batch import Pixels
-from posenet.data.dataset import PoseDataset, close_loader, make_loader
+from posenet.data.dataset import PoseDataset
+from posenet.data.loader import close_loader, make_loader
 from posenet.data.sampler import TrainSampler
 from posenet.data.store import reader as store_module
 from posenet.data.store.dataset_rows import Rows
 from posenet.data.store.reader import Store
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
-from posenet.settings.sections import AugmentConfig
+from posenet.settings import AugmentConfig
 from posenet.training.input_stream import CollectiveDataError, UnreadableSampleBudget, restart_dead_workers
 from tests.helpers.drawn_data import flip_bit, make_record, write_store
 from tests.helpers.process_groups import CPU, in_world, run
@@ -138,7 +139,7 @@ def test_a_run_counts_names_and_resumes_with_replacements(damaged, tmp_path, cap
     assert "samples replaced by others: " in caplog.text
     assert not end(Runtime(CPU), damaged, tmp_path / "cut", allowed, steps=2)[0]
     last = tmp_path / "cut" / "last.pth"
-    assert checkpoint.read(last)["progress"]["replaced"] > 0
+    assert read_checkpoint(last)["progress"]["replaced"] > 0
     rest = end(Runtime(CPU), damaged, tmp_path / "cut", allowed, resume=last)
     assert rest[1] == whole[1][2:]
     assert all(torch.equal(rest[2][n], whole[2][n]) for n in whole[2])
@@ -173,7 +174,7 @@ def test_too_many_replacements_end_the_run_with_a_checkpoint(damaged, tmp_path):
         ):
             trainer.fit()
         done = trainer.progress.total_steps
-        assert checkpoint.read(trainer.folder.last)["progress"]["total_steps"] == done == len(trainer.losses)
+        assert read_checkpoint(trainer.folder.last)["progress"]["total_steps"] == done == len(trainer.losses)
 
 
 def test_an_epoch_without_steps_left_leaves_no_workers(stores, tmp_path):
@@ -196,7 +197,7 @@ def test_validation_counts_as_well(stores, tmp_path):
             else:
                 with pytest.raises(CollectiveDataError, match=message):
                     trainer.fit()
-                assert checkpoint.read(trainer.folder.last)["progress"]["step"] == trainer.sampler.steps
+                assert read_checkpoint(trainer.folder.last)["progress"]["step"] == trainer.sampler.steps
 
 
 def test_the_share_is_rounded_up_to_whole_samples(stores):
@@ -327,7 +328,7 @@ def test_all_processes_end_together_and_save_where_one_cannot_read(stores, tmp_p
     folder = tmp_path / "run"
     said = in_world(2, tmp_path / "results", lambda runtime: _fail_on_one(runtime, stores, folder, "train"))
     assert said == [("CollectiveDataError", "the disk of rank 1 is gone", 2)] * 2
-    assert checkpoint.read(folder / "last.pth")["progress"]["total_steps"] == 2
+    assert read_checkpoint(folder / "last.pth")["progress"]["total_steps"] == 2
 
 
 def _train_damaged(runtime, stores, folder, share):

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
+from posenet.checkpoints.checkpoint_folder import CheckpointFolder
 from posenet.checkpoints.checksum import is_sound
-from posenet.checkpoints.file import CheckpointFolder
 from posenet.devices.runtime import Runtime
 from tests.helpers.process_groups import CPU
 from tests.helpers.process_runs import assert_same_run, ended, forked, live

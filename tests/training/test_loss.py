@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from posenet.settings.reading import load_config
+from posenet.settings import load_config
 from posenet.training.loss import FocalL2Loss
 
 MEASURED = json.loads((Path(__file__).parents[1] / "fixtures" / "loss.json").read_text())

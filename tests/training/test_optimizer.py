@@ -11,8 +11,10 @@ from torch import nn
 
 from posenet.errors import ConfigError
 from posenet.model import PoseNet
-from posenet.settings.sections import OptimConfig
-from posenet.training.optimizer import ALL_BUT_HEADS, Schedule, batch_norms, freeze, make_optimizer, set_lr, train_mode
+from posenet.settings import OptimConfig
+from posenet.training.freezing import ALL_BUT_HEADS, batch_norms, freeze, train_mode
+from posenet.training.optimizer import make_optimizer, set_lr
+from posenet.training.schedule import Schedule
 
 STEPS = 10
 """Steps of an epoch."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from posenet.checkpoints.file import CheckpointFolder
+from posenet.checkpoints.checkpoint_folder import CheckpointFolder
 from posenet.devices.runtime import Runtime
 from posenet.errors import TrainingError
 from posenet.synthetic.dataset import write_dataset

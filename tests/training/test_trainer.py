@@ -8,15 +8,15 @@ import signal
 import pytest
 import torch
 
-from posenet.checkpoints import file as checkpoint
-from posenet.checkpoints.file import CheckpointFolder
+from posenet.checkpoints.checkpoint_folder import CheckpointFolder
+from posenet.checkpoints.file import read_checkpoint
 from posenet.cli.training import build_trainer
 from posenet.data.store.reader import Store
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, DataError, TrainingError
 from posenet.model.posenet import PoseNet
-from posenet.settings.reading import load_config
-from posenet.training.optimizer import freeze
+from posenet.settings import load_config
+from posenet.training.freezing import freeze
 from posenet.training.run_log import RunLog
 
 
@@ -90,7 +90,7 @@ def test_a_run_leaves_checkpoints_and_logs(make):
     assert lines(trainer, "train")[0].keys() >= {"loss", "lr", "samples_per_s", "data_wait"}
     assert "Epoch 1  train_loss" in (path / "log.txt").read_text()
     best = min(epochs, key=lambda e: e["val_loss"])
-    assert checkpoint.read(path / "best.pth")["progress"]["epoch"] == best["epoch"]
+    assert read_checkpoint(path / "best.pth")["progress"]["epoch"] == best["epoch"]
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 5])
@@ -122,7 +122,7 @@ def test_signal_finishes_the_step_and_saves(make, number):
 
     trainer.update = interrupted
     assert not trainer.fit()
-    assert checkpoint.read(trainer.folder.last)["progress"]["total_steps"] == 3
+    assert read_checkpoint(trainer.folder.last)["progress"]["total_steps"] == 3
 
 
 def exploding(trainer, at):
@@ -210,14 +210,14 @@ def test_another_network_is_not_resumed(make):
     make(steps=1).fit()
     other = make("model.width=32")
     with pytest.raises(CheckpointError, match="another architecture"):
-        other.load_state_dict(checkpoint.read(other.folder.last), "last.pth")
+        other.load_state_dict(read_checkpoint(other.folder.last), "last.pth")
 
 
 def test_other_frozen_parameters_are_not_resumed_silently(make):
     make(steps=1).fit()
     other = make(frozen=["stem.*"])
     with pytest.raises(CheckpointError, match="train.freeze"):
-        other.load_state_dict(checkpoint.read(other.folder.last), "last.pth")
+        other.load_state_dict(read_checkpoint(other.folder.last), "last.pth")
 
 
 @pytest.mark.parametrize("first, second", [("adamw", "sgd"), ("sgd", "adamw")])
@@ -225,13 +225,13 @@ def test_another_optimizer_is_not_resumed(make, first, second):
     make(f"optim.name={first!r}", steps=1).fit()
     other = make(f"optim.name={second!r}")
     with pytest.raises(CheckpointError, match="optim.name"):
-        other.load_state_dict(checkpoint.read(other.folder.last), "last.pth")
+        other.load_state_dict(read_checkpoint(other.folder.last), "last.pth")
 
 
 def test_new_optimizer_settings_hold_after_resuming(make):
     make("optim.name='sgd'", steps=1).fit()
     trainer = make("optim.name='sgd'", "optim.weight_decay=0.3", "optim.momentum=0.1")
-    trainer.load_state_dict(checkpoint.read(trainer.folder.last), "last.pth")
+    trainer.load_state_dict(read_checkpoint(trainer.folder.last), "last.pth")
     (group,) = trainer.optimizer.param_groups
     assert (group["weight_decay"], group["momentum"]) == (0.3, 0.1)
     assert any("momentum_buffer" in state for state in trainer.optimizer.state.values())
@@ -248,7 +248,7 @@ def test_best_is_judged_by_ap_where_it_is_evaluated(make):
     scores = iter([0.1, 0.4, 0.3, 0.2])
     trainer.evaluate = lambda epoch, step, check_stop: {"AP": next(scores)}
     assert trainer.fit()
-    best = checkpoint.read(trainer.folder.best)["progress"]
+    best = read_checkpoint(trainer.folder.best)["progress"]
     assert best["epoch"] == 2 and best["best"] == 0.4
 
 
@@ -260,7 +260,7 @@ def test_bf16_trains(make):
 
 def resumed(make, *overrides, **rest):
     trainer = make(*overrides, **rest)
-    trainer.load_state_dict(checkpoint.read(trainer.folder.last), "last.pth")
+    trainer.load_state_dict(read_checkpoint(trainer.folder.last), "last.pth")
     return trainer
 
 
@@ -268,7 +268,7 @@ def test_loss_scale_is_a_state_where_dynamic_and_a_setting_where_fixed(make):
     fp16, fixed = "train.amp='fp16'", "train.loss_scale=32.0"
     make(fp16, steps=1).fit()
     trainer = make(fp16)
-    state = checkpoint.read(trainer.folder.last)
+    state = read_checkpoint(trainer.folder.last)
     state["scaler"]["scale"] = 2048.0
     trainer.load_state_dict(state, "last.pth")
     assert trainer.scaler.get_scale() == 2048
@@ -338,7 +338,7 @@ def test_an_error_while_validating_loses_nothing(make):
     trainer.evaluate = evaluate
     with pytest.raises(DataError):
         trainer.fit()
-    assert checkpoint.read(trainer.folder.last)["progress"]["step"] == trainer.sampler.steps
+    assert read_checkpoint(trainer.folder.last)["progress"]["step"] == trainer.sampler.steps
 
 
 @pytest.mark.parametrize("every, evaluated", [(1, [1, 2, 3]), (2, [2, 3]), (5, [3])])
@@ -355,7 +355,7 @@ def test_scores_of_different_kinds_are_not_compared(make):
     assert trainer.fit()
     other = resumed(make, "train.epochs=2")
     assert other.fit()
-    assert checkpoint.read(other.folder.best)["progress"]["epoch"] == 2
+    assert read_checkpoint(other.folder.best)["progress"]["epoch"] == 2
 
 
 @pytest.mark.parametrize("channels_last", [False, True])

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from posenet.data.dataset import Batch
-from posenet.devices.runtime import Runtime, grad_scaler
-from posenet.settings.sections import OptimConfig
+from posenet.devices.precision import grad_scaler
+from posenet.devices.runtime import Runtime
+from posenet.settings import OptimConfig
 from posenet.training.loss_guard import LossGuard
 from posenet.training.optimizer import make_optimizer
 from posenet.training.update import GuardedUpdate

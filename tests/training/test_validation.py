@@ -10,7 +10,7 @@ from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.inference.coco_evaluation import METRICS
 from posenet.model.posenet import PoseNet
-from posenet.settings.reading import load_config
+from posenet.settings import load_config
 from posenet.training.run_log import RunLog
 from posenet.training.validation import TILE, CocoValidation
 from posenet.visualization.contact_sheet import GAP, STRIP

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from posenet.checkpoints import file as checkpoint
-from posenet.checkpoints.file import load_model
+from posenet.checkpoints.file import read_checkpoint
+from posenet.checkpoints.weights import load_model
 from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError
-from posenet.settings.sections import AverageConfig, OptimConfig
-from posenet.training.optimizer import Schedule
+from posenet.settings import AverageConfig, OptimConfig
+from posenet.training.schedule import Schedule
 from posenet.training.weight_averaging import WeightAverage
 from tests.helpers.process_groups import CPU, run
 
@@ -69,7 +69,7 @@ def test_a_run_with_averages_resumes_bit_for_bit(stores, tmp_path, kind, frozen)
     def go(name, steps, resume=None):
         with run(Runtime(CPU), stores, tmp_path / name, *kind, frozen=frozen, steps=steps, resume=resume) as trainer:
             trainer.fit()
-            return checkpoint.read(tmp_path / name / "last.pth")
+            return read_checkpoint(tmp_path / name / "last.pth")
 
     whole = go("whole", 8)
     length = whole["steps_per_epoch"]
@@ -88,7 +88,7 @@ def test_what_is_validated_is_what_others_load(stores, tmp_path):
         trainer.validate = lambda: seen.append({n: t.clone() for n, t in trainer.step.network.state_dict().items()})
         trainer.fit()
         trained = trainer.step.network.state_dict()
-        state = checkpoint.read(trainer.folder.last)
+        state = read_checkpoint(trainer.folder.last)
     assert all(torch.equal(seen[0][n], state["model"][n]) for n in trained)
     assert any(not torch.equal(trained[n], seen[0][n]) for n in trained)
     model, _ = load_model(tmp_path / "run" / "last.pth")

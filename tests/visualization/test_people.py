@@ -3,7 +3,7 @@ import pytest
 
 from posenet.errors import DataError
 from posenet.inference.person import Person
-from posenet.skeleton.skeleton import COCO
+from posenet.skeleton import COCO
 from posenet.visualization.people import LEFT, MIDDLE, PALETTE, RIGHT, draw_people
 from tests.inference.decoder.test_host_candidates import person
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from posenet.annotations.lint.findings import Findings
 from posenet.annotations.skeleton_draft import pair_sides
-from posenet.skeleton.skeleton import Skeleton
+from posenet.skeleton import Skeleton
 
 SWAPPED = 0.8
 """Share of the annotations in which a pair lies the other way round than all others, from which its names are."""

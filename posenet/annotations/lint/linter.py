@@ -25,7 +25,7 @@ from posenet.annotations.lint.left_right import check_sides
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.images.decoding import MAX_PIXELS, declared_size
-from posenet.skeleton.skeleton import Skeleton
+from posenet.skeleton import Skeleton
 
 
 def lint_annotations(

@@ -24,13 +24,13 @@ from posenet.annotations import run_lengths as rle
 from posenet.annotations.coco_file import CocoDataset, CocoImage, main_persons, read_annotations
 from posenet.annotations.masks import masks
 from posenet.data.store.reader import Store
-from posenet.data.store.record import JPEG_START, Record, decode_image_bytes
+from posenet.data.store.record import Record
 from posenet.data.store.schema import content_digest
 from posenet.data.store.writer import StoreWriter, check_output
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.images.decoding import declared_size
-from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.images.decoding import JPEG_START, declared_size, decode_image_bytes
+from posenet.skeleton import COCO, Skeleton
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -19,7 +19,7 @@ from posenet.data.store.record import Record
 from posenet.data.store.schema import BLOBS, FORMAT, READ, SCHEMA, SUPERBLOCKS, checksum, columns, describe, fingerprint
 from posenet.errors import DataError
 from posenet.images.decoding import MAX_PIXELS
-from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import skeleton_from_table
 
 RETRY_SECONDS = (0.1, 0.5, 2.0)

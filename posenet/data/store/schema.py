@@ -21,7 +21,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from posenet.data.store.record import Record
-from posenet.skeleton.skeleton import Skeleton
+from posenet.skeleton import Skeleton
 from posenet.skeleton.skeleton_file import skeleton_to_table
 
 FORMAT = "posenet store"

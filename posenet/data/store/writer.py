@@ -17,7 +17,7 @@ from posenet.data.store.record import Record
 from posenet.data.store.schema import BLOBS, FORMAT, SCHEMA, checksum, columns, content_digest, describe, fingerprint
 from posenet.errors import DataError
 from posenet.files import flush_to_disk
-from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.skeleton import COCO, Skeleton
 
 BUFFER_BYTES = 16 * 2**20
 """Image bytes held before they are appended; a smaller store has its images in one piece, without padding."""

@@ -14,7 +14,7 @@ import numpy as np
 from posenet.inference.decoder.grouping import join
 from posenet.inference.decoder.pose_model import Anatomy
 from posenet.inference.person import Person
-from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.skeleton import COCO, Skeleton
 
 CEILING = 2.0
 """Scores are meant to lie in 0-1; larger ones are cut here, so that an infinity stays harmless."""

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from posenet.errors import ConfigError
 from posenet.inference.decoder.assembly import CEILING, MAX_LIMBS, MAX_PEAKS, PROBES, SAMPLES
-from posenet.inference.letterbox import MAP_STRIDE
-from posenet.settings.sections import INPUT_MULTIPLE
-from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE
+from posenet.skeleton import COCO, Skeleton
 
 SMALLEST = (INPUT_MULTIPLE // MAP_STRIDE) ** 2
 """Cells of the smallest map."""

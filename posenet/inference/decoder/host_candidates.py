@@ -18,7 +18,7 @@ from posenet.inference.decoder.assembly import (
     unrivalled,
 )
 from posenet.inference.person import Person
-from posenet.skeleton.skeleton import COCO, Skeleton
+from posenet.skeleton import COCO, Skeleton
 
 
 def decode(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posenet.skeleton.skeleton import Skeleton
+from posenet.skeleton import Skeleton
 
 UPRIGHT = 0.15
 """How much upright counts against where the keypoints say the head is."""

@@ -16,7 +16,7 @@ from posenet.annotations.lint.linter import lint_annotations
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
-from posenet.skeleton.skeleton import COCO
+from posenet.skeleton import COCO
 from posenet.skeleton.skeleton_file import skeleton_from_table, skeleton_to_table
 from tests.checkpoints.test_security import jpeg
 from tests.helpers.chairs import NAMES, write_chairs

@@ -15,8 +15,8 @@ from posenet.annotations.masks import masks
 from posenet.data.store import reader as store_module
 from posenet.data.store.build import build_store, read_image_bytes, verify
 from posenet.data.store.reader import Store
-from posenet.data.store.record import decode_image_bytes
 from posenet.errors import DataError
+from posenet.images.decoding import decode_image_bytes
 from tests.helpers.drawn_data import (
     HEIGHT,
     WIDTH,

@@ -21,7 +21,7 @@ from posenet.data.store.reader import Store, overlap
 from posenet.data.store.record import Record
 from posenet.data.store.schema import BLOBS, fingerprint
 from posenet.errors import DataError
-from posenet.skeleton.skeleton import COCO
+from posenet.skeleton import COCO
 from tests.helpers.drawn_data import flip_bit, make_record, write_store
 
 

@@ -13,7 +13,7 @@ from posenet.errors import ConfigError
 from posenet.inference.decoder.assembly import decode_candidates
 from posenet.inference.decoder.device_candidates import Candidates
 from posenet.inference.decoder.host_candidates import decode
-from posenet.skeleton.skeleton import COCO
+from posenet.skeleton import COCO
 from tests.inference.decoder.test_host_candidates import lit, person, render
 
 CROWD = [

@@ -8,7 +8,7 @@ import torch
 from posenet.data.targets import TargetRenderer
 from posenet.inference.decoder.assembly import MAX_LIMBS
 from posenet.inference.decoder.host_candidates import decode, find_limbs, find_peaks
-from posenet.skeleton.skeleton import COCO
+from posenet.skeleton import COCO
 
 SHAPELESS = dataclasses.replace(COCO, layout={})
 """The same skeleton, but nothing is known of how a body looks."""

@@ -11,7 +11,7 @@ from posenet.benchmark.degraded_maps import Degradation, degraded_maps
 from posenet.benchmark.targets import standing_people
 from posenet.data.targets import TargetRenderer
 from posenet.inference.person import Person
-from posenet.skeleton.skeleton import COCO
+from posenet.skeleton import COCO
 
 FLAWLESS = Degradation(strength=9, missing=0, faded=1, jitter=0, width=1, ripple=0, confused=0, blobs=0)
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from posenet.inference.decoder.pose_model import LOSS, Anatomy
-from posenet.skeleton.skeleton import COCO
+from posenet.skeleton import COCO
 
 ANATOMY = Anatomy(COCO)
 ALL = np.arange(COCO.num_keypoints)

@@ -14,7 +14,7 @@ from posenet.inference.media.outputs import Window, drawings, output_paths, peop
 from posenet.inference.media.sources import Frame, Source, count_frames, find_sources, read_frames
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
-from posenet.skeleton.skeleton import COCO
+from posenet.skeleton import COCO
 from posenet.visualization.contact_sheet import BACKGROUND, GAP, STRIP, sheet, tile
 from posenet.visualization.heatmaps import channel_names, heatmap_sheet, heatmap_sheets, image_maps
 from tests.inference.media.test_video import shots, write_video
