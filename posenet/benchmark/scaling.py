@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import medians
-from posenet.benchmark.train import make_update, synthetic_batch
+from posenet.benchmark.train import make_train_step, synthetic_batch
 from posenet.devices.distributed import DistributedRuntime, device_of_rank
 from posenet.devices.launch import launch
 from posenet.devices.rank_info import SINGLE_PROCESS_INIT_METHOD, RankInfo, rank_info_from_environment
@@ -118,13 +118,13 @@ def _step(config: Config, runtime: Runtime) -> Callable[[], object]:
         TrainingError: all of the first steps are dropped.
     """
     torch.manual_seed(0)
-    update = make_update(config, runtime)[0]
+    train_step, _ = make_train_step(config, runtime)
     batch = synthetic_batch(config.train.batch_size, config.train.size, runtime.rank, config.model.skeleton)
     batch = batch.to(runtime.device)
     # The first loss scales of fp16 are too large, and a step that is dropped tells nothing.
-    if not any(update([batch]).loss is not None for _ in range(FIRST_STEPS)):
+    if not any(train_step([batch]).loss is not None for _ in range(FIRST_STEPS)):
         raise TrainingError(f"the first {FIRST_STEPS} steps were dropped; benchmark another configuration")
-    return lambda: update([batch])
+    return lambda: train_step([batch])
 
 
 def _side_by_side(config: Config, device: str, processes: int, repeats: int) -> dict[str, float]:

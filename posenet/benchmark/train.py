@@ -13,19 +13,18 @@ from posenet.benchmark.report import Report, share
 from posenet.benchmark.targets import standing_people
 from posenet.benchmark.timing import Stopwatch
 from posenet.data.dataset import Batch
-from posenet.data.targets import TargetRenderer
 from posenet.devices.precision import grad_scaler
 from posenet.devices.runtime import Runtime
 from posenet.errors import TrainingError
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config
 from posenet.skeleton import COCO, Skeleton
-from posenet.training.freezing import freeze, train_mode
-from posenet.training.loss import FocalL2Loss
+from posenet.training.freezing import freeze, set_train_mode
 from posenet.training.loss_guard import LossGuard
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import make_optimizer, set_lr
-from posenet.training.update import GuardedUpdate
+from posenet.training.setup import prepare_network
+from posenet.training.trainer import TrainStep
 
 PEOPLE = 5
 """People in every image of the synthetic batch."""
@@ -40,54 +39,50 @@ def synthetic_batch(batch_size: int, size: tuple[int, int], seed: int = 0, skele
     return Batch(images, torch.from_numpy(joints), cells, cells.clone(), torch.arange(batch_size))
 
 
-def make_update(
+def make_train_step(
     config: Config, runtime: Runtime, network: PoseNet | None = None
-) -> tuple[GuardedUpdate, ModelWithLoss]:
-    """A guarded update as a run has it, and the step it trains; ``network`` unset, a new one.
+) -> tuple[TrainStep, ModelWithLoss]:
+    """A training step as in a run, and the model that it trains.
 
-    The learning rate does not change the time; a tiny one keeps the loss where it starts.
+    Its learning rate is tiny, which does not change the time and keeps the loss where it starts.
+
+    Args:
+        network: None makes a new one.
     """
-    layout = torch.channels_last if config.train.channels_last else torch.contiguous_format
-    network = (network or PoseNet.from_config(config)).to(runtime.device, memory_format=layout)
+    network = network or PoseNet.from_config(config)
     freeze(network, config.train.freeze)
-    if config.parallel.sync_bn:
-        runtime.convert_sync_batch_norm(network)
-    if config.parallel.compile:
-        network.compile()
-    amp = config.train.amp
-    step = ModelWithLoss(
-        network, TargetRenderer.from_config(config), FocalL2Loss.from_config(config), amp, config.train.channels_last
-    )
+    network = prepare_network(network, config, runtime)
+    model = ModelWithLoss.from_config(network, config)
     optimizer = make_optimizer(network, config.optim)
     set_lr(optimizer, 1e-12)
-    train_mode(step)
-    scaler = grad_scaler(runtime.device, amp, config.train.loss_scale)
-    return GuardedUpdate(
-        runtime.wrap(step), optimizer, scaler, LossGuard(config.guard.threshold), runtime, config.optim.max_grad_norm
-    ), step
+    set_train_mode(model)
+    scaler = grad_scaler(runtime.device, config.train.amp, config.train.loss_scale)
+    guard = LossGuard(config.guard)
+    step = TrainStep(runtime.wrap(model), optimizer, scaler, guard, runtime, config.optim.max_grad_norm)
+    return step, model
 
 
 def measure_step(
-    update: GuardedUpdate, step: ModelWithLoss, shadow: PoseNet, batch: Batch, repeats: int, matmul_side: int
+    train_step: TrainStep, model: ModelWithLoss, shadow: PoseNet, batch: Batch, repeats: int, matmul_side: int
 ) -> Report:
     """One optimizer step on one batch, again and again.
 
     Args:
-        update: the guarded update of ``step``, whose learning rate should be tiny so that the loss stays put.
+        train_step: trains ``model`` with a tiny learning rate, so that the loss stays where it is.
         shadow: the same network with the same frozen parameters on the meta device, for counting.
         batch: on the runtime's device.
     """
-    runtime = update.runtime
-    seconds, whole = _stages(update, step, batch, repeats)
+    runtime = train_step.runtime
+    seconds, whole = _stages(train_step, model, batch, repeats)
     memory = _peak_memory_gib(runtime.device)
-    peak = matmul_gflop_per_s(runtime, step.amp, matmul_side)
+    peak = matmul_gflop_per_s(runtime, model.amp, matmul_side)
     samples, height, width = batch.images.shape[:3]
     ghost = torch.empty(samples, 3, height, width, device="meta")
     gflop = count_gflop(lambda: _sum(shadow(ghost)).backward())
     speed = gflop / whole
     forward = sum(seconds[stage] for stage in ("targets", "network", "loss"))
     return Report(
-        title=f"train: batch {samples}, {height} x {width}, {PEOPLE} people an image, amp {step.amp}",
+        title=f"train: batch {samples}, {height} x {width}, {PEOPLE} people an image, amp {model.amp}",
         header=("stage", "ms", "of the step"),
         rows=[
             *((stage, 1000 * time, share(time, whole)) for stage, time in seconds.items()),
@@ -106,7 +101,7 @@ def measure_step(
             "share_of_peak": speed / peak,
             "batch_size": samples,
             "input_size": [height, width],
-            "amp": step.amp,
+            "amp": model.amp,
             "peak_memory_gib": memory,
         },
         notes=[
@@ -119,15 +114,15 @@ def measure_step(
     )
 
 
-def _stages(update: GuardedUpdate, step: ModelWithLoss, batch: Batch, repeats: int) -> tuple[dict[str, float], float]:
+def _stages(train_step: TrainStep, model: ModelWithLoss, batch: Batch, repeats: int) -> tuple[dict[str, float], float]:
     """Median seconds of every stage and of the whole step; the first step warms up."""
-    watch = Stopwatch(update.runtime.synchronize)
-    stages = {"targets": step.renderer, "network": step.network, "loss": step.loss}
+    watch = Stopwatch(train_step.runtime.synchronize)
+    stages = {"targets": model.renderer, "network": model.network, "loss": model.loss}
     hooks = [module.register_forward_hook(partial(_lap, watch, stage)) for stage, module in stages.items()]
-    hooks.append(update.optimizer.register_step_pre_hook(partial(_lap, watch, "backward")))
+    hooks.append(train_step.optimizer.register_step_pre_hook(partial(_lap, watch, "backward")))
     for turn in range(repeats + 1):
         watch.start_round()
-        outcome = update([batch])
+        outcome = train_step([batch])
         watch.lap("update")
         if outcome.loss is None:
             raise TrainingError(f"the step was dropped (loss {outcome.bad_value}); benchmark another configuration")

@@ -12,12 +12,12 @@ from posenet.benchmark.report import Report, share
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import close_loader, make_loader
 from posenet.data.sampler import TrainSampler
-from posenet.training.device_prefetch import prefetch
-from posenet.training.update import GuardedUpdate
+from posenet.training.device_prefetch import prefetch_to_device
+from posenet.training.trainer import TrainStep
 
 
 def measure_wait(
-    update: GuardedUpdate, dataset: PoseDataset, batch_size: int, workers: int, steps: int
+    train_step: TrainStep, dataset: PoseDataset, batch_size: int, workers: int, steps: int
 ) -> dict[str, float]:
     """Train on a loader's batches for an epoch that does not count and then for ``steps``, in whole epochs.
 
@@ -26,21 +26,21 @@ def measure_wait(
         and of the wait for an epoch's first batch.
     """
     sampler = TrainSampler(len(dataset), batch_size, dataset.seed)
-    loader = make_loader(dataset, sampler, workers, update.runtime.device.type != "cpu")
+    loader = make_loader(dataset, sampler, workers, train_step.runtime.device.type != "cpu")
     waits: list[float] = []
     firsts: list[float] = []
     whole: list[float] = []
     try:
         epochs = 1 + -(-steps // sampler.steps)
         sampler.start(0, epochs=epochs)
-        batches = prefetch(loader, update.runtime)
+        batches = prefetch_to_device(loader, train_step.runtime)
         for epoch in tqdm(range(epochs), desc="wait", leave=False, disable=None):
             for step in range(sampler.steps):
                 started = time.perf_counter()
                 batch = next(batches)
                 waited = time.perf_counter() - started
-                update([batch])
-                update.runtime.synchronize()
+                train_step([batch])
+                train_step.runtime.synchronize()
                 if epoch:
                     (waits if step else firsts).append(waited)
                     whole.append(time.perf_counter() - started)

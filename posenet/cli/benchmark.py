@@ -26,7 +26,7 @@ from posenet.benchmark.report import Report
 from posenet.benchmark.scaling import measure_scaling
 from posenet.benchmark.store import first_images, measure_store
 from posenet.benchmark.targets import measure_targets
-from posenet.benchmark.train import make_update, measure_step, synthetic_batch
+from posenet.benchmark.train import make_train_step, measure_step, synthetic_batch
 from posenet.benchmark.wait import measure_wait, with_wait
 from posenet.checkpoints.weights import load_model
 from posenet.cli.options import add_config_options, natural, positive
@@ -251,16 +251,16 @@ def _train(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report
         return measure_scaling(config, runtime.device, args.processes, args.repeats)
     network, shadow = _networks(config, runtime)
     freeze(shadow, config.train.freeze)
-    update, step = make_update(config, runtime, network)
+    train_step, model = make_train_step(config, runtime, network)
     batch = synthetic_batch(config.train.batch_size, config.train.size, skeleton=config.model.skeleton)
     batch = batch.to(runtime.device)
-    report = measure_step(update, step, shadow, batch, args.repeats, _side(args, runtime))
+    report = measure_step(train_step, model, shadow, batch, args.repeats, _side(args, runtime))
     if not args.h5:
         return report
     with Store(args.h5, config.model.skeleton) as store:
         dataset = PoseDataset(store, config.train.size, config.data.framing, config.augment, config.train.seed)
         return with_wait(
-            report, measure_wait(update, dataset, config.train.batch_size, config.data.workers, args.repeats)
+            report, measure_wait(train_step, dataset, config.train.batch_size, config.data.workers, args.repeats)
         )
 
 

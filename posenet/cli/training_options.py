@@ -130,9 +130,9 @@ def flag_overrides(args: argparse.Namespace) -> list[str]:
             raise ConfigError(f"--loss-scale must be a number or dynamic, not {scale!r}") from error
     if args.warmup is False:
         values["optim.warmup_epochs"] = 0
-    return [pair(key, value) for key, value in values.items()]
+    return [override(key, value) for key, value in values.items()]
 
 
-def pair(key: str, value: Any) -> str:
+def override(key: str, value: Any) -> str:
     """An override; JSON's strings, numbers and lists are TOML too."""
     return f"{key}={json.dumps(value, ensure_ascii=False)}"

@@ -254,7 +254,7 @@ class TrainConfig:
         # The coarsest maps have one cell per INPUT_MULTIPLE pixels, and BatchNorm cannot train on a single cell.
         _check(
             self.batch_size > 1 or max(self.size) > INPUT_MULTIPLE,
-            f"train.batch_size must be at least 2 where train.input_size is {INPUT_MULTIPLE}: BatchNorm needs two cells",
+            f"train.batch_size must be at least 2 where train.input_size is {INPUT_MULTIPLE}: BatchNorm needs 2 cells",
         )
 
     @property

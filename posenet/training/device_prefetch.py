@@ -1,4 +1,4 @@
-"""Batches on their way to the device."""
+"""Copying batches to the device ahead of time."""
 
 from __future__ import annotations
 
@@ -12,38 +12,42 @@ from posenet.data.batch import Batch
 from posenet.devices.runtime import Runtime
 
 
-def prefetch(batches: Iterable[Batch], runtime: Runtime) -> Iterator[Batch]:
-    """Every batch where the network takes it, copied there while the device computes on the one before.
+def prefetch_to_device(batches: Iterable[Batch], runtime: Runtime) -> Iterator[Batch]:
+    """Move every batch to where the network takes it; on an accelerator, while it computes on the batch before.
 
-    A CPU has nothing to copy; there, batches pass as they come. On an accelerator one batch is ahead: its copy runs on
-    a stream of its own, from the pinned memory that the loader puts it in, and holds up nothing else.
+    On a CPU there is nothing to copy. On an accelerator one batch is copied ahead, from the loader's pinned memory and
+    on a stream of its own, so that the copy delays nothing else.
     """
-    streams = _streams(runtime.device)
-    if streams is None:
+    device_module = _module_with_streams(runtime.device)
+    if device_module is None:
         yield from map(runtime.to_device, batches)
         return
-    side, ahead = streams.Stream(runtime.device), None
+    copy_stream = device_module.Stream(runtime.device)
+    ahead = None
     for batch in batches:
-        with streams.stream(side):
-            placed = runtime.to_device(batch), side.record_event()
-        # Given away only now that its successor is on the way, whose copy so overlaps with the step.
+        with device_module.stream(copy_stream):
+            copying = runtime.to_device(batch), copy_stream.record_event()
+        # The earlier batch is handed out only after the copy of this one has started, so that copy and step overlap.
         if ahead is not None:
-            yield _ready(*ahead, streams.current_stream(runtime.device))
-        ahead = placed
+            yield _wait_for_copy(*ahead, device_module.current_stream(runtime.device))
+        ahead = copying
     if ahead is not None:
-        yield _ready(*ahead, streams.current_stream(runtime.device))
+        yield _wait_for_copy(*ahead, device_module.current_stream(runtime.device))
 
 
-def _streams(device: torch.device) -> ModuleType | None:
-    """What has the streams of a kind of device; None where there are none."""
-    module = None if device.type == "cpu" else torch.get_device_module(device)
+def _module_with_streams(device: torch.device) -> ModuleType | None:
+    """The module of a device type that has streams, such as ``torch.cuda``; None for other types."""
+    if device.type == "cpu":
+        return None
+    module: ModuleType = torch.get_device_module(device)
     return module if hasattr(module, "Stream") and hasattr(module, "current_stream") else None
 
 
-def _ready(batch: Batch, copied: torch.Event, current: torch.Stream) -> Batch:
-    """The batch, after whose copy alone the current stream goes on."""
+def _wait_for_copy(batch: Batch, copied: torch.Event, current: torch.Stream) -> Batch:
+    """Make the current stream wait for the copy of a batch."""
     current.wait_event(copied)
     for value in batch:
         if isinstance(value, Tensor) and value.device.type != "cpu":
-            value.record_stream(current)  # the memory is the side stream's, which must not reuse it before
+            # The copy stream allocated this memory and must not reuse it before the current stream has read it.
+            value.record_stream(current)
     return batch

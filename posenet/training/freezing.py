@@ -1,4 +1,4 @@
-"""Freezing parameters by name, and the mode of frozen BatchNorm layers."""
+"""Freezing parameters by name, and training mode that leaves frozen BatchNorm layers alone."""
 
 from __future__ import annotations
 
@@ -6,26 +6,32 @@ import fnmatch
 from collections.abc import Iterable
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from posenet.errors import ConfigError
+from posenet.model.posenet import PoseNet
+from posenet.training.batch_norm import batch_norm_layers
 
 ALL_BUT_HEADS = "all-but-heads"
+"""The pattern that stands for every parameter outside the heads."""
 
 
-def freeze(model: nn.Module, patterns: Iterable[str]) -> list[str]:
-    """Freeze the parameters whose names match any glob pattern, and return those names.
+def freeze(network: PoseNet, patterns: Iterable[str]) -> list[str]:
+    """Freeze the parameters whose names match any glob pattern.
 
-    ``"all-but-heads"`` stands for every parameter outside ``model.head_parameter_names()``.
+    Args:
+        patterns: globs over parameter names; "all-but-heads" stands for all parameters outside the heads.
+
+    Returns:
+        The names of the frozen parameters, sorted.
 
     Raises:
         ConfigError: a pattern that matches no parameter.
     """
-    parameters = dict(model.named_parameters())
+    parameters = dict(network.named_parameters())
     frozen: set[str] = set()
     for pattern in patterns:
         if pattern == ALL_BUT_HEADS:
-            matched = parameters.keys() - set(model.head_parameter_names())
+            matched = parameters.keys() - set(network.head_parameter_names())
         else:
             matched = set(fnmatch.filter(parameters, pattern))
         if not matched:
@@ -37,15 +43,10 @@ def freeze(model: nn.Module, patterns: Iterable[str]) -> list[str]:
     return sorted(frozen)
 
 
-def train_mode(model: nn.Module) -> None:
-    """Training mode, except that a frozen BatchNorm keeps its statistics."""
+def set_train_mode(model: nn.Module) -> None:
+    """Put a model into training mode, except for frozen BatchNorm layers, which keep their statistics."""
     model.train()
-    for norm in batch_norms(model):
-        own = list(norm.parameters(recurse=False))
-        if own and not any(p.requires_grad for p in own):
-            norm.eval()
-
-
-def batch_norms(model: nn.Module) -> list[_BatchNorm]:
-    """Every BatchNorm of the model, the synchronised kind included."""
-    return [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    for layer in batch_norm_layers(model):
+        parameters = list(layer.parameters(recurse=False))
+        if parameters and not any(parameter.requires_grad for parameter in parameters):
+            layer.eval()

@@ -1,142 +1,281 @@
-"""What a run is fed with: batches, whatever becomes of the samples and of the processes that read them.
+"""The input of every training step: batches on the device, whatever happens to samples and worker processes.
 
-A damaged sample comes replaced and named by the data set; here it is counted. Workers that die are started anew. What
-cannot go on ends on all processes at the same step, so that they can still save together.
+The data set replaces an unreadable sample by another one and reports it; here it is counted. Worker processes that die
+are restarted. An error that ends the run is raised on all ranks at the same step, so that they can still save together.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import wait
 
 from torch.utils.data import DataLoader
 
-from posenet.data.dataset import Batch
+from posenet.data.batch import Batch
 from posenet.data.loader import close_loader
+from posenet.data.sampler import TrainSampler, ValidationSampler
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.messages import without_worker_traceback
+from posenet.training.device_prefetch import prefetch_to_device
+from posenet.training.progress import Progress, SpeedMeter
 
 MAX_DEATHS = 3
-"""How often workers may die before a batch arrives; after that they would for ever."""
-NAMED = 10
-"""Replaced samples that the log names each time; further ones are counted."""
+"""Deaths of workers in a row without a batch between them; after that, restarting would never end."""
+MAX_NAMED_SAMPLES = 10
+"""Unreadable samples of one step that the log names; further ones are only counted."""
 
 _log = logging.getLogger(__name__)
 
 
 class CollectiveDataError(DataError):
-    """Raised at the same step by all processes."""
+    """A data error that all ranks raise at the same step."""
 
 
-def restart_dead_workers(loader: DataLoader) -> Iterator[Batch]:
-    """A loader's batches. Workers that die are started anew and go on with the batch that is due.
+class RestartingLoader:
+    """A data loader whose dead worker processes are restarted.
 
-    The samples depend on their keys alone, so that nothing else changes. A death is noticed after some seconds.
+    Samples depend on their keys alone, so a restart changes nothing. A death is noticed after some seconds.
 
-    Raises:
-        DataError: samples that cannot be read, or workers that die again and again.
+    Args:
+        loader: its ``batch_sampler`` is ``sampler``.
+        sampler: the keys of every batch. Its ``skip`` says how many batches the next iteration leaves out.
     """
-    done, deaths = 0, 0
-    try:
-        while True:
-            loader.batch_sampler.skip = done
-            try:
-                batches = iter(loader)
-                _ignore_deaths()
-                for batch in batches:
-                    yield batch
-                    done, deaths = done + 1, 0
-                return
-            except DataError as error:
-                raise DataError(without_worker_traceback(str(error))) from error
-            # A dead worker leaves broken pipes, missing files or half a message: what it raises can be anything.
-            except Exception as error:
-                if not (how := _deaths(loader)):
-                    raise
-                deaths += 1
-                close_loader(loader)
-                if deaths == MAX_DEATHS:
-                    raise DataError(
-                        f"data workers died {deaths} times without giving a batch, the last {how}; "
-                        "free some memory or lower data.workers"
-                    ) from error
-                _log.warning("WARNING: a data worker %s; the workers are started anew and nothing is lost", how)
-    finally:
-        loader.batch_sampler.skip = 0
 
+    def __init__(self, loader: DataLoader[Batch], sampler: TrainSampler | ValidationSampler) -> None:
+        self.loader = loader
+        self.sampler = sampler
 
-def raise_on_all_ranks(runtime: Runtime, error: DataError | None, faults: Sequence[str] = ()) -> list[str]:
-    """What was wrong with the samples of all processes; all call it at the same step.
+    def __len__(self) -> int:
+        """Batches of one iteration."""
+        return len(self.loader)
 
-    Raises:
-        FeedError: on all of them, where any has an ``error``.
-    """
-    failed, damaged = runtime.vote(error is not None, bool(faults))
-    if failed:
-        reason = next(filter(None, runtime.gather_objects(error and str(error))))
-        raise CollectiveDataError(reason) from error
-    return [fault for share in runtime.gather_objects(list(faults)) for fault in share] if damaged else []
+    @property
+    def num_samples(self) -> int:
+        """Samples in the data set."""
+        return len(self.loader.dataset)  # type: ignore[arg-type]  # PoseDataset has a length
+
+    def close(self) -> None:
+        """End the worker processes."""
+        close_loader(self.loader)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """All batches, each once.
+
+        Raises:
+            DataError: samples that cannot be read, or workers that die again and again.
+        """
+        batches_done = 0
+        deaths = 0
+        try:
+            while True:
+                self.sampler.skip = batches_done
+                try:
+                    batches = iter(self.loader)
+                    _remove_sigchld_handler()
+                    for batch in batches:
+                        yield batch
+                        batches_done += 1
+                        deaths = 0
+                    return
+                except DataError as error:
+                    raise DataError(without_worker_traceback(str(error))) from error
+                # A dead worker leaves broken pipes, missing files or half a message: any exception may follow.
+                except Exception as error:
+                    cause = _describe_death(self.loader)
+                    if cause is None:
+                        raise
+                    deaths += 1
+                    self.close()
+                    if deaths == MAX_DEATHS:
+                        raise DataError(
+                            f"data workers died {deaths} times without giving a batch, the last {cause}; "
+                            "free some memory or lower data.workers"
+                        ) from error
+                    _log.warning("WARNING: a data worker %s; the workers are restarted and nothing is lost", cause)
+        finally:
+            self.sampler.skip = 0
 
 
 class UnreadableSampleBudget:
-    """Counts the samples of a pass over a data set that others took the place of.
+    """Counts the unreadable samples of one pass over a data set, up to a limit.
 
     Args:
-        share: of the samples of ``loader``'s data set, rounded up to whole ones, that may be.
-        count: so many have been already.
+        num_samples: samples in the data set.
+        max_share: share of them, rounded up, that may be unreadable.
+        count: unreadable samples counted so far.
     """
 
-    def __init__(self, loader: DataLoader, share: float, count: int = 0) -> None:
-        self.samples, self.count = len(loader.dataset), count
-        self.allowed = math.ceil(share * self.samples)
+    def __init__(self, num_samples: int, max_share: float, count: int = 0) -> None:
+        self.num_samples = num_samples
+        self.limit = math.ceil(max_share * num_samples)
+        self.count = count
 
-    def add(self, faults: Sequence[str]) -> None:
-        """Count and name further ones; ``CollectiveDataError`` where they are too many."""
+    def spend(self, faults: Sequence[str]) -> None:
+        """Count and log further unreadable samples.
+
+        Args:
+            faults: one message per sample, the same on all ranks.
+
+        Raises:
+            CollectiveDataError: there are too many.
+        """
         if not faults:
             return
-        if self.count + len(faults) > self.allowed:
+        if self.count + len(faults) > self.limit:
             raise CollectiveDataError(
-                f"more than {self.allowed} of {self.samples} samples cannot be read, the most that "
+                f"more than {self.limit} of {self.num_samples} samples cannot be read, the most that "
                 f"data.max_unreadable allows; the latest: {faults[0]}"
             )
         self.count += len(faults)
-        for fault in faults[:NAMED]:
+        for fault in faults[:MAX_NAMED_SAMPLES]:
             _log.warning("WARNING: %s", fault)
         _log.warning(
             "WARNING: samples replaced by others: %d, so far in this epoch %d of at most %d",
             len(faults),
             self.count,
-            self.allowed,
+            self.limit,
         )
 
 
-def _deaths(loader: DataLoader) -> str:
-    """How a worker ended; empty where all are alive, or there are none."""
+def raise_on_all_ranks(runtime: Runtime, error: DataError | None, faults: Sequence[str] = ()) -> list[str]:
+    """Exchange data errors between the ranks. All ranks must call it at the same step.
+
+    Args:
+        error: what ends the run, on this rank.
+        faults: messages of samples that were replaced, on this rank.
+
+    Returns:
+        The faults of all ranks.
+
+    Raises:
+        CollectiveDataError: on all ranks if any rank has an error.
+    """
+    any_error, any_faults = runtime.vote(error is not None, bool(faults))
+    if any_error:
+        messages = runtime.gather_objects(error and str(error))
+        raise CollectiveDataError(next(filter(None, messages))) from error
+    if not any_faults:
+        return []
+    return [fault for rank_faults in runtime.gather_objects(list(faults)) for fault in rank_faults]
+
+
+class InputStream:
+    """The batches of every optimizer step of a run, on the device.
+
+    There is one continuous stream over all epochs: during validation, the workers prepare the first batches of the next
+    epoch. The stream is repositioned only when the run continues elsewhere, as after loading a checkpoint.
+
+    Args:
+        loader: the training samples.
+        sampler: their order; the ``batch_sampler`` of the loader.
+        accumulate: batches per optimizer step.
+        epochs: last epoch of the run.
+        max_unreadable: share of the samples of an epoch that may be unreadable.
+
+    Attributes:
+        meter: counts samples and the time spent waiting for them.
+    """
+
+    def __init__(
+        self,
+        loader: DataLoader[Batch],
+        sampler: TrainSampler,
+        runtime: Runtime,
+        *,
+        accumulate: int,
+        epochs: int,
+        max_unreadable: float,
+    ) -> None:
+        self.loader = RestartingLoader(loader, sampler)
+        self.sampler = sampler
+        self.runtime = runtime
+        self.accumulate = accumulate
+        self.epochs = epochs
+        self.max_unreadable = max_unreadable
+        self.meter = SpeedMeter()
+        self._batches: Iterator[Batch] = iter(())
+        self._position = -1  # steps since the start of the run whose batches have been taken; -1: not started
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.sampler.steps
+
+    def close(self) -> None:
+        """End the worker processes; using the stream again starts new ones."""
+        self.loader.close()
+        self._position = -1
+
+    def steps(self, progress: Progress) -> Iterator[list[Batch]]:
+        """The batches of each remaining step of the present epoch.
+
+        Unreadable samples are added to ``progress.replaced``.
+
+        Raises:
+            CollectiveDataError: on all ranks, if one of them cannot continue.
+        """
+        budget = UnreadableSampleBudget(self.loader.num_samples, self.max_unreadable, progress.replaced)
+        self._seek(progress.epoch, progress.step)
+        for _ in range(progress.step, self.steps_per_epoch):
+            batches, error = self._take_batches()
+            faults = [fault for batch in batches for fault in batch.faults]
+            budget.spend(raise_on_all_ranks(self.runtime, error, faults))
+            progress.replaced = budget.count
+            self.meter.samples += sum(len(batch.images) for batch in batches) * self.runtime.world_size
+            yield batches
+
+    def _seek(self, epoch: int, step: int) -> None:
+        """Position the stream before a step, unless it is there already."""
+        position = epoch * self.steps_per_epoch + step
+        if self._position != position:
+            self.sampler.start(epoch, step, self.epochs)
+            self._batches = prefetch_to_device(self.loader, self.runtime)
+            self._position = position
+
+    def _take_batches(self) -> tuple[list[Batch], DataError | None]:
+        """The batches of one step, or those before an error and the error."""
+        self._position += 1
+        batches: list[Batch] = []
+        error = None
+        started = time.monotonic()
+        try:
+            batches += itertools.islice(self._batches, self.accumulate)
+        except DataError as caught:
+            error = caught
+        self.meter.seconds_waited += time.monotonic() - started
+        return batches, error
+
+
+def _describe_death(loader: DataLoader[Batch]) -> str | None:
+    """How a worker process ended; None if all are alive or there are none."""
     workers = getattr(loader._iterator, "_workers", ())
     if not workers:
-        return ""
-    # A broken pipe may be seen before the death that broke it, and the end of a process before its status.
+        return None
+    # A broken pipe may be noticed before the death that broke it, and the end of a process before its exit status.
     ended = wait([worker.sentinel for worker in workers], timeout=1.0)
     for worker in workers:
         if worker.sentinel in ended:
             worker.join(timeout=1.0)
     status = next((worker.exitcode for worker in workers if worker.exitcode is not None), None)
     if status is None:
-        return ""
+        return None
     return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
-def _ignore_deaths() -> None:
-    """Undo the signal handler by which PyTorch raises a worker's death wherever the main process happens to be.
+def _remove_sigchld_handler() -> None:
+    """Remove the signal handler with which PyTorch reports the death of a worker.
 
-    That could be halfway through an optimizer step or a checkpoint. The loader looks after its workers anyway.
+    It raises its error wherever the main process is at that moment, perhaps halfway through an optimizer step or a
+    checkpoint. The loader notices dead workers without it.
     """
     if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
         return
-    if getattr(signal.getsignal(signal.SIGCHLD), "__module__", "").startswith("torch."):
+    handler = signal.getsignal(signal.SIGCHLD)
+    if getattr(handler, "__module__", "").startswith("torch."):
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The focal L2 loss over all stacks, scales and tasks: one value per image."""
+"""The focal L2 loss over all stacks, scales and channels: one value per image."""
 
 from __future__ import annotations
 
@@ -8,100 +8,89 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenet.settings import Config
-from posenet.skeleton import COCO, Skeleton
+from posenet.settings import Config, LossConfig
+from posenet.skeleton import Skeleton
 
 Predictions = Sequence[Sequence[Tensor]]
 """predictions[stack][scale]: (N, C, h >> scale, w >> scale)."""
 
 
-class TermMeter:
-    """Mean of a loss's terms over all images since the last reading; adding to it never waits for the device.
+class LossTermMeter:
+    """Mean of the terms of a loss over all images since the last reading; adding never waits for the device.
 
-    The copies of a module that DataParallel makes share one.
+    The replicas that DataParallel makes of a module share one meter, which keeps one sum per device.
     """
 
     def __init__(self) -> None:
-        self._counted: dict[torch.device, tuple[Tensor, int]] = {}
+        self._sums: dict[torch.device, Tensor] = {}
+        self._images: dict[torch.device, int] = {}
 
     def add(self, terms: Tensor) -> None:
-        """Count (N, stacks, scales) terms; another number of stacks begins anew."""
-        total, images = terms.detach().sum(0), len(terms)
-        before = self._counted.get(terms.device)
-        if before is not None and before[0].shape == total.shape:
-            total, images = before[0].add_(total), before[1] + images
-        self._counted[terms.device] = total, images
+        """Add (N, stacks, scales) terms. A change of the number of stacks restarts the mean."""
+        device = terms.device
+        total = terms.detach().sum(0)
+        if device in self._sums and self._sums[device].shape == total.shape:
+            self._sums[device].add_(total)
+            self._images[device] += len(terms)
+        else:
+            self._sums[device] = total
+            self._images[device] = len(terms)
 
     def read(self) -> list[list[float]] | None:
-        """By stack and scale, and begin anew; None where there was nothing, or nothing finite."""
-        pluralize, self._counted = self._counted.values(), {}
-        if not pluralize:
+        """The mean terms by stack and scale, then restart; None if there were no images or the mean is not finite."""
+        sums = [total.cpu() for total in self._sums.values()]
+        images = sum(self._images.values())
+        self._sums = {}
+        self._images = {}
+        if not images:
             return None
-        mean = sum(total.cpu() for total, _ in pluralize) / sum(images for _, images in pluralize)
-        # Five digits: the log has a line of these every few steps.
-        return [[float(f"{value:.5g}") for value in row] for row in mean.tolist()] if mean.isfinite().all() else None
+        mean = torch.stack(sums).sum(0) / images
+        if not mean.isfinite().all():
+            return None
+        # Five digits are enough for the log, which has these numbers every few steps.
+        return [[float(f"{value:.5g}") for value in row] for row in mean.tolist()]
 
 
 class FocalL2Loss(nn.Module):
-    """Squared error, weighted by how far a cell still is from its answer (Simple Pose, section 3.4).
+    """Squared error, weighted by how far each cell still is from its target (Simple Pose, section 3.4).
 
-    With prediction s and target t, q = s where t is foreground, else 1 - s, and the cell's loss is
-    (s - t)^2 |1 - q|^gamma. Cells and channels are summed, stacks and scales averaged by weight.
+    For a prediction s and a target t, let q = s where t is foreground (t >= ``positive_threshold``) and q = 1 - s
+    elsewhere. The loss of one cell is ``(s - t)^2 * |1 - q|^gamma * mask_miss * channel_weight``. It is summed over
+    channels and cells, averaged over stacks and averaged over scales; both averages are weighted.
 
     Args:
-        gamma: focal exponent; 0 is plain L2.
-        scale_weights: five weights, fine to coarse; they are divided by their sum.
-        stack_weights: one weight per stack, divided by their sum; empty means equal.
-        part_weight, keypoint_weight, mask_weight, foreground_weight: weights of the channel groups.
-        positive_threshold: target values from here up are foreground.
+        settings: the exponent and all weights.
+        skeleton: says which channels are body parts and which are keypoints.
 
     Attributes:
-        meter: in training mode counts what the stacks and scales add to the loss.
+        meter: in training mode, the mean contribution of every stack and scale.
     """
 
-    def __init__(
-        self,
-        gamma: float = 2.0,
-        scale_weights: Sequence[float] = (0.1, 0.2, 0.4, 1.6, 6.4),
-        stack_weights: Sequence[float] = (),
-        part_weight: float = 1.0,
-        keypoint_weight: float = 3.0,
-        mask_weight: float = 0.1,
-        foreground_weight: float = 1.0,
-        positive_threshold: float = 0.01,
-        skeleton: Skeleton = COCO,
-    ) -> None:
+    channel_weights: Tensor
+
+    def __init__(self, settings: LossConfig, skeleton: Skeleton) -> None:
         super().__init__()
-        self.gamma, self.positive_threshold, self.meter = gamma, positive_threshold, TermMeter()
-        self.scale_weights = [w / sum(scale_weights) for w in scale_weights]
-        self.stack_weights = [w / sum(stack_weights) for w in stack_weights]
+        self.gamma = settings.gamma
+        self.positive_threshold = settings.positive_threshold
+        self.scale_weights = _normalized(settings.scale_weights)
+        self.stack_weights = _normalized(settings.stack_weights)
+        self.meter = LossTermMeter()
         weights = (
-            [part_weight] * skeleton.num_parts
-            + [keypoint_weight] * skeleton.num_keypoints
-            + [mask_weight, foreground_weight]
+            [settings.part_weight] * skeleton.num_parts
+            + [settings.keypoint_weight] * skeleton.num_keypoints
+            + [settings.mask_weight, settings.foreground_weight]
         )
         self.register_buffer("channel_weights", torch.tensor(weights).view(1, -1, 1, 1), persistent=False)
 
     @classmethod
     def from_config(cls, config: Config) -> FocalL2Loss:
-        c = config.loss
-        return cls(
-            c.gamma,
-            c.scale_weights,
-            c.stack_weights,
-            c.part_weight,
-            c.keypoint_weight,
-            c.mask_weight,
-            c.foreground_weight,
-            c.positive_threshold,
-            config.model.skeleton,
-        )
+        return cls(config.loss, config.model.skeleton)
 
     def forward(self, predictions: Predictions, target: Tensor, mask_miss: Tensor) -> Tensor:
         """The loss of every image: the sum of its ``terms``.
 
         Returns:
-            (N,) float32, so that a mean over images is the same on one device and on many.
+            (N,) float32. One value per image, so that the mean over images is the same on one device and on several.
         """
         terms = self.terms(predictions, target, mask_miss)
         if self.training:
@@ -109,51 +98,63 @@ class FocalL2Loss(nn.Module):
         return terms.sum((1, 2))
 
     def terms(self, predictions: Predictions, target: Tensor, mask_miss: Tensor) -> Tensor:
-        """What every stack and scale adds to the loss of every image, weights included.
+        """The contribution of every stack and scale to the loss of every image, weights included.
 
         Args:
             predictions: predictions[stack][scale] of shape (N, C, h >> scale, w >> scale).
             target: (N, C, h, w) at the finest scale, in [0, 1].
-            mask_miss: (N, 1, h, w); 1 supervises a cell, 0 ignores it.
+            mask_miss: (N, 1, h, w); 1 where a cell is supervised, 0 where it is ignored.
 
         Returns:
             (N, stacks, scales) float32.
 
         Raises:
-            ValueError: the number of stacks or scales does not fit the weights, or shapes disagree.
+            ValueError: the number of stacks or scales does not match the weights, or shapes disagree.
         """
+        self._check(predictions, target)
         stacks = len(predictions)
-        if self.stack_weights and len(self.stack_weights) != stacks:
-            raise ValueError(f"{len(self.stack_weights)} stack weights for {stacks} stacks")
+        stack_weights = self.stack_weights or [1 / stacks] * stacks
+        target = target.float()
+        mask_miss = mask_miss.float()
+        terms = []
+        for scale, scale_weight in enumerate(self.scale_weights):
+            if scale:
+                target = F.avg_pool2d(target, 2)
+            cell_weights = self.channel_weights * _shrink_mask(mask_miss, target)  # (N, C, h >> scale, w >> scale)
+            foreground = target >= self.positive_threshold
+            stack_terms = []
+            for stack, stack_weight in enumerate(stack_weights):
+                cells = self._focal_error(predictions[stack][scale].float(), target, foreground) * cell_weights
+                stack_terms.append(scale_weight * stack_weight * cells.sum((1, 2, 3)))  # (N,)
+            terms.append(torch.stack(stack_terms, 1))  # (N, stacks)
+        return torch.stack(terms, 2)
+
+    def _check(self, predictions: Predictions, target: Tensor) -> None:
+        if self.stack_weights and len(self.stack_weights) != len(predictions):
+            raise ValueError(f"{len(self.stack_weights)} stack weights for {len(predictions)} stacks")
         if any(len(scales) != len(self.scale_weights) for scales in predictions):
             raise ValueError(f"every stack must predict {len(self.scale_weights)} scales")
         if any(scales[0].shape != target.shape for scales in predictions):
             raise ValueError(f"predictions {tuple(predictions[0][0].shape)} do not fit target {tuple(target.shape)}")
-        target, mask_miss = target.float(), mask_miss.float()
-        terms: list[Tensor] = []  # by scale: (N, stacks)
-        for scale, scale_weight in enumerate(self.scale_weights):
-            if scale:
-                target = F.avg_pool2d(target, 2)
-            weight = self.channel_weights * self._shrink(mask_miss, target.shape[2:])
-            foreground = target >= self.positive_threshold
-            sums = []
-            for stack, stack_weight in enumerate(self.stack_weights or [1 / stacks] * stacks):
-                loss = self._cells(predictions[stack][scale].float(), target, foreground) * weight
-                sums.append(scale_weight * stack_weight * loss.sum((1, 2, 3)))
-            terms.append(torch.stack(sums, 1))
-        return torch.stack(terms, 2)
 
-    def _cells(self, prediction: Tensor, target: Tensor, foreground: Tensor) -> Tensor:
+    def _focal_error(self, prediction: Tensor, target: Tensor, foreground: Tensor) -> Tensor:
+        """(N, C, h, w): squared error times the focal factor |1 - q|^gamma."""
         error = prediction - target
         if self.gamma == 0:
             return error**2
-        # 1 - q but for its sign: the distance to 1 on foreground, to 0 elsewhere.
-        difficulty = torch.where(foreground, 1 - prediction, prediction)
+        # 1 - q up to its sign: the distance of the prediction to 1 on foreground, to 0 elsewhere.
+        distance = torch.where(foreground, 1 - prediction, prediction)
         if self.gamma == 2:
-            return (error * difficulty) ** 2
-        return error**2 * difficulty.abs() ** self.gamma
+            return (error * distance) ** 2
+        return error**2 * distance.abs() ** self.gamma
 
-    @staticmethod
-    def _shrink(mask_miss: Tensor, size: Sequence[int]) -> Tensor:
-        small = F.interpolate(mask_miss, size=tuple(size), mode="bilinear", align_corners=False)
-        return torch.where(small < 0.5, torch.zeros_like(small), small)
+
+def _normalized(weights: Sequence[float]) -> list[float]:
+    total = sum(weights)
+    return [weight / total for weight in weights]
+
+
+def _shrink_mask(mask_miss: Tensor, target: Tensor) -> Tensor:
+    """(N, 1, h, w) mask at the resolution of ``target``; values below 0.5 become 0."""
+    small = F.interpolate(mask_miss, size=target.shape[2:], mode="bilinear", align_corners=False)
+    return torch.where(small < 0.5, torch.zeros_like(small), small)

@@ -1,4 +1,4 @@
-"""The loss-explosion verdict: which losses a step may be trained on, and when skipping is not enough."""
+"""Protection against exploding losses: which losses are bad, and what to do after a bad step."""
 
 from __future__ import annotations
 
@@ -7,63 +7,82 @@ import math
 
 from torch import Tensor
 
+from posenet.settings import GuardConfig
+
+RECOVERY_STEPS = 100
+"""Good steps after a return to a checkpoint after which the run may return once more."""
+
 
 class GuardAction(enum.Enum):
-    """What to do with an optimizer step."""
+    """What to do after an optimizer step."""
 
-    TRAIN = "train"
+    CONTINUE = "continue"
+    """The step was good."""
     SKIP = "skip"
+    """The step was bad: leave it out."""
     ROLL_BACK = "roll back"
-    """Return to the last checkpoint and go on after the offending batches."""
+    """Too many bad steps in a row: return to the last checkpoint and continue after the bad batches."""
     FAIL = "fail"
-    """It has already been rolled back since it last trained well."""
+    """As ROLL_BACK, but the run has returned to a checkpoint shortly before."""
 
 
 class LossGuard:
-    """Counts bad steps in a row.
+    """Finds bad losses and counts bad steps in a row.
 
     Args:
-        threshold: losses above it are bad; so are NaN and infinity, which no comparison with ``>`` finds.
-        max_skips: bad steps in a row after which the run returns to the last checkpoint.
-        recovery: good steps after which an earlier roll-back is forgiven.
+        settings: the largest allowed loss, and the bad steps in a row after which the run returns to a checkpoint.
+        recovery_steps: good steps after such a return after which another return is allowed.
     """
 
-    def __init__(self, threshold: float = 2e5, max_skips: int = 10, recovery: int = 100) -> None:
-        self.threshold, self.max_skips, self.recovery = threshold, max_skips, recovery
+    def __init__(self, settings: GuardConfig, recovery_steps: int = RECOVERY_STEPS) -> None:
+        self.threshold = settings.threshold
+        self.max_skips = settings.max_skips
+        self.recovery_steps = recovery_steps
         self.bad_in_a_row = 0
         self.good_since_roll_back: int | None = None
 
-    def is_bad(self, loss: float) -> bool:
-        """Whether a loss is not finite or above the threshold. Processes share this vote, then judge."""
-        return not math.isfinite(loss) or loss > self.threshold
+    def is_bad(self, value: float) -> bool:
+        """Whether a loss or a gradient norm is not finite or exceeds the threshold."""
+        return not math.isfinite(value) or value > self.threshold
 
-    def objects(self, loss: Tensor) -> Tensor:
-        """``is_bad`` without reading the loss from its device: 1 where it is, else 0, in the loss's dtype."""
-        return (~(loss.isfinite() & (loss <= self.threshold))).to(loss.dtype)
+    def is_bad_loss(self, loss: Tensor) -> Tensor:
+        """``is_bad`` of a loss that stays on its device: 1 if it is bad, else 0, in the dtype of the loss."""
+        good = loss.isfinite() & (loss <= self.threshold)
+        return (~good).to(loss.dtype)
 
-    def judge(self, bad: bool) -> GuardAction:
-        """Record the shared vote on one step and say what to do with it."""
+    def record_outcome(self, bad: bool) -> GuardAction:
+        """Count one step and return what to do next. All ranks must agree on ``bad``."""
         if not bad:
-            self.bad_in_a_row = 0
-            if self.good_since_roll_back is not None:
-                self.good_since_roll_back += 1
-                if self.good_since_roll_back >= self.recovery:
-                    self.good_since_roll_back = None
-            return GuardAction.TRAIN
+            self._record_good_step()
+            return GuardAction.CONTINUE
         self.bad_in_a_row += 1
         if self.bad_in_a_row < self.max_skips:
             return GuardAction.SKIP
         if self.good_since_roll_back is not None:
             return GuardAction.FAIL
-        self.bad_in_a_row, self.good_since_roll_back = 0, 0
+        self.bad_in_a_row = 0
+        self.good_since_roll_back = 0
         return GuardAction.ROLL_BACK
+
+    def _record_good_step(self) -> None:
+        self.bad_in_a_row = 0
+        if self.good_since_roll_back is not None:
+            self.good_since_roll_back += 1
+            if self.good_since_roll_back >= self.recovery_steps:
+                self.good_since_roll_back = None
 
     def state_dict(self) -> dict[str, int | None]:
         return {"bad_in_a_row": self.bad_in_a_row, "good_since_roll_back": self.good_since_roll_back}
 
     def load_state_dict(self, state: dict[str, int | None]) -> None:
-        """Go on from ``state_dict``; ``ValueError`` where it is none."""
-        if type(state["bad_in_a_row"]) is not int or type(state["good_since_roll_back"]) not in (int, type(None)):
-            raise ValueError("counts of bad steps that are no numbers")
-        self.bad_in_a_row = state["bad_in_a_row"]
-        self.good_since_roll_back = state["good_since_roll_back"]
+        """Restore the counts.
+
+        Raises:
+            ValueError: they are not numbers.
+        """
+        bad_in_a_row = state["bad_in_a_row"]
+        good_since_roll_back = state["good_since_roll_back"]
+        if type(bad_in_a_row) is not int or type(good_since_roll_back) not in (int, type(None)):
+            raise ValueError("the guard's counts are not numbers")
+        self.bad_in_a_row = bad_in_a_row
+        self.good_since_roll_back = good_since_roll_back

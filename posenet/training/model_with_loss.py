@@ -1,48 +1,59 @@
-"""One training step's forward pass as one module: what data-parallel wrappers wrap."""
+"""Network, target renderer and loss as one module: what DataParallel and DistributedDataParallel wrap."""
 
 from __future__ import annotations
+
+from typing import cast
 
 from torch import Tensor, nn
 
 from posenet.data.targets import TargetRenderer
 from posenet.devices.precision import Amp, autocast
+from posenet.model.posenet import PoseNet
 from posenet.model.preprocessing import prepare
+from posenet.settings import Config
 from posenet.training.loss import FocalL2Loss
 
 
 class ModelWithLoss(nn.Module):
-    """uint8 batch to targets, predictions and one loss per image, all on the batch's own device.
+    """Turns a uint8 batch into one loss per image, all on the device of the batch.
+
+    Targets and loss are computed in here, so that several devices share this work as well.
 
     Args:
         network: (N, 3, H, W) images to predictions[stack][scale].
-        amp: precision of the network; targets and loss are always float32.
-        channels_last: memory layout of the images, which should be the network's.
+        amp: precision of the network. Targets and loss are always float32.
+        channels_last: memory layout of the images; use that of the network.
     """
 
     def __init__(
-        self,
-        network: nn.Module,
-        renderer: TargetRenderer,
-        loss: FocalL2Loss,
-        amp: Amp = "off",
-        channels_last: bool = False,
+        self, network: PoseNet, renderer: TargetRenderer, loss: FocalL2Loss, amp: Amp, channels_last: bool
     ) -> None:
         super().__init__()
-        self.network, self.renderer, self.loss, self.amp = network, renderer, loss, amp
+        self.network = network
+        self.renderer = renderer
+        self.loss = loss
+        self.amp = amp
         self.channels_last = channels_last
+
+    @classmethod
+    def from_config(cls, network: PoseNet, config: Config) -> ModelWithLoss:
+        renderer = TargetRenderer.from_config(config)
+        loss = FocalL2Loss.from_config(config)
+        return cls(network, renderer, loss, config.train.amp, config.train.channels_last)
 
     def forward(self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor) -> Tensor:
         """The loss of every image.
 
         Args:
             images: (N, H, W, 3) BGR uint8.
-            joints: (N, P, K, 3) float32: x, y in network-input pixels, visibility.
-            person_mask, mask_miss: (N, H/4, W/4) uint8, 255 for 1.
+            joints: (N, P, K, 3) float32: x and y in network-input pixels, and visibility.
+            person_mask: (N, H/4, W/4) uint8, 255 where people are.
+            mask_miss: (N, H/4, W/4) uint8, 255 where the loss supervises.
 
         Returns:
             (N,) float32.
         """
-        target = self.renderer(joints, person_mask.float() / 255)
+        target = self.renderer(joints, person_mask.float() / 255)  # (N, C, H/4, W/4)
         with autocast(images.device, self.amp):
             predictions = self.network(prepare(images, self.channels_last))
-        return self.loss(predictions, target, mask_miss[:, None].float() / 255)
+        return cast(Tensor, self.loss(predictions, target, mask_miss[:, None].float() / 255))

@@ -1,4 +1,4 @@
-"""What is trained and how fast: freezing, parameter groups and the learning-rate schedule."""
+"""The optimizer: creating it, setting its learning rate, restoring its state."""
 
 from __future__ import annotations
 
@@ -10,44 +10,49 @@ from torch.optim import SGD, AdamW, Optimizer
 from posenet.errors import ConfigError
 from posenet.settings import OptimConfig
 
-FUSED_ON = {"cpu", "cuda", "mps", "xpu"}
+FUSED_DEVICE_TYPES = frozenset({"cpu", "cuda", "mps", "xpu"})
 """Device types for which PyTorch has fused optimizers."""
 
 
-def make_optimizer(model: nn.Module, config: OptimConfig) -> Optimizer:
+def make_optimizer(model: nn.Module, settings: OptimConfig) -> Optimizer:
     """The configured optimizer over the parameters that are not frozen.
 
     Raises:
-        ConfigError: everything is frozen.
+        ConfigError: all parameters are frozen.
     """
-    trained = [p for p in model.parameters() if p.requires_grad]
-    if not trained:
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
         raise ConfigError("train.freeze leaves nothing to train; freeze fewer parameters")
-    # One kernel for all of it: a half to a third of the time on a CPU, and no number read by the host.
-    fused = all(p.device.type in FUSED_ON for p in trained)
-    if config.name == "sgd":
-        return SGD(trained, config.lr, momentum=config.momentum, weight_decay=config.weight_decay, fused=fused)
-    return AdamW(trained, config.lr, weight_decay=config.weight_decay, fused=fused)
+    # A fused optimizer updates all parameters in one kernel: on a CPU in a third to half of the time, and without
+    # reading any number back from the device.
+    fused = all(parameter.device.type in FUSED_DEVICE_TYPES for parameter in parameters)
+    if settings.name == "sgd":
+        return SGD(parameters, settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay, fused=fused)
+    return AdamW(parameters, settings.lr, weight_decay=settings.weight_decay, fused=fused)
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
+    """Set the learning rate of all parameter groups."""
     for group in optimizer.param_groups:
         group["lr"] = lr
 
 
 def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Load what the optimizer has gathered, such as momentum; its settings stay as they are configured now.
+    """Restore the accumulated state, such as momentum; hyperparameters keep their present values.
 
     Raises:
-        ValueError: the state is of another kind of optimizer or of other parameters.
+        ValueError: the state belongs to another kind of optimizer or to other parameters.
     """
-    settings = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+    hyperparameters = [
+        {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups
+    ]
     if [set(group) for group in state["param_groups"]] != [set(group) for group in optimizer.param_groups]:
         raise ValueError("another kind of optimizer")
     optimizer.load_state_dict(state)
-    for parameter, gathered in optimizer.state.items():
-        # Single numbers, such as Adam's count of steps, aside.
-        if any(isinstance(t, Tensor) and t.ndim and t.shape != parameter.shape for t in gathered.values()):
-            raise ValueError("what was gathered is of another shape")
-    for group, own in zip(optimizer.param_groups, settings):
-        group.update(own)
+    for parameter, parameter_state in optimizer.state.items():
+        for value in parameter_state.values():
+            # Scalars, such as Adam's number of steps, have no shape to compare.
+            if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
+                raise ValueError("the optimizer's state has another shape")
+    for group, present in zip(optimizer.param_groups, hyperparameters):
+        group.update(present)

@@ -1,9 +1,10 @@
-"""Where a run stands, how fast it goes and when it stops."""
+"""The position of a run, its best score, and its speed."""
 
 from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,17 +16,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Progress:
-    """Where a run stands; everything here is saved and comes back.
+    """The position of a run. Checkpoints hold all of it.
 
     Attributes:
         epoch: epochs completed.
-        step: steps completed in the epoch under way.
-        total_steps: steps since the very start, skipped ones included.
-        loss_sum, loss_steps: training loss so far in this epoch, over the steps that were trained on.
-        replaced: samples in this epoch that could not be read and others took the place of.
+        step: steps completed in the present epoch.
+        total_steps: steps since the start of the run, skipped ones included.
+        loss_sum: sum of the losses of this epoch's steps that were not skipped.
+        loss_steps: number of these steps.
+        replaced: samples of this epoch that were unreadable and have been replaced by others.
         best: best score so far; greater is better.
-        stale: epochs since then.
-        best_kind: what the score is of, "AP" or "val_loss".
+        stale: epochs since the best score.
+        best_kind: what the score measures, "AP" or "val_loss".
     """
 
     epoch: int = 0
@@ -38,65 +40,98 @@ class Progress:
     stale: int = 0
     best_kind: str = ""
 
-    def judge(self, kind: str, value: float | None) -> bool:
-        """Whether an epoch's value is the best so far; values of one kind only are compared, None is none.
+    @property
+    def mean_loss(self) -> float | None:
+        """Mean loss of this epoch's steps so far; None where all were skipped."""
+        return self.loss_sum / self.loss_steps if self.loss_steps else None
+
+    def count_step(self, loss: float | None) -> None:
+        """Count one step; ``loss`` is None if it was skipped."""
+        self.step += 1
+        self.total_steps += 1
+        if loss is not None:
+            self.loss_sum += loss
+            self.loss_steps += 1
+
+    def start_next_epoch(self) -> None:
+        self.epoch += 1
+        self.step = 0
+        self.loss_sum = 0.0
+        self.loss_steps = 0
+        self.replaced = 0
+
+    def record_score(self, kind: str, value: float | None) -> bool:
+        """Compare the score of an epoch with the best so far; only scores of one kind are comparable.
 
         Args:
-            kind: "AP", of which more is better, or "val_loss", of which less is.
+            kind: "AP", where more is better, or "val_loss", where less is.
+            value: None if there is no score.
+
+        Returns:
+            Whether it is the best so far.
         """
         if kind != self.best_kind:
-            self.best, self.stale, self.best_kind = -math.inf, 0, kind
+            self.best = -math.inf
+            self.stale = 0
+            self.best_kind = kind
         if value is None:
             return False
         score = -value if kind == "val_loss" else value
-        better = score > self.best
-        self.best, self.stale = (score, 0) if better else (self.best, self.stale + 1)
-        return better
+        is_best = score > self.best
+        if is_best:
+            self.best = score
+            self.stale = 0
+        else:
+            self.stale += 1
+        return is_best
 
-    def rescale(self, old: int, new: int) -> None:
-        """Keep the share of the epoch that is done where an epoch had ``old`` steps and now has ``new``."""
-        if old != new:
-            step, self.step = self.step, self.step * new // old
-            _log.info("An epoch had %d steps and now has %d: step %d of it becomes step %d", old, new, step, self.step)
+    def rescale_epoch(self, old_steps: int, new_steps: int) -> None:
+        """Keep the completed share of an epoch that had ``old_steps`` steps and now has ``new_steps``."""
+        if old_steps != new_steps:
+            old_step = self.step
+            self.step = old_step * new_steps // old_steps
+            _log.info(
+                "An epoch had %d steps and now has %d: step %d of it becomes step %d",
+                old_steps,
+                new_steps,
+                old_step,
+                self.step,
+            )
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Progress:
-        """What a checkpoint holds; ``TypeError`` or ``ValueError`` where it is no progress of a run."""
+        """The progress in a checkpoint.
+
+        Raises:
+            TypeError, ValueError: it is not the progress of a run.
+        """
         progress = cls(**state)
         for key, value in vars(progress).items():
-            kind = type(getattr(cls, key))
-            if type(value) is not kind or (kind is int and value < 0):
+            expected_type = type(getattr(cls, key))
+            if type(value) is not expected_type or (expected_type is int and value < 0):
                 raise ValueError(f"{key} is {truncate_for_message(value)}")
         return progress
 
 
-@dataclass
-class Meter:
-    """Speed since the last log line."""
+class SpeedMeter:
+    """Speed since the last reading.
 
-    started: float
-    samples: int = 0
-    waited: float = 0.0
+    Attributes:
+        samples: samples trained on, over all processes.
+        seconds_waited: time spent waiting for data.
+    """
 
-    def read(self, now: float) -> dict[str, float]:
-        """Samples a second and the share of the time that was spent waiting for them; starts anew."""
-        seconds = max(now - self.started, 1e-9)
-        rates = {"samples_per_s": self.samples / seconds, "data_wait": self.waited / seconds}
-        self.started, self.samples, self.waited = now, 0, 0.0
-        return rates
+    def __init__(self) -> None:
+        self.restart()
 
+    def restart(self) -> None:
+        self.samples = 0
+        self.seconds_waited = 0.0
+        self._started_at = time.monotonic()
 
-@dataclass(frozen=True)
-class Limits:
-    """When to stop, save and speak; 0 means never, except for ``epochs`` and ``log_steps``."""
-
-    epochs: int
-    max_steps: int = 0
-    accumulate: int = 1
-    max_grad_norm: float = 0.0
-    checkpoint_steps: int = 0
-    checkpoint_minutes: float = 0.0
-    log_steps: int = 20
-    evaluate_epochs: int = 0
-    patience: int = 0
-    max_unreadable: float = 0.0
+    def read(self) -> dict[str, float]:
+        """Samples per second and the share of the time spent waiting for data; then restart."""
+        seconds = max(time.monotonic() - self._started_at, 1e-9)
+        speed = {"samples_per_s": self.samples / seconds, "data_wait": self.seconds_waited / seconds}
+        self.restart()
+        return speed

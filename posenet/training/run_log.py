@@ -1,4 +1,4 @@
-"""What a run tells: progress bar, text log, JSON lines, TensorBoard and images."""
+"""The log of a run: progress bar, text log, JSON lines, TensorBoard, curves and drawings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import logging.handlers
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cv2
 import numpy as np
@@ -17,57 +17,63 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posenet.files import write_atomically
+from posenet.settings import LogConfig
 from posenet.visualization.matplotlib_figure import MISSING, can_draw
 from posenet.visualization.training_curves import LOG, PICTURE, draw_curves
 
-SHOWN = ("train_loss", "val_loss", "AP", "AR")
-"""What an epoch's line shows; ``log.jsonl`` has it all."""
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+EPOCH_LINE_SCORES = ("train_loss", "val_loss", "AP", "AR")
+"""Scores in the text log's line of an epoch. ``log.jsonl`` has all scores."""
+TEXT_LOG = "log.txt"
+DRAWINGS_FOLDER = "pictures"
 
 _log = logging.getLogger(__name__)
-_package = logging.getLogger("posenet")
+_package_logger = logging.getLogger("posenet")
 
 
 class RunLog:
-    """Writes into the run's folder: ``log.txt`` to read, ``log.jsonl`` for programs, ``curves.png``, ``pictures/``.
+    """Writes ``log.txt``, ``log.jsonl``, ``curves.png`` and ``pictures/`` into the folder of a run.
+
+    A log that cannot be written, as on a full disk, costs one warning; training continues.
 
     Args:
-        folder: the run's folder; created.
-        tensorboard: also write TensorBoard events, where TensorBoard is installed.
-        curves: also draw the curves, where matplotlib is installed.
+        folder: the run's folder; it is created if necessary.
+        settings: whether to write TensorBoard events and to draw curves, where TensorBoard and matplotlib are installed.
     """
 
-    def __init__(self, folder: Path, tensorboard: bool = True, curves: bool = True) -> None:
+    def __init__(self, folder: Path, settings: LogConfig) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self._failing = folder, False
-        self._json = open(folder / LOG, "a", encoding="utf-8")
-        self._text = logging.FileHandler(folder / "log.txt", encoding="utf-8")
-        self._text.setLevel(logging.INFO)
-        # What it would print where the disk is full is a traceback for every message; ``_spared`` says it once.
-        self._text.handleError = lambda record: None
-        self._text.setFormatter(logging.Formatter("%(asctime)s  %(message)s", "%Y-%m-%d %H:%M:%S"))
-        _package.addHandler(self._text)
-        _package.setLevel(logging.INFO)
-        self._board = _board(folder) if tensorboard else None
-        self._curves, self._drawn = curves and can_draw(), True
-        if curves and not self._curves:
+        self.folder = folder
+        self._has_failed = False
+        self._json_file = open(folder / LOG, "a", encoding="utf-8")  # noqa: SIM115 (closed by ``close``)
+        self._text_handler = _make_text_handler(folder / TEXT_LOG)
+        _package_logger.addHandler(self._text_handler)
+        _package_logger.setLevel(logging.INFO)
+        self._tensorboard = _open_tensorboard(folder) if settings.tensorboard else None
+        self._draws_curves = settings.curves and can_draw()
+        self._curves_are_current = True
+        if settings.curves and not self._draws_curves:
             _log.info("No %s: %s", PICTURE, MISSING)
 
-    def take(self, early: logging.handlers.MemoryHandler) -> None:
-        """Write the messages that came before the log was there; the handler keeps no more."""
-        early.setTarget(self._text)
-        early.close()
+    def replay(self, early_messages: logging.handlers.MemoryHandler) -> None:
+        """Write the messages that were logged before the run's folder was known, and close their handler."""
+        early_messages.setTarget(self._text_handler)
+        early_messages.close()
 
     def close(self) -> None:
-        if not self._drawn:
-            self._draw()
-        _package.removeHandler(self._text)
-        for file in filter(None, (self._text, self._json, self._board)):
-            with self._spared():
-                file.close()
+        if not self._curves_are_current:
+            self._draw_curves()
+        _package_logger.removeHandler(self._text_handler)
+        for file in (self._text_handler, self._json_file, self._tensorboard):
+            if file is not None:
+                with self._warn_once_on_failure():
+                    file.close()
 
     @contextlib.contextmanager
-    def progress(self, title: str, total: int, done: int = 0) -> Iterator[tqdm]:
-        """A progress bar that log messages do not tear apart."""
+    def progress_bar(self, title: str, total: int, done: int = 0) -> Iterator[tqdm[Any]]:
+        """A progress bar that log messages do not interrupt."""
         with (
             logging_redirect_tqdm(),
             tqdm(total=total, initial=done, desc=title, unit="step", leave=False, dynamic_ncols=True) as bar,
@@ -75,82 +81,92 @@ class RunLog:
             yield bar
 
     def record(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """One JSON line, and the numbers among its values to TensorBoard as ``kind/name``."""
+        """Write one line of ``log.jsonl``, and the numbers in it to TensorBoard as ``kind/name``."""
         line = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}
         _log.debug(kind, extra={"values": {"kind": kind, "step": step, **values}})
-        with self._spared():
-            self._json.write(json.dumps(line, allow_nan=False) + "\n")
-            self._json.flush()
-        if self._board is not None:
+        with self._warn_once_on_failure():
+            self._json_file.write(json.dumps(line, allow_nan=False) + "\n")
+            self._json_file.flush()
+        if self._tensorboard is not None:
             for name, value in values.items():
                 if isinstance(value, (int, float)):
-                    self._board.add_scalar(f"{kind}/{name}", value, step)
+                    self._tensorboard.add_scalar(f"{kind}/{name}", value, step)
 
     def epoch(self, epoch: int, step: int, values: Mapping[str, Any]) -> None:
-        """After an epoch, the line people read: ``Epoch N  train_loss ...  val_loss ...``."""
-        parts = [f"{name} {values[name]:.4f}" for name in SHOWN if values.get(name) is not None]
-        _log.info("Epoch %d  %s", epoch, "  ".join(parts))
+        """Log the end of an epoch: ``Epoch N  train_loss ...  val_loss ...``, and draw the curves."""
+        scores = [f"{name} {values[name]:.4f}" for name in EPOCH_LINE_SCORES if values.get(name) is not None]
+        _log.info("Epoch %d  %s", epoch, "  ".join(scores))
         self.record("epoch", step, {"epoch": epoch, **values})
-        self._drawn = False
+        self._curves_are_current = False
         if values.get("val_loss") is not None or "AP" in values:
-            self._draw()
+            self._draw_curves()
 
-    def _draw(self) -> None:
-        """Draw the curves anew; training goes on whatever comes of it."""
-        self._drawn = True
-        if self._curves:
-            try:
-                draw_curves(self.folder)
-            except Exception as error:  # matplotlib's are of any kind, and none is worth a run
-                _log.warning("%s was not drawn: %s", PICTURE, error)
+    def drawing(self, name: str, image: np.ndarray, step: int) -> None:
+        """Save a (H, W, 3) BGR uint8 drawing as ``pictures/NAME.jpg``."""
+        encoded, jpeg = cv2.imencode(".jpg", image)
+        if encoded:
+            with self._warn_once_on_failure():
+                write_atomically(self.folder / DRAWINGS_FOLDER / f"{name}.jpg", jpeg.tobytes())
+        if self._tensorboard is not None:
+            self._tensorboard.add_image("predictions", image[..., ::-1], step, dataformats="HWC")
 
-    def picture(self, name: str, image: np.ndarray, step: int) -> None:
-        """Save a (H, W, 3) BGR uint8 image as ``pictures/NAME.jpg``."""
-        ok, jpeg = cv2.imencode(".jpg", image)
-        if ok:
-            with self._spared():
-                write_atomically(self.folder / "pictures" / f"{name}.jpg", jpeg.tobytes())
-        if self._board is not None:
-            self._board.add_image("predictions", image[..., ::-1], step, dataformats="HWC")
+    def _draw_curves(self) -> None:
+        self._curves_are_current = True
+        if not self._draws_curves:
+            return
+        try:
+            draw_curves(self.folder)
+        except Exception as error:  # matplotlib raises errors of any kind, and none is worth ending a run
+            _log.warning("%s was not drawn: %s", PICTURE, error)
 
     @contextlib.contextmanager
-    def _spared(self) -> Iterator[None]:
-        """What cannot be logged is lost, and said once; the run goes on."""
+    def _warn_once_on_failure(self) -> Iterator[None]:
+        """Turn an error of the file system into one warning per run."""
         try:
             yield
         except OSError as error:
-            if not self._failing:
-                _log.warning("WARNING: cannot log into %s (%s); the run goes on", self.folder, error.strerror or error)
-            self._failing = True
+            if not self._has_failed:
+                reason = error.strerror or error
+                _log.warning("WARNING: cannot log into %s (%s); training continues", self.folder, reason)
+            self._has_failed = True
 
 
 class SilentLog:
-    """A ``RunLog`` for processes that neither print nor write."""
+    """A ``RunLog`` for ranks that neither print nor write."""
 
-    def take(self, early: logging.handlers.MemoryHandler) -> None:
-        early.setTarget(logging.NullHandler())
-        early.close()
+    def replay(self, early_messages: logging.handlers.MemoryHandler) -> None:
+        early_messages.setTarget(logging.NullHandler())
+        early_messages.close()
 
     def close(self) -> None: ...
 
     @contextlib.contextmanager
-    def progress(self, title: str, total: int, done: int = 0) -> Iterator[tqdm]:
+    def progress_bar(self, title: str, total: int, done: int = 0) -> Iterator[tqdm[Any]]:
         yield tqdm(disable=True)
 
     def record(self, kind: str, step: int, values: Mapping[str, Any]) -> None: ...
 
     def epoch(self, epoch: int, step: int, values: Mapping[str, Any]) -> None: ...
 
-    def picture(self, name: str, image: np.ndarray, step: int) -> None: ...
+    def drawing(self, name: str, image: np.ndarray, step: int) -> None: ...
 
 
-def _board(folder: Path) -> Any | None:
+def _make_text_handler(path: Path) -> logging.FileHandler:
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setLevel(logging.INFO)
+    handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s", "%Y-%m-%d %H:%M:%S"))
+    # By default a full disk prints a traceback for every message. ``RunLog`` warns once instead.
+    handler.handleError = lambda record: None  # type: ignore[method-assign]
+    return handler
+
+
+def _open_tensorboard(folder: Path) -> SummaryWriter | None:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         _log.info(
-            "TensorBoard is not installed, so no events are written; pip install tensorboard adds it, "
-            "log.tensorboard=false is silent"
+            "TensorBoard is not installed, so no events are written; install it with pip install tensorboard, "
+            "or turn this message off with log.tensorboard=false"
         )
         return None
     return SummaryWriter(str(folder / "tensorboard"))

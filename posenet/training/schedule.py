@@ -1,64 +1,85 @@
-"""The learning rate of every step."""
+"""The learning rate of every step, as a pure function of the position in the run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Protocol
 
 from posenet.settings import AverageConfig, OptimConfig
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """Learning rate as a pure function of the position in the run.
+class Schedule(Protocol):
+    """Computes the learning rate of a step."""
 
-    Linear warmup over the first epochs, then a fall by ``factor`` every ``step_epochs``; at ``restart_epoch``
-    the falls start anew from ``restart_lr``. With ``cycle_epochs`` none of this: the rate falls linearly from the
-    first of ``cycle_lr``, exclusive, to the second within every cycle (Izmailov et al., arXiv 1803.05407).
-    """
-
-    lr: float
-    warmup_epochs: float = 3.0
-    step_epochs: int = 15
-    factor: float = 0.2
-    restart_epoch: int = 0
-    restart_lr: float = 0.0
-    restart_step_epochs: int = 0
-    cycle_epochs: int = 0
-    cycle_lr: tuple[float, float] = (4e-5, 2e-5)
-
-    @classmethod
-    def from_config(cls, config: OptimConfig, world_size: int = 1, average: AverageConfig | None = None) -> Schedule:
-        """The configured schedule; with ``scale_lr`` its rates are multiplied by the number of processes."""
-        c, factor, average = config, world_size if config.scale_lr else 1, average or AverageConfig()
-        return cls(
-            c.lr * factor,
-            c.warmup_epochs,
-            c.step_epochs,
-            c.step_factor,
-            c.restart_epoch,
-            c.restart_lr * factor,
-            c.restart_step_epochs,
-            average.cycle_epochs,
-            tuple(lr * factor for lr in average.cycle_lr),
-        )
-
-    def lr_at(self, epoch: int, step: int, length: int) -> float:
-        """Learning rate of one step.
+    def lr_at(self, epoch: int, step: int, steps_per_epoch: int) -> float:
+        """The learning rate of one step.
 
         Args:
             epoch: epochs completed.
             step: steps completed in this epoch.
-            length: steps of a whole epoch.
+            steps_per_epoch: steps of a whole epoch.
         """
-        if self.cycle_epochs:
-            first, last = self.cycle_lr
-            done = (epoch % self.cycle_epochs * length + step + 1) / (self.cycle_epochs * length)
-            return first + (last - first) * done
-        lr, since, every = self.lr, epoch, self.step_epochs
-        if self.restart_epoch and epoch >= self.restart_epoch:
-            lr, since = self.restart_lr or lr, epoch - self.restart_epoch
-            every = self.restart_step_epochs or every
-        falls = since // every if every else 0
-        warmup_steps = self.warmup_epochs * length
-        warmup = min(1.0, (1 + step + epoch * length) / warmup_steps) if warmup_steps else 1.0
-        return lr * self.factor**falls * warmup
+        ...
+
+
+class StepSchedule:
+    """Linear warmup, then a drop by a constant factor every few epochs; optionally restarted once.
+
+    With n = steps since the start of the run, the warmup factor is min(1, (n + 1) / (warmup_epochs * steps_per_epoch)).
+    From ``restart_epoch`` on, the drops start again from ``restart_lr``.
+
+    Args:
+        settings: rates and lengths in epochs.
+        lr_factor: multiplies all rates; see ``lr_factor``.
+    """
+
+    def __init__(self, settings: OptimConfig, lr_factor: float = 1.0) -> None:
+        self.settings = settings
+        self.lr = settings.lr * lr_factor
+        self.restart_lr = settings.restart_lr * lr_factor
+
+    def lr_at(self, epoch: int, step: int, steps_per_epoch: int) -> float:
+        settings = self.settings
+        lr = self.lr
+        epochs_since_start = epoch
+        epochs_per_drop = settings.step_epochs
+        if settings.restart_epoch and epoch >= settings.restart_epoch:
+            lr = self.restart_lr or self.lr
+            epochs_since_start = epoch - settings.restart_epoch
+            epochs_per_drop = settings.restart_step_epochs or settings.step_epochs
+        drops = epochs_since_start // epochs_per_drop if epochs_per_drop else 0
+        warmup_steps = settings.warmup_epochs * steps_per_epoch
+        warmup = min(1.0, (1 + step + epoch * steps_per_epoch) / warmup_steps) if warmup_steps else 1.0
+        return lr * settings.step_factor**drops * warmup
+
+
+class CyclicSchedule:
+    """In every cycle, a linear fall from the first to the second rate of ``cycle_lr`` (for SWA, arXiv 1803.05407).
+
+    After k of the n steps of a cycle the rate is ``first + (last - first) * (k + 1) / n``.
+
+    Args:
+        settings: length of a cycle in epochs, and its two rates.
+        lr_factor: multiplies both rates; see ``lr_factor``.
+    """
+
+    def __init__(self, settings: AverageConfig, lr_factor: float = 1.0) -> None:
+        self.cycle_epochs = settings.cycle_epochs
+        self.first_lr, self.last_lr = (lr * lr_factor for lr in settings.cycle_lr)
+
+    def lr_at(self, epoch: int, step: int, steps_per_epoch: int) -> float:
+        steps_done = epoch % self.cycle_epochs * steps_per_epoch + step + 1
+        share_done = steps_done / (self.cycle_epochs * steps_per_epoch)
+        return self.first_lr + (self.last_lr - self.first_lr) * share_done
+
+
+def lr_factor(settings: OptimConfig, world_size: int) -> int:
+    """Number of processes with ``scale_lr``, because the effective batch grows with it; else 1."""
+    return world_size if settings.scale_lr else 1
+
+
+def make_schedule(optim: OptimConfig, average: AverageConfig, world_size: int) -> Schedule:
+    """The configured schedule: cyclic if ``average.cycle_epochs`` is set, else stepwise."""
+    factor = lr_factor(optim, world_size)
+    if average.cycle_epochs:
+        return CyclicSchedule(average, factor)
+    return StepSchedule(optim, factor)

@@ -1,340 +1,400 @@
-"""The training loop: steps, validation, checkpoints and the ways a run can stop."""
+"""The training loop: steps, epochs, checkpoints and the ways in which a run can stop."""
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import logging
 import math
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_, get_total_norm
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from posenet.checkpoints.checkpoint_folder import CheckpointFolder
-from posenet.checkpoints.file import FORMAT, read_checkpoint
-from posenet.data.dataset import Batch
-from posenet.data.loader import close_loader
+from posenet.checkpoints.file import read_checkpoint
+from posenet.data.batch import Batch
+from posenet.devices.precision import grad_scaler
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested, stop_signals
-from posenet.errors import CheckpointError, DataError, TrainingError
-from posenet.messages import truncate_for_message
-from posenet.training.checkpointing import CheckpointWriter, restore
-from posenet.training.device_prefetch import prefetch
-from posenet.training.freezing import batch_norms, train_mode
-from posenet.training.input_stream import (
-    CollectiveDataError,
-    UnreadableSampleBudget,
-    raise_on_all_ranks,
-    restart_dead_workers,
-)
+from posenet.errors import DataError, TrainingError
+from posenet.model.posenet import PoseNet
+from posenet.settings import Config, config_to_dict
+from posenet.training.batch_norm import BatchNormSnapshot, batch_norm_statistics
+from posenet.training.checkpoint_writer import CheckpointWriter
+from posenet.training.freezing import set_train_mode
+from posenet.training.input_stream import CollectiveDataError, InputStream
 from posenet.training.loss_guard import GuardAction, LossGuard
 from posenet.training.model_with_loss import ModelWithLoss
-from posenet.training.optimizer import set_lr
-from posenet.training.progress import Limits, Meter, Progress
+from posenet.training.optimizer import make_optimizer, set_lr
+from posenet.training.progress import Progress
 from posenet.training.run_log import RunLog, SilentLog
-from posenet.training.schedule import Schedule
-from posenet.training.update import GuardedUpdate
-from posenet.training.validation import validation_loss
-from posenet.training.weight_averaging import NoAverage
+from posenet.training.run_state import RunState
+from posenet.training.schedule import make_schedule
+from posenet.training.validation import ValidationData, validation_loss
+from posenet.training.weight_averaging import make_weight_average
 
 _log = logging.getLogger(__name__)
+
+Evaluate = Callable[[int, int, Callable[[], None]], dict[str, float]]
+"""Computes named scores of the network, "AP" among them. Its arguments are the epoch, the step, and a function to call now
+and then, which raises ``StopRequested`` if the run is to stop."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The result of one optimizer step.
+
+    Attributes:
+        loss: mean loss over its batches and all processes; None if the step was dropped.
+        bad_value: this rank's loss, or the gradient norm, if it is for the guard to decide what follows; else None.
+    """
+
+    loss: float | None = None
+    bad_value: float | None = None
+
+
+class TrainStep:
+    """One optimizer step: forward, vote, backward, clip, update.
+
+    A step with a bad loss or gradient is dropped: weights, optimizer state and BatchNorm statistics stay as they were;
+    only the loss scale of fp16 may fall.
+
+    Args:
+        model: wrapped by the runtime; returns one loss per image of a batch.
+        guard: decides which losses are bad.
+        max_grad_norm: clip the norm of the true (unscaled, averaged) gradient to this value; 0 does not clip.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        scaler: torch.amp.GradScaler,
+        guard: LossGuard,
+        runtime: Runtime,
+        max_grad_norm: float,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.scaler = scaler
+        self.guard = guard
+        self.runtime = runtime
+        self.max_grad_norm = max_grad_norm
+        self._batch_norm = BatchNormSnapshot(model)
+        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+    def __call__(self, batches: Sequence[Batch]) -> StepResult:
+        """Step on the mean gradient of the batches."""
+        self._batch_norm.save()
+        loss_sum = 0.0
+        for number, batch in enumerate(batches, start=1):
+            is_last = number == len(batches)
+            # Only the last backward pass of a step averages the gradients over the processes.
+            with contextlib.nullcontext() if is_last else self.runtime.no_gradient_sync(self.model):
+                # Forward.
+                loss = self.model(batch.images, batch.joints, batch.person_mask, batch.mask_miss).mean()
+                # Vote before backward, so that all ranks drop the step or none does. Apart from the gradient norm,
+                # this is the only number that the host reads from the device.
+                loss_and_vote = torch.stack([loss.detach(), self.guard.is_bad_loss(loss)])
+                rank_loss_sum, bad_votes = self.runtime.all_reduce_sum(loss_and_vote).tolist()
+                if bad_votes:
+                    if is_last and len(batches) > 1 and self.runtime.world_size > 1:
+                        # DistributedDataParallel has prepared to average the gradients of this forward pass. Without
+                        # this backward pass it would average those of the next step's first batch instead: the same
+                        # gradient in the end, but rounded differently.
+                        loss.backward()
+                    return self._drop_step(bad_value=loss.item())
+                loss_sum += rank_loss_sum / self.runtime.world_size
+                # Backward.
+                self.scaler.scale(loss / len(batches)).backward()
+        # Clip. The norm is the same on all ranks, as the gradient is: no vote is needed.
+        self.scaler.unscale_(self.optimizer)
+        gradient_norm = self._clip_gradient()
+        if not math.isfinite(gradient_norm):
+            return self._drop_step(bad_value=None if self._lower_loss_scale() else gradient_norm)
+        # Update.
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        return StepResult(loss=loss_sum / len(batches))
+
+    def _drop_step(self, bad_value: float | None) -> StepResult:
+        """Undo what a step has changed so far."""
+        self._batch_norm.restore()
+        self.optimizer.zero_grad(set_to_none=True)
+        return StepResult(bad_value=bad_value)
+
+    def _clip_gradient(self) -> float:
+        """Clip the gradient if configured; return its norm before, which is not finite if any gradient is not."""
+        if self.max_grad_norm:
+            return clip_grad_norm_(self._parameters, self.max_grad_norm).item()
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        return get_total_norm(gradients).item()
+
+    def _lower_loss_scale(self) -> bool:
+        """Whether a gradient that is not finite is explained by fp16's loss scale, which has just been lowered.
+
+        Too large a loss scale is normal in fp16 training and no sign of an exploding loss.
+        """
+        scale = self.scaler.get_scale()
+        self.scaler.update()
+        return self.scaler.is_enabled() and self.scaler.get_scale() < scale and scale > 1
 
 
 class Trainer:
     """Trains one network over epochs that can be interrupted at any step.
 
     Args:
-        step: module that gives one loss per image; what is saved is ``step.network``.
-        average: of the network's weights; what is validated, and saved as the run's weights.
-        evaluate: gives named scores of the network on the validation images, "AP" among them; None
-            where there are none. Called every ``limits.evaluate_epochs`` epochs with the epoch, the step and a
-            function to call now and then, which breaks it off by an exception.
-        config: plain tables to save with every checkpoint.
+        config: the settings of the run; every checkpoint contains them.
+        network: on the runtime's device, perhaps partly frozen.
+        runtime: the devices and processes.
+        input_stream: provides the batches of every step.
+        log: takes what the run logs.
+        validation_data: for the validation loss; None to have none.
+        evaluate: computes COCO's scores; None to have none. Called every ``train.evaluate_every`` epochs.
+        max_steps: stop after this many steps since the start of the run; 0 does not.
     """
 
     def __init__(
         self,
-        *,
+        config: Config,
+        network: PoseNet,
         runtime: Runtime,
-        step: ModelWithLoss,
-        optimizer: Optimizer,
-        schedule: Schedule,
-        scaler: torch.amp.GradScaler,
-        guard: LossGuard,
-        train_loader: DataLoader,
-        val_loader: DataLoader | None,
-        folder: CheckpointFolder,
+        input_stream: InputStream,
         log: RunLog | SilentLog,
-        limits: Limits,
-        average: NoAverage = NoAverage(),
-        evaluate: Callable[[int, int, Callable[[], None]], dict[str, float]] | None = None,
-        config: dict[str, Any] | None = None,
+        validation_data: ValidationData | None = None,
+        evaluate: Evaluate | None = None,
+        max_steps: int = 0,
     ) -> None:
-        self.runtime, self.step, self.optimizer, self.schedule = runtime, step, optimizer, schedule
-        self.scaler, self.guard, self.train_loader, self.val_loader = scaler, guard, train_loader, val_loader
-        self.folder, self.log, self.limits, self.evaluate, self.config = folder, log, limits, evaluate, config or {}
-        self.average, self.progress = average, Progress()
-        self.module = runtime.wrap(step)
-        self.update = GuardedUpdate(self.module, optimizer, scaler, guard, runtime, limits.max_grad_norm)
-        self.writer = CheckpointWriter(folder, limits.checkpoint_steps, limits.checkpoint_minutes)
-        self._stop_asked: Callable[[], bool] = lambda: False
-        self._batches: Iterator[Batch] = iter(())
-        self._batches_at = -1
+        self.config = config
+        self.runtime = runtime
+        self.input = input_stream
+        self.log = log
+        self.validation_data = validation_data
+        self.evaluate = evaluate
+        self.max_steps = max_steps
+        self.model = ModelWithLoss.from_config(network, config)
+        self.wrapped_model = runtime.wrap(self.model)
+        self.optimizer = make_optimizer(network, config.optim)
+        self.schedule = make_schedule(config.optim, config.average, runtime.world_size)
+        self.scaler = grad_scaler(runtime.device, config.train.amp, config.train.loss_scale)
+        self.guard = LossGuard(config.guard)
+        self.average = make_weight_average(network, config.average)
+        self.train_step = TrainStep(
+            self.wrapped_model, self.optimizer, self.scaler, self.guard, runtime, config.optim.max_grad_norm
+        )
+        self.state = RunState(network, self.average, self.optimizer, self.scaler, self.guard)
+        self.folder = CheckpointFolder(Path(config.checkpoint.path), config.checkpoint.keep)
+        self.writer = CheckpointWriter(self.folder, config.checkpoint)
+        self._stop_signal_came: Callable[[], bool] = lambda: False
 
     @property
-    def sampler(self) -> Any:
-        return self.train_loader.batch_sampler
+    def progress(self) -> Progress:
+        return self.state.progress
 
-    def close(self) -> None:
-        """End the data workers, and wait for a checkpoint that is being written."""
-        self.writer.wait()
-        for loader in (self.train_loader, self.val_loader):
-            if loader is not None:  # one that has no batches left is false as well
-                close_loader(loader)
-        self._batches_at = -1  # whoever goes on needs new workers
+    def run(self) -> bool:
+        """Train to the last epoch, to ``max_steps`` or to a stop signal.
 
-    def fit(self) -> bool:
-        """Train to the last epoch, ``max_steps`` or a stop signal; return whether the last epoch was reached.
+        Returns:
+            Whether the last epoch was completed.
 
         Raises:
-            TrainingError: the loss explodes again right after a return to the last checkpoint.
+            TrainingError: the loss explodes again shortly after a return to a checkpoint.
             CheckpointError: the last checkpoint could not be written.
+            DataError: the input cannot continue; the run has been saved.
         """
-        p = self.progress
-        with stop_signals() as self._stop_asked:
+        with stop_signals() as self._stop_signal_came:
             try:
-                while p.epoch < self.limits.epochs:
+                while self.progress.epoch < self.config.train.epochs:
                     if self._is_stale():
                         self.writer.finish()
-                        _log.info("Stopped early: no better score for %d epochs", p.stale)
+                        _log.info("Stopped early: no better score for %d epochs", self.progress.stale)
                         return False
-                    if self.runtime.any_rank(self._stop_due()) or not (self.train_one_epoch() and self._finish_epoch()):
+                    if self.runtime.any_rank(self._stop_due()) or not (self.train_one_epoch() and self.finish_epoch()):
                         self.save()
                         self.writer.finish()
                         _log.info(
-                            "Stopped after step %d (epoch %d); --resume goes on from there", p.total_steps, p.epoch + 1
+                            "Stopped after step %d (epoch %d); --resume continues from there",
+                            self.progress.total_steps,
+                            self.progress.epoch + 1,
                         )
                         return False
                 self.writer.finish()
             except (DataError, OSError) as error:
-                # What was learnt outlives a damaged image, unless the other processes do not know of it.
-                if self.runtime.world_size == 1 or isinstance(error, CollectiveDataError):
-                    self._save_unless_bad()
-                    self.writer.wait()
-                    self.runtime.any_rank(
-                        False
-                    )  # who ended before the file is written would have the writer ended, too
+                self._save_after_error(error)
                 raise
             finally:
                 self.writer.wait()
         return True
 
     def train_one_epoch(self) -> bool:
-        """Train from where the epoch stands to its end; return False where it was stopped before that."""
-        p, steps = self.progress, self.sampler.steps
-        train_mode(self.step)
-        meter = Meter(time.monotonic())
-        with self.log.progress(f"epoch {p.epoch + 1}/{self.limits.epochs}", steps, p.step) as bar:
-            for batches in self._steps(meter):
-                lr = self.schedule.lr_at(p.epoch, p.step, steps)
+        """Train from the present step to the end of the epoch; return False if the run was stopped before that."""
+        progress = self.progress
+        steps = self.input.steps_per_epoch
+        set_train_mode(self.model)
+        self.input.meter.restart()
+        with self.log.progress_bar(
+            f"epoch {progress.epoch + 1}/{self.config.train.epochs}", steps, progress.step
+        ) as bar:
+            for batches in self.input.steps(progress):
+                lr = self.schedule.lr_at(progress.epoch, progress.step, steps)
                 set_lr(self.optimizer, lr)
-                loss = self._train_step(batches)
-                p.step, p.total_steps = p.step + 1, p.total_steps + 1
-                if loss is not None:
+                result = self.train_step(batches)
+                self._react_to(result, batches)
+                progress.count_step(result.loss)
+                if result.loss is not None:
                     self.average.after_step()
-                    p.loss_sum, p.loss_steps = p.loss_sum + loss, p.loss_steps + 1
                 bar.update()
-                if p.total_steps % self.limits.log_steps == 0 or p.step == steps:
-                    self._report(bar, meter, lr)
-                save, stop = self.runtime.vote(self._save_due(), p.step < steps and self._stop_due())
+                if progress.total_steps % self.config.log.every_steps == 0 or progress.step == steps:
+                    self._log_step(bar, lr)
+                save, stop = self.runtime.vote(self._checkpoint_due(), progress.step < steps and self._stop_due())
                 if save:
-                    self._save_unless_bad()
+                    self._save_unless_exploding()
                 if stop:
                     return False
         return True
 
-    def _steps(self, meter: Meter) -> Iterator[list[Batch]]:
-        """The batches of one optimizer step at a time, on the device; counts what was waited for and replaced."""
-        p, steps = self.progress, self.sampler.steps
-        tally = UnreadableSampleBudget(self.train_loader, self.limits.max_unreadable, p.replaced)
-        if self._batches_at != p.epoch * steps + p.step:
-            # One stream for all epochs: while one is validated, the workers make the next one's first batches.
-            self.sampler.start(p.epoch, p.step, self.limits.epochs)
-            self._batches = prefetch(restart_dead_workers(self.train_loader), self.runtime)
-        for step in range(p.step, steps):
-            self._batches_at = p.epoch * steps + step + 1
-            asked, batches, error = time.monotonic(), [], None
-            try:
-                batches += itertools.islice(self._batches, self.limits.accumulate)
-            except DataError as caught:
-                error = caught
-            meter.waited += time.monotonic() - asked
-            tally.add(raise_on_all_ranks(self.runtime, error, [fault for batch in batches for fault in batch.faults]))
-            p.replaced = tally.count
-            meter.samples += sum(len(b.images) for b in batches) * self.runtime.world_size
-            yield batches
+    def finish_epoch(self) -> bool:
+        """Validate, log and save; return False, with the epoch still unfinished, if a stop signal came meanwhile."""
+        progress = self.progress
+        epoch = progress.epoch + 1
+        values: dict[str, Any] = {"train_loss": progress.mean_loss}
+        self.average.after_epoch(epoch)
+        try:
+            with self.average.applied():
+                # Every rank has its own BatchNorm statistics. Those of rank 0 are saved, so all ranks validate with
+                # them: a resumed run has no others.
+                self.runtime.broadcast_tensors(batch_norm_statistics(self.model))
+                values["val_loss"] = self.validate()
+                if self.evaluate and self._evaluation_due(epoch):
+                    self.model.eval()
+                    values |= self.evaluate(epoch, progress.total_steps, self._raise_if_stopped)
+        except StopRequested:
+            return False
+        progress.start_next_epoch()
+        self.log.epoch(epoch, progress.total_steps, values)
+        score = "AP" if self.evaluate else "val_loss"
+        self.save(best=progress.record_score(score, values.get(score)))
+        return True
 
-    def _train_step(self, batches: list[Batch]) -> float | None:
-        """One optimizer step; its mean loss, or None where it was dropped."""
-        outcome = self.update(batches)
-        if outcome.loss is not None:
-            self.guard.judge(bad=False)
-        elif outcome.bad_value is not None:
-            self._judge_bad(batches, outcome.bad_value)
-        return outcome.loss
+    def validate(self) -> float | None:
+        """Mean validation loss per image over all processes; None without validation data."""
+        if self.validation_data is None:
+            return None
+        self.model.eval()
+        return validation_loss(self.wrapped_model, self.validation_data, self.runtime, self._stop_signal_came)
 
-    def _judge_bad(self, batches: list[Batch], value: float) -> None:
-        own = value, [int(i) for batch in batches for i in batch.image_ids]
-        # Where only some processes' losses are bad, their images are to blame; a bad gradient is everyone's.
-        blamed = [said for said in self.runtime.gather_objects(own) if self.guard.is_bad(said[0])] or [own]
-        value, ids = blamed[0][0], [i for _, images in blamed for i in images]
+    def save(self, best: bool = False) -> None:
+        """Save everything that a resumed run needs; waits for a copy, not for the disk."""
+        random_states = self.runtime.gather_objects(self.runtime.random_state())
+        if self.runtime.is_main:
+            state = self.state.state_dict(self.input.steps_per_epoch, config_to_dict(self.config))
+            self.writer.save(state | {"random": random_states}, self.progress.total_steps, best)
+
+    def load_state_dict(self, state: dict[str, Any], path: str) -> None:
+        """Continue the run of the checkpoint at ``path``; see ``RunState.load_state_dict``."""
+        self.state.load_state_dict(state, path, self.input.steps_per_epoch, self.runtime)
+
+    def close(self) -> None:
+        """End the data workers, and wait for a checkpoint that is being written."""
+        self.writer.wait()
+        self.input.close()
+        if self.validation_data is not None:
+            self.validation_data.close()
+
+    def _react_to(self, result: StepResult, batches: Sequence[Batch]) -> None:
+        """Let the guard decide what follows from a step."""
+        if result.loss is not None:
+            self.guard.record_outcome(bad=False)
+            return
+        if result.bad_value is None:
+            return
+        value, image_ids = self._find_cause(result.bad_value, batches)
         step = self.progress.total_steps + 1
-        _log.warning("Step %d skipped: loss or gradient norm %g; image ids %s", step, value, ids)
-        self.log.record("skip", step, {"value": str(value), "image_ids": ids})
-        verdict = self.guard.judge(bad=True)
-        if verdict is GuardAction.FAIL:
+        _log.warning("Step %d skipped: loss or gradient norm %g; image ids %s", step, value, image_ids)
+        self.log.record("skip", step, {"value": str(value), "image_ids": image_ids})
+        action = self.guard.record_outcome(bad=True)
+        if action is GuardAction.FAIL:
             raise TrainingError(
                 f"the loss explodes again after a return to a checkpoint (step {step}, "
-                f"value {value:g}); lower optim.lr or look at images {ids}"
+                f"value {value:g}); lower optim.lr or look at images {image_ids}"
             )
-        if verdict is GuardAction.ROLL_BACK:
-            self._roll_back()
+        if action is GuardAction.ROLL_BACK:
+            self._return_to_checkpoint()
 
-    def _roll_back(self) -> None:
-        """Back to the last checkpoint's weights, but on with the batches that come next."""
-        found = None
+    def _find_cause(self, value: float, batches: Sequence[Batch]) -> tuple[float, list[int]]:
+        """The bad value and the image ids of the ranks that have one.
+
+        If only some ranks have a bad loss, their images are the cause; a bad gradient norm is common to all ranks.
+        """
+        own = value, [int(image_id) for batch in batches for image_id in batch.image_ids]
+        reports = self.runtime.gather_objects(own)
+        bad_reports = [report for report in reports if self.guard.is_bad(report[0])] or [own]
+        return bad_reports[0][0], [image_id for _, image_ids in bad_reports for image_id in image_ids]
+
+    def _return_to_checkpoint(self) -> None:
+        """Restore the weights of the last checkpoint, but continue with the batches that come next."""
+        path = state = None
         if self.runtime.is_main:
             self.writer.wait()
             found = self.folder.newest_intact(lambda state: not state["guard"]["bad_in_a_row"])
-        path = self.runtime.broadcast_object(found and found[0])
+            path, state = found if found is not None else (None, None)
+        path = self.runtime.broadcast_object(path)
         if path is None:
             raise TrainingError(
                 f"{self.guard.max_skips} steps in a row exploded before the first checkpoint; "
                 "lower optim.lr or raise optim.warmup_epochs"
             )
         _log.warning("%d steps skipped in a row: returning to %s", self.guard.max_skips, path)
-        self._restore_weights(found[1] if found else read_checkpoint(path), str(path))
+        self.state.load_weights(state if state is not None else read_checkpoint(path), str(path))
 
-    def validate(self) -> float | None:
-        """Mean validation loss per image over all processes; None without a validation set."""
-        if self.val_loader is None:
-            return None
-        self.step.eval()
-        return validation_loss(self.module, self.val_loader, self.runtime, self.limits.max_unreadable, self._stop_asked)
-
-    def _finish_epoch(self) -> bool:
-        """Validate, log and save; return False, the epoch still unfinished, where a signal came meanwhile."""
-        p = self.progress
-        values: dict[str, Any] = {"train_loss": p.loss_sum / p.loss_steps if p.loss_steps else None}
-        epoch = p.epoch + 1
-        self.average.after_epoch(epoch)
-        try:
-            with self.average.applied():
-                # Every process has its own statistics, those of the average too; the main one's are saved, so all
-                # validate with them: a resumed run has no others.
-                self.runtime.broadcast_tensors(
-                    [b for norm in batch_norms(self.step) for b in norm.buffers(recurse=False)]
-                )
-                values["val_loss"] = self.validate()
-                if self.evaluate and (epoch % self.limits.evaluate_epochs == 0 or epoch == self.limits.epochs):
-                    self.step.eval()
-                    values |= self.evaluate(epoch, p.total_steps, self._check_stop)
-        except StopRequested:
-            return False
-        p.epoch, p.step, p.loss_sum, p.loss_steps, p.replaced = epoch, 0, 0.0, 0, 0
-        self.log.epoch(epoch, p.total_steps, values)
-        kind = "AP" if self.evaluate else "val_loss"
-        self.save(best=p.judge(kind, values.get(kind)))
-        return True
-
-    def _is_stale(self) -> bool:
-        """Whether early stopping ends the run; the main process decides."""
-        return self.runtime.broadcast_object(0 < self.limits.patience <= self.progress.stale)
-
-    def _report(self, bar: tqdm, meter: Meter, lr: float) -> None:
+    def _log_step(self, bar: tqdm[Any], lr: float) -> None:
         self.runtime.synchronize()
-        p = self.progress
-        loss = p.loss_sum / p.loss_steps if p.loss_steps else None
-        values = {
-            "epoch": p.epoch,
-            "loss": loss,
-            "lr": lr,
-            **meter.read(time.monotonic()),
-            "terms": self.step.loss.meter.read(),
-        }
+        progress = self.progress
+        loss = progress.mean_loss
+        speed = self.input.meter.read()
+        terms = self.model.loss.meter.read()
         bar.set_postfix_str(
             f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
-            f"{values['samples_per_s']:.1f} samples/s, data wait {values['data_wait']:.0%}"
+            f"{speed['samples_per_s']:.1f} samples/s, data wait {speed['data_wait']:.0%}"
         )
-        self.log.record("train", p.total_steps, values)
+        values = {"epoch": progress.epoch, "loss": loss, "lr": lr, **speed, "terms": terms}
+        self.log.record("train", progress.total_steps, values)
+
+    def _is_stale(self) -> bool:
+        """Whether early stopping ends the run; rank 0 decides."""
+        stop = 0 < self.config.train.patience <= self.progress.stale
+        return bool(self.runtime.broadcast_object(stop))
+
+    def _evaluation_due(self, epoch: int) -> bool:
+        return epoch % self.config.train.evaluate_every == 0 or epoch == self.config.train.epochs
+
+    def _checkpoint_due(self) -> bool:
+        return self.runtime.is_main and self.writer.is_due(self.progress.total_steps)
 
     def _stop_due(self) -> bool:
-        done = bool(self.limits.max_steps) and self.progress.total_steps >= self.limits.max_steps
-        return done or self._stop_asked()
+        has_done_all_steps = bool(self.max_steps) and self.progress.total_steps >= self.max_steps
+        return has_done_all_steps or self._stop_signal_came()
 
-    def _check_stop(self) -> None:
-        if self._stop_asked():
+    def _raise_if_stopped(self) -> None:
+        if self._stop_signal_came():
             raise StopRequested
 
-    def _save_due(self) -> bool:
-        return self.runtime.is_main and self.writer.due(self.progress.total_steps)
-
-    def _save_unless_bad(self) -> None:
-        """In the middle of an explosion the weights may be past saving: a return must find those before it."""
+    def _save_unless_exploding(self) -> None:
+        """Save, except in the middle of an explosion: a return to a checkpoint must find the weights before it."""
         if not self.guard.bad_in_a_row:
             self.save()
 
-    def save(self, best: bool = False) -> None:
-        """Have everything written that the run needs to go on as if it had never stopped; waits for a copy only."""
-        random_states = self.runtime.gather_objects(self.runtime.random_state())
-        if self.runtime.is_main:
-            self.writer.save(self.state_dict() | {"random": random_states}, self.progress.total_steps, best)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Plain tensors and values only, so that ``weights_only=True`` reads them back."""
-        return {
-            "format": FORMAT,
-            **self.average.state_dict(self.step.network.state_dict()),
-            "optimizer": self.optimizer.state_dict(),
-            "scaler": self.scaler.state_dict(),
-            "guard": self.guard.state_dict(),
-            "progress": asdict(self.progress),
-            "steps_per_epoch": self.sampler.steps,
-            "config": self.config,
-        }
-
-    def load_state_dict(self, state: dict[str, Any], path: str) -> None:
-        """Go on from a checkpoint's state.
-
-        Raises:
-            CheckpointError: it is not a run's checkpoint, or belongs to another network or optimizer.
-        """
-        wanted = ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch")
-        if missing := [key for key in wanted if key not in state]:
-            raise CheckpointError(f"{path} holds no run to resume (no {missing[0]}); fine-tune from it with --weights")
-        try:
-            self._take_up(state, path)
-        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
-            raise CheckpointError(
-                f"{path} holds no sound run ({truncate_for_message(error)}); use an older checkpoint"
-            ) from error
-
-    def _take_up(self, state: dict[str, Any], path: str) -> None:
-        self._restore_weights(state, path)
-        self.guard.load_state_dict(state["guard"])
-        self.progress = Progress.from_state(state["progress"])
-        # Another data set, batch size or number of processes may have changed the length of an epoch.
-        self.progress.rescale(state["steps_per_epoch"], self.sampler.steps)
-        states = state.get("random", [])
-        if states and len(states) != self.runtime.world_size:
-            _log.info("The run was one of %d processes and goes on with %d", len(states), self.runtime.world_size)
-        if self.runtime.rank < len(states):
-            self.runtime.set_random_state(states[self.runtime.rank])
-
-    def _restore_weights(self, state: dict[str, Any], path: str) -> None:
-        restore(state, path, self.step.network, self.average, self.optimizer, self.scaler)
+    def _save_after_error(self, error: Exception) -> None:
+        """Save what was learned before a data error, unless the other ranks do not know of the error."""
+        if self.runtime.world_size == 1 or isinstance(error, CollectiveDataError):
+            self._save_unless_exploding()
+            self.writer.wait()
+            # The launcher ends all processes when one ends: no rank may go before rank 0 has written the file.
+            self.runtime.any_rank(False)

@@ -1,4 +1,4 @@
-"""Averages of the weights that are trained: exponential (EMA), or over the ends of cycles (SWA)."""
+"""Averages of the trained weights: exponential (EMA), or over the ends of learning-rate cycles (SWA)."""
 
 from __future__ import annotations
 
@@ -9,89 +9,142 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-
-def trained_weights(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The weights a checkpoint's run was training, which are not its ``model`` where that is an average."""
-    return dict(state["model"]) | state.get("average", {}).get("trained", {})
+from posenet.errors import ConfigError
+from posenet.settings import AverageConfig
+from posenet.training.batch_norm import batch_norm_layers
 
 
 class NoAverage:
-    """The weights themselves."""
+    """No averaging: the trained weights are validated and saved."""
 
     def after_step(self) -> None:
-        """Take notice of an optimizer step."""
+        """Update the average after an optimizer step."""
 
     def after_epoch(self, epochs: int) -> None:
-        """Take notice of the end of an epoch, the run's ``epochs``-th."""
+        """Update the average after the run's ``epochs``-th epoch."""
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Within it, the network has the averaged weights."""
+        """Context in which the network has the averaged weights."""
         yield
 
     def state_dict(self, weights: dict[str, Tensor]) -> dict[str, Any]:
-        """Parts of a checkpoint: ``model`` and what else is needed to go on; ``weights`` are the trained ones."""
+        """The entries of a checkpoint that hold weights: ``model``, and what the average needs to continue.
+
+        Args:
+            weights: the state dict of the network, with the trained weights.
+        """
         return {"model": weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a checkpoint whose ``trained_weights`` the network has already."""
+        """Restore the average from a checkpoint. The network must have the ``trained_weights`` of it already."""
 
 
 class WeightAverage(NoAverage):
-    """Averages a network's weights and BatchNorm statistics; until the first update it is the weights themselves.
+    """Base of the averages of a network's weights and BatchNorm statistics.
 
-    EMA after Polyak and Juditsky, its decay rising from 2/11 as (1 + n) / (10 + n) over the first n steps; SWA after
-    Izmailov et al., arXiv 1803.05407.
+    Until the first update the average equals the trained weights. A checkpoint holds the average as ``model`` and the
+    trained weights beside it.
 
     Args:
-        network: on its device; what is averaged stays beside it.
-        decay: share of the old average that a step keeps; None averages the ends of cycles alike.
-        cycle_epochs: length of a cycle.
+        network: on its device; the average is kept there too.
     """
 
-    def __init__(self, network: nn.Module, decay: float | None, cycle_epochs: int = 0) -> None:
-        self.decay, self.cycle_epochs, self.count, self.epochs = decay, cycle_epochs, 0, 0
-        self._live = {n: t for n, t in network.state_dict().items() if t.is_floating_point()}
-        self._average = {n: t.clone() for n, t in self._live.items()}
-
-    def after_step(self) -> None:
-        if self.decay is not None:
-            self.count += 1
-            self._move(1 - min(self.decay, (1 + self.count) / (10 + self.count)))
-
-    def after_epoch(self, epochs: int) -> None:
-        # A run that was stopped while it validated comes here twice.
-        if self.decay is None and epochs % self.cycle_epochs == 0 and epochs > self.epochs:
-            self.count, self.epochs = self.count + 1, epochs
-            self._move(1 / self.count)
+    def __init__(self, network: nn.Module) -> None:
+        self.count = 0  # updates so far
+        self.epochs = 0  # epochs of the run at the last update
+        state = network.state_dict()
+        self._trained = {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
+        self._average = {name: tensor.clone() for name, tensor in self._trained.items()}
 
     @torch.no_grad()
-    def _move(self, share: float) -> None:
-        torch._foreach_lerp_(list(self._average.values()), list(self._live.values()), share)
+    def _move_towards_trained(self, share: float) -> None:
+        """average += share * (trained - average)"""
+        torch._foreach_lerp_(list(self._average.values()), list(self._trained.values()), share)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        trained = {n: t.clone() for n, t in self._live.items()}
+        backup = {name: tensor.clone() for name, tensor in self._trained.items()}
         if self.count:
-            _copy(self._average, self._live)
+            _copy(self._average, self._trained)
         try:
             yield
         finally:
-            _copy(trained, self._live)
+            _copy(backup, self._trained)
 
     def state_dict(self, weights: dict[str, Tensor]) -> dict[str, Any]:
         if not self.count:
             return {"model": weights, "average": {"count": 0, "epochs": self.epochs, "trained": {}}}
-        trained = {n: weights[n] for n in self._live}
-        return {
-            "model": weights | self._average,
-            "average": {"count": self.count, "epochs": self.epochs, "trained": trained},
-        }
+        trained = {name: weights[name] for name in self._trained}
+        average = {"count": self.count, "epochs": self.epochs, "trained": trained}
+        return {"model": weights | self._average, "average": average}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         saved = state.get("average", {"count": 0, "epochs": 0})
-        self.count, self.epochs = saved["count"], saved["epochs"]
-        _copy(state["model"] if self.count else self._live, self._average)
+        self.count = saved["count"]
+        self.epochs = saved["epochs"]
+        _copy(state["model"] if self.count else self._trained, self._average)
+
+
+class ExponentialMovingAverage(WeightAverage):
+    """average = decay * average + (1 - decay) * trained, after every step (Polyak and Juditsky).
+
+    The decay of the n-th step is min(``decay``, (1 + n) / (10 + n)), so that the first steps are forgotten quickly.
+    """
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        super().__init__(network)
+        self.decay = decay
+
+    def after_step(self) -> None:
+        self.count += 1
+        decay = min(self.decay, (1 + self.count) / (10 + self.count))
+        self._move_towards_trained(1 - decay)
+
+
+class StochasticWeightAverage(WeightAverage):
+    """Mean of the weights at the end of every cycle of the learning rate (Izmailov et al., arXiv 1803.05407)."""
+
+    def __init__(self, network: nn.Module, cycle_epochs: int) -> None:
+        super().__init__(network)
+        self.cycle_epochs = cycle_epochs
+
+    def after_epoch(self, epochs: int) -> None:
+        # A run that was stopped during validation finishes the same epoch twice.
+        if epochs % self.cycle_epochs == 0 and epochs > self.epochs:
+            self.count += 1
+            self.epochs = epochs
+            self._move_towards_trained(1 / self.count)
+
+
+def make_weight_average(network: nn.Module, settings: AverageConfig) -> NoAverage:
+    """The configured average.
+
+    Raises:
+        ConfigError: SWA of a network whose BatchNorm layers are trained.
+    """
+    if settings.kind == "ema":
+        return ExponentialMovingAverage(network, settings.decay)
+    if settings.kind == "swa":
+        _require_frozen_batch_norm(network)
+        return StochasticWeightAverage(network, settings.cycle_epochs)
+    return NoAverage()
+
+
+def trained_weights(state: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The weights that the run of a checkpoint was training; its ``model`` may be their average."""
+    weights: dict[str, Tensor] = dict(state["model"])
+    return weights | state.get("average", {}).get("trained", {})
+
+
+def _require_frozen_batch_norm(network: nn.Module) -> None:
+    """BatchNorm statistics collected along the way match none of the averaged weights."""
+    for layer in batch_norm_layers(network):
+        if any(parameter.requires_grad for parameter in layer.parameters(recurse=False)):
+            raise ConfigError(
+                "average.kind = swa needs frozen BatchNorm: start from a checkpoint with --weights and add "
+                "--freeze '*.norm.*'"
+            )
 
 
 @torch.no_grad()

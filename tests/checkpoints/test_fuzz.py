@@ -205,7 +205,7 @@ def rezipped(rng: np.random.Generator, data: bytes) -> bytes:
 
 def test_checkpoints(stores, tmp_path, count, record_property):
     with run(Runtime(CPU), stores, tmp_path / "run", "train.batch_size=2", steps=1) as trainer:
-        trainer.fit()
+        trainer.run()
         sound_path, path = trainer.folder.last, tmp_path / "mutated.pth"
         sound, state = sound_path.read_bytes(), read_checkpoint(sound_path)
         legacy = tmp_path / "legacy.pth"
@@ -220,7 +220,7 @@ def test_checkpoints(stores, tmp_path, count, record_property):
                 load_model(path)
             require_fitting_weights(config_of_checkpoint(found, path) or Config(), found, path)
             trainer.load_state_dict(found, str(path))
-            next(trainer._steps(_Meter()))
+            next(trainer.input.steps(trainer.progress))
 
         def of_bytes(number: int) -> None:
             path.write_bytes(mutate_bytes(np.random.default_rng((4, number)), sound))
@@ -239,10 +239,6 @@ def test_checkpoints(stores, tmp_path, count, record_property):
         check(try_all(count, of_bytes), "bytes of a checkpoint", record_property)
         # One of these takes as long as ten of the others: most are loaded.
         check(try_all(max(8, count // 4), of_content), "content of a checkpoint", record_property)
-
-
-class _Meter:
-    waited = samples = 0
 
 
 # Configuration

@@ -90,14 +90,14 @@ def test_data_workers_do_not_keep_a_killed_trainer_s_lock(stores, tmp_path):
 
     def train_and_die() -> None:
         def workers_are_at_work(trainer):
-            train = trainer.update
+            train = trainer.train_step
 
             def fatal(batches):
-                os.write(say, " ".join(str(w.pid) for w in trainer.train_loader._iterator._workers).encode())
+                os.write(say, " ".join(str(w.pid) for w in trainer.input.loader.loader._iterator._workers).encode())
                 os.kill(os.getpid(), signal.SIGKILL)
                 return train(batches)
 
-            trainer.update = fatal
+            trainer.train_step = fatal
 
         with run_lock(tmp_path):
             live(Runtime(CPU), stores, tmp_path / "run", "data.workers=2", watch=workers_are_at_work)

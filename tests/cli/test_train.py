@@ -117,7 +117,7 @@ def test_max_steps_counts_from_the_very_start(train):
 def test_resume_by_file_by_folder_and_with_nothing_to_resume(train, caplog):
     with caplog.at_level("INFO"):
         assert train("-p", "run", "--resume")[0] == 0
-    assert "starting anew" in caplog.text
+    assert "starting a new run" in caplog.text
     steps = read_checkpoint("run/last.pth")["progress"]["total_steps"]
     shutil.copytree("run", "moved")
     for where in ("moved/last.pth", "moved"):

@@ -21,7 +21,7 @@ from posenet.errors import ConfigError, TrainingError
 from posenet.inference.person import Person
 from posenet.model.posenet import PoseNet
 from posenet.settings import load_config
-from posenet.training import validation
+from posenet.training import coco_validation
 from posenet.training.run_log import SilentLog
 from tests.helpers.process_groups import in_world, run
 
@@ -57,9 +57,11 @@ def test_processes_tell_each_other(tmp_path: Path) -> None:
 
 def test_accumulation_communicates_once_a_step(tmp_path: Path) -> None:
     def count(runtime: DistributedRuntime) -> tuple[int, Tensor]:
+        from posenet.data.batch import Batch
         from posenet.devices.precision import grad_scaler
+        from posenet.settings import GuardConfig
         from posenet.training.loss_guard import LossGuard
-        from posenet.training.update import GuardedUpdate
+        from posenet.training.trainer import TrainStep
 
         calls = []
 
@@ -75,13 +77,14 @@ def test_accumulation_communicates_once_a_step(tmp_path: Path) -> None:
         wrapped = runtime.wrap(_PerImage(linear))
         wrapped.register_comm_hook(None, average)
         optimizer = torch.optim.SGD(linear.parameters(), 0.1)
-        update = GuardedUpdate(wrapped, optimizer, grad_scaler(runtime.device, "off"), LossGuard(), runtime)
+        scaler = grad_scaler(runtime.device, "off")
+        train_step = TrainStep(wrapped, optimizer, scaler, LossGuard(GuardConfig()), runtime, max_grad_norm=0.0)
         images = torch.arange(24.0).reshape(2, 2, 2, 3)  # process, batch, image, value
         good, bad = images[runtime.rank], torch.stack([images[runtime.rank][0], torch.full((2, 3), math.nan)])
-        update([(batch, None, None, None) for batch in good])
+        train_step([Batch(batch, None, None, None, None) for batch in good])
         weight, counts = linear.weight.detach().clone(), [len(calls)]
         for batches in (bad, good):  # what a dropped step has left undone must not be done in the next one
-            update([(batch, None, None, None) for batch in batches])
+            train_step([Batch(batch, None, None, None, None) for batch in batches])
             counts.append(len(calls))
         return counts, weight
 
@@ -108,21 +111,24 @@ def lines(folder: Path, kind: str) -> list[dict[str, Any]]:
 def test_nan_on_one_process_makes_both_skip_and_names_its_images(stores, tmp_path):
     def explode(runtime: DistributedRuntime) -> Any:
         with run(runtime, stores, tmp_path / "run", *SMALL, steps=5) as trainer:
-            forward, before, images = trainer.step.forward, [], []
+            forward, before, images = trainer.model.forward, [], []
 
             def bad_second(*batch: Tensor) -> Tensor:
-                before.append({n: t.clone() for n, t in trainer.step.network.state_dict().items()})
+                before.append({n: t.clone() for n, t in trainer.model.network.state_dict().items()})
                 second = len(before) == 2 and runtime.rank == 1
                 return forward(*batch) * (math.nan if second else 1)
 
-            judge = trainer._judge_bad
-            trainer._judge_bad = lambda batches, value: (
-                images.extend(batches[0].image_ids.tolist()),
-                judge(batches, value),
-            )
-            trainer.step.forward = bad_second
-            trainer.fit()
-            return before, images, trainer.losses, {n: t.clone() for n, t in trainer.step.network.state_dict().items()}
+            react = trainer._react_to
+
+            def remember_bad_images(result: Any, batches: Any) -> None:
+                if result.loss is None:
+                    images.extend(batches[0].image_ids.tolist())
+                react(result, batches)
+
+            trainer._react_to = remember_bad_images
+            trainer.model.forward = bad_second
+            trainer.run()
+            return before, images, trainer.losses, {n: t.clone() for n, t in trainer.model.network.state_dict().items()}
 
     one, two = in_world(2, tmp_path / "w", explode)
     assert [loss is None for loss in one[2]] == [False, True, False, False, False] and one[2] == two[2]
@@ -138,15 +144,15 @@ def test_nan_on_one_process_makes_both_skip_and_names_its_images(stores, tmp_pat
 def test_a_signal_to_one_process_stops_both_with_a_checkpoint(stores, tmp_path, number):
     def stopped(runtime: DistributedRuntime) -> tuple[bool, int]:
         with run(runtime, stores, tmp_path / "run", *SMALL, steps=50) as trainer:
-            update = trainer.update
+            update = trainer.train_step
 
             def interrupted(batches: Any) -> Any:
                 if runtime.rank == 1 and len(trainer.losses) == 1:
                     os.kill(os.getpid(), number)
                 return update(batches)
 
-            trainer.update = interrupted
-            return trainer.fit(), trainer.progress.total_steps
+            trainer.train_step = interrupted
+            return trainer.run(), trainer.progress.total_steps
 
     assert in_world(2, tmp_path / "w", stopped) == [(False, 2), (False, 2)]
     assert read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["total_steps"] == 2
@@ -163,7 +169,7 @@ def test_a_signal_to_one_process_breaks_off_validation_on_both(stores, tiny_coco
 
     def stopped(runtime: DistributedRuntime) -> tuple[bool, int, int]:
         with run(runtime, stores, tmp_path / "run", *SMALL, *pictures, "train.epochs=1") as trainer:
-            owner, name = {"loss": (trainer.step, "eval"), "AP": (trainer.evaluate.predictor, "batch")}[where]
+            owner, name = {"loss": (trainer.model, "eval"), "AP": (trainer.evaluate.predictor, "batch")}[where]
             work = getattr(owner, name)
 
             def interrupted(*args: Any) -> Any:
@@ -173,7 +179,7 @@ def test_a_signal_to_one_process_breaks_off_validation_on_both(stores, tiny_coco
 
             setattr(owner, name, interrupted)
             trainer.evaluate.share *= 20  # batches are left when the signal comes
-            return trainer.fit(), trainer.progress.epoch, trainer.progress.step - trainer.sampler.steps
+            return trainer.run(), trainer.progress.epoch, trainer.progress.step - trainer.input.steps_per_epoch
 
     assert in_world(2, tmp_path / "w", stopped) == [(False, 0, 0), (False, 0, 0)]
     assert lines(tmp_path / "run", "epoch") == []
@@ -182,7 +188,7 @@ def test_a_signal_to_one_process_breaks_off_validation_on_both(stores, tiny_coco
 def test_in_fp16_an_overflow_on_one_process_lowers_the_scale_of_both(stores, tmp_path):
     def overflow(runtime: DistributedRuntime) -> tuple[list[float | None], float, dict[str, Tensor]]:
         with run(runtime, stores, tmp_path / "run", *SMALL, "train.amp=fp16", steps=3) as trainer:
-            weight, calls = next(trainer.step.network.parameters()), []
+            weight, calls = next(trainer.model.network.parameters()), []
 
             def infinite_second(gradient: Tensor) -> Tensor:
                 calls.append(1)
@@ -190,8 +196,8 @@ def test_in_fp16_an_overflow_on_one_process_lowers_the_scale_of_both(stores, tmp
 
             weight.register_hook(infinite_second)
             trainer.scaler.load_state_dict(trainer.scaler.state_dict() | {"scale": 8.0})
-            trainer.fit()
-            return trainer.losses, trainer.scaler.get_scale(), dict(trainer.step.network.named_parameters())
+            trainer.run()
+            return trainer.losses, trainer.scaler.get_scale(), dict(trainer.model.network.named_parameters())
 
     one, two = in_world(2, tmp_path / "w", overflow)
     assert [loss is None for loss in one[0]] == [False, True, False] and one[0] == two[0]
@@ -205,7 +211,7 @@ def test_early_stopping_is_decided_on_the_main_process(stores, tmp_path):
             trainer.validate = lambda: 1.0
             trainer.progress.best, trainer.progress.best_kind = math.inf, "val_loss"
             trainer.progress.stale = 2 if runtime.rank == 0 else -9
-            return trainer.fit(), trainer.progress.epoch
+            return trainer.run(), trainer.progress.epoch
 
     assert in_world(2, tmp_path / "w", stale) == [(False, 1), (False, 1)]
 
@@ -213,16 +219,16 @@ def test_early_stopping_is_decided_on_the_main_process(stores, tmp_path):
 def test_a_killed_process_ends_the_others_and_is_named(stores, tmp_path, capfd):
     def killed(runtime: DistributedRuntime) -> None:
         with run(runtime, stores, tmp_path / "run", *SMALL) as trainer:
-            update = trainer.update
+            update = trainer.train_step
 
             def fatal(batches: Any) -> Any:
                 if runtime.rank == 1 and len(trainer.losses) == 2:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return update(batches)
 
-            trainer.update = fatal
+            trainer.train_step = fatal
             try:
-                trainer.fit()
+                trainer.run()
             except RuntimeError as error:
                 assert is_lost_contact(error)
                 raise
@@ -247,7 +253,7 @@ def test_validation_counts_every_image_once(stores, tiny_coco, tmp_path):
     )
 
     def measure(runtime: Runtime) -> tuple[dict[str, float], int, float]:
-        coco = validation.CocoValidation.from_config(config, PoseNet.from_config(config), runtime, SilentLog())
+        coco = coco_validation.CocoValidation.from_config(config, PoseNet.from_config(config), runtime, SilentLog())
         seen = []
 
         def batch(images: list[Any]) -> list[list[Person]]:
@@ -266,7 +272,7 @@ def test_validation_counts_every_image_once(stores, tiny_coco, tmp_path):
 
 def test_shares_hold_every_picture_once_and_as_many_of_every_shape() -> None:
     images = [{"id": i, "width": 100 + 100 * (i % 2), "height": 100} for i in range(11)]
-    shares = [validation.share_of(images, rank, 3) for rank in range(3)]
+    shares = [coco_validation.share_of_rank(images, rank, 3) for rank in range(3)]
     assert sorted(image["id"] for share in shares for image in share) == list(range(11))
     assert [len(share) for share in shares] == [4, 4, 3]
     assert all(sum(image["width"] == 200 for image in share) in (1, 2) for share in shares)

@@ -28,9 +28,9 @@ LIMIT = 150
 FATAL = """
 import os, signal, sys
 from posenet.cli.main import run_tool
-from posenet.training.update import GuardedUpdate
+from posenet.training.trainer import TrainStep
 
-train, calls = GuardedUpdate.__call__, []
+train, calls = TrainStep.__call__, []
 
 def fatal(self, batches):
     calls.append(1)
@@ -38,7 +38,7 @@ def fatal(self, batches):
         os.kill(os.getpid(), signal.SIGKILL)
     return train(self, batches)
 
-GuardedUpdate.__call__ = fatal
+TrainStep.__call__ = fatal
 sys.exit(run_tool("train-distributed"))
 """
 

@@ -12,18 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenet.checkpoints.checkpoint_folder import CheckpointFolder
 from posenet.checkpoints.file import read_checkpoint
-from posenet.cli.training import build_trainer
 from posenet.data.store.reader import Store
 from posenet.devices.distributed import DistributedRuntime
 from posenet.devices.launch import launch
 from posenet.devices.rank_info import SINGLE_PROCESS_INIT_METHOD, RankInfo, rank_info_from_environment
 from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
-from posenet.settings import load_config
+from posenet.settings import LogConfig, load_config
 from posenet.training.freezing import freeze
 from posenet.training.run_log import RunLog, SilentLog
+from posenet.training.setup import build_trainer
 from posenet.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -100,32 +99,39 @@ def run(
 ) -> Iterator[Trainer]:
     """A run of a tiny network; ``trainer.losses`` collects the loss of every step."""
     config = load_config(
-        None, [*TINY, f"data.train={str(stores['train'])!r}", f"data.val={str(stores['val'])!r}", *overrides]
+        None,
+        [
+            *TINY,
+            f"data.train={str(stores['train'])!r}",
+            f"data.val={str(stores['val'])!r}",
+            f"checkpoint.path={str(folder)!r}",
+            *overrides,
+        ],
     )
     torch.manual_seed(config.train.seed)
     network = PoseNet.from_config(config)
     freeze(network, frozen)
     with contextlib.ExitStack() as stack:
         train, val = (stack.enter_context(Store(path)) for path in (config.data.train, config.data.val))
-        log = RunLog(folder, tensorboard=False, curves=False) if runtime.is_main else SilentLog()
+        log = RunLog(folder, LogConfig(tensorboard=False, curves=False)) if runtime.is_main else SilentLog()
         stack.callback(log.close)
-        trainer = build_trainer(config, network, runtime, train, val, CheckpointFolder(folder), log, steps)
+        trainer = build_trainer(config, network, runtime, train, val, log, steps)
         stack.callback(trainer.close)
         if resume is not None:
             trainer.load_state_dict(read_checkpoint(resume), str(resume))
-        trainer.losses, update = [], trainer.update
+        trainer.losses, update = [], trainer.train_step
 
         def recorded(batches: Any) -> Any:
             outcome = update(batches)
             trainer.losses.append(outcome.loss)
             return outcome
 
-        trainer.update = recorded
+        trainer.train_step = recorded
         yield trainer
 
 
 def train(runtime: Runtime, *args: Any, **options: Any) -> tuple[list[float | None], dict[str, Tensor]]:
     """Losses of all steps and the final weights of a ``run``."""
     with run(runtime, *args, **options) as trainer:
-        trainer.fit()
-        return trainer.losses, {n: t.clone() for n, t in trainer.step.network.state_dict().items()}
+        trainer.run()
+        return trainer.losses, {n: t.clone() for n, t in trainer.model.network.state_dict().items()}

@@ -77,23 +77,23 @@ def live(
         if cut and cut.how in STOPS and runtime.rank == cut.rank:
             _send_itself(trainer, STOPS[cut.how], cut.at)
         watch(trainer)
-        trainer.fit()
+        trainer.run()
 
 
 def _score(trainer: Trainer) -> float:
     """Anything but smooth: another bit in any weight is another score, and another best epoch."""
-    return sum(p.detach().double().abs().sum().item() for p in trainer.step.network.parameters()) * 1e4 % 1
+    return sum(p.detach().double().abs().sum().item() for p in trainer.model.network.parameters()) * 1e4 % 1
 
 
 def _send_itself(trainer: Trainer, number: int, step: int) -> None:
-    update = trainer.update
+    update = trainer.train_step
 
     def interrupted(batches: Any) -> Any:
         if trainer.progress.total_steps + 1 == step:
             os.kill(os.getpid(), number)
         return update(batches)
 
-    trainer.update = interrupted
+    trainer.train_step = interrupted
 
 
 def forked(task: Callable[[], Any]) -> int:
@@ -124,8 +124,11 @@ def alone(*args: Any, **options: Any) -> int:
 
 
 def result(folder: Path) -> dict[str, Any]:
-    """All that a finished run leaves: the contents of ``last`` and ``best``."""
-    return {name: read_checkpoint(folder / f"{name}.pth") for name in ("last", "best")}
+    """The contents of ``last`` and ``best`` of a finished run, without the run's folder."""
+    contents = {name: read_checkpoint(folder / f"{name}.pth") for name in ("last", "best")}
+    for content in contents.values():
+        del content["config"]["checkpoint"]["path"]
+    return contents
 
 
 def differences(a: Any, b: Any, path: str = "") -> list[str]:

@@ -12,7 +12,7 @@ import torch
 
 from posenet.devices.runtime import Runtime
 from posenet.training import device_prefetch as prefetch_module
-from posenet.training.device_prefetch import prefetch
+from posenet.training.device_prefetch import prefetch_to_device
 
 CPU = torch.device("cpu")
 
@@ -66,18 +66,18 @@ def accelerator(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> None:
         recorder.stream = "main"
 
     fake = SimpleNamespace(Stream=Stream, stream=on, current_stream=Stream)
-    monkeypatch.setattr(prefetch_module, "_streams", lambda device: fake)
+    monkeypatch.setattr(prefetch_module, "_module_with_streams", lambda device: fake)
 
 
 def test_a_cpu_takes_batches_as_they_come(recorder: Recorder) -> None:
-    found = prefetch(recorder.loaded(2), recorder)
+    found = prefetch_to_device(recorder.loaded(2), recorder)
     assert next(found) == (0,)
     assert recorder.events == [("loaded", 0), ("copy on main", 0)]
     assert list(found) == [(1,)]
 
 
 def test_a_copy_begins_before_the_batch_ahead_of_it_is_given_away(recorder: Recorder, accelerator: None) -> None:
-    found = prefetch(recorder.loaded(3), recorder)
+    found = prefetch_to_device(recorder.loaded(3), recorder)
     assert next(found) == (0,)
     assert recorder.events == [
         ("loaded", 0),
@@ -92,8 +92,8 @@ def test_a_copy_begins_before_the_batch_ahead_of_it_is_given_away(recorder: Reco
 
 
 def test_an_empty_loader_gives_nothing(recorder: Recorder, accelerator: None) -> None:
-    assert list(prefetch(recorder.loaded(0), recorder)) == []
+    assert list(prefetch_to_device(recorder.loaded(0), recorder)) == []
 
 
 def test_the_last_of_an_odd_or_single_batch_comes(recorder: Recorder, accelerator: None) -> None:
-    assert list(prefetch(recorder.loaded(1), recorder)) == [(0,)]
+    assert list(prefetch_to_device(recorder.loaded(1), recorder)) == [(0,)]

@@ -50,7 +50,7 @@ def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def start(stores: dict[str, Path], tmp_path: Path) -> Curve:
     with run(Runtime(CPU), stores, tmp_path / "start") as trainer:
-        return [], {n: t.clone() for n, t in trainer.step.network.state_dict().items()}
+        return [], {n: t.clone() for n, t in trainer.model.network.state_dict().items()}
 
 
 @pytest.fixture
@@ -113,13 +113,13 @@ def go_on(runtime: Runtime, checkpoints: list[Path | None], *args: Any, **option
     """The curves of one run that goes on from each of the checkpoints; None is its start."""
     curves = []
     with run(runtime, *args, **options) as trainer:
-        trainer.val_loader = None  # which would be compiled once more
+        trainer.validation_data = None  # which would be compiled once more
         for path in checkpoints:
             if path is not None:
                 trainer.load_state_dict(read_checkpoint(path), str(path))
             trainer.losses.clear()
-            trainer.fit()
-            curves.append((trainer.losses[:], {n: t.clone() for n, t in trainer.step.network.state_dict().items()}))
+            trainer.run()
+            curves.append((trainer.losses[:], {n: t.clone() for n, t in trainer.model.network.state_dict().items()}))
     return curves
 
 

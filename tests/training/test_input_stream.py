@@ -24,7 +24,7 @@ from posenet.data.store.reader import Store
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig
-from posenet.training.input_stream import CollectiveDataError, UnreadableSampleBudget, restart_dead_workers
+from posenet.training.input_stream import CollectiveDataError, RestartingLoader, UnreadableSampleBudget
 from tests.helpers.drawn_data import flip_bit, make_record, write_store
 from tests.helpers.process_groups import CPU, in_world, run
 
@@ -48,7 +48,11 @@ def quick(monkeypatch):
     monkeypatch.setattr(store_module, "RETRY_SECONDS", (0.0, 0.01, 0.02))
 
 
-def batches(path, workers=0, take=restart_dead_workers):
+def restarting(loader):
+    return RestartingLoader(loader, loader.batch_sampler)
+
+
+def batches(path, workers=0, take=restarting):
     dataset = PoseDataset(Store(path), (64, 64), augment=AugmentConfig())
     loader = make_loader(dataset, TrainSampler(len(dataset), 2, seed=1), workers)
     try:
@@ -84,8 +88,8 @@ def equal(a, b):
 def end(runtime, stores, folder, *overrides, **options):
     """Losses, final state and epoch lines of a run."""
     with run(runtime, stores, folder, *SHORT, *overrides, **options) as trainer:
-        finished = trainer.fit()
-        return finished, trainer.losses, {n: t.clone() for n, t in trainer.step.network.state_dict().items()}
+        finished = trainer.run()
+        return finished, trainer.losses, {n: t.clone() for n, t in trainer.model.network.state_dict().items()}
 
 
 def test_a_damaged_sample_gives_way_to_the_next_whoever_reads_it(damaged):
@@ -149,13 +153,13 @@ def test_the_next_epoch_s_samples_are_made_while_this_one_is_validated(stores, t
     under_way = []
 
     def evaluate(*_):
-        iterator = trainer.train_loader._iterator
+        iterator = trainer.input.loader.loader._iterator
         under_way.append(iterator._send_idx - iterator._rcvd_idx)
         return {"AP": 0.0}
 
     with run(Runtime(CPU), stores, tmp_path / "run", *SHORT, "train.epochs=3", "data.workers=1") as trainer:
         trainer.evaluate = evaluate
-        assert trainer.fit()
+        assert trainer.run()
     assert min(under_way[:2]) > 0 and under_way[2] == 0
 
 
@@ -164,7 +168,7 @@ def test_a_run_that_was_closed_goes_on_with_new_workers(stores, tmp_path):
     whole = end(Runtime(CPU), stores, tmp_path / "whole", *overrides)
     with run(Runtime(CPU), stores, tmp_path / "run", *overrides) as trainer:
         trainer.evaluate = lambda *_: trainer.close() or {"AP": 0.0}
-        assert trainer.fit() and trainer.losses == whole[1]
+        assert trainer.run() and trainer.losses == whole[1]
 
 
 def test_too_many_replacements_end_the_run_with_a_checkpoint(damaged, tmp_path):
@@ -172,7 +176,7 @@ def test_too_many_replacements_end_the_run_with_a_checkpoint(damaged, tmp_path):
         with pytest.raises(
             CollectiveDataError, match="more than 0 of .* data.max_unreadable allows; the latest: .*damaged.h5"
         ):
-            trainer.fit()
+            trainer.run()
         done = trainer.progress.total_steps
         assert read_checkpoint(trainer.folder.last)["progress"]["total_steps"] == done == len(trainer.losses)
 
@@ -180,7 +184,7 @@ def test_too_many_replacements_end_the_run_with_a_checkpoint(damaged, tmp_path):
 def test_an_epoch_without_steps_left_leaves_no_workers(stores, tmp_path):
     """As where a run is resumed that was stopped while it validated."""
     with run(Runtime(CPU), stores, tmp_path / "run", *SHORT, "data.workers=1") as trainer:
-        trainer.progress.step = trainer.sampler.steps
+        trainer.progress.step = trainer.input.steps_per_epoch
         assert trainer.train_one_epoch() and not multiprocessing.active_children()
 
 
@@ -196,17 +200,16 @@ def test_validation_counts_as_well(stores, tmp_path):
                 assert math.isfinite(trainer.validate())
             else:
                 with pytest.raises(CollectiveDataError, match=message):
-                    trainer.fit()
-                assert read_checkpoint(trainer.folder.last)["progress"]["step"] == trainer.sampler.steps
+                    trainer.run()
+                assert read_checkpoint(trainer.folder.last)["progress"]["step"] == trainer.input.steps_per_epoch
 
 
-def test_the_share_is_rounded_up_to_whole_samples(stores):
-    dataset = PoseDataset(Store(stores["train"]), (64, 64))
-    tally = UnreadableSampleBudget(make_loader(dataset, [], 0), 0.01)
-    tally.add(["one"])
-    with pytest.raises(CollectiveDataError, match="more than 1 of"):
-        tally.add(["two"])
-    assert tally.count == 1
+def test_the_share_is_rounded_up_to_whole_samples():
+    budget = UnreadableSampleBudget(num_samples=6, max_share=0.01)
+    budget.spend(["one"])
+    with pytest.raises(CollectiveDataError, match="more than 1 of 6"):
+        budget.spend(["two"])
+    assert budget.count == 1
 
 
 def test_a_file_system_that_fails_for_a_moment_changes_nothing(stores, monkeypatch, quick):
@@ -229,7 +232,7 @@ def test_a_file_system_that_is_gone_ends_the_run_with_a_checkpoint(stores, tmp_p
     with run(Runtime(CPU), stores | {"train": path}, tmp_path / "run", *SHORT) as trainer:
         path.unlink()
         with pytest.raises(CollectiveDataError, match="train.h5 does not exist"):
-            trainer.fit()
+            trainer.run()
         assert trainer.folder.last.exists()
 
 
@@ -251,7 +254,7 @@ def test_a_store_cut_short_under_the_run_gives_no_wrong_sample(stores, tmp_path,
 
 def kill_one(loader):
     """The loader's batches; a worker is killed after the first."""
-    for number, batch in enumerate(restart_dead_workers(loader)):
+    for number, batch in enumerate(restarting(loader)):
         yield batch
         if number == 0:
             os.kill(loader._iterator._workers[0].pid, signal.SIGKILL)
@@ -270,21 +273,21 @@ class TestDeadWorkers:
     def test_a_run_whose_workers_are_killed_ends_as_if_they_were_not(self, stores, tmp_path, quick):
         whole = end(Runtime(CPU), stores, tmp_path / "whole")
         with run(Runtime(CPU), stores, tmp_path / "run", *SHORT, "data.workers=1") as trainer:
-            update, pids = trainer.update, []
+            update, pids = trainer.train_step, []
 
             def kill_and_go_on(group):
-                pids.append(trainer.train_loader._iterator._workers[0].pid)
+                pids.append(trainer.input.loader.loader._iterator._workers[0].pid)
                 os.kill(pids[-1], signal.SIGKILL)
                 return update(group)
 
-            trainer.update = kill_and_go_on
-            assert trainer.fit() and trainer.losses == whole[1] and len(set(pids)) > 1
+            trainer.train_step = kill_and_go_on
+            assert trainer.run() and trainer.losses == whole[1] and len(set(pids)) > 1
 
     def test_a_worker_killed_while_nobody_reads_leaves_no_half_message(self, stores, quick, give_up):
         with Store(stores["train"]) as store:
             keys = [(0, 0)] * 250
             loader = make_loader(PoseDataset(store, (64, 64)), Skipping([keys] * 6), 1)
-            for number, batch in enumerate(restart_dead_workers(loader)):
+            for number, batch in enumerate(restarting(loader)):
                 if number == 1:
                     time.sleep(1)  # the worker fills the pipe meanwhile
                     os.kill(loader._iterator._workers[0].pid, signal.SIGKILL)
@@ -297,14 +300,14 @@ class TestDeadWorkers:
             with pytest.raises(
                 CollectiveDataError, match="died 3 times .* the last was ended by SIGSEGV; .*data.workers"
             ):
-                trainer.fit()
+                trainer.run()
             assert trainer.folder.last.exists()
 
 
 def _fail_on_one(runtime, stores, folder, where):
     with run(runtime, stores, folder, *SHORT) as trainer:
         if runtime.rank == 1 and where == "train":
-            dataset = trainer.train_loader.dataset
+            dataset = trainer.input.loader.loader.dataset
             find = dataset.find
             seen = []
 
@@ -318,7 +321,7 @@ def _fail_on_one(runtime, stores, folder, where):
         if where == "evaluate":
             trainer.evaluate = lambda *_: {"AP": 0.0}
         try:
-            trainer.fit()
+            trainer.run()
         except DataError as error:
             return type(error).__name__, str(error), trainer.progress.total_steps
         return None
@@ -342,7 +345,7 @@ def _train_damaged(runtime, stores, folder, share):
         f"data.max_unreadable={share}",
     ) as trainer:
         try:
-            return trainer.fit(), trainer.progress.total_steps
+            return trainer.run(), trainer.progress.total_steps
         except CollectiveDataError as error:
             return str(error), trainer.folder.last.exists() or runtime.rank
 

@@ -11,10 +11,11 @@ from torch import nn
 
 from posenet.errors import ConfigError
 from posenet.model import PoseNet
-from posenet.settings import OptimConfig
-from posenet.training.freezing import ALL_BUT_HEADS, batch_norms, freeze, train_mode
+from posenet.settings import AverageConfig, OptimConfig
+from posenet.training.batch_norm import batch_norm_layers
+from posenet.training.freezing import ALL_BUT_HEADS, freeze, set_train_mode
 from posenet.training.optimizer import make_optimizer, set_lr
-from posenet.training.schedule import Schedule
+from posenet.training.schedule import StepSchedule, make_schedule
 
 STEPS = 10
 """Steps of an epoch."""
@@ -56,16 +57,12 @@ def small() -> nn.Module:
     ],
 )
 def test_the_default_schedule_is_the_written_table(epoch: int, step: int, expected: float) -> None:
-    schedule = Schedule.from_config(OptimConfig(lr=2.0))
+    schedule = StepSchedule(OptimConfig(lr=2.0))
     assert schedule.lr_at(epoch, step, STEPS) == pytest.approx(2 * expected, rel=1e-9)
 
 
 def test_without_a_restart_the_rate_never_rises_after_the_warmup() -> None:
-    rates = [
-        Schedule.from_config(OptimConfig()).lr_at(epoch, step, STEPS)
-        for epoch in range(3, 200)
-        for step in range(STEPS)
-    ]
+    rates = [StepSchedule(OptimConfig()).lr_at(epoch, step, STEPS) for epoch in range(3, 200) for step in range(STEPS)]
     assert all(later <= earlier for earlier, later in itertools.pairwise(rates))
 
 
@@ -83,29 +80,29 @@ def test_without_a_restart_the_rate_never_rises_after_the_warmup() -> None:
     ],
 )
 def test_a_restart_has_its_own_rate_and_step(epoch: int, expected: float) -> None:
-    schedule = Schedule(1.0, restart_epoch=50, restart_lr=0.5, restart_step_epochs=5)
+    schedule = StepSchedule(OptimConfig(lr=1.0, restart_epoch=50, restart_lr=0.5, restart_step_epochs=5))
     assert schedule.lr_at(epoch, 0, STEPS) == pytest.approx(expected)
 
 
 def test_a_restart_falls_back_on_the_first_rate_and_step() -> None:
-    schedule = Schedule(1.0, step_epochs=4, restart_epoch=10)
+    schedule = StepSchedule(OptimConfig(lr=1.0, step_epochs=4, restart_epoch=10))
     assert [schedule.lr_at(epoch, 0, STEPS) for epoch in (9, 10, 13, 14)] == pytest.approx([0.04, 1, 1, 0.2])
 
 
 def test_without_warmup_and_steps_the_rate_is_constant() -> None:
-    schedule = Schedule(0.5, warmup_epochs=0, step_epochs=0)
+    schedule = StepSchedule(OptimConfig(lr=0.5, warmup_epochs=0, step_epochs=0))
     assert {schedule.lr_at(epoch, step, STEPS) for epoch in (0, 20, 90) for step in (0, 5)} == {0.5}
 
 
 def test_a_warmup_may_be_part_of_an_epoch() -> None:
-    schedule = Schedule(1.0, warmup_epochs=0.5)
+    schedule = StepSchedule(OptimConfig(lr=1.0, warmup_epochs=0.5))
     assert [schedule.lr_at(0, step, STEPS) for step in (0, 3, 4, 5)] == pytest.approx([0.2, 0.8, 1, 1])
 
 
 @pytest.mark.parametrize("scale_lr, factor", [(True, 4), (False, 1)])
 def test_the_rates_grow_with_the_number_of_processes_if_asked(scale_lr: bool, factor: int) -> None:
     config = OptimConfig(lr=0.5, warmup_epochs=0, restart_epoch=5, restart_lr=0.25, scale_lr=scale_lr)
-    schedule = Schedule.from_config(config, world_size=4)
+    schedule = make_schedule(config, AverageConfig(), world_size=4)
     assert schedule.lr_at(0, 0, STEPS) == 0.5 * factor and schedule.lr_at(5, 0, STEPS) == 0.25 * factor
 
 
@@ -162,33 +159,33 @@ def test_no_patterns_freeze_nothing(net: PoseNet) -> None:
 def test_frozen_norms_keep_their_statistics_while_others_learn() -> None:
     model = small()
     freeze(model, ["1.*"])
-    train_mode(model)
+    set_train_mode(model)
     assert model.training and not model[1].training and model[3].training
-    before = [norm.running_mean.clone() for norm in batch_norms(model)]
+    before = [norm.running_mean.clone() for norm in batch_norm_layers(model)]
     model(torch.randn(4, 1, 8, 8))
-    kept, moved = (not torch.equal(norm.running_mean, old) for norm, old in zip(batch_norms(model), before))
+    kept, moved = (not torch.equal(norm.running_mean, old) for norm, old in zip(batch_norm_layers(model), before))
     assert not kept and moved
 
 
 def test_a_norm_that_is_frozen_in_part_still_learns() -> None:
     model = small()
     freeze(model, ["1.weight"])
-    train_mode(model)
+    set_train_mode(model)
     assert model[1].training
 
 
 def test_train_mode_comes_back_from_evaluation(net: PoseNet) -> None:
     freeze(net, [ALL_BUT_HEADS])
     net.eval()
-    train_mode(net)
+    set_train_mode(net)
     heads = {id(m) for stack in net.stacks for m in stack.heads.modules()}
-    norms = batch_norms(net)
+    norms = batch_norm_layers(net)
     assert norms and all(norm.training == (id(norm) in heads) for norm in norms)
 
 
 def test_synchronised_norms_count_as_norms() -> None:
     model = nn.SyncBatchNorm.convert_sync_batchnorm(small())
-    assert len(batch_norms(model)) == 2
+    assert len(batch_norm_layers(model)) == 2
 
 
 @pytest.mark.parametrize(
@@ -213,7 +210,7 @@ def test_frozen_weights_stay_bit_identical(name: str) -> None:
     before = {key: value.clone() for key, value in model.state_dict().items()}
     optimizer = make_optimizer(model, OptimConfig(name=name, lr=0.1, weight_decay=0.5))
     for _ in range(3):
-        train_mode(model)
+        set_train_mode(model)
         model(torch.randn(4, 1, 8, 8)).square().sum().backward()
         optimizer.step()
     changed = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}

@@ -97,6 +97,6 @@ def test_another_number_of_processes_and_another_batch_are_said(stores, tmp_path
     assert len(begun["random"]) == 2
     with caplog.at_level("INFO"):
         live(Runtime(CPU), stores, folder, *overrides, "train.batch_size=3", cut=Cut("max-steps", 3))
-    assert "one of 2 processes and goes on with 1" in caplog.text
+    assert "had 2 processes and continues with 1" in caplog.text
     assert "An epoch had 3 steps and now has 2: step 2 of it becomes step 1" in caplog.text
     assert result(folder)["last"]["progress"]["total_steps"] == 3

@@ -49,17 +49,17 @@ def test_two_thousand_steps(stores, tmp_path, record_property):
         "log.every_steps=10",
     ]
     with run(Runtime(CPU), stores, tmp_path / "run", *overrides, steps=STEPS) as trainer:
-        update = trainer.update
+        update = trainer.train_step
 
         def measure(batches):
             outcome = update(batches)
             if len(trainer.losses) % EVERY == 0:
-                measured.append(usage([w.pid for w in trainer.train_loader._iterator._workers]))
+                measured.append(usage([w.pid for w in trainer.input.loader.loader._iterator._workers]))
                 sys.__stdout__.write(f"step {len(trainer.losses)}: {measured[-1]}\n")
             return outcome
 
-        trainer.update = measure
-        trainer.fit()
+        trainer.train_step = measure
+        trainer.run()
     assert len(trainer.losses) == STEPS
     warm = measured[WARM // EVERY :]
     first, second = warm[: len(warm) // 2], warm[len(warm) // 2 :]

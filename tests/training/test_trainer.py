@@ -8,16 +8,15 @@ import signal
 import pytest
 import torch
 
-from posenet.checkpoints.checkpoint_folder import CheckpointFolder
 from posenet.checkpoints.file import read_checkpoint
-from posenet.cli.training import build_trainer
 from posenet.data.store.reader import Store
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, DataError, TrainingError
 from posenet.model.posenet import PoseNet
-from posenet.settings import load_config
+from posenet.settings import LogConfig, load_config
 from posenet.training.freezing import freeze
 from posenet.training.run_log import RunLog
+from posenet.training.setup import build_trainer
 
 
 @pytest.fixture
@@ -26,9 +25,11 @@ def make(stores, tmp_path):
     opened = []
 
     def build(*overrides: str, folder: str = "run", steps: int = 0, frozen=()):
+        path = tmp_path / folder
         config = load_config(
             None,
             [
+                f"checkpoint.path={str(path)!r}",
                 "model.stacks=1",
                 "model.width=16",
                 "model.growth=2",
@@ -49,12 +50,11 @@ def make(stores, tmp_path):
         torch.manual_seed(config.train.seed)
         network = PoseNet.from_config(config)
         freeze(network, frozen)
-        path = tmp_path / folder
-        log = RunLog(path, tensorboard=False, curves=False)
+        log = RunLog(path, LogConfig(tensorboard=False, curves=False))
         train, val = Store(config.data.train), Store(config.data.val)
         opened.extend([log, train, val])
         runtime = Runtime(torch.device("cpu"))
-        return build_trainer(config, network, runtime, train, val, CheckpointFolder(path), log, steps)
+        return build_trainer(config, network, runtime, train, val, log, steps)
 
     yield build
     for thing in opened:
@@ -62,7 +62,7 @@ def make(stores, tmp_path):
 
 
 def weights(trainer):
-    return {n: t.clone() for n, t in trainer.step.network.state_dict().items()}
+    return {n: t.clone() for n, t in trainer.model.network.state_dict().items()}
 
 
 def assert_equal(a, b):
@@ -81,7 +81,7 @@ def losses(trainer):
 
 def test_a_run_leaves_checkpoints_and_logs(make):
     trainer = make()
-    assert trainer.fit()
+    assert trainer.run()
     path = trainer.folder.path
     assert {"last.pth", "best.pth", "log.txt", "log.jsonl"} <= set(os.listdir(path))
     epochs = lines(trainer, "epoch")
@@ -97,13 +97,13 @@ def test_a_run_leaves_checkpoints_and_logs(make):
 def test_resuming_anywhere_gives_the_uninterrupted_run(make, cut):
     extra = ["optim.accumulate=2", "guard.max_skips=2"]
     whole = make(*extra, "train.epochs=3", folder="whole")
-    assert whole.fit()
+    assert whole.run()
     first = make(*extra, "train.epochs=3", folder="cut", steps=cut)
-    assert not first.fit() and first.progress.total_steps == cut
+    assert not first.run() and first.progress.total_steps == cut
     second = make(*extra, "train.epochs=3", folder="cut")
     path, state = second.folder.newest_intact()
     second.load_state_dict(state, str(path))
-    assert second.fit()
+    assert second.run()
     assert_equal(weights(second), weights(whole))
     assert losses(second) == losses(whole)
     assert second.progress.best == whole.progress.best
@@ -112,7 +112,7 @@ def test_resuming_anywhere_gives_the_uninterrupted_run(make, cut):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signal_finishes_the_step_and_saves(make, number):
     trainer = make("train.epochs=50")
-    update, calls = trainer.update, []
+    update, calls = trainer.train_step, []
 
     def interrupted(batches):
         calls.append(1)
@@ -120,27 +120,27 @@ def test_signal_finishes_the_step_and_saves(make, number):
             os.kill(os.getpid(), number)
         return update(batches)
 
-    trainer.update = interrupted
-    assert not trainer.fit()
+    trainer.train_step = interrupted
+    assert not trainer.run()
     assert read_checkpoint(trainer.folder.last)["progress"]["total_steps"] == 3
 
 
 def exploding(trainer, at):
     """Make the loss of the given calls NaN."""
-    forward, calls = trainer.step.forward, []
+    forward, calls = trainer.model.forward, []
 
     def explode(*batch):
         calls.append(1)
         return forward(*batch) * (math.nan if len(calls) in at else 1)
 
-    trainer.step.forward = explode
+    trainer.model.forward = explode
     return calls
 
 
 def test_guard_skips_and_names_the_images(make):
     trainer = make()
     exploding(trainer, {2})
-    assert trainer.fit()
+    assert trainer.run()
     (skip,) = lines(trainer, "skip")
     assert skip["step"] == 2 and len(skip["image_ids"]) == 2
     assert all(torch.isfinite(t).all() for t in weights(trainer).values())
@@ -150,33 +150,33 @@ def test_guard_skips_and_names_the_images(make):
 def test_skips_in_a_row_return_to_the_checkpoint_and_go_on_after_them(make):
     trainer = make("guard.max_skips=2", "checkpoint.every_steps=1", "train.epochs=3")
     restored = []
-    restore = trainer._restore_weights
+    load_weights = trainer.state.load_weights
 
     def remember(state, *rest):
         restored.append(state["progress"]["total_steps"])
-        restore(state, *rest)
+        load_weights(state, *rest)
 
-    trainer._restore_weights = remember
+    trainer.state.load_weights = remember
     exploding(trainer, {3, 4})
-    assert trainer.fit()
+    assert trainer.run()
     assert len(restored) == 1 and restored[0] >= 2
-    assert trainer.progress.total_steps == 3 * trainer.sampler.steps
+    assert trainer.progress.total_steps == 3 * trainer.input.steps_per_epoch
 
 
 def test_the_return_is_to_weights_from_before_the_explosion(make):
     trainer = make("guard.max_skips=3", "guard.threshold=1e4", "checkpoint.every_steps=1", "train.epochs=3")
-    update, calls = trainer.update, []
+    update, calls = trainer.train_step, []
 
     def explode_once(batches):
         calls.append(1)
         if len(calls) == 5:
             with torch.no_grad():
-                for parameter in trainer.step.parameters():
+                for parameter in trainer.model.parameters():
                     parameter.mul_(1e4)
         return update(batches)
 
-    trainer.update = explode_once
-    assert trainer.fit()
+    trainer.train_step = explode_once
+    assert trainer.run()
     assert len(lines(trainer, "skip")) == 3
     assert all(t.abs().max() < 1e4 for n, t in weights(trainer).items() if "running" not in n)
 
@@ -185,20 +185,20 @@ def test_explosion_after_the_return_ends_the_run_with_a_typed_error(make):
     trainer = make("guard.max_skips=2", "checkpoint.every_steps=1", "train.epochs=9")
     exploding(trainer, set(range(3, 99)))
     with pytest.raises(TrainingError, match="explodes again"):
-        trainer.fit()
+        trainer.run()
 
 
 def test_explosion_from_the_start_says_so(make):
     trainer = make("guard.max_skips=2")
     exploding(trainer, set(range(99)))
     with pytest.raises(TrainingError, match="before the first checkpoint"):
-        trainer.fit()
+        trainer.run()
 
 
 def test_frozen_weights_and_statistics_stay_bit_identical(make):
     trainer = make(frozen=["stem.*", "stacks.0.hourglass.*"])
     before = weights(trainer)
-    assert trainer.fit()
+    assert trainer.run()
     after = weights(trainer)
     frozen = [n for n in before if n.startswith(("stem.", "stacks.0.hourglass."))]
     assert any("running_mean" in n for n in frozen)
@@ -207,14 +207,14 @@ def test_frozen_weights_and_statistics_stay_bit_identical(make):
 
 
 def test_another_network_is_not_resumed(make):
-    make(steps=1).fit()
+    make(steps=1).run()
     other = make("model.width=32")
     with pytest.raises(CheckpointError, match="another architecture"):
         other.load_state_dict(read_checkpoint(other.folder.last), "last.pth")
 
 
 def test_other_frozen_parameters_are_not_resumed_silently(make):
-    make(steps=1).fit()
+    make(steps=1).run()
     other = make(frozen=["stem.*"])
     with pytest.raises(CheckpointError, match="train.freeze"):
         other.load_state_dict(read_checkpoint(other.folder.last), "last.pth")
@@ -222,14 +222,14 @@ def test_other_frozen_parameters_are_not_resumed_silently(make):
 
 @pytest.mark.parametrize("first, second", [("adamw", "sgd"), ("sgd", "adamw")])
 def test_another_optimizer_is_not_resumed(make, first, second):
-    make(f"optim.name={first!r}", steps=1).fit()
+    make(f"optim.name={first!r}", steps=1).run()
     other = make(f"optim.name={second!r}")
     with pytest.raises(CheckpointError, match="optim.name"):
         other.load_state_dict(read_checkpoint(other.folder.last), "last.pth")
 
 
 def test_new_optimizer_settings_hold_after_resuming(make):
-    make("optim.name='sgd'", steps=1).fit()
+    make("optim.name='sgd'", steps=1).run()
     trainer = make("optim.name='sgd'", "optim.weight_decay=0.3", "optim.momentum=0.1")
     trainer.load_state_dict(read_checkpoint(trainer.folder.last), "last.pth")
     (group,) = trainer.optimizer.param_groups
@@ -240,21 +240,21 @@ def test_new_optimizer_settings_hold_after_resuming(make):
 def test_bare_weights_are_not_a_run(make, tmp_path):
     trainer = make()
     with pytest.raises(CheckpointError, match="--weights"):
-        trainer.load_state_dict({"model": trainer.step.network.state_dict()}, "bare.pth")
+        trainer.load_state_dict({"model": trainer.model.network.state_dict()}, "bare.pth")
 
 
 def test_best_is_judged_by_ap_where_it_is_evaluated(make):
     trainer = make("train.epochs=4")
     scores = iter([0.1, 0.4, 0.3, 0.2])
     trainer.evaluate = lambda epoch, step, check_stop: {"AP": next(scores)}
-    assert trainer.fit()
+    assert trainer.run()
     best = read_checkpoint(trainer.folder.best)["progress"]
     assert best["epoch"] == 2 and best["best"] == 0.4
 
 
 def test_bf16_trains(make):
     trainer = make("train.amp='bf16'", steps=2)
-    assert not trainer.fit()
+    assert not trainer.run()
     assert all(torch.isfinite(t).all() for t in weights(trainer).values())
 
 
@@ -266,7 +266,7 @@ def resumed(make, *overrides, **rest):
 
 def test_loss_scale_is_a_state_where_dynamic_and_a_setting_where_fixed(make):
     fp16, fixed = "train.amp='fp16'", "train.loss_scale=32.0"
-    make(fp16, steps=1).fit()
+    make(fp16, steps=1).run()
     trainer = make(fp16)
     state = read_checkpoint(trainer.folder.last)
     state["scaler"]["scale"] = 2048.0
@@ -274,7 +274,7 @@ def test_loss_scale_is_a_state_where_dynamic_and_a_setting_where_fixed(make):
     assert trainer.scaler.get_scale() == 2048
     assert resumed(make, fp16, fixed).scaler.get_scale() == 32
     assert not resumed(make).scaler.is_enabled()
-    make(fp16, fixed, folder="fixed", steps=1).fit()
+    make(fp16, fixed, folder="fixed", steps=1).run()
     scaler = resumed(make, fp16, folder="fixed").scaler
     assert scaler.get_backoff_factor() < 1 and scaler.get_growth_interval() < 10**6
 
@@ -283,7 +283,7 @@ def test_guard_and_random_states_come_back(make):
     trainer = make(steps=2)
     trainer.guard.good_since_roll_back = 7
     torch.manual_seed(123)
-    trainer.fit()
+    trainer.run()
     expected = torch.rand(3)
     torch.manual_seed(5)
     other = resumed(make)
@@ -293,16 +293,16 @@ def test_guard_and_random_states_come_back(make):
 
 def test_resuming_with_another_batch_size_keeps_the_share_of_the_epoch(make):
     trainer = make("train.batch_size=1", "train.input_size=128", steps=4)
-    whole = trainer.sampler.steps
-    trainer.fit()
+    whole = trainer.input.steps_per_epoch
+    trainer.run()
     other = resumed(make, "train.batch_size=2", "train.input_size=128")
-    assert other.progress.step == 4 * other.sampler.steps // whole and other.progress.total_steps == 4
+    assert other.progress.step == 4 * other.input.steps_per_epoch // whole and other.progress.total_steps == 4
 
 
 def test_checkpoints_by_the_clock(make):
     for minutes, count in ((1e-9, 3), (60.0, 1)):
         trainer = make(f"checkpoint.every_minutes={minutes}", "train.epochs=1", folder=f"every_{minutes}")
-        assert trainer.fit()
+        assert trainer.run()
         assert len(trainer.folder.history()) == count
 
 
@@ -315,17 +315,17 @@ def test_a_signal_breaks_validation_off_and_the_resumed_run_repeats_it(make, whe
         return {"AP": 0.5}
 
     trainer.evaluate = evaluate
-    ask = {"validate": trainer.step.eval, "evaluate": trainer.validate}[where]
+    ask = {"validate": trainer.model.eval, "evaluate": trainer.validate}[where]
 
     def ask_and_go_on():
         os.kill(os.getpid(), signal.SIGTERM)
         return ask()
 
-    setattr(*{"validate": (trainer.step, "eval"), "evaluate": (trainer, "validate")}[where], ask_and_go_on)
-    assert not trainer.fit()
+    setattr(*{"validate": (trainer.model, "eval"), "evaluate": (trainer, "validate")}[where], ask_and_go_on)
+    assert not trainer.run()
     assert lines(trainer, "epoch") == []
     other = resumed(make, "train.epochs=1")
-    assert other.progress.step == other.sampler.steps and other.fit()
+    assert other.progress.step == other.input.steps_per_epoch and other.run()
     assert len(lines(other, "epoch")) == 1
 
 
@@ -337,8 +337,8 @@ def test_an_error_while_validating_loses_nothing(make):
 
     trainer.evaluate = evaluate
     with pytest.raises(DataError):
-        trainer.fit()
-    assert read_checkpoint(trainer.folder.last)["progress"]["step"] == trainer.sampler.steps
+        trainer.run()
+    assert read_checkpoint(trainer.folder.last)["progress"]["step"] == trainer.input.steps_per_epoch
 
 
 @pytest.mark.parametrize("every, evaluated", [(1, [1, 2, 3]), (2, [2, 3]), (5, [3])])
@@ -346,15 +346,15 @@ def test_evaluation_comes_every_so_many_epochs_and_last(make, every, evaluated):
     trainer = make(f"train.evaluate_every={every}", "train.epochs=3")
     seen = []
     trainer.evaluate = lambda epoch, step, check_stop: seen.append(epoch) or {"AP": 0.0}
-    assert trainer.fit() and seen == evaluated
+    assert trainer.run() and seen == evaluated
 
 
 def test_scores_of_different_kinds_are_not_compared(make):
     trainer = make("train.epochs=1")
     trainer.evaluate = lambda *_: {"AP": 0.5}
-    assert trainer.fit()
+    assert trainer.run()
     other = resumed(make, "train.epochs=2")
-    assert other.fit()
+    assert other.run()
     assert read_checkpoint(other.folder.best)["progress"]["epoch"] == 2
 
 
@@ -362,7 +362,7 @@ def test_scores_of_different_kinds_are_not_compared(make):
 def test_memory_layout_is_the_configured_one(make, channels_last):
     trainer = make(f"train.channels_last={str(channels_last).lower()}", steps=1)
     seen = []
-    trainer.step.network.stem.register_forward_hook(lambda *x: seen.append(x[2]))
-    trainer.fit()
+    trainer.model.network.stem.register_forward_hook(lambda *x: seen.append(x[2]))
+    trainer.run()
     layout = torch.channels_last if channels_last else torch.contiguous_format
     assert seen[0].is_contiguous(memory_format=layout)

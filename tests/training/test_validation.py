@@ -10,15 +10,15 @@ from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.inference.coco_evaluation import METRICS
 from posenet.model.posenet import PoseNet
-from posenet.settings import load_config
+from posenet.settings import LogConfig, load_config
+from posenet.training.coco_validation import TILE_SIZE, CocoValidation
 from posenet.training.run_log import RunLog
-from posenet.training.validation import TILE, CocoValidation
 from posenet.visualization.contact_sheet import GAP, STRIP
 
 
 @pytest.fixture
 def make(tiny_coco, tmp_path):
-    log = RunLog(tmp_path, tensorboard=False)
+    log = RunLog(tmp_path, LogConfig(tensorboard=False, curves=True))
 
     def build(*overrides: str):
         config = load_config(
@@ -65,11 +65,11 @@ def test_the_sheet_shows_pictures_with_people_and_the_truth_beside_what_was_foun
     annotations["annotations"] = [a for a in annotations["annotations"] if a["image_id"] == keep]
     (tmp_path / "few.json").write_text(json.dumps(annotations))
     validation = make(f"data.val_annotations={tmp_path / 'few.json'}")
-    assert [validation.share[i]["id"] for i in validation.shown] == [keep]
+    assert [validation.share[i]["id"] for i in validation.drawn_indices] == [keep]
     validation.predictor.batch = lambda images: [[] for _ in images]
     validation(epoch=1, step=1)
     image = cv2.imread(str(tmp_path / "pictures" / "epoch_0001.jpg"))
-    height, width = TILE
+    height, width = TILE_SIZE
     assert image.shape == (height + STRIP + 2 * GAP, 2 * width + 3 * GAP, 3)
     truth, found = (image[GAP + STRIP :, left : left + width].astype(int) for left in (GAP, 2 * GAP + width))
     assert (abs(truth - found).max(axis=2) > 60).sum() > 100

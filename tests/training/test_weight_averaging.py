@@ -11,8 +11,8 @@ from posenet.checkpoints.weights import load_model
 from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError
 from posenet.settings import AverageConfig, OptimConfig
-from posenet.training.schedule import Schedule
-from posenet.training.weight_averaging import WeightAverage
+from posenet.training.schedule import make_schedule
+from posenet.training.weight_averaging import ExponentialMovingAverage, StochasticWeightAverage, WeightAverage
 from tests.helpers.process_groups import CPU, run
 
 EMA = ("average.kind='ema'", "average.decay=0.9", "train.batch_size=2")
@@ -40,7 +40,7 @@ def averaged(average: WeightAverage, layer: nn.Linear) -> float:
 
 def test_ema_follows_its_formula_and_gives_the_weights_back() -> None:
     layer = linear(1.0)
-    average = WeightAverage(layer, 0.25)
+    average = ExponentialMovingAverage(layer, 0.25)
     follow(average, layer, [2.0, 4.0])
     first = 1 * 2 / 11 + 2 * 9 / 11  # n = 1: decay 2/11
     assert averaged(average, layer) == pytest.approx(first * 0.25 + 4 * 0.75)  # n = 2: 3/12, the ceiling
@@ -49,7 +49,7 @@ def test_ema_follows_its_formula_and_gives_the_weights_back() -> None:
 
 def test_swa_is_the_mean_over_ends_of_cycles_and_nothing_before_the_first() -> None:
     layer = linear(1.0)
-    average = WeightAverage(layer, None, cycle_epochs=2)
+    average = StochasticWeightAverage(layer, cycle_epochs=2)
     follow(average, layer, [2.0])
     assert averaged(average, layer) == 2
     follow(average, layer, [5.0, 7.0, 9.0, 11.0])
@@ -58,7 +58,7 @@ def test_swa_is_the_mean_over_ends_of_cycles_and_nothing_before_the_first() -> N
 
 def test_the_cyclic_rate_falls_linearly_and_starts_again() -> None:
     average = AverageConfig("swa", cycle_epochs=2, cycle_lr=(4e-5, 2e-5))
-    schedule = Schedule.from_config(OptimConfig(scale_lr=True), 2, average)
+    schedule = make_schedule(OptimConfig(scale_lr=True), average, world_size=2)
     table = [(0, 0, 7.5e-5), (0, 3, 6e-5), (1, 3, 4e-5), (2, 0, 7.5e-5), (99, 3, 4e-5)]
     for epoch, step, lr in table:
         assert schedule.lr_at(epoch, step, 4) == pytest.approx(lr)
@@ -68,7 +68,7 @@ def test_the_cyclic_rate_falls_linearly_and_starts_again() -> None:
 def test_a_run_with_averages_resumes_bit_for_bit(stores, tmp_path, kind, frozen):
     def go(name, steps, resume=None):
         with run(Runtime(CPU), stores, tmp_path / name, *kind, frozen=frozen, steps=steps, resume=resume) as trainer:
-            trainer.fit()
+            trainer.run()
             return read_checkpoint(tmp_path / name / "last.pth")
 
     whole = go("whole", 8)
@@ -85,9 +85,9 @@ def test_a_run_with_averages_resumes_bit_for_bit(stores, tmp_path, kind, frozen)
 def test_what_is_validated_is_what_others_load(stores, tmp_path):
     with run(Runtime(CPU), stores, tmp_path / "run", *EMA, "train.epochs=1") as trainer:
         seen = []
-        trainer.validate = lambda: seen.append({n: t.clone() for n, t in trainer.step.network.state_dict().items()})
-        trainer.fit()
-        trained = trainer.step.network.state_dict()
+        trainer.validate = lambda: seen.append({n: t.clone() for n, t in trainer.model.network.state_dict().items()})
+        trainer.run()
+        trained = trainer.model.network.state_dict()
         state = read_checkpoint(trainer.folder.last)
     assert all(torch.equal(seen[0][n], state["model"][n]) for n in trained)
     assert any(not torch.equal(trained[n], seen[0][n]) for n in trained)
@@ -97,10 +97,10 @@ def test_what_is_validated_is_what_others_load(stores, tmp_path):
 
 def test_a_run_goes_on_from_its_trained_weights_without_the_average(stores, tmp_path):
     with run(Runtime(CPU), stores, tmp_path / "run", *EMA, steps=3) as trainer:
-        trainer.fit()
-        trained = {n: t.clone() for n, t in trainer.step.network.state_dict().items()}
+        trainer.run()
+        trained = {n: t.clone() for n, t in trainer.model.network.state_dict().items()}
     with run(Runtime(CPU), stores, tmp_path / "on", *SWA[3:], resume=tmp_path / "run" / "last.pth") as trainer:
-        assert all(torch.equal(t, trained[n]) for n, t in trainer.step.network.state_dict().items())
+        assert all(torch.equal(t, trained[n]) for n, t in trainer.model.network.state_dict().items())
 
 
 def test_swa_wants_frozen_statistics_and_a_cycle(stores, tmp_path):

@@ -24,7 +24,8 @@ from posenet.checkpoints.checkpoint_folder import CheckpointFolder
 from posenet.checkpoints.file import read_checkpoint
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError
-from posenet.training.checkpointing import CheckpointWriter, on_host
+from posenet.settings import CheckpointConfig
+from posenet.training.checkpoint_writer import CheckpointWriter, copy_to_host
 from tests.helpers.process_groups import CPU
 from tests.helpers.process_runs import alone, differences, ended, forked, live, result
 
@@ -46,7 +47,7 @@ class SlowFolder(CheckpointFolder):
 
 def test_the_training_waits_for_a_copy_only(tmp_path):
     folder = SlowFolder(tmp_path)
-    writer, weight = CheckpointWriter(folder), torch.zeros(3)
+    writer, weight = CheckpointWriter(folder, CheckpointConfig()), torch.zeros(3)
     writer.save({"model": {"w": weight}, "step": 1}, 1)
     weight += 1  # the next step, while the checkpoint waits for its disk
     assert not folder.holds_run()
@@ -61,7 +62,7 @@ def test_a_copy_shares_no_memory():
         "b": [torch.ones(2), (torch.ones(2), 3)],
         "c": {"d": torch.ones(1, requires_grad=True)},
     }
-    copy = on_host(state)
+    copy = copy_to_host(state)
     for tensor in (state["a"], state["b"][0], state["b"][1][0]):
         tensor.zero_()
     assert copy["a"].sum() == copy["b"][0].sum() == copy["b"][1][0].sum() == 2
@@ -70,30 +71,30 @@ def test_a_copy_shares_no_memory():
 
 def test_channels_last_memory_stays_so():
     weight = torch.ones(4, 3, 2, 2).to(memory_format=torch.channels_last)
-    assert on_host(weight).is_contiguous(memory_format=torch.channels_last)
+    assert copy_to_host(weight).is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize("every, due_meanwhile", [({"every_minutes": 1e-9}, False), ({"every_steps": 2}, True)])
 def test_the_clock_waits_for_a_slow_disk_and_steps_do_not(tmp_path, every, due_meanwhile):
     folder = SlowFolder(tmp_path)
-    writer = CheckpointWriter(folder, **every)
-    assert writer.due(2)
+    writer = CheckpointWriter(folder, CheckpointConfig(**every))
+    assert writer.is_due(2)
     writer.save({"step": 2}, 2)
-    assert writer.due(4) == due_meanwhile
+    assert writer.is_due(4) == due_meanwhile
     folder.go.set()
     writer.finish()
-    assert writer.due(4)
+    assert writer.is_due(4)
 
 
 def test_a_failed_save_is_a_warning_and_the_last_one_an_error(tmp_path, monkeypatch, caplog):
     folder = CheckpointFolder(tmp_path)
-    writer = CheckpointWriter(folder)
+    writer = CheckpointWriter(folder, CheckpointConfig())
     writer.save({"step": 1}, 1)
     writer.finish()
     with monkeypatch.context() as broken:
         broken.setattr(os, "replace", failing(os.replace, 1, errno.ENOSPC))
         writer.save({"step": 2}, 2)
-        with pytest.raises(CheckpointError, match="last step is not saved.*No space left on device"):
+        with pytest.raises(CheckpointError, match="last step of the run is not saved.*No space left on device"):
             writer.finish()
     assert "step 2 is not saved" in caplog.text and read_checkpoint(folder.last)["step"] == 1
     writer.save({"step": 3}, 3)
@@ -226,14 +227,14 @@ def test_training_goes_on_where_periodic_saves_fail(stores, tmp_path, caplog):
 
     live(Runtime(CPU), stores, tmp_path / "whole", *SHORT)
     live(Runtime(CPU), stores, tmp_path / "unlucky", *SHORT, watch=unlucky)
-    assert caplog.text.count("is not saved, the run goes on") == 3
+    assert caplog.text.count("is not saved, training continues") == 3
     assert differences(result(tmp_path / "unlucky")["last"], result(tmp_path / "whole")["last"]) == []
 
 
 def test_without_room_for_any_checkpoint_the_run_ends_with_an_error_and_leaves_nothing_half(stores, tmp_path):
     def small_files_only() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
-        with pytest.raises(CheckpointError, match="last step is not saved.*cannot write .*File too large"):
+        with pytest.raises(CheckpointError, match="last step of the run is not saved.*cannot write .*File too large"):
             live(Runtime(CPU), stores, tmp_path / "run", *SHORT)
 
     assert ended(forked(small_files_only)) == 0
@@ -244,7 +245,7 @@ def test_a_folder_that_is_removed_under_the_run_is_made_anew(stores, tmp_path, c
     folder = tmp_path / "run"
 
     def remove_it_once(trainer):
-        update = trainer.update
+        update = trainer.train_step
 
         def after_two_steps(batches):
             if trainer.progress.total_steps == 2:
@@ -252,7 +253,7 @@ def test_a_folder_that_is_removed_under_the_run_is_made_anew(stores, tmp_path, c
                 shutil.rmtree(folder)
             return update(batches)
 
-        trainer.update = after_two_steps
+        trainer.train_step = after_two_steps
 
     live(Runtime(CPU), stores, folder, *SHORT, watch=remove_it_once)
     assert "was removed under the run" in caplog.text
@@ -264,7 +265,7 @@ def test_a_return_waits_for_the_checkpoint_that_is_being_written(stores, tmp_pat
     returned = []
 
     def slow_disk(trainer):
-        save, restore = trainer.folder.save, trainer._restore_weights
+        save, restore = trainer.folder.save, trainer.state.load_weights
         begun = threading.Event()
 
         def slowly(*args):
@@ -272,18 +273,18 @@ def test_a_return_waits_for_the_checkpoint_that_is_being_written(stores, tmp_pat
             save(*args)
 
         trainer.folder.save = slowly
-        trainer._restore_weights = lambda found, path: (
+        trainer.state.load_weights = lambda found, path: (
             returned.append(found["progress"]["total_steps"]),
             restore(found, path),
         )
-        update = trainer.update
+        update = trainer.train_step
 
         def return_once(batches):
             if trainer.progress.total_steps == 2 and not returned:
-                trainer._roll_back()
+                trainer._return_to_checkpoint()
             return update(batches)
 
-        trainer.update = return_once
+        trainer.train_step = return_once
 
     live(
         Runtime(CPU),

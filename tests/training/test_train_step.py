@@ -9,10 +9,10 @@ from torch import nn
 from posenet.data.dataset import Batch
 from posenet.devices.precision import grad_scaler
 from posenet.devices.runtime import Runtime
-from posenet.settings import OptimConfig
+from posenet.settings import GuardConfig, OptimConfig
 from posenet.training.loss_guard import LossGuard
 from posenet.training.optimizer import make_optimizer
-from posenet.training.update import GuardedUpdate
+from posenet.training.trainer import TrainStep
 
 CPU = torch.device("cpu")
 
@@ -34,12 +34,13 @@ def batch(seed: int, scale: float = 1.0, size: int = 6) -> Batch:
     return Batch(images, images, images, torch.full((size,), scale), torch.arange(size))
 
 
-def setup(guard: LossGuard | None = None, amp: str = "off", clip: float = 0.0, fixed: float = 0.0):
+def setup(amp: str = "off", clip: float = 0.0, fixed: float = 0.0):
     torch.manual_seed(0)
     module = Toy().train()
     optimizer = make_optimizer(module, OptimConfig(lr=0.1, momentum=0.9, weight_decay=0.0))
-    update = GuardedUpdate(module, optimizer, grad_scaler(CPU, amp, fixed), guard or LossGuard(), Runtime(CPU), clip)
-    return module, optimizer, update
+    scaler = grad_scaler(CPU, amp, fixed)
+    train_step = TrainStep(module, optimizer, scaler, LossGuard(GuardConfig()), Runtime(CPU), clip)
+    return module, optimizer, train_step
 
 
 def state(module, optimizer):
@@ -53,34 +54,34 @@ def assert_same(a, b):
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
 @pytest.mark.parametrize("position", [0, 1, 2])
-def test_dropped_step_leaves_no_trace(bad, position):
-    module, optimizer, update = setup()
-    update([batch(1)])
+def test_a_dropped_step_changes_nothing(bad, position):
+    module, optimizer, train_step = setup()
+    train_step([batch(1)])
     before = state(module, optimizer)
     batches = [batch(2), batch(3), batch(4)]
     batches[position] = batch(9, scale=bad)
-    outcome = update(batches)
-    assert outcome.loss is None and outcome.bad_value is not None
+    result = train_step(batches)
+    assert result.loss is None and result.bad_value is not None
     assert_same(state(module, optimizer), before)
     assert all(p.grad is None for p in module.parameters())
-    assert update([batch(5)]).loss is not None
+    assert train_step([batch(5)]).loss is not None
 
 
 def test_non_finite_gradient_is_dropped_though_the_loss_is_fine():
-    module, optimizer, update = setup()
+    module, optimizer, train_step = setup()
     before = state(module, optimizer)
     handle = module.linear.weight.register_hook(lambda g: g * float("nan"))
-    outcome = update([batch(1)])
-    assert outcome.loss is None and outcome.bad_value != outcome.bad_value
+    result = train_step([batch(1)])
+    assert result.loss is None and result.bad_value != result.bad_value
     assert_same(state(module, optimizer), before)
     handle.remove()
 
 
 def test_accumulated_gradient_is_the_mean():
-    module, _, update = setup()
+    module, _, train_step = setup()
     module.norm.eval()
     reference = copy.deepcopy(module)
-    update([batch(1), batch(2)])
+    train_step([batch(1), batch(2)])
     whole = [torch.cat([a, b]) for a, b in zip(batch(1)[:4], batch(2)[:4])]
     reference(*whole).mean().backward()
     with torch.no_grad():
@@ -92,16 +93,16 @@ def test_accumulated_gradient_is_the_mean():
 
 def test_clipping_limits_the_true_gradient():
     for fixed in (0.0, 1024.0):
-        module, _, update = setup(clip=0.01, amp="fp16" if fixed else "off", fixed=fixed)
+        module, _, train_step = setup(clip=0.01, amp="fp16" if fixed else "off", fixed=fixed)
         before = [p.detach().clone() for p in module.parameters()]
-        update([batch(1, scale=100.0)])
+        train_step([batch(1, scale=100.0)])
         moved = torch.cat([(p - q).flatten() for p, q in zip(module.parameters(), before)])
         assert moved.norm().item() == pytest.approx(0.1 * 0.01, rel=1e-3)
 
 
-def test_too_large_loss_scale_is_not_the_guards_business():
-    module, optimizer, update = setup(amp="fp16")
-    module.linear.weight.register_hook(lambda g: g * float("inf") if update.scaler.get_scale() > 20000 else g)
-    outcomes = [update([batch(1)]) for _ in range(4)]
-    assert [o.bad_value for o in outcomes] == [None] * 4
-    assert [o.loss is None for o in outcomes] == [True, True, False, False]
+def test_too_large_a_loss_scale_is_not_reported_to_the_guard():
+    module, optimizer, train_step = setup(amp="fp16")
+    module.linear.weight.register_hook(lambda g: g * float("inf") if train_step.scaler.get_scale() > 20000 else g)
+    results = [train_step([batch(1)]) for _ in range(4)]
+    assert [o.bad_value for o in results] == [None] * 4
+    assert [o.loss is None for o in results] == [True, True, False, False]

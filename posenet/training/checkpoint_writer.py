@@ -1,0 +1,93 @@
+"""Writing checkpoints in the background: training waits for a copy only, and a thread writes it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from posenet.checkpoints.checkpoint_folder import CheckpointFolder
+from posenet.errors import CheckpointError
+from posenet.settings import CheckpointConfig
+
+_log = logging.getLogger(__name__)
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of a run one at a time, in a thread.
+
+    A checkpoint that cannot be written is logged as a warning, and training continues. ``finish`` raises if it was the
+    last one.
+
+    Args:
+        folder: where checkpoints are written.
+        settings: how often.
+    """
+
+    def __init__(self, folder: CheckpointFolder, settings: CheckpointConfig) -> None:
+        self.folder = folder
+        self.every_steps = settings.every_steps
+        self.every_seconds = 60 * settings.every_minutes
+        self._thread: threading.Thread | None = None
+        self._failure: Exception | None = None
+        self._saved_at = time.monotonic()
+
+    def is_due(self, step: int) -> bool:
+        """Whether a checkpoint is due after the run's ``step``-th step.
+
+        A checkpoint by the clock waits until the one before is written: a slow disk makes checkpoints rare, never
+        training slow. A checkpoint by steps does not: a return to a checkpoint must not depend on the disk's speed.
+        """
+        if self.every_steps and step % self.every_steps == 0:
+            return True
+        is_time = bool(self.every_seconds) and time.monotonic() - self._saved_at >= self.every_seconds
+        is_writing = self._thread is not None and self._thread.is_alive()
+        return is_time and not is_writing
+
+    def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
+        """Copy ``state`` and write the copy in the background, after the checkpoint before is written."""
+        self.wait()
+        self._thread = threading.Thread(target=self._write, args=(copy_to_host(state), step, best), name="checkpoint")
+        self._thread.start()
+        self._saved_at = time.monotonic()
+
+    def wait(self) -> None:
+        """Wait until nothing is being written."""
+        if self._thread:
+            self._thread.join()
+            self._thread = None
+
+    def finish(self) -> None:
+        """Wait, and make sure that the newest checkpoint has been written.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        self.wait()
+        if self._failure:
+            raise CheckpointError(
+                f"the last step of the run is not saved, --resume will continue from an earlier one: {self._failure}"
+            ) from self._failure
+
+    def _write(self, state: Mapping[str, Any], step: int, best: bool) -> None:
+        try:
+            self.folder.save(state, step, best)
+            self._failure = None
+        except Exception as error:  # a thread cannot raise to its caller
+            self._failure = error
+            _log.warning("WARNING: step %d is not saved, training continues: %s", step, error)
+
+
+def copy_to_host(value: Any) -> Any:
+    """A deep copy in the host's memory, which later changes to the tensors do not reach."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {key: copy_to_host(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(copy_to_host, value))
+    return value

@@ -1,0 +1,160 @@
+"""COCO's scores of the network during training, and drawings of its predictions beside the truth."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from posenet.devices.runtime import Runtime
+from posenet.devices.signals import StopRequested
+from posenet.errors import DataError
+from posenet.inference.coco_evaluation import find_image_files, predict_split, read_split, score
+from posenet.inference.person import Person
+from posenet.inference.predictor import Predictor
+from posenet.messages import pluralize
+from posenet.model.posenet import PoseNet
+from posenet.settings import Config
+from posenet.skeleton import Skeleton
+from posenet.training.input_stream import raise_on_all_ranks
+from posenet.training.run_log import RunLog, SilentLog
+from posenet.visualization.contact_sheet import sheet, tile
+from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
+
+TILE_SIZE = 320, 426
+"""Height and width of a drawing on the contact sheet, in pixels."""
+
+
+class CocoValidation:
+    """Predicts the validation images as ``tools/evaluate.py`` does, and computes COCO's scores.
+
+    Every rank predicts its share of the images; rank 0 computes the scores and sends them to the others. Some images
+    are drawn, the truth beside the predictions, on a contact sheet in the run's log.
+
+    Args:
+        predictor: uses the network that is being trained.
+        images: folder of the images.
+        annotations: COCO keypoint JSON with people.
+        log: takes the contact sheet.
+        num_drawn: images with people to draw.
+
+    Raises:
+        DataError: annotations or images that cannot be used, so that a run fails before its first epoch.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        predictor: Predictor,
+        images: str,
+        annotations: str,
+        log: RunLog | SilentLog,
+        num_drawn: int,
+    ) -> None:
+        self.runtime = runtime
+        self.predictor = predictor
+        self.images_dir = images
+        self.log = log
+        self.split = read_split(annotations, skeleton=predictor.skeleton)
+        if not self.split.annotated:
+            raise DataError(f"{annotations} holds no annotated people; name another file as data.val_annotations")
+        find_image_files(images, self.split.images)
+        self.share = share_of_rank(self.split.images, runtime.rank, runtime.world_size)
+        self.truth = _labelled_people(self.split.people, predictor.skeleton)
+        self.drawn_indices = self._choose_drawn(num_drawn)
+
+    @classmethod
+    def from_config(
+        cls, config: Config, network: PoseNet, runtime: Runtime, log: RunLog | SilentLog
+    ) -> CocoValidation | None:
+        """The configured validation; None where ``data.val_images`` or ``data.val_annotations`` is not set."""
+        data = config.data
+        if not (data.val_images and data.val_annotations and config.train.evaluate_every):
+            return None
+        predictor = Predictor.from_config(network, config, device=runtime.device)
+        return cls(runtime, predictor, data.val_images, data.val_annotations, log, config.log.pictures)
+
+    def __call__(self, epoch: int, step: int, check_stop: Callable[[], None] = lambda: None) -> dict[str, float]:
+        """COCO's ten keypoint scores, "AP" first.
+
+        Args:
+            check_stop: called before every batch. If it raises ``StopRequested`` on one rank, all ranks raise it.
+        """
+        drawings: list[np.ndarray] = []
+        results: list[dict[str, Any]] | None = None
+        error = None
+        try:
+            results = self._predict(check_stop, drawings)
+        except StopRequested:
+            pass
+        except DataError as caught:
+            error = caught
+        raise_on_all_ranks(self.runtime, error)
+        rank_results = self.runtime.gather_objects(results)
+        if None in rank_results:
+            raise StopRequested
+        if drawings:
+            columns = 4 if len(drawings) > 4 else 2
+            self.log.drawing(f"epoch_{epoch:04d}", sheet(drawings, columns), step)
+        scores = None
+        if self.runtime.is_main:
+            all_results = list(itertools.chain.from_iterable(rank_results))
+            scores = score(all_results, self.split, self.predictor.skeleton).metrics
+        return dict(self.runtime.broadcast_object(scores))
+
+    def _predict(self, check_stop: Callable[[], None], drawings: list[np.ndarray]) -> list[dict[str, Any]]:
+        """The results of this rank's share of the images; appends the tiles of the drawn ones to ``drawings``."""
+        indices = itertools.count()
+
+        def predict(images: Iterable[np.ndarray]) -> list[list[Person]]:
+            check_stop()
+            images = list(images)
+            people = self.predictor.batch(images)
+            for image, predicted, index in zip(images, people, indices):
+                if index in self.drawn_indices:
+                    drawings.extend(self._draw(index, image, predicted))
+            return people
+
+        return predict_split(predict, self.images_dir, self.share, self.split.category, progress=self.runtime.is_main)
+
+    def _draw(self, index: int, image: np.ndarray, predicted: Sequence[Person]) -> list[np.ndarray]:
+        """Two tiles of one image: the truth and the predictions."""
+        record = self.share[index]
+        truth = self.truth[record["id"]]
+        predicted = [person for person in predicted if person.score >= MIN_SCORE]
+        truth_note = f"truth: {pluralize(len(truth), 'person', 'people')}"
+        predicted_note = f"predicted: {pluralize(len(predicted), 'person', 'people')}"
+        truth_drawing = draw_people(image, truth)
+        predicted_drawing = draw_people(image, predicted, keypoint_min_score=KEYPOINT_MIN_SCORE)
+        return [
+            tile(truth_drawing, str(record["file_name"]), TILE_SIZE, truth_note),
+            tile(predicted_drawing, "", TILE_SIZE, predicted_note),
+        ]
+
+    def _choose_drawn(self, count: int) -> frozenset[int]:
+        """Indices into this rank's share of the images to draw: the same ones every time, evenly spaced.
+
+        The images are sorted by shape, so that even spacing shows different shapes.
+        """
+        with_people = [index for index, image in enumerate(self.share) if image["id"] in self.truth]
+        spacing = max(1, len(with_people) // max(count, 1))
+        return frozenset(with_people[::spacing][:count])
+
+
+def share_of_rank(images: Sequence[dict[str, Any]], rank: int, world_size: int) -> list[dict[str, Any]]:
+    """The images of one rank: each image has one rank, and each rank as many images of every shape."""
+    by_shape = sorted(images, key=lambda image: image["width"] / max(image["height"], 1))
+    return by_shape[rank::world_size]
+
+
+def _labelled_people(annotations: Sequence[dict[str, Any]], skeleton: Skeleton) -> dict[int, list[Person]]:
+    """The annotated people with at least one labelled keypoint, by image id."""
+    people: dict[int, list[Person]] = {}
+    for annotation in annotations:
+        keypoints = skeleton.from_file(np.reshape(annotation["keypoints"], (1, -1, 3)))[0]
+        keypoints[:, 2] = keypoints[:, 2] > 0
+        if keypoints[:, 2].any():
+            people.setdefault(annotation["image_id"], []).append(Person(keypoints, 1.0, skeleton))
+    return people

@@ -1,0 +1,136 @@
+"""Building a run from its settings: stores, network, loaders and trainer."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+
+import torch
+from torch.utils.data import DataLoader
+
+from posenet.checkpoints.weights import load_weights
+from posenet.data.batch import Batch
+from posenet.data.dataset import PoseDataset
+from posenet.data.loader import make_loader
+from posenet.data.sampler import TrainSampler, ValidationSampler
+from posenet.data.store.reader import Store, overlap
+from posenet.devices.runtime import Runtime
+from posenet.errors import ConfigError, DataError
+from posenet.model.posenet import PoseNet
+from posenet.settings import Config
+from posenet.training.coco_validation import CocoValidation
+from posenet.training.freezing import freeze
+from posenet.training.input_stream import InputStream, RestartingLoader
+from posenet.training.run_log import RunLog, SilentLog
+from posenet.training.trainer import Trainer
+from posenet.training.validation import ValidationData
+
+PINNED_MEMORY_DEVICES = frozenset({"cuda", "npu", "xpu"})
+"""Device types that copy from pinned memory in the background."""
+
+_log = logging.getLogger(__name__)
+
+
+def open_stores(config: Config, stack: contextlib.ExitStack) -> tuple[Store, Store | None]:
+    """The training store and, if configured, the validation store; ``stack`` closes them.
+
+    Raises:
+        ConfigError: no training store is configured.
+        DataError: a store that cannot be used, or two stores that share images.
+    """
+    data = config.data
+    if not data.train:
+        raise ConfigError(
+            "data.train is not set; build a store with tools/build_hdf5.py and name it in the experiment "
+            "file or by --set data.train=FILE.h5"
+        )
+    train_store = stack.enter_context(Store(data.train, config.model.skeleton))
+    if not data.val:
+        _log.info("data.val is not set: no validation loss")
+        return train_store, None
+    val_store = stack.enter_context(Store(data.val, config.model.skeleton))
+    shared = overlap(train_store, val_store)
+    if len(shared) and not data.allow_overlap:
+        raise DataError(
+            f"{data.train} and {data.val} share {len(shared)} images (first id {shared[0]}); validation images are "
+            "never trained on: build them from separate splits, or set data.allow_overlap=true to overfit on purpose"
+        )
+    return train_store, val_store
+
+
+def build_network(config: Config, fine_tune: bool) -> PoseNet:
+    """The configured network, with frozen parameters; with ``fine_tune`` from ``train.weights`` if they are set."""
+    network = PoseNet.from_config(config)
+    if config.train.weights and fine_tune:
+        _log.info("Fine-tuning. %s", load_weights(network, config.train.weights))
+    if frozen := freeze(network, config.train.freeze):
+        _log.info("Frozen: %d of %d parameters", len(frozen), sum(1 for _ in network.parameters()))
+    return network
+
+
+def prepare_network(network: PoseNet, config: Config, runtime: Runtime) -> PoseNet:
+    """Move a network to the device in its memory layout, synchronize its BatchNorm and compile it, as configured."""
+    layout = torch.channels_last if config.train.channels_last else torch.contiguous_format
+    network.to(device=runtime.device, memory_format=layout)  # type: ignore[call-overload]
+    if config.parallel.sync_bn:
+        network = runtime.convert_sync_batch_norm(network)
+    if config.parallel.compile:
+        network.compile()
+    return network
+
+
+def build_trainer(
+    config: Config,
+    network: PoseNet,
+    runtime: Runtime,
+    train_store: Store,
+    val_store: Store | None,
+    log: RunLog | SilentLog,
+    max_steps: int = 0,
+) -> Trainer:
+    """A trainer with its loaders.
+
+    Args:
+        network: perhaps partly frozen; it is moved to the device.
+        max_steps: stop after this many steps since the start of the run; 0 does not.
+    """
+    network = prepare_network(network, config, runtime)
+    return Trainer(
+        config,
+        network,
+        runtime,
+        _make_input_stream(config, train_store, runtime),
+        log,
+        validation_data=None if val_store is None else _make_validation_data(config, val_store, runtime),
+        evaluate=CocoValidation.from_config(config, network, runtime, log),
+        max_steps=max_steps,
+    )
+
+
+def _make_input_stream(config: Config, store: Store, runtime: Runtime) -> InputStream:
+    train = config.train
+    accumulate = config.optim.accumulate
+    dataset = PoseDataset(store, train.size, config.data.framing, config.augment, train.seed)
+    sampler = TrainSampler(len(dataset), train.batch_size, train.seed, accumulate, runtime.rank, runtime.world_size)
+    return InputStream(
+        _make_loader(config, dataset, sampler, runtime),
+        sampler,
+        runtime,
+        accumulate=accumulate,
+        epochs=train.epochs,
+        max_unreadable=config.data.max_unreadable,
+    )
+
+
+def _make_validation_data(config: Config, store: Store, runtime: Runtime) -> ValidationData:
+    dataset = PoseDataset(store, config.train.size, config.data.framing)
+    sampler = ValidationSampler(len(dataset), config.train.batch_size, runtime.rank, runtime.world_size)
+    loader = _make_loader(config, dataset, sampler, runtime)
+    return ValidationData(RestartingLoader(loader, sampler), config.data.max_unreadable)
+
+
+def _make_loader(
+    config: Config, dataset: PoseDataset, sampler: TrainSampler | ValidationSampler, runtime: Runtime
+) -> DataLoader[Batch]:
+    pin_memory = runtime.device.type in PINNED_MEMORY_DEVICES
+    return make_loader(dataset, sampler, config.data.workers, pin_memory)
