@@ -1,4 +1,4 @@
-"""Train a PoseNet on one device; Ctrl-C finishes the step and saves, --resume goes on."""
+"""Train a PoseNet on one device; Ctrl-C finishes the step and saves, --resume continues."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Train a PoseNet in many processes, on one machine or several (DistributedDataParallel).
+"""Train a PoseNet in several processes, on one machine or several (DistributedDataParallel).
 
-Under torchrun, srun or the old launcher this is one of the processes; by itself it starts --nproc of them.
+Under torchrun, srun or the old launcher this is one of the processes. Without a launcher it starts ``--nproc`` of them.
 """
 
 from __future__ import annotations
@@ -32,76 +32,80 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--nproc",
         type=positive,
         metavar="N",
-        help="start N processes on this machine; unset and without a launcher, train in this one",
+        help="start N processes on this machine; without it and without a launcher, train in this process",
     )
     parser.add_argument(
         "--local-rank",
         type=natural,
         metavar="R",
-        help="this process's number on its machine, as the old torch.distributed.launch gives it",
+        help="number of this process on its machine, as the old torch.distributed.launch passes it",
     )
     parser.add_argument(
         "--timeout",
         type=float,
         default=10.0,
         metavar="MIN",
-        help="minutes that a process waits for the others before it gives up",
+        help="minutes that a process waits for the others before it fails",
     )
 
 
 def run(args: argparse.Namespace) -> None:
-    place = rank_info_from_environment(os.environ, args.local_rank)
-    if place is not None and args.nproc:
+    rank_info = rank_info_from_environment(os.environ, args.local_rank)
+    if rank_info is not None and args.nproc:
         raise ConfigError("a launcher has started this process; leave out --nproc")
     if args.nproc and args.nproc > 1:
-        launch(args.nproc, _started, args)
+        launch(args.nproc, _run_launched_process, args)
     else:
-        _train(args, place or RankInfo(0, 1, 0, SINGLE_PROCESS_INIT_METHOD))
+        _train(args, rank_info or RankInfo(0, 1, 0, SINGLE_PROCESS_INIT_METHOD))
 
 
-def _started(args: argparse.Namespace) -> None:
-    """What a process of ``launch`` runs."""
+def _run_launched_process(args: argparse.Namespace) -> None:
+    """The task of every process that ``launch`` starts."""
+    rank_info = rank_info_from_environment(os.environ)
+    assert rank_info is not None  # ``launch`` sets the environment
     with messages(args.log_format):
-        status = status_of(lambda: _train(args, rank_info_from_environment(os.environ)), "train_distributed.py")
+        status = status_of(lambda: _train(args, rank_info), "train_distributed.py")
     if status:
         sys.exit(status)
 
 
-def _train(args: argparse.Namespace, place: RankInfo) -> None:
-    if place.rank:
+def _train(args: argparse.Namespace, rank_info: RankInfo) -> None:
+    if rank_info.rank:
         logging.getLogger("posenet").setLevel(logging.ERROR)
-    if place.restarts:
-        _resume_by_itself(args, place)
+    if rank_info.restarts:
+        _resume_after_restart(args, rank_info)
     if torch.accelerator.is_available():
-        # So that "cuda" means this process's own one from the start.
-        torch.accelerator.set_device_index(place.local_rank % torch.accelerator.device_count())
-    joined = []
+        # From here on, "cuda" means the device of this process.
+        torch.accelerator.set_device_index(rank_info.local_rank % torch.accelerator.device_count())
+    runtimes: list[DistributedRuntime] = []
 
     def make_runtime(device: torch.device) -> DistributedRuntime:
-        joined.append(DistributedRuntime(device_of_rank(device, place), place, args.timeout))
-        _log.info("Process %d of %d on %s", place.rank, place.world_size, joined[0].device)
-        return joined[0]
+        runtime = DistributedRuntime(device_of_rank(device, rank_info), rank_info, args.timeout)
+        runtimes.append(runtime)
+        _log.info("Process %d of %d on %s", rank_info.rank, rank_info.world_size, runtime.device)
+        return runtime
 
     try:
         train(args, make_runtime)
     except PosenetError as error:
-        if place.local_rank and not joined:
-            # The same flags and files: the machine's first process says what is wrong with them.
+        if rank_info.local_rank and not runtimes:
+            # All processes of a machine read the same flags and files: its first process reports what is wrong.
             sys.exit(2)
-        raise type(error)(f"rank {place.rank}: {error}" if place.rank else str(error)) from error
+        raise type(error)(f"rank {rank_info.rank}: {error}" if rank_info.rank else str(error)) from error
     except RuntimeError as error:
         if not is_lost_contact(error):
             raise
         reason = str(error).partition("\n")[0].partition(". ")[0]
         raise TrainingError(
-            f"rank {place.rank} has lost the other processes ({reason}); the launcher names the one that failed first"
+            f"rank {rank_info.rank} has lost the other processes ({reason}); the launcher names the one that failed "
+            "first"
         ) from error
 
 
-def _resume_by_itself(args: argparse.Namespace, place: RankInfo) -> None:
-    """An elastic launcher has started the run again: go on from the newest checkpoint of the run's folder."""
+def _resume_after_restart(args: argparse.Namespace, rank_info: RankInfo) -> None:
+    """Make a run that an elastic launcher has restarted continue from the newest checkpoint of its folder."""
     if not args.resume or args.checkpoint_path:
         args.resume = ""
     elif Path(args.resume).is_file():
         args.resume = str(Path(args.resume).parent)
-    _log.info("Restart %d by the launcher: resuming", place.restarts)
+    _log.info("Restart %d by the launcher: resuming", rank_info.restarts)

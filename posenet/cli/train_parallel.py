@@ -1,4 +1,4 @@
-"""Train a PoseNet on several devices of one machine in one process (DataParallel)."""
+"""Train a PoseNet on several devices of one machine, in one process (DataParallel)."""
 
 from __future__ import annotations
 

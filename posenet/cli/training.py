@@ -105,11 +105,8 @@ def _train(
 def _open_log(config: Config, runtime: Runtime, early_messages: logging.handlers.MemoryHandler) -> RunLog | SilentLog:
     """The log of the run, with the messages so far; from here on it takes all messages itself."""
     _package_logger.removeHandler(early_messages)
-    log: RunLog | SilentLog
-    if runtime.is_main:
-        log = RunLog(Path(config.checkpoint.path), config.log)
-    else:
-        log = SilentLog()
+    folder = Path(config.checkpoint.path)
+    log = RunLog(folder, config.log) if runtime.is_main else SilentLog()
     log.replay(early_messages)
     return log
 

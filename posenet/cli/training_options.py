@@ -1,4 +1,4 @@
-"""The flags of the training tools, and the configuration keys they set."""
+"""The flags of the training tools, and the settings that they set."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ FLAG_KEYS = {
     "sync_bn": "parallel.sync_bn",
     "compile": "parallel.compile",
 }
-"""The configuration key that a flag sets."""
+"""Flags and the setting that each of them sets."""
 
 OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
-"""Apex's optimization levels and the precision that stands for them here."""
+"""Apex's optimization levels and the precision that replaces them."""
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
-    """The flags of every training tool; those that set a configuration key name it."""
+    """Add the flags of every training tool. The help of a flag that sets a setting names the setting."""
     add_config_options(parser)
     add = parser.add_argument
     add(
@@ -46,32 +46,32 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         const="",
         metavar="PATH",
-        help="go on from this checkpoint or run folder; without PATH from the newest sound checkpoint of the "
-        "run's own folder, or anew where it holds none",
+        help="continue from this checkpoint or run folder; without PATH from the newest intact checkpoint of the "
+        "run's own folder, or start a new run if it holds none",
     )
     add(
         "--no-resume",
         dest="resume",
         action="store_const",
         const=None,
-        help="start anew, in a folder that holds no run (the default)",
+        help="start a new run, in a folder that holds no run (the default)",
     )
     add(
         "-p",
         "--checkpoint-path",
         metavar="DIR",
-        help="folder of the run (checkpoint.path; unset: checkpoints/NAME of the experiment file)",
+        help="folder of the run (checkpoint.path; default: checkpoints/NAME of the experiment file)",
     )
     add("--weights", metavar="FILE", help="fine-tune from these weights, ours or published (train.weights)")
     add(
         "--freeze",
         nargs="+",
         metavar="PATTERN",
-        help="freeze parameters by glob over their names, or all-but-heads (train.freeze)",
+        help="freeze the parameters whose names match a glob pattern, or all-but-heads (train.freeze)",
     )
     add("--no-freeze", dest="freeze", action="store_const", const=[], help="freeze nothing")
-    add("--amp", choices=["off", "bf16", "fp16"], help="precision of the network (train.amp)")
-    add("--opt-level", choices=OPT_LEVELS, help="Apex's word for --amp: O0 is off, the others are fp16")
+    add("--amp", choices=["off", "bf16", "fp16"], help="precision of the network; off is float32 (train.amp)")
+    add("--opt-level", choices=OPT_LEVELS, help="Apex's name for --amp: O0 is off, the others are fp16")
     add("--loss-scale", metavar="X", help="fixed loss scale for fp16, or dynamic (train.loss_scale)")
     add("--epochs", type=int, metavar="N", help="passes over the training set (train.epochs)")
     add("--batch-size", type=int, metavar="N", help="samples per process and batch (train.batch_size)")
@@ -79,10 +79,14 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--warmup",
         action=argparse.BooleanOptionalAction,
-        help="warm the learning rate up over the first epochs, 3 where the configuration has none "
-        "(optim.warmup_epochs)",
+        help="raise the learning rate over the first epochs, 3 if the configuration has none (optim.warmup_epochs)",
     )
-    add("--max-grad-norm", type=float, metavar="X", help="clip the gradient's norm, 0 does not (optim.max_grad_norm)")
+    add(
+        "--max-grad-norm",
+        type=float,
+        metavar="X",
+        help="clip the norm of the gradient, 0 does not (optim.max_grad_norm)",
+    )
     add("--print-freq", type=int, metavar="N", help="steps between log lines (log.every_steps)")
     add(
         "--scale-lr",
@@ -97,7 +101,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--channels-last",
         action=argparse.BooleanOptionalAction,
-        help="weights in channels-last memory, faster in half precision (train.channels_last)",
+        help="weights in channels-last memory layout, faster in half precision (train.channels_last)",
     )
     add("--compile", action=argparse.BooleanOptionalAction, help="torch.compile the network (parallel.compile)")
     add(
@@ -106,7 +110,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="stop after N epochs without a better score, 0 does not (train.patience)",
     )
-    add("--device", metavar="D", help="auto, cpu, cuda, cuda:1, mps ... (train.device)")
+    add("--device", metavar="D", help="auto, cpu, cuda, cuda:1, mps and so on (train.device)")
     add(
         "--max-steps",
         type=natural,
@@ -117,22 +121,32 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
 
 
 def flag_overrides(args: argparse.Namespace) -> list[str]:
-    """Flags as ``key=value`` pairs."""
+    """The flags as overrides of settings.
+
+    Raises:
+        ConfigError: a loss scale that is neither a number nor "dynamic".
+    """
     values = {key: getattr(args, flag) for flag, key in FLAG_KEYS.items() if getattr(args, flag) is not None}
     if args.opt_level:
         values["train.amp"] = OPT_LEVELS[args.opt_level]
         _log.info("--opt-level %s is Apex's; using --amp %s, PyTorch's own", args.opt_level, values["train.amp"])
-    scale = values.get("train.loss_scale")
-    if scale is not None:
-        try:
-            values["train.loss_scale"] = 0.0 if scale == "dynamic" else float(scale)
-        except ValueError as error:
-            raise ConfigError(f"--loss-scale must be a number or dynamic, not {scale!r}") from error
+    if "train.loss_scale" in values:
+        values["train.loss_scale"] = _parse_loss_scale(values["train.loss_scale"])
     if args.warmup is False:
         values["optim.warmup_epochs"] = 0
     return [override(key, value) for key, value in values.items()]
 
 
 def override(key: str, value: Any) -> str:
-    """An override; JSON's strings, numbers and lists are TOML too."""
+    """``key=value`` for ``load_config``; strings, numbers and lists in JSON are valid TOML too."""
     return f"{key}={json.dumps(value, ensure_ascii=False)}"
+
+
+def _parse_loss_scale(text: str) -> float:
+    """A fixed loss scale; 0 for "dynamic"."""
+    if text == "dynamic":
+        return 0.0
+    try:
+        return float(text)
+    except ValueError as error:
+        raise ConfigError(f"--loss-scale must be a number or dynamic, not {text!r}") from error

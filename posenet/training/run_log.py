@@ -47,7 +47,7 @@ class RunLog:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._has_failed = False
-        self._json_file = open(folder / LOG, "a", encoding="utf-8")  # noqa: SIM115 (closed by ``close``)
+        self._json_file = open(folder / LOG, "a", encoding="utf-8")  # noqa: SIM115
         self._text_handler = _make_text_handler(folder / TEXT_LOG)
         _package_logger.addHandler(self._text_handler)
         _package_logger.setLevel(logging.INFO)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from typing import cast
 
 import torch
 from torch.utils.data import DataLoader
@@ -73,7 +74,7 @@ def prepare_network(network: PoseNet, config: Config, runtime: Runtime) -> PoseN
     layout = torch.channels_last if config.train.channels_last else torch.contiguous_format
     network.to(device=runtime.device, memory_format=layout)  # type: ignore[call-overload]
     if config.parallel.sync_bn:
-        network = runtime.convert_sync_batch_norm(network)
+        network = cast(PoseNet, runtime.convert_sync_batch_norm(network))
     if config.parallel.compile:
         network.compile()
     return network

@@ -42,8 +42,8 @@ from posenet.training.weight_averaging import make_weight_average
 _log = logging.getLogger(__name__)
 
 Evaluate = Callable[[int, int, Callable[[], None]], dict[str, float]]
-"""Computes named scores of the network, "AP" among them. Its arguments are the epoch, the step, and a function to call now
-and then, which raises ``StopRequested`` if the run is to stop."""
+"""Computes named scores of the network, "AP" among them, given the epoch, the step and a function to call now and then,
+which raises ``StopRequested`` if the run is to stop."""
 
 
 @dataclass(frozen=True)

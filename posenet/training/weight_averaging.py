@@ -134,7 +134,8 @@ def make_weight_average(network: nn.Module, settings: AverageConfig) -> NoAverag
 def trained_weights(state: Mapping[str, Any]) -> dict[str, Tensor]:
     """The weights that the run of a checkpoint was training; its ``model`` may be their average."""
     weights: dict[str, Tensor] = dict(state["model"])
-    return weights | state.get("average", {}).get("trained", {})
+    weights.update(state.get("average", {}).get("trained", {}))
+    return weights
 
 
 def _require_frozen_batch_norm(network: nn.Module) -> None:
