@@ -24,6 +24,7 @@ from posenet.inference.decoder.host_candidates import decode, find_peaks
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
+from posenet.settings import MAP_STRIDE
 
 PUBLISHED_IMAGES_PER_S = 8.9
 PUBLISHED_AP = 0.893
@@ -69,10 +70,10 @@ def measure_decode(
     for image in tqdm(dataset.images[:limit], desc="decode", unit="image", leave=False, disable=None):
         truth, fit = dataset.people[image.id], predictor.fit((image.height, image.width))
         network.maps = oracle_maps(truth, image, fit, renderer, seed)
-        shown = _shown(network.maps[0].numpy(), fit, renderer.stride)
-        seconds.append(decode_seconds(shown, renderer.stride, predictor, repeats))
+        shown = _shown(network.maps[0].numpy(), fit, MAP_STRIDE)
+        seconds.append(decode_seconds(shown, MAP_STRIDE, predictor, repeats))
         people = predictor(np.zeros((image.height, image.width, 3), np.uint8))
-        best = _perfect_grouping(shown, truth, image, fit, renderer.stride, predictor)
+        best = _perfect_grouping(shown, truth, image, fit, MAP_STRIDE, predictor)
         results += [to_result(person, image.id, split.category, guess=True) for person in people]
         bound += [to_result(person, image.id, split.category, guess=True) for person in best]
         count, distance = compare(truth, people, skeleton)
@@ -158,7 +159,7 @@ def oracle_maps(
     joints = np.array([person.keypoints for person in people if person.labelled], np.float32)
     joints = joints.reshape(-1, renderer.skeleton.num_keypoints, 3)
     joints[..., :2] = (joints[..., :2] + 0.5) * zoom - 0.5
-    size = tuple(side // renderer.stride for side in fit.canvas)
+    size = tuple(side // MAP_STRIDE for side in fit.canvas)
     if seed is None:
         return renderer(torch.from_numpy(joints)[None], torch.zeros(1, *size))
     return torch.from_numpy(degraded_maps(joints, size, renderer, np.random.default_rng((seed, abs(image.id)))))[None]

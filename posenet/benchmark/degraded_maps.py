@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import cv2
 import numpy as np
 import torch
 
 from posenet.data.targets import TargetRenderer
+from posenet.settings import MAP_STRIDE
 
 Box = tuple[slice, slice]
 """Rows and columns of a map."""
@@ -88,15 +89,12 @@ def _render(
 ) -> np.ndarray:
     """Target maps of another width than they should have."""
     factor = how.width ** rng.uniform(-1, 1)
-    other = TargetRenderer(
-        renderer.keypoint_sigma * factor,
-        renderer.part_sigma * factor,
-        renderer.part_margin,
-        renderer.threshold,
-        renderer.part_floor,
-        renderer.stride,
-        renderer.skeleton,
+    settings = replace(
+        renderer.settings,
+        keypoint_sigma=renderer.settings.keypoint_sigma * factor,
+        part_sigma=renderer.settings.part_sigma * factor,
     )
+    other = TargetRenderer(settings, renderer.skeleton)
     return other(torch.from_numpy(joints.astype(np.float32))[None], torch.zeros(1, *size))[0].numpy()
 
 
@@ -112,15 +110,22 @@ def _weaken(
     skeleton, labelled = renderer.skeleton, person[:, 2] > 0
     for k in np.flatnonzero(labelled):
         share = _response(how, rng)
-        _scale(maps[skeleton.num_parts + k], person[k, :2], person[k, :2], share, 2 * renderer.keypoint_sigma, renderer)
+        _scale(
+            maps[skeleton.num_parts + k],
+            person[k, :2],
+            person[k, :2],
+            share,
+            2 * renderer.settings.keypoint_sigma,
+            renderer,
+        )
     for channel, (a, b) in zip(maps, skeleton.part_ends):
         if labelled[a] and labelled[b]:
             start, stop = person[a, :2], person[b, :2]
             others = everyone[(everyone[:, [a, b], 2] > 0).all(1)][:, [a, b], :2].mean(1)
             gaps = np.hypot(*(others - (start + stop) / 2).T)
-            crowded = (gaps < np.hypot(*(stop - start)) + 2 * renderer.part_sigma).sum() > 1
+            crowded = (gaps < np.hypot(*(stop - start)) + 2 * renderer.settings.part_sigma).sum() > 1
             share = _response(how, rng) * (how.faded if crowded else 1)
-            _scale(channel, start, stop, share, 2 * renderer.part_sigma, renderer)
+            _scale(channel, start, stop, share, 2 * renderer.settings.part_sigma, renderer)
 
 
 def _response(how: Degradation, rng: np.random.Generator) -> float:
@@ -147,25 +152,25 @@ def _confuse(
     for person in joints:
         for k, other in enumerate(renderer.skeleton.flip_keypoints):
             if other != k and person[k, 2] > 0 and rng.random() < how.confused:
-                _add_blob(keypoints[other], person[k, :2] / renderer.stride, rng.uniform(0.1, 0.4), renderer)
+                _add_blob(keypoints[other], person[k, :2] / MAP_STRIDE, rng.uniform(0.1, 0.4), renderer)
 
 
 def _add_blob(channel: np.ndarray, cell: np.ndarray, height: float, renderer: TargetRenderer) -> None:
     """Add a keypoint's Gaussian at (x, y) ``cell`` by maximum."""
-    middle = cell * renderer.stride + (renderer.stride - 1) / 2
-    box, (x, y) = _around(channel, middle, middle, 3 * renderer.keypoint_sigma, renderer)
+    middle = cell * MAP_STRIDE + (MAP_STRIDE - 1) / 2
+    box, (x, y) = _around(channel, middle, middle, 3 * renderer.settings.keypoint_sigma, renderer)
     square = (x - middle[0]) ** 2 + (y - middle[1]) ** 2
-    channel[box] = np.maximum(channel[box], height * np.exp(-square / (2 * renderer.keypoint_sigma**2)))
+    channel[box] = np.maximum(channel[box], height * np.exp(-square / (2 * renderer.settings.keypoint_sigma**2)))
 
 
 def _around(
     channel: np.ndarray, start: np.ndarray, stop: np.ndarray, margin: float, renderer: TargetRenderer
 ) -> tuple[Box, tuple[np.ndarray, np.ndarray]]:
     """The cells within ``margin`` pixels of two points' box, and the x and y of their centres in pixels."""
-    low = np.floor((np.minimum(start, stop) - margin) / renderer.stride).clip(0, channel.shape[::-1]).astype(int)
-    high = np.ceil((np.maximum(start, stop) + margin) / renderer.stride).clip(0, channel.shape[::-1]).astype(int)
+    low = np.floor((np.minimum(start, stop) - margin) / MAP_STRIDE).clip(0, channel.shape[::-1]).astype(int)
+    high = np.ceil((np.maximum(start, stop) + margin) / MAP_STRIDE).clip(0, channel.shape[::-1]).astype(int)
     y, x = np.ogrid[low[1] : high[1], low[0] : high[0]]
-    places = tuple(axis * renderer.stride + (renderer.stride - 1) / 2 for axis in (x, y))
+    places = tuple(axis * MAP_STRIDE + (MAP_STRIDE - 1) / 2 for axis in (x, y))
     return (slice(low[1], high[1]), slice(low[0], high[0])), places
 
 

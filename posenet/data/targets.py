@@ -1,4 +1,4 @@
-"""Target maps rendered from keypoints, for a whole batch at once, on whatever device the batch is on."""
+"""Target maps rendered from keypoints, for a whole batch at once, on the device that the batch is on."""
 
 from __future__ import annotations
 
@@ -8,118 +8,146 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from posenet.settings import Config
-from posenet.skeleton import COCO, Skeleton
+from posenet.settings import MAP_STRIDE, Config, TargetsConfig
+from posenet.skeleton import Skeleton
 
 
 class TargetRenderer(nn.Module):
-    """Joints and person mask to the (N, C, h, w) maps the network should answer with.
+    """Renders joints and person masks to the (N, C, h, w) maps that the network should predict.
 
-    All lengths are pixels of the network input. Cell i of a map is centred on input pixel
-    ``stride * i + (stride - 1) / 2``. Only the cells that a keypoint or part reaches are computed, so
-    memory and time follow the people, not people times channels times cells.
+    The targets are those of Li, Su and Wang, "Simple Pose", AAAI 2020 (arXiv 1911.10529). All lengths are pixels of the
+    network input. With the map stride of 4, map cell i is centred on input pixel c(i) = 4·i + 1.5. ``round`` rounds
+    half to even.
+
+    Keypoint map, for a labelled keypoint at (u, v):
+
+        g(x, y) = exp(-((c(x) - u)² + (c(y) - v)²) / (2 · keypoint_sigma²))
+
+    in the square of cells round(u / 4) ± n, round(v / 4) ± n, and 0 elsewhere. The reach n is where the Gaussian falls
+    to the threshold, in cells, rounded up: n = ⌈√(-2 · keypoint_sigma² · ln(threshold)) / 4⌉. Several people are
+    combined by the maximum.
+
+    Body-part map, for a part with two labelled ends at different positions a and b:
+
+        r(x, y) = exp(-d² / (2 · part_sigma²)), and part_floor where that is at most the threshold,
+        d = distance of (c(x), c(y)) to the infinite line through a and b
+
+    in the rectangle of cells round((min(a, b) - part_margin) / 4) to round((max(a, b) + part_margin) / 4) on each axis,
+    and 0 elsewhere. Several people are combined by the mean over those whose rectangle covers the cell.
+
+    Only cells within such a square or rectangle are computed, so that time and memory depend on the number of people
+    and not on people times channels times cells.
 
     Args:
-        keypoint_sigma: standard deviation of a keypoint's Gaussian.
-        part_sigma: standard deviation across a body part.
-        part_margin: how far a part's rectangle reaches beyond its two keypoints.
-        threshold: keypoint responses end here; part responses at or below become ``part_floor``.
+        settings: sigmas, margin, threshold and floor.
+        skeleton: keypoints and body parts, which define the channels.
     """
 
-    def __init__(
-        self,
-        keypoint_sigma: float = 9.0,
-        part_sigma: float = 7.0,
-        part_margin: float = 4.0,
-        threshold: float = 0.015,
-        part_floor: float = 0.01,
-        stride: int = 4,
-        skeleton: Skeleton = COCO,
-    ) -> None:
+    part_ends: Tensor
+
+    def __init__(self, settings: TargetsConfig, skeleton: Skeleton) -> None:
         super().__init__()
-        self.keypoint_sigma, self.part_sigma, self.part_margin = keypoint_sigma, part_sigma, part_margin
-        self.threshold, self.part_floor, self.stride, self.skeleton = threshold, part_floor, stride, skeleton
-        self.reach = math.ceil(math.sqrt(-2 * keypoint_sigma**2 * math.log(threshold)) / stride)
+        self.settings = settings
+        self.skeleton = skeleton
+        reach = math.sqrt(-2 * settings.keypoint_sigma**2 * math.log(settings.threshold))
+        self.reach = math.ceil(reach / MAP_STRIDE)
         self.register_buffer("part_ends", torch.from_numpy(skeleton.part_ends), persistent=False)
 
     @classmethod
     def from_config(cls, config: Config) -> TargetRenderer:
-        t = config.targets
-        return cls(
-            t.keypoint_sigma, t.part_sigma, t.part_margin, t.threshold, t.part_floor, skeleton=config.model.skeleton
-        )
+        """The renderer of an experiment."""
+        return cls(config.targets, config.model.skeleton)
 
     @torch.no_grad()
     def forward(self, joints: Tensor, person_mask: Tensor) -> Tensor:
-        """Render the targets.
+        """Render the target maps of a batch.
 
         Args:
-            joints: (N, P, K, 3) x, y in network-input pixels and visibility; > 0 means labelled. Rows of
-                zeros pad images with fewer people.
+            joints: (N, P, K, 3): x, y in network-input pixels, and visibility, where > 0 means labelled. Rows of zeros
+                pad samples with fewer people.
             person_mask: (N, h, w) share of each cell that people cover, 0-1.
 
         Returns:
-            (N, C, h, w) float32 in [0, 1]: body parts, keypoints, eroded person mask, keypoint foreground.
+            (N, C, h, w) float32 in [0, 1]: the maps of the body parts and of the keypoints; the person mask, eroded by
+            3 x 3 cells; and the maximum over the keypoint maps.
+
+        Raises:
+            ValueError: an argument has another shape.
         """
         if joints.ndim != 4 or joints.shape[2:] != (self.skeleton.num_keypoints, 3):
             raise ValueError(f"joints must be (N, P, {self.skeleton.num_keypoints}, 3), not {tuple(joints.shape)}")
         if person_mask.ndim != 3 or len(person_mask) != len(joints):
             raise ValueError(f"person_mask must be ({len(joints)}, h, w), not {tuple(person_mask.shape)}")
-        joints, person_mask = joints.float(), person_mask.float()
+        joints = joints.float()
+        person_mask = person_mask.float()
         height, width = person_mask.shape[1:]
-        keypoints = self._keypoint_maps(joints, height, width)
-        parts = self._part_maps(joints, height, width)
-        mask = -F.max_pool2d(-person_mask[:, None], kernel_size=3, stride=1, padding=1)
-        return torch.cat([parts, keypoints, mask, keypoints.amax(1, keepdim=True)], 1).clamp_(0, 1)
+        part_maps = self._render_parts(joints, height, width)  # (N, B, h, w)
+        keypoint_maps = self._render_keypoints(joints, height, width)  # (N, K, h, w)
+        eroded_mask = -F.max_pool2d(-person_mask[:, None], kernel_size=3, stride=1, padding=1)  # (N, 1, h, w)
+        foreground = keypoint_maps.amax(1, keepdim=True)  # (N, 1, h, w)
+        return torch.cat([part_maps, keypoint_maps, eroded_mask, foreground], 1).clamp_(0, 1)
 
-    def _keypoint_maps(self, joints: Tensor, height: int, width: int) -> Tensor:
-        """(N, K, h, w): a Gaussian in a square of cells about each keypoint; people combine by maximum."""
-        n, _, k, _ = joints.shape
-        sample, person, keypoint = torch.nonzero(joints[..., 2] > 0, as_tuple=True)
-        xy = joints[sample, person, keypoint, :2]
-        steps = torch.arange(-self.reach, self.reach + 1, device=joints.device)
-        cells = torch.round(xy / self.stride).long()[:, :, None] + steps  # (M, 2, 15)
-        distance = self._centre(cells) - xy[:, :, None]
-        profile = torch.exp(-(distance**2) / (2 * self.keypoint_sigma**2))
-        profile *= (cells >= 0) & (cells < cells.new_tensor([width, height])[:, None])
-        column, row = cells[:, 0].clamp(0, width - 1), cells[:, 1].clamp(0, height - 1)
-        start = (sample * k + keypoint) * height
-        index = ((start[:, None] + row) * width)[:, :, None] + column[:, None, :]  # (M, 15, 15)
-        value = profile[:, 1, :, None] * profile[:, 0, None, :]
-        maps = joints.new_zeros(n * k * height * width)
+    def _render_keypoints(self, joints: Tensor, height: int, width: int) -> Tensor:
+        """(N, K, h, w) keypoint maps. M is the number of labelled keypoints, S = 2·n + 1 the side of a square."""
+        num_samples, _, num_keypoints, _ = joints.shape
+        sample, person, keypoint = torch.nonzero(joints[..., 2] > 0, as_tuple=True)  # (M,) each
+        xy = joints[sample, person, keypoint, :2]  # (M, 2)
+        steps = torch.arange(-self.reach, self.reach + 1, device=joints.device)  # (S,)
+        cells = torch.round(xy / MAP_STRIDE).long()[:, :, None] + steps  # (M, 2, S), columns and rows
+        distance = _cell_centre(cells) - xy[:, :, None]  # (M, 2, S)
+        # A two-dimensional Gaussian is the product of two one-dimensional ones.
+        gaussian = torch.exp(-(distance**2) / (2 * self.settings.keypoint_sigma**2))  # (M, 2, S)
+        # Cells outside the map write 0 to a cell at its border, which changes no maximum.
+        gaussian *= (cells >= 0) & (cells < cells.new_tensor([width, height])[:, None])
+        column = cells[:, 0].clamp(0, width - 1)  # (M, S)
+        row = cells[:, 1].clamp(0, height - 1)  # (M, S)
+        first_row = (sample * num_keypoints + keypoint) * height  # (M,), among the rows of all maps
+        index = ((first_row[:, None] + row) * width)[:, :, None] + column[:, None, :]  # (M, S, S)
+        value = gaussian[:, 1, :, None] * gaussian[:, 0, None, :]  # (M, S, S)
+        maps = joints.new_zeros(num_samples * num_keypoints * height * width)
         maps.scatter_reduce_(0, index.flatten(), value.flatten(), "amax")
-        return maps.view(n, k, height, width)
+        return maps.view(num_samples, num_keypoints, height, width)
 
-    def _part_maps(self, joints: Tensor, height: int, width: int) -> Tensor:
-        """(N, B, h, w): a ridge along each part; people combine by the mean over those that cover a cell."""
-        n, b = len(joints), len(self.part_ends)
+    def _render_parts(self, joints: Tensor, height: int, width: int) -> Tensor:
+        """(N, B, h, w) body-part maps. R is the number of rectangles, M the number of all their cells together."""
+        num_samples = len(joints)
+        num_parts = len(self.part_ends)
         ends = joints[:, :, self.part_ends]  # (N, P, B, 2, 3)
-        drawn = (ends[..., 2] > 0).all(-1) & (ends[..., 0, :2] != ends[..., 1, :2]).any(-1)
-        sample, person, part = torch.nonzero(drawn, as_tuple=True)
-        first, second = ends[sample, person, part, :, :2].unbind(1)
-        # Clamped as floats: far away keypoints do not fit into integers.
+        labelled = (ends[..., 2] > 0).all(-1)  # (N, P, B)
+        apart = (ends[..., 0, :2] != ends[..., 1, :2]).any(-1)  # (N, P, B)
+        sample, person, part = torch.nonzero(labelled & apart, as_tuple=True)  # (R,) each
+        first, second = ends[sample, person, part, :, :2].unbind(1)  # (R, 2) each
+
+        # Corner cells of the rectangles, inclusive. They are clamped as floats: far keypoints do not fit into integers.
         limit = joints.new_tensor([width, height])
-        low, high = torch.minimum(first, second), torch.maximum(first, second)
-        low = torch.round((low - self.part_margin) / self.stride).clamp(min=0).minimum(limit).long()
-        high = torch.round((high + self.part_margin) / self.stride).clamp(min=-1).minimum(limit - 1).long()
-        sides = (high - low + 1).clamp(min=0)
+        margin = self.settings.part_margin
+        low = torch.round((torch.minimum(first, second) - margin) / MAP_STRIDE)
+        low = low.clamp(min=0).minimum(limit).long()  # (R, 2), column and row
+        high = torch.round((torch.maximum(first, second) + margin) / MAP_STRIDE)
+        high = high.clamp(min=-1).minimum(limit - 1).long()  # (R, 2)
+        sides = (high - low + 1).clamp(min=0)  # (R, 2); 0 where the rectangle lies outside the map
 
-        # One flat list of all cells of all rectangles: `owner` is the part, `place` the cell within it.
-        counts = sides.prod(1)
-        owner = torch.repeat_interleave(torch.arange(len(counts), device=joints.device), counts)
-        place = torch.arange(len(owner), device=joints.device) - (counts.cumsum(0) - counts)[owner]
-        columns = sides[owner, 0]
-        cells = low[owner] + torch.stack([place % columns, place // columns], 1)  # (M, 2)
+        # One flat list of the cells of all rectangles, rectangle by rectangle and row by row.
+        counts = sides.prod(1)  # (R,)
+        rectangle = torch.repeat_interleave(torch.arange(len(counts), device=joints.device), counts)  # (M,)
+        first_cell = counts.cumsum(0) - counts  # (R,), where each rectangle starts in the list
+        within = torch.arange(len(rectangle), device=joints.device) - first_cell[rectangle]  # (M,)
+        columns = sides[rectangle, 0]  # (M,)
+        cells = low[rectangle] + torch.stack([within % columns, within // columns], 1)  # (M, 2)
 
-        direction = F.normalize(second - first, dim=1)
-        offset = self._centre(cells) - first[owner]
-        distance = offset[:, 0] * direction[owner, 1] - offset[:, 1] * direction[owner, 0]
-        value = torch.exp(-(distance**2) / (2 * self.part_sigma**2))
-        value = torch.where(value <= self.threshold, self.part_floor, value)
-        index = ((sample * b + part)[owner] * height + cells[:, 1]) * width + cells[:, 0]
-        total = joints.new_zeros(2, n * b * height * width)
-        total.index_add_(1, index, torch.stack([value, torch.ones_like(value)]))
-        return (total[0] / total[1].clamp_(min=1)).view(n, b, height, width)
+        direction = F.normalize(second - first, dim=1)  # (R, 2)
+        offset = _cell_centre(cells) - first[rectangle]  # (M, 2)
+        distance = offset[:, 0] * direction[rectangle, 1] - offset[:, 1] * direction[rectangle, 0]  # (M,), signed
+        value = torch.exp(-(distance**2) / (2 * self.settings.part_sigma**2))  # (M,)
+        value = torch.where(value <= self.settings.threshold, self.settings.part_floor, value)
 
-    def _centre(self, cells: Tensor) -> Tensor:
-        return cells * self.stride + (self.stride - 1) / 2
+        # The sum of the values of every cell, and the number of rectangles that cover it.
+        index = ((sample * num_parts + part)[rectangle] * height + cells[:, 1]) * width + cells[:, 0]  # (M,)
+        totals = joints.new_zeros(2, num_samples * num_parts * height * width)
+        totals.index_add_(1, index, torch.stack([value, torch.ones_like(value)]))
+        return (totals[0] / totals[1].clamp_(min=1)).view(num_samples, num_parts, height, width)
+
+
+def _cell_centre(cells: Tensor) -> Tensor:
+    """The input pixels that map cells are centred on."""
+    return cells * MAP_STRIDE + (MAP_STRIDE - 1) / 2

@@ -1,4 +1,4 @@
-"""Target maps: parity with measured ones, a slow reference, batches and odd input."""
+"""Target maps: measured ones, a slow reference, batches and unusual input."""
 
 from __future__ import annotations
 
@@ -11,27 +11,32 @@ import torch
 from torch import Tensor
 
 from posenet.data.targets import TargetRenderer
-from posenet.settings import load_config
+from posenet.settings import TargetsConfig, load_config
 from posenet.skeleton import COCO
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
-KEYPOINT_SIGMA, PART_SIGMA, MARGIN, THRESHOLD, FLOOR, INPUT_MULTIPLE = 9, 7, 4, 0.015, 0.01, 4
+KEYPOINT_SIGMA = 9
+PART_SIGMA = 7
+MARGIN = 4
+THRESHOLD = 0.015
+FLOOR = 0.01
+STRIDE = 4
 
 
 def render(joints: np.ndarray | Tensor, mask: np.ndarray | Tensor) -> Tensor:
-    return TargetRenderer()(torch.as_tensor(joints), torch.as_tensor(mask))
+    return TargetRenderer(TargetsConfig(), COCO)(torch.as_tensor(joints), torch.as_tensor(mask))
 
 
 def keypoint_reference(joints: np.ndarray, height: int, width: int) -> np.ndarray:
-    """(18, h, w): every keypoint's Gaussian, cell by cell."""
+    """(18, h, w): the Gaussian of every keypoint, computed cell by cell."""
     maps = np.zeros((18, height, width))
-    reach = math.ceil(math.sqrt(-2 * KEYPOINT_SIGMA**2 * math.log(THRESHOLD)) / INPUT_MULTIPLE)
+    reach = math.ceil(math.sqrt(-2 * KEYPOINT_SIGMA**2 * math.log(THRESHOLD)) / STRIDE)
     assert reach == 7
     for person in joints:
         for k, (u, v, visibility) in enumerate(person):
             if visibility <= 0:
                 continue
-            column, row = round(u / INPUT_MULTIPLE), round(v / INPUT_MULTIPLE)
+            column, row = round(u / STRIDE), round(v / STRIDE)
             for y in range(max(0, row - reach), min(height, row + reach + 1)):
                 for x in range(max(0, column - reach), min(width, column + reach + 1)):
                     squared = (4 * x + 1.5 - u) ** 2 + (4 * y + 1.5 - v) ** 2
@@ -40,7 +45,7 @@ def keypoint_reference(joints: np.ndarray, height: int, width: int) -> np.ndarra
 
 
 def part_reference(joints: np.ndarray, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """(30, h, w): every part's ridge, cell by cell, and where a response lies exactly at the threshold."""
+    """(30, h, w): the response of every part, computed cell by cell; and whether it lies exactly at the threshold."""
     maps, undecided = np.zeros((30, height, width)), np.zeros((30, height, width), bool)
     for b, (one, other) in enumerate(COCO.part_ends):
         total, covering = np.zeros((height, width)), np.zeros((height, width))
@@ -49,8 +54,8 @@ def part_reference(joints: np.ndarray, height: int, width: int) -> tuple[np.ndar
             length = math.hypot(x2 - x1, y2 - y1)
             if min(v1, v2) <= 0 or length == 0:
                 continue
-            left, right = round((min(x1, x2) - MARGIN) / INPUT_MULTIPLE), round((max(x1, x2) + MARGIN) / INPUT_MULTIPLE)
-            top, bottom = round((min(y1, y2) - MARGIN) / INPUT_MULTIPLE), round((max(y1, y2) + MARGIN) / INPUT_MULTIPLE)
+            left, right = round((min(x1, x2) - MARGIN) / STRIDE), round((max(x1, x2) + MARGIN) / STRIDE)
+            top, bottom = round((min(y1, y2) - MARGIN) / STRIDE), round((max(y1, y2) + MARGIN) / STRIDE)
             for y in range(max(0, top), min(height - 1, bottom) + 1):
                 for x in range(max(0, left), min(width - 1, right) + 1):
                     px, py = 4 * x + 1.5, 4 * y + 1.5
@@ -72,7 +77,7 @@ def mask_reference(mask: np.ndarray) -> np.ndarray:
 
 
 def random_joints(rng: np.random.Generator, people: int, height: int, width: int) -> np.ndarray:
-    """(P, 18, 3) float32: a fifth unlabelled, many outside, most coordinates on eighths of a cell or finer."""
+    """(P, 18, 3) float32: a fifth unlabelled, many outside, many at half pixels or half cells."""
     joints = np.zeros((people, 18, 3), np.float32)
     joints[..., 0] = rng.uniform(-0.4 * width, 1.4 * width, (people, 18))
     joints[..., 1] = rng.uniform(-0.4 * height, 1.4 * height, (people, 18))
@@ -84,7 +89,7 @@ def random_joints(rng: np.random.Generator, people: int, height: int, width: int
     return joints
 
 
-def assert_like_reference(joints: np.ndarray, mask: np.ndarray) -> None:
+def assert_equals_reference(joints: np.ndarray, mask: np.ndarray) -> None:
     maps = render(joints[None], mask[None])[0].numpy()
     height, width = mask.shape
     exact = joints.astype(float)
@@ -97,14 +102,14 @@ def assert_like_reference(joints: np.ndarray, mask: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_maps_are_those_of_the_slow_reference(seed: int) -> None:
+def test_maps_equal_the_slow_reference(seed: int) -> None:
     rng = np.random.default_rng(seed)
     height, width = (32, 48) if seed % 2 else (48, 32)
     mask = rng.random((height, width)).astype(np.float32)
-    assert_like_reference(random_joints(rng, 3, 4 * height, 4 * width), mask)
+    assert_equals_reference(random_joints(rng, 3, 4 * height, 4 * width), mask)
 
 
-def test_crowded_and_coincident_people_are_those_of_the_slow_reference() -> None:
+def test_maps_of_crowded_and_coincident_people_equal_the_slow_reference() -> None:
     rng = np.random.default_rng(9)
     joints = random_joints(rng, 5, 128, 128)
     joints[1] = joints[0]
@@ -112,25 +117,25 @@ def test_crowded_and_coincident_people_are_those_of_the_slow_reference() -> None
     joints[3, 1] = joints[3, 0]  # the part neck-nose has no length
     joints[4, :, :2] = (62, 66)  # half-way cells, and no part has a length
     joints[:, :2, 2] = 2
-    assert_like_reference(joints, np.ones((32, 32), np.float32))
+    assert_equals_reference(joints, np.ones((32, 32), np.float32))
 
 
-def assert_parity(path: Path) -> None:
+def assert_equals_measured(path: Path) -> None:
     measured = np.load(path)
     maps = render(measured["joints18"][None], measured["person_mask"][None])[0]
     np.testing.assert_allclose(maps.numpy(), measured["maps"].astype(np.float32), atol=5e-4)
 
 
-def test_maps_are_the_measured_ones_of_the_awkward_cases() -> None:
-    assert_parity(FIXTURES / "targets_generated.npz")
+def test_maps_equal_the_measured_ones_of_generated_cases() -> None:
+    assert_equals_measured(FIXTURES / "targets_generated.npz")
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_maps_are_the_measured_ones_of_real_pictures(parity: Path, number: int) -> None:
-    assert_parity(parity / f"targets_{number}.npz")
+def test_maps_equal_the_measured_ones_of_real_images(parity: Path, number: int) -> None:
+    assert_equals_measured(parity / f"targets_{number}.npz")
 
 
-def test_from_config_takes_every_setting() -> None:
+def test_from_config_applies_every_setting() -> None:
     config = load_config(
         None,
         [
@@ -141,22 +146,16 @@ def test_from_config_takes_every_setting() -> None:
             "targets.part_floor=0.05",
         ],
     )
-    r = TargetRenderer.from_config(config)
-    assert (r.keypoint_sigma, r.part_sigma, r.part_margin, r.threshold, r.part_floor) == (3, 2, 8, 0.1, 0.05)
+    renderer = TargetRenderer.from_config(config)
     joints = np.zeros((1, 1, 18, 3), np.float32)
     joints[0, 0, :2] = [[21.5, 29.5, 2], [41.5, 29.5, 2]]  # nose, neck: cells 5 and 10 of row 7
-    maps = r(torch.from_numpy(joints), torch.ones(1, 16, 16))[0]
+    maps = renderer(torch.from_numpy(joints), torch.ones(1, 16, 16))[0]
     assert maps[30, 7, 6] == pytest.approx(math.exp(-16 / 18))
+    assert maps[30, 7, 7] > 0 and maps[30, 7, 8] == 0  # the threshold of 0.1 is reached after 1.6 cells
     assert maps[0, 8, 8] == pytest.approx(math.exp(-16 / 8))
     assert maps[0, 9, 8] == pytest.approx(0.05)
     # (21.5 - 8) / 4 = 3.375 and (41.5 + 8) / 4 = 12.375
     assert torch.nonzero(maps[0, 7]).flatten().tolist() == list(range(3, 13))
-
-
-def test_the_built_in_defaults_are_the_configured_ones() -> None:
-    default, configured = TargetRenderer(), TargetRenderer.from_config(load_config())
-    for name in ("keypoint_sigma", "part_sigma", "part_margin", "threshold", "part_floor", "stride", "reach"):
-        assert getattr(default, name) == getattr(configured, name)
 
 
 def test_a_batch_equals_its_samples_one_by_one() -> None:
@@ -178,7 +177,7 @@ def test_padding_rows_change_nothing() -> None:
 
 
 @pytest.mark.parametrize("people", [0, 2])
-def test_without_labelled_keypoints_only_the_mask_is_left(people: int) -> None:
+def test_without_labelled_keypoints_only_the_mask_is_rendered(people: int) -> None:
     joints = torch.full((2, people, 18, 3), 50.0)
     joints[..., 2] = 0
     maps = render(joints, torch.ones(2, 32, 32))
@@ -192,7 +191,7 @@ def test_visible_and_hidden_keypoints_are_rendered_alike() -> None:
     torch.testing.assert_close(render(visible, mask), render(joints, mask), rtol=0, atol=0)
 
 
-def test_a_keypoint_outside_still_reaches_in() -> None:
+def test_the_map_of_a_keypoint_outside_reaches_into_the_input() -> None:
     joints = np.zeros((1, 1, 18, 3), np.float32)
     joints[0, 0, 0] = (-10, 20, 1)
     nose = render(joints, np.ones((1, 32, 32), np.float32))[0, 30]
@@ -220,7 +219,7 @@ def test_far_away_keypoints_leave_finite_maps(far: float) -> None:
     assert torch.isfinite(maps).all() and maps.min() >= 0 and maps.max() <= 1
 
 
-def test_targets_carry_no_gradient() -> None:
+def test_targets_require_no_gradient() -> None:
     joints = torch.rand(1, 1, 18, 3, requires_grad=True)
     assert not render(joints, torch.ones(1, 8, 8, requires_grad=True)).requires_grad
 
@@ -235,6 +234,6 @@ def test_targets_carry_no_gradient() -> None:
         ((1, 2, 18, 3), (1, 1, 8, 8), r"person_mask must be \(1, h, w\)"),
     ],
 )
-def test_wrong_shapes_are_refused(joints: tuple[int, ...], mask: tuple[int, ...], message: str) -> None:
+def test_wrong_shapes_are_rejected(joints: tuple[int, ...], mask: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         render(torch.zeros(joints), torch.zeros(mask))

@@ -5,7 +5,7 @@ import torch
 from posenet.data.targets import TargetRenderer
 from posenet.model.posenet import PoseNet
 from posenet.model.preprocessing import prepare
-from posenet.settings import LossConfig
+from posenet.settings import LossConfig, TargetsConfig
 from posenet.skeleton import COCO
 from posenet.training.loss import FocalL2Loss
 from posenet.training.model_with_loss import ModelWithLoss
@@ -21,9 +21,9 @@ def make_batch(n: int = 2, size: int = 64):
 
 def make_step(amp="off"):
     torch.manual_seed(0)
-    return ModelWithLoss(
-        PoseNet(stacks=1, width=16, growth=2), TargetRenderer(), FocalL2Loss(LossConfig(), COCO), amp, False
-    ).eval()
+    network = PoseNet(stacks=1, width=16, growth=2)
+    renderer = TargetRenderer(TargetsConfig(), COCO)
+    return ModelWithLoss(network, renderer, FocalL2Loss(LossConfig(), COCO), amp, False).eval()
 
 
 def test_prepare_keeps_bgr_order_and_place():

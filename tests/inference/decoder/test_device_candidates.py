@@ -13,6 +13,7 @@ from posenet.errors import ConfigError
 from posenet.inference.decoder.assembly import decode_candidates
 from posenet.inference.decoder.device_candidates import Candidates
 from posenet.inference.decoder.host_candidates import decode
+from posenet.settings import Config
 from posenet.skeleton import COCO
 from tests.inference.decoder.test_host_candidates import lit, person, render
 
@@ -48,7 +49,7 @@ def test_rendered_people_are_those_of_decode():
 @pytest.mark.parametrize("seed", range(4))
 def test_so_are_those_of_poor_maps(seed):
     """The slope keeps the maps, which are clipped at 1, from having plateaus; the two place these differently."""
-    maps = degraded_maps(np.stack(CROWD), (96, 128), TargetRenderer(), np.random.default_rng(seed))
+    maps = degraded_maps(np.stack(CROWD), (96, 128), TargetRenderer.from_config(Config()), np.random.default_rng(seed))
     maps -= 1e-5 * np.add(*np.mgrid[:96, 0:192:1.5])
     people = decode(maps)
     assert len(people) > 3

@@ -8,6 +8,7 @@ import torch
 from posenet.data.targets import TargetRenderer
 from posenet.inference.decoder.assembly import MAX_LIMBS
 from posenet.inference.decoder.host_candidates import decode, find_limbs, find_peaks
+from posenet.settings import Config
 from posenet.skeleton import COCO
 
 SHAPELESS = dataclasses.replace(COCO, layout={})
@@ -51,7 +52,7 @@ def without(joints, *names):
 
 def render(*people, height=384, width=512):
     joints = torch.from_numpy(np.stack(people))[None] if people else torch.zeros(1, 0, 18, 3)
-    return TargetRenderer()(joints, torch.zeros(1, height // 4, width // 4))[0].numpy()
+    return TargetRenderer.from_config(Config())(joints, torch.zeros(1, height // 4, width // 4))[0].numpy()
 
 
 def lit(*cells, size=(32, 40)):

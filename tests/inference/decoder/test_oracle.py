@@ -11,6 +11,7 @@ from posenet.benchmark.degraded_maps import Degradation, degraded_maps
 from posenet.benchmark.targets import standing_people
 from posenet.data.targets import TargetRenderer
 from posenet.inference.person import Person
+from posenet.settings import Config
 from posenet.skeleton import COCO
 
 FLAWLESS = Degradation(strength=9, missing=0, faded=1, jitter=0, width=1, ripple=0, confused=0, blobs=0)
@@ -22,7 +23,7 @@ def people(count=2):
 
 def degraded(how, seed=0, joints=None):
     joints = people() if joints is None else joints
-    return degraded_maps(joints, (64, 64), TargetRenderer(), np.random.default_rng(seed), how)
+    return degraded_maps(joints, (64, 64), TargetRenderer.from_config(Config()), np.random.default_rng(seed), how)
 
 
 def truth(*joints):
@@ -39,7 +40,7 @@ def person(joints):
 
 
 def test_no_degradation_is_the_target():
-    expected = TargetRenderer()(torch.from_numpy(people())[None], torch.zeros(1, 64, 64))[0].numpy()
+    expected = TargetRenderer.from_config(Config())(torch.from_numpy(people())[None], torch.zeros(1, 64, 64))[0].numpy()
     np.testing.assert_allclose(degraded(FLAWLESS), expected, atol=1e-6)
 
 

@@ -1,0 +1,82 @@
+"""Reads rows of an HDF5 dataset directly from the file.
+
+HDF5 takes about 60 microseconds per slice, however small. It can report where a dataset's bytes lie in the file, and a
+plain ``pread`` of a whole image there takes about 10 microseconds.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+
+import h5py
+import numpy as np
+
+
+class RowReader:
+    """Reads slices of a dataset along its first axis.
+
+    Contiguous datasets and flat ones in uncompressed chunks are read by ``pread``. All others, and every dataset on a
+    system without ``pread``, are read through HDF5. The file must stay open and unchanged.
+    """
+
+    def __init__(self, dataset: h5py.Dataset) -> None:
+        self._dataset = dataset
+        self._dtype = dataset.dtype
+        self._row_shape = dataset.shape[1:]
+        self._row_bytes = dataset.dtype.itemsize * math.prod(self._row_shape)
+        self._block_bytes, self._block_offsets = _find_blocks(dataset) if hasattr(os, "pread") else (0, [])
+        self._file_descriptor = dataset.file.id.get_vfd_handle() if self._block_offsets else -1
+
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Rows ``start`` up to but not including ``stop``, as a read-only array."""
+        return np.frombuffer(self.read_bytes(start, stop), self._dtype).reshape(stop - start, *self._row_shape)
+
+    def read_bytes(self, start: int, stop: int) -> bytes:
+        """The bytes of the rows ``start`` up to but not including ``stop``.
+
+        Raises:
+            OSError: the file cannot be read or ends early.
+        """
+        if not self._block_offsets:
+            return bytes(self._dataset[start:stop].tobytes())
+        position = start * self._row_bytes
+        size = (stop - start) * self._row_bytes
+        data = self._read_within_block(position, size)
+        while len(data) < size:
+            more = self._read_within_block(position + len(data), size - len(data))
+            if not more:
+                raise OSError("the file ends early")
+            data += more
+        return data
+
+    def _read_within_block(self, position: int, size: int) -> bytes:
+        """At most ``size`` bytes from a position in the dataset's data; fewer where a block ends."""
+        block, start = divmod(position, self._block_bytes)
+        return os.pread(self._file_descriptor, min(size, self._block_bytes - start), self._block_offsets[block] + start)
+
+
+def _find_blocks(dataset: h5py.Dataset) -> tuple[int, list[int]]:
+    """The size in bytes of a dataset's blocks, and the offset of each in the file.
+
+    There are no blocks where HDF5 itself has to read.
+    """
+    if dataset.file.userblock_size:
+        return 0, []
+    offset = dataset.id.get_offset()
+    if offset is not None:
+        return max(dataset.nbytes, 1), [offset]
+    if dataset.chunks is None or dataset.ndim != 1 or not hasattr(dataset.id, "chunk_iter"):
+        return 0, []
+    if dataset.id.get_create_plist().get_nfilters() > 0:  # compressed
+        return 0, []
+    rows_per_chunk = dataset.chunks[0]
+    offsets = [-1] * math.ceil(len(dataset) / rows_per_chunk)
+
+    def note_offset(chunk: h5py.h5d.StoreInfo) -> None:
+        offsets[chunk.chunk_offset[0] // rows_per_chunk] = chunk.byte_offset
+
+    dataset.id.chunk_iter(note_offset)
+    if min(offsets, default=-1) < 0:
+        return 0, []
+    return rows_per_chunk * dataset.dtype.itemsize, offsets
