@@ -24,7 +24,7 @@ from posenet.benchmark.network import measure_network
 from posenet.benchmark.predict import measure_predict
 from posenet.benchmark.report import Report
 from posenet.benchmark.scaling import measure_scaling
-from posenet.benchmark.store import first_images, measure_store
+from posenet.benchmark.store import measure_store, write_first_images
 from posenet.benchmark.targets import measure_targets
 from posenet.benchmark.train import make_train_step, measure_step, synthetic_batch
 from posenet.benchmark.wait import measure_wait, with_wait
@@ -227,7 +227,7 @@ def _store(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report
         folder = Path(name)
         if args.images:
             limit = min(args.limit, DRAWN) if args.quick else args.limit
-            pictures = args.images, first_images(args.annotations, limit, folder / "first.json")
+            pictures = args.images, write_first_images(args.annotations, limit, folder / "first.json")
         else:
             pictures = drawn_images(folder, _drawn(args))
         return measure_store(args.h5, *pictures, folder, config.model.skeleton, args.records, args.repeats)

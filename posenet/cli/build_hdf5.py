@@ -1,7 +1,7 @@
-"""Build a training store (.h5) from a folder of images and a COCO keypoint file, or look into one.
+"""Build a training store (.h5) from a folder of images and a COCO keypoint file, or inspect one.
 
-Images without a main person are left out. Prints what was stored; names every image that could not be read. Without
---images and --annotations, --verify, --stats and --preview look into the store that --output names.
+Images without a main person are left out. The tool prints what was stored and names every image that could not be read.
+Without --images and --annotations, the flags --verify, --stats and --preview inspect the store that --output names.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import numpy as np
 from posenet.benchmark.report import table
 from posenet.cli.options import add_config_options, positive, read_image_ids, share
 from posenet.data.dataset import PoseDataset
-from posenet.data.store.build import BuildReport, Summary, build_store, verify
-from posenet.data.store.reader import Store
-from posenet.data.store.statistics import common, survey
+from posenet.data.store.build import MAX_UNREADABLE, BuildReport, build_store
+from posenet.data.store.comparison import find_shared_images
+from posenet.data.store.reader import Store, StoreSummary
+from posenet.data.store.statistics import compute_statistics
+from posenet.data.store.verification import verify_store
 from posenet.data.targets import TargetRenderer
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
@@ -25,6 +27,9 @@ from posenet.messages import pluralize
 from posenet.settings import load_config
 from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton
 from posenet.visualization.training_samples import write_previews
+
+IDS_SHOWN = 5
+"""Number of image ids to print of a longer list."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--skeleton",
         metavar="FILE",
         default=BUILT_IN,
-        help="what the annotations name: a TOML file (docs/custom_data.md), or coco, the built-in one",
+        help="skeleton of the annotations: a TOML file (docs/custom_data.md), or coco, the built-in one",
     )
     parser.add_argument("--output", type=Path, metavar="FILE.h5", help="the store")
     parser.add_argument(
@@ -51,17 +56,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--preview",
         type=Path,
         metavar="DIR",
-        help="draw training samples into this folder: augmented as --config or --set say, with the "
-        "masks and the maps that the network is to answer",
+        help="draw training samples into this folder, augmented as --config and --set define, with their masks and "
+        "target maps",
     )
-    parser.add_argument("--preview-count", type=positive, default=8, metavar="N", help="samples to draw")
+    parser.add_argument(
+        "--preview-count", type=positive, default=8, metavar="N", help="number of training samples to draw"
+    )
     parser.add_argument(
         "--check-split",
         nargs=2,
         type=Path,
         metavar=("A.h5", "B.h5"),
-        help="do nothing but look for images that two stores share, by id and by content; exit status "
-        "2 where there are any",
+        help="only look for images that two stores share, by id and by content; exit status 2 if there are any",
     )
     parser.add_argument(
         "--image-ids", nargs="+", metavar="ID", help="store only these images: ids, or one text file of ids"
@@ -72,7 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-unreadable",
         type=share,
-        default=0.05,
+        default=MAX_UNREADABLE,
         metavar="SHARE",
         help="fail when more than this share of the images (rounded up) cannot be read",
     )
@@ -80,87 +86,100 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--overwrite",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="replace an existing store, once the new one is complete",
+        help="replace an existing store when the new one is complete",
     )
     add_config_options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Build a store, look into one, or both; or compare two."""
+    """Build a store, inspect one, or both; or compare two stores."""
     if args.check_split:
         _check_split(*args.check_split)
         return
     if args.output is None:
         raise DataError("name the store with --output")
     building = args.images is not None and args.annotations is not None
-    if not building and (args.images or args.annotations or not (args.verify or args.stats or args.preview)):
+    inspecting = args.verify or args.stats or args.preview is not None
+    if not building and (args.images or args.annotations or not inspecting):
         raise DataError("give both --images and --annotations, or neither and --verify, --stats or --preview")
     if building:
-        ids = None if args.image_ids is None else read_image_ids(args.image_ids)
-        _print_report(
-            build_store(
-                args.images,
-                args.annotations,
-                args.output,
-                image_ids=ids,
-                limit=args.limit,
-                workers=args.workers,
-                max_unreadable=args.max_unreadable,
-                overwrite=args.overwrite,
-                skeleton=load_skeleton(args.skeleton),
-                progress=True,
-            )
-        )
+        _print_report(_build(args))
     if args.verify:
-        summary = verify(args.output, workers=args.workers, progress=True)
+        summary = verify_store(args.output, workers=args.workers, progress=True)
         if not building:
             _print_summary(summary)
-        print(f"{args.output} is sound")
+        print(f"{args.output} is intact")
     if args.stats or args.preview:
         with Store(args.output, skeleton=None) as store:
-            _look_into(store, args)
+            if args.stats:
+                _print_statistics(store)
+            if args.preview:
+                _write_previews(store, args)
 
 
-def _look_into(store: Store, args: argparse.Namespace) -> None:
-    if args.stats:
-        for title, header, rows in survey(store):
-            print(f"\n{title}\n{table(header, rows)}")
-    if args.preview:
-        config = load_config(args.config, args.overrides)
-        config = replace(config, model=replace(config.model, skeleton=store.skeleton))
-        dataset = PoseDataset(store, config.train.size, config.data.framing, config.augment, config.train.seed)
-        paths = write_previews(dataset, TargetRenderer.from_config(config), args.preview, args.preview_count)
-        print(f"drawn         {pluralize(len(paths), 'sample')}, {paths[0]} and so on")
+def _build(args: argparse.Namespace) -> BuildReport:
+    return build_store(
+        args.images,
+        args.annotations,
+        args.output,
+        image_ids=None if args.image_ids is None else read_image_ids(args.image_ids),
+        limit=args.limit,
+        workers=args.workers,
+        max_unreadable=args.max_unreadable,
+        overwrite=args.overwrite,
+        skeleton=load_skeleton(args.skeleton),
+        progress=True,
+    )
+
+
+def _write_previews(store: Store, args: argparse.Namespace) -> None:
+    config = load_config(args.config, args.overrides)
+    config = replace(config, model=replace(config.model, skeleton=store.skeleton))
+    dataset = PoseDataset(store, config.train.size, config.data.framing, config.augment, config.train.seed)
+    paths = write_previews(dataset, TargetRenderer.from_config(config), args.preview, args.preview_count)
+    print(f"drawn         {pluralize(len(paths), 'sample')}, {paths[0]} and so on")
 
 
 def _check_split(first: Path, second: Path) -> None:
-    with Store(first, skeleton=None) as a, Store(second, skeleton=None) as b:
-        print(f"{first}: {pluralize(a.num_images, 'image')}; {second}: {pluralize(b.num_images, 'image')}")
-        shared = common(a, b)
-    print(f"the same id       {len(shared.ids)}{_first_few(shared.ids)}")
-    print(f"the same content  {len(shared.contents)}{_first_few(shared.contents[:, 0])}")
+    """Print the images that two stores share; ``DataError`` if there are any."""
+    with Store(first, skeleton=None) as first_store, Store(second, skeleton=None) as second_store:
+        print(
+            f"{first}: {pluralize(first_store.num_images, 'image')}; "
+            f"{second}: {pluralize(second_store.num_images, 'image')}"
+        )
+        shared = find_shared_images(first_store, second_store)
+    print(f"the same id       {len(shared.ids)}{_first_ids(shared.ids)}")
+    print(f"the same content  {len(shared.contents)}{_first_ids(shared.contents[:, 0])}")
     if len(shared.ids) or len(shared.contents):
         raise DataError(f"{first} and {second} share images; build them from separate splits or with --image-ids")
 
 
-def _first_few(ids: np.ndarray) -> str:
-    return f"  ({', '.join(map(str, ids[:5].tolist()))}{', ...' if len(ids) > 5 else ''})" if len(ids) else ""
+def _first_ids(ids: np.ndarray) -> str:
+    if not len(ids):
+        return ""
+    dots = ", ..." if len(ids) > IDS_SHOWN else ""
+    return f"  ({', '.join(map(str, ids[:IDS_SHOWN].tolist()))}{dots})"
 
 
-def _print_summary(summary: Summary) -> None:
-    megabytes, ratio = summary.file_bytes / 1e6, summary.file_bytes / summary.image_bytes
-    print(f"images        {summary.images}")
-    print(f"people        {summary.people}")
-    print(f"main persons  {summary.samples}")
-    print(f"size          {megabytes:.1f} MB, {ratio:.3f} x the images")
+def _print_statistics(store: Store) -> None:
+    for title, header, rows in compute_statistics(store):
+        print(f"\n{title}\n{table(header, rows)}")
+
+
+def _print_summary(summary: StoreSummary) -> None:
+    ratio = summary.num_file_bytes / summary.num_image_bytes
+    print(f"images        {summary.num_images}")
+    print(f"people        {summary.num_people}")
+    print(f"main persons  {summary.num_samples}")
+    print(f"size          {summary.num_file_bytes / 1e6:.1f} MB, {ratio:.3f} x the images")
 
 
 def _print_report(report: BuildReport) -> None:
     _print_summary(report.summary)
-    print(f"crowds        {report.crowds}")
-    print(f"left out      {report.left_out} images without a main person")
-    if report.boxes:
-        print(f"boxes         {report.boxes} people without a usable outline; their box is the mask")
+    print(f"crowds        {report.num_crowds}")
+    print(f"left out      {report.num_left_out} images without a main person")
+    if report.num_boxes:
+        print(f"boxes         {report.num_boxes} people without a usable outline; their box is the mask")
     print(f"skipped       {len(report.skipped)} unreadable images")
     for line in report.skipped:
         print(f"  {line}")

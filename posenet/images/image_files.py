@@ -5,7 +5,7 @@ from __future__ import annotations
 import glob
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -72,7 +72,7 @@ def read_ahead(
 
 def map_ahead(
     function: Callable[[Item], Result], items: Iterable[Item], *, workers: int = 1, ahead: int = 1
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """Like ``map``, in the same order, but on other threads and ``ahead`` items before the result is asked for.
 
     ``items`` are taken on the caller's thread.

@@ -14,7 +14,8 @@ from posenet.data.batch import Batch
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import make_loader
 from posenet.data.sampler import TrainSampler, ValidationSampler
-from posenet.data.store.reader import Store, overlap
+from posenet.data.store.comparison import overlapping_image_ids
+from posenet.data.store.reader import Store
 from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError, DataError
 from posenet.model.posenet import PoseNet
@@ -50,7 +51,7 @@ def open_stores(config: Config, stack: contextlib.ExitStack) -> tuple[Store, Sto
         _log.info("data.val is not set: no validation loss")
         return train_store, None
     val_store = stack.enter_context(Store(data.val, config.model.skeleton))
-    shared = overlap(train_store, val_store)
+    shared = overlapping_image_ids(train_store, val_store)
     if len(shared) and not data.allow_overlap:
         raise DataError(
             f"{data.train} and {data.val} share {len(shared)} images (first id {shared[0]}); validation images are "

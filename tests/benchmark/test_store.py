@@ -8,7 +8,7 @@ import pytest
 
 from posenet.annotations.coco_file import read_annotations
 from posenet.benchmark.drawn_input import drawn_images
-from posenet.benchmark.store import first_images, least_work, reading_orders
+from posenet.benchmark.store import do_unavoidable_work, reading_orders, write_first_images
 from posenet.data.store.build import build_store
 from posenet.data.store.reader import Store
 from posenet.devices.cpu import usable_cores
@@ -42,7 +42,7 @@ def test_store(tmp_path: Path, coco: tuple[Path, Path], tmp_path_factory: pytest
     assert list(numbers["read_us"]) == list(numbers["pread_us"]) == ["random", "sequential", "one of 4 ranks"]
     assert list(numbers["build_pictures_per_s"]) == [str(cores) for cores in sorted({1, usable_cores()})]
     with Store(store) as opened:
-        assert numbers["bytes_per_record"] * opened.num_images > opened.image_bytes
+        assert numbers["bytes_per_record"] * opened.num_images > opened.num_image_bytes
     assert numbers["images"] == numbers["built_pictures"] == 3
     assert 0 < numbers["checksum_share"] < 1
 
@@ -56,18 +56,18 @@ def test_the_orders_in_which_a_store_is_read() -> None:
 
 def test_the_floor_of_a_build_does_a_share_of_its_work(tmp_path: Path, coco: tuple[Path, Path]) -> None:
     for turn in range(2):
-        least_work(*coco, tmp_path / str(turn), COCO, turn, 2)
+        do_unavoidable_work(*coco, tmp_path / str(turn), COCO, turn, 2)
     build_store(*coco, tmp_path / "a.h5")
     with Store(tmp_path / "a.h5") as store:
         for turn in range(2):
-            records = [store.image(row) for row in range(turn, 3, 2)]
+            records = [store.read_record(row) for row in range(turn, 3, 2)]
             assert (tmp_path / str(turn)).read_bytes() == b"".join(
-                record.jpeg.tobytes() + record.mask_all_rle + record.mask_miss_rle for record in records
+                record.image_bytes.tobytes() + record.mask_all_rle + record.mask_miss_rle for record in records
             )
 
 
 def test_the_first_images_of_an_annotation_file(tmp_path: Path, coco: tuple[Path, Path]) -> None:
-    short = read_annotations(first_images(coco[1], 2, tmp_path / "first.json"))
+    short = read_annotations(write_first_images(coco[1], 2, tmp_path / "first.json"))
     whole = read_annotations(coco[1])
     assert short.images == whole.images[:2]
     assert [len(short.people[image.id]) for image in short.images] == [

@@ -23,7 +23,7 @@ from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.weights import config_of_checkpoint, load_model, require_fitting_weights
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.reader import Store
-from posenet.data.store.schema import BLOBS, columns, fingerprint
+from posenet.data.store.schema import BYTE_ARRAYS, array_specs, fingerprint
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.inference.coco_evaluation import read_split, score
@@ -114,7 +114,7 @@ def mutate_store(rng: np.random.Generator, path: Path) -> None:
     """Change arrays and attributes through the library; half the time with a fingerprint that fits again."""
     with h5py.File(path, "r+") as file:
         for number in range(int(rng.integers(1, 4))):
-            name = str(rng.choice([*columns(18), *BLOBS]))
+            name = str(rng.choice([*array_specs(18), *BYTE_ARRAYS]))
             kind, values = int(rng.integers(10)), content(file, name)
             if kind <= 3 and values.size and values.dtype.kind != "S":
                 place = tuple(int(rng.integers(side)) for side in values.shape)
@@ -146,28 +146,28 @@ def mutate_store(rng: np.random.Generator, path: Path) -> None:
                 del file[name]
             if kind < 9:
                 file[name] = values
-        if rng.random() < 0.5 and all(isinstance(file.get(n, getlink=True), h5py.HardLink) for n in columns(18)):
-            file.attrs["fingerprint"] = np.bytes_(fingerprint({n: file[n][()] for n in columns(18)}))
+        if rng.random() < 0.5 and all(isinstance(file.get(n, getlink=True), h5py.HardLink) for n in array_specs(18)):
+            file.attrs["fingerprint"] = np.bytes_(fingerprint({n: file[n][()] for n in array_specs(18)}))
 
 
 def test_stores(stores, tmp_path, count, record_property):
     sound, path = stores["train"].read_bytes(), tmp_path / "mutated.h5"
     places = structure(stores["train"])
     with Store(stores["train"]) as store:
-        expected = [store.image(row) for row in range(store.num_images)]
+        expected = [store.read_record(row) for row in range(store.num_images)]
 
     def read_all(exact: bool) -> None:
         with Store(path) as store:
             good = 0
             for row in range(store.num_images):
                 try:
-                    record = store.image(row)
-                    picture, both = record.decode_image(), record.masks()
+                    record = store.read_record(row)
+                    picture, both = record.decode_image(), record.decode_masks()
                 except DataError:
                     continue
                 good += 1
                 if exact:
-                    assert record.jpeg.tobytes() == expected[row].jpeg.tobytes()
+                    assert record.image_bytes.tobytes() == expected[row].image_bytes.tobytes()
                     assert record.mask_miss_rle == expected[row].mask_miss_rle
                     assert (record.joints == expected[row].joints).all()
                 assert picture.shape[:2] == both[0].shape == both[1].shape == (record.height, record.width)

@@ -27,7 +27,7 @@ from posenet.checkpoints.weights import load_model
 from posenet.cli.main import run_tool
 from posenet.data.store.build import build_store
 from posenet.data.store.reader import Store
-from posenet.data.store.schema import columns, fingerprint
+from posenet.data.store.schema import array_specs, fingerprint
 from posenet.errors import CheckpointError, ConfigError
 from posenet.images.decoding import declared_size
 from posenet.images.image_files import read_image
@@ -266,8 +266,8 @@ def test_stores_take_no_memory_for_what_they_claim(tmp_path, size):
     path = write_store(tmp_path / "bomb.h5", [make_record(1)])
     with h5py.File(path, "r+") as file:
         file["height"][:], file["width"][:] = size
-        file.attrs["fingerprint"] = np.bytes_(fingerprint({name: file[name][()] for name in columns(18)}))
-    refused(lambda: Store(path).image(0).decode_image())
+        file.attrs["fingerprint"] = np.bytes_(fingerprint({name: file[name][()] for name in array_specs(18)}))
+    refused(lambda: Store(path).read_record(0).decode_image())
 
 
 @needs_linux

@@ -1,4 +1,4 @@
-"""The build-hdf5 tool: arguments, summary, faults, interruption."""
+"""The build-hdf5 tool: arguments, summary, errors, interruption."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from posenet.cli.main import run_tool
-from posenet.data.store.build import build_store, verify
+from posenet.data.store.build import build_store
 from posenet.data.store.reader import Store
+from posenet.data.store.verification import verify_store
 from tests.helpers.drawn_data import document, person, write_annotations, write_coco
 
 
@@ -25,8 +26,8 @@ def coco(tmp_path):
     return write_coco(tmp_path)
 
 
-def tool(*words) -> int:
-    return run_tool("build-hdf5", [str(word) for word in words])
+def tool(*arguments) -> int:
+    return run_tool("build-hdf5", [str(argument) for argument in arguments])
 
 
 def tool_arguments(coco, output) -> list:
@@ -40,11 +41,11 @@ class TestCommand:
         output = capsys.readouterr().out
         for line in ("images        2", "people        2", "main persons  2", "crowds        0", "skipped       1"):
             assert line in output
-        assert "000000000002.jpg (image 2): No such file" in output and "a.h5 is sound" in output
+        assert "000000000002.jpg (image 2): No such file" in output and "a.h5 is intact" in output
         assert tool("--output", tmp_path / "new" / "folder" / "a.h5", "--verify") == 0
-        assert "a.h5 is sound" in capsys.readouterr().out
+        assert "a.h5 is intact" in capsys.readouterr().out
 
-    def test_looking_into_a_store(self, coco, tmp_path, capsys):
+    def test_statistics_and_previews(self, coco, tmp_path, capsys):
         store = tmp_path / "a.h5"
         assert tool(*tool_arguments(coco, store), "--stats") == 0
         assert "main persons (training samples)      3" in capsys.readouterr().out
@@ -54,7 +55,7 @@ class TestCommand:
                 store,
                 "--stats",
                 "--preview",
-                tmp_path / "seen",
+                tmp_path / "previews",
                 "--preview-count",
                 2,
                 "--set",
@@ -62,9 +63,9 @@ class TestCommand:
             )
             == 0
         )
-        assert "2 samples" in capsys.readouterr().out and len(list((tmp_path / "seen").iterdir())) == 2
+        assert "2 samples" in capsys.readouterr().out and len(list((tmp_path / "previews").iterdir())) == 2
 
-    def test_a_split_that_is_none_gives_status_2(self, coco, tmp_path, capsys):
+    def test_stores_that_share_images_give_status_2(self, coco, tmp_path, capsys):
         for name, ids in (("a", (1, 2)), ("b", (3,)), ("c", (2, 3))):
             assert tool(*tool_arguments(coco, tmp_path / f"{name}.h5"), "--image-ids", *ids) == 0
         assert tool("--check-split", tmp_path / "a.h5", tmp_path / "b.h5") == 0
@@ -87,7 +88,7 @@ class TestCommand:
         assert Store(tmp_path / "a.h5").num_images == 3
 
     @pytest.mark.parametrize(
-        "words, expected",
+        "arguments, expected",
         [
             ([], "name the store with --output"),
             (["--output", "none.h5", "--stats"], "none.h5 does not exist"),
@@ -147,18 +148,18 @@ class TestCommand:
             ),
         ],
     )
-    def test_faults_are_one_line_and_status_2(self, coco, tmp_path, monkeypatch, capsys, words, expected):
+    def test_errors_are_one_line_and_status_2(self, coco, tmp_path, monkeypatch, capsys, arguments, expected):
         monkeypatch.chdir(tmp_path)
         before = sorted(tmp_path.rglob("*"))
-        assert tool(*words) == 2
+        assert tool(*arguments) == 2
         message = capsys.readouterr().err
         assert expected in message and message.count("\n") == 1 and "Traceback" not in message
         assert sorted(tmp_path.rglob("*")) == before
 
-    @pytest.mark.parametrize("words", [["--workers", "0"], ["--limit", "0"], ["--max-unreadable", "2"]])
-    def test_numbers_out_of_range_are_refused(self, coco, tmp_path, words):
+    @pytest.mark.parametrize("arguments", [["--workers", "0"], ["--limit", "0"], ["--max-unreadable", "2"]])
+    def test_numbers_out_of_range_are_rejected(self, coco, tmp_path, arguments):
         with pytest.raises(SystemExit) as caught:
-            tool(*tool_arguments(coco, tmp_path / "a.h5"), *words)
+            tool(*tool_arguments(coco, tmp_path / "a.h5"), *arguments)
         assert caught.value.code == 2
 
 
@@ -166,7 +167,7 @@ class TestCommand:
 class TestInterruption:
     @pytest.fixture
     def long_build(self, tmp_path):
-        """A build that takes many seconds, caught in the middle."""
+        """A running build that takes many seconds and has written its first images."""
         content = document(range(3000), [person(10**6 + k, k) for k in range(3000)])
         pixels = np.random.default_rng(0).integers(0, 256, (1000, 1000, 3), np.uint8)
         for image in content["images"]:
@@ -198,4 +199,4 @@ class TestInterruption:
         del content["images"][2:], content["annotations"][2:]
         build_store(tmp_path / "images", write_annotations(tmp_path / "b.json", content), tmp_path / "a.h5")
         assert [path.name for path in tmp_path.glob("a.h5*")] == ["a.h5"]
-        assert verify(tmp_path / "a.h5").images == 2
+        assert verify_store(tmp_path / "a.h5").num_images == 2

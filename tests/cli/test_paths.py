@@ -56,7 +56,7 @@ def test_a_stores_names_are_labels_and_lead_nowhere(tmp_path, capsys, monkeypatc
     opened, real_open = [], open
     monkeypatch.setattr("builtins.open", lambda name, *rest: opened.append(name) or real_open(name, *rest))
     with Store(path) as store:
-        store.image(0).decode_image()
+        store.read_record(0).decode_image()
     assert set(map(str, opened)) == {str(path)}
     monkeypatch.undo()
     with h5py.File(path, "r+") as file:

@@ -1,1 +1,1 @@
-"""The HDF5 store of images, people and masks: its schema, reading, writing, building and statistics."""
+"""The store: one HDF5 file per split that holds images, people and masks. Its layout, reading, writing and building."""

@@ -14,16 +14,17 @@ from posenet.images.decoding import JPEG_START, decode_image_bytes
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One image and its P people; coordinates are pixels of the stored image, EXIF orientation ignored.
+    """One image and its P people. Coordinates are pixels of the stored image; EXIF orientation is ignored.
 
     Attributes:
-        source: what errors name, the store's path.
-        jpeg: (bytes,) uint8, the file's original bytes, of whatever format OpenCV reads.
-        joints: (P, K, 3) float32 x, y, visibility.
-        boxes: (P, 4) float32 x, y, width, height.
-        areas: (P,) float32 square pixels.
+        source: path of the store, named in error messages.
+        image_bytes: (bytes,) uint8, the original bytes of the image file, in any format that OpenCV reads.
+        joints: (P, K, 3) float32: x, y, visibility of every keypoint.
+        boxes: (P, 4) float32: x, y, width, height.
+        areas: (P,) float32, in square pixels.
         annotation_ids: (P,) int64.
-        mask_all_rle, mask_miss_rle: run lengths as ``rle`` stores them.
+        mask_all_rle: packed run lengths of the mask that is 1 on people.
+        mask_miss_rle: packed run lengths of the mask that is 1 where the loss supervises.
     """
 
     source: Path
@@ -31,7 +32,7 @@ class Record:
     file_name: str
     height: int
     width: int
-    jpeg: np.ndarray
+    image_bytes: np.ndarray
     joints: np.ndarray
     boxes: np.ndarray
     areas: np.ndarray
@@ -41,38 +42,39 @@ class Record:
 
     @property
     def is_jpeg(self) -> bool:
-        return self.jpeg[:2].tobytes() == JPEG_START
+        """Whether the image is a JPEG, which can be decoded at a reduced size."""
+        return self.image_bytes[:2].tobytes() == JPEG_START
 
     def decode_image(self, reduction: int = 1) -> np.ndarray:
-        """(H, W, 3) BGR uint8; ``DataError`` where the bytes are damaged or the size is not the annotated one.
+        """Decode the image to (H, W, 3) BGR uint8.
 
         Args:
-            reduction: a JPEG may be decoded at 1/2, 1/4 or 1/8 of its size, rounded up, in less time.
+            reduction: 2, 4 or 8 decodes a JPEG at that fraction of its size, rounded up, in less time.
+
+        Raises:
+            DataError: the bytes are damaged, or the image does not have the annotated size.
         """
         try:
-            return decode_image_bytes(self.jpeg, self.height, self.width, reduction)
+            return decode_image_bytes(self.image_bytes, self.height, self.width, reduction)
         except ValueError as error:
-            raise self.fault(str(error)) from error
+            raise self.damage_error(str(error)) from error
 
-    def masks(self) -> tuple[np.ndarray, np.ndarray]:
-        """``mask_all`` and ``mask_miss``, (H, W) uint8 of 0 and 1; ``DataError`` where they are damaged."""
+    def decode_masks(self) -> tuple[np.ndarray, np.ndarray]:
+        """``mask_all`` and ``mask_miss`` as (H, W) uint8 of 0 and 1; ``DataError`` if they are damaged."""
         all_runs, miss_runs = self.mask_runs()
         return rle.fill(all_runs, self.height, self.width), rle.fill(miss_runs, self.height, self.width)
 
     def mask_runs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Run lengths of ``mask_all`` and ``mask_miss``; ``DataError`` where they are damaged."""
+        """Run lengths of ``mask_all`` and ``mask_miss``; ``DataError`` if they are damaged."""
+        pixels = self.height * self.width
         try:
-            all_runs, miss_runs = (
-                rle.check(rle.unpack(counts), self.height * self.width)
-                for counts in (self.mask_all_rle, self.mask_miss_rle)
-            )
+            return rle.check(rle.unpack(self.mask_all_rle), pixels), rle.check(rle.unpack(self.mask_miss_rle), pixels)
         except ValueError as error:
-            raise self.fault(f"has masks with {error}") from error
-        return all_runs, miss_runs
+            raise self.damage_error(f"has masks with {error}") from error
 
-    def fault(self, what: str) -> DataError:
+    def damage_error(self, problem: str) -> DataError:
         """An error that names the store and the image."""
         return DataError(
-            f"{self.source}: image {self.image_id} ({self.file_name}) {what}; "
-            "restore the image and build the store anew"
+            f"{self.source}: image {self.image_id} ({self.file_name}) {problem}; "
+            "restore the image and rebuild the store"
         )

@@ -1,14 +1,19 @@
-"""What a store's HDF5 file holds; ``store`` reads it, ``writer`` writes it.
+"""The layout of a store's HDF5 file. ``writer`` writes it and ``reader`` reads it.
 
-Layout. Three flat byte arrays hold the images' original bytes (``jpeg``) and the run lengths of the two masks, as
-``rle`` stores them; ``*_offset`` arrays of one entry more than there are images say where each image's slice begins.
-People lie in file order in ``joints``, ``box``, ``area`` and ``annotation_id``, sliced by ``person_offset``. ``sample``
-has one (image row, person row within the image) for every main person. Nothing is filtered, so that reading is a slice.
+Layout. Three flat byte arrays hold the original bytes of the image files and the packed run lengths of their two masks
+(see ``run_lengths``). In the file, the array of the image bytes is called ``jpeg``, although an image may be a PNG or
+of another format. This name is part of the file format and must not change. In Python it is ``Record.image_bytes``.
 
-Soundness. HDF5's own structures carry checksums (the layout of HDF5 1.10), which the library verifies as it follows
-them. ``digest`` is of every image's bytes, ``checksum`` of these, its masks and joints; it is compared at each
-reading. The attribute ``fingerprint`` is of all other arrays, compared on opening. A CRC-32 finds every flipped bit;
-of damage at large it misses one in 2^32, and verifying a store, which compares ``digest`` as well, finds that.
+An array ``*_offset`` has one entry more than there are images: image i owns the slice from entry i to entry i + 1. The
+people of all images lie in ``joints``, ``box``, ``area`` and ``annotation_id``, in the order of the images;
+``person_offset`` says which belong to an image. ``sample`` has one row for every main person: the row of the image and
+the row of the person within that image. No array is compressed, so that reading a record means reading slices.
+
+Integrity. HDF5's own structures carry checksums (in the layout of HDF5 1.10), which the library compares when it reads
+them. ``checksum`` is the CRC-32 of an image's bytes, masks and joints, compared whenever the record is read. ``digest``
+is a SHA-256 of the image's bytes alone, compared when a store is verified. The attribute ``fingerprint`` is a SHA-256
+of all other arrays, compared when the store is opened. A CRC-32 detects every single flipped bit. It misses one in 2^32
+cases of larger damage, which verifying a store detects.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -25,56 +31,75 @@ from posenet.skeleton import Skeleton
 from posenet.skeleton.skeleton_file import skeleton_to_table
 
 FORMAT = "posenet store"
-SCHEMA = 3
+"""Value of the attribute ``format`` of every store."""
+SCHEMA_VERSION = 3
+"""Value of the attribute ``schema``: the version of the layout."""
 DIGEST_BYTES = 16
-BLOBS = ("jpeg", "mask_all", "mask_miss")
-SUPERBLOCKS = (b"\x89HDF\r\n\x1a\n\x02", b"\x89HDF\r\n\x1a\n\x03")
-"""How an HDF5 file begins whose structures carry checksums."""
-READ = (*BLOBS, "joints")
-"""The arrays that are not held in memory."""
+"""Length of a digest: half of a SHA-256."""
+HDF5_SIGNATURES = (b"\x89HDF\r\n\x1a\n\x02", b"\x89HDF\r\n\x1a\n\x03")
+"""First bytes of the HDF5 files whose structures carry checksums: the signature and superblock version 2 or 3."""
+BYTE_ARRAYS = ("jpeg", "mask_all", "mask_miss")
+"""The flat arrays of bytes."""
+ARRAYS_READ_ON_DEMAND = (*BYTE_ARRAYS, "joints")
+"""The arrays that are read record by record. All others are kept in memory while a store is open."""
 
 
-def columns(num_keypoints: int) -> dict[str, tuple[str, tuple[int, ...], str]]:
-    """Name of every array but the flat ones: dtype, shape of one row, and what it has rows for."""
+class ArraySpec(NamedTuple):
+    """Type and shape of an array that has one row per image, per person or per sample."""
+
+    dtype: str
+    row_shape: tuple[int, ...]
+    rows: Literal["images", "offsets", "people", "samples"]
+    """What the array has rows for; "offsets" are one more than the images."""
+
+
+def array_specs(num_keypoints: int) -> dict[str, ArraySpec]:
+    """All arrays but ``BYTE_ARRAYS``, by name."""
     return {
-        "image_id": ("<i8", (), "images"),
-        "file_name": ("S", (), "images"),
-        "height": ("<i4", (), "images"),
-        "width": ("<i4", (), "images"),
-        "digest": ("u1", (DIGEST_BYTES,), "images"),
-        "checksum": ("<u4", (), "images"),
-        **{f"{name}_offset": ("<i8", (), "offsets") for name in (*BLOBS, "person")},
-        "joints": ("<f4", (num_keypoints, 3), "people"),
-        "box": ("<f4", (4,), "people"),
-        "area": ("<f4", (), "people"),
-        "annotation_id": ("<i8", (), "people"),
-        "sample": ("<i8", (2,), "samples"),
+        "image_id": ArraySpec("<i8", (), "images"),
+        "file_name": ArraySpec("S", (), "images"),
+        "height": ArraySpec("<i4", (), "images"),
+        "width": ArraySpec("<i4", (), "images"),
+        "digest": ArraySpec("u1", (DIGEST_BYTES,), "images"),
+        "checksum": ArraySpec("<u4", (), "images"),
+        "jpeg_offset": ArraySpec("<i8", (), "offsets"),
+        "mask_all_offset": ArraySpec("<i8", (), "offsets"),
+        "mask_miss_offset": ArraySpec("<i8", (), "offsets"),
+        "person_offset": ArraySpec("<i8", (), "offsets"),
+        "joints": ArraySpec("<f4", (num_keypoints, 3), "people"),
+        "box": ArraySpec("<f4", (4,), "people"),
+        "area": ArraySpec("<f4", (), "people"),
+        "annotation_id": ArraySpec("<i8", (), "people"),
+        "sample": ArraySpec("<i8", (2,), "samples"),
     }
 
 
-def content_digest(picture: np.ndarray) -> np.ndarray:
-    """(16,) uint8, the first half of the SHA-256 of an image's bytes."""
-    return np.frombuffer(hashlib.sha256(picture).digest()[:DIGEST_BYTES], np.uint8)
+def content_digest(image_bytes: np.ndarray) -> np.ndarray:
+    """(16,) uint8: the first half of the SHA-256 of an image's bytes."""
+    return np.frombuffer(hashlib.sha256(image_bytes.data).digest()[:DIGEST_BYTES], np.uint8)
 
 
 def checksum(record: Record) -> int:
-    """CRC-32 of a record's image, masks and joints: a third of the digest's time, at every reading."""
-    crc = 0
-    for part in (record.jpeg, record.mask_all_rle, record.mask_miss_rle, np.ascontiguousarray(record.joints, "<f4")):
-        crc = zlib.crc32(part, crc)
-    return crc
+    """CRC-32 of a record's image, masks and joints. It takes a third of the time of the digest."""
+    crc = zlib.crc32(record.image_bytes.data)
+    crc = zlib.crc32(record.mask_all_rle, crc)
+    crc = zlib.crc32(record.mask_miss_rle, crc)
+    return zlib.crc32(np.ascontiguousarray(record.joints, "<f4").data, crc)
 
 
 def fingerprint(table: Mapping[str, np.ndarray]) -> str:
-    """Hexadecimal digest of all arrays; images, masks and joints are in it through digest and checksum."""
+    """SHA-256, in hexadecimal, of the arrays that are kept in memory.
+
+    The other arrays influence it through ``digest`` and ``checksum``.
+    """
     digest = hashlib.sha256()
-    for name in sorted(set(table) - {*BLOBS, "joints"}):
-        digest.update(np.ascontiguousarray(table[name]))
+    for name in sorted(set(table) - set(ARRAYS_READ_ON_DEMAND)):
+        digest.update(np.ascontiguousarray(table[name]).data)
     return digest.hexdigest()
 
 
-def describe(skeleton: Skeleton) -> str:
-    """The skeleton as a store's attribute, JSON."""
+def skeleton_to_json(skeleton: Skeleton) -> str:
+    """The value of the attribute ``skeleton``."""
     return json.dumps(
         {
             "keypoints": skeleton.keypoints,

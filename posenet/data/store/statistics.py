@@ -1,4 +1,4 @@
-"""What a store holds, in numbers, and what two stores have in common."""
+"""Statistics of a store: people, keypoints, sizes and masks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from posenet.data.store.reader import Store
 
-GROUPS = {
+PEOPLE_GROUPS = {
     "1": (1, 1),
     "2": (2, 2),
     "3": (3, 3),
@@ -18,52 +18,50 @@ GROUPS = {
     "11-20": (11, 20),
     "more": (21, np.inf),
 }
-"""Images are counted by how many people they show, from the first number to the last."""
+"""Groups of images by their number of people: the smallest and the largest number."""
 
 
 class Table(NamedTuple):
+    """A table to print."""
+
     title: str
     header: tuple[str, ...]
     rows: list[tuple[str | int | float, ...]]
 
 
-class Common(NamedTuple):
-    """What two stores share."""
-
-    ids: np.ndarray
-    """(M,) int64, of images that both hold, whatever their bytes."""
-    contents: np.ndarray
-    """(L, 2) int64: ids in either store of images with the same bytes, whatever their ids."""
-
-
-def survey(store: Store) -> list[Table]:
-    """Count people, keypoints, sizes and masks of a store; no image is decoded.
+def compute_statistics(store: Store) -> list[Table]:
+    """Count people, keypoints, sizes and masks of a store without decoding images.
 
     Raises:
-        DataError: a record that is damaged.
+        DataError: a record is damaged.
     """
-    image, person = store.samples.T
-    main = np.bincount(image, minlength=store.num_images)
-    joints, heights, sizes, areas = [], [], [], []
-    mains = np.split(person, np.cumsum(main)[:-1])
-    for row, chosen in enumerate(tqdm(mains, "survey", unit="image", leave=False)):
-        record = store.image(row)
-        joints.append(record.joints)
-        heights.append(record.boxes[chosen, 3])
-        sizes.append((record.width, record.height, len(record.jpeg) / 1000))
-        areas.append([runs[1::2].sum() / (record.width * record.height) for runs in record.mask_runs()])
-    people, states = np.array([len(j) for j in joints]), np.concatenate(joints)[..., 2]
-    widths, tallness, kilobytes = np.array(sizes).T
-    covered, supervised = np.array(areas).T
+    image_rows, main_rows = store.samples.T
+    num_main = np.bincount(image_rows, minlength=store.num_images)
+    main_rows_of_images = np.split(main_rows, np.cumsum(num_main)[:-1])
+    num_people = []
+    visibilities = []
+    main_heights = []
+    sizes = []
+    mask_shares = []
+    for row, image_main_rows in enumerate(tqdm(main_rows_of_images, "statistics", unit="image", leave=False)):
+        record = store.read_record(row)
+        num_people.append(len(record.joints))
+        visibilities.append(record.joints[..., 2])
+        main_heights.append(record.boxes[image_main_rows, 3])
+        sizes.append((record.width, record.height, len(record.image_bytes) / 1000))
+        mask_shares.append([runs[1::2].sum() / (record.width * record.height) for runs in record.mask_runs()])
+
+    widths, heights, kilobytes = np.array(sizes).T
+    people_shares, supervised_shares = np.array(mask_shares).T
     quantities = {
         "width, pixels": widths,
-        "height, pixels": tallness,
+        "height, pixels": heights,
         "file, kB": kilobytes,
-        "main person's height, pixels": np.concatenate(heights),
+        "main person's height, pixels": np.concatenate(main_heights),
     }
     return [
         Table(
-            "What it holds",
+            "Contents",
             ("", "count"),
             [
                 ("images", store.num_images),
@@ -71,45 +69,47 @@ def survey(store: Store) -> list[Table]:
                 ("main persons (training samples)", len(store)),
             ],
         ),
-        Table(
-            "People in an image",
-            ("number", "images with so many", "with so many main persons"),
-            [(name, _within(people, *ends), _within(main, *ends)) for name, ends in GROUPS.items()],
-        ),
-        Table(
-            "Keypoints, of all people",
-            ("keypoint", "labelled", "of these visible"),
-            [
-                (name, f"{(s > 0).mean():.1%}", f"{(s == 2).sum() / max((s > 0).sum(), 1):.1%}")
-                for name, s in zip(store.skeleton.keypoints, states.T)
-            ],
-        ),
+        _people_table(np.array(num_people), num_main),
+        _keypoint_table(store.skeleton.keypoints, np.concatenate(visibilities)),
         Table(
             "Sizes",
-            ("", "least", "a quarter below", "half", "three quarters", "most"),
+            ("", "minimum", "lower quartile", "median", "upper quartile", "maximum"),
             [(name, *np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist()) for name, values in quantities.items()],
         ),
         Table(
             "Masks",
             ("", "of the area", "images that have any"),
-            [
-                (name, f"{share.mean():.1%}", f"{(share > 0).mean():.1%}")
-                for name, share in (("people", covered), ("not supervised", 1 - supervised))
-            ],
+            [_mask_row("people", people_shares), _mask_row("not supervised", 1 - supervised_shares)],
         ),
     ]
 
 
-def common(a: Store, b: Store) -> Common:
-    """Compare two stores by image id and by the digests of the images' bytes."""
-    ids = {digest.tobytes(): number for digest, number in zip(a.digests, a.image_ids.tolist())}
-    pairs = [
-        (ids[key], number)
-        for digest, number in zip(b.digests, b.image_ids.tolist())
-        if (key := digest.tobytes()) in ids
-    ]
-    return Common(np.intersect1d(a.image_ids, b.image_ids), np.array(pairs, np.int64).reshape(-1, 2))
+def _people_table(num_people: np.ndarray, num_main: np.ndarray) -> Table:
+    """Args: (N,) numbers of people and of main persons per image."""
+
+    def count_within(counts: np.ndarray, low: float, high: float) -> int:
+        return int(((counts >= low) & (counts <= high)).sum())
+
+    return Table(
+        "People per image",
+        ("number", "images with that many people", "with that many main persons"),
+        [
+            (name, count_within(num_people, low, high), count_within(num_main, low, high))
+            for name, (low, high) in PEOPLE_GROUPS.items()
+        ],
+    )
 
 
-def _within(counts: np.ndarray, low: float, high: float) -> int:
-    return int(((counts >= low) & (counts <= high)).sum())
+def _keypoint_table(keypoints: tuple[str, ...], visibilities: np.ndarray) -> Table:
+    """Args: names of the K keypoints, and (P, K) visibilities of all people."""
+    rows: list[tuple[str | int | float, ...]] = []
+    for name, values in zip(keypoints, visibilities.T):
+        num_labelled = (values > 0).sum()
+        visible_share = (values == 2).sum() / max(num_labelled, 1)
+        rows.append((name, f"{num_labelled / len(values):.1%}", f"{visible_share:.1%}"))
+    return Table("Keypoints of all people", ("keypoint", "labelled", "visible, of the labelled"), rows)
+
+
+def _mask_row(name: str, shares: np.ndarray) -> tuple[str, str, str]:
+    """Mean share of the image area, and share of the images where it is not zero."""
+    return name, f"{shares.mean():.1%}", f"{(shares > 0).mean():.1%}"

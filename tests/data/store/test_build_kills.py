@@ -1,4 +1,4 @@
-"""A build of a store that is killed: nothing half-written under the final name, and the next build succeeds."""
+"""Builds that are killed: the final name never holds an incomplete store, and the next build succeeds."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 
 from posenet.data.store import writer
-from posenet.data.store.build import build_store, verify
+from posenet.data.store.build import build_store
 from posenet.data.store.reader import Store
+from posenet.data.store.verification import verify_store
 from posenet.errors import DataError
 from tests.helpers.drawn_data import write_coco
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
-PICTURES = 40
+NUM_IMAGES = 40
 
 
 def build(coco: tuple[Path, Path], output: Path, limit: int | None = None, overwrite: bool = False) -> None:
@@ -27,11 +28,11 @@ def build(coco: tuple[Path, Path], output: Path, limit: int | None = None, overw
 
 
 def killed_build(coco: tuple[Path, Path], output: Path, after: float, overwrite: bool) -> bool:
-    """Build in a child, SIGKILL it after so many seconds; whether it had not ended by then."""
+    """Build in a child process and kill it after some seconds. Returns whether the build was still running."""
     child = os.fork()
     if child == 0:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        writer.BUFFER_BYTES = 100_000  # images are written while others are read, as in large stores
+        writer.BUFFER_BYTES = 100_000  # so that images are written while others are read, as in large stores
         build(coco, output, overwrite=overwrite)
         os._exit(0)
     time.sleep(after)
@@ -39,35 +40,40 @@ def killed_build(coco: tuple[Path, Path], output: Path, after: float, overwrite:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
 
 
-@pytest.mark.parametrize("overwrite", [False, True], ids=["new", "over an old store"])
+@pytest.mark.parametrize("overwrite", [False, True], ids=["new", "overwrite"])
 @pytest.mark.parametrize("kills", [3, pytest.param(40, marks=pytest.mark.torture)])
-def test_killed_at_random_moments(tmp_path, kills, overwrite):
-    coco, output = write_coco(tmp_path, range(1, PICTURES + 1)), tmp_path / "out" / "a.h5"
+def test_builds_killed_at_random_moments(tmp_path, kills, overwrite):
+    coco = write_coco(tmp_path, range(1, NUM_IMAGES + 1))
+    output = tmp_path / "out" / "a.h5"
     start = time.perf_counter()
     build(coco, tmp_path / "whole.h5")
-    whole, seconds = (tmp_path / "whole.h5").read_bytes(), time.perf_counter() - start
-    rng, killed, leavings = np.random.default_rng(kills), 0, 0
+    seconds = time.perf_counter() - start
+    whole = (tmp_path / "whole.h5").read_bytes()
+    rng = np.random.default_rng(kills)
+    killed = 0
+    leftovers = 0
     while killed < kills:
         if overwrite:
             build(coco, output, limit=3, overwrite=True)
         killed += killed_build(coco, output, rng.uniform(0, 1.2 * seconds), overwrite)
         if overwrite or output.exists():
             with Store(output) as store:
-                assert store.num_images in ((3, PICTURES) if overwrite else (PICTURES,))
-            verify(output, workers=1)
-        leavings += len(list(tmp_path.glob("out/*.partial")))
+                assert store.num_images in ((3, NUM_IMAGES) if overwrite else (NUM_IMAGES,))
+            verify_store(output, workers=1)
+        leftovers += len(list(tmp_path.glob("out/*.partial")))
         build(coco, output, overwrite=True)
         assert sorted(path.name for path in output.parent.iterdir()) == ["a.h5"]
         assert output.read_bytes() == whole
         if not overwrite:
             output.unlink()
     if kills > 3:
-        sys.__stdout__.write(f"\n{killed} builds killed, {leavings} left something behind\n")
-        assert leavings
+        sys.__stdout__.write(f"\n{killed} builds killed, {leftovers} left a file behind\n")
+        assert leftovers
 
 
-def test_a_half_written_store_is_refused_whatever_its_name(tmp_path):
-    coco, output = write_coco(tmp_path, range(1, 6)), tmp_path / "a.h5"
+def test_an_incomplete_store_is_rejected(tmp_path):
+    coco = write_coco(tmp_path, range(1, 6))
+    output = tmp_path / "a.h5"
     build(coco, output)
     whole = output.read_bytes()
     for share in np.linspace(0, 1, 30, endpoint=False):

@@ -1,4 +1,4 @@
-"""What a store holds in numbers, and what two stores share."""
+"""Statistics of a store."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import pytest
 from posenet.annotations import run_lengths as rle
 from posenet.data.store.reader import Store
 from posenet.data.store.record import Record
-from posenet.data.store.statistics import common, survey
+from posenet.data.store.statistics import compute_statistics
 from posenet.errors import DataError
 from tests.helpers.drawn_data import flip_bit, make_record, write_store
 
 
-def record(image_id: int, people: int, states: tuple[float, ...], covered: int) -> Record:
-    """An image whose keypoints have these states in turn, and whose upper ``covered`` rows are people."""
+def record(image_id: int, people: int, visibilities: tuple[float, ...], covered: int) -> Record:
+    """An image whose keypoints have these visibilities in turn, and whose upper ``covered`` rows are people."""
     plain = make_record(image_id, people, height=40, width=60)
     joints = plain.joints.copy()
-    joints[..., 2] = np.resize(states, joints.shape[:2])
+    joints[..., 2] = np.resize(visibilities, joints.shape[:2])
     mask = np.zeros((40, 60), np.uint8)
     mask[:covered] = 1
     everywhere = rle.encode(np.ones((40, 60), np.uint8))
@@ -30,8 +30,8 @@ def record(image_id: int, people: int, states: tuple[float, ...], covered: int) 
 def test_people_keypoints_sizes_and_masks_are_counted(tmp_path: Path) -> None:
     path = write_store(tmp_path / "a.h5", [record(1, 1, (2.0,), 10), record(2, 5, (0.0,), 0), record(3, 1, (1.0,), 40)])
     with Store(path) as store:
-        holds, people, keypoints, sizes, masks = survey(store)
-    assert dict(holds.rows)["people"] == 7
+        contents, people, keypoints, sizes, masks = compute_statistics(store)
+    assert dict(contents.rows)["people"] == 7
     assert {row[0]: row[1] for row in people.rows if row[1]} == {"1": 2, "4-5": 1}
     assert all(row[1:] == ("28.6%", "50.0%") for row in keypoints.rows) and len(keypoints.rows) == 18
     assert next(row[1:] for row in sizes.rows if row[0].startswith("width")) == (60.0,) * 5
@@ -42,13 +42,4 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     path = write_store(tmp_path / "a.h5", [make_record(1), make_record(2)])
     flip_bit(path, "mask_all", 1)
     with Store(path) as store, pytest.raises(DataError, match="image 2 "):
-        survey(store)
-
-
-def test_shared_images_are_found_by_id_and_by_content(tmp_path: Path) -> None:
-    renamed = dataclasses.replace(make_record(1), image_id=9)
-    a = write_store(tmp_path / "a.h5", [make_record(i) for i in (1, 2, 3)])
-    b = write_store(tmp_path / "b.h5", [renamed, make_record(3), dataclasses.replace(make_record(5), image_id=2)])
-    with Store(a) as first, Store(b) as second:
-        shared = common(first, second)
-    assert shared.ids.tolist() == [2, 3] and shared.contents.tolist() == [[1, 9], [3, 3]]
+        compute_statistics(store)

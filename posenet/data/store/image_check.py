@@ -1,0 +1,39 @@
+"""Reads image files and checks at the lowest cost that they decode."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from posenet.images.decoding import JPEG_START, declared_size, decode_image_bytes
+
+
+def read_image_bytes(path: Path, height: int, width: int) -> np.ndarray:
+    """Read an image file and check that it decodes to the annotated size.
+
+    Returns:
+        (bytes,) uint8: the bytes of the file.
+
+    Raises:
+        OSError, ValueError: the file cannot be read, or is not such an image.
+    """
+    data = path.read_bytes()
+    last_scan = data.rfind(b"\xff\xda")
+    last_end = data.rfind(b"\xff\xd9")
+    if data.startswith(JPEG_START) and last_end < last_scan:
+        # Some releases of OpenCV fill the missing rows with grey and report no error.
+        raise ValueError("the JPEG data end early")
+    image_bytes = np.frombuffer(data, np.uint8)
+    decode_image_bytes(image_bytes, height, width, reduction_for_check(image_bytes, height, width))
+    return image_bytes
+
+
+def reduction_for_check(image_bytes: np.ndarray, height: int, width: int) -> int:
+    """The reduction at which to decode an image only to find out whether it decodes.
+
+    Decoding a JPEG at an eighth of its size reads all of its data too, in three quarters of the time. The size of the
+    result cannot distinguish 640 pixels from 639, so this needs a header that declares the annotated size.
+    """
+    is_jpeg = image_bytes[:2].tobytes() == JPEG_START
+    return 8 if is_jpeg and declared_size(image_bytes) == (height, width) else 1

@@ -1,0 +1,56 @@
+"""Verifies a store by reading all of it."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from posenet.data.store.image_check import reduction_for_check
+from posenet.data.store.reader import Store, StoreSummary
+from posenet.data.store.schema import content_digest
+from posenet.devices.cpu import usable_cores
+from posenet.errors import DataError
+from posenet.images.image_files import map_ahead
+from posenet.skeleton import Skeleton
+
+
+def verify_store(
+    path: str | Path, *, skeleton: Skeleton | None = None, workers: int | None = None, progress: bool = False
+) -> StoreSummary:
+    """Read a whole store: compare all digests and decode every image and mask.
+
+    Args:
+        skeleton: the skeleton that the store must have been built for; None accepts the store's own.
+        workers: threads; None means one per usable core.
+        progress: show a progress bar.
+
+    Raises:
+        DataError: the store is damaged. The message counts the damaged images and names the first.
+    """
+    workers = workers or usable_cores()
+    with Store(path, skeleton) as store:
+
+        def find_damage(row: int) -> str | None:
+            try:
+                _check_record(store, row)
+            except DataError as error:
+                return str(error)
+            return None
+
+        with closing(map_ahead(find_damage, range(store.num_images), workers=workers, ahead=4 * workers)) as results:
+            results_with_bar = tqdm(results, "verify", store.num_images, unit="image", disable=not progress)
+            damages = [damage for damage in results_with_bar if damage is not None]
+        if damages:
+            raise DataError(f"{len(damages)} of {store.num_images} images are damaged; first: {damages[0]}")
+        return store.summary()
+
+
+def _check_record(store: Store, row: int) -> None:
+    record = store.read_record(row)
+    if not np.array_equal(content_digest(record.image_bytes), store.digests[row]):
+        raise record.damage_error("has another image than was written")
+    record.decode_image(reduction_for_check(record.image_bytes, record.height, record.width))
+    record.decode_masks()
