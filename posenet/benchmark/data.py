@@ -1,12 +1,14 @@
-"""How fast training samples are made, against decoding and warping alone."""
+"""How fast training samples are made, compared with decoding and warping their images and nothing else."""
 
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import cv2
 import numpy as np
@@ -15,47 +17,54 @@ from tqdm import tqdm
 
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import Stopwatch, fastest, medians
-from posenet.data.batch import Batch, Pixels, Sample, collate
-from posenet.data.dataset import Draft, PoseDataset, reduction_of
-from posenet.data.loader import close_loader, make_loader
-from posenet.data.sampler import Key, TrainSampler
-from posenet.data.warping import BORDER_COLOUR, crop_visible, from_reduced, recolour, warp_bgra, warp_joints, warp_mask
-from posenet.devices.cpu import keep_freed_memory
+from posenet.data.batch import Batch, BatchBuffers, Sample, collate
+from posenet.data.dataset import PartialSample, PoseDataset
+from posenet.data.loader import close_loader, keep_freed_memory, make_loader
+from posenet.data.sampler import SampleKey, TrainSampler
+from posenet.data.warping import (
+    BORDER_COLOUR,
+    crop_visible,
+    jitter_to_bgra,
+    matrix_for_reduced_image,
+    warp_bgra,
+    warp_joints,
+)
 from posenet.devices.runtime import Runtime
 
 LOADER_ROUNDS = 4
-"""How often a loader's epoch holds every sample, so that filling its queue does not count much."""
-RECEIVED = 8
-"""Batches whose way from a worker is timed."""
+"""Number of times that a loader's epoch contains every sample, so that filling its queue hardly counts."""
+RECEIVED_BATCHES = 8
+"""Batches whose transfer from a worker is timed."""
 COPIED_BYTES = 2**26
-"""Memory that is copied to measure the bandwidth: more than fits into a cache."""
+"""Memory to copy in order to measure the bandwidth: more than fits into a cache."""
 
 
 def measure_data(
     dataset: PoseDataset, runtime: Runtime, samples: int, batch_size: int, workers: int, repeats: int
 ) -> Report:
-    """Batches in the order of training, made in this process, and by a loader's workers if there are any.
+    """Time batches in the order of training, made in this process and, if there are any, by a loader's workers.
 
     Args:
         dataset: framed on persons, with augmentation.
-        samples: how many to make, rounded up to whole batches.
-        workers: processes of the loader; 0 measures none.
+        samples: number of samples to make, rounded up to whole batches.
+        workers: processes of the loader; 0 measures no loader.
 
     Raises:
-        DataError: a sample that cannot be read.
+        DataError: a sample cannot be read.
     """
     keep_freed_memory()  # as a loader's worker does
-    batches = draw_batches(dataset, samples, batch_size)
-    keys = [key for batch in batches for key in batch]
-    seconds = per_sample(dataset, batches, repeats)
-    stages = stage_seconds(dataset, batches, repeats, runtime)
-    bandwidth = copied_bytes_per_s(repeats)
+    batches = training_batches(dataset, samples, batch_size)
+    num_samples = sum(len(batch) for batch in batches)
+    seconds = measure_samples(dataset, batches, repeats)
+    stages = measure_stages(dataset, batches, repeats, runtime)
+    bandwidth = measure_bandwidth(repeats)
+    bytes_per_sample = mean_sample_bytes(dataset, batches)
     full = seconds["full sample"]
-    numbers = {
+    numbers: dict[str, Any] = {
         "samples_per_s": 1 / full,
         "bound_samples_per_s": 1 / seconds["bound: both"],
         "share_of_bound": seconds["bound: both"] / full,
-        "bytes_per_sample": bytes_per_sample(dataset, batches),
+        "bytes_per_sample": bytes_per_sample,
         "cpu_samples_per_s": 1 / seconds["full sample, CPU time"],
         "cpu_share_of_bound": seconds["bound: both, CPU time"] / seconds["full sample, CPU time"],
         "decode_samples_per_s": 1 / seconds["bound: decode"],
@@ -63,30 +72,28 @@ def measure_data(
         "plain_samples_per_s": 1 / seconds["plain OpenCV"],
         "copied_bytes_per_s": bandwidth,
         "stage_ms": {stage: 1000 * value for stage, value in stages.items()},
-        "samples": len(keys),
+        "samples": num_samples,
         "batch_size": batch_size,
         "input_size": list(dataset.size),
     }
-    rows = [
+    rows: list[tuple[Any, ...]] = [
         (name, 1000 * value, 1 / value if value > 1e-6 else None, share(value, full))
         for name, value in (stages | seconds).items()
     ]
     notes = [
-        f"a sample is shipped as {numbers['bytes_per_sample'] / 1e6:.2f} MB; the store is read from the file "
-        "system's cache",
-        "bound: decoding the JPEG and warping it without colour jitter, as the sample does it, and nothing else",
-        "CPU time leaves out what other programs take of the core",
-        "plain OpenCV: the same two by imdecode and warpAffine on whole images",
-        f"copying memory at {bandwidth / 1e9:.1f} GB/s moves a sample in "
-        f"{1000 * numbers['bytes_per_sample'] / bandwidth:.3f} ms",
+        f"a worker sends {bytes_per_sample / 1e6:.2f} MB per sample; the store is read from the file system's cache",
+        "bound: decoding the JPEG and warping it without colour jitter, by the same functions, and nothing else",
+        "CPU time excludes what other programs take of the core",
+        "plain OpenCV: the same two steps by imdecode and warpAffine on whole images",
+        f"copying memory at {bandwidth / 1e9:.1f} GB/s moves a sample in {1000 * bytes_per_sample / bandwidth:.3f} ms",
     ]
     if workers:
-        speed, wait = loader_speed(dataset, batches, workers, repeats)
+        speed, wait = measure_loader(dataset, batches, workers, repeats)
         numbers |= {"loader_samples_per_s": speed, "receive_ms_per_batch": 1000 * wait, "workers": workers}
         rows.append((f"loader, workers: {workers}", 1000 / speed, speed, None))
-        notes.append(f"a batch that a worker has ready is received in {1000 * wait:.2f} ms")
+        notes.append(f"receiving a batch that a worker has ready takes {1000 * wait:.2f} ms")
     return Report(
-        title=f"data: {len(keys)} samples at {dataset.size[0]} x {dataset.size[1]}, batches of {batch_size}",
+        title=f"data: {num_samples} samples at {dataset.size[0]} x {dataset.size[1]}, batches of {batch_size}",
         header=("stage", "ms/sample", "samples/s", "of the full sample"),
         rows=rows,
         numbers=numbers,
@@ -94,121 +101,137 @@ def measure_data(
     )
 
 
-def draw_batches(dataset: PoseDataset, samples: int, batch_size: int) -> list[list[Key]]:
-    """The first batches of training, over as many epochs as it takes."""
+def training_batches(dataset: PoseDataset, samples: int, batch_size: int) -> list[list[SampleKey]]:
+    """The first batches of training that hold ``samples`` samples, over as many epochs as that takes."""
     sampler = TrainSampler(len(dataset), batch_size, dataset.seed)
-    batches: list[list[Key]] = []
-    for epoch in itertools.count():
-        sampler.start(epoch)
-        batches += sampler
-        if len(batches) * batch_size >= samples:
-            return batches[: -(-samples // batch_size)]
+    num_batches = math.ceil(samples / batch_size)
+    sampler.start(0, epochs=math.ceil(num_batches / sampler.steps))
+    return list(itertools.islice(sampler, num_batches))
 
 
-def per_sample(dataset: PoseDataset, batches: Sequence[list[Key]], repeats: int) -> dict[str, float]:
-    """Median seconds of a whole sample and of what bounds it."""
-    plans = [dataset.plan(key) for batch in batches for key in batch]
-    size, watch = dataset.size[::-1], Stopwatch()
+def measure_samples(dataset: PoseDataset, batches: Sequence[list[SampleKey]], repeats: int) -> dict[str, float]:
+    """Median seconds per sample: of the whole sample, and of the steps that no implementation can leave out."""
+    framed_records = [dataset.frame_record(key) for batch in batches for key in batch]
+    size = dataset.size[::-1]
+    watch = Stopwatch()
     out = np.empty((*dataset.size, 3), np.uint8)
 
-    def full() -> None:
+    def make_full_samples() -> None:
         for batch in batches:
             dataset.__getitems__(batch)
 
-    def both() -> None:
+    def decode_and_warp() -> None:
         watch.start_round()
-        for record, _, matrix in plans:
-            by = reduction_of(record, matrix)
-            image = record.decode_image(by)
+        for framed in framed_records:
+            reduction = framed.decode_reduction
+            image = framed.record.decode_image(reduction)
             watch.lap("bound: decode")
-            part, from_part = crop_visible(image, from_reduced(matrix, by), size)
-            warp_bgra(recolour(part, None), from_part, size, out)
+            visible, matrix = crop_visible(image, matrix_for_reduced_image(framed.matrix, reduction), size)
+            warp_bgra(jitter_to_bgra(visible, None), matrix, size, out)
             watch.lap("bound: warp")
 
-    def plain() -> None:
-        for record, _, matrix in plans:
-            cv2.warpAffine(record.decode_image(), matrix, size, dst=out, borderValue=BORDER_COLOUR)
+    def decode_and_warp_plainly() -> None:
+        for framed in framed_records:
+            cv2.warpAffine(framed.record.decode_image(), framed.matrix, size, dst=out, borderValue=BORDER_COLOUR)
 
-    seconds = medians({"full sample": full, "bound: both": both, "plain OpenCV": plain}, repeats)
-    tasks = {"full sample, CPU time": full, "bound: both, CPU time": both}
-    seconds = watch.medians() | seconds | medians(tasks, repeats, clock=time.process_time)
-    return {name: value / len(plans) for name, value in seconds.items()}
+    wall_tasks = {
+        "full sample": make_full_samples,
+        "bound: both": decode_and_warp,
+        "plain OpenCV": decode_and_warp_plainly,
+    }
+    wall_seconds = medians(wall_tasks, repeats)
+    stage_seconds = watch.medians()
+    cpu_tasks = {"full sample, CPU time": make_full_samples, "bound: both, CPU time": decode_and_warp}
+    cpu_seconds = medians(cpu_tasks, repeats, clock=time.process_time)
+    seconds = stage_seconds | wall_seconds | cpu_seconds
+    return {name: value / len(framed_records) for name, value in seconds.items()}
 
 
-def stage_seconds(
-    dataset: PoseDataset, batches: Sequence[list[Key]], repeats: int, runtime: Runtime
+def measure_stages(
+    dataset: PoseDataset, batches: Sequence[list[SampleKey]], repeats: int, runtime: Runtime
 ) -> dict[str, float]:
-    """Median seconds of every stage of one sample."""
+    """Median seconds per sample of every stage."""
     watch = Stopwatch()
     for turn in tqdm(range(repeats + 1), desc="stages", leave=False, disable=None):
         watch.start_round()
         for keys in batches:
-            pixels = Pixels.make(len(keys), *dataset.size)
-            batch = staged_batch(dataset, keys, pixels, watch)
+            batch_buffers = BatchBuffers.allocate(len(keys), *dataset.size)
+            batch = make_batch_in_stages(dataset, keys, batch_buffers, watch)
             runtime.to_device(batch)
             runtime.synchronize()
             watch.lap("transfer")
         if not turn:
-            watch.clear()
-    count = sum(map(len, batches))
-    return {stage: seconds / count for stage, seconds in watch.medians().items()}
+            watch.clear()  # the first turn warms up
+    num_samples = sum(len(batch) for batch in batches)
+    return {stage: seconds / num_samples for stage, seconds in watch.medians().items()}
 
 
-def staged_batch(dataset: PoseDataset, keys: Sequence[Key], pixels: Pixels, watch: Stopwatch) -> Batch:
-    """What ``dataset.__getitems__`` does, with a look at the watch between the stages."""
-    size, rows, drafts, samples = dataset.size[::-1], pixels.rows(), [], []
-    for key, room in zip(keys, rows):
-        record, augmentation, matrix = plan = dataset.plan(key)
+def make_batch_in_stages(
+    dataset: PoseDataset, keys: Sequence[SampleKey], batch_buffers: BatchBuffers, watch: Stopwatch
+) -> Batch:
+    """Make the batch that ``dataset.__getitems__`` makes, and read the watch after every stage."""
+    size = dataset.size[::-1]
+    sample_buffers = batch_buffers.per_sample()
+    partial_samples = []
+    for key, buffers in zip(keys, sample_buffers):
+        framed = dataset.frame_record(key)
         watch.lap("read")
-        for runs, border, cells in zip(record.mask_runs(), (0, 1), room[1:]):
-            warp_mask(runs, (record.height, record.width), matrix, size, border, out=cells)
+        dataset.warp_masks(framed, buffers)
         watch.lap("masks")
-        drafts.append(Draft(plan, warp_joints(record.joints, augmentation, matrix, dataset.store.skeleton)))
+        joints = warp_joints(framed.record.joints, framed.augmentation, framed.matrix, dataset.store.skeleton)
+        partial_samples.append(PartialSample(framed, joints))
         watch.lap("joints")
-    for ((record, augmentation, matrix), joints), room in zip(drafts, rows):
-        by = reduction_of(record, matrix)
-        picture = record.decode_image(by)
+
+    samples = []
+    for (framed, joints), buffers in zip(partial_samples, sample_buffers):
+        reduction = framed.decode_reduction
+        image = framed.record.decode_image(reduction)
         watch.lap("decode")
-        part, from_part = crop_visible(picture, from_reduced(matrix, by), size)
-        part = recolour(part, augmentation.jitter)
+        visible, matrix = crop_visible(image, matrix_for_reduced_image(framed.matrix, reduction), size)
+        visible = jitter_to_bgra(visible, framed.augmentation.jitter)
         watch.lap("colour")
-        warp_bgra(part, from_part, size, room[0])
+        warp_bgra(visible, matrix, size, buffers.image)
         watch.lap("warp")
-        samples.append(Sample(room[0], joints, *room[1:], record.image_id))
-    batch = collate(samples, pixels)
+        samples.append(Sample(buffers.image, joints, buffers.person_mask, buffers.mask_miss, framed.record.image_id))
+    batch = collate(samples, batch_buffers)
     watch.lap("collate")
     return batch
 
 
-def bytes_per_sample(dataset: PoseDataset, batches: Sequence[list[Key]]) -> float:
-    """Mean bytes of one sample of a batch, which is what a worker ships."""
-    shipped = sum(
-        tensor.nbytes for batch in batches for tensor in dataset.__getitems__(batch) if isinstance(tensor, Tensor)
+def mean_sample_bytes(dataset: PoseDataset, batches: Sequence[list[SampleKey]]) -> float:
+    """Mean bytes that a worker sends per sample."""
+    num_bytes = sum(
+        value.nbytes for batch in batches for value in dataset.__getitems__(batch) if isinstance(value, Tensor)
     )
-    return shipped / sum(map(len, batches))
+    return num_bytes / sum(len(batch) for batch in batches)
 
 
-def copied_bytes_per_s(repeats: int) -> float:
-    """Memory bandwidth of one core, reading and writing counted once."""
+def measure_bandwidth(repeats: int) -> float:
+    """Memory bandwidth of one core in bytes per second. A byte that is read and written counts once."""
     source = np.ones(COPIED_BYTES, np.uint8)
     return COPIED_BYTES / fastest(partial(np.copyto, np.empty_like(source), source), repeats)
 
 
-def loader_speed(dataset: PoseDataset, batches: Sequence[list[Key]], workers: int, repeats: int) -> tuple[float, float]:
-    """Samples per second out of a loader's worker processes, and seconds to receive a batch that is ready.
+def measure_loader(
+    dataset: PoseDataset, batches: Sequence[list[SampleKey]], workers: int, repeats: int
+) -> tuple[float, float]:
+    """Time a loader with worker processes. Starting the workers does not count.
 
-    Starting the workers does not count.
+    Returns:
+        Samples per second, and seconds to receive a batch that is ready.
     """
     loader = make_loader(dataset, list(batches) * LOADER_ROUNDS, workers)
-    speeds, waits = [], []
+    speeds = []
+    waits = []
     try:
         for turn in tqdm(range(repeats + 1), desc="loader", leave=False, disable=None):
             started = time.perf_counter()
-            samples = sum(len(batch.images) for batch in loader)
+            num_samples = sum(len(batch.images) for batch in loader)
             if turn:
-                speeds.append(samples / (time.perf_counter() - started))
-        for _ in zip(range(RECEIVED), iterator := iter(loader)):
-            time.sleep(2 * len(batches[0]) / min(speeds))  # the next one is ready now
+                speeds.append(num_samples / (time.perf_counter() - started))
+        iterator = iter(loader)
+        for _ in zip(range(RECEIVED_BATCHES), iterator):
+            time.sleep(2 * len(batches[0]) / min(speeds))  # the next batch is ready after this
             started = time.perf_counter()
             next(iterator, None)
             waits.append(time.perf_counter() - started)

@@ -1,1 +1,1 @@
-"""Training samples: decoding, augmentation, target maps, batches and the loader's worker processes."""
+"""Training data: samples, their augmentation and target maps, batches, and the worker processes that load them."""

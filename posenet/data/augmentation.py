@@ -1,41 +1,61 @@
-"""Random augmentation: drawn first, applied later, so that image, masks and points always agree."""
+"""Random augmentation of a sample: its random numbers, its parameters and the warp they define.
+
+Nothing is applied here. ``warping`` applies the same parameters and the same warp to the image, the masks and the
+keypoints, so that these always agree.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from posenet.settings import AugmentConfig
 
-DRAWS = 10
-"""Random numbers of one augmentation."""
+
+class RandomNumbers(NamedTuple):
+    """The random numbers of one augmentation, uniform in [0, 1)."""
+
+    jitter: float
+    """Decides whether the colours are shifted."""
+    hue: float
+    saturation: float
+    value: float
+    rescale: float
+    """Decides whether the sample is rescaled."""
+    scale: float
+    degrees: float
+    shift_x: float
+    shift_y: float
+    flip: float
+    """Decides whether the sample is mirrored."""
 
 
-def draws(*key: int) -> list[float]:
-    """``DRAWS`` uniform numbers in [0, 1) that depend on ``key`` alone, 32 random bits each.
+def random_numbers(seed: int, epoch: int, index: int) -> RandomNumbers:
+    """The random numbers of a sample, each with 32 random bits. They depend on the arguments alone.
 
-    They are a hash of it: seeding one of NumPy's generators for so few takes longer than warping the masks.
+    They are a hash of the arguments: seeding a generator of NumPy for ten numbers takes longer than warping the masks.
     """
-    text = repr(tuple(map(int, key)))  # NumPy's integers have a text of their own
-    words = struct.unpack(f"<{DRAWS}I", hashlib.blake2b(text.encode(), digest_size=4 * DRAWS).digest())
-    return [word / 2**32 for word in words]
+    key = repr((int(seed), int(epoch), int(index)))  # int, because the repr of NumPy's integers differs
+    count = len(RandomNumbers._fields)
+    digest = hashlib.blake2b(key.encode(), digest_size=4 * count).digest()
+    return RandomNumbers(*(number / 2**32 for number in struct.unpack(f"<{count}I", digest)))
 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """One draw of all random numbers of a sample; the default changes nothing.
+    """The parameters of one augmentation. The default changes nothing.
 
     Attributes:
         flip: mirror the image and swap left and right keypoints.
         degrees: rotation; positive turns the x axis towards negative y.
-        shift: x, y in network-input pixels, after everything else.
-        scale: factor on top of the framing's own.
-        jitter: added to OpenCV's hue (0-180), saturation and value (0-255); None leaves colours alone.
+        shift: x, y in network-input pixels, applied last.
+        scale: factor on top of the scale of the framing.
+        jitter: shifts of hue (OpenCV's 0-180), saturation and value (0-255); None leaves the colours unchanged.
         person_height: share of the input height that the framed person fills at scale 1.
     """
 
@@ -44,58 +64,84 @@ class Augmentation:
     shift: tuple[float, float] = (0.0, 0.0)
     scale: float = 1.0
     jitter: tuple[float, float, float] | None = None
-    person_height: float = 0.6
+    person_height: float = AugmentConfig.person_height
 
     @classmethod
-    def sample(cls, numbers: Sequence[float], config: AugmentConfig) -> Augmentation:
-        """One augmentation.
-
-        Args:
-            numbers: ``DRAWS`` of them, uniform in [0, 1), such as ``draws`` gives.
-        """
-        c = config
-        jittered, hue, saturation, value, scaled, scale, turn, dx, dy, flip = numbers
-        jitter = _within(c.jitter_hue, hue), _within(c.jitter_saturation, saturation), _within(c.jitter_value, value)
+    def from_random_numbers(cls, numbers: RandomNumbers, config: AugmentConfig) -> Augmentation:
+        """Map random numbers to the configured ranges and probabilities."""
+        jitter = None
+        if numbers.jitter < config.jitter_probability:
+            jitter = (
+                _interpolate(config.jitter_hue, numbers.hue),
+                _interpolate(config.jitter_saturation, numbers.saturation),
+                _interpolate(config.jitter_value, numbers.value),
+            )
+        rescaled = numbers.rescale < config.scale_probability
+        shift_range = (-config.shift, config.shift)
         return cls(
-            jitter=jitter if jittered < c.jitter_probability else None,
-            scale=_within(c.scale, scale) if scaled < c.scale_probability else 1.0,
-            degrees=_within((-c.degrees, c.degrees), turn),
-            shift=(_within((-c.shift, c.shift), dx), _within((-c.shift, c.shift), dy)),
-            flip=flip < c.flip_probability,
-            person_height=c.person_height,
+            flip=numbers.flip < config.flip_probability,
+            degrees=_interpolate((-config.degrees, config.degrees), numbers.degrees),
+            shift=(_interpolate(shift_range, numbers.shift_x), _interpolate(shift_range, numbers.shift_y)),
+            scale=_interpolate(config.scale, numbers.scale) if rescaled else 1.0,
+            jitter=jitter,
+            person_height=config.person_height,
         )
 
     def matrix(self, center: tuple[float, float], person_scale: float, size: tuple[int, int]) -> np.ndarray:
-        """The warp that frames one person.
+        """Compute the warp that frames one person.
+
+        For a network input of W x H pixels it is
+
+            M = T((W - 1) / 2 + shift_x, (H - 1) / 2 + shift_y) · diag(m, 1) · f · R · T(-center)
+
+            f = person_height / (person_scale · H / (H - 1)) · scale
+            m = -1 if flip else 1
+            R = [[cos a, sin a], [-sin a, cos a]],  a = degrees in radians
+
+        where T(x, y) is a translation: the centre of the person moves to the centre of the input, and the person's
+        height becomes the share ``person_height · scale`` of the input height.
 
         Args:
-            center: x, y of the person's box centre, in pixels of the image.
-            person_scale: height of the person's box over the height of the network input.
-            size: (width, height) of the network input.
+            center: x, y of the centre of the person's box, in image pixels.
+            person_scale: height of the person's box divided by H.
+            size: (W, H).
 
         Returns:
-            (2, 3) float64: image pixels to network-input pixels.
+            (2, 3) float64: maps (x, y, 1) in image pixels to network-input pixels.
         """
         height = size[1]
         return self._matrix(center, self.person_height / (person_scale * height / (height - 1)), size)
 
     def image_matrix(self, image_size: tuple[int, int], size: tuple[int, int]) -> np.ndarray:
-        """The warp that frames a whole image at the largest scale that fits; sizes are (width, height)."""
-        fit = min(size[0] / image_size[0], size[1] / image_size[1])
-        return self._matrix(((image_size[0] - 1) / 2, (image_size[1] - 1) / 2), fit, size)
+        """Compute the warp that frames a whole image at the largest scale that fits into the network input.
 
-    def _matrix(self, center: tuple[float, float], zoom: float, size: tuple[int, int]) -> np.ndarray:
-        # Plain numbers: as arrays these few cost more time than reading the record does.
-        angle, zoom, mirror = math.radians(self.degrees), zoom * self.scale, -1.0 if self.flip else 1.0
-        cos, sin = zoom * math.cos(angle), zoom * math.sin(angle)
-        rows = []
-        for x, y, side, shift in (
-            (mirror * cos, mirror * sin, size[0], self.shift[0]),
-            (-sin, cos, size[1], self.shift[1]),
-        ):
-            rows.append((x, y, (side - 1) / 2 + shift - x * center[0] - y * center[1]))
-        return np.array(rows)
+        The formula is that of ``matrix`` with the image's centre and
+        f = min(W / image width, H / image height) · scale.
+
+        Args:
+            image_size: (width, height) of the image.
+            size: (W, H) of the network input.
+
+        Returns:
+            (2, 3) float64: maps (x, y, 1) in image pixels to network-input pixels.
+        """
+        image_center = ((image_size[0] - 1) / 2, (image_size[1] - 1) / 2)
+        return self._matrix(image_center, min(size[0] / image_size[0], size[1] / image_size[1]), size)
+
+    def _matrix(self, center: tuple[float, float], framing_scale: float, size: tuple[int, int]) -> np.ndarray:
+        # Python's numbers: as NumPy arrays these few would take longer than reading the record.
+        angle = math.radians(self.degrees)
+        factor = framing_scale * self.scale
+        cos = factor * math.cos(angle)
+        sin = factor * math.sin(angle)
+        mirror = -1.0 if self.flip else 1.0
+        x_row = (mirror * cos, mirror * sin)
+        y_row = (-sin, cos)
+        x_offset = (size[0] - 1) / 2 + self.shift[0] - x_row[0] * center[0] - x_row[1] * center[1]
+        y_offset = (size[1] - 1) / 2 + self.shift[1] - y_row[0] * center[0] - y_row[1] * center[1]
+        return np.array([(*x_row, x_offset), (*y_row, y_offset)])
 
 
-def _within(bounds: tuple[float, float], share: float) -> float:
+def _interpolate(bounds: tuple[float, float], share: float) -> float:
+    """The value at a share of the way between two bounds."""
     return bounds[0] + (bounds[1] - bounds[0]) * share

@@ -1,4 +1,4 @@
-"""Samples and batches: what the data set makes and the loaders' workers ship."""
+"""Samples and batches, the memory they are written to, and how a batch travels from a worker to the main process."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ import torch
 from torch import Tensor
 from torch.utils.data import get_worker_info
 
-from posenet.data import shared_buffers as ring
+from posenet.data.shared_buffers import BufferMessage, received_buffers, worker_buffers
 from posenet.settings import MAP_STRIDE
 
 
 class Sample(NamedTuple):
-    """One augmented record, in network-input pixels."""
+    """One training example. Coordinates are pixels of the network input, (H, W)."""
 
     image: np.ndarray
     """(H, W, 3) BGR uint8."""
     joints: np.ndarray
-    """(P, K, 3) float32: x, y, visibility."""
+    """(P, K, 3) float32: x, y, visibility of the K keypoints of P people."""
     person_mask: np.ndarray
-    """(H/4, W/4) uint8, 255 where people are."""
+    """(H/4, W/4) uint8, 255 on people."""
     mask_miss: np.ndarray
     """(H/4, W/4) uint8, 255 where the loss supervises."""
     image_id: int
     faults: tuple[str, ...] = ()
-    """What was wrong with the samples in whose place this one came."""
+    """Error messages of the unreadable samples that this one replaces."""
 
 
 class Batch(NamedTuple):
-    """Stacked samples: some 0.8 MB each at 512 x 512, rendered to targets on the device."""
+    """Stacked samples, about 0.8 MB each at 512 x 512. Target maps are rendered from them on the device."""
 
     images: Tensor
     """(N, H, W, 3) BGR uint8."""
     joints: Tensor
-    """(N, P, K, 3) float32; rows of zeros pad images with fewer people."""
+    """(N, P, K, 3) float32. Samples with fewer people are padded with zeros."""
     person_mask: Tensor
     """(N, H/4, W/4) uint8."""
     mask_miss: Tensor
@@ -44,93 +44,128 @@ class Batch(NamedTuple):
     image_ids: Tensor
     """(N,) int64."""
     faults: tuple[str, ...] = ()
-    """What was wrong with the samples that others took the place of."""
+    """Error messages of the unreadable samples that were replaced by others."""
 
     def to(self, device: torch.device) -> Batch:
-        return Batch(*(t.to(device, non_blocking=True) if isinstance(t, Tensor) else t for t in self))
+        """A copy of the batch on a device; the copies may still be in progress on return."""
+        return Batch(
+            images=self.images.to(device, non_blocking=True),
+            joints=self.joints.to(device, non_blocking=True),
+            person_mask=self.person_mask.to(device, non_blocking=True),
+            mask_miss=self.mask_miss.to(device, non_blocking=True),
+            image_ids=self.image_ids.to(device, non_blocking=True),
+            faults=self.faults,
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Between processes images and masks travel as the one piece of memory they are, and a worker's joints as
-        another; every tensor that is new to the receiver costs it half a millisecond."""
-        storage = self.images.untyped_storage()
-        if any(t.untyped_storage().data_ptr() != storage.data_ptr() for t in (self.person_mask, self.mask_miss)):
+        """Pickle a batch that a worker has made as two messages about its shared buffers; see ``shared_buffers``.
+
+        One buffer holds images and masks, the other the joints. Only these two tensors are new to the main process:
+        each costs it half a millisecond. Any other batch is pickled by value.
+        """
+        pixel_buffers = {worker_buffers.find(tensor) for tensor in (self.images, self.person_mask, self.mask_miss)}
+        joint_buffer = worker_buffers.find(self.joints)
+        pixel_buffer = pixel_buffers.pop()
+        if pixel_buffers or pixel_buffer is None or joint_buffer is None:
             return Batch, tuple(self)
-        rest = {
-            name: value.numpy() if isinstance(value, Tensor) else value
-            for name, value in self._asdict().items()
-            if name not in Pixels._fields
-        }
-        joints = ring.send(_flat(self.joints))
-        if joints[0] is not None:
-            rest["joints"] = (*joints, tuple(self.joints.shape))
-        return _unpack, (*ring.send(_flat(self.images)), tuple(self.images.shape[:3]), rest)
+        return _receive_batch, (
+            worker_buffers.message(pixel_buffer),
+            worker_buffers.message(joint_buffer),
+            tuple(self.images.shape),
+            tuple(self.joints.shape),
+            self.image_ids.numpy(),
+            self.faults,
+        )
 
 
-class Pixels(NamedTuple):
-    """Room for the images and masks of a batch, all in one piece of memory; the fields are those of ``Batch``."""
+class SampleBuffers(NamedTuple):
+    """Arrays that the image and the masks of one sample are written to. The fields are those of ``Sample``."""
+
+    image: np.ndarray
+    person_mask: np.ndarray
+    mask_miss: np.ndarray
+
+
+class BatchBuffers(NamedTuple):
+    """Tensors for the images and masks of a batch, in one block of memory. The fields are those of ``Batch``."""
 
     images: Tensor
     person_mask: Tensor
     mask_miss: Tensor
 
     @classmethod
-    def view(cls, memory: Tensor, count: int, height: int, width: int) -> Pixels:
-        """Cut flat bytes into the room of ``count`` samples."""
-        images, *masks = memory.split([count * height * width * 3, *[count * height * width // MAP_STRIDE**2] * 2])
-        return cls(
-            images.view(count, height, width, 3),
-            *(mask.view(count, height // MAP_STRIDE, width // MAP_STRIDE) for mask in masks),
-        )
+    def allocate(cls, count: int, height: int, width: int) -> BatchBuffers:
+        """Memory for ``count`` samples. In a loader's worker it is valid until a later batch overwrites it."""
+        return cls.from_memory(_allocate(count * pixel_bytes(height, width)), count, height, width)
 
     @classmethod
-    def make(cls, count: int, height: int, width: int) -> Pixels:
-        """Room in memory; in a loader's worker it is good until a later batch overwrites it."""
-        return cls.view(_room(count * pixel_bytes(height, width)), count, height, width)
+    def from_memory(cls, memory: Tensor, count: int, height: int, width: int) -> BatchBuffers:
+        """Views of (bytes,) uint8 memory: first all images, then all person masks, then all supervision masks."""
+        map_height = height // MAP_STRIDE
+        map_width = width // MAP_STRIDE
+        image_bytes = count * height * width * 3
+        mask_bytes = count * map_height * map_width
+        return cls(
+            images=memory[:image_bytes].view(count, height, width, 3),
+            person_mask=memory[image_bytes : image_bytes + mask_bytes].view(count, map_height, map_width),
+            mask_miss=memory[image_bytes + mask_bytes :].view(count, map_height, map_width),
+        )
 
-    def rows(self) -> list[tuple[np.ndarray, ...]]:
-        """Every sample's image and masks, as arrays to write to."""
-        return list(zip(*(part.numpy() for part in self)))
+    def per_sample(self) -> list[SampleBuffers]:
+        """The buffers of every sample of the batch."""
+        rows = zip(self.images.numpy(), self.person_mask.numpy(), self.mask_miss.numpy())
+        return [SampleBuffers(image, person_mask, mask_miss) for image, person_mask, mask_miss in rows]
 
 
 def pixel_bytes(height: int, width: int) -> int:
-    """Bytes of one sample's image and masks."""
-    return height * width * 3 + 2 * (height * width // MAP_STRIDE**2)
+    """Bytes of the image and the two masks of one sample."""
+    return height * width * 3 + 2 * (height // MAP_STRIDE) * (width // MAP_STRIDE)
 
 
-def _room(size: int) -> Tensor:
-    """(size,) uint8; in a loader's worker memory that the main process shares and a later batch overwrites."""
-    worker = get_worker_info()
-    return ring.next_piece(size, worker.num_workers) if worker else torch.empty(size, dtype=torch.uint8)
-
-
-def _flat(tensor: Tensor) -> Tensor:
-    """All bytes of the memory that a tensor lies in."""
-    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
-
-
-def _unpack(
-    address: ring.Address | None, memory: Tensor | None, shape: tuple[int, int, int], rest: dict[str, Any]
-) -> Batch:
-    count, height, width = shape
-    memory = ring.receive(address, memory, count * pixel_bytes(height, width))
-    if isinstance(rest["joints"], tuple):
-        *sent, joints = rest["joints"]
-        rest["joints"] = ring.receive(*sent, 4 * math.prod(joints)).view(torch.float32).view(joints)
-    tensors = {
-        name: torch.from_numpy(value) if isinstance(value, np.ndarray) else value for name, value in rest.items()
-    }
-    return Batch(**Pixels.view(memory, *shape)._asdict(), **tensors)
-
-
-def collate(samples: list[Sample], pixels: Pixels) -> Batch:
-    """A batch of samples whose images and masks are ``pixels``; joints are padded to the most people of any."""
-    shape = len(samples), max(len(s.joints) for s in samples), *samples[0].joints.shape[1:]
-    joints = _room(4 * math.prod(shape)).view(torch.float32).view(shape).zero_()
+def collate(samples: list[Sample], buffers: BatchBuffers) -> Batch:
+    """Make a batch of samples whose images and masks are in ``buffers`` already."""
+    most_people = max(len(sample.joints) for sample in samples)
+    shape = (len(samples), most_people, *samples[0].joints.shape[1:])
+    joints = _allocate(4 * math.prod(shape)).view(torch.float32).view(shape).zero_()  # float32 has 4 bytes
     for row, sample in zip(joints.numpy(), samples):
         row[: len(sample.joints)] = sample.joints
     return Batch(
-        **pixels._asdict(),
+        images=buffers.images,
         joints=joints,
-        image_ids=torch.from_numpy(np.array([s.image_id for s in samples], np.int64)),
-        faults=tuple(fault for s in samples for fault in s.faults),
+        person_mask=buffers.person_mask,
+        mask_miss=buffers.mask_miss,
+        image_ids=torch.from_numpy(np.array([sample.image_id for sample in samples], np.int64)),
+        faults=tuple(fault for sample in samples for fault in sample.faults),
+    )
+
+
+def _allocate(size: int) -> Tensor:
+    """(size,) uint8: ordinary memory, but in a loader's worker a buffer that it shares with the main process."""
+    worker = get_worker_info()
+    if worker is None:
+        return torch.empty(size, dtype=torch.uint8)
+    return worker_buffers.acquire(size, worker.num_workers)
+
+
+def _receive_batch(
+    pixels: BufferMessage,
+    joints: BufferMessage,
+    image_shape: tuple[int, int, int, int],
+    joints_shape: tuple[int, int, int, int],
+    image_ids: np.ndarray,
+    faults: tuple[str, ...],
+) -> Batch:
+    """Unpickle a batch in the main process: copy it out of the worker's shared buffers."""
+    count, height, width, _ = image_shape
+    buffers = BatchBuffers.from_memory(
+        received_buffers.copy_out(pixels, count * pixel_bytes(height, width)), count, height, width
+    )
+    joint_bytes = received_buffers.copy_out(joints, 4 * math.prod(joints_shape))
+    return Batch(
+        images=buffers.images,
+        joints=joint_bytes.view(torch.float32).view(joints_shape),
+        person_mask=buffers.person_mask,
+        mask_miss=buffers.mask_miss,
+        image_ids=torch.from_numpy(image_ids),
+        faults=faults,
     )

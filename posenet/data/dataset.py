@@ -1,4 +1,7 @@
-"""The training data set: a record of the store, augmented, as uint8 images, joints and masks."""
+"""The training data set: records of a store, augmented and warped to the network input.
+
+The JPEG of a sample is decoded in ``PoseDataset.decode_and_warp_image``.
+"""
 
 from __future__ import annotations
 
@@ -7,32 +10,34 @@ from typing import NamedTuple
 import numpy as np
 from torch.utils.data import Dataset
 
-from posenet.data.augmentation import Augmentation, draws
-from posenet.data.batch import Batch, Pixels, Sample, collate
-from posenet.data.sampler import Key
+from posenet.data.augmentation import Augmentation, random_numbers
+from posenet.data.batch import Batch, BatchBuffers, Sample, SampleBuffers, collate
+from posenet.data.sampler import SampleKey
 from posenet.data.store.reader import Store
 from posenet.data.store.record import Record
-from posenet.data.warping import from_reduced, reduction, warp_image, warp_joints, warp_mask
+from posenet.data.warping import largest_reduction, matrix_for_reduced_image, warp_image, warp_joints, warp_mask
 from posenet.errors import DataError
-from posenet.settings import AugmentConfig
-
-Room = tuple[np.ndarray, ...]
-"""Where a sample's image and masks are written: a row of ``Pixels``."""
+from posenet.settings import AugmentConfig, DataConfig, TrainConfig
 
 
-class Plan(NamedTuple):
-    """A sample before any pixel is touched."""
+class FramedRecord(NamedTuple):
+    """A record and how it is augmented and warped to the network input."""
 
     record: Record
     augmentation: Augmentation
     matrix: np.ndarray
-    """(2, 3) float64: image pixels to network-input pixels."""
+    """(2, 3) float64: maps (x, y, 1) in image pixels to network-input pixels."""
+
+    @property
+    def decode_reduction(self) -> int:
+        """The reduction at which to decode the image. Only JPEG decodes faster, and exactly, at a reduced size."""
+        return largest_reduction(self.matrix) if self.record.is_jpeg else 1
 
 
-class Draft(NamedTuple):
-    """A sample that lacks its image only."""
+class PartialSample(NamedTuple):
+    """A sample without its image. Its masks are in the buffers already."""
 
-    plan: Plan
+    framed: FramedRecord
     joints: np.ndarray
     """(P, K, 3) float32: x, y, visibility, in network-input pixels."""
 
@@ -42,93 +47,126 @@ class PoseDataset(Dataset[Sample]):
 
     Args:
         size: (height, width) of the network input.
-        framing: "person" gives one sample per main person, "image" one per image.
-        augment: how to augment; None shows every sample plainly.
-        seed: together with epoch and index the only source of randomness.
+        framing: "person" gives one sample per main person, "image" gives one per image.
+        augment: ranges and probabilities of the augmentation; None does not augment.
+        seed: the random numbers of a sample depend on the seed, the epoch and the index, and on nothing else.
     """
 
     def __init__(
         self,
         store: Store,
         size: tuple[int, int],
-        framing: str = "person",
+        framing: str = DataConfig.framing,
         augment: AugmentConfig | None = None,
-        seed: int = 0,
+        seed: int = TrainConfig.seed,
     ) -> None:
-        self.store, self.size, self.framing, self.augment, self.seed = store, size, framing, augment, seed
+        self.store = store
+        self.size = size
+        self.framing = framing
+        self.augment = augment
+        self.seed = seed
 
     def __len__(self) -> int:
         return self.store.num_images if self.framing == "image" else len(self.store)
 
-    def __getitem__(self, key: Key) -> Sample:
-        """One sample, in memory of its own."""
-        (room,) = Pixels.make(1, *self.size).rows()
-        return self.find(key, room, self.attempt(key, room))
+    def __getitem__(self, key: SampleKey) -> Sample:
+        """Load one sample. An unreadable one is replaced by another; see ``substitute_unreadable``."""
+        (buffers,) = BatchBuffers.allocate(1, *self.size).per_sample()
+        try:
+            return self.load_sample(key, buffers)
+        except DataError as error:
+            return self.substitute_unreadable(key, buffers, error)
 
-    def __getitems__(self, keys: list[Key]) -> Batch:
-        """A whole batch; loaders ask for it by this name."""
-        pixels = Pixels.make(len(keys), *self.size)
-        rows = pixels.rows()
-        # All that is small comes first: an image drives its code and data out of the processor's caches.
-        drafts = [self.attempt(key, row) for key, row in zip(keys, rows)]
-        return collate([self.find(*its) for its in zip(keys, rows, drafts)], pixels)
+    def __getitems__(self, keys: list[SampleKey]) -> Batch:
+        """Load a whole batch. PyTorch's loader calls a method of this name if there is one.
 
-    def find(self, key: Key, room: Room, draft: Draft | DataError) -> Sample:
-        """Finish a sample; where it cannot be read the next one, or one twice as far on, and again twice.
+        The masks and joints of all samples come before the first image, because decoding an image evicts the code and
+        the data of everything small from the processor's caches.
+        """
+        batch_buffers = BatchBuffers.allocate(len(keys), *self.size)
+        sample_buffers = batch_buffers.per_sample()
+        partial_samples: list[PartialSample | DataError] = []
+        for key, buffers in zip(keys, sample_buffers):
+            try:
+                partial_samples.append(self.read_masks_and_joints(key, buffers))
+            except DataError as error:
+                partial_samples.append(error)
 
-        Damage comes in stretches, so that the way out of it leads ever farther. It depends on nothing but the key.
+        samples = []
+        for key, buffers, partial_sample in zip(keys, sample_buffers, partial_samples):
+            try:
+                if isinstance(partial_sample, DataError):
+                    raise partial_sample
+                samples.append(self.decode_and_warp_image(partial_sample, buffers))
+            except DataError as error:
+                samples.append(self.substitute_unreadable(key, buffers, error))
+        return collate(samples, batch_buffers)
+
+    def load_sample(self, key: SampleKey, buffers: SampleBuffers) -> Sample:
+        """Load one sample into ``buffers``; ``DataError`` if it cannot be read."""
+        return self.decode_and_warp_image(self.read_masks_and_joints(key, buffers), buffers)
+
+    def substitute_unreadable(self, key: SampleKey, buffers: SampleBuffers, error: DataError) -> Sample:
+        """Load the next readable sample in place of one that cannot be read.
+
+        It tries the samples 1, 2, 4, 8 ... further on, because damage often covers many samples in a row. The choice
+        depends on the key alone, so that every run makes the same one.
 
         Args:
-            draft: what ``attempt`` gave for the key.
+            error: why the sample cannot be read.
+
+        Returns:
+            The other sample; its ``faults`` are the messages of all errors on the way.
 
         Raises:
             DataError: none of them can be read.
         """
         epoch, index = key
-        faults: list[str] = []
-        for offset in (0, *(2**k for k in range((len(self) - 1).bit_length()))):
-            if offset:
-                draft = self.attempt((epoch, (index + offset) % len(self)), room)
+        faults = [str(error)]
+        for exponent in range((len(self) - 1).bit_length()):
+            other_key = (epoch, (index + 2**exponent) % len(self))
             try:
-                if isinstance(draft, DataError):
-                    raise draft
-                return self.finish(draft, room)._replace(faults=tuple(faults))
-            except DataError as error:
-                faults.append(str(error))
-        raise DataError(f"sample {index} cannot be read, nor can {len(faults) - 1} others in its place: {faults[0]}")
+                sample = self.load_sample(other_key, buffers)
+            except DataError as other_error:
+                faults.append(str(other_error))
+            else:
+                return sample._replace(faults=tuple(faults))
+        raise DataError(
+            f"sample {index} cannot be read, nor can {len(faults) - 1} others in its place: {faults[0]}"
+        ) from error
 
-    def attempt(self, key: Key, room: Room) -> Draft | DataError:
-        """``begin`` a sample, or tell why that cannot be."""
-        try:
-            return self.begin(key, room)
-        except DataError as error:
-            return error
-
-    def begin(self, key: Key, room: Room) -> Draft:
-        """Read one sample, warp its masks into ``room`` and its joints.
+    def read_masks_and_joints(self, key: SampleKey, buffers: SampleBuffers) -> PartialSample:
+        """Read a record, warp its masks into ``buffers`` and warp its joints.
 
         Raises:
             DataError: the record cannot be read, or its masks are damaged.
         """
-        plan = self.plan(key)
-        record, augmentation, matrix = plan
-        for runs, border, cells in zip(record.mask_runs(), (0, 1), room[1:]):
-            warp_mask(runs, (record.height, record.width), matrix, self.size[::-1], border, out=cells)
-        return Draft(plan, warp_joints(record.joints, augmentation, matrix, self.store.skeleton))
+        framed = self.frame_record(key)
+        self.warp_masks(framed, buffers)
+        joints = warp_joints(framed.record.joints, framed.augmentation, framed.matrix, self.store.skeleton)
+        return PartialSample(framed, joints)
 
-    def finish(self, draft: Draft, room: Room) -> Sample:
-        """Decode a draft's image and warp it into ``room``.
+    def decode_and_warp_image(self, partial_sample: PartialSample, buffers: SampleBuffers) -> Sample:
+        """Decode the image of a partial sample and warp it into ``buffers``.
 
         Raises:
-            DataError: it cannot be decoded.
+            DataError: the image cannot be decoded.
         """
-        (record, augmentation, matrix), joints = draft
-        by = reduction_of(record, matrix)
-        warp_image(record.decode_image(by), augmentation, from_reduced(matrix, by), self.size[::-1], room[0])
-        return Sample(room[0], joints, *room[1:], record.image_id)
+        framed, joints = partial_sample
+        reduction = framed.decode_reduction
+        image = framed.record.decode_image(reduction)
+        matrix = matrix_for_reduced_image(framed.matrix, reduction)
+        warp_image(image, framed.augmentation, matrix, self.size[::-1], out=buffers.image)
+        return Sample(
+            image=buffers.image,
+            joints=joints,
+            person_mask=buffers.person_mask,
+            mask_miss=buffers.mask_miss,
+            image_id=framed.record.image_id,
+        )
 
-    def plan(self, key: Key) -> Plan:
-        """Read a record and draw its augmentation; no pixel is touched yet.
+    def frame_record(self, key: SampleKey) -> FramedRecord:
+        """Read the record of a sample and compute its augmentation and its warp. No image or mask is decoded.
 
         Raises:
             DataError: the record cannot be read.
@@ -137,15 +175,23 @@ class PoseDataset(Dataset[Sample]):
         height, width = self.size
         augmentation = Augmentation()
         if self.augment is not None:
-            augmentation = Augmentation.sample(draws(self.seed, epoch, index), self.augment)
+            augmentation = Augmentation.from_random_numbers(random_numbers(self.seed, epoch, index), self.augment)
         if self.framing == "image":
-            record = self.store.image(index)
-            return Plan(record, augmentation, augmentation.image_matrix((record.width, record.height), (width, height)))
-        record, person = self.store.sample(index)
-        x, y, w, h = record.boxes[person].tolist()
-        return Plan(record, augmentation, augmentation.matrix((x + w / 2, y + h / 2), h / height, (width, height)))
+            record = self.store.read_record(index)
+            matrix = augmentation.image_matrix((record.width, record.height), (width, height))
+        else:
+            record, person_row = self.store.read_sample(index)
+            x, y, box_width, box_height = record.boxes[person_row].tolist()
+            center = (x + box_width / 2, y + box_height / 2)
+            matrix = augmentation.matrix(center, box_height / height, (width, height))
+        return FramedRecord(record, augmentation, matrix)
 
-
-def reduction_of(record: Record, matrix: np.ndarray) -> int:
-    """How far an image is reduced when it is decoded; only JPEG can be in less time and exactly."""
-    return reduction(matrix) if record.is_jpeg else 1
+    def warp_masks(self, framed: FramedRecord, buffers: SampleBuffers) -> None:
+        """Warp the masks of a record into ``buffers``; ``DataError`` if they are damaged."""
+        record, _, matrix = framed
+        people_runs, supervised_runs = record.mask_runs()
+        image_shape = (record.height, record.width)
+        size = self.size[::-1]
+        # Outside the image there are no people, and the loss supervises.
+        warp_mask(people_runs, image_shape, matrix, size, border=0, out=buffers.person_mask)
+        warp_mask(supervised_runs, image_shape, matrix, size, border=1, out=buffers.mask_miss)

@@ -1,30 +1,31 @@
-"""Which sample comes when: a pure function of (seed, epoch), the same for one process and for many."""
+"""Which sample comes when: the order of the keys, a pure function of the seed and the epoch."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 from torch.utils.data import Sampler
 
-Key = tuple[int, int]
-"""(epoch, index): everything a sample's augmentation depends on besides the seed."""
+SampleKey = tuple[int, int]
+"""(epoch, index). Together with the seed it determines a sample, augmentation included."""
 
 
-class TrainSampler(Sampler[list[Key]]):
-    """Batches of (epoch, index) keys in a fresh order every epoch.
+class TrainSampler(Sampler[list[SampleKey]]):
+    """Batches of keys, in a new random order every epoch.
 
-    All processes cut the same shuffled order into global batches of ``batch_size * world_size`` and each takes
-    its own slice, so together they see what one process with the global batch would. The rest that does not
-    fill a global batch is left out of the epoch; a set smaller than one global batch is repeated to fill it.
+    All processes cut the same shuffled order into global batches of ``batch_size * world_size``, and each takes its own
+    slice of every one. Together they see what one process with the global batch size would see. Samples that do not
+    fill a whole optimizer step are left out of the epoch. A data set smaller than one step is repeated to fill it.
 
     Args:
         length: samples in the data set.
         batch_size: samples per process and batch.
-        batches_per_step: batches that make one optimizer step; an epoch holds whole steps only.
+        batches_per_step: batches per optimizer step; an epoch consists of whole steps.
 
     Attributes:
-        skip: batches that the next iteration leaves out.
+        skip: number of batches that the next iteration leaves out at its start.
     """
 
     skip = 0
@@ -34,44 +35,55 @@ class TrainSampler(Sampler[list[Key]]):
     ) -> None:
         if length < 1:
             raise ValueError("a sampler needs at least one sample")
-        self.length, self.batch_size, self.seed, self.rank = length, batch_size, seed, rank
+        self.length = length
+        self.batch_size = batch_size
+        self.seed = seed
         self.batches_per_step = batches_per_step
-        self.global_batch = batch_size * world_size
+        self.rank = rank
+        self.global_batch_size = batch_size * world_size
         self.start(0)
 
     @property
     def steps(self) -> int:
-        """Optimizer steps of a whole epoch."""
-        return max(1, self.length // (self.global_batch * self.batches_per_step))
+        """Optimizer steps per epoch."""
+        return max(1, self.length // (self.global_batch_size * self.batches_per_step))
+
+    @property
+    def batches_per_epoch(self) -> int:
+        return self.steps * self.batches_per_step
 
     def start(self, epoch: int, step: int = 0, epochs: int | None = None) -> None:
-        """Make the next iteration run from an optimizer step of ``epoch`` to the end of that epoch.
+        """Set where the next iteration starts and ends.
 
         Args:
-            epochs: go on to the end of so many in all, so that a loader's workers never wait for the next to begin.
+            epoch: first epoch.
+            step: first optimizer step of that epoch.
+            epochs: the iteration ends before this epoch; None ends it with the first one. One iteration over all epochs
+                lets a loader's workers go on to the next epoch without a pause.
         """
-        per_epoch = self.steps * self.batches_per_step
-        self._first = epoch * per_epoch + step * self.batches_per_step
-        self._end = max(epochs or 0, epoch + 1) * per_epoch
+        end_epoch = epoch + 1 if epochs is None else max(epochs, epoch + 1)
+        self._first_batch = epoch * self.batches_per_epoch + step * self.batches_per_step
+        self._end_batch = end_epoch * self.batches_per_epoch
 
     def __len__(self) -> int:
-        return self._end - self._first
+        return self._end_batch - self._first_batch
 
-    def __iter__(self) -> Iterator[list[Key]]:
-        per_epoch, first = self.steps * self.batches_per_step, self._first + self.skip
-        for epoch in range(first // per_epoch, self._end // per_epoch):
+    def __iter__(self) -> Iterator[list[SampleKey]]:
+        first_batch = self._first_batch + self.skip
+        for epoch in range(first_batch // self.batches_per_epoch, self._end_batch // self.batches_per_epoch):
             order = np.random.default_rng((self.seed, epoch)).permutation(self.length)
-            order = np.resize(order, per_epoch * self.global_batch)
-            for batch in range(max(first - epoch * per_epoch, 0), per_epoch):
-                start = batch * self.global_batch + self.rank * self.batch_size
-                yield [(epoch, int(i)) for i in order[start : start + self.batch_size]]
+            order = np.resize(order, self.batches_per_epoch * self.global_batch_size)
+            first_of_epoch = max(first_batch - epoch * self.batches_per_epoch, 0)
+            for batch in range(first_of_epoch, self.batches_per_epoch):
+                start = batch * self.global_batch_size + self.rank * self.batch_size
+                yield [(epoch, int(index)) for index in order[start : start + self.batch_size]]
 
 
-class ValidationSampler(Sampler[list[Key]]):
-    """Every index exactly once over all processes, in order; the last batch may be smaller.
+class ValidationSampler(Sampler[list[SampleKey]]):
+    """Every index exactly once over all processes, in order. The last batch may be smaller.
 
     Attributes:
-        skip: batches that the next iteration leaves out.
+        skip: number of batches that the next iteration leaves out at its start.
     """
 
     skip = 0
@@ -81,8 +93,8 @@ class ValidationSampler(Sampler[list[Key]]):
         self.batch_size = batch_size
 
     def __len__(self) -> int:
-        return -(-len(self.indices) // self.batch_size)
+        return math.ceil(len(self.indices) / self.batch_size)
 
-    def __iter__(self) -> Iterator[list[Key]]:
+    def __iter__(self) -> Iterator[list[SampleKey]]:
         for start in range(self.skip * self.batch_size, len(self.indices), self.batch_size):
-            yield [(0, i) for i in self.indices[start : start + self.batch_size]]
+            yield [(0, index) for index in self.indices[start : start + self.batch_size]]

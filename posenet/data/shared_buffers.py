@@ -1,88 +1,130 @@
-"""Memory that a loader's workers share with the main process, used over and over.
+"""Memory that the worker processes of a loader share with the main process, reused from batch to batch.
 
-Fresh shared memory for every batch has the system clear its pages and map them anew on both sides, three quarters of a
-millisecond a sample. Here a worker writes to a few pieces in turn, and the main process copies every batch out of its
-piece as it arrives.
+With fresh shared memory for every batch, the system clears its pages and maps them again on both sides, which takes
+three quarters of a millisecond per sample. Instead, a worker writes its batches to a few buffers in turn. It sends each
+buffer to the main process once, and from then on only the buffer's number. The main process copies every batch out of
+its buffer on arrival.
 
-What goes through the workers' pipe so stays below 4096 bytes, which Linux writes whole or not at all. Otherwise a
-worker that is killed while the pipe is full leaves half a message, for whose rest the main process waits for ever.
+This also keeps the messages in the workers' pipe below 4096 bytes. Linux writes a message of that size whole or not at
+all. A worker that is killed while it writes a longer one leaves half a message in a full pipe, and the main process
+would wait forever for the other half.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from posenet.devices.cpu import free_shared_memory
 from posenet.errors import DataError
 
-AHEAD = 2
-"""How many batches a worker may be ahead (PyTorch's ``prefetch_factor``). It is asked for another one only when the
-first of them has arrived, so that it never writes to a piece that is still to be copied."""
-PIECES = 2 * AHEAD
-"""Pieces of a worker: a batch takes one for its images and masks, then one for its joints."""
-
-Address = tuple[int, int]
-"""Process and number of a piece."""
-
-_turns = itertools.count()
-_own: list[Tensor | None] = [None] * PIECES
-"""In a worker: its pieces. A thread of PyTorch's sends one while the next is taken, so that the list never changes its
-length."""
-_unsent: set[int] = set()
-"""In a worker: pieces that the main process does not have yet."""
-_received: dict[Address, Tensor] = {}
-"""In the main process: the pieces of all workers."""
+PREFETCH_FACTOR = 2
+"""Batches that a worker may be ahead of the main process: ``prefetch_factor`` of PyTorch's loader. The loader asks a
+worker for a further batch only when it has copied the first of them, so a buffer is never overwritten too early."""
+BUFFERS_PER_WORKER = 2 * PREFETCH_FACTOR
+"""A batch takes two buffers: one for its images and masks, one for its joints."""
 
 
-def next_piece(size: int, workers: int) -> Tensor:
-    """(size,) uint8 for a worker's next batch, its images and masks or its joints.
+class BufferMessage(NamedTuple):
+    """What a worker sends in place of the contents of a buffer."""
 
-    Args:
-        workers: how many there are; all may ask at once, and more than there is would be a bus error.
+    process_id: int
+    number: int
+    buffer: Tensor | None
+    """The buffer itself the first time it is sent, None afterwards."""
 
-    Raises:
-        DataError: too little shared memory is left.
+
+class SharedBufferPool:
+    """The shared buffers of this worker process.
+
+    PyTorch sends a batch on another thread while the worker fills the next one. The list of buffers therefore never
+    changes its length.
     """
-    number = next(_turns) % PIECES
-    piece = _own[number]
-    if piece is None or piece.nbytes < size:
-        free = free_shared_memory()
-        if free is not None and free < size * workers:
-            raise DataError(
-                f"{free / 1e6:.0f} MB of shared memory (/dev/shm) are left, too few for batches of "
-                f"{size / 1e6:.1f} MB from {workers} workers; lower data.workers or train.batch_size, or "
-                "give more (docker run --shm-size=8g)"
-            )
-        # As PyTorch's own collate function does.
-        piece = _own[number] = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(size))
-        _unsent.add(number)
-    return piece[:size]
+
+    def __init__(self) -> None:
+        self._buffers: list[Tensor | None] = [None] * BUFFERS_PER_WORKER
+        self._unsent: set[int] = set()
+        self._num_acquired = 0
+
+    def acquire(self, size: int, num_workers: int) -> Tensor:
+        """The next buffer in turn, as (size,) uint8. It may be overwritten ``BUFFERS_PER_WORKER`` calls later.
+
+        Args:
+            num_workers: workers of the loader; all may need a new buffer at the same time.
+
+        Raises:
+            DataError: too little shared memory is left. Writing beyond it would end the process by a bus error.
+        """
+        number = self._num_acquired % BUFFERS_PER_WORKER
+        self._num_acquired += 1
+        buffer = self._buffers[number]
+        if buffer is None or buffer.nbytes < size:
+            free = free_shared_memory()
+            if free is not None and free < size * num_workers:
+                raise DataError(
+                    f"{free / 1e6:.0f} MB of shared memory (/dev/shm) are left, too few for batches of "
+                    f"{size / 1e6:.1f} MB from {num_workers} workers; lower data.workers or train.batch_size, or "
+                    "provide more (docker run --shm-size=8g)"
+                )
+            # PyTorch's default collate function also allocates shared memory in this way.
+            storage = torch.UntypedStorage._new_shared(size)  # type: ignore[no-untyped-call]  # PyTorch lacks the types
+            buffer = torch.empty(0, dtype=torch.uint8).set_(storage)
+            self._buffers[number] = buffer
+            self._unsent.add(number)
+        return buffer[:size]
+
+    def find(self, tensor: Tensor) -> int | None:
+        """The number of the buffer that a tensor lies in; None if it lies in none of them."""
+        address = tensor.untyped_storage().data_ptr()
+        for number, buffer in enumerate(self._buffers):
+            if buffer is not None and buffer.data_ptr() == address:
+                return number
+        return None
+
+    def message(self, number: int) -> BufferMessage:
+        """What to send to the main process in place of the contents of a buffer."""
+        if number not in self._unsent:
+            return BufferMessage(os.getpid(), number, None)
+        self._unsent.discard(number)
+        return BufferMessage(os.getpid(), number, self._buffers[number])
 
 
-def send(memory: Tensor) -> tuple[Address | None, Tensor | None]:
-    """What tells ``receive`` of a batch's memory: a piece is sent once and from then on its address alone."""
-    for number, piece in enumerate(_own):
-        if piece is not None and piece.data_ptr() == memory.data_ptr():
-            first = number in _unsent
-            _unsent.discard(number)
-            return (os.getpid(), number), piece if first else None
-    return None, memory
+class ReceivedBuffers:
+    """The buffers of all workers, as this main process has received them."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[int, int], Tensor] = {}
+        """By process id and number."""
+
+    def copy_out(self, message: BufferMessage, size: int) -> Tensor:
+        """The first ``size`` bytes of a buffer as (size,) uint8 in ordinary memory."""
+        key = (message.process_id, message.number)
+        if message.buffer is not None:
+            self._buffers[key] = message.buffer
+        return self._buffers[key][:size].clone()
+
+    def release(self, process_id: int) -> None:
+        """Release the buffers of a worker that has ended."""
+        for key in list(self._buffers):
+            if key[0] == process_id:
+                del self._buffers[key]
+
+    def release_all(self) -> None:
+        self._buffers.clear()
 
 
-def receive(address: Address | None, memory: Tensor | None, size: int) -> Tensor:
-    """(size,) uint8, a batch's memory, no longer shared if it came in a piece."""
-    if address is None:
-        return memory
-    if memory is not None:
-        _received[address] = memory
-    return _received[address][:size].clone()
+worker_buffers = SharedBufferPool()
+"""The buffers that this process writes to if it is a worker."""
+received_buffers = ReceivedBuffers()
+"""The buffers that this process has received from its workers."""
 
 
-def forget(process: int | None = None) -> None:
-    """Give up the pieces of a worker that has ended, or of all."""
-    for address in [address for address in _received if process in (None, address[0])]:
-        del _received[address]
+def free_shared_memory() -> int | None:
+    """Bytes of shared memory that are left; None if the system does not limit it."""
+    try:
+        space = os.statvfs("/dev/shm")
+    except (OSError, AttributeError):
+        return None
+    return space.f_bavail * space.f_frsize

@@ -1,4 +1,7 @@
-"""Applying an augmentation: warping images, masks and keypoints, and shifting colours."""
+"""Applies an augmentation: warps images, masks and keypoints, and shifts colours.
+
+Sizes are (width, height), as in OpenCV. A matrix is (2, 3) and maps (x, y, 1) in image pixels to network-input pixels.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,13 @@ import numpy as np
 
 from posenet.annotations import run_lengths as rle
 from posenet.data.augmentation import Augmentation
-from posenet.skeleton import COCO, Skeleton
+from posenet.settings import MAP_STRIDE
+from posenet.skeleton import Skeleton
 
 BORDER_COLOUR = (124, 127, 127)
-"""BGR fill where the warped image ends."""
+"""BGR colour of the network input outside the image."""
+NUM_HUES = 180
+"""OpenCV stores a hue of 360 degrees as a byte from 0 to 179."""
 
 
 def warp_image(
@@ -22,19 +28,24 @@ def warp_image(
     size: tuple[int, int],
     out: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Recolour and warp a (H, W, 3) BGR uint8 image to network input of ``size`` (width, height).
+    """Shift the colours of an image and warp it.
 
     Args:
-        out: C-contiguous array to write to; None makes one.
+        image: (H, W, 3) BGR uint8.
+        size: (width, height) of the network input.
+        out: (height, width, 3) uint8, C-contiguous, to write to; None allocates it.
     """
     if out is None:
         out = np.empty((size[1], size[0], 3), np.uint8)
-    part, from_part = crop_visible(image, matrix, size)
-    return warp_bgra(recolour(part, augmentation.jitter), from_part, size, out)
+    visible, visible_matrix = crop_visible(image, matrix, size)
+    return warp_bgra(jitter_to_bgra(visible, augmentation.jitter), visible_matrix, size, out)
 
 
-def recolour(image: np.ndarray, jitter: tuple[float, float, float] | None) -> np.ndarray:
-    """(H, W, 4) BGRA of a BGR image, after the jitter; an empty image comes back as it is."""
+def jitter_to_bgra(image: np.ndarray, jitter: tuple[float, float, float] | None) -> np.ndarray:
+    """Shift hue, saturation and value of a BGR image, if asked to, and convert it to BGRA.
+
+    An empty image is returned unchanged.
+    """
     if not image.size:
         return image
     return cv2.cvtColor(image, cv2.COLOR_BGR2BGRA) if jitter is None else _jitter(image, jitter)
@@ -52,26 +63,38 @@ def warp_bgra(image: np.ndarray, matrix: np.ndarray, size: tuple[int, int], out:
 
 
 def crop_visible(image: np.ndarray, matrix: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """The part of an image that a warp to ``size`` (width, height) reads, and the warp from there.
+    """Crop an image to the pixels that a warp reads.
 
-    Most people fill a small part of their image; the rest need not be recoloured or copied. The part is a view,
-    empty where the warp shows nothing of the image.
+    Most people fill a small part of their image; the rest need not be converted or copied.
+
+    Returns:
+        The crop, a view that is empty if the warp reads nothing of the image; and the matrix that warps it.
     """
     (a, b, dx), (c, d, dy) = matrix.tolist()
     determinant = a * d - b * c
+    # The corners of the network input, relative to the image's origin in it.
     corners = [(x - dx, y - dy) for x in (-1, size[0]) for y in (-1, size[1])]
     height, width = image.shape[:2]
-    left, right = _reached([(d * x - b * y) / determinant for x, y in corners], width)
-    top, bottom = _reached([(a * y - c * x) / determinant for x, y in corners], height)
-    part = matrix.copy()
-    part[:, 2] = a * left + b * top + dx, c * left + d * top + dy
-    return image[top:bottom, left:right], part
+    left, right = _pixels_read([(d * x - b * y) / determinant for x, y in corners], width)
+    top, bottom = _pixels_read([(a * y - c * x) / determinant for x, y in corners], height)
+    crop_matrix = matrix.copy()
+    crop_matrix[:, 2] = a * left + b * top + dx, c * left + d * top + dy
+    return image[top:bottom, left:right], crop_matrix
 
 
-def _reached(places: list[float], side: int) -> tuple[int, int]:
-    """The pixels that a warp reads on one axis: interpolation takes the next one, too; one more for rounding."""
-    low, high = (min(max(place, -2.0), side + 2.0) for place in (min(places), max(places)))
-    return max(math.floor(low) - 1, 0) if low < side else side, min(math.ceil(high) + 2, side) if high > -2 else 0
+def _pixels_read(positions: list[float], length: int) -> tuple[int, int]:
+    """The range of pixels that a warp reads along one axis of an image of ``length`` pixels.
+
+    Interpolation also reads the next pixel; another one allows for rounding.
+
+    Args:
+        positions: where the corners of the network input lie on this axis of the image.
+    """
+    low = min(max(min(positions), -2.0), length + 2.0)
+    high = min(max(max(positions), -2.0), length + 2.0)
+    start = max(math.floor(low) - 1, 0) if low < length else length
+    stop = min(math.ceil(high) + 2, length) if high > -2 else 0
+    return start, stop
 
 
 def warp_mask(
@@ -80,30 +103,30 @@ def warp_mask(
     matrix: np.ndarray,
     size: tuple[int, int],
     border: int,
-    stride: int = 4,
     out: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Warp a mask straight from its run lengths to the maps' cells.
+    """Warp a mask from its run lengths directly to map cells, sampled at the cell centres.
 
     Args:
-        runs: lengths of its runs, down the columns, the first of 0; see ``rle``.
-        shape: its height and width.
-        matrix: image pixels to network-input pixels, (2, 3).
+        runs: run lengths of the mask, column by column, starting with a run of 0; see ``run_lengths``.
+        shape: (height, width) of the mask.
         size: (width, height) of the network input.
-        border: value, 0 or 1, outside the image.
-        out: C-contiguous array to write to; None makes one.
+        border: value outside the image, 0 or 1.
+        out: C-contiguous array to write to; None allocates it.
 
     Returns:
-        (height / stride, width / stride) uint8, 0-255 for 0-1, sampled at the cell centres.
+        (size[1] / 4, size[0] / 4) uint8: 0-255 for 0-1.
     """
     if out is None:
-        out = np.empty((size[1] // stride, size[0] // stride), np.uint8)
-    if not runs[1 - border :: 2].any():  # all of it like the border, as most supervision masks are
+        out = np.empty((size[1] // MAP_STRIDE, size[0] // MAP_STRIDE), np.uint8)
+    runs_unlike_border = runs[1 - border :: 2]
+    if not runs_unlike_border.any():  # the case of most supervision masks
         out[:] = 255 * border
         return out
-    # Cell i is centred on input pixel stride * i + (stride - 1) / 2. The mask lies with its columns as rows.
-    to_cells = matrix[:, [1, 0, 2]] / stride
-    to_cells[:, 2] -= (stride - 1) / 2 / stride
+    # ``rle.columns`` returns the transposed mask, so the matrix takes y before x.
+    to_cells = matrix[:, [1, 0, 2]] / MAP_STRIDE
+    # Cell i is centred on input pixel stride * i + (stride - 1) / 2.
+    to_cells[:, 2] -= (MAP_STRIDE - 1) / 2 / MAP_STRIDE
     return cv2.warpAffine(
         rle.columns(runs, *shape, value=255),
         to_cells,
@@ -115,12 +138,11 @@ def warp_mask(
     )
 
 
-def warp_joints(
-    joints: np.ndarray, augmentation: Augmentation, matrix: np.ndarray, skeleton: Skeleton = COCO
-) -> np.ndarray:
-    """(P, K, 3) joints in image pixels to network-input pixels; a flip swaps left and right.
+def warp_joints(joints: np.ndarray, augmentation: Augmentation, matrix: np.ndarray, skeleton: Skeleton) -> np.ndarray:
+    """Warp (P, K, 3) joints; a flip swaps left and right keypoints.
 
-    Labelled keypoints that the warp moves outside stay labelled: their maps reach in.
+    Labelled keypoints that the warp moves outside stay labelled, because their maps reach into the input. Unlabelled
+    ones become 0.
     """
     warped = joints.astype(np.float32)
     warped[..., :2] = joints[..., :2] @ matrix[:, :2].T + matrix[:, 2]
@@ -128,30 +150,45 @@ def warp_joints(
     return warped[:, skeleton.flip_keypoints] if augmentation.flip else warped
 
 
-def reduction(matrix: np.ndarray) -> int:
-    """The largest of 1, 2, 4 and 8 by which an image may be reduced without the warp then enlarging it."""
+def largest_reduction(matrix: np.ndarray) -> int:
+    """The largest of 1, 2, 4 and 8 by which an image may be reduced so that the warp still does not enlarge it."""
     (a, b, _), (c, d, _) = matrix.tolist()
-    zoom = math.sqrt(abs(a * d - b * c))
-    return next((by for by in (8, 4, 2) if zoom * by <= 1), 1)
+    scale = math.sqrt(abs(a * d - b * c))
+    for reduction in (8, 4, 2):
+        if scale * reduction <= 1:
+            return reduction
+    return 1
 
 
-def from_reduced(matrix: np.ndarray, by: int) -> np.ndarray:
-    """The warp of an image as one of the same image reduced: pixel i of it is centred on ``by * i + (by - 1) / 2``."""
-    if by == 1:
+def matrix_for_reduced_image(matrix: np.ndarray, reduction: int) -> np.ndarray:
+    """The warp of an image, as a warp of the same image decoded at 1 / ``reduction`` of its size.
+
+    Pixel i of the reduced image is centred on pixel r·i + (r - 1) / 2 of the image, with r the reduction.
+    """
+    if reduction == 1:
         return matrix
-    return np.column_stack([matrix[:, :2] * by, matrix @ ((by - 1) / 2, (by - 1) / 2, 1)])
+    offset = (reduction - 1) / 2
+    return np.column_stack([matrix[:, :2] * reduction, matrix @ (offset, offset, 1)])
 
 
-def _jitter(image: np.ndarray, shifts: tuple[float, float, float]) -> np.ndarray:
-    """(H, W, 4) BGRA of a BGR image."""
-    by, *others = (round(s) for s in shifts)
-    # One plane at a time: a table of three columns, by OpenCV's LUT, takes more than twice as long.
-    hue, *planes = cv2.split(cv2.cvtColor(image, cv2.COLOR_BGR2HSV))
-    # It stops at 0 and 255. As one row: OpenCV takes four pixels in a column and four numbers for two images to add.
-    planes = [
-        cv2.add(plane.reshape(1, -1), (shift, 0, 0, 0)).reshape(plane.shape) for plane, shift in zip(planes, others)
-    ]
-    # Hue is an angle of 0 to 179, so it wraps around there; bytes wrap at 256, 76 later.
-    by %= 180
-    hue += (hue >= 180 - by).view(np.uint8) * np.uint8(76) + np.uint8(by)
-    return cv2.cvtColor(cv2.merge([hue, *planes]), cv2.COLOR_HSV2BGR, dstCn=4)
+def _jitter(image: np.ndarray, jitter: tuple[float, float, float]) -> np.ndarray:
+    """Shift hue, saturation and value of a BGR image; returns (H, W, 4) BGRA."""
+    hue_shift, saturation_shift, value_shift = (round(shift) for shift in jitter)
+    # One plane at a time: a lookup table with three columns takes OpenCV more than twice as long.
+    hue, saturation, value = cv2.split(cv2.cvtColor(image, cv2.COLOR_BGR2HSV))
+    saturation = _add_saturated(saturation, saturation_shift)
+    value = _add_saturated(value, value_shift)
+    # Hue is an angle that wraps at 180, while bytes wrap at 256: where the sum reaches 180, add 256 - 180 more.
+    hue_shift %= NUM_HUES
+    wraps = (hue >= NUM_HUES - hue_shift).view(np.uint8)
+    hue += wraps * np.uint8(256 - NUM_HUES) + np.uint8(hue_shift)
+    return cv2.cvtColor(cv2.merge([hue, saturation, value]), cv2.COLOR_HSV2BGR, dstCn=4)
+
+
+def _add_saturated(plane: np.ndarray, shift: int) -> np.ndarray:
+    """Add a number to a (H, W) uint8 plane; the result stops at 0 and 255.
+
+    The plane is flattened because OpenCV takes one of four columns for a second image, not for four numbers.
+    """
+    total = cv2.add(plane.reshape(1, -1), (shift, 0, 0, 0))  # type: ignore[call-overload]  # OpenCV's types omit this
+    return np.asarray(total).reshape(plane.shape)

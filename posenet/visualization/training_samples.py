@@ -33,7 +33,7 @@ def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path,
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for number, (epoch, index) in enumerate(_first(dataset, count), 1):
-        record = dataset.plan((epoch, index)).record
+        record = dataset.frame_record((epoch, index)).record
         title = f"{record.file_name}, sample {index}, epoch {epoch}"
         paths.append(folder / f"sample_{number:03d}.jpg")
         write_image(paths[-1], sheet(dataset.__getitems__([(epoch, index)]), renderer, title))

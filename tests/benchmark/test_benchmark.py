@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from posenet.benchmark import timing
-from posenet.benchmark.data import draw_batches, staged_batch
+from posenet.benchmark.data import make_batch_in_stages, training_batches
 from posenet.benchmark.drawn_input import drawn_images, drawn_store
 from posenet.benchmark.machine import describe, in_words
 from posenet.benchmark.report import Report, table
@@ -21,7 +21,7 @@ from posenet.benchmark.targets import PEOPLE, standing_people
 from posenet.benchmark.timing import Stopwatch, fastest, medians
 from posenet.benchmark.train import synthetic_batch
 from posenet.cli.main import run_tool
-from posenet.data.batch import Pixels
+from posenet.data.batch import BatchBuffers
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.reader import Store
 from posenet.settings import AugmentConfig
@@ -264,8 +264,8 @@ def test_a_staged_batch_is_the_dataset_s_own(store: Path) -> None:
         dataset = PoseDataset(reader, (128, 192), "person", AugmentConfig(jitter_probability=0.5), seed=3)
         watch = Stopwatch()
         watch.start_round()
-        for keys in draw_batches(dataset, 6, 3):
-            staged = staged_batch(dataset, keys, Pixels.make(3, 128, 192), watch)
+        for keys in training_batches(dataset, 6, 3):
+            staged = make_batch_in_stages(dataset, keys, BatchBuffers.allocate(3, 128, 192), watch)
             for ours, own in zip(staged, dataset.__getitems__(keys), strict=True):
                 np.testing.assert_array_equal(ours, own)
 
@@ -273,7 +273,7 @@ def test_a_staged_batch_is_the_dataset_s_own(store: Path) -> None:
 def test_batches_come_in_training_s_order(store: Path) -> None:
     with Store(store) as reader:
         dataset = PoseDataset(reader, (64, 64))
-        batches = draw_batches(dataset, 2 * len(dataset) + 1, 2)
+        batches = training_batches(dataset, 2 * len(dataset) + 1, 2)
     assert all(len(batch) == 2 for batch in batches)
     assert len(batches) * 2 >= 2 * len(dataset) + 1
     assert len({epoch for batch in batches for epoch, _ in batch}) > 1

@@ -1,4 +1,4 @@
-"""Samplers: permutations, shards, resuming, small sets and the validation order."""
+"""Samplers: permutations, several processes, resuming, small data sets and the order of validation."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from itertools import chain
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from posenet.data.sampler import Key, TrainSampler, ValidationSampler
+from posenet.data.sampler import SampleKey, TrainSampler, ValidationSampler
 
 
-class Echo(Dataset[Key]):
+class Echo(Dataset[SampleKey]):
     """A data set whose samples are their keys."""
 
-    def __getitem__(self, key: Key) -> Key:
+    def __getitem__(self, key: SampleKey) -> SampleKey:
         return key
 
 
-def keys(sampler: TrainSampler, epoch: int, step: int = 0) -> list[list[Key]]:
+def keys(sampler: TrainSampler, epoch: int, step: int = 0) -> list[list[SampleKey]]:
     sampler.start(epoch, step)
     return list(sampler)
 
 
-def indices(batches: list[list[Key]]) -> list[int]:
+def indices(batches: list[list[SampleKey]]) -> list[int]:
     return [index for _, index in chain.from_iterable(batches)]
 
 
 @pytest.mark.parametrize("length, batch_size, per_step", [(12, 4, 1), (13, 4, 1), (29, 3, 2), (5, 5, 1), (7, 1, 3)])
-def test_an_epoch_is_a_permutation_without_the_remainder(length: int, batch_size: int, per_step: int) -> None:
+def test_an_epoch_is_a_permutation_of_whole_steps(length: int, batch_size: int, per_step: int) -> None:
     sampler = TrainSampler(length, batch_size, seed=0, batches_per_step=per_step)
     batches = keys(sampler, epoch=2)
     seen = indices(batches)
@@ -38,18 +38,18 @@ def test_an_epoch_is_a_permutation_without_the_remainder(length: int, batch_size
     assert {epoch for epoch, _ in chain.from_iterable(batches)} == {2}
 
 
-def test_the_remainder_is_another_one_every_epoch() -> None:
+def test_every_epoch_leaves_out_other_samples() -> None:
     sampler = TrainSampler(13, 4, seed=0)
     left_out = [set(range(13)) - set(indices(keys(sampler, epoch))) for epoch in range(20)]
     assert len(set(map(frozenset, left_out))) > 5
 
 
-def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+def test_every_epoch_and_every_seed_has_another_order() -> None:
     orders = [indices(keys(TrainSampler(50, 5, seed), epoch)) for seed in (0, 1) for epoch in (0, 1)]
     assert len(set(map(tuple, orders))) == 4
 
 
-def test_the_order_depends_on_nothing_else() -> None:
+def test_the_order_depends_on_seed_and_epoch_alone() -> None:
     used = TrainSampler(50, 5, seed=3)
     keys(used, 0), keys(used, 7, 2)
     assert keys(used, 1) == keys(TrainSampler(50, 5, seed=3), 1)
@@ -58,7 +58,7 @@ def test_the_order_depends_on_nothing_else() -> None:
 @pytest.mark.parametrize(
     "length, world_size, batch_size, per_step", [(50, 2, 4, 1), (50, 4, 2, 1), (50, 2, 3, 2), (5, 2, 4, 1)]
 )
-def test_processes_together_equal_one_with_the_whole_batch(
+def test_several_processes_together_equal_one_with_the_global_batch(
     length: int, world_size: int, batch_size: int, per_step: int
 ) -> None:
     alone = TrainSampler(length, batch_size * world_size, 0, per_step)
@@ -69,7 +69,7 @@ def test_processes_together_equal_one_with_the_whole_batch(
 
 
 @pytest.mark.parametrize("per_step", [1, 3])
-def test_an_epoch_goes_on_where_it_was_left(per_step: int) -> None:
+def test_an_epoch_continues_at_any_step(per_step: int) -> None:
     whole = keys(TrainSampler(50, 4, 0, per_step), epoch=3)
     sampler = TrainSampler(50, 4, 0, per_step)
     for step in range(sampler.steps + 1):
@@ -79,7 +79,7 @@ def test_an_epoch_goes_on_where_it_was_left(per_step: int) -> None:
 
 
 @pytest.mark.parametrize("per_step", [1, 3])
-def test_epochs_follow_each_other_and_any_number_of_batches_can_be_left_out(per_step: int) -> None:
+def test_one_iteration_covers_several_epochs_and_skips_any_number_of_batches(per_step: int) -> None:
     sampler = TrainSampler(50, 4, 0, per_step)
     one_by_one = keys(sampler, 1, 2) + keys(sampler, 2) + keys(sampler, 3)
     sampler.start(1, 2, epochs=4)
@@ -89,17 +89,17 @@ def test_epochs_follow_each_other_and_any_number_of_batches_can_be_left_out(per_
 
 
 @pytest.mark.parametrize("world_size", [1, 2])
-def test_a_small_set_is_repeated_until_it_fills_one_step(world_size: int) -> None:
+def test_a_small_data_set_is_repeated_until_it_fills_one_step(world_size: int) -> None:
     shards = [TrainSampler(3, 4, 0, batches_per_step=2, rank=rank, world_size=world_size) for rank in range(world_size)]
     assert [shard.steps for shard in shards] == [1] * world_size
     seen = [indices(keys(shard, 0)) for shard in shards]
-    assert [len(own) for own in seen] == [8] * world_size
+    assert [len(share) for share in seen] == [8] * world_size
     together = list(chain.from_iterable(seen))
     counts = [together.count(i) for i in range(3)]
     assert max(counts) - min(counts) <= 1
 
 
-def test_an_empty_set_is_refused() -> None:
+def test_an_empty_data_set_is_rejected() -> None:
     with pytest.raises(ValueError, match="at least one sample"):
         TrainSampler(0, 4, seed=0)
 
@@ -109,7 +109,7 @@ def test_keys_are_plain_integers() -> None:
     assert [type(part) for part in key] == [int, int]
 
 
-def test_a_loader_with_living_workers_follows_the_start() -> None:
+def test_a_loader_with_persistent_workers_follows_start() -> None:
     sampler = TrainSampler(20, 4, seed=0)
     loader = DataLoader(Echo(), batch_sampler=sampler, collate_fn=list, num_workers=1, persistent_workers=True)
     for epoch, step in ((0, 0), (1, 3), (2, 0)):
@@ -123,7 +123,7 @@ def test_validation_covers_every_index_once_over_all_processes(length: int, worl
     samplers = [ValidationSampler(length, 2, rank, world_size) for rank in range(world_size)]
     batches = [list(sampler) for sampler in samplers]
     assert sorted(chain.from_iterable(map(indices, batches))) == list(range(length))
-    assert [len(own) for own in batches] == [len(sampler) for sampler in samplers]
-    assert all(indices(own) == sorted(indices(own)) for own in batches)
+    assert [len(rank_batches) for rank_batches in batches] == [len(sampler) for sampler in samplers]
+    assert all(indices(rank_batches) == sorted(indices(rank_batches)) for rank_batches in batches)
     assert all(1 <= len(batch) <= 2 for batch in chain.from_iterable(batches))
     assert all(epoch == 0 for epoch, _ in chain.from_iterable(chain.from_iterable(batches)))

@@ -12,18 +12,18 @@ import pytest
 import torch
 
 from posenet import Predictor
-from posenet.benchmark.data import staged_batch
+from posenet.benchmark.data import make_batch_in_stages
 from posenet.benchmark.decode import PerfectNetwork, measure_decode
 from posenet.benchmark.timing import Stopwatch
 from posenet.benchmark.train import synthetic_batch
 from posenet.cli.main import run_tool
-from posenet.data.batch import Pixels
+from posenet.data.batch import BatchBuffers
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.reader import Store
 from posenet.data.targets import TargetRenderer
 from posenet.errors import ConfigError, DataError
 from posenet.inference.person import Person
-from posenet.settings import AugmentConfig, config_from_dict, config_to_dict, load_config
+from posenet.settings import AugmentConfig, Config, TargetsConfig, config_from_dict, config_to_dict, load_config
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import load_skeleton, skeleton_from_table, skeleton_to_table, skeleton_to_toml
 from posenet.visualization.people import draw_people
@@ -128,7 +128,7 @@ def test_linting_finds_nothing(house: House, capsys: pytest.CaptureFixture[str])
 def test_mirrored_samples_have_mirrored_targets(house: House) -> None:
     """Flipping the image and flipping the maps is the same, left and right swapped by the skeleton's names."""
     skeleton, size = house.skeleton, (128, 128)
-    render = TargetRenderer(skeleton=skeleton)
+    render = TargetRenderer(TargetsConfig(), skeleton)
     still = dict(scale_probability=0, degrees=0.0, shift=0.0, jitter_probability=0)
     with Store(house.store, skeleton) as store:
         plain, flipped = (
@@ -152,7 +152,7 @@ def test_perfect_maps_are_decoded_to_nearly_all_chairs(house: House, layout: boo
         assert skeleton.layout["back_top_left"][0] < -0.5 < 0.5 < skeleton.layout["leg_front_left"][0]
     network = PerfectNetwork()
     predictor = Predictor(network, height=320, skeleton=skeleton)
-    report = measure_decode(house.val_json, TargetRenderer(skeleton=skeleton), predictor, network, None, 1)
+    report = measure_decode(house.val_json, TargetRenderer(TargetsConfig(), skeleton), predictor, network, None, 1)
     assert report.numbers["ap"] > 0.95
 
 
@@ -229,7 +229,7 @@ def test_benchmarks_take_the_store_s_skeleton(house: House, tmp_path: Path) -> N
         dataset = PoseDataset(store, (64, 64), augment=AugmentConfig(flip_probability=1.0))
         watch = Stopwatch()
         watch.start_round()
-        staged = staged_batch(dataset, [(0, 0)], Pixels.make(1, 64, 64), watch)
+        staged = make_batch_in_stages(dataset, [(0, 0)], BatchBuffers.allocate(1, 64, 64), watch)
         np.testing.assert_array_equal(staged.joints[0], dataset[0, 0].joints)
     tool(
         "benchmark",
@@ -252,7 +252,7 @@ def test_annotations_of_another_skeleton_are_refused(house: House, tiny_coco: Pa
     with pytest.raises(DataError, match="model.skeleton"):
         measure_decode(
             tiny_coco / "annotations" / "person_keypoints_val2017.json",
-            TargetRenderer(),
+            TargetRenderer.from_config(Config()),
             Predictor(PerfectNetwork(), skeleton=house.skeleton),
             PerfectNetwork(),
             None,
@@ -289,6 +289,6 @@ def test_a_skeleton_may_stand_in_the_experiment_file(tmp_path: Path) -> None:
 def test_benchmarks_take_other_skeletons_too(house: House) -> None:
     skeleton = house.skeleton
     batch = synthetic_batch(2, (64, 64), skeleton=skeleton)
-    maps = TargetRenderer(skeleton=skeleton)(batch.joints, batch.person_mask / 255)
+    maps = TargetRenderer(TargetsConfig(), skeleton)(batch.joints, batch.person_mask / 255)
     assert maps.shape == (2, skeleton.num_channels, 16, 16)
     assert maps[:, skeleton.keypoint_channels].amax((0, 2, 3)).min() > 0.5

@@ -14,13 +14,13 @@ import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from posenet.checkpoints.file import read_checkpoint
-from posenet.data.batch import Pixels
+from posenet.data.batch import BatchBuffers
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import close_loader, make_loader
 from posenet.data.sampler import TrainSampler
 from posenet.data.store import reader as store_module
-from posenet.data.store.dataset_rows import Rows
 from posenet.data.store.reader import Store
+from posenet.data.store.row_reader import RowReader
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig
@@ -106,13 +106,12 @@ def test_the_replacement_is_the_next_sound_sample(damaged):
     assert set(images) == {0, 3}
     for index in bad:
         following = next(i % len(dataset) for i in (index + 1, index + 2, index + 4) if i % len(dataset) not in bad)
-        assert equal_samples(dataset[4, index], made(dataset, (4, following)))
+        assert equal_samples(dataset[4, index], load_without_substitute(dataset, (4, following)))
 
 
-def made(dataset, key):
-    """A sample without its way out of damage."""
-    (room,) = Pixels.make(1, *dataset.size).rows()
-    return dataset.finish(dataset.begin(key, room), room)
+def load_without_substitute(dataset, key):
+    (buffers,) = BatchBuffers.allocate(1, *dataset.size).per_sample()
+    return dataset.load_sample(key, buffers)
 
 
 def equal_samples(a, b):
@@ -131,7 +130,7 @@ def test_damage_in_a_stretch_is_left_behind_and_damage_everywhere_is_an_error(tm
     with Store(path) as store, pytest.raises(DataError, match="sample 2 cannot be read, nor can 5 others .*image 2 "):
         PoseDataset(store, (64, 64))[0, 2]
     for workers in (0, 1):
-        with pytest.raises(DataError, match=r"\Asample \d+ cannot be read, nor can 5 others .* build the store anew\Z"):
+        with pytest.raises(DataError, match=r"\Asample \d+ cannot be read, nor can 5 others .* rebuild the store\Z"):
             batches(path, workers)
 
 
@@ -213,7 +212,7 @@ def test_the_share_is_rounded_up_to_whole_samples():
 
 
 def test_a_file_system_that_fails_for_a_moment_changes_nothing(stores, monkeypatch, quick):
-    expected, read, calls = batches(stores["train"]), Rows.read_bytes, []
+    expected, read, calls = batches(stores["train"]), RowReader.read_bytes, []
 
     def failing(self, start, stop):
         calls.append(start)
@@ -221,7 +220,7 @@ def test_a_file_system_that_fails_for_a_moment_changes_nothing(stores, monkeypat
             raise OSError(5, "Input/output error")
         return read(self, start, stop)
 
-    monkeypatch.setattr(Rows, "read_bytes", failing)
+    monkeypatch.setattr(RowReader, "read_bytes", failing)
     assert all(map(equal, batches(stores["train"]), expected))
     assert len(calls) > 5 and not any(batch.faults for batch in expected)
 
@@ -246,7 +245,7 @@ def test_a_store_cut_short_under_the_run_gives_no_wrong_sample(stores, tmp_path,
     os.truncate(path, int(path.stat().st_size * share))
     for index, sample in enumerate(expected):
         try:
-            found = made(dataset, (0, index))
+            found = load_without_substitute(dataset, (0, index))
         except DataError:
             continue
         assert equal_samples(found, sample)
@@ -295,7 +294,7 @@ class TestDeadWorkers:
             close_loader(loader)
 
     def test_workers_that_always_die_end_the_run_with_a_checkpoint(self, stores, tmp_path, quick, monkeypatch):
-        monkeypatch.setattr(PoseDataset, "begin", lambda *_: os.kill(os.getpid(), signal.SIGSEGV))
+        monkeypatch.setattr(PoseDataset, "read_masks_and_joints", lambda *_: os.kill(os.getpid(), signal.SIGSEGV))
         with run(Runtime(CPU), stores, tmp_path / "run", *SHORT, "data.workers=1") as trainer:
             with pytest.raises(
                 CollectiveDataError, match="died 3 times .* the last was ended by SIGSEGV; .*data.workers"
@@ -308,16 +307,16 @@ def _fail_on_one(runtime, stores, folder, where):
     with run(runtime, stores, folder, *SHORT) as trainer:
         if runtime.rank == 1 and where == "train":
             dataset = trainer.input.loader.loader.dataset
-            find = dataset.find
-            seen = []
+            load_batch = dataset.__getitems__
+            loaded = []
 
-            def fail(key, *rest):
-                seen.append(key)
-                if len(seen) > 4:
+            def fail_on_the_third(keys):
+                loaded.append(keys)
+                if len(loaded) == 3:
                     raise DataError("the disk of rank 1 is gone")
-                return find(key, *rest)
+                return load_batch(keys)
 
-            dataset.find = fail
+            dataset.__getitems__ = fail_on_the_third
         if where == "evaluate":
             trainer.evaluate = lambda *_: {"AP": 0.0}
         try:

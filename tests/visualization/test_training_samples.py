@@ -13,6 +13,7 @@ from posenet.data.batch import Batch
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.reader import Store
 from posenet.data.targets import TargetRenderer
+from posenet.settings import Config
 from posenet.visualization.training_samples import BAR, GAP, sheet, write_previews
 
 SIZE = 128
@@ -28,7 +29,9 @@ def panels() -> dict[str, np.ndarray]:
     supervised = torch.full_like(people, 255)
     supervised[:, 24:] = 0
     images = torch.full((1, SIZE, SIZE, 3), 128, dtype=torch.uint8)
-    picture = sheet(Batch(images, joints, people, supervised, torch.tensor([1])), TargetRenderer(), "title")
+    picture = sheet(
+        Batch(images, joints, people, supervised, torch.tensor([1])), TargetRenderer.from_config(Config()), "title"
+    )
     rows, columns = (2 * BAR, 3 * BAR + SIZE + GAP), (0, SIZE + GAP)
     names = iter(("input", "masks", "keypoints", "parts"))
     return {next(names): picture[y : y + SIZE, x : x + SIZE].astype(int) for y in rows for x in columns}
@@ -56,6 +59,8 @@ def test_masks_are_coloured(panels: dict[str, np.ndarray]) -> None:
 def test_one_sheet_a_sample_at_most_an_epoch(stores: dict[str, Path], tmp_path: Path) -> None:
     with Store(stores["val"]) as store:
         dataset = PoseDataset(store, (SIZE, SIZE))
-        paths = write_previews(dataset, TargetRenderer(), tmp_path / "new" / "folder", len(dataset) + 5)
+        paths = write_previews(
+            dataset, TargetRenderer.from_config(Config()), tmp_path / "new" / "folder", len(dataset) + 5
+        )
         assert len(paths) == len(dataset) and len(set(paths)) == len(paths)
     assert all(cv2.imread(str(path)).shape == (3 * BAR + 2 * SIZE + GAP, 2 * SIZE + GAP, 3) for path in paths)

@@ -1,0 +1,245 @@
+"""Warping: one lit pixel through image, masks and joints; borders, crops, reduced images and colours."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import cv2
+import numpy as np
+import pytest
+
+from posenet.annotations import run_lengths as rle
+from posenet.data.augmentation import Augmentation, RandomNumbers
+from posenet.data.warping import (
+    BORDER_COLOUR,
+    crop_visible,
+    jitter_to_bgra,
+    largest_reduction,
+    matrix_for_reduced_image,
+    warp_image,
+    warp_joints,
+    warp_mask,
+)
+from posenet.images.decoding import decode_image_bytes
+from posenet.settings import AugmentConfig
+from posenet.skeleton import COCO
+
+SIZE = (256, 192)
+"""Network input, (width, height)."""
+IDENTITY = np.eye(2, 3)
+
+
+def random_augmentation(rng: np.random.Generator, config: AugmentConfig = AugmentConfig()) -> Augmentation:
+    return Augmentation.from_random_numbers(RandomNumbers(*rng.random(len(RandomNumbers._fields))), config)
+
+
+def plain(colour: tuple[int, int, int], width: int = 90, height: int = 60) -> np.ndarray:
+    return np.full((height, width, 3), colour, np.uint8)
+
+
+def warp_pixels(mask: np.ndarray, matrix: np.ndarray, border: int) -> np.ndarray:
+    """``warp_mask`` of a (H, W) mask of 0 and 1."""
+    return warp_mask(rle.unpack(rle.encode(mask)), mask.shape, matrix, SIZE, border)
+
+
+def centroid(weights: np.ndarray) -> np.ndarray:
+    """x, y of the centre of mass."""
+    y, x = np.indices(weights.shape)
+    return np.array([(x * weights).sum(), (y * weights).sum()]) / weights.sum()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_image_mask_and_joints_of_one_lit_pixel_agree(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    config = AugmentConfig(jitter_probability=0.0, shift=20.0)
+    augmentation = dataclasses.replace(random_augmentation(rng, config), flip=bool(seed % 2))
+    # The image is blown up some ten times, so that even a map cell is smaller than the lit pixel.
+    matrix = augmentation.matrix(tuple(rng.uniform(60, 100, 2)), person_scale=0.06, size=SIZE)
+    wanted = rng.uniform([50, 50], [206, 142])
+    x, y = np.rint(np.linalg.solve(matrix[:, :2], wanted - matrix[:, 2])).astype(int)
+    image, mask = plain(BORDER_COLOUR, 160, 160), np.zeros((160, 160), np.uint8)
+    image[y, x], mask[y, x] = 255, 1
+    joints = np.zeros((1, 18, 3), np.float32)
+    joints[0, COCO.index("Lwri")] = (x, y, 2)
+
+    warped = warp_joints(joints, augmentation, matrix, COCO)
+    joint = warped[0, COCO.index("Rwri" if augmentation.flip else "Lwri")]
+    assert joint[2] == 2 and np.count_nonzero(warped[..., 2]) == 1
+    lit = warp_image(image, augmentation, matrix, SIZE).astype(float) - BORDER_COLOUR
+    np.testing.assert_allclose(centroid(lit.sum(-1)), joint[:2], atol=0.2)
+    cells = warp_pixels(mask, matrix, border=0)
+    assert cells.shape == (48, 64) and cells.dtype == np.uint8
+    np.testing.assert_allclose(4 * centroid(cells) + 1.5, joint[:2], atol=0.4)
+    np.testing.assert_array_equal(warp_pixels(1 - mask, matrix, border=1), 255 - cells)
+
+
+def test_a_flip_swaps_left_and_right_keypoints() -> None:
+    joints = np.zeros((1, 18, 3), np.float32)
+    joints[0, COCO.index("Lsho")] = (10, 20, 1)
+    joints[0, COCO.index("nose")] = (30, 40, 2)
+    mirror = np.array([[-1.0, 0, 99], [0, 1, 0]])
+    warped = warp_joints(joints, Augmentation(flip=True), mirror, COCO)
+    np.testing.assert_array_equal(warped[0, COCO.index("Rsho")], [89, 20, 1])
+    np.testing.assert_array_equal(warped[0, COCO.index("nose")], [69, 40, 2])
+    assert np.count_nonzero(warped[..., 2]) == 2
+
+
+def test_joints_outside_stay_labelled_and_unlabelled_ones_stay_at_zero() -> None:
+    joints = np.zeros((2, 18, 3), np.float32)
+    joints[0, 0] = (10, 20, 1)
+    joints[1, 3] = (10, 20, 0)
+    before = joints.copy()
+    warped = warp_joints(joints, Augmentation(), np.array([[1.0, 0, -500], [0, 1, 900]]), COCO)
+    assert warped.dtype == np.float32
+    np.testing.assert_array_equal(warped[0, 0], [-490, 920, 1])
+    assert np.count_nonzero(warped) == 3
+    np.testing.assert_array_equal(joints, before)
+
+
+def test_joints_of_no_people_are_accepted() -> None:
+    assert warp_joints(np.zeros((0, 18, 3), np.float32), Augmentation(flip=True), IDENTITY, COCO).shape == (0, 18, 3)
+
+
+@pytest.mark.parametrize("jitter", [None, (10.0, 60.0, 40.0)])
+def test_everything_outside_the_image_is_border(jitter: tuple[float, float, float] | None) -> None:
+    augmentation = Augmentation(degrees=20, scale=0.5, jitter=jitter)
+    matrix = augmentation.image_matrix((90, 60), SIZE)
+    inside = warp_pixels(np.ones((60, 90), np.uint8), matrix, border=0)
+    assert BORDER_COLOUR == (124, 127, 127)
+    image = warp_image(plain((10, 200, 30)), augmentation, matrix, SIZE)
+    assert image.shape == (192, 256, 3) and image.dtype == np.uint8
+    for row, column in ((0, 0), (0, -1), (-1, 0), (-1, -1), (0, 128), (96, 0)):
+        assert tuple(image[row, column]) == BORDER_COLOUR
+        assert inside[row // 4, column // 4] == 0
+    assert tuple(image[96, 128]) != BORDER_COLOUR and inside[24, 32] == 255
+    supervised = warp_pixels(np.zeros((60, 90), np.uint8), matrix, border=1)
+    np.testing.assert_array_equal(supervised, 255 - inside)
+
+
+@pytest.mark.parametrize("border", [0, 1])
+@pytest.mark.parametrize("value", [0, 1])
+def test_masks_of_one_value_equal_the_plain_warp(value: int, border: int) -> None:
+    matrix = np.array([[1.0, 0, 40], [0, 1, 20]])
+    plain_warp = cv2.warpAffine(
+        np.full((90, 120), value * 255, np.uint8),
+        np.array([[0.25, 0, 9.625], [0, 0.25, 4.625]]),
+        (64, 48),
+        borderValue=255 * border,
+    )
+    mask = np.full((90, 120), value, np.uint8)
+    np.testing.assert_array_equal(warp_pixels(mask, matrix, border), plain_warp)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_masks_warped_from_run_lengths_equal_the_plain_warp(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    matrix = random_augmentation(rng).matrix((60, 50), person_scale=0.3, size=SIZE)
+    mask = cv2.resize(rng.integers(0, 2, (9, 12), np.uint8), (121, 93), interpolation=cv2.INTER_NEAREST)
+    to_cells = np.column_stack([matrix[:, :2] / 4, (matrix[:, 2] - 1.5) / 4])
+    for border in (0, 1):
+        expected = cv2.warpAffine(mask * 255, to_cells, (64, 48), borderValue=255 * border)
+        found = warp_pixels(mask, matrix, border).astype(int)
+        assert np.abs(found - expected).max() <= 3 and np.abs(found - expected).mean() < 0.05
+
+
+def blurred_noise(rng: np.random.Generator, width: int, height: int) -> np.ndarray:
+    return cv2.GaussianBlur(rng.integers(0, 256, (height, width, 3), np.uint8), None, 3) * 3
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_pixels_that_the_warp_does_not_read_are_not_needed(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    image = blurred_noise(rng, 320, 240)
+    augmentation = random_augmentation(rng, AugmentConfig(jitter_probability=0.0))
+    matrix = augmentation.matrix(tuple(rng.uniform(0, 240, 2)), person_scale=float(rng.uniform(0.2, 0.6)), size=SIZE)
+    crop, crop_matrix = crop_visible(image, matrix, SIZE)
+    assert crop.size < image.size
+    options = {"flags": cv2.INTER_LINEAR, "borderValue": BORDER_COLOUR}
+    whole = cv2.warpAffine(image, matrix, SIZE, **options).astype(int)
+    assert np.abs(whole - cv2.warpAffine(crop, crop_matrix, SIZE, **options)).max() <= 1
+    assert np.abs(whole - warp_image(image, augmentation, matrix, SIZE)).max() <= 2
+
+
+def test_a_warp_that_shows_nothing_of_the_image_is_all_border() -> None:
+    matrix = np.array([[1.0, 0, -900], [0, 1, 0]])
+    for jitter in (None, (5.0, 5.0, 5.0)):
+        image = warp_image(plain((1, 2, 3)), Augmentation(jitter=jitter), matrix, SIZE)
+        assert (image == BORDER_COLOUR).all() and image.shape == (192, 256, 3)
+
+
+def test_an_image_is_reduced_only_as_far_as_the_warp_shrinks_it() -> None:
+    factors = [
+        largest_reduction(np.array([[zoom, 0, 0], [0, zoom, 0]])) for zoom in (2, 0.51, 0.5, 0.26, 0.25, 0.12, 0.01)
+    ]
+    assert factors == [1, 1, 2, 2, 4, 8, 8]
+
+
+@pytest.mark.parametrize("by", [2, 4, 8])
+def test_an_image_decoded_at_reduced_size_is_warped_to_the_same_place(by: int) -> None:
+    rng = np.random.default_rng(by)
+    width, height = 1021, 767
+    x, y = np.meshgrid(np.arange(width), np.arange(height))
+    centre = rng.uniform((300, 250), (700, 500))
+    image = (10 + 240 * np.exp(-((x - centre[0]) ** 2 + (y - centre[1]) ** 2) / 2 / 60**2)).astype(np.uint8)
+    jpeg = cv2.imencode(".jpg", cv2.merge([image] * 3), [cv2.IMWRITE_JPEG_QUALITY, 95])[1].ravel()
+    augmentation = Augmentation(degrees=25, flip=True, scale=0.99 / by, shift=(3.0, -2.0))
+    matrix = augmentation.image_matrix((width, height), (width, height))
+    assert largest_reduction(matrix) == by
+    assert decode_image_bytes(jpeg, height, width, by).shape == (-(-height // by), -(-width // by), 3)
+    matrix[:, 2] -= (np.array([width, height]) - SIZE) / 2  # the same warp, to the middle of a smaller input
+    images = [
+        warp_image(decode_image_bytes(jpeg, height, width, f), augmentation, matrix_for_reduced_image(matrix, f), SIZE)
+        for f in (1, by)
+    ]
+    for warped in images:
+        blob = np.clip(warped[..., 0].astype(float) - 140, 0, None)
+        np.testing.assert_allclose(centroid(blob), matrix @ (*centre, 1), atol=0.03)
+    difference = np.abs(images[0].astype(int) - images[1])[20:-20, 20:-20]
+    assert difference.mean() < 2
+
+
+def test_the_identity_changes_no_pixel() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (192, 256, 3), np.uint8)
+    np.testing.assert_array_equal(warp_image(image, Augmentation(), IDENTITY, SIZE), image)
+
+
+def test_a_jitter_of_zero_changes_little() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (192, 256, 3), np.uint8)
+    before = image.copy()
+    jittered = warp_image(image, Augmentation(jitter=(0, 0, 0)), IDENTITY, SIZE)
+    difference = np.abs(jittered.astype(int) - image)
+    assert difference.mean() < 2 and difference.max() <= 8
+    np.testing.assert_array_equal(image, before)
+
+
+def jittered(colour: tuple[int, int, int], jitter: tuple[float, float, float]) -> np.ndarray:
+    """Hue, saturation and value of a BGR colour after a jitter."""
+    image = warp_image(plain(colour), Augmentation(jitter=jitter), IDENTITY, (90, 60))
+    return cv2.cvtColor(image, cv2.COLOR_BGR2HSV)[30, 45].astype(int)
+
+
+def test_hue_wraps_around() -> None:
+    red, blue = (0, 0, 255), (255, 0, 0)
+    np.testing.assert_allclose(jittered(red, (-10, 0, 0)), [170, 255, 255], atol=1)
+    np.testing.assert_array_equal(jittered(red, (-10, 0, 0)), jittered(red, (170, 0, 0)))
+    np.testing.assert_allclose(jittered(blue, (70, 0, 0)), [10, 255, 255], atol=1)
+
+
+def test_saturation_and_value_stop_at_the_ends_of_their_range() -> None:
+    assert jittered((0, 0, 200), (0, 60, 40))[1:].tolist() == [255, 240]
+    assert jittered((250, 250, 250), (0, -20, 40))[1:].tolist() == [0, 255]
+    assert jittered((5, 5, 5), (0, 0, -20))[2] == 0
+    assert jittered((100, 100, 200), (0, -20, -20))[1:] == pytest.approx([128 - 20, 180], abs=2)
+
+
+def test_jitter_equals_a_lookup_table_for_images_of_all_shapes() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (60, 90, 3), np.uint8)
+    images = [noise, *(noise[3 : 3 + height, 5 : 5 + width] for height in range(1, 6) for width in range(1, 6))]
+    levels = np.arange(256)
+    for hue, saturation, value in ((10, 60, 40), (-10, -20, -20), (90, 0, 0), (-179, 300, -300)):
+        tables = np.stack([(levels + hue) % 180, np.clip(levels + saturation, 0, 255), np.clip(levels + value, 0, 255)])
+        for image in images:
+            hsv = cv2.LUT(cv2.cvtColor(image, cv2.COLOR_BGR2HSV), tables.T[:, None].astype(np.uint8))
+            np.testing.assert_array_equal(
+                jitter_to_bgra(image, (hue, saturation, value))[..., :3], cv2.cvtColor(hsv, cv2.COLOR_HSV2BGR)
+            )
