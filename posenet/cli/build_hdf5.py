@@ -177,9 +177,9 @@ def _print_summary(summary: StoreSummary) -> None:
 def _print_report(report: BuildReport) -> None:
     _print_summary(report.summary)
     print(f"crowds        {report.num_crowds}")
-    print(f"left out      {report.num_left_out} images without a main person")
-    if report.num_boxes:
-        print(f"boxes         {report.num_boxes} people without a usable outline; their box is the mask")
+    print(f"left out      {report.num_without_main_person} images without a main person")
+    if report.num_without_outline:
+        print(f"boxes         {report.num_without_outline} people without a usable outline; their box is the mask")
     print(f"skipped       {len(report.skipped)} unreadable images")
     for line in report.skipped:
         print(f"  {line}")

@@ -60,16 +60,16 @@ class Batch(NamedTuple):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle a batch that a worker has made as two messages about its shared buffers; see ``shared_buffers``.
 
-        One buffer holds images and masks, the other the joints. Only these two tensors are new to the main process:
-        each costs it half a millisecond. Any other batch is pickled by value.
+        One buffer holds the images and the masks, the other the joints. The ids travel as a NumPy array, because every
+        tensor in a message costs the main process half a millisecond. Any other batch is pickled by value.
         """
-        pixel_buffers = {worker_buffers.find(tensor) for tensor in (self.images, self.person_mask, self.mask_miss)}
+        image_buffer = worker_buffers.find(self.images)
         joint_buffer = worker_buffers.find(self.joints)
-        pixel_buffer = pixel_buffers.pop()
-        if pixel_buffers or pixel_buffer is None or joint_buffer is None:
+        masks_are_there = all(worker_buffers.find(mask) == image_buffer for mask in (self.person_mask, self.mask_miss))
+        if image_buffer is None or joint_buffer is None or not masks_are_there:
             return Batch, tuple(self)
         return _receive_batch, (
-            worker_buffers.message(pixel_buffer),
+            worker_buffers.message(image_buffer),
             worker_buffers.message(joint_buffer),
             tuple(self.images.shape),
             tuple(self.joints.shape),

@@ -47,7 +47,7 @@ class PoseDataset(Dataset[Sample]):
 
     Args:
         size: (height, width) of the network input.
-        framing: "person" gives one sample per main person, "image" gives one per image.
+        framing: "person" for one sample per main person, "image" for one per image.
         augment: ranges and probabilities of the augmentation; None does not augment.
         seed: the random numbers of a sample depend on the seed, the epoch and the index, and on nothing else.
     """

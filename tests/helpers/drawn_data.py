@@ -87,12 +87,12 @@ def make_record(image_id: int, people: int = 2, height: int = 96, width: int = 1
     pixels = rng.integers(0, 256, (height, width, 3), np.uint8)
     masks = [rle.encode((rng.random((height, width)) < 0.5).astype(np.uint8)) for _ in range(2)]
     return Record(
-        Path("memory"),
-        image_id,
-        f"sub/{image_id:04d}.jpg",
-        height,
-        width,
-        cv2.imencode(".jpg", pixels)[1].ravel(),
+        source=Path("memory"),
+        image_id=image_id,
+        file_name=f"sub/{image_id:04d}.jpg",
+        height=height,
+        width=width,
+        image_bytes=cv2.imencode(".jpg", pixels)[1].ravel(),
         joints=rng.random((people, 18, 3), np.float32),
         boxes=rng.random((people, 4), np.float32),
         areas=rng.random(people, np.float32),

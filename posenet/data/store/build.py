@@ -39,15 +39,15 @@ class BuildReport:
 
     Attributes:
         num_crowds: crowd regions in the stored images.
-        num_boxes: people and crowds without a usable outline in the stored images; their masks show their boxes.
-        num_left_out: requested images without a main person.
+        num_without_outline: people and crowds in the stored images without a usable outline; their box is the mask.
+        num_without_main_person: requested images without a main person.
         skipped: one line for every unreadable image.
     """
 
     summary: StoreSummary
     num_crowds: int
-    num_boxes: int
-    num_left_out: int
+    num_without_outline: int
+    num_without_main_person: int
     skipped: tuple[str, ...]
     seconds: float
 
@@ -113,8 +113,8 @@ def build_store(
     return BuildReport(
         summary=summary,
         num_crowds=sum(person.crowd for person in stored_people),
-        num_boxes=sum(person.segmentation is None for person in stored_people),
-        num_left_out=len(requested) - len(with_main_person),
+        num_without_outline=sum(person.segmentation is None for person in stored_people),
+        num_without_main_person=len(requested) - len(with_main_person),
         skipped=tuple(skipped.values()),
         seconds=time.perf_counter() - start,
     )

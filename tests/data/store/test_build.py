@@ -87,7 +87,12 @@ class TestContent:
             for found, expected in zip(record.decode_masks(), masks(people, HEIGHT, WIDTH)):
                 np.testing.assert_array_equal(found, expected)
             assert not record.decode_masks()[1][95, 10] and not record.decode_masks()[1][5, 65]
-        assert (report.num_crowds, report.num_left_out, report.skipped, report.num_boxes) == (2, 2, (), 0)
+        assert (report.num_crowds, report.num_without_main_person, report.skipped, report.num_without_outline) == (
+            2,
+            2,
+            (),
+            0,
+        )
 
     def test_images_of_all_formats_keep_their_bytes(self, tmp_path):
         pixels = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
@@ -126,7 +131,7 @@ class TestContent:
     def test_people_without_an_outline_are_counted(self, tmp_path):
         content = document([1], [person(1, 1, segmentation=[]), person(2, 1, labelled=0, segmentation=None)])
         coco = write_images(tmp_path / "images", content), write_annotations(tmp_path / "a.json", content)
-        assert build(coco, tmp_path / "a.h5").num_boxes == 2
+        assert build(coco, tmp_path / "a.h5").num_without_outline == 2
 
     @pytest.mark.parametrize("split", ["train2017", "val2017"])
     def test_real_photographs(self, coco_sample, tmp_path, split):
@@ -134,7 +139,7 @@ class TestContent:
         report = build((coco_sample / split, annotations), tmp_path / "a.h5")
         dataset = read_annotations(annotations)
         people = [people for people in dataset.people.values() if main_persons(people)]
-        assert report.summary.num_images == len(people) > 10 and not report.skipped and not report.num_boxes
+        assert report.summary.num_images == len(people) > 10 and not report.skipped and not report.num_without_outline
         assert report.summary.num_samples == sum(len(main_persons(p)) for p in people)
         assert report.summary.num_people == sum(one.labelled for p in people for one in p)
         assert report.summary.num_file_bytes <= 1.15 * report.summary.num_image_bytes
