@@ -7,13 +7,13 @@ import ctypes
 import signal
 import warnings
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import cv2
 import torch
 from torch.utils.data import DataLoader, get_worker_info
 
-from posenet.data.batch import Sample
+from posenet.data.batch import Batch
 from posenet.data.dataset import PoseDataset
 from posenet.data.sampler import SampleKey
 from posenet.data.shared_buffers import PREFETCH_FACTOR, received_buffers
@@ -27,15 +27,15 @@ M_MMAP_THRESHOLD = -3
 
 def make_loader(
     dataset: PoseDataset, batches: Iterable[list[SampleKey]], workers: int, pin_memory: bool = False
-) -> DataLoader[Sample]:
-    """A loader that yields a ``Batch`` for each list of keys.
+) -> DataLoader[Batch]:
+    """A loader that yields one batch for each list of keys.
 
     Args:
         workers: worker processes, which live as long as the loader; 0 loads in this process.
     """
     # PyTorch warns about more workers than cores, but their number is the user's choice.
     warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
-    return DataLoader(
+    loader = DataLoader(
         dataset,
         batch_sampler=batches,
         num_workers=workers,
@@ -47,9 +47,11 @@ def make_loader(
         # Without a generator of its own, a loader draws from PyTorch's global one.
         generator=torch.Generator(),
     )
+    # PyTorch's type names the samples, while the loader yields what ``collate_fn`` returns.
+    return cast("DataLoader[Batch]", loader)
 
 
-def close_loader(loader: DataLoader[Sample]) -> None:
+def close_loader(loader: DataLoader[Batch]) -> None:
     """End a loader's workers now instead of at the end of the program."""
     iterator = loader._iterator
     if iterator is None:
