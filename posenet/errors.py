@@ -1,14 +1,14 @@
-"""Errors that a user can act on.
+"""Errors that a user can fix.
 
-Each message is one line that names the file or value at fault and the remedy. The command line prints
-it without a traceback and exits with status 2.
+Each message is one line that names the faulty file or value and the remedy. The command line prints it without a
+traceback and exits with status 2.
 """
 
 from __future__ import annotations
 
 
 class PosenetError(Exception):
-    """Base of every error that the user, not the programmer, can mend."""
+    """Base class of all errors that the user, not the programmer, can fix."""
 
 
 class ConfigError(PosenetError):
@@ -20,8 +20,8 @@ class DataError(PosenetError):
 
 
 class CheckpointError(PosenetError):
-    """A checkpoint that is damaged, foreign or does not fit the network."""
+    """A checkpoint that is damaged, is not one of ours, or does not fit the network."""
 
 
 class TrainingError(PosenetError):
-    """A run that cannot go on, for example because its loss explodes again and again."""
+    """A training run that cannot continue, for example because its loss explodes repeatedly."""

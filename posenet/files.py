@@ -1,4 +1,4 @@
-"""What the operating system gives: cores to run on, and files that are replaced whole."""
+"""Writing files so that they are either complete or not there."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def atomic_replacement(path: Path) -> Iterator[Path]:
-    """A temporary name beside ``path``; what is written there takes its place when the block ends well.
+    """Yield a temporary path beside ``path``, and rename that file to ``path`` when the block ends without an error.
 
-    Whoever looks, also after a kill or a power cut, finds the old content or the new, whole.
+    Other processes find either the old or the new content, complete, also after a kill or a power failure.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    # A killed process of the same number may have left one, perhaps a second name of a file that matters.
+    # A killed process with the same id may have left such a file. It may be a hard link to a file that matters, so it
+    # is removed, not overwritten.
     temporary.unlink(missing_ok=True)
     try:
         yield temporary
@@ -26,26 +27,29 @@ def atomic_replacement(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def flush_to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a folder where the system can, would survive a power cut."""
-    if not path.is_dir():
-        _flush(path, os.O_RDWR)
-        return
-    with contextlib.suppress(OSError):
-        _flush(path, os.O_RDONLY)
-
-
-def _flush(path: Path, mode: int) -> None:
-    handle = os.open(path, mode)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def write_atomically(path: str | Path, data: bytes) -> None:
-    """Write a file whole or not at all; its folder is made if need be."""
+    """Write a file completely or not at all; create its folder if necessary."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_replacement(path) as temporary:
         temporary.write_bytes(data)
+
+
+def flush_to_disk(path: Path) -> None:
+    """Wait until the content of a file, or the names in a folder, would survive a power failure.
+
+    Not every system can flush a folder; there this does nothing.
+    """
+    if path.is_dir():
+        with contextlib.suppress(OSError):
+            _fsync(path, os.O_RDONLY)
+    else:
+        _fsync(path, os.O_RDWR)
+
+
+def _fsync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,31 +1,37 @@
-"""Text of messages: plurals, and strangers' text made short, single-line and safe to print."""
+"""Text of messages: plurals, and text from files made short, single-line and safe to print."""
 
 from __future__ import annotations
 
 import reprlib
 
-_short = reprlib.Repr()
-_short.maxlevel = 2
-_short.maxstring = _short.maxother = _short.maxlong = 60
+_short_repr = reprlib.Repr()
+_short_repr.maxlevel = 2
+_short_repr.maxstring = 60
+_short_repr.maxother = 60
+_short_repr.maxlong = 60
 
 
 def pluralize(number: int, noun: str, plural: str = "") -> str:
     """``1 image``, ``2 images``; ``pluralize(3, "person", "people")`` is ``3 people``."""
-    return f"{number} {noun if number == 1 else plural or noun + 's'}"
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {plural or noun + 's'}"
 
 
 def to_single_line(text: str) -> str:
-    """A text on one line; characters that a terminal could take for a command become "?"."""
-    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+    """Join the lines of a text; replace characters that could control a terminal by "?"."""
+    single_line = " ".join(text.split())
+    return "".join(c if c.isprintable() else "?" for c in single_line)
 
 
 def truncate_for_message(value: object) -> str:
-    """``repr`` of a value from a file, cut short: nested values can repeat without end."""
-    return _short.repr(value)
+    """``repr`` of a value from a file, cut short, because the value can be of any length and depth."""
+    return _short_repr.repr(value)
 
 
 def without_worker_traceback(message: str) -> str:
-    """The message of an error; of one that PyTorch carried over from a data worker, only the error's last line."""
+    """Reduce the message of an error that PyTorch passed on from a data worker to that of the original error."""
     if message.startswith("Caught ") and "Traceback" in message:
-        return message.strip().splitlines()[-1].partition(": ")[2]
+        last_line = message.strip().splitlines()[-1]
+        return last_line.partition(": ")[2]
     return message
