@@ -1,1 +1,1 @@
-"""One module per tool: argument parsing and wiring."""
+"""The command line: one module per tool, and the flags that several tools share."""

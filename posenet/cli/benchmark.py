@@ -29,7 +29,7 @@ from posenet.benchmark.targets import measure_targets
 from posenet.benchmark.train import make_train_step, measure_step, synthetic_batch
 from posenet.benchmark.wait import measure_wait, with_wait
 from posenet.checkpoints.weights import load_model
-from posenet.cli.options import add_config_options, natural, positive
+from posenet.cli.options import add_config_options, non_negative_int, positive_int
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.reader import Store
 from posenet.data.targets import TargetRenderer
@@ -65,9 +65,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         kind = kinds.add_parser(name, help=item.help, description=item.help, formatter_class=parser.formatter_class)
         item.add_flags(kind)
         kind.add_argument(
-            "--repeats", type=positive, default=item.repeats, metavar="N", help="timed runs, of which the median counts"
+            "--repeats",
+            type=positive_int,
+            default=item.repeats,
+            metavar="N",
+            help="timed runs, of which the median counts",
         )
-        kind.add_argument("--threads", type=positive, default=1, metavar="N", help="CPU threads of PyTorch")
+        kind.add_argument("--threads", type=positive_int, default=1, metavar="N", help="CPU threads of PyTorch")
         kind.add_argument(
             "--quick",
             action=argparse.BooleanOptionalAction,
@@ -107,9 +111,9 @@ def run(args: argparse.Namespace) -> None:
 
 def _add_data(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--h5", metavar="FILE", help="store to read; unset, a small synthetic one is built")
-    parser.add_argument("--samples", type=positive, default=64, metavar="N", help="different samples to make")
+    parser.add_argument("--samples", type=positive_int, default=64, metavar="N", help="different samples to make")
     parser.add_argument(
-        "--workers", type=natural, default=0, metavar="N", help="also measure a loader with so many processes"
+        "--workers", type=non_negative_int, default=0, metavar="N", help="also measure a loader with so many processes"
     )
     _add_input_options(parser, batch_size=None)
     _add_device_options(parser, amp=False)
@@ -117,10 +121,10 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
 
 def _add_store(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--h5", type=Path, metavar="FILE", help="store to open and read; unset, the one that is built")
-    parser.add_argument("--records", type=positive, default=1000, metavar="N", help="images to read in each order")
+    parser.add_argument("--records", type=positive_int, default=1000, metavar="N", help="images to read in each order")
     parser.add_argument("--images", type=Path, metavar="DIR", help="images to build from; unset, a few are drawn")
     parser.add_argument("--annotations", type=Path, metavar="JSON", help="COCO keypoint file of these images")
-    parser.add_argument("--limit", type=positive, default=1000, metavar="N", help="build from the first N images")
+    parser.add_argument("--limit", type=positive_int, default=1000, metavar="N", help="build from the first N images")
 
 
 def _add_targets(parser: argparse.ArgumentParser) -> None:
@@ -136,7 +140,7 @@ def _add_network(parser: argparse.ArgumentParser) -> None:
 def _add_train(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--processes",
-        type=positive,
+        type=positive_int,
         metavar="N",
         help="measure what N processes gain instead, and what the distributed path costs one",
     )
@@ -155,7 +159,7 @@ def _add_decode(parser: argparse.ArgumentParser) -> None:
         metavar="JSON",
         help="COCO keypoint file, whose images are not needed; unset, a few are drawn",
     )
-    parser.add_argument("--limit", type=positive, metavar="N", help="only the first N images")
+    parser.add_argument("--limit", type=positive_int, metavar="N", help="only the first N images")
     parser.add_argument("--height", type=int, metavar="N", help="height of the images (inference.height)")
     parser.add_argument(
         "--degrade",
@@ -163,7 +167,9 @@ def _add_decode(parser: argparse.ArgumentParser) -> None:
         default=False,
         help="spoil the maps as an imperfect network would",
     )
-    parser.add_argument("--seed", type=natural, default=0, metavar="S", help="what --degrade does is drawn from this")
+    parser.add_argument(
+        "--seed", type=non_negative_int, default=0, metavar="S", help="what --degrade does is drawn from this"
+    )
 
 
 def _add_predict(parser: argparse.ArgumentParser) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from posenet.benchmark.report import table
-from posenet.cli.options import add_config_options, positive, read_image_ids, share
+from posenet.cli.options import add_config_options, fraction, positive_int, read_image_ids
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.build import MAX_UNREADABLE, BuildReport, build_store
 from posenet.data.store.comparison import find_shared_images
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", type=Path, metavar="FILE.h5", help="the store")
     parser.add_argument(
-        "--workers", type=positive, metavar="N", default=usable_cores(), help="threads; the default is one per core"
+        "--workers", type=positive_int, metavar="N", default=usable_cores(), help="threads; the default is one per core"
     )
     parser.add_argument(
         "--verify", action=argparse.BooleanOptionalAction, default=False, help="read the finished store from end to end"
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "target maps",
     )
     parser.add_argument(
-        "--preview-count", type=positive, default=8, metavar="N", help="number of training samples to draw"
+        "--preview-count", type=positive_int, default=8, metavar="N", help="number of training samples to draw"
     )
     parser.add_argument(
         "--check-split",
@@ -73,11 +73,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--image-ids", nargs="+", metavar="ID", help="store only these images: ids, or one text file of ids"
     )
     parser.add_argument(
-        "--limit", type=positive, metavar="N", help="store only the first N images that have a main person"
+        "--limit", type=positive_int, metavar="N", help="store only the first N images that have a main person"
     )
     parser.add_argument(
         "--max-unreadable",
-        type=share,
+        type=fraction,
         default=MAX_UNREADABLE,
         metavar="SHARE",
         help="fail when more than this share of the images (rounded up) cannot be read",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.cli.options import add_config_options, positive
+from posenet.cli.options import add_config_options, positive_int
 from posenet.cli.predictor_options import check_outputs, load_network
 from posenet.inference.decoder.assembly import MAX_PEAKS
 from posenet.inference.decoder.device_candidates import Candidates
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--max-peaks",
-        type=positive,
+        type=positive_int,
         default=MAX_PEAKS,
         metavar="N",
         help="candidates of each keypoint: at least as many as an image holds people, at most 256",

@@ -1,4 +1,4 @@
-"""Turn a checkpoint into a file of the published form, which the paper's authors' code reads."""
+"""Convert a checkpoint to a file in the published format, which the paper's authors' code reads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from posenet.checkpoints.conversion import export_weights
-from posenet.cli.options import add_weights_output, check_new
+from posenet.cli.options import add_weights_output, check_output_file
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Convert."""
-    check_new(args.output, args.weights, args.overwrite)
+    """Convert the file."""
+    check_output_file(args.output, args.weights, args.overwrite)
     export_weights(args.weights, args.output)
     print(f"wrote {args.output}")

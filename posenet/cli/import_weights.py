@@ -1,4 +1,4 @@
-"""Turn a published weights file into a checkpoint of this program, which carries its configuration."""
+"""Convert a published weights file to a checkpoint of this program, which carries its configuration."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from posenet.checkpoints.conversion import import_weights
-from posenet.cli.options import add_config_options, add_weights_output, check_new
+from posenet.cli.options import add_config_options, add_weights_output, check_output_file
 from posenet.cli.predictor_options import asked_config
 from posenet.messages import pluralize
 
@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Convert, and say what it became."""
-    check_new(args.output, args.weights, args.overwrite)
+    """Convert the file and print the size of the network."""
+    check_output_file(args.output, args.weights, args.overwrite)
     model = import_weights(args.weights, args.output, asked_config(args, args.weights)).model
     stacks = pluralize(model.stacks, "stack")
     print(f"wrote {args.output}: a network of {stacks}, width {model.width}, growth {model.growth}")

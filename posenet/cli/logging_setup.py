@@ -1,4 +1,4 @@
-"""How messages look on standard error: text for people, or one JSON object a line for programs."""
+"""Logging of the command line on standard error: text for people, or one JSON object per line for programs."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 LogFormat = Literal["text", "json"]
 
+MEASUREMENTS_LOGGER = "posenet.training.run_log"
+"""Logs the figures of a training run at level DEBUG; in text format the progress bar shows them."""
+
 
 class JsonFormatter(logging.Formatter):
-    """A record as a JSON object on one line: time (UTC), level, logger, message, and the record's ``values``."""
+    """Formats a log record as one JSON object: time (UTC), level, logger, message, and the record's ``values``."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
-        line = {
+        entry: dict[str, Any] = {
             "time": time.isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -27,39 +30,44 @@ class JsonFormatter(logging.Formatter):
             **getattr(record, "values", {}),
         }
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str)
 
 
 @contextlib.contextmanager
-def messages(form: LogFormat = "text") -> Iterator[None]:
-    """Show the log on standard error. As JSON nothing else goes there: no progress bars, and warnings as messages."""
-    if form == "text":
+def log_to_stderr(log_format: LogFormat = "text") -> Iterator[None]:
+    """Show log messages on standard error.
+
+    In JSON format nothing else is printed there: no progress bars, and warnings become log messages.
+    """
+    if log_format == "text":
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
         yield
         return
+    root = logging.getLogger()
+    measurements = logging.getLogger(MEASUREMENTS_LOGGER)
+    previous_levels = root.level, measurements.level
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter())
-    root, measured = logging.getLogger(), logging.getLogger("posenet.training.run_log")
-    levels = root.level, measured.level
     root.addHandler(handler)
     root.setLevel(logging.INFO)
-    measured.setLevel(logging.DEBUG)  # what a run measures, which people see in the progress bar
+    measurements.setLevel(logging.DEBUG)
     logging.captureWarnings(True)
     try:
-        with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stderr(nowhere):
+        # The handler keeps the true standard error; everything else that is written there is dropped.
+        with open(os.devnull, "w", encoding="utf-8") as devnull, contextlib.redirect_stderr(devnull):
             yield
     finally:
         logging.captureWarnings(False)
         root.removeHandler(handler)
-        root.setLevel(levels[0])
-        measured.setLevel(levels[1])
+        root.setLevel(previous_levels[0])
+        measurements.setLevel(previous_levels[1])
 
 
-def say_error(prog: str, message: str) -> None:
-    """Tell in the chosen form why a tool ends."""
+def report_error(prog: str, message: str) -> None:
+    """Print, in the chosen format, why a tool ends."""
     if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
         logging.getLogger(prog).error(message)
     else:
-        # In one piece: print writes the end of the line by itself, and another process's line may come between.
+        # One write call: print writes the line end separately, and another process could write in between.
         sys.stderr.write(f"{prog}: {message}\n")

@@ -1,4 +1,4 @@
-"""Flags that several tools share."""
+"""Flags and argument types that several tools share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from posenet.errors import DataError
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
-    """``--config`` and ``--set``."""
+    """Declare ``--config`` and ``--set``."""
     parser.add_argument("--config", metavar="FILE", help="experiment file (TOML); see config/README.md")
     parser.add_argument(
         "--set",
@@ -23,15 +23,19 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_weights_output(parser: argparse.ArgumentParser) -> None:
-    """``--output`` and ``--overwrite`` of the tools that convert weights."""
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE.pth", help="the file to write")
+    """Declare ``--output`` and ``--overwrite`` of the tools that convert weights."""
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE.pth", help="file to write")
     parser.add_argument(
         "--overwrite", action=argparse.BooleanOptionalAction, default=False, help="replace an existing file"
     )
 
 
-def check_new(output: Path, source: Path, overwrite: bool) -> None:
-    """Refuse to replace a file without being asked to, and the input altogether."""
+def check_output_file(output: Path, source: Path, overwrite: bool) -> None:
+    """Check that writing ``output`` replaces neither the input nor, without ``overwrite``, any other file.
+
+    Raises:
+        DataError: it would, or ``output`` is a folder.
+    """
     if output.exists() and output.resolve() == source.resolve():
         raise DataError(f"writing {output} would replace the input; choose another name")
     if output.is_dir():
@@ -40,37 +44,45 @@ def check_new(output: Path, source: Path, overwrite: bool) -> None:
         raise DataError(f"{output} exists; choose another name, or replace it with --overwrite")
 
 
-def positive(text: str) -> int:
-    """Argument type: a whole number from 1 up."""
-    if (value := int(text)) < 1:
+def positive_int(text: str) -> int:
+    """Argument type: an integer of at least 1."""
+    value = int(text)
+    if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")
     return value
 
 
-def natural(text: str) -> int:
-    """Argument type: a whole number from 0 up."""
-    if (value := int(text)) < 0:
+def non_negative_int(text: str) -> int:
+    """Argument type: an integer of at least 0."""
+    value = int(text)
+    if value < 0:
         raise argparse.ArgumentTypeError(f"{text} is negative")
     return value
 
 
-def share(text: str) -> float:
+def fraction(text: str) -> float:
     """Argument type: a number from 0 to 1."""
-    if not 0 <= (value := float(text)) <= 1:
-        raise argparse.ArgumentTypeError(f"{text} does not lie between 0 and 1")
+    value = float(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
     return value
 
 
 def read_image_ids(words: list[str]) -> set[int]:
-    """Ids given one by one, or in one text file between spaces, commas or line ends."""
-    source = ""
+    """Read image ids that are given one by one, or in one text file separated by spaces, commas or line ends.
+
+    Raises:
+        DataError: an unreadable file, or an id that is not a whole number.
+    """
+    prefix = ""
     if len(words) == 1 and not words[0].lstrip("-").isdecimal():
-        source = f"{words[0]}: "
+        [path] = words
+        prefix = f"{path}: "
         try:
-            words = Path(words[0]).read_text(encoding="utf-8").replace(",", " ").split()
+            words = Path(path).read_text(encoding="utf-8").replace(",", " ").split()
         except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"cannot read image ids from {words[0]}; give ids or a text file of ids") from error
+            raise DataError(f"cannot read image ids from {path}; give ids or a text file of ids") from error
     try:
         return {int(word) for word in words}
     except ValueError as error:
-        raise DataError(f"{source}{error}; image ids are whole numbers") from error
+        raise DataError(f"{prefix}{error}; image ids are whole numbers") from error

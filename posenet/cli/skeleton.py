@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from posenet.annotations.skeleton_draft import draft_skeleton
-from posenet.cli.options import check_new
+from posenet.cli.options import check_output_file
 from posenet.files import write_atomically
 from posenet.messages import to_single_line
 from posenet.skeleton import Skeleton
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     _print(skeleton)
     if args.output is None:
         return
-    check_new(args.output, Path(args.show or args.from_annotations), args.overwrite)
+    check_output_file(args.output, Path(args.show or args.from_annotations), args.overwrite)
     write_atomically(args.output, skeleton_to_toml(skeleton, remarks).encode())
     print(
         f"wrote {args.output}; read it through, then give it to build-hdf5 and lint-annotations by --skeleton and to "

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from posenet.cli.logging_setup import messages
-from posenet.cli.main import status_of
-from posenet.cli.options import natural, positive
+from posenet.cli.logging_setup import log_to_stderr
+from posenet.cli.main import run_and_report
+from posenet.cli.options import non_negative_int, positive_int
 from posenet.cli.training import train
 from posenet.cli.training_options import add_training_options
 from posenet.devices.distributed import DistributedRuntime, device_of_rank, is_lost_contact
@@ -30,13 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_training_options(parser)
     parser.add_argument(
         "--nproc",
-        type=positive,
+        type=positive_int,
         metavar="N",
         help="start N processes on this machine; without it and without a launcher, train in this process",
     )
     parser.add_argument(
         "--local-rank",
-        type=natural,
+        type=non_negative_int,
         metavar="R",
         help="number of this process on its machine, as the old torch.distributed.launch passes it",
     )
@@ -63,8 +63,8 @@ def _run_launched_process(args: argparse.Namespace) -> None:
     """The task of every process that ``launch`` starts."""
     rank_info = rank_info_from_environment(os.environ)
     assert rank_info is not None  # ``launch`` sets the environment
-    with messages(args.log_format):
-        status = status_of(lambda: _train(args, rank_info), "train_distributed.py")
+    with log_to_stderr(args.log_format):
+        status = run_and_report(lambda: _train(args, rank_info), "train_distributed.py")
     if status:
         sys.exit(status)
 

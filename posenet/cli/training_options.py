@@ -7,7 +7,7 @@ import json
 import logging
 from typing import Any
 
-from posenet.cli.options import add_config_options, natural
+from posenet.cli.options import add_config_options, non_negative_int
 from posenet.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -106,14 +106,14 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add("--compile", action=argparse.BooleanOptionalAction, help="torch.compile the network (parallel.compile)")
     add(
         "--patience",
-        type=natural,
+        type=non_negative_int,
         metavar="N",
         help="stop after N epochs without a better score, 0 does not (train.patience)",
     )
     add("--device", metavar="D", help="auto, cpu, cuda, cuda:1, mps and so on (train.device)")
     add(
         "--max-steps",
-        type=natural,
+        type=non_negative_int,
         default=0,
         metavar="N",
         help="stop after the run's N-th optimizer step, counted from its very start; 0 does not",

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -66,7 +65,7 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
 
         module.add_arguments = add_arguments
         monkeypatch.setitem(sys.modules, "posenet.cli.fake", module)
-        monkeypatch.setattr(cli, "TOOLS", {"fake": "fake"})
+        monkeypatch.setattr(cli, "TOOLS", ("fake",))
 
     return install
 
@@ -227,7 +226,7 @@ def test_the_overview_shows_every_tool_with_its_first_line(
 
 def test_a_tool_runs_without_importing_the_others(tool: Callable[[Run], None], monkeypatch: pytest.MonkeyPatch) -> None:
     tool(lambda args: None)
-    monkeypatch.setattr(cli, "TOOLS", {"absent": "absent", "fake": "fake"})
+    monkeypatch.setattr(cli, "TOOLS", ("absent", "fake"))
     assert cli.main(["fake"]) == 0
 
 
@@ -256,7 +255,7 @@ def test_every_flag_of_every_tool_is_explained(name: str, capsys: pytest.Capture
         cli.run_tool(name, ["--help"])
     assert caught.value.code == 0 and "--help" in capsys.readouterr().out
     parser = argparse.ArgumentParser()
-    import_module(f"posenet.cli.{cli.TOOLS[name]}").add_arguments(parser)
+    cli.load_tool(name).add_arguments(parser)
     assert [action.dest for action in flags(parser) if not action.help] == []
 
 

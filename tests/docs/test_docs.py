@@ -20,7 +20,6 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -184,7 +183,7 @@ def tool_of(words: list[str]) -> tuple[str, list[str]] | None:
 @cache
 def parser_of(tool: str) -> argparse.ArgumentParser:
     assert tool in cli.TOOLS, f"there is no tool {tool}"
-    return cli.make_parser(import_module(f"posenet.cli.{cli.TOOLS[tool]}"), tool)
+    return cli.make_parser(cli.load_tool(tool), tool)
 
 
 @cache
@@ -204,7 +203,7 @@ def check_tool(tool: str, arguments: list[str]) -> None:
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(io.StringIO()):
-            args = parser_of(tool).parse_args(cli._with_dashes(arguments))
+            args = parser_of(tool).parse_args(cli.normalize_option_names(arguments))
     except SystemExit as end:
         assert not end.code, said.getvalue().splitlines()[-1]
         return

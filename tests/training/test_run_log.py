@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.cli.logging_setup import messages
+from posenet.cli.logging_setup import log_to_stderr
 from posenet.settings import LogConfig
 from posenet.training import run_log as runlog
 from posenet.training.run_log import RunLog
@@ -81,7 +81,7 @@ def test_without_tensorboard_the_log_says_what_to_install(tmp_path, monkeypatch)
 
 
 def test_programs_can_follow_what_people_see_in_the_bar(tmp_path, capsys):
-    with messages("json"):
+    with log_to_stderr("json"):
         log = RunLog(tmp_path, LogConfig(tensorboard=False))
         log.record("train", 10, {"loss": 1.5})
         log.epoch(1, 10, {"train_loss": 1.25})
