@@ -10,8 +10,8 @@ from posenet.cli.predictor_options import add_predictor_options, check_outputs, 
 from posenet.errors import ConfigError
 from posenet.inference.coco_evaluation import evaluate
 from posenet.messages import pluralize
-from posenet.visualization.evaluation_charts import KEYPOINTS, PRECISION, draw_charts
-from posenet.visualization.matplotlib_figure import MISSING, can_draw
+from posenet.visualization.evaluation_charts import chart_paths, write_charts
+from posenet.visualization.matplotlib_figure import MATPLOTLIB_MISSING, has_matplotlib
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Print the numbers, and write the predictions where asked."""
-    if args.plots and not can_draw():
-        raise ConfigError(f"--plots: {MISSING}")
-    charts = [Path(args.plots, name) for name in (PRECISION, KEYPOINTS)] if args.plots else []
+    if args.plots and not has_matplotlib():
+        raise ConfigError(f"--plots: {MATPLOTLIB_MISSING}")
+    charts = chart_paths(Path(args.plots)) if args.plots else []
     outputs = charts + ([Path(args.output)] if args.output else [])
     check_outputs(outputs, [Path(args.annotations), Path(args.checkpoint)])
     ids = None if args.image_ids is None else read_image_ids(args.image_ids)
@@ -63,4 +63,4 @@ def run(args: argparse.Namespace) -> None:
     print("\nmean OKS of each keypoint, 0 in people not found:")
     print(evaluation.keypoint_table())
     if args.plots:
-        print("\nwrote " + ", ".join(map(str, draw_charts(evaluation, Path(args.plots)))))
+        print("\nwrote " + ", ".join(map(str, write_charts(evaluation, Path(args.plots)))))

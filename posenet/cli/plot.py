@@ -5,19 +5,21 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.visualization.training_curves import LOG, PICTURE, draw_curves
+from posenet.visualization.training_curves import CURVES_FILE, LOG_FILE, write_curves
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run", metavar="RUN", help=f"folder of a run, or its {LOG}")
+    """Declare the flags of ``plot``."""
+    parser.add_argument("run", type=Path, metavar="RUN", help=f"folder of a run, or its {LOG_FILE}")
     parser.add_argument(
-        "--output", metavar="FILE", help=f"where to draw (.png, .svg or .pdf); else {PICTURE} in the run's folder"
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help=f"file to write (.png, .svg or .pdf); by default {CURVES_FILE} in the run's folder",
     )
 
 
 def run(args: argparse.Namespace) -> None:
-    """Draw, and say where."""
-    folder = Path(args.run)
-    if folder.name == LOG:
-        folder = folder.parent
-    print(f"wrote {draw_curves(folder, Path(args.output) if args.output else None)}")
+    """Draw the curves and print the path."""
+    folder = args.run.parent if args.run.name == LOG_FILE else args.run
+    print(f"wrote {write_curves(folder, args.output)}")

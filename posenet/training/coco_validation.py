@@ -20,7 +20,7 @@ from posenet.settings import Config
 from posenet.skeleton import Skeleton
 from posenet.training.input_stream import raise_on_all_ranks
 from posenet.training.run_log import RunLog, SilentLog
-from posenet.visualization.contact_sheet import sheet, tile
+from posenet.visualization.contact_sheet import contact_sheet, label_tile
 from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 
 TILE_SIZE = 320, 426
@@ -97,7 +97,7 @@ class CocoValidation:
             raise StopRequested
         if drawings:
             columns = 4 if len(drawings) > 4 else 2
-            self.log.drawing(f"epoch_{epoch:04d}", sheet(drawings, columns), step)
+            self.log.drawing(f"epoch_{epoch:04d}", contact_sheet(drawings, columns), step)
         scores = None
         if self.runtime.is_main:
             all_results = list(itertools.chain.from_iterable(rank_results))
@@ -129,8 +129,8 @@ class CocoValidation:
         truth_drawing = draw_people(image, truth)
         predicted_drawing = draw_people(image, predicted, keypoint_min_score=KEYPOINT_MIN_SCORE)
         return [
-            tile(truth_drawing, str(record["file_name"]), TILE_SIZE, truth_note),
-            tile(predicted_drawing, "", TILE_SIZE, predicted_note),
+            label_tile(truth_drawing, str(record["file_name"]), TILE_SIZE, truth_note),
+            label_tile(predicted_drawing, "", TILE_SIZE, predicted_note),
         ]
 
     def _choose_drawn(self, count: int) -> frozenset[int]:

@@ -18,8 +18,8 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posenet.files import write_atomically
 from posenet.settings import LogConfig
-from posenet.visualization.matplotlib_figure import MISSING, can_draw
-from posenet.visualization.training_curves import LOG, PICTURE, draw_curves
+from posenet.visualization.matplotlib_figure import MATPLOTLIB_MISSING, has_matplotlib
+from posenet.visualization.training_curves import CURVES_FILE, LOG_FILE, write_curves
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -47,15 +47,15 @@ class RunLog:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._has_failed = False
-        self._json_file = open(folder / LOG, "a", encoding="utf-8")  # noqa: SIM115
+        self._json_file = open(folder / LOG_FILE, "a", encoding="utf-8")  # noqa: SIM115
         self._text_handler = _make_text_handler(folder / TEXT_LOG)
         _package_logger.addHandler(self._text_handler)
         _package_logger.setLevel(logging.INFO)
         self._tensorboard = _open_tensorboard(folder) if settings.tensorboard else None
-        self._draws_curves = settings.curves and can_draw()
+        self._draws_curves = settings.curves and has_matplotlib()
         self._curves_are_current = True
         if settings.curves and not self._draws_curves:
-            _log.info("No %s: %s", PICTURE, MISSING)
+            _log.info("No %s: %s", CURVES_FILE, MATPLOTLIB_MISSING)
 
     def replay(self, early_messages: logging.handlers.MemoryHandler) -> None:
         """Write the messages that were logged before the run's folder was known, and close their handler."""
@@ -115,9 +115,9 @@ class RunLog:
         if not self._draws_curves:
             return
         try:
-            draw_curves(self.folder)
+            write_curves(self.folder)
         except Exception as error:  # matplotlib raises errors of any kind, and none is worth ending a run
-            _log.warning("%s was not drawn: %s", PICTURE, error)
+            _log.warning("%s was not drawn: %s", CURVES_FILE, error)
 
     @contextlib.contextmanager
     def _warn_once_on_failure(self) -> Iterator[None]:

@@ -1,1 +1,1 @@
-"""What people look at: drawn people, maps, training samples, curves and charts."""
+"""Drawings: people, the network's maps, training samples, training curves and evaluation charts."""

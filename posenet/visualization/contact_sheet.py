@@ -1,71 +1,96 @@
-"""Labelled images side by side on one sheet."""
+"""Contact sheets: labelled tiles in rows and columns, as one drawing."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import cv2
 import numpy as np
 
 BACKGROUND = (32, 32, 32)
-TEXT = (235, 235, 235)
-STRIP = 24
-"""Height of the strip that holds a label, in pixels."""
+"""BGR."""
+TEXT_COLOUR = (235, 235, 235)
+"""BGR."""
+LABEL_HEIGHT = 24
+"""Height in pixels of the strip above a tile that holds its label."""
 GAP = 6
+"""Pixels between tiles, and around them."""
 
-_FONT, _SCALE = cv2.FONT_HERSHEY_SIMPLEX, 0.45
+_FONT = cv2.FONT_HERSHEY_SIMPLEX
+_FONT_SCALE = 0.45
+_BASELINE = LABEL_HEIGHT - 8
+_MARGIN = 4
 
 
-def tile(picture: np.ndarray, label: str, size: tuple[int, int], note: str = "") -> np.ndarray:
-    """An image fitted into (height, width) ``size`` below a strip with a label on the left and a note on the right.
+def label_tile(image: np.ndarray, label: str, size: tuple[int, int], note: str = "") -> np.ndarray:
+    """Fit an image into a tile below a strip with a label on the left and a note on the right.
+
+    A label that is too long loses its beginning, which is the least telling part of a path.
 
     Args:
         image: (H, W, 3) BGR uint8.
+        size: (height, width) of the space for the image, which keeps its aspect ratio and is centred.
 
     Returns:
-        (height + ``STRIP``, width, 3) BGR uint8.
+        (height + ``LABEL_HEIGHT``, width, 3) BGR uint8.
     """
-    rows, columns = size
-    result = np.full((rows + STRIP, columns, 3), BACKGROUND, np.uint8)
-    factor = min(rows / picture.shape[0], columns / picture.shape[1])
-    height, width = (max(1, round(side * factor)) for side in picture.shape[:2])
-    small = cv2.resize(picture, (width, height), interpolation=cv2.INTER_AREA if factor < 1 else cv2.INTER_CUBIC)
-    top, left = STRIP + (rows - height) // 2, (columns - width) // 2
-    result[top : top + height, left : left + width] = small
-    room = columns - 4
+    height, width = size
+    tile = np.full((height + LABEL_HEIGHT, width, 3), BACKGROUND, np.uint8)
+    factor = min(height / image.shape[0], width / image.shape[1])
+    image_height = max(1, round(image.shape[0] * factor))
+    image_width = max(1, round(image.shape[1] * factor))
+    top = LABEL_HEIGHT + (height - image_height) // 2
+    left = (width - image_width) // 2
+    tile[top : top + image_height, left : left + image_width] = cv2.resize(
+        image, (image_width, image_height), interpolation=cv2.INTER_AREA if factor < 1 else cv2.INTER_CUBIC
+    )
+    label_width = width - _MARGIN
     if note:
-        room -= _width(note) + 8
-        write(result, note, (columns - 4 - _width(note), STRIP - 8))
-    write(result, _shortened(label, room), (4, STRIP - 8))
-    return result
+        note_width = _text_width(note)
+        draw_text(tile, note, (width - _MARGIN - note_width, _BASELINE))
+        label_width -= note_width + 2 * _MARGIN
+    draw_text(tile, _shorten(label, label_width), (_MARGIN, _BASELINE))
+    return tile
 
 
-def sheet(tiles: Sequence[np.ndarray], columns: int) -> np.ndarray:
-    """Tiles of one size in rows of ``columns``, as one (H, W, 3) BGR uint8 image."""
+def contact_sheet(tiles: Sequence[np.ndarray], columns: int, title: str = "") -> np.ndarray:
+    """Lay out tiles of one size in rows of at most ``columns``, below a title if there is one.
+
+    Returns:
+        (H, W, 3) BGR uint8.
+    """
     height, width = tiles[0].shape[:2]
     columns = min(columns, len(tiles))
-    rows = -(-len(tiles) // columns)
-    result = np.full((rows * (height + GAP) + GAP, columns * (width + GAP) + GAP, 3), BACKGROUND, np.uint8)
-    for i, one in enumerate(tiles):
-        top, left = (GAP + cell * (side + GAP) for cell, side in zip(divmod(i, columns), (height, width)))
-        result[top : top + height, left : left + width] = one
-    return result
+    rows = math.ceil(len(tiles) / columns)
+    title_height = LABEL_HEIGHT if title else 0
+    sheet_size = title_height + GAP + rows * (height + GAP), GAP + columns * (width + GAP)
+    sheet = np.full((*sheet_size, 3), BACKGROUND, np.uint8)
+    for index, tile in enumerate(tiles):
+        row, column = divmod(index, columns)
+        top = title_height + GAP + row * (height + GAP)
+        left = GAP + column * (width + GAP)
+        sheet[top : top + height, left : left + width] = tile
+    draw_text(sheet, _shorten(title, sheet.shape[1] - 2 * (GAP + _MARGIN)), (GAP + _MARGIN, GAP + _BASELINE))
+    return sheet
 
 
-def write(picture: np.ndarray, text: str, place: tuple[int, int]) -> None:
-    """Write a line of text; ``place`` is (x, y) of the left end of its base line."""
-    # OpenCV's own letters are ASCII's.
-    cv2.putText(picture, text.encode("ascii", "replace").decode(), place, _FONT, _SCALE, TEXT, 1, cv2.LINE_AA)
+def draw_text(image: np.ndarray, text: str, origin: tuple[int, int]) -> None:
+    """Draw a line of text onto an image; ``origin`` is (x, y) of the left end of its baseline."""
+    # OpenCV's fonts hold ASCII characters only.
+    printable = text.encode("ascii", "replace").decode()
+    cv2.putText(image, printable, origin, _FONT, _FONT_SCALE, TEXT_COLOUR, 1, cv2.LINE_AA)
 
 
-def _width(text: str) -> int:
-    return cv2.getTextSize(text, _FONT, _SCALE, 1)[0][0]
+def _text_width(text: str) -> int:
+    (width, _), _ = cv2.getTextSize(text, _FONT, _FONT_SCALE, 1)
+    return width
 
 
-def _shortened(text: str, room: int) -> str:
-    """A text cut at its beginning, which of a path says least, so that it is at most ``room`` pixels wide."""
-    if _width(text) <= room:
+def _shorten(text: str, max_width: int) -> str:
+    """Cut the beginning of a text until it is at most ``max_width`` pixels wide."""
+    if _text_width(text) <= max_width:
         return text
-    while text and _width("..." + text) > room:
+    while text and _text_width("..." + text) > max_width:
         text = text[1:]
     return "..." + text

@@ -1,9 +1,9 @@
-"""A network's maps of one image, and the sheet that shows them all."""
+"""Drawings of the network's maps: one map over an image, and all maps of an image on a contact sheet."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import cv2
@@ -11,98 +11,137 @@ import numpy as np
 import torch
 
 from posenet.images.image_files import to_bgr, write_image
-from posenet.inference.media.outputs import Output
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.skeleton import Skeleton
-from posenet.visualization.contact_sheet import BACKGROUND, STRIP, sheet, tile, write
+from posenet.visualization.contact_sheet import BACKGROUND, LABEL_HEIGHT, contact_sheet, draw_text, label_tile
 
-TILE = 216
+TILE_SIZE = 216
 """Longer side of a map on the sheet, in pixels."""
-ASPECT = 1.5
-"""Width over height that the sheet is to have, about."""
-DIMMED = 0.6
-"""Brightness of the image behind the maps."""
+MIN_TILE_SIDE = 24
+"""Shorter side of a map on the sheet, at least: narrower tiles could not hold the colour scale."""
+SHEET_ASPECT = 1.5
+"""Width over height of the sheet, approximately."""
+BACKGROUND_BRIGHTNESS = 0.6
+"""Brightness of the image behind the maps, relative to the image itself."""
+
+
+class HeatmapSheetWriter:
+    """Writes one sheet with all maps for every image or frame.
+
+    Args:
+        paths: where the sheet of an image goes; for a video or a camera, the folder of its sheets, which are named by
+            frame number.
+    """
+
+    def __init__(self, predictor: Predictor, paths: Mapping[Source, Path]) -> None:
+        self._predictor = predictor
+        self._paths = paths
+
+    def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
+        path = self._paths[frame.source]
+        if frame.number is not None:
+            path = path / f"{frame.number:06d}.jpg"
+        maps = compute_heatmaps(self._predictor, frame.image)
+        write_image(path, draw_heatmap_sheet(frame.image, maps, self._predictor.skeleton, drawing))
+
+
+def heatmap_sheet_suffix(source: Source) -> str:
+    """Suffix of a source's path in ``HeatmapSheetWriter``; none where that is a folder."""
+    return ".jpg" if source.kind == "image" else ""
 
 
 @torch.inference_mode()
-def image_maps(predictor: Predictor, image: np.ndarray) -> np.ndarray:
-    """The maps of an image at the predictor's height, averaged with those of its mirror image if it does so.
+def compute_heatmaps(predictor: Predictor, image: np.ndarray) -> np.ndarray:
+    """Run the predictor's network on an image at scale 1.
+
+    The maps are averaged with those of the mirrored image if the predictor does that.
 
     Args:
         image: (H, W, 3) BGR uint8.
 
     Returns:
-        (C, h, w) float32: the cells that show the image, not its padding.
+        (C, h, w) float32: the cells that show the image, without those that show padding.
     """
     fit = predictor.fit(image.shape[:2])
     rows, columns = fit.cells
     return predictor.maps_of(fit.place(image)[None])[0, :, :rows, :columns].cpu().numpy()
 
 
-def heatmap_sheet(
-    image: np.ndarray, maps: np.ndarray, skeleton: Skeleton, drawn: np.ndarray | None = None
+def draw_heatmap_sheet(
+    image: np.ndarray, maps: np.ndarray, skeleton: Skeleton, drawing: np.ndarray | None = None
 ) -> np.ndarray:
-    """All maps over the dimmed image, each with its channel, its name and its highest value.
+    """Draw every map over the dimmed image, with its channel, its name and its maximum.
 
-    The colours are the same for all: dark violet is 0 to yellow, 1.
+    All maps have the same colours, from dark violet (0) to yellow (1).
 
     Args:
         image: (H, W, 3) BGR.
         maps: (C, h, w), which show the whole image.
-        drawn: the image with its people, which is shown first; None is the image itself.
+        drawing: the image with its people, for the first tile; None shows the image alone.
 
     Returns:
-        (H', W', 3) BGR uint8, some 2000 pixels wide.
+        (H', W', 3) BGR uint8, about 2000 pixels wide.
     """
     image = to_bgr(image)
-    factor = TILE / max(image.shape[:2])
-    height, width = (max(24, round(side * factor)) for side in image.shape[:2])
-    small = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
-    dimmed = cv2.cvtColor(cv2.cvtColor(small, cv2.COLOR_BGR2GRAY), cv2.COLOR_GRAY2BGR) * DIMMED
-    columns = max(1, round(math.sqrt((len(maps) + 2) * ASPECT * (height + STRIP) / width)))
-    tiles = [tile(image if drawn is None else drawn, "image", (height, width))]
-    tiles += [
-        tile(_over(dimmed, one), f"{channel} {name}", (height, width), f"{one.max():.2f}")
-        for channel, (name, one) in enumerate(zip(channel_names(skeleton), maps))
-    ]
-    return sheet([*tiles, _legend(height, width)], columns)
-
-
-def heatmap_sheets(predictor: Predictor, paths: dict[Source, Path]) -> Output:
-    """A sheet of all maps for every image; those of a video or a camera go into a folder, by frame number."""
-
-    def write(frame: Frame, people: Sequence[Person], drawn: np.ndarray) -> None:
-        path = paths[frame.source] if frame.number is None else paths[frame.source] / f"{frame.number:06d}.jpg"
-        maps = image_maps(predictor, frame.image)
-        write_image(path, heatmap_sheet(frame.image, maps, predictor.skeleton, drawn))
-
-    return write
+    factor = TILE_SIZE / max(image.shape[:2])
+    height = max(MIN_TILE_SIDE, round(image.shape[0] * factor))
+    width = max(MIN_TILE_SIDE, round(image.shape[1] * factor))
+    dimmed = dim_image(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA))
+    tiles = [label_tile(image if drawing is None else drawing, "image", (height, width))]
+    for channel, (name, heatmap) in enumerate(zip(channel_names(skeleton), maps)):
+        overlay = overlay_heatmap(dimmed, heatmap)
+        tiles.append(label_tile(overlay, f"{channel} {name}", (height, width), f"{heatmap.max():.2f}"))
+    tiles.append(_colour_scale_tile(height, width))
+    # n tiles of height h and width w in c columns make a sheet of c w by (n / c) h pixels.
+    columns = max(1, round(math.sqrt(len(tiles) * SHEET_ASPECT * (height + LABEL_HEIGHT) / width)))
+    return contact_sheet(tiles, columns)
 
 
 def channel_names(skeleton: Skeleton) -> list[str]:
-    """What every one of the C maps shows."""
-    return ["-".join(part) for part in skeleton.parts] + [*skeleton.keypoints, "person", "any keypoint"]
+    """Names of the C maps, in channel order."""
+    body_parts = ["-".join(part) for part in skeleton.parts]
+    return [*body_parts, *skeleton.keypoints, "person", "any keypoint"]
 
 
-def _over(dimmed: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """One (h, w) map laid over an image; it hides the more the higher it is."""
-    height, width = dimmed.shape[:2]
-    values = np.clip(cv2.resize(values.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR), 0, 1)
-    cover = np.minimum(2 * values, 1)[..., None]
-    return (dimmed * (1 - cover) + _coloured(values) * cover).round().astype(np.uint8)
+def dim_image(image: np.ndarray) -> np.ndarray:
+    """Remove the colours of a (H, W, 3) BGR uint8 image and darken it, as a float background for maps."""
+    grey = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_BGR2GRAY), cv2.COLOR_GRAY2BGR)
+    return grey * BACKGROUND_BRIGHTNESS
 
 
-def _coloured(values: np.ndarray) -> np.ndarray:
+def overlay_heatmap(background: np.ndarray, heatmap: np.ndarray) -> np.ndarray:
+    """Draw a map in colours over a background, which stays visible where the map is low.
+
+    Args:
+        background: (H, W, 3) BGR, from ``dim_image``.
+        heatmap: (h, w), enlarged to the background; values are clipped to 0-1.
+
+    Returns:
+        (H, W, 3) BGR uint8.
+    """
+    height, width = background.shape[:2]
+    enlarged = cv2.resize(heatmap.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR)
+    values = np.clip(enlarged, 0, 1)
+    opacity = np.minimum(2 * values, 1)[..., None]
+    blended: np.ndarray = background * (1 - opacity) + _apply_colours(values) * opacity
+    return blended.round().astype(np.uint8)
+
+
+def _apply_colours(values: np.ndarray) -> np.ndarray:
+    """Colours (H, W, 3) of values (H, W) from 0 to 1."""
     return cv2.applyColorMap((values * 255).round().astype(np.uint8), cv2.COLORMAP_PLASMA)
 
 
-def _legend(height: int, width: int) -> np.ndarray:
-    picture = np.full((height, width, 3), BACKGROUND, np.uint8)
-    bar = np.tile(np.linspace(0, 1, max(width - 16, 2), dtype=np.float32), (12, 1))
-    picture[4:16, 8 : 8 + bar.shape[1]] = _coloured(bar)[:, : width - 8]
-    result = tile(picture, "", (height, width))
-    write(result, "0", (8, STRIP - 4))
-    write(result, "1", (width - 16, STRIP - 4))
-    return result
+def _colour_scale_tile(height: int, width: int) -> np.ndarray:
+    """A tile with a bar of the colours from 0 to 1."""
+    margin = 8
+    bar_width = width - 2 * margin
+    image = np.full((height, width, 3), BACKGROUND, np.uint8)
+    values = np.tile(np.linspace(0, 1, bar_width, dtype=np.float32), (12, 1))
+    image[4:16, margin : margin + bar_width] = _apply_colours(values)
+    tile = label_tile(image, "", (height, width))
+    draw_text(tile, "0", (margin, LABEL_HEIGHT - 4))
+    draw_text(tile, "1", (width - 2 * margin, LABEL_HEIGHT - 4))
+    return tile

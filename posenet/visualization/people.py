@@ -1,4 +1,4 @@
-"""People to image."""
+"""Drawings of people: their keypoints and limbs on an image."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from posenet.images.image_files import to_bgr
 from posenet.inference.person import Person
 from posenet.skeleton import Skeleton
 
-LEFT, RIGHT, MIDDLE = (255, 160, 40), (30, 130, 255), (250, 250, 250)
-"""BGR: blue, orange and white, which nobody takes for one another, whatever the eyes."""
-OUTLINE = (25, 25, 25)
+Colour = tuple[int, int, int]
+"""BGR."""
+ColourScheme = Literal["side", "person"]
 
-PALETTE = (
+LEFT: Colour = (255, 160, 40)
+"""Blue. With orange and white it is easy to distinguish for colour-blind people too."""
+RIGHT: Colour = (30, 130, 255)
+"""Orange."""
+MIDDLE: Colour = (250, 250, 250)
+"""White."""
+OUTLINE: Colour = (25, 25, 25)
+
+PALETTE: tuple[Colour, ...] = (
     (233, 180, 86),
     (0, 159, 230),
     (167, 121, 204),
@@ -26,19 +34,17 @@ PALETTE = (
     (178, 114, 0),
     (230, 230, 230),
 )
-"""BGR, for one person each: the colours of Okabe and Ito, chosen for the colour-blind, with white for their black."""
+"""One colour per person: the palette of Okabe and Ito for colour-blind people, with white instead of black."""
 
-Colour = tuple[int, int, int]
-Colours = Literal["side", "person"]
+MIN_SCORE = 0.25
+"""People with a lower score are usually not worth drawing."""
+KEYPOINT_MIN_SCORE = 0.2
+"""Keypoints with a lower score are usually not worth drawing."""
+MIN_RELATIVE_SCORE = 0.5
+"""Keypoints that score less than this share of their person's mean are guesses, and are not drawn."""
 
-MIN_SCORE, KEYPOINT_MIN_SCORE = 0.25, 0.2
-"""People and keypoints that score less are not worth showing, as a rule."""
-
-FAINT = 0.5
-"""Keypoints that score less than this share of their person's mean are guesses: not drawn."""
-
-_BITS = 4
-"""Fractional bits of the coordinates given to OpenCV."""
+_FRACTIONAL_BITS = 4
+"""OpenCV takes coordinates as fixed-point numbers with this many fractional bits."""
 
 
 def draw_people(
@@ -48,18 +54,19 @@ def draw_people(
     min_score: float = 0.0,
     keypoint_min_score: float = 0.0,
     line_width: int = 0,
-    colours: Colours = "side",
+    colours: ColourScheme = "side",
 ) -> np.ndarray:
     """Draw the keypoints and limbs of people on a copy of an image.
 
     Args:
         image: (H, W, 3) BGR; grey, BGRA and 16-bit images are converted.
-        people: keypoints in pixels of the image; the first lie on top.
-        min_score: people who score less are left out.
-        keypoint_min_score: keypoints that score less are left out, like those that are faint beside the person's own.
-        line_width: of the limbs, in pixels; 0 suits the sizes of the person and of the image.
-        colours: "side": the person's left blue, the right orange, the middle white; "person": a colour for each, in
-            the order of ``PALETTE``.
+        people: keypoints in pixels of the image; the first person is drawn on top.
+        min_score: people with a lower score are not drawn.
+        keypoint_min_score: keypoints with a lower score are not drawn. Keypoints that score much less than the
+            others of their person are never drawn.
+        line_width: width of the limbs in pixels; 0 chooses one from the sizes of the person and of the image.
+        colours: "side" draws a person's left blue, the right orange and the middle white; "person" draws each
+            person in one colour, in the order of ``PALETTE``.
 
     Returns:
         (H, W, 3) uint8 BGR.
@@ -67,54 +74,81 @@ def draw_people(
     Raises:
         DataError: an array that is not an image.
     """
-    canvas = to_bgr(image).copy()
-    for i, person in reversed([*enumerate(people)]):
-        if person.score >= min_score:
-            sides = (
-                _sides(person.skeleton)
-                if colours == "side"
-                else [PALETTE[i % len(PALETTE)]] * person.skeleton.num_keypoints
-            )
-            _draw_person(canvas, person, sides, keypoint_min_score, line_width or _line_width(canvas, person))
-    return canvas
+    drawing = to_bgr(image).copy()
+    for index, person in reversed([*enumerate(people)]):
+        if person.score < min_score:
+            continue
+        if colours == "side":
+            keypoint_colours = _side_colours(person.skeleton)
+        else:
+            keypoint_colours = [PALETTE[index % len(PALETTE)]] * person.skeleton.num_keypoints
+        width = line_width if line_width > 0 else _choose_line_width(drawing, person)
+        _draw_person(drawing, person, keypoint_colours, keypoint_min_score, width)
+    return drawing
 
 
-def _draw_person(canvas: np.ndarray, person: Person, sides: Sequence[Colour], min_score: float, width: int) -> None:
-    score = person.keypoints[:, 2]
-    shown = person.found & (score >= max(min_score, FAINT * score[person.found].mean() if person.found.any() else 0))
-    points = [tuple(point) for point in np.rint(person.keypoints[:, :2] * 2**_BITS).astype(int).tolist()]
-    limbs = [(a, b) for a, b in _limbs(person.skeleton) if shown[a] and shown[b]]
-    # All outlines come first, so that none cuts through a limb.
-    for extra, outline in ((2 * max(1, width // 3), True), (0, False)):
-        for a, b in limbs:
-            colour = OUTLINE if outline else _limb_colour(sides[a], sides[b])
-            cv2.line(canvas, points[a], points[b], colour, width + extra, cv2.LINE_AA, _BITS)
-    radius = round(0.9 * width * 2**_BITS)
-    for k in np.flatnonzero(shown).tolist():
-        cv2.circle(canvas, points[k], radius + (max(1, width // 3) << _BITS), OUTLINE, -1, cv2.LINE_AA, _BITS)
-        cv2.circle(canvas, points[k], radius, sides[k], -1, cv2.LINE_AA, _BITS)
+def _draw_person(
+    drawing: np.ndarray, person: Person, colours: Sequence[Colour], min_score: float, line_width: int
+) -> None:
+    """Draw one person; ``colours`` has one for each keypoint."""
+    visible = _visible_keypoints(person, min_score)
+    scaled = np.rint(person.keypoints[:, :2] * 2**_FRACTIONAL_BITS).astype(int)
+    points = [(x, y) for x, y in scaled.tolist()]
+    limbs = [(a, b) for a, b in _drawn_limbs(person.skeleton) if visible[a] and visible[b]]
+    outline_width = max(1, line_width // 3)
+    # Draw all outlines first, so that no outline crosses a limb.
+    for a, b in limbs:
+        width = line_width + 2 * outline_width
+        cv2.line(drawing, points[a], points[b], OUTLINE, width, cv2.LINE_AA, _FRACTIONAL_BITS)
+    for a, b in limbs:
+        colour = _limb_colour(colours[a], colours[b])
+        cv2.line(drawing, points[a], points[b], colour, line_width, cv2.LINE_AA, _FRACTIONAL_BITS)
+    radius = round(0.9 * line_width * 2**_FRACTIONAL_BITS)
+    outline_radius = radius + (outline_width << _FRACTIONAL_BITS)
+    for k in np.flatnonzero(visible).tolist():
+        cv2.circle(drawing, points[k], outline_radius, OUTLINE, -1, cv2.LINE_AA, _FRACTIONAL_BITS)
+        cv2.circle(drawing, points[k], radius, colours[k], -1, cv2.LINE_AA, _FRACTIONAL_BITS)
+
+
+def _visible_keypoints(person: Person, min_score: float) -> np.ndarray:
+    """(K,) bool: the keypoints that score enough to be drawn."""
+    found = person.found
+    if not found.any():
+        return found
+    scores = person.keypoints[:, 2]
+    visible: np.ndarray = found & (scores >= max(min_score, MIN_RELATIVE_SCORE * scores[found].mean()))
+    return visible
 
 
 def _limb_colour(first: Colour, second: Colour) -> Colour:
-    """The side that the ends agree on; from side to side, the middle's."""
-    named = {first, second} - {MIDDLE}
-    return named.pop() if len(named) == 1 else MIDDLE
+    """The colour of both ends, or of the end that is not ``MIDDLE``; ``MIDDLE`` between two different sides."""
+    side_colours = {first, second} - {MIDDLE}
+    return side_colours.pop() if len(side_colours) == 1 else MIDDLE
 
 
-def _line_width(canvas: np.ndarray, person: Person) -> int:
-    """Pixels: a fiftieth of the person's size, but neither hidden nor smothering in an image of this size."""
+def _choose_line_width(drawing: np.ndarray, person: Person) -> int:
+    """A fiftieth of the person's size, within limits that follow the size of the drawing; in pixels."""
     left, top, right, bottom = person.box()
-    picture = max(canvas.shape[:2])
-    return round(float(np.clip(max(right - left, bottom - top) / 50, max(1, picture / 500), max(1, picture / 120))))
+    person_size = max(right - left, bottom - top)
+    drawing_size = max(drawing.shape[:2])
+    narrowest = max(1, drawing_size / 500)
+    widest = max(1, drawing_size / 120)
+    return round(float(np.clip(person_size / 50, narrowest, widest)))
 
 
-def _limbs(skeleton: Skeleton) -> list[tuple[int, int]]:
-    """The ends of what is drawn."""
-    return [(skeleton.index(a), skeleton.index(b)) for a, b in skeleton.drawn or skeleton.parts]
+def _drawn_limbs(skeleton: Skeleton) -> list[tuple[int, int]]:
+    """Pairs of keypoints that are joined by a line: those chosen for drawing, else all body parts."""
+    names = skeleton.drawn if skeleton.drawn else skeleton.parts
+    return [(skeleton.index(a), skeleton.index(b)) for a, b in names]
 
 
-def _sides(skeleton: Skeleton) -> list[Colour]:
-    """The colour of every keypoint: its own, else its side's."""
-    colours = {name: colour for pair in skeleton.left_right for name, colour in zip(pair, (LEFT, RIGHT))}
-    colours |= {name: tuple(bytes.fromhex(colour[1:])[::-1]) for name, colour in skeleton.colours.items()}
+def _side_colours(skeleton: Skeleton) -> list[Colour]:
+    """The colour of every keypoint: the one that the skeleton states, else that of its side."""
+    colours: dict[str, Colour] = {}
+    for left, right in skeleton.left_right:
+        colours[left] = LEFT
+        colours[right] = RIGHT
+    for name, hex_colour in skeleton.colours.items():
+        red, green, blue = bytes.fromhex(hex_colour.removeprefix("#"))
+        colours[name] = (blue, green, red)
     return [colours.get(name, MIDDLE) for name in skeleton.keypoints]

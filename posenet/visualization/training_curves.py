@@ -1,9 +1,9 @@
-"""The curves of a training run, from its log alone."""
+"""Curves of a training run, drawn from its ``log.jsonl`` alone."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,52 +11,75 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from posenet.errors import DataError
-from posenet.visualization.matplotlib_figure import COLOURS, GREY, dress, new_figure, save, say, shades
+from posenet.settings import MAP_STRIDE
+from posenet.visualization.matplotlib_figure import (
+    COLOURS,
+    GREY,
+    RGBA,
+    new_figure,
+    save_figure,
+    sequential_colours,
+    show_no_data,
+    style_axes,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LOG, PICTURE = "log.jsonl", "curves.png"
-"""Names in a run's folder."""
-POINTS = 400
-"""Most points that a curve is drawn with; more are averaged in groups."""
+LOG_FILE = "log.jsonl"
+"""Name of the log in a run's folder."""
+CURVES_FILE = "curves.png"
+"""Name of the drawing in a run's folder."""
+MAX_POINTS = 400
+"""Points per curve; longer series are averaged in groups."""
+MAX_POINTS_WITH_MARKERS = 30
+"""Curves with at most this many points show each of them as a dot."""
 SCORES = ("AP", "AP50", "AP75", "AR")
+
+LogEntry = dict[str, Any]
+"""One line of ``log.jsonl``."""
 
 
 @dataclass
-class History:
-    """What ``log.jsonl`` tells of a run: its lines of each kind, in the order of their steps.
+class RunHistory:
+    """The entries of a run's log by kind, each kind in the order of its steps.
 
     Attributes:
-        train: every few steps: epoch, loss, lr, samples_per_s, data_wait, and where present terms, the mean
-            loss by stack and scale since the line before.
+        train: every few steps: epoch, loss, lr, samples_per_s, data_wait and, where present, terms: the mean loss
+            since the previous entry, by stack and scale.
         epochs: after each epoch: epoch, train_loss, val_loss and scores.
-        skips: steps that were skipped for their loss.
+        skips: steps that were skipped because of their loss.
     """
 
-    train: list[dict[str, Any]] = field(default_factory=list)
-    epochs: list[dict[str, Any]] = field(default_factory=list)
-    skips: list[dict[str, Any]] = field(default_factory=list)
+    train: list[LogEntry] = field(default_factory=list)
+    epochs: list[LogEntry] = field(default_factory=list)
+    skips: list[LogEntry] = field(default_factory=list)
 
-    def at(self, lines: Sequence[dict[str, Any]]) -> np.ndarray:
-        """(L,) where lines stand, in epochs; in steps as long as no epoch has ended."""
-        steps = np.array([line["step"] for line in lines], float)
+    def positions(self, entries: Sequence[LogEntry]) -> np.ndarray:
+        """(N,) float64: where entries lie on the x axis, in epochs; in steps before the first epoch has ended."""
+        steps = np.array([entry["step"] for entry in entries], np.float64)
         if not self.epochs:
             return steps
-        known = np.array([(0, 0)] + [(line["step"], line["epoch"]) for line in self.epochs], float)
-        (before, last), place = known[-2:], np.interp(steps, *known.T)
-        pace = (last[1] - before[1]) / max(last[0] - before[0], 1)
-        return place + np.maximum(steps - last[0], 0) * pace
+        epoch_steps = np.array([0, *(entry["step"] for entry in self.epochs)], np.float64)
+        epochs = np.array([0, *(entry["epoch"] for entry in self.epochs)], np.float64)
+        # Entries after the last epoch continue at its pace.
+        pace = (epochs[-1] - epochs[-2]) / max(epoch_steps[-1] - epoch_steps[-2], 1)
+        positions: np.ndarray = np.interp(steps, epoch_steps, epochs) + pace * np.maximum(steps - epoch_steps[-1], 0)
+        return positions
+
+    def unit(self) -> str:
+        """Label of the x axis."""
+        return "epoch" if self.epochs else "step"
 
 
-def read_log(path: Path) -> History:
-    """Read a run's ``log.jsonl``; what a run did again after it had gone back to a checkpoint counts once.
+def read_log(path: Path) -> RunHistory:
+    """Read a run's ``log.jsonl``. Steps that a run repeated after it was resumed from a checkpoint count once.
 
     Raises:
-        DataError: no such file, or one without a line of a run.
+        DataError: no such file, or a file without an entry of a run.
     """
-    history = History()
+    history = RunHistory()
     kinds = {"train": history.train, "epoch": history.epochs, "skip": history.skips}
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
@@ -64,175 +87,213 @@ def read_log(path: Path) -> History:
         raise DataError(f"cannot read {path}: {error.strerror or error}; name the folder of a run") from error
     for line in text.splitlines():
         try:
-            record = json.loads(line)
-            lines, step = kinds[record["kind"]], record["step"]
+            entry = json.loads(line)
+            entries = kinds[entry["kind"]]
+            step = entry["step"]
         except (ValueError, KeyError, TypeError):
-            continue  # a line that a kill cut short, or of a kind that is not drawn
-        while lines and lines[-1]["step"] >= step:
-            lines.pop()
-        lines.append(record)
+            continue  # a line that was cut short when the run was killed, or of a kind that is not drawn
+        while entries and entries[-1]["step"] >= step:
+            entries.pop()
+        entries.append(entry)
     if not history.train and not history.epochs:
         raise DataError(f"{path} holds nothing to draw yet; wait for the run's first log line")
     return history
 
 
-def draw_curves(folder: Path, output: Path | None = None) -> Path:
-    """Draw the curves of the run in ``folder`` into ``output``, by default ``curves.png`` there; return that.
+def write_curves(folder: Path, output: Path | None = None) -> Path:
+    """Draw the curves of the run in ``folder``; return the path of the drawing.
+
+    Args:
+        output: where to write the drawing; None is ``CURVES_FILE`` in the run's folder.
 
     Raises:
-        DataError: no run.
+        DataError: the folder holds no run.
         ConfigError: matplotlib is missing, or the format is unknown.
     """
-    output = output or folder / PICTURE
-    save(training_figure(read_log(folder / LOG), folder.resolve().name), output)
-    return output
+    path = folder / CURVES_FILE if output is None else output
+    save_figure(training_figure(read_log(folder / LOG_FILE), folder.resolve().name), path)
+    return path
 
 
-def training_figure(history: History, name: str) -> Figure:
-    """Loss, its share by scale and by stack, scores, learning rate and speed."""
-    figure, panels = new_figure(2, 3, (15, 8), _title(history, name))
-    # This is drawn at every validation, and matplotlib's own search for a layout takes half of the time.
+def training_figure(history: RunHistory, run_name: str) -> Figure:
+    """Draw the loss, its share by scale and by stack, the scores, the learning rate and the speed."""
+    figure, axes = new_figure(2, 3, (15, 8), _title(history, run_name))
+    # The curves are drawn at every validation, and matplotlib's automatic layout takes half of the time.
     figure.set_layout_engine(None)
     figure.subplots_adjust(left=0.045, right=0.955, bottom=0.065, top=0.91, wspace=0.17, hspace=0.3)
-    _draw_loss(panels[0], history)
-    _draw_terms(
-        panels[1],
-        history,
-        axis=0,
-        title="Training loss by scale",
-        names=lambda n: [f"stride {4 << i}" for i in range(n)],
-    )
-    _draw_terms(
-        panels[2], history, axis=1, title="Training loss by stack", names=lambda n: [f"stack {i + 1}" for i in range(n)]
-    )
-    _draw_scores(panels[3], history)
-    _draw_rate(panels[4], history)
-    _draw_speed(panels[5], history)
-    end = max(history.at(history.train + history.epochs))
-    for panel in panels:
+    _plot_loss(axes[0], history)
+    _plot_loss_by_scale(axes[1], history)
+    _plot_loss_by_stack(axes[2], history)
+    _plot_scores(axes[3], history)
+    _plot_learning_rate(axes[4], history)
+    _plot_speed(axes[5], history)
+    end = history.positions(history.train + history.epochs).max()
+    for panel in axes:
         panel.set_xlim(0, max(1.02 * end, 1))
     return figure
 
 
-def _title(history: History, name: str) -> str:
-    done = [f"step {max(line['step'] for line in history.train + history.epochs)}"]
+def _title(history: RunHistory, run_name: str) -> str:
+    facts = []
     if history.epochs:
-        done.insert(0, f"epoch {history.epochs[-1]['epoch']}")
-    scored = [line for line in history.epochs if line.get("AP") is not None]
+        facts.append(f"epoch {history.epochs[-1]['epoch']}")
+    facts.append(f"step {max(entry['step'] for entry in history.train + history.epochs)}")
+    scored = _entries_with(history.epochs, "AP")
     if scored:
-        best = max(scored, key=lambda line: line["AP"])
-        done.append(f"best AP {best['AP']:.3f} after epoch {best['epoch']}")
-    return f"{name}: " + ", ".join(done)
+        best = max(scored, key=lambda entry: float(entry["AP"]))
+        facts.append(f"best AP {best['AP']:.3f} after epoch {best['epoch']}")
+    return f"{run_name}: {', '.join(facts)}"
 
 
-def _draw_loss(panel: Axes, history: History) -> None:
-    dress(panel, "Loss", _unit(history))
-    lines = [line for line in history.train if line.get("terms") or line.get("loss") is not None]
-    values = [np.sum(line["terms"]) if line.get("terms") else line["loss"] for line in lines]
-    _line(panel, history.at(lines), values, "training, between log lines", COLOURS[5], linewidth=1)
+def _plot_loss(axes: Axes, history: RunHistory) -> None:
+    style_axes(axes, "Loss", history.unit())
+    logged = [entry for entry in history.train if entry.get("terms") or entry.get("loss") is not None]
+    # The terms are means since the previous entry; the loss is that of one step.
+    losses = [np.sum(entry["terms"]) if entry.get("terms") else entry["loss"] for entry in logged]
+    _plot_curve(axes, history.positions(logged), losses, "training, between log lines", COLOURS[5], linewidth=1)
     for key, label, colour in (
         ("train_loss", "training, mean of the epoch", COLOURS[0]),
         ("val_loss", "validation", COLOURS[1]),
     ):
-        lines = [line for line in history.epochs if line.get(key) is not None]
-        _line(panel, history.at(lines), [line[key] for line in lines], label, colour, linewidth=2)
+        entries = _entries_with(history.epochs, key)
+        losses = [entry[key] for entry in entries]
+        _plot_curve(axes, history.positions(entries), losses, label, colour, linewidth=2)
+    _use_log_scale_if_wide(axes)
     if history.skips:
-        panel.plot(
-            history.at(history.skips),
+        axes.plot(
+            history.positions(history.skips),
             [0.02] * len(history.skips),
             "x",
             color=GREY,
             label="skipped steps",
-            transform=panel.get_xaxis_transform(),
+            transform=axes.get_xaxis_transform(),
         )
-    _logarithmic(panel)
-    _legend(panel)
+    _add_legend(axes)
 
 
-def _draw_terms(panel: Axes, history: History, axis: int, title: str, names: Any) -> None:
-    dress(panel, title, _unit(history))
-    lines = [line for line in history.train if line.get("terms")]
-    # A run that goes on with other stacks begins anew here.
-    lines = [line for line in lines if np.shape(line["terms"]) == np.shape(lines[-1]["terms"])]
-    if not lines:
-        say(panel, "not in this log")
+def _plot_loss_by_scale(axes: Axes, history: RunHistory) -> None:
+    entries, terms = _loss_terms(history)
+    labels = [f"stride {MAP_STRIDE << scale}" for scale in range(terms.shape[2])]
+    _plot_loss_terms(axes, history, entries, terms.sum(axis=1), labels, "Training loss by scale")
+
+
+def _plot_loss_by_stack(axes: Axes, history: RunHistory) -> None:
+    entries, terms = _loss_terms(history)
+    labels = [f"stack {stack + 1}" for stack in range(terms.shape[1])]
+    _plot_loss_terms(axes, history, entries, terms.sum(axis=2), labels, "Training loss by stack")
+
+
+def _loss_terms(history: RunHistory) -> tuple[list[LogEntry], np.ndarray]:
+    """The entries that have loss terms, and these: (N, stacks, scales) float64."""
+    entries = [entry for entry in history.train if entry.get("terms")]
+    if not entries:
+        return [], np.zeros((0, 0, 0))
+    # If the run was resumed with another number of stacks, the curves start there.
+    shape = np.shape(entries[-1]["terms"])
+    entries = [entry for entry in entries if np.shape(entry["terms"]) == shape]
+    return entries, np.array([entry["terms"] for entry in entries], np.float64)
+
+
+def _plot_loss_terms(
+    axes: Axes,
+    history: RunHistory,
+    entries: Sequence[LogEntry],
+    values: np.ndarray,
+    labels: Sequence[str],
+    title: str,
+) -> None:
+    """Plot one curve for each column of ``values`` (N, curves)."""
+    style_axes(axes, title, history.unit())
+    if not entries:
+        show_no_data(axes, "not in this log")
         return
-    values = np.array([line["terms"] for line in lines]).sum(axis=1 + axis)
-    for series, label, colour in zip(values.T, names(values.shape[1]), shades(values.shape[1])):
-        _line(panel, history.at(lines), series, label, colour)
-    _logarithmic(panel)
-    _legend(panel)
+    for series, label, colour in zip(values.T, labels, sequential_colours(len(labels))):
+        _plot_curve(axes, history.positions(entries), series, label, colour)
+    _use_log_scale_if_wide(axes)
+    _add_legend(axes)
 
 
-def _draw_scores(panel: Axes, history: History) -> None:
-    dress(panel, "COCO scores on the validation images", _unit(history))
-    lines = [line for line in history.epochs if line.get("AP") is not None]
-    if not lines:
-        say(panel, "not evaluated\n(data.val_images, data.val_annotations)")
+def _plot_scores(axes: Axes, history: RunHistory) -> None:
+    style_axes(axes, "COCO scores on the validation images", history.unit())
+    entries = _entries_with(history.epochs, "AP")
+    if not entries:
+        show_no_data(axes, "not evaluated\n(data.val_images, data.val_annotations)")
         return
-    for i, name in enumerate(SCORES):
-        _line(
-            panel,
-            history.at(lines),
-            [line.get(name, np.nan) for line in lines],
-            name,
-            COLOURS[i],
-            linewidth=2.5 if name == "AP" else 1.2,
-        )
-    panel.set_ylim(0, 1)
-    _legend(panel)
+    for name, colour in zip(SCORES, COLOURS):
+        values = [entry.get(name, np.nan) for entry in entries]
+        _plot_curve(axes, history.positions(entries), values, name, colour, linewidth=2.5 if name == "AP" else 1.2)
+    axes.set_ylim(0, 1)
+    _add_legend(axes)
 
 
-def _draw_rate(panel: Axes, history: History) -> None:
-    dress(panel, "Learning rate", _unit(history))
-    lines = [line for line in history.train if line.get("lr") is not None]
-    _line(panel, history.at(lines), [line["lr"] for line in lines], "", COLOURS[0])
-    panel.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
-    panel.set_ylim(bottom=0)
+def _plot_learning_rate(axes: Axes, history: RunHistory) -> None:
+    style_axes(axes, "Learning rate", history.unit())
+    entries = _entries_with(history.train, "lr")
+    _plot_curve(axes, history.positions(entries), [entry["lr"] for entry in entries], "", COLOURS[0])
+    axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
+    axes.set_ylim(bottom=0)
 
 
-def _draw_speed(panel: Axes, history: History) -> None:
-    dress(panel, "Speed", _unit(history), "samples/s")
-    lines = [line for line in history.train if line.get("samples_per_s") is not None]
-    _line(panel, history.at(lines), [line["samples_per_s"] for line in lines], "samples/s", COLOURS[0])
-    panel.set_ylim(bottom=0)
-    waits = panel.twinx()
-    waits.spines[["top"]].set_visible(False)
-    _line(waits, history.at(lines), [100 * line.get("data_wait", 0) for line in lines], "wait for data", COLOURS[4])
-    waits.set_ylabel("time spent waiting for data, %")
-    waits.set_ylim(0, 100)
-    handles = [*panel.get_lines(), *waits.get_lines()]
-    panel.legend(handles, [line.get_label() for line in handles], frameon=False, fontsize=9)
+def _plot_speed(axes: Axes, history: RunHistory) -> None:
+    style_axes(axes, "Speed", history.unit(), "samples/s")
+    entries = _entries_with(history.train, "samples_per_s")
+    positions = history.positions(entries)
+    _plot_curve(axes, positions, [entry["samples_per_s"] for entry in entries], "samples/s", COLOURS[0])
+    axes.set_ylim(bottom=0)
+    wait_axes = axes.twinx()
+    wait_axes.spines[["top"]].set_visible(False)
+    wait_percentages = [100 * entry.get("data_wait", 0) for entry in entries]
+    _plot_curve(wait_axes, positions, wait_percentages, "wait for data", COLOURS[4])
+    wait_axes.set_ylabel("time spent waiting for data, %")
+    wait_axes.set_ylim(0, 100)
+    # A legend covers the curves of both axes only if it is given them.
+    axes.legend(handles=[*axes.get_lines(), *wait_axes.get_lines()], frameon=False, fontsize=9)
 
 
-def _line(panel: Axes, x: np.ndarray, y: Sequence[float], label: str, colour: Any, **style: Any) -> None:
-    """A curve of at most ``POINTS`` points, with dots where it has few."""
-    y = np.asarray(y, float)
-    groups = np.array_split(np.arange(len(y)), min(len(y), POINTS)) if len(y) else []
-    x, y = (np.array([values[group].mean() for group in groups]) for values in (x, y))
-    few = len(y) <= 30
-    panel.plot(x, y, label=label if len(y) else None, color=colour, marker="." if few else None, **style)
+def _entries_with(entries: Iterable[LogEntry], key: str) -> list[LogEntry]:
+    """The entries in which ``key`` has a value."""
+    return [entry for entry in entries if entry.get(key) is not None]
 
 
-def _unit(history: History) -> str:
-    return "epoch" if history.epochs else "step"
+def _plot_curve(
+    axes: Axes,
+    positions: np.ndarray,
+    values: Sequence[float] | np.ndarray,
+    label: str,
+    colour: str | RGBA,
+    linewidth: float | None = None,
+) -> None:
+    """Plot a curve of at most ``MAX_POINTS`` points; a curve without points gets no label."""
+    y = np.asarray(values, np.float64)
+    if len(y) > MAX_POINTS:
+        groups = np.array_split(np.arange(len(y)), MAX_POINTS)
+        positions = np.array([positions[group].mean() for group in groups])
+        y = np.array([y[group].mean() for group in groups])
+    axes.plot(
+        positions,
+        y,
+        label=label if len(y) else None,
+        color=colour,
+        linewidth=linewidth,
+        marker="." if len(y) <= MAX_POINTS_WITH_MARKERS else None,
+    )
 
 
-def _logarithmic(panel: Axes) -> None:
+def _use_log_scale_if_wide(axes: Axes) -> None:
+    """Use a logarithmic y axis if all values are positive and the largest is more than 5 times the smallest."""
     from matplotlib.ticker import LogFormatter
 
-    values = np.concatenate(
-        [np.asarray(line.get_ydata(), float) for line in panel.get_lines() if line.get_label() != "skipped steps"]
-        or [np.ones(1)]
-    )
-    positive = values[np.isfinite(values) & (values > 0)]
-    if len(positive) == np.isfinite(values).sum() and len(positive) and positive.max() > 5 * positive.min():
-        panel.set_yscale("log")
-        panel.set_ylim(top=3 * positive.max())  # for the legend
-        panel.yaxis.set_major_formatter("{x:g}")
-        panel.yaxis.set_minor_formatter(LogFormatter())
+    curves = [np.asarray(line.get_ydata(), np.float64) for line in axes.get_lines()]
+    values = np.concatenate(curves) if curves else np.zeros(0)
+    values = values[np.isfinite(values)]
+    if not len(values) or values.min() <= 0 or values.max() <= 5 * values.min():
+        return
+    axes.set_yscale("log")
+    axes.set_ylim(top=3 * values.max())  # leaves space for the legend
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(LogFormatter())
 
 
-def _legend(panel: Axes) -> None:
-    if panel.get_legend_handles_labels()[0]:
-        panel.legend(frameon=False, fontsize=9, ncols=2)
+def _add_legend(axes: Axes) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=9, ncols=2)

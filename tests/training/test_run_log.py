@@ -99,7 +99,7 @@ def full_epoch(log, epoch, **scores):
 
 def test_curves_are_drawn_at_validations_and_at_the_end(tmp_path, monkeypatch):
     drawn = []
-    monkeypatch.setattr(runlog, "draw_curves", drawn.append)
+    monkeypatch.setattr(runlog, "write_curves", drawn.append)
     log = RunLog(tmp_path, LogConfig(tensorboard=False))
     full_epoch(log, 1)
     assert drawn == []

@@ -13,7 +13,7 @@ from posenet.model.posenet import PoseNet
 from posenet.settings import LogConfig, load_config
 from posenet.training.coco_validation import TILE_SIZE, CocoValidation
 from posenet.training.run_log import RunLog
-from posenet.visualization.contact_sheet import GAP, STRIP
+from posenet.visualization.contact_sheet import GAP, LABEL_HEIGHT
 
 
 @pytest.fixture
@@ -70,6 +70,6 @@ def test_the_sheet_shows_pictures_with_people_and_the_truth_beside_what_was_foun
     validation(epoch=1, step=1)
     image = cv2.imread(str(tmp_path / "pictures" / "epoch_0001.jpg"))
     height, width = TILE_SIZE
-    assert image.shape == (height + STRIP + 2 * GAP, 2 * width + 3 * GAP, 3)
-    truth, found = (image[GAP + STRIP :, left : left + width].astype(int) for left in (GAP, 2 * GAP + width))
+    assert image.shape == (height + LABEL_HEIGHT + 2 * GAP, 2 * width + 3 * GAP, 3)
+    truth, found = (image[GAP + LABEL_HEIGHT :, left : left + width].astype(int) for left in (GAP, 2 * GAP + width))
     assert (abs(truth - found).max(axis=2) > 60).sum() > 100

@@ -1,0 +1,23 @@
+"""Entries of a run's ``log.jsonl``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def train_entry(step: int, epoch: int = 0, loss: float | None = 2.0, **changes: Any) -> dict[str, Any]:
+    return {
+        "kind": "train",
+        "step": step,
+        "time": 0.0,
+        "epoch": epoch,
+        "loss": loss,
+        "lr": 1e-3,
+        "samples_per_s": 9.0,
+        "data_wait": 0.1,
+        "terms": [[0.1] * 5, [0.2] * 5],
+    } | changes
+
+
+def epoch_entry(step: int, epoch: int, **changes: Any) -> dict[str, Any]:
+    return {"kind": "epoch", "step": step, "epoch": epoch, "train_loss": 3.0, "val_loss": 2.5} | changes
