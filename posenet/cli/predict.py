@@ -1,4 +1,4 @@
-"""Find people in images, videos and before cameras: draw them, and write their keypoints as JSON."""
+"""Find people in images, videos and cameras; draw them, and write their keypoints as JSON."""
 
 from __future__ import annotations
 
@@ -8,27 +8,39 @@ import itertools
 import logging
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from posenet.cli.options import natural, share
+from posenet.cli.options import fraction, non_negative_int
 from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
 from posenet.devices.signals import stop_signals
 from posenet.errors import ConfigError, DataError
-from posenet.inference.media.outputs import Output, Window, drawings, output_paths, people_file
-from posenet.inference.media.sources import Frame, Source, count_frames, find_sources, read_frames
-from posenet.inference.media.video import CODEC
+from posenet.inference.media.outputs import DrawingWriter, Output, drawing_suffix, open_people_file, output_paths
+from posenet.inference.media.sources import (
+    Frame,
+    Source,
+    UnreadableFrame,
+    count_frames,
+    find_sources,
+    read_frames,
+)
+from posenet.inference.media.video import DEFAULT_CODEC
+from posenet.inference.media.window import Window
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
-from posenet.visualization.heatmaps import heatmap_sheets
+from posenet.visualization.heatmaps import HeatmapSheetWriter, heatmap_sheet_suffix
 from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 
-BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt}]"
+BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt}]"
+"""As tqdm's, but never in seconds per image."""
+MAX_NAMED_FAILURES = 5
+"""How many unreadable sources the last message names."""
 
 _log = logging.getLogger(__name__)
 
@@ -40,162 +52,150 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "inputs",
         nargs="*",
         metavar="INPUT",
-        help="images, videos, folders, quoted glob patterns, the number of a camera; - reads a list of files from "
-        "standard input",
+        help="images, videos, folders, quoted glob patterns or camera numbers; - reads a list of files from standard "
+        "input",
     )
     add(
         "--camera",
-        type=natural,
+        type=non_negative_int,
         action="append",
         default=[],
         metavar="N",
-        help="a camera, by its number; the same as N among the inputs",
+        help="number of a camera; the same as N among the inputs",
     )
-    add("--output", metavar="DIR", help="folder for the drawn images and videos; those of an earlier run are replaced")
+    add("--output", metavar="DIR", help="folder for the drawn images and videos; replaces those of an earlier run")
     add(
         "--json",
         metavar="FILE",
-        help="write all people here, as COCO results with file names, in videos with frame numbers and times; a name "
-        "that ends in .jsonl gets one person per line, as they are found",
+        help="write all people to this file, as COCO results with file names, and in videos with frame numbers and "
+        "times; a .jsonl file gets one person per line while the tool runs",
     )
     add("--heatmaps", metavar="DIR", help="folder for all maps of the network, one labelled sheet per image or frame")
     add(
         "--show",
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="show the drawings in a window; Q ends, any other key goes on to the next image",
+        help="show the drawings in a window; Q ends, any other key continues with the next image",
     )
-    add("--min-score", type=share, default=MIN_SCORE, metavar="X", help="leave out people who score less, 0-1")
+    add("--min-score", type=fraction, default=MIN_SCORE, metavar="X", help="leave out people with a lower score, 0-1")
     add(
         "--keypoint-min-score",
-        type=share,
+        type=fraction,
         default=KEYPOINT_MIN_SCORE,
         metavar="X",
-        help="do not draw keypoints that score less, 0-1; the JSON holds them all",
+        help="do not draw keypoints with a lower score, 0-1; the JSON holds them all",
     )
     add(
         "--line-width",
-        type=natural,
+        type=non_negative_int,
         default=0,
         metavar="N",
-        help="pixels; 0 suits the sizes of the person and of the image (default: 0)",
+        help="width of the limbs in pixels; 0 follows the sizes of the person and of the image (default: 0)",
     )
     add(
         "--colours",
         "--colors",
         choices=["side", "person"],
         default="side",
-        help="side: left blue, right orange; person: a colour for each person",
+        help="side: left blue, right orange; person: one colour for each person",
     )
     add(
         "--codec",
-        default=CODEC,
+        default=DEFAULT_CODEC,
         metavar="FOURCC",
-        help="codec of drawn videos, for example avc1 (H.264) where this OpenCV has it",
+        help="codec of drawn videos, for example avc1 (H.264) if this OpenCV has it",
     )
     add_predictor_options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Predict all that can be read; what cannot be makes the exit status 2 in the end."""
-    sources = _sources(args)
-    drawn_paths, sheet_paths = _paths(args, sources)
+    """Predict all frames that can be read.
+
+    Raises:
+        DataError: at the end, if frames could not be read.
+        KeyboardInterrupt: after Ctrl-C, when the frames in progress are written.
+    """
+    sources = _find_sources(args)
+    paths = _choose_output_paths(args, sources)
     if args.show:
         Window.require_display()
     predictor = make_predictor(args)
-    tally = _Tally(sources)
+    summary = PredictionSummary(sources)
     with contextlib.ExitStack() as stack:
-        stop_asked = stack.enter_context(stop_signals())
-        outputs: list[Output] = []
-        if args.json:
-            outputs.append(stack.enter_context(people_file(Path(args.json))))
-        if args.output:
-            outputs.append(stack.enter_context(drawings(drawn_paths, args.codec)))
-        if args.heatmaps:
-            outputs.append(heatmap_sheets(predictor, sheet_paths))
-        window = stack.enter_context(contextlib.closing(Window(stop_asked))) if args.show else None
-        outputs += [window] if window else []
-        for frame, people in stack.enter_context(contextlib.closing(_predict(predictor, sources))):
-            _write(args, frame, people, outputs, tally)
-            if stop_asked() or (window and window.closed):
+        stop_requested = stack.enter_context(stop_signals())
+        window = stack.enter_context(contextlib.closing(Window(stop_requested))) if args.show else None
+        outputs = _open_outputs(args, predictor, paths, stack)
+        if window:
+            outputs.append(window)
+        for frame, people in stack.enter_context(contextlib.closing(_predict_frames(predictor, sources))):
+            people = [person for person in people if person.score >= args.min_score]
+            summary.add(frame, people)
+            if isinstance(frame, Frame):
+                _write_frame(args, frame, people, outputs)
+            if stop_requested() or (window and window.closed):
                 break
-        interrupted = stop_asked() and not any(source.kind == "camera" for source in sources)
-    print(tally)
-    written = [where for where in (args.output, args.json, args.heatmaps) if where]
-    if written and tally.pictures + tally.frames:
+        # Ctrl-C is the ordinary way to end a camera.
+        interrupted = stop_requested() and all(source.kind != "camera" for source in sources)
+    print(summary)
+    written = [path for path in (args.output, args.json, args.heatmaps) if path]
+    if written and summary.num_images + summary.num_video_frames > 0:
         print("wrote " + ", ".join(written))
     if interrupted:
         raise KeyboardInterrupt
-    tally.raise_failures()
+    summary.raise_if_unreadable()
 
 
-def _sources(args: argparse.Namespace) -> list[Source]:
+def _find_sources(args: argparse.Namespace) -> list[Source]:
     if not (args.output or args.json or args.heatmaps or args.show):
         raise ConfigError("nothing to write: give --output DIR, --json FILE, --heatmaps DIR or --show")
-    if sources := find_sources(args.inputs, sys.stdin if "-" in args.inputs else (), args.camera):
-        return sources
-    raise DataError("no input: name images, videos, folders or a camera, or give a list of files on standard input")
+    listed = sys.stdin if "-" in args.inputs else ()
+    sources = find_sources(args.inputs, listed, args.camera)
+    if not sources:
+        raise DataError("no input: name images, videos, folders or a camera, or give a list of files on standard input")
+    return sources
 
 
-def _paths(args: argparse.Namespace, sources: list[Source]) -> tuple[dict[Source, Path], dict[Source, Path]]:
-    """Where the drawings and the sheets of maps go, none of them in the place of an input."""
+class OutputPaths(NamedTuple):
+    """Where the outputs of every source go."""
+
+    drawings: dict[Source, Path]
+    heatmap_sheets: dict[Source, Path]
+
+
+def _choose_output_paths(args: argparse.Namespace, sources: Sequence[Source]) -> OutputPaths:
+    """Choose paths for drawings and heatmap sheets, and check that no output replaces an input or another output."""
     if args.output and args.heatmaps and Path(args.output).resolve() == Path(args.heatmaps).resolve():
         raise ConfigError("--heatmaps and --output give their files the same names; choose two folders")
-    drawn = output_paths(sources, Path(args.output)) if args.output else {}
-    sheets = output_paths(sources, Path(args.heatmaps), ".jpg", "") if args.heatmaps else {}
-    files = [*drawn.values(), *(path for source, path in sheets.items() if source.kind == "image")]
-    check_outputs(
-        files + ([Path(args.json)] if args.json else []),
-        [*(source.path for source in sources if source.path), Path(args.checkpoint)],
-    )
-    return drawn, sheets
+    drawings = output_paths(sources, Path(args.output), drawing_suffix) if args.output else {}
+    sheets = output_paths(sources, Path(args.heatmaps), heatmap_sheet_suffix) if args.heatmaps else {}
+    files = [*drawings.values()]
+    files += [path for source, path in sheets.items() if source.kind == "image"]
+    if args.json:
+        files.append(Path(args.json))
+    originals = [source.path for source in sources if source.kind != "camera"]
+    check_outputs(files, [*originals, Path(args.checkpoint)])
+    return OutputPaths(drawings, sheets)
 
 
-def _predict(predictor: Predictor, sources: Sequence[Source]) -> Iterator[tuple[Frame, list[Person]]]:
-    """Every frame with its people, in order; nobody in one that cannot be read."""
-    bar = tqdm(total=count_frames(sources), desc="predict", unit=" images", bar_format=BAR)
-    with logging_redirect_tqdm(), bar, contextlib.closing(read_frames(sources)) as frames:
-        for live, group in itertools.groupby(frames, lambda frame: frame.source.kind == "camera"):
-            for frame, people in _at_once(predictor, group) if live else _streamed(predictor, group):
-                yield frame, people
-                bar.update()
+def _open_outputs(
+    args: argparse.Namespace, predictor: Predictor, paths: OutputPaths, stack: contextlib.ExitStack
+) -> list[Output]:
+    """The outputs that the flags ask for, except the window; ``stack`` closes them."""
+    outputs: list[Output] = []
+    if args.json:
+        outputs.append(stack.enter_context(open_people_file(Path(args.json))))
+    if args.output:
+        outputs.append(stack.enter_context(contextlib.closing(DrawingWriter(paths.drawings, args.codec))))
+    if args.heatmaps:
+        outputs.append(HeatmapSheetWriter(predictor, paths.heatmap_sheets))
+    return outputs
 
 
-def _at_once(predictor: Predictor, frames: Iterable[Frame]) -> Iterator[tuple[Frame, list[Person]]]:
-    """Of a camera's frames, which show the present, none waits for the next."""
-    for frame in frames:
-        yield frame, [] if isinstance(frame.image, DataError) else predictor(frame.image)
-
-
-def _streamed(predictor: Predictor, frames: Iterable[Frame]) -> Iterator[tuple[Frame, list[Person]]]:
-    """Reading, preparing and decoding go on while the network runs; a few frames are held meanwhile."""
-    waiting: deque[Frame] = deque()
-
-    def pictures() -> Iterator[np.ndarray]:
-        for frame in frames:
-            waiting.append(frame)
-            if not isinstance(frame.image, DataError):
-                yield frame.image
-
-    with contextlib.closing(predictor.stream(pictures())) as found:
-        for people in found:
-            while isinstance(waiting[0].image, DataError):
-                yield waiting.popleft(), []
-            yield waiting.popleft(), people
-    for frame in waiting:
-        yield frame, []
-
-
-def _write(
-    args: argparse.Namespace, frame: Frame, people: list[Person], outputs: Sequence[Output], tally: _Tally
-) -> None:
-    people = [person for person in people if person.score >= args.min_score]
-    tally.add(frame, people)
-    if isinstance(frame.image, DataError):
-        return
-    drawn = frame.image
+def _write_frame(args: argparse.Namespace, frame: Frame, people: Sequence[Person], outputs: Sequence[Output]) -> None:
+    """Draw the people if any output needs the drawing, and give the frame to all outputs."""
+    drawing = frame.image
     if args.output or args.heatmaps or args.show:
-        drawn = draw_people(
+        drawing = draw_people(
             frame.image,
             people,
             keypoint_min_score=args.keypoint_min_score,
@@ -203,37 +203,96 @@ def _write(
             colours=args.colours,
         )
     for output in outputs:
-        output(frame, people, drawn)
+        output.write(frame, people, drawing)
 
 
-class _Tally:
-    """Counts what was found and remembers what could not be read."""
+Prediction = tuple[Frame | UnreadableFrame, list[Person]]
+"""A frame and its people; an unreadable frame has none."""
+
+
+def _predict_frames(predictor: Predictor, sources: Sequence[Source]) -> Generator[Prediction, None, None]:
+    """Predict all frames of all sources, in order, with a progress bar."""
+    bar = tqdm(total=count_frames(sources), desc="predict", unit=" images", bar_format=BAR_FORMAT)
+    with logging_redirect_tqdm(), bar, contextlib.closing(read_frames(sources)) as frames:
+        for is_camera, group in itertools.groupby(frames, lambda frame: frame.source.kind == "camera"):
+            predict = _predict_one_by_one if is_camera else _predict_stream
+            for prediction in predict(predictor, group):
+                yield prediction
+                bar.update()
+
+
+def _predict_one_by_one(predictor: Predictor, frames: Iterable[Frame | UnreadableFrame]) -> Iterator[Prediction]:
+    """Predict every frame as it arrives, for cameras: a frame that waited for the next would be out of date."""
+    for frame in frames:
+        yield frame, predictor(frame.image) if isinstance(frame, Frame) else []
+
+
+def _predict_stream(predictor: Predictor, frames: Iterable[Frame | UnreadableFrame]) -> Iterator[Prediction]:
+    """Predict in batches, and read, prepare and decode other frames while the network runs."""
+    pending: deque[Frame | UnreadableFrame] = deque()
+
+    def readable_images() -> Iterator[np.ndarray]:
+        for frame in frames:
+            pending.append(frame)
+            if isinstance(frame, Frame):
+                yield frame.image
+
+    with contextlib.closing(predictor.stream(readable_images())) as results:
+        for people in results:
+            # The result belongs to the first readable frame; the unreadable ones before it have none.
+            while isinstance(pending[0], UnreadableFrame):
+                yield pending.popleft(), []
+            yield pending.popleft(), people
+    for frame in pending:
+        yield frame, []
+
+
+class PredictionSummary:
+    """Counts people and frames, and remembers which sources could not be read.
+
+    Attributes:
+        num_images: image files that were predicted.
+        num_video_frames: frames of videos and cameras that were predicted.
+        unreadable: the first error of every source that could not be read, or not completely.
+    """
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        self.sources, self.people, self.pictures, self.frames = sources, 0, 0, 0
-        self.failed: dict[Source, int] = {}
+        self.num_people = 0
+        self.num_images = 0
+        self.num_video_frames = 0
+        self.unreadable: dict[Source, DataError] = {}
+        self._sources = sources
 
-    def add(self, frame: Frame, people: Sequence[Person]) -> None:
-        if isinstance(frame.image, DataError):
-            if frame.source not in self.failed:
-                _log.warning("%s", frame.image)
-            self.failed[frame.source] = self.failed.get(frame.source, 0) + 1
+    def add(self, frame: Frame | UnreadableFrame, people: Sequence[Person]) -> None:
+        """Count a frame; log the first error of each source."""
+        if isinstance(frame, UnreadableFrame):
+            if frame.source not in self.unreadable:
+                self.unreadable[frame.source] = frame.error
+                _log.warning("%s", frame.error)
             return
-        self.people += len(people)
-        self.pictures += frame.number is None
-        self.frames += frame.number is not None
+        self.num_people += len(people)
+        if frame.number is None:
+            self.num_images += 1
+        else:
+            self.num_video_frames += 1
 
     def __str__(self) -> str:
-        places = [pluralize(self.pictures, "image")] if self.pictures or not self.frames else []
-        places += [pluralize(self.frames, "video frame")] if self.frames else []
-        return f"{pluralize(self.people, 'person', 'people')} in {' and '.join(places)}"
+        counts = []
+        if self.num_images or not self.num_video_frames:
+            counts.append(pluralize(self.num_images, "image"))
+        if self.num_video_frames:
+            counts.append(pluralize(self.num_video_frames, "video frame"))
+        return f"{pluralize(self.num_people, 'person', 'people')} in {' and '.join(counts)}"
 
-    def raise_failures(self) -> None:
-        """Raise a ``DataError`` that names the sources of which anything could not be read."""
-        if not self.failed:
+    def raise_if_unreadable(self) -> None:
+        """Raise a ``DataError`` that names the unreadable sources."""
+        if not self.unreadable:
             return
-        kinds = {source.kind for source in self.sources}
-        all_of = pluralize(len(self.sources), "image" if kinds == {"image"} else "input")
-        how = "could not be read" + (" in full" if kinds - {"image"} else "")
-        names = [source.name for source in self.failed]
-        raise DataError(f"{len(names)} of {all_of} {how}: {', '.join(names[:5])}" + " ..." * (len(names) > 5))
+        only_images = all(source.kind == "image" for source in self._sources)
+        inputs = pluralize(len(self._sources), "image" if only_images else "input")
+        problem = "could not be read" if only_images else "could not be read completely"
+        names = [source.name for source in self.unreadable]
+        shown = ", ".join(names[:MAX_NAMED_FAILURES])
+        if len(names) > MAX_NAMED_FAILURES:
+            shown += " ..."
+        raise DataError(f"{len(names)} of {inputs} {problem}: {shown}")

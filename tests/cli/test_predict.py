@@ -1,3 +1,5 @@
+"""``posenet predict`` from its inputs to its files, messages and exit status."""
+
 import json
 import signal
 from pathlib import Path
@@ -12,11 +14,12 @@ from posenet.checkpoints.file import read_checkpoint
 from posenet.cli.main import run_tool
 from posenet.images.image_files import read_image, write_image
 from posenet.inference.media import sources
-from posenet.inference.media.sources import Frame, Source
-from posenet.inference.media.video import VideoFile, VideoWriter
+from posenet.inference.media.sources import FileSource, Frame
+from posenet.inference.media.video import VideoWriter
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
 from posenet.settings import config_from_dict, config_to_dict
+from tests.helpers.videos import FakeCamera, FakeWindow, read_video
 from tests.inference.test_predictor import NECK, NOSE, Spotlights, picture
 
 SPOTS = ((40.2, 20.0), (90.0, 60.4))
@@ -41,7 +44,7 @@ def predict(*words):
     return run_tool("predict", ["--checkpoint", "x.pth", *map(str, words)])
 
 
-def test_pictures_and_json(stub, photos, tmp_path, capsys):
+def test_images_are_drawn_and_people_written(stub, photos, tmp_path, capsys):
     out, path = tmp_path / "out", tmp_path / "people.json"
     assert predict(photos, "--output", out, "--json", path) == 0
     assert sorted(p.name for p in out.iterdir()) == ["000000000139.png", "a.png", "b.png", "empty.png"]
@@ -68,7 +71,7 @@ def test_weak_keypoints_are_written_but_not_drawn(stub, photos, tmp_path):
     assert len(json.loads(path.read_text())) == 3
 
 
-def test_unreadable_pictures_are_passed_over_and_reported(stub, photos, tmp_path, capsys):
+def test_unreadable_images_are_skipped_and_reported(stub, photos, tmp_path, capsys):
     (photos / "aa.png").write_bytes(b"nonsense")
     out, path = tmp_path / "out", tmp_path / "people.json"
     assert predict(photos, "--output", out, "--json", path) == 2
@@ -77,7 +80,7 @@ def test_unreadable_pictures_are_passed_over_and_reported(stub, photos, tmp_path
     assert "1 of 5 images could not be read" in error and "aa.png" in error and "Traceback" not in error
 
 
-def test_people_stay_with_their_pictures_whatever_cannot_be_read(stub, tmp_path, capsys, monkeypatch):
+def test_people_belong_to_their_images_between_unreadable_ones(stub, tmp_path, capsys, monkeypatch):
     names, truth = [], {}
     for n in range(24):
         names.append(str(tmp_path / f"{n}.png"))
@@ -93,28 +96,34 @@ def test_people_stay_with_their_pictures_whatever_cannot_be_read(stub, tmp_path,
     people = [json.loads(line) for line in (tmp_path / "people.jsonl").read_text().splitlines()]
     assert [person["image_id"] for person in people] == list(truth)
     np.testing.assert_allclose([person["keypoints"][0] for person in people], list(truth.values()), atol=0.6)
-    said = capsys.readouterr()
-    assert "10 of 24 images could not be read" in said.err and "12 people in 14 images" in said.out
+    captured = capsys.readouterr()
+    assert "10 of 24 images could not be read" in captured.err and "12 people in 14 images" in captured.out
 
 
-def test_few_pictures_are_held_at_a_time(monkeypatch, stub, tmp_path):
-    taken, ahead = [], []
-    source = Source("video", "v.mp4", tmp_path / "v.mp4")
+def test_few_frames_are_in_memory_at_a_time(monkeypatch, stub, tmp_path):
+    source = FileSource("video", tmp_path / "v.mp4")
+    num_read = 0
+    in_memory = []
 
     def frames(sources):
+        nonlocal num_read
         for number in range(60):
-            taken.append(number)
+            num_read += 1
             yield Frame(source, picture(98, 132, *SPOTS, 4), number, number / 10, 10.0)
 
-    monkeypatch.setattr(tool, "_sources", lambda args: [source])
+    def count_frames_in_memory(image, people, **_):
+        in_memory.append(num_read - len(in_memory))
+        return image
+
+    monkeypatch.setattr(tool, "_find_sources", lambda args: [source])
     monkeypatch.setattr(tool, "count_frames", len)
     monkeypatch.setattr(tool, "read_frames", frames)
-    monkeypatch.setattr(tool, "draw_people", lambda image, people, **_: ahead.append(len(taken) - len(ahead)) or image)
+    monkeypatch.setattr(tool, "draw_people", count_frames_in_memory)
     assert predict("v.mp4", "--output", tmp_path / "out") == 0
-    assert len(ahead) == 60 and max(ahead) <= 16
+    assert len(in_memory) == 60 and max(in_memory) <= 16
 
 
-def test_equal_names_are_numbered(stub, photos, tmp_path):
+def test_outputs_with_equal_names_are_numbered(stub, photos, tmp_path):
     for name in ("A.png", "b.gif"):
         write_image(tmp_path / "more" / "x.png", picture(97, 131, *SPOTS, 4))
         (tmp_path / "more" / "x.png").rename(tmp_path / "more" / name)
@@ -130,7 +139,7 @@ def test_equal_names_are_numbered(stub, photos, tmp_path):
     ]
 
 
-def test_originals_are_never_replaced(stub, photos, tmp_path, capsys):
+def test_inputs_are_never_replaced(stub, photos, tmp_path, capsys):
     before = (photos / "a.png").read_bytes()
     assert predict(photos, "--output", photos) == 2
     assert predict(photos / "a.png", "--json", photos / ".." / "photos" / "a.png") == 2
@@ -175,13 +184,13 @@ def test_bad_input_is_one_line_and_status_2(stub, photos, tmp_path, capsys, monk
     ],
     ids=["grey", "alpha", "16-bit", "16-bit grey", "1x1", "large", "strip"],
 )
-def test_every_kind_of_picture_is_drawn(stub, tmp_path, image):
+def test_images_of_every_kind_are_drawn(stub, tmp_path, image):
     (tmp_path / "in.png").write_bytes(cv2.imencode(".png", image, [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes())
     assert predict(tmp_path / "in.png", "--output", tmp_path / "out") == 0
     assert read_image(tmp_path / "out" / "in.png").shape == (*image.shape[:2], 3)
 
 
-def test_a_checkpoint_and_its_flags(photos, tmp_path, capsys):
+def test_a_checkpoint_with_all_predictor_flags(photos, tmp_path, capsys):
     config = config_from_dict({"model": {"stacks": 1, "width": 16, "growth": 0}, "inference": {"height": 64}})
     checkpoint = tmp_path / "tiny.pth"
     torch.save(
@@ -222,14 +231,14 @@ def test_a_checkpoint_and_its_flags(photos, tmp_path, capsys):
     assert "config" in read_checkpoint(checkpoint)
 
 
-def test_a_format_without_colours_is_drawn_in_another(stub, tmp_path):
+def test_an_image_format_without_colours_is_drawn_in_another(stub, tmp_path):
     grey = cv2.cvtColor(picture(97, 131, *SPOTS, 4), cv2.COLOR_BGR2GRAY)
     (tmp_path / "in.pgm").write_bytes(cv2.imencode(".pgm", grey)[1].tobytes())
     assert predict(tmp_path, "--output", tmp_path / "out") == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["in.png"]
 
 
-def test_neck_and_nose_are_what_the_stub_lights():
+def test_the_stub_network_finds_nose_and_neck():
     [person] = Predictor(Spotlights(), height=128)(picture(97, 131, *SPOTS, 4))
     assert person.found.nonzero()[0].tolist() == [NOSE, NECK]
 
@@ -243,21 +252,19 @@ def clip(tmp_path):
     return tmp_path / "clip.mp4"
 
 
-def test_a_video_goes_in_and_out(stub, clip, photos, tmp_path, capsys):
+def test_a_video_is_drawn_and_its_people_written(stub, clip, photos, tmp_path, capsys):
     out, path = tmp_path / "out", tmp_path / "people.jsonl"
     assert predict(clip, photos / "a.png", "--output", out, "--json", path) == 0
-    reader = VideoFile(out / "clip.mp4")
-    frames = [image for _, _, image in reader]
-    reader.close()
-    assert len(frames) == 7 and reader.rate == 10 and frames[0].shape == (98, 132, 3)
-    assert not np.allclose(frames[0], picture(98, 132, *SPOTS, 4), atol=60), "somebody is drawn"
+    frames = read_video(out / "clip.mp4")
+    assert len(frames) == 7 and frames[6].seconds == pytest.approx(0.6) and frames[0].image.shape == (98, 132, 3)
+    assert not np.allclose(frames[0].image, picture(98, 132, *SPOTS, 4), atol=60), "no person is drawn"
     people = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(p.get("frame"), p.get("time")) for p in people] == [(i, i / 10) for i in range(7)] + [(None, None)]
-    said = capsys.readouterr()
-    assert "8 people in 1 image and 7 video frames" in said.out and "images/s" in said.err
+    captured = capsys.readouterr()
+    assert "8 people in 1 image and 7 video frames" in captured.out and "images/s" in captured.err
 
 
-def test_one_is_not_a_plural_and_its_maps_go_onto_a_sheet(stub, photos, tmp_path, capsys):
+def test_heatmaps_are_written_and_one_person_is_not_plural(stub, photos, tmp_path, capsys):
     assert predict(photos / "a.png", "--heatmaps", tmp_path / "maps") == 0
     assert [path.name for path in (tmp_path / "maps").iterdir()] == ["a.jpg"]
     assert "1 person in 1 image\n" in capsys.readouterr().out
@@ -276,7 +283,7 @@ def test_a_list_on_standard_input(stub, photos, tmp_path, capsys, monkeypatch):
     assert "1 of 3 images could not be read" in capsys.readouterr().err
 
 
-def test_ctrl_c_keeps_what_was_found_and_ends_the_video(stub, clip, tmp_path, monkeypatch):
+def test_ctrl_c_keeps_the_people_found_and_finishes_the_video(stub, clip, tmp_path, monkeypatch):
     seen = []
 
     def interrupt(image, people, **_):
@@ -289,55 +296,48 @@ def test_ctrl_c_keeps_what_was_found_and_ends_the_video(stub, clip, tmp_path, mo
     for name in ("people.json", "people.jsonl"):
         seen.clear()
         assert predict(clip, "--output", tmp_path / "out", "--json", tmp_path / name) == 130
-        reader = VideoFile(tmp_path / "out" / "clip.mp4")
-        assert len(list(reader)) == 2
-        reader.close()
+        assert len(read_video(tmp_path / "out" / "clip.mp4")) == 2
     assert len(json.loads((tmp_path / "people.json").read_text())) == 2
     assert (tmp_path / "people.jsonl").read_text().count("\n") == 2
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["clip.mp4"]
 
 
-def test_a_camera_shown_until_its_window_is_closed(stub, tmp_path, monkeypatch):
-    shown, given = [], []
+def test_a_camera_is_shown_until_the_window_is_closed(stub, tmp_path, monkeypatch):
+    events = []
+    delivered = []
 
-    class FakeCamera:
-        rate = 10.0
+    class TestCamera(FakeCamera):
+        count = 100
 
         def __init__(self, index):
-            shown.append(index)
-
-        def __iter__(self):
-            for n in range(100):
-                given.append(n)
-                yield n, n / 5, picture(98, 132, *SPOTS, 4)
-
-        def close(self):
-            shown.append("closed")
-
-    class FakeWindow:
-        closed = False
-
-        def __init__(self, stop_asked): ...
+            events.append(f"open camera {index}")
 
         @staticmethod
-        def require_display():
-            shown.append("may show")
+        def image_at(number):
+            delivered.append(number)
+            return picture(98, 132, *SPOTS, 4)
 
-        def __call__(self, frame, people, drawn):
-            shown.append(frame.number)
-            assert given[-1] == frame.number, "a frame waited for the next"
+        def close(self):
+            events.append("close camera")
+
+    class TestWindow(FakeWindow):
+        @staticmethod
+        def require_display():
+            events.append("check display")
+
+        def write(self, frame, people, drawing):
+            events.append(f"show {frame.number}")
+            assert delivered[-1] == frame.number, "a frame waited for the next"
             self.closed = frame.number == 2
 
-        def close(self): ...
-
-    monkeypatch.setattr(sources, "Camera", FakeCamera)
-    monkeypatch.setattr(tool, "Window", FakeWindow)
+    monkeypatch.setattr(sources, "Camera", TestCamera)
+    monkeypatch.setattr(tool, "Window", TestWindow)
     assert predict("--camera", "3", "--show", "--output", tmp_path) == 0
-    assert shown == ["may show", 3, 0, 1, 2, "closed"]
+    assert events == ["check display", "open camera 3", "show 0", "show 1", "show 2", "close camera"]
     assert (tmp_path / "camera-3.mp4").stat().st_size > 500
 
 
-def test_what_is_wrong_with_videos_and_cameras_is_one_line(stub, clip, tmp_path, capsys, monkeypatch):
+def test_bad_video_and_camera_input_is_reported_in_one_line(stub, clip, tmp_path, capsys, monkeypatch):
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     for words, message in (
@@ -353,7 +353,7 @@ def test_what_is_wrong_with_videos_and_cameras_is_one_line(stub, clip, tmp_path,
         assert message in error and "Traceback" not in error
 
 
-def test_colours_and_width_reach_the_drawing(stub, photos, tmp_path):
+def test_colours_and_line_width_change_the_drawing(stub, photos, tmp_path):
     for i, words in enumerate(([], ["--colours", "person"], ["--line-width", "9"])):
         assert predict(photos / "a.png", "--output", tmp_path / str(i), *words) == 0
     plain, coloured, wide = (read_image(tmp_path / str(i) / "a.png") for i in range(3))
@@ -362,9 +362,9 @@ def test_colours_and_width_reach_the_drawing(stub, photos, tmp_path):
 
 @pytest.mark.parametrize("flag", ["--min-score", "--keypoint-min-score"])
 @pytest.mark.parametrize("value", ["nan", "-0.1", "1.5"])
-def test_scores_lie_between_0_and_1(stub, photos, tmp_path, capsys, flag, value):
+def test_minimum_scores_outside_0_to_1_are_refused(stub, photos, tmp_path, capsys, flag, value):
     with pytest.raises(SystemExit) as ended:
         predict(photos, "--output", tmp_path / "out", f"{flag}={value}")
     assert ended.value.code == 2
-    assert f"{flag}: {value} does not lie between 0 and 1" in capsys.readouterr().err
+    assert f"{flag}: {value} is not between 0 and 1" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

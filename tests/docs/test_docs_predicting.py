@@ -15,10 +15,9 @@ from posenet.cli.main import run_tool
 from posenet.images.image_files import write_image
 from posenet.inference.media import sources
 from posenet.inference.predictor import Predictor
-from tests.inference.media.test_outputs import GREY
-from tests.inference.media.test_video import write_video
+from tests.helpers.run_logs import epoch_entry, train_entry
+from tests.helpers.videos import GREY, FakeCamera, FakeWindow, write_video
 from tests.inference.test_predictor import Spotlights
-from tests.visualization.test_training_curves import epoch_line, train_line
 
 PAGE = Path(__file__).parents[2] / "docs" / "predicting.md"
 COMMANDS = [
@@ -28,39 +27,15 @@ COMMANDS = [
 ]
 
 
-class FakeCamera:
-    rate = 10.0
-
-    def __init__(self, index): ...
-
-    def __iter__(self):
-        return ((n, n / 5, GREY) for n in range(2))
-
-    def close(self): ...
-
-
-class FakeWindow:
-    closed = False
-
-    def __init__(self, stop_asked): ...
-
-    @staticmethod
-    def require_display(): ...
-
-    def __call__(self, frame, people, drawn): ...
-
-    def close(self): ...
-
-
 @pytest.fixture
-def place(tmp_path, tiny_coco, monkeypatch):
+def folder(tmp_path, tiny_coco, monkeypatch):
     """A folder with everything that the page names."""
     write_image(tmp_path / "photos" / "a.jpg", GREY)
     write_image(tmp_path / "b.png", np.zeros((40, 50, 3), np.uint8))
     write_video(tmp_path / "clip.mp4", count=3)
     run = tmp_path / "checkpoints" / "demo"
     run.mkdir(parents=True)
-    (run / "log.jsonl").write_text("\n".join(map(json.dumps, (train_line(5), epoch_line(5, 1)))))
+    (run / "log.jsonl").write_text("\n".join(map(json.dumps, (train_entry(5), epoch_entry(5, 1)))))
     for name in ("val2017", "annotations"):
         shutil.copytree(tiny_coco / name, tmp_path / "data" / "demo" / "coco" / name)
     for tool in (predict, evaluate):
@@ -71,7 +46,7 @@ def place(tmp_path, tiny_coco, monkeypatch):
     return tmp_path
 
 
-def test_the_commands_of_the_page(place, monkeypatch):
+def test_every_command_of_the_page_succeeds(folder, monkeypatch):
     assert len(COMMANDS) == 6
     for command in COMMANDS:
         source, _, command = command.rpartition("|")
@@ -91,4 +66,4 @@ def test_the_commands_of_the_page(place, monkeypatch):
         "charts/precision_recall.png",
         "charts/keypoints.png",
     ):
-        assert (place / name).exists(), name
+        assert (folder / name).exists(), name

@@ -1,1 +1,1 @@
-"""Images, videos and cameras in; drawings, videos and JSON out."""
+"""Images, videos and cameras as input; drawings, videos, JSON files and a window as output."""

@@ -1,4 +1,4 @@
-"""Where people go who have been found: into files of keypoints, drawings, sheets of maps and a window."""
+"""Outputs of prediction: files of people, and drawn images and videos."""
 
 from __future__ import annotations
 
@@ -6,21 +6,14 @@ import contextlib
 import itertools
 import json
 import logging
-import os
-import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
-import cv2
 import numpy as np
 
-from posenet.errors import ConfigError
 from posenet.files import atomic_replacement
-from posenet.images import image_files as images
-from posenet.images.image_files import write_image
+from posenet.images import image_files
 from posenet.inference.coco_evaluation import to_result
 from posenet.inference.media import video
 from posenet.inference.media.sources import Frame, Source
@@ -31,156 +24,139 @@ _log = logging.getLogger(__name__)
 
 
 class Output(Protocol):
-    """Takes every frame with its people and the drawing of them, in order."""
+    """Something that is given every frame, in order, with its people and the drawing of them."""
 
-    def __call__(self, frame: Frame, people: Sequence[Person], drawn: np.ndarray) -> None: ...
+    def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None: ...
 
 
 @contextlib.contextmanager
-def people_file(path: Path) -> Iterator[Output]:
-    """People as COCO results, each with its ``file_name`` and in videos its ``frame`` and ``time`` in seconds.
+def open_people_file(path: Path) -> Iterator[Output]:
+    """Open a file for people as COCO results; see ``people_entry`` for its entries.
 
-    A ``.jsonl`` file has one person per line and is complete to the last frame at any time; any other is one list,
-    which replaces an earlier file when the block ends well.
+    A ``.jsonl`` file is a ``JsonLinesWriter``. Any other file is a ``JsonListWriter``; it replaces an earlier file when
+    the block ends without an error.
     """
-    lines = path.suffix.lower() == ".jsonl"
-    with (
-        contextlib.nullcontext(path) if lines else atomic_replacement(path) as target,
-        open(target, "w", encoding="utf-8") as file,
-    ):
-        separators = itertools.chain(["[\n"], itertools.repeat(",\n"))
-
-        def write(frame: Frame, people: Sequence[Person], drawn: np.ndarray) -> None:
-            for person in people:
-                text = json.dumps(entry(frame, person))
-                file.write(text + "\n" if lines else next(separators) + text)
-            file.flush()
-
-        yield write
-        if not lines:
-            file.write("[]\n" if next(separators) == "[\n" else "\n]\n")
+    if path.suffix.lower() == ".jsonl":
+        with open(path, "w", encoding="utf-8") as file:
+            yield JsonLinesWriter(file)
+        return
+    with atomic_replacement(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        writer = JsonListWriter(file)
+        yield writer
+        writer.finish()
 
 
-def entry(frame: Frame, person: Person) -> dict[str, Any]:
-    """A person in COCO's results format; other images than COCO's, which have numbers, are known by their path."""
-    name, stem = frame.source.name, frame.source.stem
+class JsonLinesWriter:
+    """Writes one person per line. The file is complete up to the last frame at any time."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
+        for person in people:
+            self._file.write(json.dumps(people_entry(frame, person)) + "\n")
+        self._file.flush()
+
+
+class JsonListWriter:
+    """Writes all people as one JSON list, one line each, without holding them in memory."""
+
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+        self._is_empty = True
+
+    def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
+        for person in people:
+            separator = "[\n" if self._is_empty else ",\n"
+            self._file.write(separator + json.dumps(people_entry(frame, person)))
+            self._is_empty = False
+
+    def finish(self) -> None:
+        """Close the list."""
+        self._file.write("[]\n" if self._is_empty else "\n]\n")
+
+
+def people_entry(frame: Frame, person: Person) -> dict[str, Any]:
+    """A person in COCO's results format, with ``file_name`` and, in a video, ``frame`` and ``time`` in seconds.
+
+    The ``image_id`` is the number that the file is named by, as in COCO; of other images it is the path, and of a
+    video or a camera ``path#frame``.
+    """
+    name = frame.source.name
+    stem = frame.source.stem
     if frame.number is not None:
-        place = {"frame": frame.number, "time": round(frame.seconds, 4)}
-        return to_result(person, f"{name}#{frame.number}") | {"file_name": name} | place
-    return to_result(person, int(stem) if stem.isascii() and stem.isdecimal() else name) | {"file_name": name}
+        entry = to_result(person, f"{name}#{frame.number}")
+        return entry | {"file_name": name, "frame": frame.number, "time": round(frame.seconds, 4)}
+    image_id = int(stem) if stem.isascii() and stem.isdecimal() else name
+    return to_result(person, image_id) | {"file_name": name}
 
 
-def output_paths(
-    sources: Sequence[Source], folder: Path, suffix: str | None = None, moving_suffix: str | None = None
-) -> dict[Source, Path]:
-    """Where what is made of each source goes: under its own name, numbered where an earlier one has the same.
+def output_paths(sources: Sequence[Source], folder: Path, suffix_of: Callable[[Source], str]) -> dict[Source, Path]:
+    """Choose an output path in ``folder`` for every source.
+
+    An output has the name of its source; it is numbered if an earlier output has that name.
 
     Args:
-        suffix: of what is made of an image; None keeps the image's own where it can be written.
-        moving_suffix: the same for videos and cameras.
+        suffix_of: returns the suffix of a source's output.
     """
     paths: dict[Source, Path] = {}
     taken: set[str] = set()
     for source in sources:
-        own = source.path.suffix if source.path else ""
-        if source.kind == "image":
-            end = (own if own.lower() in images.WRITTEN else ".png") if suffix is None else suffix
-        else:
-            end = (own if own.lower() in video.WRITTEN else ".mp4") if moving_suffix is None else moving_suffix
-        names = itertools.chain([source.stem + end], (f"{source.stem}-{n}{end}" for n in itertools.count(2)))
-        # Some file systems take Photo.jpg and photo.jpg for one.
-        name = next(name for name in names if name.lower() not in taken)
+        suffix = suffix_of(source)
+        plain_name = source.stem + suffix
+        numbered_names = (f"{source.stem}-{number}{suffix}" for number in itertools.count(2))
+        # Photo.jpg and photo.jpg are the same file on some file systems.
+        name = next(name for name in itertools.chain([plain_name], numbered_names) if name.lower() not in taken)
         taken.add(name.lower())
         paths[source] = folder / name
-        if source.path and name != source.stem + end:
-            _log.info("%s goes to %s", source.name, name)
+        if source.kind != "camera" and name != plain_name:
+            _log.info("The output of %s is named %s", source.name, name)
     return paths
 
 
-@contextlib.contextmanager
-def drawings(paths: dict[Source, Path], codec: str = video.CODEC) -> Iterator[Output]:
-    """Drawn images and videos; a video is ended as soon as another source's frames come, or the block ends."""
-    current: tuple[Source, VideoWriter] | None = None
-
-    def end() -> None:
-        nonlocal current
-        if current is not None:
-            current[1].close()
-            current = None
-
-    def write(frame: Frame, people: Sequence[Person], drawn: np.ndarray) -> None:
-        nonlocal current
-        source = frame.source
-        if current is not None and current[0] != source:
-            end()
-        if frame.number is None:
-            write_image(paths[source], drawn)
-            return
-        if current is None:
-            current = source, VideoWriter(paths[source], frame.rate, drawn.shape[:2], codec)
-        if source.kind == "camera":
-            current[1].write_until(drawn, frame.seconds)
-        else:
-            current[1].write(drawn)
-
-    try:
-        yield write
-    finally:
-        end()
+def drawing_suffix(source: Source) -> str:
+    """Suffix of a source's drawing: that of the source if the format can be written, else .png or .mp4."""
+    suffix = "" if source.kind == "camera" else source.path.suffix
+    if source.kind == "image":
+        return suffix if suffix.lower() in image_files.WRITTEN else ".png"
+    return suffix if suffix.lower() in video.WRITABLE_SUFFIXES else ".mp4"
 
 
-class Window:
-    """Shows the drawings; Q, Escape or closing the window ends it. A single image stays until a key is pressed.
+class DrawingWriter:
+    """Writes drawn images and videos.
+
+    A video is finished when frames of another source arrive, or when the writer is closed.
 
     Args:
-        stop_asked: asked while an image stays; true ends the wait.
-
-    Attributes:
-        closed: whether the user has had enough.
+        paths: where the drawing of each source goes.
+        codec: four letters, for videos.
     """
 
-    TITLE = "posenet"
+    def __init__(self, paths: Mapping[Source, Path], codec: str = video.DEFAULT_CODEC) -> None:
+        self._paths = paths
+        self._codec = codec
+        self._video: VideoWriter | None = None
+        self._video_source: Source | None = None
 
-    @staticmethod
-    def require_display() -> None:
-        """Refuse early what this cannot do.
-
-        Raises:
-            ConfigError: OpenCV cannot open a window here.
-        """
-        if reason := _no_display():
-            raise ConfigError(f"--show needs a display: {reason}; leave it out and give --output DIR")
-
-    def __init__(self, stop_asked: Callable[[], bool] = lambda: False) -> None:
-        self.closed, self._stop_asked = False, stop_asked
-
-    def __call__(self, frame: Frame, people: Sequence[Person], drawn: np.ndarray) -> None:
-        cv2.namedWindow(self.TITLE, cv2.WINDOW_NORMAL | cv2.WINDOW_KEEPRATIO)
-        cv2.imshow(self.TITLE, drawn)
-        key = cv2.waitKey(1)
-        while frame.number is None and key < 0 and self._visible() and not self._stop_asked():
-            key = cv2.waitKey(50)
-        self.closed = key & 0xFF in (ord("q"), ord("Q"), 27) or not self._visible()
-
-    def _visible(self) -> bool:
-        return cv2.getWindowProperty(self.TITLE, cv2.WND_PROP_VISIBLE) >= 1
+    def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
+        path = self._paths[frame.source]
+        if frame.source != self._video_source:
+            self.close()
+        if frame.number is None:
+            image_files.write_image(path, drawing)
+            return
+        if self._video is None:
+            height, width = drawing.shape[:2]
+            self._video = VideoWriter(path, frame.rate, (height, width), self._codec)
+            self._video_source = frame.source
+        if frame.source.kind == "camera":
+            self._video.write_until(drawing, frame.seconds)
+        else:
+            self._video.write(drawing)
 
     def close(self) -> None:
-        cv2.destroyAllWindows()
-
-
-def _no_display() -> str:
-    """Why OpenCV cannot open a window here; empty where it can."""
-    if re.search(r"GUI:\s+NONE", cv2.getBuildInformation()):
-        return "this OpenCV has no windows (opencv-python-headless)"
-    if not sys.platform.startswith("linux"):
-        return ""
-    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        return "there is none (DISPLAY is not set)"
-    # Where the display cannot be reached, the window's library ends the whole process: another one tries it.
-    attempt = "import cv2; cv2.namedWindow('posenet'); cv2.destroyAllWindows()"
-    try:
-        subprocess.run([sys.executable, "-c", attempt], capture_output=True, timeout=60, check=True)
-    except subprocess.SubprocessError:
-        return f"the one of DISPLAY={os.environ.get('DISPLAY', '')} cannot be used"
-    return ""
+        """Finish the current video, if there is one."""
+        if self._video is not None:
+            self._video.close()
+        self._video = None
+        self._video_source = None

@@ -1,135 +1,172 @@
-"""What people are looked for in: images, videos and cameras, as one stream of frames."""
+"""Inputs in which people are searched: images, videos and cameras, as one stream of frames."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 
 from posenet.errors import DataError
-from posenet.images import image_files as images
-from posenet.images.image_files import find_images, read_ahead
-from posenet.inference.media import video
-from posenet.inference.media.video import Camera, VideoFile
+from posenet.images import image_files
+from posenet.inference.media.video import VIDEO_SUFFIXES, Camera, VideoFile
 
 
 @dataclass(frozen=True)
-class Source:
-    """One input.
+class FileSource:
+    """An image file or a video file."""
 
-    Attributes:
-        name: the path as given; "camera N".
-        path: of a file; None for a camera.
-        camera: its number.
-    """
+    kind: Literal["image", "video"]
+    path: Path
 
-    kind: Literal["image", "video", "camera"]
-    name: str
-    path: Path | None = None
-    camera: int = 0
+    @property
+    def name(self) -> str:
+        """The path as it was given."""
+        return str(self.path)
 
     @property
     def stem(self) -> str:
-        """What files made from it are called."""
-        return self.path.stem if self.path else f"camera-{self.camera}"
+        """Name of output files, without the suffix."""
+        return self.path.stem
+
+
+@dataclass(frozen=True)
+class CameraSource:
+    """A camera."""
+
+    kind: ClassVar[Literal["camera"]] = "camera"
+    index: int
+
+    @property
+    def name(self) -> str:
+        return f"camera {self.index}"
+
+    @property
+    def stem(self) -> str:
+        """Name of output files, without the suffix."""
+        return f"camera-{self.index}"
+
+
+Source = FileSource | CameraSource
 
 
 @dataclass(frozen=True)
 class Frame:
-    """An image, or one of a video or a camera.
+    """An image file, or one image of a video or a camera.
 
     Attributes:
-        image: (H, W, 3) BGR uint8, or why there is none.
-        number: counts a source's frames from 0; None for an image.
-        seconds: since the source's first frame.
-        rate: frames per second of the source; 0 for an image.
+        image: (H, W, 3) BGR uint8.
+        number: counts the frames of a source from 0; None for an image file.
+        seconds: time since the source's first frame.
+        rate: frames per second of the source; 0 for an image file.
     """
 
     source: Source
-    image: np.ndarray | DataError
+    image: np.ndarray
     number: int | None = None
     seconds: float = 0.0
     rate: float = 0.0
 
 
-def find_sources(inputs: Sequence[str], listed: Iterable[str] = (), cameras: Sequence[int] = ()) -> list[Source]:
-    """Files, folders, glob patterns and camera numbers as sources, each file once, in the order given.
+@dataclass(frozen=True)
+class UnreadableFrame:
+    """A frame that cannot be read, or a source that cannot be opened, and why."""
+
+    source: Source
+    error: DataError
+
+
+def find_sources(inputs: Iterable[str], listed: Iterable[str] = (), cameras: Iterable[int] = ()) -> list[Source]:
+    """Turn files, folders, glob patterns and camera numbers into sources; each is taken once, in the given order.
 
     Args:
-        inputs: a number that is no file's name is a camera; "-" stands for ``listed``.
-        listed: paths, one each; one that does not exist is found out only when it is read.
+        inputs: a number that is not the name of a file is a camera; "-" stands for ``listed``.
+        listed: one path each; a path that does not exist is noticed only when it is read.
         cameras: numbers of further cameras.
 
     Raises:
-        DataError: an input that does not exist, a folder without images and videos, a pattern that fits no file.
+        DataError: an input that does not exist, a folder without images and videos, a pattern without a match.
     """
-    found: dict[object, Source] = {}
+    sources: dict[object, Source] = {}
+    for source in _expand_inputs(inputs, listed):
+        key = source.name if source.kind == "camera" else source.path.resolve()
+        sources.setdefault(key, source)
+    for index in cameras:
+        camera = CameraSource(index)
+        sources.setdefault(camera.name, camera)
+    return list(sources.values())
+
+
+def _expand_inputs(inputs: Iterable[str], listed: Iterable[str]) -> Iterator[Source]:
     for item in inputs:
         if item == "-":
-            sources = [_of_file(Path(line)) for line in map(str.strip, listed) if line]
+            lines = (line.strip() for line in listed)
+            yield from (_file_source(Path(line)) for line in lines if line)
         elif item.isascii() and item.isdecimal() and not Path(item).exists():
-            sources = [_of_camera(int(item))]
+            yield CameraSource(int(item))
         else:
-            sources = [_of_file(path) for path in find_images([item], images.SUFFIXES | video.SUFFIXES)]
-        for source in sources:
-            found.setdefault(source.path.resolve() if source.path else source.name, source)
-    for source in map(_of_camera, cameras):
-        found.setdefault(source.name, source)
-    return list(found.values())
+            for path in image_files.find_images([item], image_files.SUFFIXES | VIDEO_SUFFIXES):
+                yield _file_source(path)
 
 
-def _of_file(path: Path) -> Source:
-    return Source("video" if path.suffix.lower() in video.SUFFIXES else "image", str(path), path)
-
-
-def _of_camera(index: int) -> Source:
-    return Source("camera", f"camera {index}", camera=index)
+def _file_source(path: Path) -> FileSource:
+    return FileSource("video" if path.suffix.lower() in VIDEO_SUFFIXES else "image", path)
 
 
 def count_frames(sources: Iterable[Source]) -> int | None:
-    """How many frames they have together; None where one of them cannot say."""
+    """Total number of frames; None if it is unknown, as for cameras and for videos that do not state it."""
     total = 0
     for source in sources:
         if source.kind == "camera":
             return None
-        if source.kind == "video":
-            try:
-                reader = VideoFile(source.path)
-            except DataError:
-                total += 1
-                continue
-            reader.close()
-            if not reader.count:
-                return None
-            total += reader.count
-        else:
-            total += 1
+        count = 1 if source.kind == "image" else _count_video_frames(source.path)
+        if count == 0:
+            return None
+        total += count
     return total
 
 
-def read_frames(sources: Iterable[Source]) -> Iterator[Frame]:
-    """All frames, source after source; what cannot be read yields its error in the place of an image."""
+def _count_video_frames(path: Path) -> int:
+    """The number that the file states, or 0; 1 for an unreadable file, which yields one ``UnreadableFrame``."""
+    try:
+        video = VideoFile(path)
+    except DataError:
+        return 1
+    video.close()
+    return video.frame_count
+
+
+def read_frames(sources: Iterable[Source]) -> Generator[Frame | UnreadableFrame, None, None]:
+    """Yield the frames of all sources, one source after the other."""
     for kind, group in itertools.groupby(sources, lambda source: source.kind):
         if kind == "image":
-            together = list(group)
-            yield from map(Frame, together, read_ahead(source.path for source in together))
+            yield from _read_images(cast("list[FileSource]", list(group)))
         else:
             for source in group:
-                yield from _moving(source)
+                yield from _read_video(source)
 
 
-def _moving(source: Source) -> Iterator[Frame]:
+def _read_images(sources: Sequence[FileSource]) -> Iterator[Frame | UnreadableFrame]:
+    """Image files, the next of which are read on other threads."""
+    images = image_files.read_ahead(source.path for source in sources)
+    for source, image in zip(sources, images):
+        yield UnreadableFrame(source, image) if isinstance(image, DataError) else Frame(source, image)
+
+
+def _read_video(source: Source) -> Iterator[Frame | UnreadableFrame]:
+    """The frames of a video or a camera."""
     try:
-        reader = VideoFile(source.path) if source.path else Camera(source.camera)
+        reader = Camera(source.index) if source.kind == "camera" else VideoFile(source.path)
     except DataError as error:
-        yield Frame(source, error)
+        yield UnreadableFrame(source, error)
         return
-    try:
-        for number, seconds, image in reader:
-            yield Frame(source, image, number, seconds, reader.rate)
-    finally:
-        reader.close()
+    with contextlib.closing(reader):
+        for item in reader:
+            if isinstance(item, DataError):
+                yield UnreadableFrame(source, item)
+            else:
+                yield Frame(source, item.image, item.number, item.seconds, reader.rate)

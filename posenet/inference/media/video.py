@@ -1,4 +1,4 @@
-"""Videos in and out, and cameras, through OpenCV."""
+"""Reading and writing videos, and reading cameras, with OpenCV."""
 
 from __future__ import annotations
 
@@ -8,191 +8,216 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import cv2
 import numpy as np
 
 from posenet.errors import ConfigError, DataError
 
-SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4 .mpeg .mpg .webm .wmv".split())
-"""Files that are taken for videos."""
-WRITTEN = frozenset(".avi .m4v .mkv .mov .mp4".split())
-"""Those of them that are written, too: these containers hold ``CODEC``."""
-CODEC = "mp4v"
-"""MPEG-4, which every OpenCV with FFmpeg can write; H.264 only some can."""
-USUAL_RATE = 25.0
-RATES = 1.0, 480.0
-"""Frames per second that can be believed; some files state a clock's ticks instead."""
-ENDS_EARLY = 0.05
-"""A video that lacks more than this share of its frames at the end was cut off; less is a rough count in its header."""
-MOST_LOST = 100
-"""Unreadable frames in a row after which a video is over."""
+VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4 .mpeg .mpg .webm .wmv".split())
+"""Files with these suffixes are read as videos."""
+WRITABLE_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
+"""Formats that are also written: these containers hold ``DEFAULT_CODEC``."""
+DEFAULT_CODEC = "mp4v"
+"""MPEG-4, which every OpenCV with FFmpeg can write; only some can write H.264."""
+DEFAULT_FRAME_RATE = 25.0
+"""Frames per second, where a file or a camera states no plausible rate."""
+MIN_FRAME_RATE = 1.0
+MAX_FRAME_RATE = 480.0
+"""A higher rate is implausible; some files state the ticks of a clock instead."""
+MAX_MISSING_SHARE = 0.05
+"""A video that lacks more than this share of its frames at the end was cut off; frame counts in headers are rough."""
+MAX_UNREADABLE_IN_A_ROW = 100
+"""After this many frames in a row that cannot be decoded, a video counts as ended."""
 
-Shot = tuple[int, float, "np.ndarray | DataError"]
-"""A frame's number from 0, its time in seconds, and the (H, W, 3) BGR uint8 image or why there is none."""
+
+class VideoFrame(NamedTuple):
+    """A frame of a video or a camera."""
+
+    number: int
+    """Counts from 0."""
+    seconds: float
+    """Time since the first frame."""
+    image: np.ndarray
+    """(H, W, 3) BGR uint8."""
 
 
 class VideoFile:
-    """A video to read from its start to its end, frame by frame, turned as its rotation says.
+    """A video that is read once, frame by frame, and rotated as its metadata says.
 
     Attributes:
         rate: frames per second.
-        count: how many frames the file says it has; 0 where it does not.
+        frame_count: number of frames that the file states; 0 where it states none.
 
     Raises:
-        DataError: a file that is not there, or no video that OpenCV can read.
+        DataError: no such file, or not a video that OpenCV can read.
     """
 
     def __init__(self, path: Path) -> None:
         if not path.is_file():
             raise DataError(f"cannot read {path}: no such file")
         self.path = path
-        with _quiet():
+        with _silence_opencv():
             self._capture = cv2.VideoCapture(str(path))
         if not self._capture.isOpened():
             raise DataError(f"{path} is not a video that OpenCV can read; convert it to MP4 (H.264)")
-        self.rate = _sound(self._capture.get(cv2.CAP_PROP_FPS))
-        self.count = max(0, int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT)))
+        self.rate = _plausible_rate(self._capture.get(cv2.CAP_PROP_FPS))
+        self.frame_count = max(0, int(self._capture.get(cv2.CAP_PROP_FRAME_COUNT)))
 
     def close(self) -> None:
         self._capture.release()
 
-    def __iter__(self) -> Iterator[Shot]:
-        """The frames that are left; a damaged one that sound ones follow yields its error."""
-        number, lost, last = 0, 0, 0.0
-        while lost < MOST_LOST:
-            ok, image = self._capture.read()
-            if ok:
-                yield from (
-                    (n, n / self.rate, DataError(f"frame {n} of {self.path} cannot be decoded"))
-                    for n in range(number - lost, number)
-                )
-                stamp = self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
-                # Time goes on, whatever the file says.
-                last = stamp if stamp > last or number == 0 else number / self.rate
-                lost = 0
-                yield number, last, image
-            elif number >= self.count:
+    def __iter__(self) -> Iterator[VideoFrame | DataError]:
+        """Yield the remaining frames, and an error for each damaged frame that intact frames follow.
+
+        A last error says so if the video was cut off.
+        """
+        number = 0
+        unreadable = 0  # frames since the last intact one
+        seconds = 0.0
+        while unreadable < MAX_UNREADABLE_IN_A_ROW:
+            success, image = self._capture.read()
+            if success:
+                for damaged in range(number - unreadable, number):
+                    yield DataError(f"frame {damaged} of {self.path} cannot be decoded")
+                unreadable = 0
+                seconds = self._frame_time(number, seconds)
+                yield VideoFrame(number, seconds, image)
+            elif number >= self.frame_count:
                 break
             else:
-                lost += 1
+                unreadable += 1
             number += 1
-        shown = number - lost
-        if not shown or self.count - shown > max(1, ENDS_EARLY * self.count):
-            yield shown, shown / self.rate, DataError(f"{self.path} ends early: it has {shown} of {self.count} frames")
+        read = number - unreadable
+        if read == 0 or self.frame_count - read > max(1, MAX_MISSING_SHARE * self.frame_count):
+            yield DataError(f"{self.path} ends early: it has {read} of {self.frame_count} frames")
+
+    def _frame_time(self, number: int, previous: float) -> float:
+        """The time that the file states for the last frame; if it did not increase, the time by frame number."""
+        stated = self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
+        return stated if number == 0 or stated > previous else number / self.rate
 
 
 class Camera:
-    """A camera that shows what is before it now: frames that come while nobody asks are passed over.
+    """A camera, of which always the newest image is read; images that arrive in between are dropped.
 
     Attributes:
-        rate: frames per second that the camera gives.
+        rate: frames per second that the camera states.
 
     Raises:
-        DataError: no camera of that number.
+        DataError: no camera with this number.
     """
 
     def __init__(self, index: int) -> None:
         self.index = index
-        with _quiet():
+        with _silence_opencv():
             self._capture = cv2.VideoCapture(index)
         if not self._capture.isOpened():
-            raise DataError(f"camera {index} cannot be opened; connect it, and end other programs that use it")
-        self.rate = _sound(self._capture.get(cv2.CAP_PROP_FPS))
-        self._newest: Shot | None = None
-        self._news = threading.Condition()
+            raise DataError(f"camera {index} cannot be opened; connect it, and close other programs that use it")
+        self.rate = _plausible_rate(self._capture.get(cv2.CAP_PROP_FPS))
+        self._newest: VideoFrame | None = None
+        self._changed = threading.Condition()  # guards _newest and _open
         self._open = True
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread = threading.Thread(target=self._read_images, daemon=True)
         self._thread.start()
 
-    def _watch(self) -> None:
-        started, number = time.monotonic(), 0
+    def _read_images(self) -> None:
+        """Keep ``_newest`` up to date until the camera is closed or fails; runs on its own thread."""
+        started = time.monotonic()
+        number = 0
         try:
             while self._open:
-                ok, image = self._capture.read()
-                if not ok:
+                success, image = self._capture.read()
+                if not success:
                     break
-                with self._news:
-                    self._newest = number, time.monotonic() - started, image
-                    self._news.notify()
+                with self._changed:
+                    self._newest = VideoFrame(number, time.monotonic() - started, image)
+                    self._changed.notify()
                 number += 1
         finally:
-            with self._news:
+            with self._changed:
                 self._open = False
-                self._news.notify()
+                self._changed.notify()
 
     def close(self) -> None:
         self._open = False
         self._thread.join()
         self._capture.release()
 
-    def __iter__(self) -> Iterator[Shot]:
-        """The newest frame whenever one is asked for, until the camera is closed or fails."""
-        number, seconds = 0, 0.0
+    def __iter__(self) -> Iterator[VideoFrame | DataError]:
+        """Yield the newest image each time, until the camera is closed or fails; then an error."""
         while True:
-            with self._news:
-                self._news.wait_for(lambda: self._newest is not None or not self._open)
-                shot, self._newest = self._newest, None
-            if shot is None:
-                yield number, seconds, DataError(f"camera {self.index} gives no more images")
+            with self._changed:
+                self._changed.wait_for(lambda: self._newest is not None or not self._open)
+                frame = self._newest
+                self._newest = None
+            if frame is None:
+                yield DataError(f"camera {self.index} delivers no more images")
                 return
-            number, seconds, _ = shot
-            yield shot
+            yield frame
 
 
 class VideoWriter:
-    """Writes a video beside its name and gives it that name when closed, so that it is always whole.
+    """Writes a video under a temporary name and renames it when it is closed, so that a video is always complete.
 
-    Video codecs need even sides: an odd one is made longer by a pixel.
+    Video codecs need even sides: an odd side is extended by one pixel.
 
     Args:
-        path: its suffix, one of ``WRITTEN``, says the format.
+        path: its suffix, one of ``WRITABLE_SUFFIXES``, gives the format.
+        rate: frames per second.
         size: (height, width) of the frames.
         codec: four letters.
 
     Raises:
-        ConfigError: a codec that this OpenCV cannot write in this format and size.
+        ConfigError: this OpenCV cannot write the codec in this format and size.
     """
 
-    def __init__(self, path: Path, rate: float, size: tuple[int, int], codec: str = CODEC) -> None:
-        self.path, self.rate, self.size, self.frames = path, rate, tuple(size), 0
-        self._pad = tuple(side % 2 for side in size)
-        height, width = (side + odd for side, odd in zip(size, self._pad))
+    def __init__(self, path: Path, rate: float, size: tuple[int, int], codec: str = DEFAULT_CODEC) -> None:
+        self.path = path
+        self.rate = rate
+        self.size = size
+        self.frame_count = 0
+        self._padding = size[0] % 2, size[1] % 2
+        height = size[0] + self._padding[0]
+        width = size[1] + self._padding[1]
         self._temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
-        with _quiet():
-            fourcc = cv2.VideoWriter_fourcc(*codec) if len(codec) == 4 else 0
+        with _silence_opencv():
+            fourcc = cv2.VideoWriter.fourcc(*codec) if len(codec) == 4 else 0
             self._writer = cv2.VideoWriter(str(self._temporary), fourcc, rate, (width, height))
         if not self._writer.isOpened():
             self._temporary.unlink(missing_ok=True)
             raise ConfigError(
                 f"this OpenCV cannot write {path} with codec {codec!r} at {width} x {height}; "
-                f"leave out --codec, or name another, for example {CODEC} or MJPG"
+                f"leave out --codec, or name another, for example {DEFAULT_CODEC} or MJPG"
             )
 
     def write(self, image: np.ndarray) -> None:
-        """Add a (H, W, 3) BGR uint8 frame; one of another size is resized."""
+        """Append a (H, W, 3) BGR uint8 frame; a frame of another size is resized."""
+        height, width = self.size
         if image.shape[:2] != self.size:
-            image = cv2.resize(image, self.size[::-1], interpolation=cv2.INTER_AREA)
-        if any(self._pad):
-            image = cv2.copyMakeBorder(image, 0, self._pad[0], 0, self._pad[1], cv2.BORDER_REPLICATE)
+            image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
+        if any(self._padding):
+            below, right = self._padding
+            image = cv2.copyMakeBorder(image, 0, below, 0, right, cv2.BORDER_REPLICATE)
         self._writer.write(image)
-        self.frames += 1
+        self.frame_count += 1
 
     def write_until(self, image: np.ndarray, seconds: float) -> None:
-        """Show an image until a time, so that what comes at any pace is played at its own."""
-        for _ in range(max(1, round(seconds * self.rate) - self.frames)):
+        """Repeat a frame until the video has the given length, so that frames of irregular times play at their pace."""
+        for _ in range(max(1, round(seconds * self.rate) - self.frame_count)):
             self.write(image)
 
     def close(self) -> None:
-        """End the file, so that players can read it."""
+        """Finish the file and give it its name."""
         self._writer.release()
         os.replace(self._temporary, self.path)
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """OpenCV and FFmpeg say nothing of their own on standard error: our messages tell what matters."""
-    # FFmpeg's level is read when it is first used, and holds from then on.
+def _silence_opencv() -> Iterator[None]:
+    """Keep OpenCV and FFmpeg from printing on standard error; our own messages say what is wrong."""
+    # FFmpeg reads its level once, when it is first used.
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
     level = cv2.utils.logging.getLogLevel()
     cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
@@ -202,5 +227,6 @@ def _quiet() -> Iterator[None]:
         cv2.utils.logging.setLogLevel(level)
 
 
-def _sound(rate: float) -> float:
-    return rate if RATES[0] <= rate <= RATES[1] else USUAL_RATE
+def _plausible_rate(rate: float) -> float:
+    """A stated frame rate, or the default where it is implausible or not a number."""
+    return rate if MIN_FRAME_RATE <= rate <= MAX_FRAME_RATE else DEFAULT_FRAME_RATE

@@ -1,0 +1,69 @@
+"""From inputs to frames."""
+
+import pytest
+
+from posenet.errors import DataError
+from posenet.images.image_files import write_image
+from posenet.inference.media.sources import (
+    CameraSource,
+    Frame,
+    UnreadableFrame,
+    count_frames,
+    find_sources,
+    read_frames,
+)
+from tests.helpers.videos import GREY, write_video
+
+
+@pytest.fixture
+def folder(tmp_path):
+    write_image(tmp_path / "in" / "000000000139.png", GREY)
+    write_image(tmp_path / "in" / "b.png", GREY)
+    write_video(tmp_path / "in" / "clip.mp4", count=5)
+    return tmp_path / "in"
+
+
+def test_every_source_is_found_once_in_the_given_order(folder):
+    found = find_sources(
+        [str(folder), str(folder / "b.png"), "7", "-"],
+        [f"{folder / 'clip.mp4'}\n", "\n", "missing.jpg\n"],
+        cameras=[7, 8],
+    )
+    assert [(source.kind, source.name) for source in found] == [
+        ("image", str(folder / "000000000139.png")),
+        ("image", str(folder / "b.png")),
+        ("video", str(folder / "clip.mp4")),
+        ("camera", "camera 7"),
+        ("image", "missing.jpg"),
+        ("camera", "camera 8"),
+    ]
+
+
+def test_a_number_is_a_camera_unless_a_file_has_that_name(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    (folder / "b.png").rename(folder / "5")
+    assert [source.kind for source in find_sources(["5", "6"])] == ["image", "camera"]
+
+
+def test_a_missing_input_is_refused(folder):
+    with pytest.raises(DataError, match="missing"):
+        find_sources([str(folder / "missing.jpg")])
+
+
+def test_frames_come_in_the_order_of_the_sources_with_errors_among_them(folder):
+    sources = find_sources(["-"], map(str, [folder / "b.png", "missing.jpg", "missing.mp4", folder / "clip.mp4"]))
+    image, missing_image, missing_video, *video = read_frames(sources)
+    assert isinstance(image, Frame) and image.number is None
+    assert isinstance(missing_image, UnreadableFrame) and "missing.jpg" in str(missing_image.error)
+    assert isinstance(missing_video, UnreadableFrame) and "missing.mp4" in str(missing_video.error)
+    assert [frame.number for frame in video] == list(range(5))
+    assert video[-1].rate == 10 and video[-1].seconds == pytest.approx(0.4)
+    assert [frame.source for frame in (image, missing_image, missing_video, video[0])] == sources
+
+
+def test_frames_are_counted_unless_a_source_does_not_know(folder):
+    sources = find_sources(["-"], map(str, [folder / "b.png", "missing.jpg", "missing.mp4", folder / "clip.mp4"]))
+    assert count_frames(sources) == 8
+    assert count_frames([*sources, CameraSource(2)]) is None
+
+
