@@ -1,4 +1,4 @@
-"""The command line: option spelling, errors, exit status, help, and what importing the package costs."""
+"""The command line: option names, errors, exit status, help and imports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -39,7 +38,6 @@ TOOLS = [
     "export-weights",
     "export-onnx",
 ]
-PRESENT = [name for name in TOOLS if find_spec(f"posenet.cli.{name.replace('-', '_')}")]
 Run = Callable[[argparse.Namespace], None]
 
 
@@ -52,7 +50,7 @@ def _restore_logging() -> Iterator[None]:
 
 @pytest.fixture
 def tool(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
-    """Make ``fake`` the only tool; it takes two options and files, and does what the test says."""
+    """Install ``fake`` as the only tool, with two options and files; the test gives its ``run``."""
 
     def install(run: Run) -> None:
         module = ModuleType("posenet.cli.fake", "Do nothing much.\n\nNever shown.")
@@ -70,17 +68,17 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
     return install
 
 
-def flags(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """All options and positional arguments, those of subcommands included."""
+def all_arguments(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """All options and positional arguments, including those of subcommands."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for subcommand in action.choices.values():
-                yield from flags(subcommand)
+                yield from all_arguments(subcommand)
         else:
             yield action
 
 
-def failing(error: BaseException) -> Run:
+def raising(error: BaseException) -> Run:
     def run(_: argparse.Namespace) -> None:
         raise error
 
@@ -97,7 +95,7 @@ def failing(error: BaseException) -> Run:
     ],
 )
 @pytest.mark.parametrize("through", ["posenet", "script"])
-def test_options_take_dashes_and_underscores_and_values_keep_theirs(
+def test_option_names_may_have_underscores_and_values_are_unchanged(
     tool: Callable[[Run], None], words: list[str], through: str
 ) -> None:
     seen: list[argparse.Namespace] = []
@@ -107,7 +105,7 @@ def test_options_take_dashes_and_underscores_and_values_keep_theirs(
     assert vars(seen[0]) == {"checkpoint_path": "a_b", "sync_bn": False, "files": ["my_file"], "log_format": "text"}
 
 
-def test_what_follows_two_dashes_is_no_option(tool: Callable[[Run], None]) -> None:
+def test_words_after_two_dashes_are_not_options(tool: Callable[[Run], None]) -> None:
     seen: list[argparse.Namespace] = []
     tool(seen.append)
     words = ["--sync_bn", "--", "--my_file"]
@@ -115,7 +113,7 @@ def test_what_follows_two_dashes_is_no_option(tool: Callable[[Run], None]) -> No
     assert [(args.sync_bn, args.files) for args in seen] == [(True, ["--my_file"])] * 2
 
 
-def test_without_arguments_those_of_the_process_are_taken(
+def test_the_default_arguments_are_those_of_the_process(
     tool: Callable[[Run], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[argparse.Namespace] = []
@@ -135,10 +133,10 @@ def test_without_arguments_those_of_the_process_are_taken(
     ],
     ids=repr,
 )
-def test_bad_input_is_one_line_on_standard_error_and_status_2(
+def test_bad_input_is_reported_in_one_line_with_status_2(
     tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str], error: PosenetError
 ) -> None:
-    tool(failing(error))
+    tool(raising(error))
     assert cli.main(["fake"]) == 2
     assert capsys.readouterr() == ("", "posenet fake: error: photo.jpg is damaged; delete it\n")
 
@@ -151,15 +149,15 @@ def test_bad_input_is_one_line_on_standard_error_and_status_2(
         (OSError("unable to open file"), "unable to open file"),
     ],
 )
-def test_an_error_of_the_system_is_one_line_too(
+def test_an_operating_system_error_is_reported_in_one_line(
     tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str], error: OSError, message: str
 ) -> None:
-    tool(failing(error))
+    tool(raising(error))
     assert cli.run_tool("fake", [], prog="fake") == 2
     assert capsys.readouterr() == ("", f"fake: error: {message}\n")
 
 
-def test_as_json_standard_error_holds_one_object_a_line_and_no_bars(
+def test_in_json_format_standard_error_holds_one_object_per_line(
     tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     def run(_: argparse.Namespace) -> None:
@@ -186,80 +184,92 @@ def test_as_json_standard_error_holds_one_object_a_line_and_no_bars(
     assert (logging.root.handlers, logging.root.level) == before
 
 
-def test_an_interrupt_is_status_130_without_traceback(
+def test_an_interrupt_has_status_130_and_no_traceback(
     tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tool(failing(KeyboardInterrupt()))
+    tool(raising(KeyboardInterrupt()))
     assert cli.main(["fake"]) == 130
     assert capsys.readouterr().err.strip() == "posenet fake: interrupted"
 
 
 def test_a_programming_error_keeps_its_traceback(tool: Callable[[Run], None]) -> None:
-    tool(failing(ZeroDivisionError()))
+    tool(raising(ZeroDivisionError()))
     with pytest.raises(ZeroDivisionError):
         cli.main(["fake"])
 
 
-def test_no_words_at_all_show_the_overview(tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]) -> None:
-    tool(failing(AssertionError()))
+def test_without_arguments_the_overview_is_shown(
+    tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool(raising(AssertionError()))
     assert cli.main([]) == 2
     assert "Do nothing much." in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [["fake", "--unknown"], ["nonsense"]])
-def test_words_that_do_not_parse_are_status_2(tool: Callable[[Run], None], words: list[str]) -> None:
-    tool(failing(AssertionError()))
+def test_arguments_that_do_not_parse_have_status_2(tool: Callable[[Run], None], words: list[str]) -> None:
+    tool(raising(AssertionError()))
     with pytest.raises(SystemExit) as caught:
         cli.main(words)
     assert caught.value.code == 2
 
 
-def test_the_overview_shows_every_tool_with_its_first_line(
+def test_the_overview_shows_the_first_line_of_every_tool(
     tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tool(failing(AssertionError()))
+    tool(raising(AssertionError()))
     with pytest.raises(SystemExit) as caught:
         cli.main(["--help"])
     out = capsys.readouterr().out
     assert caught.value.code == 0 and "fake" in out and "Do nothing much." in out and "Never shown" not in out
 
 
-def test_a_tool_runs_without_importing_the_others(tool: Callable[[Run], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tool_does_not_import_the_others(tool: Callable[[Run], None], monkeypatch: pytest.MonkeyPatch) -> None:
     tool(lambda args: None)
     monkeypatch.setattr(cli, "TOOLS", ("absent", "fake"))
     assert cli.main(["fake"]) == 0
 
 
-def test_the_version_is_that_of_the_package(tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]) -> None:
-    tool(failing(AssertionError()))
+def test_the_version_is_printed(tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]) -> None:
+    tool(raising(AssertionError()))
     with pytest.raises(SystemExit) as caught:
         cli.main(["--version"])
     assert caught.value.code == 0 and capsys.readouterr().out == f"posenet {__version__}\n"
 
 
-def test_all_tools_are_known() -> None:
+def test_the_tools_are_these() -> None:
     assert sorted(cli.TOOLS) == sorted(TOOLS)
 
 
-@pytest.mark.skipif(PRESENT != TOOLS, reason="not every tool is there yet")
-def test_the_real_overview_lists_all_tools(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_overview_lists_all_tools(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["--help"])
     out = capsys.readouterr().out
     assert caught.value.code == 0 and all(f"  {name} " in out for name in TOOLS)
 
 
-@pytest.mark.parametrize("name", PRESENT)
-def test_every_flag_of_every_tool_is_explained(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_shows_defaults_except_of_switches_that_are_off(
+    tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool(raising(AssertionError()))
+    with pytest.raises(SystemExit):
+        cli.main(["fake", "--help"])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "folder (default: runs)" in out and "(default: text)" in out
+    assert "default: False" not in out and "default: None" not in out
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_every_flag_of_every_tool_has_a_help_text(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.run_tool(name, ["--help"])
     assert caught.value.code == 0 and "--help" in capsys.readouterr().out
     parser = argparse.ArgumentParser()
     cli.load_tool(name).add_arguments(parser)
-    assert [action.dest for action in flags(parser) if not action.help] == []
+    assert [action.dest for action in all_arguments(parser) if not action.help] == []
 
 
-def test_help_shows_the_public_names_and_the_example() -> None:
+def test_the_help_of_the_package_shows_the_public_names_and_an_example() -> None:
     text = pydoc.plain(pydoc.render_doc(posenet))
     assert "Predictor.from_checkpoint(" in text and "Every error that a user can fix" in text
     assert dir(posenet) == sorted(posenet.__all__)
@@ -269,11 +279,11 @@ def test_help_shows_the_public_names_and_the_example() -> None:
     assert "sigmas=(" not in text
 
 
-def test_the_package_says_that_it_is_typed() -> None:
+def test_the_package_is_marked_as_typed() -> None:
     assert (Path(posenet.__file__).parent / "py.typed").is_file()
 
 
-def test_importing_the_package_loads_neither_torch_nor_opencv() -> None:
+def test_importing_the_package_imports_neither_torch_nor_opencv() -> None:
     code = (
         "import sys, posenet, posenet.model, posenet.data, posenet.inference, posenet.cli, posenet.errors\n"
         "sys.exit(', '.join({'torch', 'cv2', 'h5py', 'pycocotools'} & sys.modules.keys()) or 0)"

@@ -1,4 +1,4 @@
-"""No file that is read names a place outside the stated folders, and none is written there."""
+"""File names in untrusted files never lead to a file outside the given folders."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_annotations_name_no_file_outside_their_folder(tmp_path, name):
+def test_annotations_with_a_file_name_outside_the_image_folder_are_refused(tmp_path, name):
     content = document([1], [person(1, 1)])
     content["images"][0]["file_name"] = name
     path = write_annotations(tmp_path / "a.json", content)
@@ -43,13 +43,13 @@ def test_annotations_name_no_file_outside_their_folder(tmp_path, name):
             read(path)
 
 
-def test_a_checkpoint_names_no_file_as_its_skeleton(tmp_path):
+def test_a_checkpoint_whose_skeleton_is_a_file_name_is_refused(tmp_path):
     torch.save({"model": {"a": torch.zeros(1)}, "config": {"model": {"skeleton": "/etc/passwd"}}}, tmp_path / "a.pth")
     with pytest.raises(CheckpointError, match="names a file as its skeleton"):
         load_model(tmp_path / "a.pth")
 
 
-def test_a_stores_names_are_labels_and_lead_nowhere(tmp_path, capsys, monkeypatch):
+def test_file_names_in_a_store_are_never_opened_and_are_printed_safely(tmp_path, capsys, monkeypatch):
     record = make_record(1)
     object.__setattr__(record, "file_name", "../../\x1b]0;owned\x07secret.jpg")
     path = write_store(tmp_path / "a.h5", [record])
@@ -66,7 +66,7 @@ def test_a_stores_names_are_labels_and_lead_nowhere(tmp_path, capsys, monkeypatc
     assert "secret.jpg" in error and "\x1b" not in error.splitlines()[-1] and "\x07" not in error
 
 
-@pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs links")
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs symbolic links")
 @pytest.mark.parametrize(
     "name",
     [
@@ -77,7 +77,7 @@ def test_a_stores_names_are_labels_and_lead_nowhere(tmp_path, capsys, monkeypatc
         "train2017",
     ],
 )
-def test_drawing_never_writes_through_a_link(tmp_path, name):
+def test_make_synthetic_never_writes_through_a_link(tmp_path, name):
     output, precious = tmp_path / "set", tmp_path / "precious"
     write_dataset(output, 1, 1, workers=1, size=64)
     target = output / name
@@ -93,9 +93,9 @@ def test_drawing_never_writes_through_a_link(tmp_path, name):
     assert precious.is_dir() or precious.read_bytes() == content
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are limited as on Linux")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the memory limit of child processes needs Linux")
 @pytest.mark.parametrize("count", [10**12, float("inf"), "many", -5, [1]])
-def test_a_marker_that_claims_anything_is_refused(tmp_path, count):
+def test_a_data_set_marker_with_an_invalid_count_is_refused(tmp_path, count):
     (tmp_path / "set").mkdir()
     marker = {"tool": "posenet make-synthetic", "train": count, "val": 1}
     (tmp_path / "set" / "synthetic.json").write_text(json.dumps(marker))

@@ -19,8 +19,8 @@ from posenet.inference.media.video import VideoWriter
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
 from posenet.settings import config_from_dict, config_to_dict
+from tests.helpers.spot_networks import NECK, NOSE, SpotNetwork, spot_image
 from tests.helpers.videos import FakeCamera, FakeWindow, read_video
-from tests.inference.test_predictor import NECK, NOSE, Spotlights, picture
 
 SPOTS = ((40.2, 20.0), (90.0, 60.4))
 
@@ -28,14 +28,14 @@ SPOTS = ((40.2, 20.0), (90.0, 60.4))
 @pytest.fixture
 def stub(monkeypatch):
     """The tool with a network that finds spots of light."""
-    monkeypatch.setattr(tool, "make_predictor", lambda args: Predictor(Spotlights(), height=128, batch_size=3))
+    monkeypatch.setattr(tool, "make_predictor", lambda args: Predictor(SpotNetwork(), height=128, batch_size=3))
 
 
 @pytest.fixture
 def photos(tmp_path):
     folder = tmp_path / "photos"
     for name in ("a.png", "b.png", "000000000139.png"):
-        write_image(folder / name, picture(97, 131, *SPOTS, 4))
+        write_image(folder / name, spot_image(97, 131, *SPOTS, 4))
     write_image(folder / "empty.png", np.zeros((50, 60, 3), np.uint8))
     return folder
 
@@ -90,7 +90,7 @@ def test_people_belong_to_their_images_between_unreadable_ones(stub, tmp_path, c
             write_image(names[-1], np.zeros((97, 131, 3), np.uint8))
         else:
             truth[n] = 20.0 + 2 * n
-            write_image(names[-1], picture(97, 131 if n % 7 else 181, (truth[n], 20), (90.0, 60.4), 4))
+            write_image(names[-1], spot_image(97, 131 if n % 7 else 181, (truth[n], 20), (90.0, 60.4), 4))
     monkeypatch.setattr("sys.stdin", names)
     assert predict("-", "--json", tmp_path / "people.jsonl") == 2
     people = [json.loads(line) for line in (tmp_path / "people.jsonl").read_text().splitlines()]
@@ -109,7 +109,7 @@ def test_few_frames_are_in_memory_at_a_time(monkeypatch, stub, tmp_path):
         nonlocal num_read
         for number in range(60):
             num_read += 1
-            yield Frame(source, picture(98, 132, *SPOTS, 4), number, number / 10, 10.0)
+            yield Frame(source, spot_image(98, 132, *SPOTS, 4), number, number / 10, 10.0)
 
     def count_frames_in_memory(image, people, **_):
         in_memory.append(num_read - len(in_memory))
@@ -125,7 +125,7 @@ def test_few_frames_are_in_memory_at_a_time(monkeypatch, stub, tmp_path):
 
 def test_outputs_with_equal_names_are_numbered(stub, photos, tmp_path):
     for name in ("A.png", "b.gif"):
-        write_image(tmp_path / "more" / "x.png", picture(97, 131, *SPOTS, 4))
+        write_image(tmp_path / "more" / "x.png", spot_image(97, 131, *SPOTS, 4))
         (tmp_path / "more" / "x.png").rename(tmp_path / "more" / name)
     out = tmp_path / "out"
     assert predict(photos, tmp_path / "more" / "A.png", tmp_path / "more" / "b.gif", "--output", out) == 0
@@ -232,14 +232,14 @@ def test_a_checkpoint_with_all_predictor_flags(photos, tmp_path, capsys):
 
 
 def test_an_image_format_without_colours_is_drawn_in_another(stub, tmp_path):
-    grey = cv2.cvtColor(picture(97, 131, *SPOTS, 4), cv2.COLOR_BGR2GRAY)
+    grey = cv2.cvtColor(spot_image(97, 131, *SPOTS, 4), cv2.COLOR_BGR2GRAY)
     (tmp_path / "in.pgm").write_bytes(cv2.imencode(".pgm", grey)[1].tobytes())
     assert predict(tmp_path, "--output", tmp_path / "out") == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["in.png"]
 
 
 def test_the_stub_network_finds_nose_and_neck():
-    [person] = Predictor(Spotlights(), height=128)(picture(97, 131, *SPOTS, 4))
+    [person] = Predictor(SpotNetwork(), height=128)(spot_image(97, 131, *SPOTS, 4))
     assert person.found.nonzero()[0].tolist() == [NOSE, NECK]
 
 
@@ -247,7 +247,7 @@ def test_the_stub_network_finds_nose_and_neck():
 def clip(tmp_path):
     writer = VideoWriter(tmp_path / "clip.mp4", 10, (98, 132))
     for _ in range(7):
-        writer.write(picture(98, 132, *SPOTS, 4))
+        writer.write(spot_image(98, 132, *SPOTS, 4))
     writer.close()
     return tmp_path / "clip.mp4"
 
@@ -257,7 +257,7 @@ def test_a_video_is_drawn_and_its_people_written(stub, clip, photos, tmp_path, c
     assert predict(clip, photos / "a.png", "--output", out, "--json", path) == 0
     frames = read_video(out / "clip.mp4")
     assert len(frames) == 7 and frames[6].seconds == pytest.approx(0.6) and frames[0].image.shape == (98, 132, 3)
-    assert not np.allclose(frames[0].image, picture(98, 132, *SPOTS, 4), atol=60), "no person is drawn"
+    assert not np.allclose(frames[0].image, spot_image(98, 132, *SPOTS, 4), atol=60), "no person is drawn"
     people = [json.loads(line) for line in path.read_text().splitlines()]
     assert [(p.get("frame"), p.get("time")) for p in people] == [(i, i / 10) for i in range(7)] + [(None, None)]
     captured = capsys.readouterr()
@@ -315,7 +315,7 @@ def test_a_camera_is_shown_until_the_window_is_closed(stub, tmp_path, monkeypatc
         @staticmethod
         def image_at(number):
             delivered.append(number)
-            return picture(98, 132, *SPOTS, 4)
+            return spot_image(98, 132, *SPOTS, 4)
 
         def close(self):
             events.append("close camera")

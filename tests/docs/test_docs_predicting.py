@@ -1,4 +1,4 @@
-"""Every command of docs/predicting.md runs as it stands."""
+"""Every command of docs/predicting.md runs as it is written."""
 
 import json
 import re
@@ -16,8 +16,8 @@ from posenet.images.image_files import write_image
 from posenet.inference.media import sources
 from posenet.inference.predictor import Predictor
 from tests.helpers.run_logs import epoch_entry, train_entry
+from tests.helpers.spot_networks import SpotNetwork
 from tests.helpers.videos import GREY, FakeCamera, FakeWindow, write_video
-from tests.inference.test_predictor import Spotlights
 
 PAGE = Path(__file__).parents[2] / "docs" / "predicting.md"
 COMMANDS = [
@@ -29,7 +29,7 @@ COMMANDS = [
 
 @pytest.fixture
 def folder(tmp_path, tiny_coco, monkeypatch):
-    """A folder with everything that the page names."""
+    """A folder with all files that the page names."""
     write_image(tmp_path / "photos" / "a.jpg", GREY)
     write_image(tmp_path / "b.png", np.zeros((40, 50, 3), np.uint8))
     write_video(tmp_path / "clip.mp4", count=3)
@@ -39,7 +39,7 @@ def folder(tmp_path, tiny_coco, monkeypatch):
     for name in ("val2017", "annotations"):
         shutil.copytree(tiny_coco / name, tmp_path / "data" / "demo" / "coco" / name)
     for tool in (predict, evaluate):
-        monkeypatch.setattr(tool, "make_predictor", lambda args: Predictor(Spotlights(), height=64))
+        monkeypatch.setattr(tool, "make_predictor", lambda args: Predictor(SpotNetwork(), height=64))
     monkeypatch.setattr(predict, "Window", FakeWindow)
     monkeypatch.setattr(sources, "Camera", FakeCamera)
     monkeypatch.chdir(tmp_path)

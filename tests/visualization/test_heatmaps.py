@@ -17,15 +17,15 @@ from posenet.visualization.heatmaps import (
     heatmap_sheet_suffix,
     overlay_heatmap,
 )
-from tests.inference.test_predictor import Spotlights, picture
+from tests.helpers.spot_networks import SpotNetwork, spot_image
 
 CAMERA = CameraSource(2)
-IMAGE = picture(97, 131, (40, 20), (90, 60), 4)
+IMAGE = spot_image(97, 131, (40, 20), (90, 60), 4)
 
 
 @pytest.fixture
 def predictor():
-    return Predictor(Spotlights(), height=128, flip=True)
+    return Predictor(SpotNetwork(), height=128, flip=True)
 
 
 def test_maps_show_the_image_without_its_padding(predictor):

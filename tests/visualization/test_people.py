@@ -7,7 +7,7 @@ from posenet.errors import DataError
 from posenet.inference.person import Person
 from posenet.skeleton import COCO
 from posenet.visualization.people import LEFT, MIDDLE, PALETTE, RIGHT, draw_people
-from tests.inference.decoder.test_host_candidates import person
+from tests.helpers.rendered_maps import standing_person
 
 
 def has_colour(image, colour):
@@ -16,7 +16,7 @@ def has_colour(image, colour):
 
 @pytest.fixture
 def someone():
-    return Person(person(250, 190), 0.9)
+    return Person(standing_person(250, 190), 0.9)
 
 
 @pytest.mark.parametrize("background", [0, 255])

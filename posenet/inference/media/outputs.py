@@ -79,8 +79,8 @@ class JsonListWriter:
 def people_entry(frame: Frame, person: Person) -> dict[str, Any]:
     """A person in COCO's results format, with ``file_name`` and, in a video, ``frame`` and ``time`` in seconds.
 
-    The ``image_id`` is the number that the file is named by, as in COCO; of other images it is the path, and of a
-    video or a camera ``path#frame``.
+    The ``image_id`` of an image is the number that it is named by, as in COCO, else its path. In a video it is
+    ``path#frame``, and from a camera ``camera N#frame``.
     """
     name = frame.source.name
     stem = frame.source.stem

@@ -65,5 +65,3 @@ def test_frames_are_counted_unless_a_source_does_not_know(folder):
     sources = find_sources(["-"], map(str, [folder / "b.png", "missing.jpg", "missing.mp4", folder / "clip.mp4"]))
     assert count_frames(sources) == 8
     assert count_frames([*sources, CameraSource(2)]) is None
-
-

@@ -1,0 +1,54 @@
+"""Maps for the decoder: of standing people, and with single cells."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from posenet.data.targets import TargetRenderer
+from posenet.skeleton import COCO
+
+STANDING = {
+    "nose": (0, -90),
+    "Reye": (-6, -97),
+    "Leye": (6, -97),
+    "Rear": (-14, -93),
+    "Lear": (14, -93),
+    "neck": (0, -62),
+    "Rsho": (-26, -62),
+    "Lsho": (26, -62),
+    "Relb": (-40, -25),
+    "Lelb": (40, -25),
+    "Rwri": (-44, 12),
+    "Lwri": (44, 12),
+    "Rhip": (-17, 15),
+    "Lhip": (17, 15),
+    "Rkne": (-20, 70),
+    "Lkne": (20, 70),
+    "Rank": (-22, 125),
+    "Lank": (22, 125),
+}
+"""x, y of the keypoints of a standing person, in pixels."""
+
+
+def standing_person(x: float, y: float, size: float = 1.0, degrees: float = 0.0) -> np.ndarray:
+    """(18, 3) joints of a person who stands at (x, y), in network-input pixels."""
+    angle = np.deg2rad(degrees)
+    matrix = size * np.array([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    points = np.array([STANDING[name] for name in COCO.keypoints]) @ matrix.T + (x, y)
+    return np.concatenate([points, np.ones((18, 1))], axis=1).astype(np.float32)
+
+
+def render_people(*people: np.ndarray, height: int = 384, width: int = 512) -> np.ndarray:
+    """(50, height / 4, width / 4) target maps of people."""
+    joints = torch.from_numpy(np.stack(people))[None] if people else torch.zeros(1, 0, 18, 3)
+    return TargetRenderer()(joints, torch.zeros(1, height // 4, width // 4))[0].numpy()
+
+
+def maps_with_cells(*cells: tuple[str, int, int, float], size: tuple[int, int] = (32, 40)) -> np.ndarray:
+    """(50, *size) maps that are 0 but for single cells (keypoint, row, column, value); all body parts are 1."""
+    maps = np.zeros((50, *size), np.float32)
+    maps[COCO.part_channels] = 1
+    for name, row, column, value in cells:
+        maps[COCO.num_parts + COCO.index(name), row, column] = value
+    return maps
