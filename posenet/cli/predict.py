@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import logging
 import sys
-from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
@@ -20,15 +17,9 @@ from posenet.cli.options import fraction, non_negative_int
 from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
 from posenet.devices.signals import stop_signals
 from posenet.errors import ConfigError, DataError
+from posenet.inference.media.frame_prediction import predict_frames
 from posenet.inference.media.outputs import DrawingWriter, Output, drawing_suffix, open_people_file, output_paths
-from posenet.inference.media.sources import (
-    Frame,
-    Source,
-    UnreadableFrame,
-    count_frames,
-    find_sources,
-    read_frames,
-)
+from posenet.inference.media.sources import Frame, Source, UnreadableFrame, count_frames, find_sources
 from posenet.inference.media.video import DEFAULT_CODEC
 from posenet.inference.media.window import Window
 from posenet.inference.person import Person
@@ -127,11 +118,13 @@ def run(args: argparse.Namespace) -> None:
         outputs = _open_outputs(args, predictor, paths, stack)
         if window:
             outputs.append(window)
-        for frame, people in stack.enter_context(contextlib.closing(_predict_frames(predictor, sources))):
+        bar = stack.enter_context(_progress_bar(sources))
+        for frame, people in stack.enter_context(contextlib.closing(predict_frames(predictor, sources))):
             people = [person for person in people if person.score >= args.min_score]
             summary.add(frame, people)
             if isinstance(frame, Frame):
                 _write_frame(args, frame, people, outputs)
+            bar.update()
             if stop_requested() or (window and window.closed):
                 break
         # Ctrl-C is the ordinary way to end a camera.
@@ -191,6 +184,16 @@ def _open_outputs(
     return outputs
 
 
+@contextlib.contextmanager
+def _progress_bar(sources: Sequence[Source]) -> Iterator[tqdm]:
+    """A progress bar over all frames, which log messages do not break up."""
+    with (
+        logging_redirect_tqdm(),
+        tqdm(total=count_frames(sources), desc="predict", unit=" images", bar_format=BAR_FORMAT) as bar,
+    ):
+        yield bar
+
+
 def _write_frame(args: argparse.Namespace, frame: Frame, people: Sequence[Person], outputs: Sequence[Output]) -> None:
     """Draw the people if any output needs the drawing, and give the frame to all outputs."""
     drawing = frame.image
@@ -204,47 +207,6 @@ def _write_frame(args: argparse.Namespace, frame: Frame, people: Sequence[Person
         )
     for output in outputs:
         output.write(frame, people, drawing)
-
-
-Prediction = tuple[Frame | UnreadableFrame, list[Person]]
-"""A frame and its people; an unreadable frame has none."""
-
-
-def _predict_frames(predictor: Predictor, sources: Sequence[Source]) -> Generator[Prediction, None, None]:
-    """Predict all frames of all sources, in order, with a progress bar."""
-    bar = tqdm(total=count_frames(sources), desc="predict", unit=" images", bar_format=BAR_FORMAT)
-    with logging_redirect_tqdm(), bar, contextlib.closing(read_frames(sources)) as frames:
-        for is_camera, group in itertools.groupby(frames, lambda frame: frame.source.kind == "camera"):
-            predict = _predict_one_by_one if is_camera else _predict_stream
-            for prediction in predict(predictor, group):
-                yield prediction
-                bar.update()
-
-
-def _predict_one_by_one(predictor: Predictor, frames: Iterable[Frame | UnreadableFrame]) -> Iterator[Prediction]:
-    """Predict every frame as it arrives, for cameras: a frame that waited for the next would be out of date."""
-    for frame in frames:
-        yield frame, predictor(frame.image) if isinstance(frame, Frame) else []
-
-
-def _predict_stream(predictor: Predictor, frames: Iterable[Frame | UnreadableFrame]) -> Iterator[Prediction]:
-    """Predict in batches, and read, prepare and decode other frames while the network runs."""
-    pending: deque[Frame | UnreadableFrame] = deque()
-
-    def readable_images() -> Iterator[np.ndarray]:
-        for frame in frames:
-            pending.append(frame)
-            if isinstance(frame, Frame):
-                yield frame.image
-
-    with contextlib.closing(predictor.stream(readable_images())) as results:
-        for people in results:
-            # The result belongs to the first readable frame; the unreadable ones before it have none.
-            while isinstance(pending[0], UnreadableFrame):
-                yield pending.popleft(), []
-            yield pending.popleft(), people
-    for frame in pending:
-        yield frame, []
 
 
 class PredictionSummary:

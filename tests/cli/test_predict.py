@@ -12,9 +12,10 @@ import torch
 import posenet.cli.predict as tool
 from posenet.checkpoints.file import read_checkpoint
 from posenet.cli.main import run_tool
+from posenet.errors import DataError
 from posenet.images.image_files import read_image, write_image
 from posenet.inference.media import sources
-from posenet.inference.media.sources import FileSource, Frame
+from posenet.inference.media.sources import FileSource, UnreadableFrame
 from posenet.inference.media.video import VideoWriter
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
@@ -80,47 +81,23 @@ def test_unreadable_images_are_skipped_and_reported(stub, photos, tmp_path, caps
     assert "1 of 5 images could not be read" in error and "aa.png" in error and "Traceback" not in error
 
 
-def test_people_belong_to_their_images_between_unreadable_ones(stub, tmp_path, capsys, monkeypatch):
-    names, truth = [], {}
-    for n in range(24):
-        names.append(str(tmp_path / f"{n}.png"))
-        if n in (0, 1, 5, 6, 7, 8, 9, 10, 15, 23):
-            Path(names[-1]).write_bytes(b"nonsense")
-        elif n in (12, 13):
-            write_image(names[-1], np.zeros((97, 131, 3), np.uint8))
-        else:
-            truth[n] = 20.0 + 2 * n
-            write_image(names[-1], spot_image(97, 131 if n % 7 else 181, (truth[n], 20), (90.0, 60.4), 4))
-    monkeypatch.setattr("sys.stdin", names)
-    assert predict("-", "--json", tmp_path / "people.jsonl") == 2
-    people = [json.loads(line) for line in (tmp_path / "people.jsonl").read_text().splitlines()]
-    assert [person["image_id"] for person in people] == list(truth)
-    np.testing.assert_allclose([person["keypoints"][0] for person in people], list(truth.values()), atol=0.6)
-    captured = capsys.readouterr()
-    assert "10 of 24 images could not be read" in captured.err and "12 people in 14 images" in captured.out
+def test_the_last_message_names_at_most_five_unreadable_sources():
+    images = [FileSource("image", Path(f"{number}.png")) for number in range(7)]
+    summary = tool.PredictionSummary(images)
+    for image in images[:6]:
+        summary.add(UnreadableFrame(image, DataError("damaged")), [])
+    with pytest.raises(DataError, match=r"^6 of 7 images could not be read: 0.png, 1.png, 2.png, 3.png, 4.png \.\.\.$"):
+        summary.raise_if_unreadable()
 
 
-def test_few_frames_are_in_memory_at_a_time(monkeypatch, stub, tmp_path):
-    source = FileSource("video", tmp_path / "v.mp4")
-    num_read = 0
-    in_memory = []
-
-    def frames(sources):
-        nonlocal num_read
-        for number in range(60):
-            num_read += 1
-            yield Frame(source, spot_image(98, 132, *SPOTS, 4), number, number / 10, 10.0)
-
-    def count_frames_in_memory(image, people, **_):
-        in_memory.append(num_read - len(in_memory))
-        return image
-
-    monkeypatch.setattr(tool, "_find_sources", lambda args: [source])
-    monkeypatch.setattr(tool, "count_frames", len)
-    monkeypatch.setattr(tool, "read_frames", frames)
-    monkeypatch.setattr(tool, "draw_people", count_frames_in_memory)
-    assert predict("v.mp4", "--output", tmp_path / "out") == 0
-    assert len(in_memory) == 60 and max(in_memory) <= 16
+def test_a_damaged_video_is_reported_once(caplog):
+    video = FileSource("video", Path("v.mp4"))
+    summary = tool.PredictionSummary([video])
+    for number in range(3):
+        summary.add(UnreadableFrame(video, DataError(f"frame {number} is damaged")), [])
+    assert caplog.messages == ["frame 0 is damaged"]
+    with pytest.raises(DataError, match=r"^1 of 1 input could not be read completely: v.mp4$"):
+        summary.raise_if_unreadable()
 
 
 def test_outputs_with_equal_names_are_numbered(stub, photos, tmp_path):
