@@ -1,6 +1,6 @@
 """The ``posenet`` command, and what all tools share: argument parsing, logging, errors and the exit status.
 
-A tool is a module of this package with a docstring, whose first line is its help text, and the functions
+A tool is a module of this package. The first line of its docstring is its help text; its functions are
 ``add_arguments(parser)`` and ``run(args)``.
 
 Exit status: 0 success, also for a training run that was stopped by a signal and has saved its state; 2 bad input or

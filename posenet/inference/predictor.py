@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -180,7 +180,7 @@ class Predictor:
         people = dict(zip(order, self.stream(images[index] for index in order)))
         return [people[index] for index in range(len(images))]
 
-    def stream(self, images: Iterable[np.ndarray]) -> Iterator[list[Person]]:
+    def stream(self, images: Iterable[np.ndarray]) -> Generator[list[Person], None, None]:
         """The same for any number of images, in their order, of which only a few are held at a time.
 
         Neighbours that need equal inputs run together: images sorted by shape make full batches.

@@ -174,26 +174,9 @@ def test_a_checkpoint_with_all_predictor_flags(photos, tmp_path, capsys):
         {"format": 1, "model": PoseNet.from_config(config).state_dict(), "config": config_to_dict(config)}, checkpoint
     )
     argv = ["--weights", str(checkpoint), "--device", "cpu", str(photos / "a.png"), "--output", str(tmp_path / "out")]
+    flags = "--height 64 --scales 1 1.5 --flip --batch_size 2 --set inference.keypoint_threshold=0.2"
     assert run_tool("predict", argv) == 0
-    assert (
-        run_tool(
-            "predict",
-            [
-                *argv,
-                "--height",
-                "64",
-                "--scales",
-                "1",
-                "1.5",
-                "--flip",
-                "--batch_size",
-                "2",
-                "--set",
-                "inference.keypoint_threshold=0.2",
-            ],
-        )
-        == 0
-    )
+    assert run_tool("predict", argv + flags.split()) == 0
     for words, message in (
         (["--height", "5"], "inference.height"),
         (["--scales", "0"], "inference.scales"),

@@ -15,53 +15,53 @@ def has_colour(image, colour):
 
 
 @pytest.fixture
-def someone():
+def person():
     return Person(standing_person(250, 190), 0.9)
 
 
 @pytest.mark.parametrize("background", [0, 255])
-def test_sides_are_distinct_on_dark_and_light_images(someone, background):
+def test_sides_are_distinct_on_dark_and_light_images(person, background):
     image = np.full((384, 512, 3), background, np.uint8)
-    drawn = draw_people(image, [someone])
+    drawn = draw_people(image, [person])
     assert (image == background).all()
     left, right, middle = (has_colour(drawn, colour) for colour in (LEFT, RIGHT, MIDDLE))
     assert min(left.sum(), right.sum(), middle.sum()) > 50
-    wrist, ankle = someone.keypoints[COCO.index("Lwri")], someone.keypoints[COCO.index("Rank")]
+    wrist, ankle = person.keypoints[COCO.index("Lwri")], person.keypoints[COCO.index("Rank")]
     assert left[round(float(wrist[1])), round(float(wrist[0]))]
     assert right[round(float(ankle[1])), round(float(ankle[0]))]
 
 
-def test_keypoints_that_were_not_found_are_not_drawn(someone):
-    someone.keypoints[COCO.index("Lank"), 2] = 0
-    drawn = draw_people(np.zeros((384, 512, 3), np.uint8), [someone])
-    ankle = someone.keypoints[COCO.index("Lank")]
+def test_keypoints_that_were_not_found_are_not_drawn(person):
+    person.keypoints[COCO.index("Lank"), 2] = 0
+    drawn = draw_people(np.zeros((384, 512, 3), np.uint8), [person])
+    ankle = person.keypoints[COCO.index("Lank")]
     assert not drawn[int(ankle[1]) - 10 : int(ankle[1]) + 10, int(ankle[0]) - 8 : int(ankle[0]) + 8].any()
 
 
-def test_people_and_keypoints_with_low_scores_are_not_drawn(someone):
+def test_people_and_keypoints_with_low_scores_are_not_drawn(person):
     image = np.zeros((384, 512, 3), np.uint8)
-    assert not draw_people(image, [someone], min_score=0.95).any()
-    assert not draw_people(image, [someone], keypoint_min_score=1.5).any()
-    assert draw_people(image, [someone], min_score=0.9, keypoint_min_score=1.0).any()
+    assert not draw_people(image, [person], min_score=0.95).any()
+    assert not draw_people(image, [person], keypoint_min_score=1.5).any()
+    assert draw_people(image, [person], min_score=0.9, keypoint_min_score=1.0).any()
 
 
-def test_line_width_follows_the_image_size(someone):
-    small = draw_people(np.zeros((384, 512, 3), np.uint8), [someone])
-    large_person = Person(someone.keypoints * np.float32([8, 8, 1]), 0.9)
+def test_line_width_follows_the_image_size(person):
+    small = draw_people(np.zeros((384, 512, 3), np.uint8), [person])
+    large_person = Person(person.keypoints * np.float32([8, 8, 1]), 0.9)
     large = draw_people(np.zeros((3072, 4096, 3), np.uint8), [large_person])
     assert large.any(axis=2).mean() == pytest.approx(small.any(axis=2).mean(), rel=0.5)
 
 
-def test_the_line_width_can_be_set(someone):
+def test_the_line_width_can_be_set(person):
     image = np.zeros((384, 512, 3), np.uint8)
-    areas = [draw_people(image, [someone], line_width=width).any(axis=2).sum() for width in (1, 4, 9)]
+    areas = [draw_people(image, [person], line_width=width).any(axis=2).sum() for width in (1, 4, 9)]
     assert areas[0] < areas[1] < areas[2]
 
 
-def test_every_person_can_have_one_colour(someone):
+def test_every_person_can_have_one_colour(person):
     image = np.zeros((384, 1024, 3), np.uint8)
-    other = Person(someone.keypoints + np.float32([400, 0, 0]), 0.5)
-    drawn = draw_people(image, [someone, other], colours="person")
+    other = Person(person.keypoints + np.float32([400, 0, 0]), 0.5)
+    drawn = draw_people(image, [person, other], colours="person")
     for i, colour in enumerate(PALETTE[:2]):
         columns = has_colour(drawn, colour).any(axis=0)
         assert columns[512 * i : 512 * (i + 1)].any() and not columns[512 * (1 - i) : 512 * (2 - i)].any()
@@ -79,11 +79,11 @@ def test_every_person_can_have_one_colour(someone):
     ],
     ids=["grey", "alpha", "16-bit", "1x1", "long"],
 )
-def test_images_of_every_kind_are_drawn_on(image, someone):
-    drawn = draw_people(image, [someone, Person(np.zeros((18, 3), np.float32), 0.0)])
+def test_images_of_every_kind_are_drawn_on(image, person):
+    drawn = draw_people(image, [person, Person(np.zeros((18, 3), np.float32), 0.0)])
     assert drawn.dtype == np.uint8 and drawn.shape == (*image.shape[:2], 3)
 
 
-def test_an_array_that_is_no_image_is_refused(someone):
+def test_an_array_that_is_no_image_is_refused(person):
     with pytest.raises(DataError):
-        draw_people(np.zeros((5, 5, 3)), [someone])
+        draw_people(np.zeros((5, 5, 3)), [person])
