@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,8 +122,8 @@ def training_figure(history: RunHistory, run_name: str) -> Figure:
     figure.set_layout_engine(None)
     figure.subplots_adjust(left=0.045, right=0.955, bottom=0.065, top=0.91, wspace=0.17, hspace=0.3)
     _plot_loss(axes[0], history)
-    _plot_loss_by_scale(axes[1], history)
-    _plot_loss_by_stack(axes[2], history)
+    _plot_loss_terms(axes[1], history, "Training loss by scale", 1, lambda scale: f"stride {MAP_STRIDE << scale}")
+    _plot_loss_terms(axes[2], history, "Training loss by stack", 2, lambda stack: f"stack {stack + 1}")
     _plot_scores(axes[3], history)
     _plot_learning_rate(axes[4], history)
     _plot_speed(axes[5], history)
@@ -171,44 +171,21 @@ def _plot_loss(axes: Axes, history: RunHistory) -> None:
     _add_legend(axes)
 
 
-def _plot_loss_by_scale(axes: Axes, history: RunHistory) -> None:
-    entries, terms = _loss_terms(history)
-    labels = [f"stride {MAP_STRIDE << scale}" for scale in range(terms.shape[2])]
-    _plot_loss_terms(axes, history, entries, terms.sum(axis=1), labels, "Training loss by scale")
-
-
-def _plot_loss_by_stack(axes: Axes, history: RunHistory) -> None:
-    entries, terms = _loss_terms(history)
-    labels = [f"stack {stack + 1}" for stack in range(terms.shape[1])]
-    _plot_loss_terms(axes, history, entries, terms.sum(axis=2), labels, "Training loss by stack")
-
-
-def _loss_terms(history: RunHistory) -> tuple[list[LogEntry], np.ndarray]:
-    """The entries that have loss terms, and these: (N, stacks, scales) float64."""
-    entries = [entry for entry in history.train if entry.get("terms")]
-    if not entries:
-        return [], np.zeros((0, 0, 0))
-    # If the run was resumed with another number of stacks, the curves start there.
-    shape = np.shape(entries[-1]["terms"])
-    entries = [entry for entry in entries if np.shape(entry["terms"]) == shape]
-    return entries, np.array([entry["terms"] for entry in entries], np.float64)
-
-
 def _plot_loss_terms(
-    axes: Axes,
-    history: RunHistory,
-    entries: Sequence[LogEntry],
-    values: np.ndarray,
-    labels: Sequence[str],
-    title: str,
+    axes: Axes, history: RunHistory, title: str, summed_axis: int, label_of: Callable[[int], str]
 ) -> None:
-    """Plot one curve for each column of ``values`` (N, curves)."""
+    """Plot the loss terms (N, stacks, scales), summed over one of these axes; ``label_of`` labels the curves."""
     style_axes(axes, title, history.unit())
+    entries = [entry for entry in history.train if entry.get("terms")]
     if not entries:
         show_no_data(axes, "not in this log")
         return
-    for series, label, colour in zip(values.T, labels, sequential_colours(len(labels))):
-        _plot_curve(axes, history.positions(entries), series, label, colour)
+    # If the run was resumed with another number of stacks, the curves start there.
+    shape = np.shape(entries[-1]["terms"])
+    entries = [entry for entry in entries if np.shape(entry["terms"]) == shape]
+    values = np.array([entry["terms"] for entry in entries], np.float64).sum(axis=summed_axis)  # (N, curves)
+    for index, colour in enumerate(sequential_colours(values.shape[1])):
+        _plot_curve(axes, history.positions(entries), values[:, index], label_of(index), colour)
     _use_log_scale_if_wide(axes)
     _add_legend(axes)
 
