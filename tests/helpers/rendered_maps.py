@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from posenet.data.targets import TargetRenderer
+from posenet.settings import TargetsConfig
 from posenet.skeleton import COCO
 
 STANDING = {
@@ -42,7 +43,7 @@ def standing_person(x: float, y: float, size: float = 1.0, degrees: float = 0.0)
 def render_people(*people: np.ndarray, height: int = 384, width: int = 512) -> np.ndarray:
     """(50, height / 4, width / 4) target maps of people."""
     joints = torch.from_numpy(np.stack(people))[None] if people else torch.zeros(1, 0, 18, 3)
-    return TargetRenderer()(joints, torch.zeros(1, height // 4, width // 4))[0].numpy()
+    return TargetRenderer(TargetsConfig(), COCO)(joints, torch.zeros(1, height // 4, width // 4))[0].numpy()
 
 
 def maps_with_cells(*cells: tuple[str, int, int, float], size: tuple[int, int] = (32, 40)) -> np.ndarray:

@@ -65,6 +65,7 @@ def test_masks_are_coloured(panels: dict[str, np.ndarray]) -> None:
 def test_every_sample_of_one_epoch_has_one_drawing(stores: dict[str, Path], tmp_path: Path) -> None:
     with Store(stores["val"]) as store:
         dataset = PoseDataset(store, (SIZE, SIZE))
-        paths = write_previews(dataset, TargetRenderer.from_config(Config()), tmp_path / "new" / "folder", len(dataset) + 5)
+        renderer = TargetRenderer.from_config(Config())
+        paths = write_previews(dataset, renderer, tmp_path / "new" / "folder", len(dataset) + 5)
         assert len(paths) == len(dataset) and len(set(paths)) == len(paths)
     assert all(cv2.imread(str(path)).shape == (*SHEET_SIZE, 3) for path in paths)
