@@ -19,8 +19,8 @@ from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import medians
 from posenet.data.targets import TargetRenderer
 from posenet.inference.coco_evaluation import read_split, score, to_result
-from posenet.inference.decoder.assembly import MAX_PEAKS
 from posenet.inference.decoder.host_candidates import decode, find_peaks
+from posenet.inference.decoder.people import MAX_PEAKS
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from posenet.cli.options import add_config_options, positive_int
 from posenet.cli.predictor_options import check_outputs, load_network
-from posenet.inference.decoder.assembly import MAX_PEAKS
 from posenet.inference.decoder.device_candidates import Candidates
+from posenet.inference.decoder.people import MAX_PEAKS
 from posenet.inference.onnx_export import INPUTS, OUTPUTS, export_onnx
 
 

@@ -18,9 +18,9 @@ from posenet.devices.device import select_device
 from posenet.devices.precision import Amp, autocast, select_amp
 from posenet.errors import ConfigError
 from posenet.images.image_files import map_ahead, to_bgr
-from posenet.inference.decoder.assembly import decode_candidates
 from posenet.inference.decoder.device_candidates import Candidates
 from posenet.inference.decoder.host_candidates import decode
+from posenet.inference.decoder.people import decode_candidates
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.person import Person
 from posenet.model.fused import FusedNetwork

@@ -14,8 +14,8 @@ from torch import nn
 
 from posenet.checkpoints.file import FORMAT
 from posenet.cli.main import run_tool
-from posenet.inference.decoder.assembly import decode_candidates
 from posenet.inference.decoder.device_candidates import Candidates
+from posenet.inference.decoder.people import decode_candidates
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
 from posenet.settings import config_from_dict, config_to_dict

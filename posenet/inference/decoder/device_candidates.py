@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenet.errors import ConfigError
-from posenet.inference.decoder.assembly import CEILING, MAX_LIMBS, MAX_PEAKS, PROBES, SAMPLES
+from posenet.inference.decoder.people import CEILING, MAX_LIMBS, MAX_PEAKS, PROBES, SAMPLES
 from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE
 from posenet.skeleton import COCO, Skeleton
 

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 from torch import Tensor
 
-from posenet.inference.decoder.assembly import (
+from posenet.inference.decoder.people import (
     CEILING,
     MAX_LIMBS,
     MAX_PEAKS,

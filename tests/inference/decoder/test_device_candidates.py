@@ -10,12 +10,11 @@ import torch
 from posenet.benchmark.degraded_maps import degraded_maps
 from posenet.data.targets import TargetRenderer
 from posenet.errors import ConfigError
-from posenet.inference.decoder.assembly import decode_candidates
 from posenet.inference.decoder.device_candidates import Candidates
 from posenet.inference.decoder.host_candidates import decode
-from posenet.settings import Config
+from posenet.inference.decoder.people import decode_candidates
 from posenet.skeleton import COCO
-from tests.inference.decoder.test_host_candidates import lit, person, render
+from tests.inference.decoder.test_decode import lit, person, render
 
 CROWD = [
     person(130, 150, 0.7),
@@ -118,7 +117,7 @@ class Nothing:
             raise ImportError(f"{name} is not to be imported")
 sys.meta_path.insert(0, Nothing())
 import numpy as np
-from posenet.inference.decoder.assembly import decode_candidates
+from posenet.inference.decoder.people import decode_candidates
 people = decode_candidates(*np.load(sys.argv[1]).values())
 np.save(sys.argv[2], np.stack([person.keypoints for person in people]))
 """

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from posenet.data.targets import TargetRenderer
-from posenet.inference.decoder.assembly import MAX_LIMBS
 from posenet.inference.decoder.host_candidates import decode, find_limbs, find_peaks
-from posenet.settings import Config
+from posenet.inference.decoder.people import MAX_LIMBS
 from posenet.skeleton import COCO
 
 SHAPELESS = dataclasses.replace(COCO, layout={})
