@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from posenet.data.augmentation import Augmentation
     from posenet.data.targets import TargetRenderer
     from posenet.errors import PosenetError
-    from posenet.inference.decoder.host_candidates import decode
+    from posenet.inference.decoder.decode import decode
     from posenet.inference.person import Person
     from posenet.inference.predictor import Predictor
     from posenet.model.posenet import PoseNet
@@ -65,7 +65,7 @@ _MODULES = {
     "Predictor": "posenet.inference.predictor",
     "Skeleton": "posenet.skeleton",
     "TargetRenderer": "posenet.data.targets",
-    "decode": "posenet.inference.decoder.host_candidates",
+    "decode": "posenet.inference.decoder.decode",
     "draw_people": "posenet.visualization.people",
     "load_config": "posenet.settings",
     "load_skeleton": "posenet.skeleton",

@@ -1,4 +1,4 @@
-"""How fast and how exactly the decoder reads maps rendered from annotations, and what it gets wrong."""
+"""Speed and accuracy of the decoder on maps rendered from annotations, and the errors it makes."""
 
 from __future__ import annotations
 
@@ -13,26 +13,29 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from posenet.annotations.coco_file import CocoImage, PersonAnnotation, read_annotations
-from posenet.benchmark.decoding_errors import compare, grouped_perfectly
+from posenet.benchmark.decoding_errors import count_errors, group_by_truth
 from posenet.benchmark.degraded_maps import degraded_maps
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import medians
 from posenet.data.targets import TargetRenderer
+from posenet.errors import DataError
 from posenet.inference.coco_evaluation import read_split, score, to_result
-from posenet.inference.decoder.host_candidates import decode, find_peaks
-from posenet.inference.decoder.people import MAX_PEAKS
+from posenet.inference.decoder.candidates import MAX_PEAKS
+from posenet.inference.decoder.decode import decode
+from posenet.inference.decoder.host_candidates import find_keypoints
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
-from posenet.settings import MAP_STRIDE
+from posenet.settings import MAP_STRIDE, InferenceConfig
 
 PUBLISHED_IMAGES_PER_S = 8.9
+"""Speed of the published decoder on one core, for perfect maps of 150 images of COCO's validation split."""
 PUBLISHED_AP = 0.893
-"""The published decoder on one core, fed perfect maps of 150 images of COCO's validation split."""
+"""Its AP on these maps."""
 
 
-class PerfectNetwork(nn.Module):
-    """Answers every image with the maps that were put in."""
+class FixedMapsNetwork(nn.Module):
+    """Returns the maps that were assigned to it, whatever the images."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,47 +49,59 @@ class PerfectNetwork(nn.Module):
 def measure_decode(
     annotations: str | Path,
     renderer: TargetRenderer,
-    predictor: Predictor,
-    network: PerfectNetwork,
+    settings: InferenceConfig,
     limit: int | None,
     repeats: int,
     seed: int | None = None,
 ) -> Report:
-    """Decode maps of a COCO keypoint file's images, whose pixels are not needed, and score the people.
+    """Render maps from a COCO keypoint file, decode them, and compare the people with the annotations.
 
     Args:
-        predictor: of ``network``, at one scale and without flip.
-        limit: only the first so many images.
+        annotations: the file. The pixels of its images are not needed.
+        renderer: renders the maps.
+        settings: one inference scale, without flip.
+        limit: only the first ``limit`` images.
         repeats: timed runs for every image.
-        seed: degrade the maps by this seed; None leaves them perfect.
+        seed: degrade the maps with random numbers from this seed; None leaves them perfect.
 
     Raises:
-        DataError: an annotation file that cannot be used.
+        DataError: the annotation file cannot be used, or has no images.
     """
-    skeleton = predictor.skeleton
+    skeleton = renderer.skeleton
     dataset = read_annotations(annotations, skeleton)
-    split = read_split(annotations, [image.id for image in dataset.images[:limit]], skeleton)
-    seconds, results, bound, counts, errors = [], [], [], Counter(), []
-    for image in tqdm(dataset.images[:limit], desc="decode", unit="image", leave=False, disable=None):
-        truth, fit = dataset.people[image.id], predictor.fit((image.height, image.width))
-        network.maps = oracle_maps(truth, image, fit, renderer, seed)
-        shown = _shown(network.maps[0].numpy(), fit, MAP_STRIDE)
-        seconds.append(decode_seconds(shown, MAP_STRIDE, predictor, repeats))
+    images = dataset.images[:limit]
+    if not images:
+        raise DataError(f"{annotations} holds no images; name another file")
+    split = read_split(annotations, [image.id for image in images], skeleton)
+    network = FixedMapsNetwork()
+    predictor = Predictor(network, settings, skeleton=skeleton)
+    seconds: list[float] = []
+    results = []
+    bound_results = []
+    error_counts: Counter[str] = Counter()
+    distances = []
+    for image in tqdm(images, desc="decode", unit="image", leave=False, disable=None):
+        truth = dataset.people[image.id]
+        letterbox = predictor.letterbox((image.height, image.width))
+        network.maps = render_maps(truth, image, letterbox, renderer, seed)
+        rows, columns = letterbox.image_cells
+        image_maps = network.maps[0, :, :rows, :columns].numpy()
+        seconds.append(decode_seconds(image_maps, predictor, repeats))
         people = predictor(np.zeros((image.height, image.width, 3), np.uint8))
-        best = _perfect_grouping(shown, truth, image, fit, MAP_STRIDE, predictor)
+        grouped = _group_candidates_by_truth(image_maps, truth, image, letterbox, predictor)
         results += [to_result(person, image.id, split.category, guess=True) for person in people]
-        bound += [to_result(person, image.id, split.category, guess=True) for person in best]
-        count, distance = compare(truth, people, skeleton)
-        counts, errors = counts + count, [*errors, distance]
-    names = ("labelled", "missed", "spurious", "misgiven", "people", "whole", "split", "merged")
+        bound_results += [to_result(person, image.id, split.category, guess=True) for person in grouped]
+        counts, distance = count_errors(truth, people, skeleton)
+        error_counts.update(counts)
+        distances.append(distance)
     return _report(
-        "perfect" if seed is None else f"degraded (seed {seed})",
-        seconds,
-        score(results, split, skeleton).metrics,
-        score(bound, split, skeleton).metrics,
-        {name: counts[name] for name in names},
-        np.concatenate(errors),
-        predictor.height,
+        kind="perfect" if seed is None else f"degraded (seed {seed})",
+        seconds=seconds,
+        metrics=score(results, split, skeleton).metrics,
+        bound_metrics=score(bound_results, split, skeleton).metrics,
+        errors=dict(error_counts),
+        distances=np.concatenate(distances),
+        height=settings.height,
     )
 
 
@@ -94,106 +109,99 @@ def _report(
     kind: str,
     seconds: Sequence[float],
     metrics: dict[str, float],
-    bound: dict[str, float],
-    counts: dict[str, int],
-    errors: np.ndarray,
+    bound_metrics: dict[str, float],
+    errors: dict[str, int],
+    distances: np.ndarray,
     height: int,
 ) -> Report:
-    speed, slowest = len(seconds) / sum(seconds), 1000 * max(seconds)
-    error = float(np.median(errors)) if len(errors) else 0.0
-    published = (
-        []
-        if kind != "perfect"
-        else [("published", PUBLISHED_AP, None, PUBLISHED_IMAGES_PER_S, 1000 / PUBLISHED_IMAGES_PER_S, None)]
-    )
+    images_per_s = len(seconds) / sum(seconds)
+    slowest_ms = 1000 * max(seconds)
+    median_error = float(np.median(distances)) if len(distances) else 0.0
+    rows: list[tuple[str | float | None, ...]] = [
+        ("ours", metrics["AP"], metrics["AR"], images_per_s, 1000 / images_per_s, slowest_ms)
+    ]
+    if kind == "perfect":
+        rows.append(("published", PUBLISHED_AP, None, PUBLISHED_IMAGES_PER_S, 1000 / PUBLISHED_IMAGES_PER_S, None))
+    rows.append(("grouped perfectly", bound_metrics["AP"], bound_metrics["AR"], None, None, None))
     return Report(
         title=f"decode: {kind} maps of {len(seconds)} images, {height} pixels high",
         header=("decoder", "AP", "AR", "images/s", "ms/image", "slowest ms"),
-        rows=[
-            ("ours", metrics["AP"], metrics["AR"], speed, 1000 / speed, slowest),
-            *published,
-            ("grouped perfectly", bound["AP"], bound["AR"], None, None, None),
-        ],
+        rows=rows,
         numbers={
-            "images_per_s": speed,
-            "ms_per_image": 1000 / speed,
-            "slowest_ms": slowest,
+            "images_per_s": images_per_s,
+            "ms_per_image": 1000 / images_per_s,
+            "slowest_ms": slowest_ms,
             "ap": metrics["AP"],
             "metrics": metrics,
-            "bound_ap": bound["AP"],
-            "bound_metrics": bound,
-            "errors": counts,
-            "median_error_px": error,
-            "speed_up": speed / PUBLISHED_IMAGES_PER_S,
+            "bound_ap": bound_metrics["AP"],
+            "bound_metrics": bound_metrics,
+            "errors": errors,
+            "median_error_px": median_error,
+            "speed_up": images_per_s / PUBLISHED_IMAGES_PER_S,
             "images": len(seconds),
             "height": height,
             "maps": kind,
         },
         notes=[
-            f"keypoints: {counts['labelled']} labelled, {counts['missed']} missed "
-            f"({share(counts['missed'], max(counts['labelled'], 1))}), {counts['misgiven']} given to the wrong "
-            f"person, {counts['spurious']} spurious; half of those found lie within {error:.2f} pixels",
-            f"people: {counts['people']} to be found, {counts['whole']} whole and pure, {counts['split']} split; "
-            f"{counts['merged']} found that are several",
-            f"{speed / PUBLISHED_IMAGES_PER_S:.1f} times the published speed on perfect maps of 150 images of "
+            f"keypoints: {errors['labelled']} labelled, {errors['missed']} missed "
+            f"({share(errors['missed'], max(errors['labelled'], 1))}), {errors['misgiven']} assigned to the wrong "
+            f"person, {errors['spurious']} spurious; half of those found are within {median_error:.2f} pixels",
+            f"people: {errors['people']} labelled, {errors['whole']} found complete and pure, {errors['split']} split; "
+            f"{errors['merged']} of the people found are several merged",
+            f"{images_per_s / PUBLISHED_IMAGES_PER_S:.1f} times the published speed on perfect maps of 150 images of "
             "COCO's validation split",
         ],
     )
 
 
-def oracle_maps(
+def render_maps(
     people: Sequence[PersonAnnotation],
     image: CocoImage,
-    fit: Letterbox,
+    letterbox: Letterbox,
     renderer: TargetRenderer,
     seed: int | None = None,
 ) -> Tensor:
-    """(1, C, h, w) target maps of an image resized and padded as the predictor does; crowds are left out.
+    """(1, C, h, w) target maps of an image that is resized and padded; crowds are left out.
 
     The person mask, which the decoder does not read, stays empty.
 
     Args:
-        seed: degrade the maps by this seed and the image's id.
+        seed: degrade the maps with random numbers from this seed and the image's id.
     """
-    zoom = np.array(fit.size[::-1]) / (image.width, image.height)
+    zoom = np.array(letterbox.resized[::-1]) / (image.width, image.height)
     joints = np.array([person.keypoints for person in people if person.labelled], np.float32)
     joints = joints.reshape(-1, renderer.skeleton.num_keypoints, 3)
     joints[..., :2] = (joints[..., :2] + 0.5) * zoom - 0.5
-    size = tuple(side // MAP_STRIDE for side in fit.canvas)
+    size = (letterbox.padded[0] // MAP_STRIDE, letterbox.padded[1] // MAP_STRIDE)
     if seed is None:
-        return renderer(torch.from_numpy(joints)[None], torch.zeros(1, *size))
-    return torch.from_numpy(degraded_maps(joints, size, renderer, np.random.default_rng((seed, abs(image.id)))))[None]
+        maps: Tensor = renderer(torch.from_numpy(joints)[None], torch.zeros(1, *size))
+        return maps
+    rng = np.random.default_rng((seed, abs(image.id)))
+    return torch.from_numpy(degraded_maps(joints, size, renderer, rng))[None]
 
 
-def decode_seconds(maps: np.ndarray, stride: int, predictor: Predictor, repeats: int) -> float:
-    """Median seconds of decoding (C, h, w) maps."""
+def decode_seconds(maps: np.ndarray, predictor: Predictor, repeats: int) -> float:
+    """Median seconds for decoding (C, h, w) maps."""
     task = partial(
         decode,
         maps,
-        stride=stride,
-        keypoint_threshold=predictor.keypoint_threshold,
-        part_threshold=predictor.part_threshold,
+        keypoint_threshold=predictor.settings.keypoint_threshold,
+        part_threshold=predictor.settings.part_threshold,
         skeleton=predictor.skeleton,
     )
     return medians({"decode": task}, repeats, progress=False)["decode"]
 
 
-def _shown(maps: np.ndarray, fit: Letterbox, stride: int) -> np.ndarray:
-    """The part of (C, h, w) maps that shows the image."""
-    rows, columns = (-(-side // stride) for side in fit.size)
-    return maps[:, :rows, :columns]
-
-
-def _perfect_grouping(
+def _group_candidates_by_truth(
     maps: np.ndarray,
     truth: Sequence[PersonAnnotation],
     image: CocoImage,
-    fit: Letterbox,
-    stride: int,
+    letterbox: Letterbox,
     predictor: Predictor,
 ) -> list[Person]:
-    """What the decoder's own keypoints would give if they were grouped by the truth."""
-    peaks = find_peaks(maps[predictor.skeleton.keypoint_channels], predictor.keypoint_threshold, MAX_PEAKS)
-    zoom = np.array((image.width, image.height)) / fit.size[::-1]
-    xy = (peaks.xy * stride + (stride - 1) / 2 + 0.5) * zoom - 0.5
-    return grouped_perfectly(truth, peaks.keypoint, xy, peaks.score, predictor.skeleton)
+    """The people that the decoder's own candidates form if they are grouped by the annotations."""
+    skeleton = predictor.skeleton
+    candidates = find_keypoints(maps[skeleton.keypoint_channels], predictor.settings.keypoint_threshold, MAX_PEAKS)
+    zoom = np.array((image.width, image.height)) / letterbox.resized[::-1]
+    xy = (candidates.xy * MAP_STRIDE + (MAP_STRIDE - 1) / 2 + 0.5) * zoom - 0.5
+    return group_by_truth(truth, candidates.keypoint, xy, candidates.score, skeleton)

@@ -1,4 +1,4 @@
-"""Which found keypoint is whose, and what a decoder did wrong."""
+"""Comparison of decoded keypoints with annotated ones: which belongs to whom, and what the decoder got wrong."""
 
 from __future__ import annotations
 
@@ -11,92 +11,104 @@ from posenet.annotations.coco_file import PersonAnnotation
 from posenet.inference.person import Person
 from posenet.skeleton import Skeleton
 
-LIKE = 0.5
-"""A keypoint is found where its part of the OKS is at least this."""
+MIN_SIMILARITY = 0.5
+"""A keypoint is found where its contribution to the OKS is at least this."""
 
 
-def own_sigmas(skeleton: Skeleton) -> np.ndarray:
-    """(K,) OKS constants in channel order; a derived keypoint has the mean of its sources'."""
+def keypoint_sigmas(skeleton: Skeleton) -> np.ndarray:
+    """(K,) OKS constants in channel order; a derived keypoint has the mean of its two sources."""
     sigmas = dict(zip(skeleton.file_keypoints, skeleton.sigmas))
-    return np.array(
-        [
-            sigmas.get(name) or np.mean([sigmas[source] for source in skeleton.derived[name]])
-            for name in skeleton.keypoints
-        ]
-    )
+    for name, (a, b) in skeleton.derived.items():
+        sigmas[name] = (sigmas[a] + sigmas[b]) / 2
+    return np.array([sigmas[name] for name in skeleton.keypoints])
 
 
-def owners(
+def match_to_truth(
     truth: Sequence[PersonAnnotation], keypoint: np.ndarray, xy: np.ndarray, skeleton: Skeleton
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Give every labelled keypoint the found one of its kind that is nearest in OKS, each one once, best first.
+    """Match found keypoints to labelled keypoints of the same kind, each at most once, the most similar first.
+
+    The similarity is the keypoint's contribution to the OKS, exp(-d^2 / (2 (2 sigma)^2 area)).
 
     Args:
-        truth: labelled people, P in all.
-        keypoint: (N,) which keypoint each found one is.
-        xy: (N, 2) where, in pixels of the image.
+        truth: P people.
+        keypoint: (N,) index of each keypoint found.
+        xy: (N, 2) its position, in pixels of the image.
 
     Returns:
-        (N,) row of the person, -1 for spurious ones, and (N,) distance in pixels, NaN for those.
+        (N,) row of the person in ``truth``, -1 for spurious keypoints; and (N,) distance to the labelled keypoint in
+        pixels, NaN for spurious ones.
     """
-    owner, distance = np.full(len(keypoint), -1), np.full(len(keypoint), np.nan)
+    owner = np.full(len(keypoint), -1)
+    distance = np.full(len(keypoint), np.nan)
     joints = np.array([person.keypoints for person in truth]).reshape(-1, skeleton.num_keypoints, 3)
     areas = np.array([max(person.area, 1.0) for person in truth])
-    for k, sigma in enumerate(own_sigmas(skeleton)):
-        rows, people = np.flatnonzero(keypoint == k), np.flatnonzero(joints[:, k, 2] > 0)
-        gaps = np.linalg.norm(joints[people, k, None, :2] - xy[rows], axis=2)
-        likeness = np.exp(-(gaps**2) / (2 * (2 * sigma) ** 2 * areas[people, None]))
-        while likeness.size and likeness.max() >= LIKE:
-            a, b = np.unravel_index(likeness.argmax(), likeness.shape)
-            owner[rows[b]], distance[rows[b]] = people[a], gaps[a, b]
-            likeness[a], likeness[:, b] = 0, 0
+    for k, sigma in enumerate(keypoint_sigmas(skeleton)):
+        rows = np.flatnonzero(keypoint == k)
+        people = np.flatnonzero(joints[:, k, 2] > 0)
+        gaps = np.linalg.norm(joints[people, k, None, :2] - xy[rows], axis=2)  # (people, rows)
+        similarity = np.exp(-(gaps**2) / (2 * (2 * sigma) ** 2 * areas[people, None]))
+        while similarity.size and similarity.max() >= MIN_SIMILARITY:
+            a, b = np.unravel_index(similarity.argmax(), similarity.shape)
+            owner[rows[b]] = people[a]
+            distance[rows[b]] = gaps[a, b]
+            similarity[a] = 0
+            similarity[:, b] = 0
     return owner, distance
 
 
-def compare(
+def count_errors(
     truth: Sequence[PersonAnnotation], found: Sequence[Person], skeleton: Skeleton
-) -> tuple[Counter, np.ndarray]:
-    """What became of the people of one image.
+) -> tuple[Counter[str], np.ndarray]:
+    """Compare the people found in one image with the annotated ones.
 
     Returns:
-        counts (``labelled``: keypoints to be found, ``missed``, ``spurious``, ``misgiven``: found with someone
-        else than most of their person's; ``people``: to be found, ``whole``: found in one piece with nobody else's
-        keypoints, ``split``: in several pieces; ``merged``: people found that are several) and the distances in
-        pixels of the keypoints found.
+        Counts and distances. The counts of keypoints are ``labelled``; ``missed``; ``spurious``; and ``misgiven``:
+        found with another person than most keypoints of their person. The counts of people are ``people``: labelled;
+        ``whole``: found as one person without keypoints of others; ``split``: found as several; and ``merged``: people
+        found that consist of several. The distances are those of the keypoints found, in pixels.
     """
     truth = [person for person in truth if person.labelled]
-    which, keypoint = np.nonzero(np.array([person.found for person in found]).reshape(-1, skeleton.num_keypoints))
-    xy = np.array([person.keypoints[:, :2] for person in found]).reshape(-1, skeleton.num_keypoints, 2)[which, keypoint]
-    owner, distance = owners(truth, keypoint, xy, skeleton)
-    shared = np.zeros((len(truth), len(found) + 1), int)
-    np.add.at(shared, (owner[owner >= 0], which[owner >= 0]), 1)
+    is_found = np.array([person.found for person in found]).reshape(-1, skeleton.num_keypoints)
+    positions = np.array([person.keypoints[:, :2] for person in found]).reshape(-1, skeleton.num_keypoints, 2)
+    found_row, keypoint = np.nonzero(is_found)
+    owner, distance = match_to_truth(truth, keypoint, positions[found_row, keypoint], skeleton)
+    is_matched = owner >= 0
+    shared = np.zeros((len(truth), len(found) + 1), int)  # keypoints of each true person in each found one
+    np.add.at(shared, (owner[is_matched], found_row[is_matched]), 1)
+    main = shared.argmax(axis=1)  # the found person with most keypoints of each true one
+    in_main = shared.max(axis=1)
+    is_whole = (in_main > 0) & (in_main == shared.sum(axis=1)) & (in_main == shared.sum(axis=0)[main])
     labelled = sum(int((person.keypoints[:, 2] > 0).sum()) for person in truth)
-    main = shared.argmax(axis=1)
-    most = shared.max(axis=1)
     counts = Counter(
         labelled=labelled,
         missed=labelled - int(shared.sum()),
-        spurious=int((owner < 0).sum()),
-        misgiven=int(shared.sum() - most.sum()),
+        spurious=int((~is_matched).sum()),
+        misgiven=int(shared.sum() - in_main.sum()),
         people=len(truth),
-        whole=int(((most > 0) & (most == shared.sum(axis=1)) & (most == shared.sum(axis=0)[main])).sum()),
+        whole=int(is_whole.sum()),
         split=int(((shared > 0).sum(axis=1) > 1).sum()),
         merged=int(((shared > 0).sum(axis=0) > 1).sum()),
     )
-    return counts, distance[owner >= 0]
+    return counts, distance[is_matched]
 
 
-def grouped_perfectly(
+def group_by_truth(
     truth: Sequence[PersonAnnotation], keypoint: np.ndarray, xy: np.ndarray, score: np.ndarray, skeleton: Skeleton
 ) -> list[Person]:
-    """The people that the same keypoint candidates would give if nothing went wrong after finding them."""
+    """The people that keypoint candidates form if each goes to the annotated person it matches.
+
+    This bounds what a decoder can reach with these candidates. The arguments are those of ``match_to_truth``, and
+    ``score``, (N,).
+    """
     truth = [person for person in truth if person.labelled]
-    owner, _ = owners(truth, keypoint, xy, skeleton)
+    owner, _ = match_to_truth(truth, keypoint, xy, skeleton)
     people = []
     for row in np.unique(owner[owner >= 0]):
         own = owner == row
         keypoints = np.zeros((skeleton.num_keypoints, 3), np.float32)
-        keypoints[keypoint[own], :2], keypoints[keypoint[own], 2] = xy[own], score[own]
-        rank = float(score[own].sum() / np.sqrt(own.sum() * skeleton.num_keypoints))
-        people.append(Person(keypoints, rank, skeleton))
+        keypoints[keypoint[own], :2] = xy[own]
+        keypoints[keypoint[own], 2] = score[own]
+        person_score = float(score[own].sum() / np.sqrt(own.sum() * skeleton.num_keypoints))
+        people.append(Person(keypoints, person_score, skeleton))
     return people

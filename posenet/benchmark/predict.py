@@ -1,9 +1,10 @@
-"""How long an image takes from file to drawing: stage by stage, in a stream, and against the network alone."""
+"""Time per image from file to drawing: stage by stage, in a stream, and compared with the network alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,30 +19,47 @@ from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
 from posenet.visualization.people import draw_people
 
-STREAM, ALONE, TRAINED = "whole, in a stream", "network alone", "network as trained"
+STREAM = "whole, in a stream"
+ALONE = "network alone"
+TRAINED = "network as trained"
 
 
-class WatchedNetwork(nn.Module):
-    """A network that looks at the watch before and after it runs; the rest is the predictor's own work.
+class TimedNetwork(nn.Module):
+    """A network that ends the stages "prepare" and "network" of a stopwatch before and after it runs.
 
     Attributes:
-        shapes: of all inputs so far.
+        shapes: shapes of all inputs so far.
     """
 
     channels_last = True
 
-    def __init__(self, network: nn.Module, watch: Stopwatch) -> None:
+    def __init__(self, network: FusedNetwork, stopwatch: Stopwatch) -> None:
         super().__init__()
-        self.network, self.watch = network, watch
+        self.network = network
+        self.stopwatch = stopwatch
         self.shapes: list[torch.Size] = []
 
     def heatmaps(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) to (N, C, H/4, W/4)."""
-        self.watch.lap("prepare")
+        self.stopwatch.lap("prepare")
         self.shapes.append(images.shape)
         maps = self.network.heatmaps(images)
-        self.watch.lap("network")
+        self.stopwatch.lap("network")
         return maps
+
+
+class Times(NamedTuple):
+    """Median milliseconds per image.
+
+    Attributes:
+        stages: of each stage, one image at a time.
+        one_by_one: of all stages together.
+        runs: of the stream, of the network alone, and of the network as trained if it was compared.
+    """
+
+    stages: dict[str, float]
+    one_by_one: float
+    runs: dict[str, float]
 
 
 def measure_predict(
@@ -55,118 +73,118 @@ def measure_predict(
 ) -> Report:
     """Read, predict and draw images one by one; read and predict them in a stream; run the network alone.
 
-    The three take turns, so that a slow spell of the machine hits them alike.
+    The three are measured in turn in every round, so that a slow phase of the machine affects all of them. The first
+    round warms up and is not counted.
 
     Args:
-        network: has ``heatmaps``; its deployed copy is measured.
+        network: has a method ``heatmaps``. A fused copy of it is measured.
         amp: precision of the copy.
-        make_predictor: the predictor of a network.
-        paths: images.
-        compare: run the network as it was trained, too: in float32, nothing folded.
+        make_predictor: makes a predictor of a network.
+        paths: the images.
+        runtime: the device.
+        repeats: timed rounds.
+        compare: also run the network as it was trained: in float32 and not fused.
 
     Raises:
-        DataError: an image that cannot be read.
+        DataError: an image cannot be read.
     """
-    deployed = FusedNetwork(network, amp).to(runtime.device)
+    fused = FusedNetwork(network, amp).to(runtime.device)
     trained = network.to(runtime.device).eval()
-    stages, wholes, unread = (Stopwatch(runtime.synchronize) for _ in range(3))
-    predictor = make_predictor(WatchedNetwork(deployed, stages))
-    streamed = WatchedNetwork(deployed, unread)
+    stages = Stopwatch(runtime.synchronize)
+    runs = Stopwatch(runtime.synchronize)
+    unused = Stopwatch(runtime.synchronize)
+    predictor = make_predictor(TimedNetwork(fused, stages))
+    streamed = TimedNetwork(fused, unused)
     stream = make_predictor(streamed).stream
-    people = 0
+    num_people = 0
     for turn in tqdm(range(repeats + 1), desc="measure", leave=False, disable=None):
-        for watch in (stages, wholes, unread):
-            watch.start_round()
-        people = sum(predict_one(predictor, path, stages) for path in paths)
+        for stopwatch in (stages, runs, unused):
+            stopwatch.start_round()
+        num_people = sum(predict_one(predictor, path, stages) for path in paths)
 
         streamed.shapes.clear()
-        wholes.skip()
+        runs.skip()
         for _ in stream(map_ahead(read_image, paths, workers=2, ahead=8)):
             pass
-        wholes.lap(STREAM)
-        _run_alone(deployed, streamed.shapes, runtime, torch.channels_last)
-        wholes.lap(ALONE)
+        runs.lap(STREAM)
+        _run_alone(fused, streamed.shapes, runtime, torch.channels_last)
+        runs.lap(ALONE)
         if compare:
             _run_alone(trained, streamed.shapes, runtime, torch.contiguous_format)
-            wholes.lap(TRAINED)
-        if not turn:
+            runs.lap(TRAINED)
+        if turn == 0:
             stages.clear()
-            wholes.clear()
-    return _report(
-        predictor,
-        amp,
-        len(paths),
-        people,
-        _per_image(stages.medians(), paths),
-        1000 * stages.total() / len(paths),
-        _per_image(wholes.medians(), paths),
+            runs.clear()
+
+    def per_image(seconds: float) -> float:
+        """Milliseconds."""
+        return 1000 * seconds / len(paths)
+
+    times = Times(
+        stages={stage: per_image(seconds) for stage, seconds in stages.medians().items()},
+        one_by_one=per_image(stages.total()),
+        runs={run: per_image(seconds) for run, seconds in runs.medians().items()},
     )
+    return _report(predictor, amp, len(paths), num_people, times)
 
 
-def _report(
-    predictor: Predictor,
-    amp: Amp,
-    pictures: int,
-    people: int,
-    stages: dict[str, float],
-    whole: float,
-    wholes: dict[str, float],
-) -> Report:
-    alone = wholes[ALONE]
+def _report(predictor: Predictor, amp: Amp, num_images: int, num_people: int, times: Times) -> Report:
+    settings = predictor.settings
+    network = times.stages["network"]
+    stream = times.runs[STREAM]
+    alone = times.runs[ALONE]
+    notes = [
+        f"{num_people} people found; in a stream, where other threads read, prepare and decode images, prediction "
+        f"takes {stream / alone:.2f} times as long as the network alone"
+    ]
+    if not num_people:
+        notes.append("decoding and drawing take longer where there are people to find")
     return Report(
-        title=f"predict: {pictures} images, {predictor.height} pixels high, scales "
-        f"{' '.join(map(str, predictor.scales))}, {'with' if predictor.flip else 'no'} flip, amp {amp}, "
-        f"batches of up to {predictor.batch_size} in the stream",
-        header=("stage", "ms/picture", "of the whole", "of the network"),
+        title=f"predict: {num_images} images, {settings.height} pixels high, scales "
+        f"{' '.join(map(str, settings.scales))}, {'with' if settings.flip else 'no'} flip, amp {amp}, "
+        f"batches of up to {settings.batch_size} in the stream",
+        header=("stage", "ms/image", "of the whole", "of the network"),
         rows=[
             *(
-                (stage, time, share(time, whole), share(time, stages["network"]))
-                for stage, time in [*stages.items(), ("whole, one by one", whole)]
+                (stage, time, share(time, times.one_by_one), share(time, network))
+                for stage, time in [*times.stages.items(), ("whole, one by one", times.one_by_one)]
             ),
-            *((name, time, None, share(time, alone)) for name, time in wholes.items()),
+            *((run, time, None, share(time, alone)) for run, time in times.runs.items()),
         ],
         numbers={
-            "stage_ms": stages,
-            "whole_ms": whole,
-            "pictures_per_s": 1000 / whole,
-            "network_ms": stages["network"],
-            "whole_over_network": whole / stages["network"],
-            "stream_ms": wholes[STREAM],
-            "stream_pictures_per_s": 1000 / wholes[STREAM],
+            "stage_ms": times.stages,
+            "whole_ms": times.one_by_one,
+            "pictures_per_s": 1000 / times.one_by_one,
+            "network_ms": network,
+            "whole_over_network": times.one_by_one / network,
+            "stream_ms": stream,
+            "stream_pictures_per_s": 1000 / stream,
             "alone_ms": alone,
-            "stream_over_alone": wholes[STREAM] / alone,
-            "trained_ms": wholes.get(TRAINED),
+            "stream_over_alone": stream / alone,
+            "trained_ms": times.runs.get(TRAINED),
             "amp": amp,
-            "pictures": pictures,
-            "people": people,
+            "pictures": num_images,
+            "people": num_people,
         },
-        notes=[
-            f"{people} people found; in a stream, that is while images are read, prepared and decoded on other "
-            f"threads, the whole takes {wholes[STREAM] / alone:.2f} times the network alone"
-        ]
-        + ([] if people else ["decoding and drawing take longer where there are people to find"]),
+        notes=notes,
     )
 
 
-def predict_one(predictor: Predictor, path: Path, watch: Stopwatch) -> int:
-    """Take one image through all stages; the number of people in it."""
-    watch.skip()
+def predict_one(predictor: Predictor, path: Path, stopwatch: Stopwatch) -> int:
+    """Take one image through all stages; return the number of people in it."""
+    stopwatch.skip()
     image = read_image(path)
-    watch.lap("read")
+    stopwatch.lap("read")
     people = predictor(image)
-    watch.lap("decode")
+    stopwatch.lap("decode")
     draw_people(image, people)
-    watch.lap("draw")
+    stopwatch.lap("draw")
     return len(people)
 
 
 def _run_alone(network: nn.Module, shapes: Sequence[torch.Size], runtime: Runtime, layout: torch.memory_format) -> None:
-    """Run a network on grey inputs of these shapes."""
+    """Run a network on grey inputs of some shapes."""
+    heatmaps = cast(Callable[[Tensor], Tensor], network.heatmaps)
     with torch.inference_mode():
         for shape in shapes:
-            network.heatmaps(torch.full(shape, 0.5, device=runtime.device).contiguous(memory_format=layout))
-
-
-def _per_image(seconds: dict[str, float], paths: Sequence[Path]) -> dict[str, float]:
-    """Milliseconds."""
-    return {name: 1000 * value / len(paths) for name, value in seconds.items()}
+            heatmaps(torch.full(shape, 0.5, device=runtime.device).contiguous(memory_format=layout))

@@ -7,6 +7,7 @@ a named baseline or a physical limit.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import tempfile
 from collections.abc import Callable
@@ -17,7 +18,7 @@ import cv2
 import torch
 
 from posenet.benchmark.data import measure_data
-from posenet.benchmark.decode import PerfectNetwork, measure_decode
+from posenet.benchmark.decode import measure_decode
 from posenet.benchmark.drawn_input import drawn_images, drawn_store
 from posenet.benchmark.machine import describe, in_words
 from posenet.benchmark.network import measure_network
@@ -271,16 +272,14 @@ def _train(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report
 
 
 def _decode(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
-    network = PerfectNetwork()
-    predictor = Predictor.from_config(network, config, device=runtime.device, scales=(1.0,), flip=False)
+    settings = dataclasses.replace(config.inference, scales=(1.0,), flip=False)
     limit = min(args.limit or QUICK_SAMPLES, QUICK_SAMPLES) if args.quick else args.limit
     with tempfile.TemporaryDirectory() as folder:
         path = args.annotations or drawn_images(Path(folder), _drawn(args))[1]
         return measure_decode(
             path,
             TargetRenderer.from_config(config),
-            predictor,
-            network,
+            settings,
             limit,
             args.repeats,
             args.seed if args.degrade else None,

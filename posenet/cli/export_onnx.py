@@ -1,4 +1,4 @@
-"""Export a network, with the selection of candidates, as an ONNX file."""
+"""Export a network, together with the selection of keypoint candidates, as an ONNX file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from posenet.cli.options import add_config_options, positive_int
 from posenet.cli.predictor_options import check_outputs, load_network
-from posenet.inference.decoder.device_candidates import Candidates
-from posenet.inference.decoder.people import MAX_PEAKS
+from posenet.inference.decoder.candidates import MAX_PEAKS
+from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.inference.onnx_export import INPUTS, OUTPUTS, export_onnx
 
 
@@ -17,14 +17,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoint", "--weights", required=True, metavar="FILE", help="checkpoint of a run, or a published one"
     )
     parser.add_argument(
-        "--output", required=True, metavar="FILE.onnx", help="file to write; an existing one is replaced"
+        "--output", required=True, metavar="FILE.onnx", help="file to write; an existing file is replaced"
     )
     parser.add_argument(
         "--max-peaks",
         type=positive_int,
         default=MAX_PEAKS,
         metavar="N",
-        help="candidates of each keypoint: at least as many as an image holds people, at most 256",
+        help="candidates of each keypoint: at least as many as there are people in an image, at most 256",
     )
     add_config_options(parser)
 
@@ -34,8 +34,8 @@ def run(args: argparse.Namespace) -> None:
     check_outputs([Path(args.output)], [Path(args.checkpoint)])
     network, config = load_network(args)
     settings = config.inference
-    candidates = Candidates(
+    selector = CandidateSelector(
         settings.keypoint_threshold, settings.part_threshold, args.max_peaks, skeleton=config.model.skeleton
     )
-    export_onnx(network, candidates, args.output, settings.height)
-    print(f"wrote {args.output}: {', '.join(INPUTS)} to {', '.join(OUTPUTS)}; docs/deployment.md tells how to use it")
+    export_onnx(network, selector, args.output, settings.height)
+    print(f"wrote {args.output}: inputs {', '.join(INPUTS)}; outputs {', '.join(OUTPUTS)}; see docs/deployment.md")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from posenet.checkpoints.conversion import import_weights
 from posenet.cli.options import add_config_options, add_weights_output, check_output_file
-from posenet.cli.predictor_options import asked_config
+from posenet.cli.predictor_options import requested_config
 from posenet.messages import pluralize
 
 
@@ -21,6 +21,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Convert the file and print the size of the network."""
     check_output_file(args.output, args.weights, args.overwrite)
-    model = import_weights(args.weights, args.output, asked_config(args, args.weights)).model
+    model = import_weights(args.weights, args.output, requested_config(args, args.weights)).model
     stacks = pluralize(model.stacks, "stack")
     print(f"wrote {args.output}: a network of {stacks}, width {model.width}, growth {model.growth}")

@@ -1,4 +1,4 @@
-"""What the tools that run a trained network share: their flags and the predictor these give."""
+"""Options shared by the tools that run a trained network, and the predictor they describe."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from posenet.model.fused import FusedNetwork
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config, load_config
 
-_SETTINGS = ("height", "scales", "flip", "batch_size")
-"""Flags that stand for keys of the configuration's ``inference`` section."""
+_INFERENCE_OPTIONS = ("height", "scales", "flip", "batch_size")
+"""Options that override keys of the configuration's ``inference`` section."""
 
 
 def add_predictor_options(parser: argparse.ArgumentParser, amp: str = "auto") -> None:
-    """The flags that choose a network and how it is run; ``amp`` is the default precision."""
+    """Add the options that choose a network and how to run it; ``amp`` is the default precision."""
     add = parser.add_argument
     add("--checkpoint", "--weights", required=True, metavar="FILE", help="checkpoint of a run, or a published one")
     add(
@@ -64,54 +64,55 @@ def add_predictor_options(parser: argparse.ArgumentParser, amp: str = "auto") ->
 
 
 def make_predictor(args: argparse.Namespace) -> Predictor:
-    """The predictor that the flags name, of the network's deployed copy.
+    """The predictor that the options describe. It runs a fused copy of the network.
 
     Raises:
-        PosenetError: a checkpoint, configuration, flag or device that cannot be used.
+        PosenetError: the checkpoint, the configuration, an option or the device cannot be used.
     """
     device = select_device(args.device)
-    model, config = load_network(args)
-    settings = {name: getattr(args, name) for name in _SETTINGS if name in args}
-    return Predictor.from_config(FusedNetwork(model, select_amp(device, args.amp)), config, device=device, **settings)
+    network, config = load_network(args)
+    overrides = {name: getattr(args, name) for name in _INFERENCE_OPTIONS if name in args}
+    fused = FusedNetwork(network, select_amp(device, args.amp))
+    return Predictor.from_config(fused, config, device=device, **overrides)
+
+
+def load_network(args: argparse.Namespace) -> tuple[PoseNet, Config]:
+    """The network in the file ``--checkpoint``, and its configuration.
+
+    ``--config`` replaces the configuration in the checkpoint; ``--set`` overrides single keys.
+
+    Raises:
+        PosenetError: the checkpoint or the configuration cannot be used.
+    """
+    return load_model(args.checkpoint, requested_config(args, args.checkpoint))
+
+
+def requested_config(args: argparse.Namespace, path: Path) -> Config | None:
+    """The configuration of ``--config`` and ``--set``; None for the unchanged one of the checkpoint at ``path``."""
+    if args.config:
+        return load_config(args.config, args.overrides)
+    if args.overrides:
+        return load_config(None, args.overrides, base=config_of_checkpoint(read_checkpoint(path), path))
+    return None
 
 
 def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
-    """Make the folders of files to be written, before any work is done for them.
+    """Check the paths of all files that will be written, and make their folders, before any work is done.
 
     Raises:
-        DataError: a file that would replace an input or another output, or whose name is a folder's, or whose folder is
-            a file.
+        DataError: an output is an input, appears twice, or is an existing folder; or its folder is an existing file.
     """
-    originals, written = {path.resolve() for path in inputs}, set()
+    protected = {path.resolve() for path in inputs}
+    checked: set[Path] = set()
     for path in outputs:
-        if path.resolve() in originals:
+        if path.resolve() in protected:
             raise DataError(f"writing {path} would replace an input; choose another name or folder")
-        if path.resolve() in written:
+        if path.resolve() in checked:
             raise DataError(f"{path} would be written twice; choose another name or folder for one of the outputs")
-        written.add(path.resolve())
+        checked.add(path.resolve())
         if path.is_dir():
             raise DataError(f"{path} is a folder; give the name of a file")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
             raise DataError(f"{path.parent} cannot be a folder: a file has that name; choose another") from error
-
-
-def load_network(args: argparse.Namespace) -> tuple[PoseNet, Config]:
-    """The network that ``--checkpoint`` names, and its configuration.
-
-    ``--config`` stands in for the configuration that the checkpoint carries; ``--set`` overrules either.
-
-    Raises:
-        PosenetError: a checkpoint or configuration that cannot be used.
-    """
-    return load_model(args.checkpoint, asked_config(args, args.checkpoint))
-
-
-def asked_config(args: argparse.Namespace, path: Path) -> Config | None:
-    """The configuration that the flags ask for; None where it is the own one of the checkpoint at ``path``."""
-    if args.config:
-        return load_config(args.config, args.overrides)
-    if args.overrides:
-        return load_config(None, args.overrides, base=config_of_checkpoint(read_checkpoint(path), path))
-    return None

@@ -1,7 +1,11 @@
-"""How an image lies in the network's input, and the way back; needs NumPy and OpenCV only."""
+"""How an image is resized and padded to the network's input, and how people are mapped back to the image.
+
+This module needs NumPy and OpenCV only.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -12,38 +16,48 @@ from posenet.inference.person import Person
 from posenet.settings import MAP_STRIDE
 
 PADDING = 128
+"""Value of the padding, in all three colours."""
 
 
 @dataclass(frozen=True)
 class Letterbox:
-    """How an image goes into the network: resized to ``size``, padded right and below to ``canvas``.
+    """An image is resized, then padded on the right and below.
 
-    Both are (height, width) in network-input pixels.
+    Attributes:
+        resized: (height, width) of the resized image, in network-input pixels.
+        padded: (height, width) of the network input.
     """
 
-    size: tuple[int, int]
-    canvas: tuple[int, int]
+    resized: tuple[int, int]
+    padded: tuple[int, int]
 
     @property
-    def cells(self) -> tuple[int, int]:
-        """Rows and columns of the maps that show the image; the rest shows padding."""
-        rows, columns = (-(-side // MAP_STRIDE) for side in self.size)
-        return rows, columns
+    def image_cells(self) -> tuple[int, int]:
+        """Rows and columns of map cells that show the image; the rest is padding."""
+        height, width = self.resized
+        return -(-height // MAP_STRIDE), -(-width // MAP_STRIDE)  # rounded up
 
-    def place(self, image: np.ndarray) -> np.ndarray:
+    def apply(self, image: np.ndarray) -> np.ndarray:
         """Resize and pad a (H, W, 3) uint8 image."""
-        canvas = np.full((*self.canvas, 3), PADDING, np.uint8)
-        rows, columns = self.size
-        shrinks = rows < image.shape[0]
-        canvas[:rows, :columns] = cv2.resize(
-            image, (columns, rows), interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_CUBIC
-        )
-        return canvas
+        height, width = self.resized
+        interpolation = cv2.INTER_AREA if height < image.shape[0] else cv2.INTER_CUBIC
+        result = np.full((*self.padded, 3), PADDING, np.uint8)
+        result[:height, :width] = cv2.resize(image, (width, height), interpolation=interpolation)
+        return result
 
-    def back(self, people: Iterable[Person], shape: tuple[int, int]) -> None:
-        """Move people from network-input pixels into those of the image, whose (height, width) is ``shape``."""
-        sides = np.array(shape[::-1], np.float32)
-        zoom = sides / np.array(self.size[::-1], np.float32)
+    def map_back(self, people: Iterable[Person], image_size: tuple[int, int]) -> list[Person]:
+        """The people with keypoints in pixels of the image instead of the network input, clipped to the image.
+
+        Args:
+            people: keypoints in network-input pixels. They are not changed.
+            image_size: (height, width) of the image.
+        """
+        size = np.array(image_size[::-1], np.float32)  # width, height: the order of x, y
+        zoom = size / np.array(self.resized[::-1], np.float32)
+        mapped = []
         for person in people:
-            xy = (person.keypoints[:, :2] + 0.5) * zoom - 0.5
-            person.keypoints[:, :2] = np.where(person.found[:, None], np.clip(xy, 0, sides - 1), 0)
+            keypoints = person.keypoints.copy()
+            xy = np.clip((keypoints[:, :2] + 0.5) * zoom - 0.5, 0, size - 1)
+            keypoints[:, :2] = np.where(person.found[:, None], xy, 0)
+            mapped.append(dataclasses.replace(person, keypoints=keypoints))
+        return mapped

@@ -1,4 +1,4 @@
-"""A person: where the keypoints are and how sure the network is of them."""
+"""A person: the positions of the keypoints and how confident the network is of them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from posenet.skeleton import COCO, Skeleton
 
 @dataclass(frozen=True, eq=False)
 class Person:
-    """One person found in an image.
+    """One person found in an image. People are compared by value.
 
     Attributes:
-        keypoints: (K, 3) float32, in the skeleton's channel order: x and y in pixels of the image (the centre
-            of the first pixel is (0, 0)) and a score. A keypoint that was not found has score 0.
-        score: ranks people: how sure and how complete this one is.
-        skeleton: what the rows of ``keypoints`` mean.
+        keypoints: (K, 3) float32, in the skeleton's channel order: x and y in pixels of the image (the centre of the
+            first pixel is (0, 0)) and a score. A keypoint that was not found has score 0.
+        score: ranks people. It grows with the scores and with the number of the keypoints found.
+        skeleton: meaning of the rows of ``keypoints``.
     """
 
     keypoints: np.ndarray
@@ -32,16 +32,16 @@ class Person:
             and np.array_equal(self.keypoints, other.keypoints)
         )
 
-    __hash__ = None
-
     @property
     def found(self) -> np.ndarray:
         """(K,) bool: which keypoints were found."""
-        return self.keypoints[:, 2] > 0
+        found: np.ndarray = self.keypoints[:, 2] > 0
+        return found
 
     def named(self) -> dict[str, tuple[float, float, float]]:
         """x, y and score of the keypoints found, by name."""
-        return {name: tuple(row) for name, row in zip(self.skeleton.keypoints, self.keypoints.tolist()) if row[2] > 0}
+        rows = zip(self.skeleton.keypoints, self.keypoints.tolist())
+        return {name: (x, y, score) for name, (x, y, score) in rows if score > 0}
 
     def box(self) -> np.ndarray:
         """(4,) float32: left, top, right and bottom of the keypoints found, in pixels; zeros if there are none."""
@@ -51,5 +51,5 @@ class Person:
         return np.concatenate([points.min(0), points.max(0)])
 
     def to_coco(self) -> np.ndarray:
-        """(F, 3) float32: x, y, score in the order of the annotation file, 17 rows for COCO."""
+        """(F, 3) float32: x, y and score in the order of the annotation file, 17 rows for COCO."""
         return self.skeleton.to_file(self.keypoints)

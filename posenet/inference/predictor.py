@@ -1,12 +1,17 @@
-"""From images to people: resize, pad, run the network, average over scales and the mirror image, decode."""
+"""From images to people: letterbox, network, average over scales and flip, decoder.
+
+The steps of one prediction follow each other in ``Predictor``, from ``stream`` down.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
-from collections.abc import Generator, Iterable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -18,121 +23,136 @@ from posenet.devices.device import select_device
 from posenet.devices.precision import Amp, autocast, select_amp
 from posenet.errors import ConfigError
 from posenet.images.image_files import map_ahead, to_bgr
-from posenet.inference.decoder.device_candidates import Candidates
-from posenet.inference.decoder.host_candidates import decode
+from posenet.inference.decoder.decode import decode
+from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.inference.decoder.people import decode_candidates
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.person import Person
 from posenet.model.fused import FusedNetwork
 from posenet.model.preprocessing import prepare
-from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, InferenceConfig
 from posenet.skeleton import COCO, Skeleton
 
 
-class Prepared(NamedTuple):
-    """Images that go through the network together.
+class InputBatch(NamedTuple):
+    """N images, resized and padded for the network at each of S inference scales.
 
     Attributes:
-        shapes: (height, width) of each image.
-        fits: of each image at every scale.
-        inputs: for every scale (N, H, W, 3) uint8.
+        image_sizes: (height, width) of each image.
+        letterboxes: ``letterboxes[scale][image]``.
+        inputs: for each scale (N, H, W, 3) BGR uint8.
     """
 
-    shapes: list[tuple[int, int]]
-    fits: list[list[Letterbox]]
+    image_sizes: list[tuple[int, int]]
+    letterboxes: list[list[Letterbox]]
     inputs: list[np.ndarray]
 
 
-class Answer(NamedTuple):
-    """What the network says of ``prepared``: for each image its maps, or arrays for ``decode_candidates``.
+class HostMaps(NamedTuple):
+    """The maps of one image on the host, where its candidates are selected.
 
-    ``fits`` are those of the scale that the maps have.
+    Attributes:
+        maps: (C, h, w) float32, the cells that show the image.
     """
 
-    prepared: Prepared
-    fits: list[Letterbox]
-    found: list[tuple[np.ndarray, ...]]
+    maps: np.ndarray
+
+    def decode(self, settings: InferenceConfig, skeleton: Skeleton) -> list[Person]:
+        """The people, with keypoints in network-input pixels."""
+        return decode(
+            self.maps,
+            keypoint_threshold=settings.keypoint_threshold,
+            part_threshold=settings.part_threshold,
+            skeleton=skeleton,
+        )
+
+
+class DeviceCandidates(NamedTuple):
+    """The candidates of one image, which ``CandidateSelector`` has selected on the device; see there for the arrays."""
+
+    peaks: np.ndarray
+    pairs: np.ndarray
+    limb_scores: np.ndarray
+
+    def decode(self, settings: InferenceConfig, skeleton: Skeleton) -> list[Person]:
+        """The people, with keypoints in network-input pixels."""
+        return decode_candidates(self.peaks, self.pairs, self.limb_scores, skeleton=skeleton)
+
+
+class NetworkOutput(NamedTuple):
+    """The network's output for N images, copied to the host.
+
+    Attributes:
+        image_sizes: (height, width) of each image.
+        letterboxes: how each image lies in its maps.
+        images: the maps or the candidates of each image.
+    """
+
+    image_sizes: list[tuple[int, int]]
+    letterboxes: list[Letterbox]
+    images: Sequence[HostMaps | DeviceCandidates]
 
 
 class Predictor:
-    """A network and all it takes to find people in images.
+    """Finds people in images with a trained network.
 
-    The network is put into evaluation mode and used as it is, so that one that is being trained can be watched;
-    ``FusedNetwork`` makes a faster copy of one that is not. What is found in an image does not depend on the others of
-    its batch.
-
-    While the network looks at some images, other threads prepare the next and decode the last.
+    The network is put into evaluation mode and is not copied, so that a network in training can be evaluated.
+    ``FusedNetwork`` makes a faster copy of a network that is no longer trained. The people found in an image do not
+    depend on the other images of its batch.
 
     Args:
-        model: has ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4). One with a true attribute
-            ``channels_last`` gets its images in that layout.
-        height: images are resized to this height.
-        scales: the maps are averaged over these multiples of ``height``.
-        flip: average with the maps of the mirrored image as well.
-        max_height, max_width: the network's input is held below these.
-        batch_size: images that go through the network together.
-        keypoint_threshold, part_threshold: see ``decode``.
-        device: where to run; None is where the model is.
-        amp: precision of the network; a deployed one has its own.
-        select: where candidates are selected: on the "device", so that only they and not the maps are copied from it,
-            or on the "host". None is the faster: the device, unless that is the CPU.
-        skeleton: what the channels mean.
+        network: has a method ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4). If it has an attribute
+            ``channels_last`` that is true, its input has that memory format.
+        settings: ``inference`` section of the configuration; None uses its defaults.
+        skeleton: meaning of the channels.
+        device: where the network runs; None is the device of its weights.
+        amp: precision of the network. A ``FusedNetwork`` has its own.
+        select: where candidates are selected. "device" copies only the candidates to the host, "host" copies the maps.
+            None chooses the faster: "host" on a CPU, else "device".
     """
 
     def __init__(
         self,
-        model: nn.Module,
+        network: nn.Module,
+        settings: InferenceConfig | None = None,
         *,
-        height: int = 512,
-        scales: Sequence[float] = (1.0,),
-        flip: bool = False,
-        max_height: int = 2600,
-        max_width: int = 3800,
-        batch_size: int = 4,
-        keypoint_threshold: float = 0.1,
-        part_threshold: float = 0.1,
+        skeleton: Skeleton = COCO,
         device: torch.device | str | None = None,
         amp: Amp = "off",
         select: Literal["device", "host"] | None = None,
-        skeleton: Skeleton = COCO,
     ) -> None:
-        self.device = (
-            next((p.device for p in model.parameters()), torch.device("cpu"))
-            if device is None
-            else torch.device(device)
-        )
-        self.model = model.to(self.device).eval()
-        self.height, self.scales, self.flip, self.batch_size = height, tuple(scales), flip, batch_size
-        # The padded image is to stay below the limits too.
-        self.limit = tuple(side // INPUT_MULTIPLE * INPUT_MULTIPLE for side in (max_height, max_width))
-        self.keypoint_threshold, self.part_threshold = keypoint_threshold, part_threshold
-        self.amp, self.skeleton = amp, skeleton
+        self.settings = InferenceConfig() if settings is None else settings
+        self.skeleton = skeleton
+        self.device = _device_of(network) if device is None else torch.device(device)
+        self.amp = amp
+        self.network = network.to(self.device).eval()
         self._flip_channels = torch.from_numpy(skeleton.flip_channels).to(self.device)
-        on_device = self.device.type != "cpu" if select is None else select == "device"
-        self._candidates = (
-            Candidates(keypoint_threshold, part_threshold, skeleton=skeleton).to(self.device) if on_device else None
-        )
+        self._selector: CandidateSelector | None = None
+        if select == "device" or (select is None and self.device.type != "cpu"):
+            self._selector = CandidateSelector(
+                self.settings.keypoint_threshold, self.settings.part_threshold, skeleton=skeleton
+            ).to(self.device)
 
     @classmethod
     def from_config(
         cls,
-        model: nn.Module,
+        network: nn.Module,
         config: Config,
         *,
         device: torch.device | str | None = None,
         amp: Amp = "off",
         **overrides: Any,
     ) -> Predictor:
-        """A predictor as ``config.inference`` says, but for ``overrides``, which are keys of that section.
+        """A predictor with the settings of ``config.inference``, except for ``overrides``, keys of that section.
 
         Raises:
-            ConfigError: an override out of range.
+            ConfigError: an override is out of range.
         """
         try:
             settings = dataclasses.replace(config.inference, **overrides)
         except ValueError as error:
             raise ConfigError(str(error)) from error
-        return cls(model, device=device, amp=amp, skeleton=config.model.skeleton, **dataclasses.asdict(settings))
+        return cls(network, settings, skeleton=config.model.skeleton, device=device, amp=amp)
 
     @classmethod
     def from_checkpoint(
@@ -144,149 +164,191 @@ class Predictor:
         amp: Amp | Literal["auto"] = "auto",
         **overrides: Any,
     ) -> Predictor:
-        """A predictor from a checkpoint, ours or a published one; the network is deployed.
+        """A predictor that runs a fused copy of the network in a checkpoint, ours or a published one.
 
         Args:
-            config: stands in for the configuration that the checkpoint carries.
+            config: replaces the configuration in the checkpoint.
             amp: precision of the network; "auto" is the fastest that is as accurate on the device.
             overrides: keys of the configuration's ``inference`` section.
 
         Raises:
-            CheckpointError: a damaged file, or one that does not fit the network.
-            ConfigError: an unknown device, or an override out of range.
+            CheckpointError: the file is damaged or does not fit the network.
+            ConfigError: the device is unknown, or an override is out of range.
         """
-        model, config = load_model(path, config)
-        where = select_device(device)
-        return cls.from_config(FusedNetwork(model, select_amp(where, amp)), config, device=where, **overrides)
+        network, config = load_model(path, config)
+        selected = select_device(device)
+        fused = FusedNetwork(network, select_amp(selected, amp))
+        return cls.from_config(fused, config, device=selected, **overrides)
 
     def __call__(self, image: np.ndarray) -> list[Person]:
-        """People in an image, by falling score, keypoints in pixels of the image.
+        """The people in an image, by falling score, with keypoints in pixels of the image.
 
         Args:
-            image: (H, W, 3) BGR; grey, BGRA and 16-bit images are converted.
+            image: (H, W, 3) BGR uint8; grey, BGRA and 16-bit images are converted.
 
         Raises:
-            DataError: an array that is not an image.
+            DataError: the array is not an image.
         """
         return self.batch([image])[0]
 
     def batch(self, images: Sequence[np.ndarray]) -> list[list[Person]]:
-        """The same for several images of any sizes; those that need equal inputs run together."""
+        """The people in each of several images of any sizes. Images with equal network inputs run together."""
         images = [to_bgr(image) for image in images]
-        groups: dict[tuple, list[int]] = {}
+        indices_of: dict[tuple[tuple[int, int], ...], list[int]] = {}
         for index, image in enumerate(images):
-            groups.setdefault(self._canvases(image), []).append(index)
-        order = list(itertools.chain.from_iterable(groups.values()))
-        people = dict(zip(order, self.stream(images[index] for index in order)))
-        return [people[index] for index in range(len(images))]
+            indices_of.setdefault(self._input_sizes(image), []).append(index)
+        order = list(itertools.chain.from_iterable(indices_of.values()))
+        people_of = dict(zip(order, self.stream(images[index] for index in order)))
+        return [people_of[index] for index in range(len(images))]
 
-    def stream(self, images: Iterable[np.ndarray]) -> Generator[list[Person], None, None]:
-        """The same for any number of images, in their order, of which only a few are held at a time.
+    def stream(self, images: Iterable[np.ndarray]) -> Iterator[list[Person]]:
+        """The people in each of any number of images, in order. Only a few images are held in memory.
 
-        Neighbours that need equal inputs run together: images sorted by shape make full batches.
+        Consecutive images with equal network inputs run together, so images sorted by shape make full batches.
         """
-        prepared = map_ahead(self._prepare, self._chunks(map(to_bgr, images)))
-        for people in map_ahead(self._decode, map(self._look, prepared)):
+        # Three threads work at the same time: the first prepares the next batch, the caller's runs the network on this
+        # batch, and the third decodes the batch before.
+        batches = self._split_into_batches(map(to_bgr, images))
+        inputs = map_ahead(self.prepare_inputs, batches)
+        outputs = map(self.run_network, inputs)
+        for people in map_ahead(self.decode_output, outputs):
             yield from people
 
-    def _chunks(self, images: Iterable[np.ndarray]) -> Iterator[list[np.ndarray]]:
-        """Neighbours that need equal inputs, at most ``batch_size`` of them."""
-        for _, alike in itertools.groupby(images, self._canvases):
-            while chunk := list(itertools.islice(alike, self.batch_size)):
-                yield chunk
+    def _split_into_batches(self, images: Iterable[np.ndarray]) -> Iterator[list[np.ndarray]]:
+        """Consecutive images with equal network inputs, at most ``batch_size`` of them."""
+        for _, similar in itertools.groupby(images, self._input_sizes):
+            while batch := list(itertools.islice(similar, self.settings.batch_size)):
+                yield batch
 
-    def _canvases(self, image: np.ndarray) -> tuple[tuple[int, int], ...]:
-        return tuple(self.fit(image.shape[:2], scale).canvas for scale in self.scales)
+    def _input_sizes(self, image: np.ndarray) -> tuple[tuple[int, int], ...]:
+        """(height, width) of the network input at every scale."""
+        return tuple(self.letterbox(image.shape[:2], scale).padded for scale in self.settings.scales)
 
-    def fit(self, shape: tuple[int, int], scale: float = 1.0) -> Letterbox:
-        """The network input for an image of (height, width) ``shape`` at ``scale`` times the set height."""
-        factor = min(self.height * scale / shape[0], *(limit / side for limit, side in zip(self.limit, shape)))
-        size = tuple(max(1, round(side * factor)) for side in shape)
-        return Letterbox(size, tuple(-(-side // INPUT_MULTIPLE) * INPUT_MULTIPLE for side in size))
+    def letterbox(self, image_size: tuple[int, int], scale: float = 1.0) -> Letterbox:
+        """How an image of (height, width) ``image_size`` is resized and padded.
 
-    def _prepare(self, images: list[np.ndarray]) -> Prepared:
-        """Resize and pad images."""
-        shapes = [image.shape[:2] for image in images]
-        fits = [[self.fit(shape, scale) for scale in self.scales] for shape in shapes]
-        inputs = [np.stack([own[i].place(image) for image, own in zip(images, fits)]) for i in range(len(self.scales))]
-        return Prepared(shapes, fits, inputs)
+        It is resized to ``scale`` times the configured height, or less where the padded image would exceed the
+        configured limits, and padded to multiples of 64.
+        """
+        height, width = image_size
+        zoom = min(
+            self.settings.height * scale / height,
+            _round_down(self.settings.max_height) / height,
+            _round_down(self.settings.max_width) / width,
+        )
+        resized = (max(1, round(height * zoom)), max(1, round(width * zoom)))
+        return Letterbox(resized, (_round_up(resized[0]), _round_up(resized[1])))
 
-    @torch.inference_mode()
-    def _look(self, prepared: Prepared) -> Answer:
-        """Run the network, and select candidates if that is the device's part."""
-        maps, fits = self._maps(prepared)
-        if self._candidates is None:
-            return Answer(prepared, fits, [(own,) for own in maps.cpu().numpy()])
-        cells = torch.tensor([fit.cells for fit in fits], device=self.device)
-        return Answer(prepared, fits, list(zip(*(array.cpu().numpy() for array in self._candidates(maps, cells)))))
-
-    def _maps(self, prepared: Prepared) -> tuple[Tensor, list[Letterbox]]:
-        """Averaged maps (N, C, h, w) in the geometry of the largest scale, and the fits of that scale."""
-        largest = max(range(len(self.scales)), key=self.scales.__getitem__)
-        reference = [own[largest] for own in prepared.fits]
-        total = None
-        for i, inputs in enumerate(prepared.inputs):
-            maps = self.maps_of(inputs)
-            if i != largest:
-                maps = _align(maps, [own[i] for own in prepared.fits], reference)
-            total = maps if total is None else total + maps
-        return total / len(self.scales) if len(self.scales) > 1 else total, reference
-
-    @torch.inference_mode()
-    def maps_of(self, pictures: np.ndarray) -> Tensor:
-        """The network's answer to images that are as large as its input, without a look at ``scales``.
+    def prepare_inputs(self, images: Sequence[np.ndarray]) -> InputBatch:
+        """Resize and pad images whose network inputs have equal sizes.
 
         Args:
-            images: (N, H, W, 3) BGR uint8; see ``Fit.place``.
+            images: (H, W, 3) BGR uint8, each of its own size.
+        """
+        image_sizes = [(image.shape[0], image.shape[1]) for image in images]
+        letterboxes = [[self.letterbox(size, scale) for size in image_sizes] for scale in self.settings.scales]
+        inputs = [
+            np.stack([letterbox.apply(image) for letterbox, image in zip(letterboxes_of_scale, images)])
+            for letterboxes_of_scale in letterboxes
+        ]
+        return InputBatch(image_sizes, letterboxes, inputs)
+
+    @torch.inference_mode()
+    def run_network(self, batch: InputBatch) -> NetworkOutput:
+        """Run the network on a batch and copy its maps, or the candidates selected from them, to the host."""
+        maps = self.average_over_scales(batch)
+        letterboxes = batch.letterboxes[self._largest_scale]
+        sizes = [letterbox.image_cells for letterbox in letterboxes]
+        images: Sequence[HostMaps | DeviceCandidates]
+        if self._selector is None:
+            images = [HostMaps(own[:, :rows, :columns]) for own, (rows, columns) in zip(maps.cpu().numpy(), sizes)]
+        else:
+            peaks, pairs, limb_scores = self._selector(maps, torch.tensor(sizes, device=self.device))
+            arrays = zip(peaks.cpu().numpy(), pairs.cpu().numpy(), limb_scores.cpu().numpy())
+            images = [DeviceCandidates(*own) for own in arrays]
+        return NetworkOutput(batch.image_sizes, letterboxes, images)
+
+    @property
+    def _largest_scale(self) -> int:
+        """Index of the largest inference scale, whose cells the averaged maps have."""
+        return self.settings.scales.index(max(self.settings.scales))
+
+    def average_over_scales(self, batch: InputBatch) -> Tensor:
+        """Maps of a batch, (N, C, h, w) on the device, averaged over the inference scales.
+
+        The result has the cells of the largest scale.
+        """
+        target = batch.letterboxes[self._largest_scale]
+        maps_of_scales = (
+            resample_maps(self.average_over_flip(inputs), letterboxes, target)
+            for inputs, letterboxes in zip(batch.inputs, batch.letterboxes)
+        )
+        total = functools.reduce(operator.add, maps_of_scales)
+        return total / len(batch.inputs) if len(batch.inputs) > 1 else total
+
+    @torch.inference_mode()
+    def average_over_flip(self, inputs: np.ndarray) -> Tensor:
+        """Maps of images at one scale, averaged with those of the mirrored images if the settings say ``flip``.
+
+        Args:
+            inputs: (N, H, W, 3) BGR uint8; H and W are multiples of 64. See ``Letterbox.apply``.
 
         Returns:
-            (N, C, H/4, W/4) float32 on the device, averaged with those of the mirrored images if ``flip``.
+            (N, C, H/4, W/4) float32 on the device.
         """
-        inputs = prepare(torch.from_numpy(pictures).to(self.device), getattr(self.model, "channels_last", False))
+        heatmaps = cast(Callable[[Tensor], Tensor], self.network.heatmaps)
+        images = prepare(torch.from_numpy(inputs).to(self.device), getattr(self.network, "channels_last", False))
         with autocast(self.device, self.amp):
-            maps = self.model.heatmaps(inputs).float()
-            if self.flip:
-                # The padded image is mirrored as a whole: its width is a multiple of the maps' stride.
-                mirrored = self.model.heatmaps(inputs.flip(-1)).float()
+            maps = heatmaps(images).float()
+            if self.settings.flip:
+                # The image is mirrored with its padding. The width is a multiple of the stride, so that cells coincide.
+                mirrored = heatmaps(images.flip(-1)).float()
                 maps = (maps + mirrored[:, self._flip_channels].flip(-1)) / 2
         return maps
 
-    def _decode(self, answer: Answer) -> list[list[Person]]:
-        """People of every image, in its own pixels."""
+    def decode_output(self, output: NetworkOutput) -> list[list[Person]]:
+        """The people of each image, with keypoints in pixels of the image."""
         return [
-            self._people(found, fit, shape)
-            for found, fit, shape in zip(answer.found, answer.fits, answer.prepared.shapes)
+            letterbox.map_back(image.decode(self.settings, self.skeleton), image_size)
+            for image, letterbox, image_size in zip(output.images, output.letterboxes, output.image_sizes)
         ]
 
-    def _people(self, found: tuple[np.ndarray, ...], fit: Letterbox, shape: tuple[int, int]) -> list[Person]:
-        """Decode the part of the maps that shows the image, and go back to its (height, width) ``shape``."""
-        if self._candidates is None:
-            rows, columns = fit.cells
-            people = decode(
-                found[0][:, :rows, :columns],
-                stride=MAP_STRIDE,
-                skeleton=self.skeleton,
-                keypoint_threshold=self.keypoint_threshold,
-                part_threshold=self.part_threshold,
-            )
-        else:
-            people = decode_candidates(*found, stride=MAP_STRIDE, skeleton=self.skeleton)
-        fit.back(people, shape)
-        return people
 
+def resample_maps(maps: Tensor, letterboxes: list[Letterbox], target: list[Letterbox]) -> Tensor:
+    """Resample (N, C, h, w) maps of one inference scale to the cells of another, (N, C, h', w').
 
-def _align(maps: Tensor, current: list[Letterbox], reference: list[Letterbox]) -> Tensor:
-    """Resample (N, C, h, w) maps of one scale to the cells of another.
+    Resizing by s maps x to (x + 0.5) s - 0.5. This holds for pixels and also for cells, as the stride is the same. The
+    two scales are padded differently, so s is the ratio of the sizes of the resized images, not of the maps.
 
-    Resizing maps x to (x + 0.5) s - 0.5, in pixels and, as the stride is the same, in cells. The padding of the
-    two scales differs, so that the sizes of the resized images, not of the maps, give s.
+    Args:
+        letterboxes: how each image lies in ``maps``.
+        target: how it lies in the result. If it is ``letterboxes`` itself, the maps are returned as they are.
     """
-    (height, width), (rows, columns) = maps.shape[2:], (side // MAP_STRIDE for side in reference[0].canvas)
+    if letterboxes is target:
+        return maps
+    height, width = maps.shape[2:]
+    rows, columns = (side // MAP_STRIDE for side in target[0].padded)
+    # F.affine_grid has coordinates from -1 to 1 between the outer edges of the maps.
     matrix = maps.new_zeros(len(maps), 2, 3)
-    for i, (own, other) in enumerate(zip(current, reference)):
-        matrix[i, 0, 0] = own.size[1] / other.size[1] * columns / width
-        matrix[i, 1, 1] = own.size[0] / other.size[0] * rows / height
-    # In PyTorch's coordinates, which run from -1 to 1 between the maps' outer edges, the left edges coincide.
-    matrix[:, :, 2] = matrix[:, :, :2].sum(2) - 1
+    for i, (source, other) in enumerate(zip(letterboxes, target)):
+        matrix[i, 0, 0] = source.resized[1] / other.resized[1] * columns / width
+        matrix[i, 1, 1] = source.resized[0] / other.resized[0] * rows / height
+    matrix[:, :, 2] = matrix[:, :, :2].sum(2) - 1  # -1 is mapped to -1: the left and upper edges coincide
     grid = F.affine_grid(matrix, [len(maps), 1, rows, columns], align_corners=False)
     return F.grid_sample(maps, grid, mode="bicubic", padding_mode="border", align_corners=False)
+
+
+def _device_of(network: nn.Module) -> torch.device:
+    """The device of the network's weights; the CPU if it has none."""
+    parameter = next(network.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+def _round_down(side: int) -> int:
+    """The next multiple of ``INPUT_MULTIPLE`` at or below ``side``."""
+    return side // INPUT_MULTIPLE * INPUT_MULTIPLE
+
+
+def _round_up(side: int) -> int:
+    """The next multiple of ``INPUT_MULTIPLE`` at or above ``side``."""
+    return -(-side // INPUT_MULTIPLE) * INPUT_MULTIPLE

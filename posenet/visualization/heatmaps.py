@@ -64,9 +64,9 @@ def compute_heatmaps(predictor: Predictor, image: np.ndarray) -> np.ndarray:
     Returns:
         (C, h, w) float32: the cells that show the image, without those that show padding.
     """
-    fit = predictor.fit(image.shape[:2])
-    rows, columns = fit.cells
-    return predictor.maps_of(fit.place(image)[None])[0, :, :rows, :columns].cpu().numpy()
+    letterbox = predictor.letterbox(image.shape[:2])
+    rows, columns = letterbox.image_cells
+    return predictor.average_over_flip(letterbox.apply(image)[None])[0, :, :rows, :columns].cpu().numpy()
 
 
 def draw_heatmap_sheet(

@@ -19,7 +19,7 @@ from posenet.inference.media.sources import FileSource, UnreadableFrame
 from posenet.inference.media.video import VideoWriter
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
-from posenet.settings import config_from_dict, config_to_dict
+from posenet.settings import InferenceConfig, config_from_dict, config_to_dict
 from tests.helpers.spot_networks import NECK, NOSE, SpotNetwork, spot_image
 from tests.helpers.videos import FakeCamera, FakeWindow, read_video
 
@@ -29,7 +29,8 @@ SPOTS = ((40.2, 20.0), (90.0, 60.4))
 @pytest.fixture
 def stub(monkeypatch):
     """The tool with a network that finds spots of light."""
-    monkeypatch.setattr(tool, "make_predictor", lambda args: Predictor(SpotNetwork(), height=128, batch_size=3))
+    settings = InferenceConfig(height=128, batch_size=3)
+    monkeypatch.setattr(tool, "make_predictor", lambda args: Predictor(SpotNetwork(), settings))
 
 
 @pytest.fixture
@@ -199,7 +200,7 @@ def test_an_image_format_without_colours_is_drawn_in_another(stub, tmp_path):
 
 
 def test_the_stub_network_finds_nose_and_neck():
-    [person] = Predictor(SpotNetwork(), height=128)(spot_image(97, 131, *SPOTS, 4))
+    [person] = Predictor(SpotNetwork(), InferenceConfig(height=128))(spot_image(97, 131, *SPOTS, 4))
     assert person.found.nonzero()[0].tolist() == [NOSE, NECK]
 
 

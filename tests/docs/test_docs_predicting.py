@@ -15,6 +15,7 @@ from posenet.cli.main import run_tool
 from posenet.images.image_files import write_image
 from posenet.inference.media import sources
 from posenet.inference.predictor import Predictor
+from posenet.settings import InferenceConfig
 from tests.helpers.run_logs import epoch_entry, train_entry
 from tests.helpers.spot_networks import SpotNetwork
 from tests.helpers.videos import GREY, FakeCamera, FakeWindow, write_video
@@ -39,7 +40,7 @@ def folder(tmp_path, tiny_coco, monkeypatch):
     for name in ("val2017", "annotations"):
         shutil.copytree(tiny_coco / name, tmp_path / "data" / "demo" / "coco" / name)
     for tool in (predict, evaluate):
-        monkeypatch.setattr(tool, "make_predictor", lambda args: Predictor(SpotNetwork(), height=64))
+        monkeypatch.setattr(tool, "make_predictor", lambda args: Predictor(SpotNetwork(), InferenceConfig(height=64)))
     monkeypatch.setattr(predict, "Window", FakeWindow)
     monkeypatch.setattr(sources, "Camera", FakeCamera)
     monkeypatch.chdir(tmp_path)

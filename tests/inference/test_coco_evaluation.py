@@ -15,10 +15,10 @@ from posenet.inference.coco_evaluation import METRICS, Evaluation, evaluate, pre
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
+from posenet.settings import InferenceConfig
 from posenet.skeleton import COCO
+from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
 from tests.images.test_image_files import with_orientation
-from tests.inference.test_onnx_export import Lamps
-from tests.inference.test_onnx_export import picture as spots
 from tests.model.test_fused import lively
 
 SIZES = [(120, 160), (160, 120), (120, 161), (90, 160), (160, 90)]
@@ -297,14 +297,14 @@ def test_foreign_keypoints_and_paths_outside_the_folder_are_refused(split, chang
 
 
 def crowd_split(folder):
-    """Eight images of several shapes with people that ``Lamps`` finds, and their annotations."""
+    """Eight images of several shapes with people that ``LinearSpotNetwork`` finds, and their annotations."""
     images, people = [], []
     for number, (height, width) in enumerate(
         [(200, 300), (200, 300), (160, 330), (200, 300), (256, 256), (130, 190), (200, 290), (256, 256)]
     ):
-        write_image(folder / f"{number}.png", spots(height, width, 2, number))
+        write_image(folder / f"{number}.png", spot_people_image(height, width, 2, number))
         images.append({"id": number + 1, "file_name": f"{number}.png", "height": height, "width": width})
-        found = Predictor(Lamps(), height=height)(read_image(folder / f"{number}.png"))
+        found = Predictor(LinearSpotNetwork(), InferenceConfig(height=height))(read_image(folder / f"{number}.png"))
         for person in found:
             joints = person.to_coco().round(1)
             joints[:, :2] += (number % 3) * 1.5  # so that AP is neither 0 nor 1
@@ -333,13 +333,13 @@ def crowd_split(folder):
     return path
 
 
-@pytest.mark.parametrize("network", [Lamps(), lively(1)], ids=["lamps", "posenet"])
+@pytest.mark.parametrize("network", [LinearSpotNetwork(), lively(1)], ids=["spots", "posenet"])
 def test_batches_streams_and_shares_give_one_result(network, tmp_path):
     """Sums differ in their last digits between batch sizes, so the places may by a thousandth of a pixel."""
     split = read_split(crowd_split(tmp_path))
 
     def results(batch_size, handed, world=1):
-        predictor = Predictor(FusedNetwork(network), height=128, batch_size=batch_size)
+        predictor = Predictor(FusedNetwork(network), InferenceConfig(height=128, batch_size=batch_size))
         predict = predictor.stream if handed is None else predictor.batch
         shares = [
             predict_split(predict, tmp_path, split.images[rank::world], 1, batch_size=handed, progress=False)
@@ -355,7 +355,7 @@ def test_batches_streams_and_shares_give_one_result(network, tmp_path):
         assert [other["image_id"] for other in others] == [one["image_id"] for one in expected]
         np.testing.assert_allclose([other["score"] for other in others], [one["score"] for one in expected], atol=1e-4)
         assert score(others, split).metrics == pytest.approx(metrics, abs=1e-6)
-    if isinstance(network, Lamps):
+    if isinstance(network, LinearSpotNetwork):
         assert 0.1 < metrics["AP"] < 0.9
 
 

@@ -5,15 +5,17 @@ from posenet.inference.person import Person
 from posenet.skeleton import COCO
 
 
-def make(**points):
+def make_person(**points):
+    """A person with some keypoints (x, y, score)."""
     keypoints = np.zeros((18, 3), np.float32)
     for name, value in points.items():
         keypoints[COCO.index(name)] = value
     return Person(keypoints, 0.5)
 
 
-def test_to_coco_follows_the_file_order_and_leaves_out_the_neck():
-    rows = make(nose=(1, 2, 0.9), neck=(5, 5, 0.8), Lsho=(3, 4, 0.7), Rank=(6, 7, 0.6)).to_coco()
+def test_to_coco_has_the_order_of_the_file_and_no_neck():
+    person = make_person(nose=(1, 2, 0.9), neck=(5, 5, 0.8), Lsho=(3, 4, 0.7), Rank=(6, 7, 0.6))
+    rows = person.to_coco()
     assert rows.shape == (17, 3)
     names = list(COCO.file_names)
     np.testing.assert_allclose(rows[names.index("nose")], (1, 2, 0.9))
@@ -22,17 +24,21 @@ def test_to_coco_follows_the_file_order_and_leaves_out_the_neck():
     assert np.count_nonzero(rows[:, 2]) == 3
 
 
-def test_box_counts_only_what_was_found():
-    np.testing.assert_array_equal(make(nose=(10, 20, 1), Rank=(40, 5, 0.1)).box(), (10, 5, 40, 20))
-    np.testing.assert_array_equal(make().box(), (0, 0, 0, 0))
+def test_named_holds_the_keypoints_found():
+    assert make_person(nose=(1, 2, 0.5), Rank=(6, 7, 0.25)).named() == {"nose": (1, 2, 0.5), "Rank": (6, 7, 0.25)}
 
 
-def test_people_are_equal_by_value():
-    assert make(nose=(1, 2, 3)) == make(nose=(1, 2, 3))
-    assert make(nose=(1, 2, 3)) != make(nose=(1, 2, 4))
-    assert make() != "person"
+def test_the_box_encloses_the_keypoints_found():
+    np.testing.assert_array_equal(make_person(nose=(10, 20, 1), Rank=(40, 5, 0.1)).box(), (10, 5, 40, 20))
+    np.testing.assert_array_equal(make_person().box(), (0, 0, 0, 0))
+
+
+def test_people_are_compared_by_value():
+    assert make_person(nose=(1, 2, 3)) == make_person(nose=(1, 2, 3))
+    assert make_person(nose=(1, 2, 3)) != make_person(nose=(1, 2, 4))
+    assert make_person() != "person"
 
 
 def test_fields_cannot_be_replaced():
     with pytest.raises(AttributeError):
-        make().score = 1.0
+        make_person().score = 1.0

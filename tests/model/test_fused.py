@@ -17,8 +17,8 @@ from posenet.devices.precision import select_amp
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
 from posenet.model.posenet import PoseNet
-from posenet.settings import config_from_dict, config_to_dict
-from tests.inference.test_predictor import Spotlights, picture
+from posenet.settings import InferenceConfig, config_from_dict, config_to_dict
+from tests.helpers.spot_networks import SpotNetwork, spot_image
 
 
 def lively(stacks: int = 2, num_channels: int = 50) -> PoseNet:
@@ -76,8 +76,8 @@ def test_half_precision_holds_weights_of_half_the_size(amp, dtype, tolerance):
     assert (maps - expected).abs().max() < tolerance * expected.abs().max()
 
 
-class Exact(Spotlights):
-    """Spotlights with a weight, so that precision has something to act on."""
+class Exact(SpotNetwork):
+    """A ``SpotNetwork`` with a weight, so that precision has something to act on."""
 
     def __init__(self):
         super().__init__()
@@ -89,9 +89,9 @@ class Exact(Spotlights):
 
 @pytest.mark.parametrize("amp", ["off", "bf16", "fp16"])
 def test_a_deployed_network_finds_the_same_people(amp):
-    image = picture(480, 640, (300.0, 100.0), (310.0, 250.0), 12)
-    [one] = Predictor(Exact(), height=256)(image)
-    [other] = Predictor(FusedNetwork(Exact(), amp), height=256)(image)
+    image = spot_image(480, 640, (300.0, 100.0), (310.0, 250.0), 12)
+    [one] = Predictor(Exact(), InferenceConfig(height=256))(image)
+    [other] = Predictor(FusedNetwork(Exact(), amp), InferenceConfig(height=256))(image)
     np.testing.assert_allclose(other.keypoints[:, :2], one.keypoints[:, :2], atol=1.0)
     np.testing.assert_allclose(other.keypoints[:, 2], one.keypoints[:, 2], atol=0.02)
 
@@ -134,5 +134,5 @@ def test_the_tools_run_a_deployed_copy_in_the_precision_asked_for(tool, words, e
     import_module(f"posenet.cli.{tool}").add_arguments(parser)
     needed = {"predict": ["a.jpg"], "evaluate": ["--images", "a", "--annotations", "b"]}[tool]
     args = parser.parse_args([*needed, "--checkpoint", str(checkpoint), "--device", "cpu", *words])
-    model = make_predictor(args).model
+    model = make_predictor(args).network
     assert isinstance(model, FusedNetwork) and model.amp == expected

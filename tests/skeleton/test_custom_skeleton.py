@@ -13,7 +13,7 @@ import torch
 
 from posenet import Predictor
 from posenet.benchmark.data import make_batch_in_stages
-from posenet.benchmark.decode import PerfectNetwork, measure_decode
+from posenet.benchmark.decode import measure_decode
 from posenet.benchmark.timing import Stopwatch
 from posenet.benchmark.train import synthetic_batch
 from posenet.cli.main import run_tool
@@ -23,7 +23,14 @@ from posenet.data.store.reader import Store
 from posenet.data.targets import TargetRenderer
 from posenet.errors import ConfigError, DataError
 from posenet.inference.person import Person
-from posenet.settings import AugmentConfig, Config, TargetsConfig, config_from_dict, config_to_dict, load_config
+from posenet.settings import (
+    AugmentConfig,
+    InferenceConfig,
+    TargetsConfig,
+    config_from_dict,
+    config_to_dict,
+    load_config,
+)
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import load_skeleton, skeleton_from_table, skeleton_to_table, skeleton_to_toml
 from posenet.visualization.people import draw_people
@@ -150,9 +157,8 @@ def test_perfect_maps_are_decoded_to_nearly_all_chairs(house: House, layout: boo
         tool("skeleton", "--from-annotations", house.train_json, "--output", house.root / "drafted.toml", "--overwrite")
         skeleton = load_skeleton(house.root / "drafted.toml")
         assert skeleton.layout["back_top_left"][0] < -0.5 < 0.5 < skeleton.layout["leg_front_left"][0]
-    network = PerfectNetwork()
-    predictor = Predictor(network, height=320, skeleton=skeleton)
-    report = measure_decode(house.val_json, TargetRenderer(TargetsConfig(), skeleton), predictor, network, None, 1)
+    renderer = TargetRenderer(TargetsConfig(), skeleton)
+    report = measure_decode(house.val_json, renderer, InferenceConfig(height=320), limit=None, repeats=1)
     assert report.numbers["ap"] > 0.95
 
 
@@ -252,11 +258,10 @@ def test_annotations_of_another_skeleton_are_refused(house: House, tiny_coco: Pa
     with pytest.raises(DataError, match="model.skeleton"):
         measure_decode(
             tiny_coco / "annotations" / "person_keypoints_val2017.json",
-            TargetRenderer.from_config(Config()),
-            Predictor(PerfectNetwork(), skeleton=house.skeleton),
-            PerfectNetwork(),
-            None,
-            1,
+            TargetRenderer(TargetsConfig(), house.skeleton),
+            InferenceConfig(),
+            limit=None,
+            repeats=1,
         )
 
 

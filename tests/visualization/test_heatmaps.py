@@ -7,6 +7,7 @@ from posenet.images.image_files import read_image
 from posenet.inference.media.outputs import output_paths
 from posenet.inference.media.sources import CameraSource, Frame, find_sources
 from posenet.inference.predictor import Predictor
+from posenet.settings import InferenceConfig
 from posenet.skeleton import COCO
 from posenet.visualization.heatmaps import (
     HeatmapSheetWriter,
@@ -25,7 +26,7 @@ IMAGE = spot_image(97, 131, (40, 20), (90, 60), 4)
 
 @pytest.fixture
 def predictor():
-    return Predictor(SpotNetwork(), height=128, flip=True)
+    return Predictor(SpotNetwork(), InferenceConfig(height=128, flip=True))
 
 
 def test_maps_show_the_image_without_its_padding(predictor):

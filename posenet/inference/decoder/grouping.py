@@ -1,4 +1,4 @@
-"""Keypoint candidates to people: how well the body parts join them, and which belong together."""
+"""Grouping of keypoint candidates by the limbs between them."""
 
 from __future__ import annotations
 
@@ -7,54 +7,63 @@ from heapq import heapify, heappop, heappush
 import numpy as np
 
 
-def join(keypoint: np.ndarray, limbs: np.ndarray, evidence: np.ndarray) -> np.ndarray:
-    """Group candidates so that the evidence within groups is great and none has a keypoint twice.
+def group_candidates(keypoint: np.ndarray, ends: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """Group candidates so that limbs with high scores join members of one group, and no group has a keypoint twice.
 
-    The two groups with the most evidence between them, over all limbs from one to the other, become one; and so on.
-    So the parts of a body vote together: a limb that happens to run to a neighbour is outvoted by the others as soon
-    as they have met, and a tie between two people is put off until more of them is known.
+    This is agglomerative clustering. Every candidate starts as a group of its own. The link between two groups is the
+    sum of the scores of all limbs from one to the other. Again and again, the two groups with the strongest link are
+    merged; groups that have a keypoint in common have no link.
+
+    Because links are sums, the parts of a body vote together. A limb that leads to a neighbour by chance is outvoted
+    once the rest of the body has been merged.
 
     Args:
-        keypoint: (N,) which keypoint each candidate is.
-        limbs: (M, 2) rows of ``keypoint``, each pair once.
-        evidence: (M,) above 0.
+        keypoint: (N,) keypoint of each candidate.
+        ends: (M, 2) candidates that each limb connects; no pair twice.
+        score: (M,) score of each limb, above 0.
 
     Returns:
-        (N,) label of each candidate's group, the row of one of its members.
+        (N,) label of each candidate's group: the row of one of its members.
     """
-    group = list(range(len(keypoint)))
-    members = [[row] for row in group]
-    kinds = [1 << kind for kind in keypoint.tolist()]
-    near: list[dict[int, float]] = [{} for _ in group]
-    queue = list(zip((-evidence).tolist(), *limbs.T.tolist()))
-    for value, a, b in queue:
-        near[a][b] = near[b][a] = -value
+    members = [[row] for row in range(len(keypoint))]
+    keypoint_bits = [1 << index for index in keypoint.tolist()]  # the keypoints of each group, one bit for each
+    links: list[dict[int, float]] = [{} for _ in members]  # links[a][b] is the link between groups a and b
+    queue = list(zip((-score).tolist(), *ends.T.tolist()))  # (-link, a, b): a heap returns the smallest first
+    for negative_link, a, b in queue:
+        links[a][b] = links[b][a] = -negative_link
     heapify(queue)
     while queue:
-        value, a, b = heappop(queue)
-        if near[a].get(b) != -value:  # one of the two has since changed
+        negative_link, a, b = heappop(queue)
+        if links[a].get(b) != -negative_link:  # a or b has been merged since this entry was queued
             continue
-        if len(near[a]) < len(near[b]):
+        if len(links[a]) < len(links[b]):
             a, b = b, a
         members[a] += members[b]
         members[b] = []
-        kinds[a] |= kinds[b]
-        _merge(near, kinds, a, b, queue)
-    for a, rows in enumerate(members):
+        keypoint_bits[a] |= keypoint_bits[b]
+        _merge_links(links, keypoint_bits, a, b, queue)
+    label = [0] * len(members)
+    for group, rows in enumerate(members):
         for row in rows:
-            group[row] = a
-    return np.array(group, np.int64)
+            label[row] = group
+    return np.array(label, np.int64)
 
 
-def _merge(near: list[dict[int, float]], kinds: list[int], a: int, b: int, queue: list[tuple[float, int, int]]) -> None:
-    """Hand the neighbours of group b to group a, and part a from those that it now conflicts with."""
-    mine, theirs = near[a], near[b]
-    near[b] = {}
-    del mine[b], theirs[a]
-    for c, value in theirs.items():
-        del near[c][b]
-        if not kinds[a] & kinds[c]:
-            mine[c] = near[c][a] = value = mine.get(c, 0.0) + value
-            heappush(queue, (-value, a, c))
-    for c in [c for c in mine if kinds[a] & kinds[c]]:
-        del mine[c], near[c][a]
+def _merge_links(
+    links: list[dict[int, float]], keypoint_bits: list[int], a: int, b: int, queue: list[tuple[float, int, int]]
+) -> None:
+    """Add the links of group b to those of group a, and remove a's links to groups with a keypoint of b."""
+    links_of_a = links[a]
+    links_of_b = links[b]
+    links[b] = {}
+    del links_of_a[b]
+    del links_of_b[a]
+    for other, link in links_of_b.items():
+        del links[other][b]
+        if not keypoint_bits[a] & keypoint_bits[other]:
+            link += links_of_a.get(other, 0.0)
+            links_of_a[other] = links[other][a] = link
+            heappush(queue, (-link, a, other))
+    for other in [other for other in links_of_a if keypoint_bits[a] & keypoint_bits[other]]:
+        del links_of_a[other]
+        del links[other][a]

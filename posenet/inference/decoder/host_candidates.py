@@ -1,183 +1,171 @@
-"""Maps to people: peaks of the keypoint maps, limbs between peaks, groups of limbs, strays given back."""
+"""Keypoint candidates and limbs of one image, with NumPy and OpenCV.
+
+The rules, and the differences from ``device_candidates``, are stated in ``candidates``.
+"""
 
 from __future__ import annotations
 
 import cv2
 import numpy as np
-from torch import Tensor
 
-from posenet.inference.decoder.people import (
-    CEILING,
+from posenet.inference.decoder.candidates import (
+    CONFIDENCE_POWER,
     MAX_LIMBS,
-    MAX_PEAKS,
-    PROBES,
-    SAMPLES,
+    MAX_VALUE,
+    PREFILTER_POSITIONS,
+    SAMPLE_POSITIONS,
+    KeypointCandidates,
     Limbs,
-    Peaks,
-    assemble,
-    unrivalled,
 )
-from posenet.inference.person import Person
-from posenet.skeleton import COCO, Skeleton
+from posenet.skeleton import Skeleton
 
 
-def decode(
-    maps: np.ndarray | Tensor,
-    *,
-    stride: int = 4,
-    keypoint_threshold: float = 0.1,
-    part_threshold: float = 0.1,
-    max_peaks: int = MAX_PEAKS,
-    min_keypoints: int = 1,
-    min_score: float = 0.05,
-    skeleton: Skeleton = COCO,
-) -> list[Person]:
-    """Find the people in one image's maps.
+def find_keypoints(maps: np.ndarray, threshold: float, max_peaks: int) -> KeypointCandidates:
+    """Find the peaks of keypoint maps.
 
     Args:
-        maps: (C, h, w) output of the network. NaN counts as 0.
-        stride: network-input pixels per cell; cell i is centred on pixel ``stride * i + (stride - 1) / 2``.
-        keypoint_threshold: smallest peak that counts, above 0.
-        part_threshold: a limb needs more support than this.
-        max_peaks: candidates looked at of each keypoint, the strongest first.
-        min_keypoints: people with fewer are dropped.
-        min_score: people who score less are dropped.
-
-    Returns:
-        People by falling score, keypoints in pixels of the network input. A person's score is the mean over the
-        keypoints found times the square root of the share of keypoints found.
-
-    Raises:
-        ValueError: maps that do not fit the skeleton.
+        maps: (K, h, w) float32.
+        threshold: lowest peak that counts.
+        max_peaks: candidates of each keypoint, the strongest first.
     """
-    maps = maps.detach().float().cpu().numpy() if isinstance(maps, Tensor) else np.asarray(maps, np.float32)
-    if maps.ndim != 3 or len(maps) != skeleton.num_channels:
-        raise ValueError(f"maps must be ({skeleton.num_channels}, h, w), not {maps.shape}")
-    peaks = find_peaks(maps[skeleton.keypoint_channels], keypoint_threshold, max_peaks)
-    limbs = find_limbs(maps[skeleton.part_channels], peaks, part_threshold, skeleton)
-    return assemble(peaks, limbs, stride=stride, min_keypoints=min_keypoints, min_score=min_score, skeleton=skeleton)
+    # The maps are stacked into one tall map, each with a border of zeros. So OpenCV processes all of them in one call,
+    # and no peak is beside another map. np.fmax(NaN, 0) is 0.
+    num_keypoints, height, width = maps.shape
+    padded = np.zeros((num_keypoints, height + 2, width + 2), np.float32)
+    np.fmax(maps, 0, out=padded[:, 1:-1, 1:-1])
+    tall = padded.reshape(-1, width + 2)
+    is_peak = (tall >= threshold) & (tall == cv2.dilate(tall, np.ones((3, 3), np.uint8)))
+    centre, is_single = _plateau_centres(is_peak)
+    column, row = np.rint(centre).astype(np.int64).T
+    score = tall[row, column]
+    keypoint = row // (height + 2)
 
-
-def find_peaks(maps: np.ndarray, threshold: float, limit: int) -> Peaks:
-    """Local maxima of (K, h, w) keypoint maps, at most ``limit`` of each keypoint.
-
-    Equal neighbours form one plateau and give one peak, in its middle.
-    """
-    # All maps go on one sheet, kept apart by a border of zeros. Of a number and NaN, fmax chooses the number.
-    kinds, height, width = maps.shape[0], maps.shape[1] + 2, maps.shape[2] + 2
-    sheet = np.zeros((kinds, height, width), np.float32)
-    np.fmax(maps, 0, out=sheet[:, 1:-1, 1:-1])
-    sheet = sheet.reshape(kinds * height, width)
-    maxima = (sheet >= threshold) & (sheet == cv2.dilate(sheet, np.ones((3, 3), np.uint8)))
-    centres, alone = _middles(maxima)
-    column, row = np.rint(centres).astype(np.int64).T
-    score = sheet[row, column]
-
-    keypoint = row // height
-    order = np.lexsort((-score, keypoint))
-    order = order[score[order] >= threshold]  # a ring's middle need not be high
+    order = np.lexsort((-score, keypoint))  # by keypoint, then by falling score
+    order = order[score[order] >= threshold]  # the centre of a ring-shaped plateau may be low
     rank = np.arange(len(order)) - np.searchsorted(keypoint[order], keypoint[order])
-    order = order[rank < limit]
+    order = order[rank < max_peaks]
 
-    keypoint, column, row, score = keypoint[order], column[order], row[order], np.minimum(score[order], CEILING)
-    shift = np.stack(
+    keypoint = keypoint[order]
+    column = column[order]
+    row = row[order]
+    score = np.minimum(score[order], MAX_VALUE)
+    offset = np.stack(
         [
-            _shift(sheet[row, column - 1], score, sheet[row, column + 1]),
-            _shift(sheet[row - 1, column], score, sheet[row + 1, column]),
+            _peak_offset(tall[row, column - 1], score, tall[row, column + 1]),
+            _peak_offset(tall[row - 1, column], score, tall[row + 1, column]),
         ],
         axis=1,
     )
-    border = np.stack([np.ones_like(keypoint), keypoint * height + 1], axis=1)
-    xy = centres[order] - border + np.where(alone[order], shift, 0)
-    return Peaks(keypoint, xy.astype(np.float32), score)
+    origin = np.stack([np.ones_like(keypoint), keypoint * (height + 2) + 1], axis=1)  # cell (0, 0) in the tall map
+    xy = centre[order] - origin + np.where(is_single[order], offset, 0)
+    return KeypointCandidates(keypoint, xy.astype(np.float32), score)
 
 
-def _middles(mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(N, 2) x, y of the middle of every 8-connected region of a (h, w) mask; (N, 2) whether it is one cell wide."""
-    cell = np.flatnonzero(mask)
-    width = mask.shape[1]
-    flat = mask.ravel()
-    if not any(flat[cell + step].any() for step in (1, width - 1, width, width + 1)):
+def _plateau_centres(is_peak: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(N, 2) centre of every 8-connected region of a mask, as x and y; (N, 2) whether it is one cell wide and high."""
+    cell = np.flatnonzero(is_peak)
+    width = is_peak.shape[1]
+    flat = is_peak.ravel()
+    if not any(flat[cell + step].any() for step in (1, width - 1, width, width + 1)):  # no two cells are adjacent
         return np.stack([cell % width, cell // width], axis=1), np.ones((len(cell), 2), bool)
-    # Only rows with cells are labelled, and the next ones, which keep regions apart.
-    rows = np.flatnonzero(np.bincount(cell // width, minlength=len(mask)))
+    # For speed, only the rows with peaks are labelled, and the row after each, which keeps regions apart.
+    rows = np.flatnonzero(np.bincount(cell // width, minlength=len(is_peak)))
     rows = np.union1d(rows, rows + 1)
-    boxes = cv2.connectedComponentsWithStats(mask[rows].view(np.uint8), connectivity=8)[2][1:, :4]
-    boxes[:, 1] = rows[boxes[:, 1]]
-    return boxes[:, :2] + (boxes[:, 2:] - 1) / 2, boxes[:, 2:] == 1
+    stats = cv2.connectedComponentsWithStats(is_peak[rows].view(np.uint8), connectivity=8)[2]
+    corner = stats[1:, :2]  # left and top; region 0 is the background
+    size = stats[1:, 2:4]  # width and height
+    corner[:, 1] = rows[corner[:, 1]]
+    return corner + (size - 1) / 2, size == 1
 
 
-def _shift(before: np.ndarray, peak: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """Where a Gaussian through three neighbouring cells is highest: -0.5 to 0.5 cells from the middle one.
+def _peak_offset(before: np.ndarray, peak: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Offset of a Gaussian's top from the middle one of three adjacent cells, -0.5 to 0.5.
 
-    The logarithm of a Gaussian is a parabola. Beside a cell without a value, such as one beyond the map's
-    border, the peak stays on its cell.
+    The logarithm of a Gaussian is a parabola. The offset is 0 where a neighbour has no value, as at the map's border.
     """
     known = (before > 0) & (after > 0)
-    before, peak, after = (np.log(np.where(known, np.minimum(value, CEILING), 1)) for value in (before, peak, after))
-    curve = 2 * peak - before - after
-    return np.clip(np.divide(after - before, 2 * curve, out=np.zeros_like(curve), where=curve > 0), -0.5, 0.5)
+    before, peak, after = (np.log(np.where(known, np.minimum(value, MAX_VALUE), 1)) for value in (before, peak, after))
+    curvature = 2 * peak - before - after
+    offset: np.ndarray = np.divide(after - before, 2 * curvature, out=np.zeros_like(curvature), where=curvature > 0)
+    return offset.clip(-0.5, 0.5)
 
 
-def find_limbs(maps: np.ndarray, peaks: Peaks, threshold: float, skeleton: Skeleton) -> Limbs:
-    """Pairs of peaks that the (B, h, w) body-part maps support.
+def find_limbs(maps: np.ndarray, candidates: KeypointCandidates, threshold: float, skeleton: Skeleton) -> Limbs:
+    """Compute the limb scores of the pairs of candidates that pass the prefilter.
 
-    A pair's support is half the mean of the samples between its ends and half the second lowest: other parts run
-    by the ends of a wrong limb, but hardly by all of it. A network answers weakly in many wrong places, so support
-    beyond the threshold counts as far as both ends are sure, by the power 3/2 of the product of their scores.
+    Args:
+        maps: (B, h, w) body-part maps.
+        threshold: a pair needs more support than this.
+
+    Returns:
+        At most ``MAX_LIMBS`` limbs. Their scores may be negative.
     """
-    part, ends = _pairs(peaks.keypoint, skeleton)
+    part, ends = _candidate_pairs(candidates.keypoint, skeleton)
     first, second = ends.T
-    weight = peaks.score**1.5
-    sure = weight[first] * weight[second]
-    probes = _nearest(maps, part, *_between(peaks.xy, first, second, PROBES[:, None]))
-    promise = (probes.mean(axis=0) - threshold) * sure
-    keep = np.flatnonzero(promise > 0)
-    if len(keep) > MAX_LIMBS:
-        keep = np.sort(keep[np.argpartition(-promise[keep], MAX_LIMBS)[:MAX_LIMBS]])
-    part, ends, sure = part[keep], ends[keep], sure[keep]
-    samples = _linear(maps, part[:, None], *_between(peaks.xy, ends[:, :1], ends[:, 1:], SAMPLES))
+    weight = candidates.score**CONFIDENCE_POWER
+    confidence = weight[first] * weight[second]
+    x, y = _points_between(candidates.xy, first, second, PREFILTER_POSITIONS[:, None])  # (3, M)
+    prefilter_score = (_nearest_values(maps, part, x, y).mean(axis=0) - threshold) * confidence
+    kept = np.flatnonzero(prefilter_score > 0)
+    if len(kept) > MAX_LIMBS:
+        best = np.argpartition(-prefilter_score[kept], MAX_LIMBS)[:MAX_LIMBS]
+        kept = np.sort(kept[best])
+
+    part = part[kept]
+    ends = ends[kept]
+    x, y = _points_between(candidates.xy, ends[:, :1], ends[:, 1:], SAMPLE_POSITIONS)  # (M, 10)
+    samples = _interpolated_values(maps, part[:, None], x, y)
     support = (samples.mean(axis=1) + np.partition(samples, 1, axis=1)[:, 1]) / 2
-    return unrivalled(Limbs(part, ends, (support - threshold) * sure), len(peaks.score), skeleton)
+    return Limbs(part, ends, (support - threshold) * confidence[kept])
 
 
-def _between(xy: np.ndarray, first: np.ndarray, second: np.ndarray, share: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """x and y of the points that lie a share of the way from one row of (N, 2) ``xy`` to another."""
+def _candidate_pairs(keypoint: np.ndarray, skeleton: Skeleton) -> tuple[np.ndarray, np.ndarray]:
+    """(M,) part and (M, 2) rows of all pairs of candidates for the ends of a part; candidates sorted by keypoint."""
+    start = np.searchsorted(keypoint, np.arange(skeleton.num_keypoints + 1))  # first row of each keypoint
+    count = start[1:] - start[:-1]
+    first, second = skeleton.part_ends.T
+    num_pairs = count[first] * count[second]  # (B,)
+    part = np.repeat(np.arange(skeleton.num_parts), num_pairs)
+    number = np.arange(len(part)) - (num_pairs.cumsum() - num_pairs)[part]  # of the pair within its part
+    num_second = count[second][part]
+    rows = [start[first][part] + number // num_second, start[second][part] + number % num_second]
+    return part, np.stack(rows, axis=1)
+
+
+def _points_between(
+    xy: np.ndarray, first: np.ndarray, second: np.ndarray, position: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """x and y of points on the lines between rows of (N, 2) ``xy``; position 0 is the first row, 1 the second."""
     x, y = xy.T
-    return x[first] + (x[second] - x[first]) * share, y[first] + (y[second] - y[first]) * share
+    return x[first] + (x[second] - x[first]) * position, y[first] + (y[second] - y[first]) * position
 
 
-def _pairs(keypoint: np.ndarray, skeleton: Skeleton) -> tuple[np.ndarray, np.ndarray]:
-    """(M,) part and (M, 2) rows of every pair of candidates for its ends; the candidates are sorted by keypoint."""
-    first = np.searchsorted(keypoint, np.arange(skeleton.num_keypoints + 1))
-    a, b = skeleton.part_ends.T
-    columns = (first[1:] - first[:-1])[b]
-    counts = (first[1:] - first[:-1])[a] * columns
-    part = np.repeat(np.arange(len(counts)), counts)
-    place = np.arange(len(part)) - (counts.cumsum() - counts)[part]
-    return part, np.stack([first[a][part] + place // columns[part], first[b][part] + place % columns[part]], axis=1)
-
-
-def _nearest(maps: np.ndarray, part: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The values of the parts' maps in the cells that hold the points, all of them in the maps."""
+def _nearest_values(maps: np.ndarray, part: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Values of the parts' maps in the cells nearest to the points, all of which lie in the maps."""
     height, width = maps.shape[1:]
-    column, row = np.rint(x).astype(np.intp), np.rint(y).astype(np.intp)
-    return _sound(maps.reshape(-1)[(part * height + row) * width + column])
+    column = np.rint(x).astype(np.intp)
+    row = np.rint(y).astype(np.intp)
+    return _clipped(maps.reshape(-1)[(part * height + row) * width + column])
 
 
-def _linear(maps: np.ndarray, part: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """The same, interpolated between the four cells around each point."""
+def _interpolated_values(maps: np.ndarray, part: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Values of the parts' maps at the points, interpolated linearly between the four cells around each."""
     height, width = maps.shape[1:]
-    column, row = x.astype(np.intp), y.astype(np.intp)
-    x, y = x - column.astype(x.dtype), y - row.astype(y.dtype)
-    cell = (part * height + row) * width + column
-    right, below = column < width - 1, (row < height - 1) * width
+    column = x.astype(np.intp)
+    row = y.astype(np.intp)
+    x = x - column.astype(x.dtype)
+    y = y - row.astype(y.dtype)
     flat = maps.reshape(-1)
-    upper = _sound(flat[cell]) * (1 - x) + _sound(flat[cell + right]) * x
-    lower = _sound(flat[cell + below]) * (1 - x) + _sound(flat[cell + below + right]) * x
-    return upper * (1 - y) + lower * y
+    cell = (part * height + row) * width + column
+    right = column < width - 1  # steps to the next cells; 0 in the last column and row
+    below = (row < height - 1) * width
+    upper = _clipped(flat[cell]) * (1 - x) + _clipped(flat[cell + right]) * x
+    lower = _clipped(flat[cell + below]) * (1 - x) + _clipped(flat[cell + below + right]) * x
+    values: np.ndarray = upper * (1 - y) + lower * y
+    return values
 
 
-def _sound(values: np.ndarray) -> np.ndarray:
-    """Between 0 and the ceiling; NaN counts as 0: of a number and NaN, fmax chooses the number."""
-    return np.minimum(np.fmax(values, 0), CEILING)
+def _clipped(values: np.ndarray) -> np.ndarray:
+    """Values between 0 and ``MAX_VALUE``; NaN becomes 0."""
+    clipped: np.ndarray = np.minimum(np.fmax(values, 0), MAX_VALUE)
+    return clipped

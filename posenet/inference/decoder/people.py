@@ -1,163 +1,144 @@
 """Keypoint candidates and limbs to people.
 
-Needs NumPy only: where another program has selected the candidates, such as an exported network, people are found
-without PyTorch and OpenCV.
+This module needs NumPy only. Where another program has selected the candidates, such as an exported network, people are
+found without PyTorch and OpenCV.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
-from posenet.inference.decoder.grouping import join
-from posenet.inference.decoder.pose_model import Anatomy
+from posenet.inference.decoder.candidates import KeypointCandidates, Limbs
+from posenet.inference.decoder.grouping import group_candidates
+from posenet.inference.decoder.pose_model import PoseModel
 from posenet.inference.person import Person
+from posenet.settings import MAP_STRIDE
 from posenet.skeleton import COCO, Skeleton
 
-CEILING = 2.0
-"""Scores are meant to lie in 0-1; larger ones are cut here, so that an infinity stays harmless."""
-PROBES = np.array([0.25, 0.5, 0.75], np.float32)
-"""Where, between its ends, a limb is looked at first."""
-SAMPLES = np.linspace(0, 1, 10, dtype=np.float32)
-"""Where a limb that stands the first look is compared with its body-part map."""
-MAX_PEAKS = 40
-"""Candidates of each keypoint that are looked at."""
-MAX_LIMBS = 1500
-"""Limbs that are looked at closely, those with the best probes and ends first."""
-
-LEAST = 0.001
-"""Limbs with less evidence do not count."""
-RIVAL = 0.35
-"""Nor do those with less than this share of the best limb of the same part at either end."""
-
-
-@dataclass(frozen=True)
-class Peaks:
-    """Keypoint candidates, sorted by keypoint and then by falling score.
-
-    Attributes:
-        keypoint: (N,) int, which keypoint.
-        xy: (N, 2) float32, in map cells.
-        score: (N,) float32.
-    """
-
-    keypoint: np.ndarray
-    xy: np.ndarray
-    score: np.ndarray
-
-
-@dataclass(frozen=True)
-class Limbs:
-    """Pairs of peaks that a body part may join.
-
-    Attributes:
-        part: (M,) int, which body part.
-        ends: (M, 2) int, rows of the peaks.
-        evidence: (M,) float32 above 0: how well the maps support the limb.
-    """
-
-    part: np.ndarray
-    ends: np.ndarray
-    evidence: np.ndarray
-
-
-def unrivalled(limbs: Limbs, count: int, skeleton: Skeleton = COCO) -> Limbs:
-    """The limbs with evidence that no other of the same part at either end outdoes by far.
-
-    Args:
-        count: number of peaks.
-    """
-    best = np.zeros((skeleton.num_parts, count), np.float32)
-    for end in limbs.ends.T:
-        np.maximum.at(best, (limbs.part, end), limbs.evidence)
-    good = limbs.evidence > np.maximum(LEAST, RIVAL * best[limbs.part[:, None], limbs.ends].max(axis=1))
-    return Limbs(limbs.part[good], limbs.ends[good], limbs.evidence[good])
+MIN_KEYPOINTS = 1
+"""People with fewer keypoints are dropped."""
+MIN_SCORE = 0.05
+"""People with a lower score are dropped."""
+MIN_LIMB_SCORE = 0.001
+"""Limbs with a lower limb score are dropped."""
+MIN_SHARE_OF_BEST = 0.35
+"""So are limbs below this share of the best limb of the same body part at either end."""
 
 
 def decode_candidates(
     peaks: np.ndarray,
     pairs: np.ndarray,
-    evidence: np.ndarray,
+    limb_scores: np.ndarray,
     *,
-    stride: int = 4,
-    min_keypoints: int = 1,
-    min_score: float = 0.05,
+    stride: int = MAP_STRIDE,
+    min_keypoints: int = MIN_KEYPOINTS,
+    min_score: float = MIN_SCORE,
     skeleton: Skeleton = COCO,
 ) -> list[Person]:
-    """Find the people among one image's candidates, as an exported network or ``Candidates`` gives them.
+    """Find the people among the candidates of one image, as ``CandidateSelector`` or an exported network returns them.
 
     Args:
-        peaks: (K, M, 3) x and y in map cells and score; score 0 is no candidate.
-        pairs: (L, 3) integers: body part, and at both its ends the rows of ``peaks.reshape(K * M, 3)``.
-        evidence: (L,) of each pair; 0 or less is no limb.
+        peaks: (K, M, 3) x and y in map cells, and score. A row with score 0 is no candidate.
+        pairs: (L, 3) integers: body part, and the rows of its two ends in ``peaks.reshape(K * M, 3)``.
+        limb_scores: (L,) limb score of each pair. A pair with a score of 0 or less is no limb.
 
     The other arguments and the result are those of ``decode``.
 
     Raises:
-        ValueError: arrays that do not fit each other or the skeleton.
+        ValueError: the shapes of the arrays do not fit each other or the skeleton.
     """
-    peaks, pairs, evidence = np.asarray(peaks, np.float32), np.asarray(pairs), np.asarray(evidence, np.float32)
+    peaks = np.asarray(peaks, np.float32)
+    pairs = np.asarray(pairs)
+    limb_scores = np.asarray(limb_scores, np.float32)
     if peaks.ndim != 3 or (len(peaks), peaks.shape[2]) != (skeleton.num_keypoints, 3):
         raise ValueError(f"peaks must be ({skeleton.num_keypoints}, M, 3), not {peaks.shape}")
-    if pairs.shape != (len(evidence), 3):
-        raise ValueError(
-            f"pairs must be ({len(evidence)}, 3), as there are so many values of evidence, not {pairs.shape}"
-        )
+    if pairs.shape != (len(limb_scores), 3):
+        raise ValueError(f"pairs must be ({len(limb_scores)}, 3), one row for each limb score, not {pairs.shape}")
     flat = peaks.reshape(-1, 3)
-    found = flat[:, 2] > 0
-    row = found.cumsum() - 1
-    pairs, evidence = pairs[evidence > 0], evidence[evidence > 0]
-    candidates = Peaks(np.flatnonzero(found) // peaks.shape[1], flat[found, :2], flat[found, 2])
-    limbs = unrivalled(Limbs(pairs[:, 0], row[pairs[:, 1:]], evidence), len(candidates.score), skeleton)
-    return assemble(
+    is_candidate = flat[:, 2] > 0
+    candidate_row = is_candidate.cumsum() - 1  # row of ``peaks`` to row of ``candidates``
+    candidates = KeypointCandidates(
+        keypoint=np.flatnonzero(is_candidate) // peaks.shape[1],
+        xy=flat[is_candidate, :2],
+        score=flat[is_candidate, 2],
+    )
+    is_limb = limb_scores > 0
+    limbs = Limbs(
+        part=pairs[is_limb, 0],
+        ends=candidate_row[pairs[is_limb, 1:]],
+        score=limb_scores[is_limb],
+    )
+    return assemble_people(
         candidates, limbs, stride=stride, min_keypoints=min_keypoints, min_score=min_score, skeleton=skeleton
     )
 
 
-def assemble(
-    peaks: Peaks,
+def assemble_people(
+    candidates: KeypointCandidates,
     limbs: Limbs,
     *,
-    stride: int = 4,
-    min_keypoints: int = 1,
-    min_score: float = 0.05,
-    skeleton: Skeleton = COCO,
+    stride: int,
+    min_keypoints: int,
+    min_score: float,
+    skeleton: Skeleton,
 ) -> list[Person]:
-    """Group the peaks into people; see ``decode`` for the arguments and the result."""
-    label = _group(peaks, limbs, skeleton)
+    """Group candidates into people. The arguments and the result are those of ``decode``.
+
+    A person with n of K keypoints, of scores s_i, has the score mean(s) sqrt(n / K) = sum(s) / sqrt(n K).
+    """
+    label = label_people(candidates, drop_weak_limbs(limbs, len(candidates.score), skeleton), skeleton)
     count = np.bincount(label)
-    score = np.bincount(label, peaks.score) / np.sqrt(np.maximum(count, 1) * skeleton.num_keypoints)
-    chosen = np.flatnonzero((count >= max(min_keypoints, 1)) & (score >= min_score))
-    chosen = chosen[np.argsort(-score[chosen], kind="stable")]
-    row = np.full(len(count), -1)
-    row[chosen] = np.arange(len(chosen))
-    shown = row[label] >= 0 if len(label) else np.zeros(0, bool)
-    keypoints = np.zeros((len(chosen), skeleton.num_keypoints, 3), np.float32)
-    place = (row[label[shown]], peaks.keypoint[shown])
-    keypoints[(*place, slice(0, 2))] = peaks.xy[shown] * stride + (stride - 1) / 2
-    keypoints[(*place, 2)] = peaks.score[shown]
-    return [Person(own, value, skeleton) for own, value in zip(keypoints, score[chosen].tolist())]
+    score = np.bincount(label, candidates.score) / np.sqrt(np.maximum(count, 1) * skeleton.num_keypoints)
+    kept = np.flatnonzero((count >= max(min_keypoints, 1)) & (score >= min_score))
+    kept = kept[np.argsort(-score[kept], kind="stable")]  # labels by falling score
+
+    row = np.full(len(count), -1)  # of each label in the result; -1 where the person is dropped
+    row[kept] = np.arange(len(kept))
+    row_of_candidate = row[label]
+    is_kept = row_of_candidate >= 0
+    person = row_of_candidate[is_kept]
+    keypoint = candidates.keypoint[is_kept]
+    keypoints = np.zeros((len(kept), skeleton.num_keypoints, 3), np.float32)
+    keypoints[person, keypoint, :2] = candidates.xy[is_kept] * stride + (stride - 1) / 2
+    keypoints[person, keypoint, 2] = candidates.score[is_kept]
+    return [Person(own, value, skeleton) for own, value in zip(keypoints, score[kept].tolist())]
+
+
+def drop_weak_limbs(limbs: Limbs, num_candidates: int, skeleton: Skeleton) -> Limbs:
+    """The limbs that are neither weak nor much weaker than another limb of the same part at one of their ends."""
+    best = np.zeros((skeleton.num_parts, num_candidates), np.float32)  # best limb score of a part at a candidate
+    for end in limbs.ends.T:
+        np.maximum.at(best, (limbs.part, end), limbs.score)
+    best_rival = best[limbs.part[:, None], limbs.ends].max(axis=1)
+    kept = limbs.score > np.maximum(MIN_LIMB_SCORE, MIN_SHARE_OF_BEST * best_rival)
+    return Limbs(limbs.part[kept], limbs.ends[kept], limbs.score[kept])
+
+
+def label_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Skeleton) -> np.ndarray:
+    """(N,) label of the person that each candidate belongs to; the labels are not consecutive.
+
+    The candidates are grouped by their limbs. From these groups the pose model estimates the sizes of the people.
+    Limbs that are too long for their person are weakened, and the candidates are grouped again. Finally, fragments that
+    no limb connects are assigned to people. A skeleton without a layout has no pose model and skips the last two steps.
+    """
+    label = group_candidates(candidates.keypoint, limbs.ends, limbs.score)
+    if not skeleton.layout or not len(label):
+        return label
+    pose_model = _pose_model(skeleton)
+    position = candidates.xy[:, 0] + 1j * candidates.xy[:, 1].astype(np.float64)
+    end_labels = label[limbs.ends]
+    scale = pose_model.estimate_poses(position, candidates.keypoint, label).scale[end_labels].max(axis=1)
+    length = np.abs(position[limbs.ends[:, 1]] - position[limbs.ends[:, 0]])
+    factor = pose_model.length_factor(length, limbs.part, scale)
+    is_within_person = end_labels[:, 0] == end_labels[:, 1]
+    if (factor[is_within_person] < 1).any():
+        label = group_candidates(candidates.keypoint, limbs.ends, limbs.score * factor)
+    return pose_model.assign_fragments(position, candidates.keypoint, candidates.score, label)
 
 
 @cache
-def _anatomy(skeleton: Skeleton) -> Anatomy:
-    return Anatomy(skeleton)
-
-
-def _group(peaks: Peaks, limbs: Limbs, skeleton: Skeleton) -> np.ndarray:
-    """(N,) label of the person that each peak belongs to."""
-    label = join(peaks.keypoint, limbs.ends, limbs.evidence)
-    if not skeleton.layout or not len(label):
-        return label
-    anatomy = _anatomy(skeleton)
-    place = peaks.xy[:, 0] + 1j * peaks.xy[:, 1].astype(np.float64)
-    # Once people are known roughly, so is how long their limbs can be.
-    owners = label[limbs.ends]
-    scale = anatomy.measure(place, peaks.keypoint, label).scale[owners].max(axis=1)
-    length = np.abs(place[limbs.ends[:, 1]] - place[limbs.ends[:, 0]])
-    fit = anatomy.likely_length(length, limbs.part, scale)
-    if (fit[owners[:, 0] == owners[:, 1]] < 1).any():
-        label = join(peaks.keypoint, limbs.ends, limbs.evidence * fit)
-    return anatomy.adopt(place, peaks.keypoint, peaks.score, label)
+def _pose_model(skeleton: Skeleton) -> PoseModel:
+    """The pose model of a skeleton, built once."""
+    return PoseModel(skeleton)

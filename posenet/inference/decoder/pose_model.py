@@ -1,44 +1,62 @@
-"""How the keypoints of one body lie to each other: whether a limb is too long, and whose a stray keypoint is.
+"""How the keypoints of one person lie relative to each other.
 
-A body is described by its origin, about the hips, and its axis, the vector from there as long as the torso and away
-from the head; both are complex numbers, x + y i, in map cells. ``Skeleton.layout`` says how far along the axis each
-keypoint is expected and how far it strays.
+The pose model answers two questions about groups of keypoints: whether a limb is too long for its person, and to which
+person a fragment belongs that no limb connects to the rest.
+
+Coordinates are map cells, x right and y down, as complex numbers x + iy. For each keypoint k of an upright person,
+``Skeleton.layout`` states an expected height h_k, its distance below the hips, and a spread s_k, its root-mean-square
+distance from there. Both are in torso lengths. A person has an origin o, near the hips, and an axis a, the vector along
+the torso away from the head. The position of keypoint k is then
+
+    z_k = o + a h_k + e_k,    where the mean of |e_k|^2 is |a|^2 s_k^2.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from posenet.skeleton import Skeleton
 
-UPRIGHT = 0.15
-"""How much upright counts against where the keypoints say the head is."""
-SLACK = 0.5
-"""Torsos that a limb's length may be off, beyond what its keypoints stray: close-ups distort a body."""
-STRETCH = 1.0
-"""A limb as long as expected, times this, begins to lose; at one more it has lost ``LOSS``."""
-LOSS = 0.6
-DOUBT = 0.3
-"""Torsos by which a body known from one keypoint is misplaced; it falls with the root of their number."""
-FAR = 9.0
-"""Mean square deviation, in units of its variance, at which keypoints cannot be somebody's."""
-GROWN = 2.5
-"""A piece whose own scale is larger by this cannot be somebody's."""
-UNLIKE = 0.6
-"""Standard deviation of the logarithm of a piece's own scale about its owner's."""
-WEAK = 0.6
-"""Keypoints weaker than this share of somebody's own are not given to them for their place alone."""
+SPREAD_FLOOR = 0.05
+"""Added to squared spreads in the weights of the regression, so that no keypoint dominates it."""
+UPRIGHT_WEIGHT = 0.15
+"""Weight of the assumption that people are upright, in the direction of the axis."""
+LENGTH_SLACK = 0.5
+"""Torso lengths added, as a further spread, to the expected length of a limb: perspective distorts people."""
+LENGTH_TOLERANCE = 1.0
+"""Ratio of a limb's length to its expected length from which on it loses score."""
+MAX_LENGTH_PENALTY = 0.6
+"""Share of its score that a limb loses where this ratio is larger by one or more."""
+POSE_UNCERTAINTY = 0.3
+"""Error, in torso lengths, of a pose estimated from one keypoint. It falls with the root of their number."""
+MAX_SQUARE_DEVIATION = 9.0
+"""A fragment with a larger mean square deviation, in units of the variance, is not assigned: three sigma."""
+MAX_SCALE_RATIO = 2.5
+"""A fragment whose own scale is larger than the person's by this factor is not assigned."""
+LOG_SCALE_SIGMA = 0.6
+"""Standard deviation of the logarithm of a fragment's own scale over the person's."""
+MIN_SCORE_RATIO = 0.6
+"""A fragment whose mean score is below this share of the person's is not assigned."""
 ROUNDS = 3
-"""How often bodies are measured anew when they have been given something."""
-MOST_HOSTS, MOST_PIECES = 40, 120
-"""Groups that are looked at, the strongest first."""
+"""Rounds of assignment. The poses are estimated again before each."""
+MAX_PEOPLE = 40
+"""People that may receive fragments, those with the highest sum of scores."""
+MAX_FRAGMENTS = 120
+"""Fragments that may be assigned, those with the highest sum of scores."""
 
 
 @dataclass(frozen=True)
-class Bodies:
-    """Of G groups of keypoints: (G,) complex ``origin`` and ``axis`` in cells, ``count`` of keypoints."""
+class Poses:
+    """Poses of G groups of keypoints.
+
+    Attributes:
+        origin: (G,) complex, in cells.
+        axis: (G,) complex, in cells; 0 for single keypoints.
+        count: (G,) int, number of keypoints.
+    """
 
     origin: np.ndarray
     axis: np.ndarray
@@ -47,134 +65,209 @@ class Bodies:
     @property
     def scale(self) -> np.ndarray:
         """(G,) length of the torso in cells; 0 for single keypoints."""
-        return np.abs(self.axis)
+        scale: np.ndarray = np.abs(self.axis)
+        return scale
 
 
-class Anatomy:
-    """What ``skeleton.layout`` says, as arrays; made once for a skeleton."""
+class AssignmentCosts(NamedTuple):
+    """What it costs to assign fragments to people.
+
+    Attributes:
+        cost: (F, P) negative log likelihood, infinite where the assignment is impossible.
+        fragments: (F,) labels of the fragments.
+        people: (P,) labels of the people.
+    """
+
+    cost: np.ndarray
+    fragments: np.ndarray
+    people: np.ndarray
+
+
+class PoseModel:
+    """The layout of a skeleton as arrays, and estimates from it.
+
+    Attributes:
+        height: (K,) expected height of each keypoint.
+        spread: (K,) spread of each keypoint.
+        part_length: (B,) root-mean-square length of each body part. All are in torso lengths.
+    """
 
     def __init__(self, skeleton: Skeleton) -> None:
         self.height, self.spread = np.array([skeleton.layout[name] for name in skeleton.keypoints]).T
         a, b = skeleton.part_ends.T
         self.part_length = np.sqrt(
-            (self.height[a] - self.height[b]) ** 2 + self.spread[a] ** 2 + self.spread[b] ** 2 + SLACK**2
+            (self.height[a] - self.height[b]) ** 2 + self.spread[a] ** 2 + self.spread[b] ** 2 + LENGTH_SLACK**2
         )
 
-    def measure(self, place: np.ndarray, keypoint: np.ndarray, label: np.ndarray) -> Bodies:
-        """Origin and axis of groups of keypoints, N in all.
+    def estimate_poses(self, position: np.ndarray, keypoint: np.ndarray, label: np.ndarray) -> Poses:
+        """Estimate origin and axis of groups of keypoints, in closed form.
 
-        The scale is the one at which all distances between the keypoints have their expected mean square; the
-        direction is that of the regression of places on expected heights, drawn towards upright.
+        For one group, let z_i, h_i and s_i be the positions, expected heights and spreads of its n keypoints, and let
+        sums run over these.
 
-        Args:
-            place: (N,) complex, in cells.
-            keypoint: (N,) which keypoint each is.
-            label: (N,) its group.
-        """
-        height, spread = self.height[keypoint], self.spread[keypoint]
-        weight = 1 / (spread**2 + 0.05)
-        plain = np.stack(
-            [
-                np.ones_like(height),
-                place.real,
-                place.imag,
-                np.abs(place) ** 2,
-                height,
-                height**2,
-                spread**2,
-                weight,
-                weight * place.real,
-                weight * place.imag,
-                weight * height,
-                weight * height * place.real,
-                weight * height * place.imag,
-            ]
-        )
-        sums = np.zeros((len(plain), label.max() + 1))
-        np.add.at(sums.T, label, plain.T)
-        count, x, y, square, heights, height2, spread2, total, wx, wy, wh, hx, hy = sums
-        actual = count * square - x**2 - y**2
-        expected = count * height2 - heights**2 + (count - 1) * spread2
-        scale = np.sqrt(np.maximum(actual, 0) / np.maximum(expected, 1e-9)) * (count > 1)
-        total = np.maximum(total, 1e-9)  # groups without keypoints
-        centre, level = (wx + 1j * wy) / total, wh / total
-        slope = (hx + 1j * hy) / total - level * centre + 1j * (UPRIGHT * scale + 1e-9)
-        axis = scale * slope / np.maximum(np.abs(slope), 1e-9)
-        return Bodies(centre - axis * level, axis, count)
+        Scale. If deviations are independent, the squared distances between all pairs have the expected sum
 
-    def likely_length(self, length: np.ndarray, part: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """(M,) between 1 - ``LOSS`` and 1: how well limbs of this length, in cells, fit bodies of this scale."""
-        excess = length / np.maximum(scale * self.part_length[part], 1e-6) - STRETCH
-        return 1 - LOSS * np.clip(excess, 0, 1)
+            sum_{i<j} |a|^2 ((h_i - h_j)^2 + s_i^2 + s_j^2) = |a|^2 (n sum h^2 - (sum h)^2 + (n - 1) sum s^2)
 
-    def adopt(self, place: np.ndarray, keypoint: np.ndarray, score: np.ndarray, label: np.ndarray) -> np.ndarray:
-        """Give groups that no body part joins to those people whose body they fit best.
+        and the observed sum
 
-        An arm without its shoulder, or a face without one, finds its person so.
+            sum_{i<j} |z_i - z_j|^2 = n sum |z|^2 - |sum z|^2.
+
+        |a| is chosen so that both are equal. For n = 1 it is 0.
+
+        Direction. The weighted least-squares regression of z on h, with weights w_i = 1 / (s_i^2 + SPREAD_FLOOR), has
+        the slope cov(h, z) / var(h), where the weighted mean is M(v) = sum(w v) / sum(w) and
+
+            cov(h, z) = M(h z) - M(h) M(z).
+
+        The variance is real and positive, so the direction is that of the covariance. UPRIGHT_WEIGHT |a| i is added,
+        which turns the axis towards upright, most of all where the heights of the keypoints hardly differ.
+
+        Origin. The regression line passes through the means: o = M(z) - a M(h).
 
         Args:
-            score: (N,) of the keypoints.
+            position: (N,) complex, in cells.
+            keypoint: (N,) index of each keypoint.
+            label: (N,) its group. Labels need not be consecutive.
 
         Returns:
-            (N,) new labels, not consecutive.
+            The poses of groups 0 to ``label.max()``.
+        """
+        height = self.height[keypoint]
+        spread = self.spread[keypoint]
+        x = position.real
+        y = position.imag
+
+        def group_sum(values: np.ndarray) -> np.ndarray:
+            """(N,) to (G,)."""
+            return np.bincount(label, values)
+
+        count = np.bincount(label)
+        observed = count * group_sum(np.abs(position) ** 2) - group_sum(x) ** 2 - group_sum(y) ** 2
+        expected = count * group_sum(height**2) - group_sum(height) ** 2 + (count - 1) * group_sum(spread**2)
+        scale = np.sqrt(np.maximum(observed, 0) / np.maximum(expected, 1e-9)) * (count > 1)
+
+        weight = 1 / (spread**2 + SPREAD_FLOOR)
+        sum_weight = np.maximum(group_sum(weight), 1e-9)  # it is 0 for unused labels
+
+        weighted_height = weight * height
+        mean_position = (group_sum(weight * x) + 1j * group_sum(weight * y)) / sum_weight
+        mean_height = group_sum(weighted_height) / sum_weight
+        mean_product = (group_sum(weighted_height * x) + 1j * group_sum(weighted_height * y)) / sum_weight
+        covariance = mean_product - mean_height * mean_position
+        direction = covariance + 1j * (UPRIGHT_WEIGHT * scale + 1e-9)
+        axis = scale * direction / np.maximum(np.abs(direction), 1e-9)
+        return Poses(mean_position - axis * mean_height, axis, count)
+
+    def length_factor(self, length: np.ndarray, part: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        """(M,) factors for limb scores: 1, or less for limbs that are too long for their person.
+
+        With r the ratio of a limb's length to its expected length at the person's scale, the factor is
+        1 - MAX_LENGTH_PENALTY clip(r - LENGTH_TOLERANCE, 0, 1).
+
+        Args:
+            length: (M,) length of each limb, in cells.
+            part: (M,) its body part.
+            scale: (M,) scale of its person, in cells.
+        """
+        ratio = length / np.maximum(scale * self.part_length[part], 1e-6)
+        factor: np.ndarray = 1 - MAX_LENGTH_PENALTY * np.clip(ratio - LENGTH_TOLERANCE, 0, 1)
+        return factor
+
+    def assign_fragments(
+        self, position: np.ndarray, keypoint: np.ndarray, score: np.ndarray, label: np.ndarray
+    ) -> np.ndarray:
+        """Assign fragments to the people whose poses explain them best.
+
+        A fragment is a group that no limb connects to its person, such as an arm without its shoulder. It is assigned
+        to a person that lacks its keypoints; see ``_assignment_costs`` for the other conditions.
+
+        Args:
+            position: (N,) complex, in cells.
+            keypoint: (N,) index of each keypoint.
+            score: (N,) score of each keypoint.
+            label: (N,) its group.
+
+        Returns:
+            (N,) new labels. They are not consecutive.
         """
         label = label.copy()
         for _ in range(ROUNDS):
-            cost, pieces, hosts = self._costs(place, keypoint, score, label)
-            order = np.argsort(cost, axis=None, kind="stable")[: np.isfinite(cost).sum()]
+            costs = self._assignment_costs(position, keypoint, score, label)
+            order = np.argsort(costs.cost, axis=None, kind="stable")[: np.isfinite(costs.cost).sum()]
             if not len(order):
                 break
-            kinds = np.zeros(len(label), object)
-            np.bitwise_or.at(kinds, label, [1 << kind for kind in keypoint.tolist()])
-            given: dict[int, int] = {}
-            taken: set[int] = set()
-            for piece, host in zip(pieces[order // len(hosts)].tolist(), hosts[order % len(hosts)].tolist()):
-                # Who has been given away takes nothing, and who has taken something is measured anew first.
-                if piece not in given and piece not in taken and host not in given and not kinds[piece] & kinds[host]:
-                    given[piece] = host
-                    taken.add(host)
-                    kinds[host] |= kinds[piece]
-            for piece, host in given.items():
-                label[label == piece] = host
+            keypoint_bits = [0] * len(label)  # the keypoints of each group, one bit for each
+            for group, index in zip(label.tolist(), keypoint.tolist()):
+                keypoint_bits[group] |= 1 << index
+            person_of: dict[int, int] = {}
+            receivers: set[int] = set()
+            fragment_row, person_row = np.unravel_index(order, costs.cost.shape)
+            for fragment, person in zip(costs.fragments[fragment_row].tolist(), costs.people[person_row].tolist()):
+                # A group may be a fragment and a person. Once assigned, it receives nothing; once it has received
+                # something, it is assigned in a later round, when its pose has been estimated again.
+                is_free = fragment not in person_of and fragment not in receivers and person not in person_of
+                if is_free and not keypoint_bits[fragment] & keypoint_bits[person]:
+                    person_of[fragment] = person
+                    receivers.add(person)
+                    keypoint_bits[person] |= keypoint_bits[fragment]
+            for fragment, person in person_of.items():
+                label[label == fragment] = person
         return label
 
-    def _costs(
-        self, place: np.ndarray, keypoint: np.ndarray, score: np.ndarray, label: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(P, H) negative log likelihood that pieces are parts of hosts, infinite where impossible; both labels."""
+    def _assignment_costs(
+        self, position: np.ndarray, keypoint: np.ndarray, score: np.ndarray, label: np.ndarray
+    ) -> AssignmentCosts:
+        """Cost of every assignment of a fragment to a person.
+
+        For a person with pose (o, a) from n keypoints, the position z of a fragment's keypoint with height h and spread
+        s deviates by d = z - o - a h, with variance v = |a|^2 (s^2 + POSE_UNCERTAINTY^2 / n). With g the logarithm of
+        the fragment's own scale over |a| (0 for a single keypoint), the cost is
+
+            mean(|d|^2 / v) + mean(log v) + g^2 / (2 LOG_SCALE_SIGMA^2),
+
+        where the means run over the fragment's keypoints. An assignment is impossible if person and fragment have a
+        keypoint in common, if the fragment has the larger sum of scores, or beyond MIN_SCORE_RATIO,
+        MAX_SQUARE_DEVIATION or MAX_SCALE_RATIO.
+        """
         total = np.bincount(label, score)
         count = np.bincount(label)
         mean = total / np.maximum(count, 1)
         ranked = np.argsort(-total, kind="stable")
-        hosts = ranked[count[ranked] > 1][:MOST_HOSTS]
-        least = WEAK * mean[hosts].min(initial=np.inf)
-        pieces = ranked[(count[ranked] > 0) & (mean[ranked] >= least)][:MOST_PIECES]
-        has = np.zeros((len(total), len(self.height)), np.float32)
-        has[label, keypoint] = 1
-        possible = (
-            (has[pieces] @ has[hosts].T == 0)
-            & (total[pieces, None] <= total[hosts])
-            & (mean[pieces, None] >= WEAK * mean[hosts])
-            & (pieces[:, None] != hosts)
+        people = ranked[count[ranked] > 1][:MAX_PEOPLE]
+        min_mean = MIN_SCORE_RATIO * mean[people].min(initial=np.inf)
+        fragments = ranked[(count[ranked] > 0) & (mean[ranked] >= min_mean)][:MAX_FRAGMENTS]
+        has_keypoint = np.zeros((len(total), len(self.height)), np.float32)  # (G, K)
+        has_keypoint[label, keypoint] = 1
+        is_possible = (
+            (has_keypoint[fragments] @ has_keypoint[people].T == 0)
+            & (total[fragments, None] <= total[people])
+            & (mean[fragments, None] >= MIN_SCORE_RATIO * mean[people])
+            & (fragments[:, None] != people)
         )
-        if not possible.any():
-            return np.empty((0, 0)), pieces[:0], hosts[:0]
+        if not is_possible.any():
+            return AssignmentCosts(np.empty((0, 0)), fragments[:0], people[:0])
 
-        bodies = self.measure(place, keypoint, label)
-        row = np.full(len(total), -1)
-        row[pieces] = np.arange(len(pieces))
-        member = np.flatnonzero(row[label] >= 0)
-        kind, scale = keypoint[member], np.maximum(bodies.scale[hosts], 1e-3)
-        sigma = scale * np.sqrt(self.spread[kind, None] ** 2 + DOUBT**2 / bodies.count[hosts])
-        square = np.abs(place[member, None] - bodies.origin[hosts] - bodies.axis[hosts] * self.height[kind, None]) ** 2
-        square = _mean_of(square / sigma**2, row[label[member]], len(pieces))
-        growth = np.log(np.maximum(bodies.scale[pieces, None], 1e-3) / scale) * (count[pieces, None] > 1)
-        possible &= (square <= FAR) & (growth <= np.log(GROWN))
-        cost = square + 2 * _mean_of(np.log(sigma), row[label[member]], len(pieces)) + growth**2 / (2 * UNLIKE**2)
-        return np.where(possible, cost, np.inf), pieces, hosts
+        poses = self.estimate_poses(position, keypoint, label)
+        scale = np.maximum(poses.scale[people], 1e-3)
+        fragment_row = np.full(len(total), -1)  # label to row of ``fragments``
+        fragment_row[fragments] = np.arange(len(fragments))
+        members = np.flatnonzero(fragment_row[label] >= 0)  # (m,) keypoints of all fragments
+        height = self.height[keypoint[members], None]
+        spread = self.spread[keypoint[members], None]
+        sigma = scale * np.sqrt(spread**2 + POSE_UNCERTAINTY**2 / poses.count[people])  # (m, P)
+        deviation = position[members, None] - poses.origin[people] - poses.axis[people] * height
+        is_member = np.arange(len(fragments))[:, None] == fragment_row[label[members]]  # (F, m)
+        square_deviation = _fragment_means(np.abs(deviation) ** 2 / sigma**2, is_member)
+        log_sigma = _fragment_means(np.log(sigma), is_member)
+        log_scale_ratio = np.log(np.maximum(poses.scale[fragments, None], 1e-3) / scale) * (count[fragments, None] > 1)
+        is_possible &= (square_deviation <= MAX_SQUARE_DEVIATION) & (log_scale_ratio <= np.log(MAX_SCALE_RATIO))
+        cost = square_deviation + 2 * log_sigma + log_scale_ratio**2 / (2 * LOG_SCALE_SIGMA**2)
+        return AssignmentCosts(np.where(is_possible, cost, np.inf), fragments, people)
 
 
-def _mean_of(values: np.ndarray, row: np.ndarray, count: int) -> np.ndarray:
-    """Mean of the (N, H) values of each of ``count`` rows."""
-    chosen = (np.arange(count)[:, None] == row).astype(values.dtype)
-    return chosen @ values / chosen.sum(1, keepdims=True)
+def _fragment_means(values: np.ndarray, is_member: np.ndarray) -> np.ndarray:
+    """Mean of (m, P) values over the members of each fragment, (F, P); ``is_member`` is (F, m)."""
+    weights = is_member.astype(values.dtype)
+    means: np.ndarray = weights @ values / weights.sum(1, keepdims=True)
+    return means

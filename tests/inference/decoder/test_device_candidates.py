@@ -1,7 +1,4 @@
-"""The device's half of the decoder against ``decode``, and the NumPy half by itself."""
-
-import subprocess
-import sys
+"""The device form of the decoder's first half, compared with the host form that ``decode`` uses."""
 
 import numpy as np
 import pytest
@@ -10,118 +7,105 @@ import torch
 from posenet.benchmark.degraded_maps import degraded_maps
 from posenet.data.targets import TargetRenderer
 from posenet.errors import ConfigError
-from posenet.inference.decoder.device_candidates import Candidates
-from posenet.inference.decoder.host_candidates import decode
+from posenet.inference.decoder.decode import decode
+from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.inference.decoder.people import decode_candidates
+from posenet.settings import TargetsConfig
 from posenet.skeleton import COCO
-from tests.inference.decoder.test_decode import lit, person, render
+from tests.helpers.rendered_maps import maps_with_cells, render_people, standing_person
 
 CROWD = [
-    person(130, 150, 0.7),
-    person(190, 165, 0.8, 15),
-    person(250, 150, 0.9),
-    person(330, 190),
-    person(415, 190, 0.6, -20),
+    standing_person(130, 150, 0.7),
+    standing_person(190, 165, 0.8, 15),
+    standing_person(250, 150, 0.9),
+    standing_person(330, 190),
+    standing_person(415, 190, 0.6, -20),
 ]
 
 
 def select(maps, size=None, **settings):
-    """What ``Candidates`` says of one image's maps, as arrays."""
+    """The arrays that ``CandidateSelector`` returns for the maps of one image, ``size`` of whose cells show it."""
     sizes = torch.tensor([size or maps.shape[1:]])
-    return [array[0].numpy() for array in Candidates(**settings)(torch.from_numpy(maps)[None], sizes)]
+    return [array[0].numpy() for array in CandidateSelector(**settings)(torch.from_numpy(maps)[None], sizes)]
 
 
-def assert_same(people, others, atol=0.02):
+def assert_same(people, others):
     assert len(people) == len(others)
     for one, other in zip(people, others):
-        np.testing.assert_allclose(one.keypoints, other.keypoints, atol=atol)
+        np.testing.assert_allclose(one.keypoints, other.keypoints, atol=0.02)
         assert one.score == pytest.approx(other.score, abs=1e-4)
 
 
-def test_rendered_people_are_those_of_decode():
-    maps = render(*CROWD)
+def test_both_forms_find_the_same_people_in_rendered_maps():
+    maps = render_people(*CROWD)
     people = decode_candidates(*select(maps))
     assert len(people) == len(CROWD)
     assert_same(people, decode(maps))
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_so_are_those_of_poor_maps(seed):
-    """The slope keeps the maps, which are clipped at 1, from having plateaus; the two place these differently."""
-    maps = degraded_maps(np.stack(CROWD), (96, 128), TargetRenderer.from_config(Config()), np.random.default_rng(seed))
+def test_both_forms_find_the_same_people_in_degraded_maps(seed):
+    """The maps are clipped at 1; the added slope prevents plateaus, which the two forms treat differently."""
+    maps = degraded_maps(np.stack(CROWD), (96, 128), TargetRenderer(TargetsConfig(), COCO), np.random.default_rng(seed))
     maps -= 1e-5 * np.add(*np.mgrid[:96, 0:192:1.5])
     people = decode(maps)
     assert len(people) > 3
     assert_same(decode_candidates(*select(maps)), people)
 
 
-def test_thresholds_and_limits():
-    maps = render(*CROWD)
+def test_thresholds_mean_the_same_in_both_forms():
+    maps = render_people(*CROWD)
     assert_same(
         decode_candidates(*select(maps, keypoint_threshold=0.9, part_threshold=0.3)),
         decode(maps, keypoint_threshold=0.9, part_threshold=0.3),
     )
     assert_same(decode_candidates(*select(maps, max_peaks=2)), decode(maps, max_peaks=2))
-    peaks, pairs, evidence = select(maps, max_peaks=8, max_limbs=50)
-    assert peaks.shape == (18, 8, 3) and pairs.shape == (50, 3) and evidence.shape == (50,)
-    for wrong in (0, 257):
-        with pytest.raises(ConfigError, match="1 to 256"):
-            Candidates(max_peaks=wrong)
+
+
+def test_limits_are_the_sizes_of_the_arrays():
+    peaks, pairs, limb_scores = select(render_people(*CROWD), max_peaks=8, max_limbs=50)
+    assert peaks.shape == (18, 8, 3)
+    assert pairs.shape == (50, 3)
+    assert limb_scores.shape == (50,)
+
+
+@pytest.mark.parametrize("max_peaks", [0, 257])
+def test_max_peaks_out_of_range_is_refused(max_peaks):
+    with pytest.raises(ConfigError, match="1 to 256"):
+        CandidateSelector(max_peaks=max_peaks)
 
 
 def test_padding_is_not_searched():
-    maps = render(*CROWD)
+    maps = render_people(*CROWD)
     inside = np.ascontiguousarray(maps[:, :90, :70])
     assert_same(decode_candidates(*select(maps, (90, 70))), decode(inside))
 
 
-def test_pictures_of_a_batch_are_apart():
-    several = np.stack([render(*CROWD), render(), render(CROWD[0])])
-    sizes = torch.tensor([several.shape[2:]] * 3)
-    for own, *arrays in zip(several, *(array.numpy() for array in Candidates()(torch.from_numpy(several), sizes))):
-        assert_same(decode_candidates(*arrays), decode(own))
+def test_images_of_a_batch_are_independent():
+    batch = np.stack([render_people(*CROWD), render_people(), render_people(CROWD[0])])
+    sizes = torch.tensor([batch.shape[2:]] * 3)
+    arrays = [array.numpy() for array in CandidateSelector()(torch.from_numpy(batch), sizes)]
+    for maps, *arrays_of_image in zip(batch, *arrays):
+        assert_same(decode_candidates(*arrays_of_image), decode(maps))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e30, 0.0, 1.0])
-def test_strange_maps(value):
+def test_unusual_values_yield_finite_people(value):
     people = decode_candidates(*select(np.full((50, 32, 32), value, np.float32)))
-    assert all(np.isfinite(one.keypoints).all() and np.isfinite(one.score) for one in people)
-    maps = render(CROWD[0])
+    assert all(np.isfinite(person.keypoints).all() and np.isfinite(person.score) for person in people)
+    maps = render_people(CROWD[0])
     maps[:, :20, 90:] = value if not value > 0.1 else np.nan
     assert_same(decode_candidates(*select(maps)), decode(maps))
 
 
-def test_two_equal_cells_are_one_peak_between_them():
-    maps = lit(("nose", 10, 20, 0.8), ("nose", 10, 21, 0.8), ("nose", 10, 19, 0.4), ("nose", 10, 22, 0.4))
-    [one] = decode_candidates(*select(maps))
-    np.testing.assert_allclose(one.keypoints[COCO.index("nose")], (20.5 * 4 + 1.5, 10 * 4 + 1.5, 0.8), atol=1e-4)
+def test_two_equal_cells_are_one_candidate_between_them():
+    maps = maps_with_cells(("nose", 10, 20, 0.8), ("nose", 10, 21, 0.8), ("nose", 10, 19, 0.4), ("nose", 10, 22, 0.4))
+    [person] = decode_candidates(*select(maps))
+    np.testing.assert_allclose(person.keypoints[COCO.index("nose")], (20.5 * 4 + 1.5, 10 * 4 + 1.5, 0.8), atol=1e-4)
 
 
-def test_arrays_that_do_not_fit_are_refused():
-    peaks, pairs, evidence = select(render(CROWD[0]))
-    with pytest.raises(ValueError, match="peaks must be"):
-        decode_candidates(peaks[:5], pairs, evidence)
-    with pytest.raises(ValueError, match="pairs must be"):
-        decode_candidates(peaks, pairs[:, :2], evidence)
-
-
-def test_the_numpy_half_needs_numpy_alone(tmp_path):
-    """Neither PyTorch nor OpenCV nor anything else that has to be installed."""
-    arrays = select(render(*CROWD))
-    np.savez(tmp_path / "arrays.npz", *arrays)
-    program = """
-import sys
-class Nothing:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "cv2", "h5py", "pycocotools", "tqdm", "onnx", "onnxruntime"):
-            raise ImportError(f"{name} is not to be imported")
-sys.meta_path.insert(0, Nothing())
-import numpy as np
-from posenet.inference.decoder.people import decode_candidates
-people = decode_candidates(*np.load(sys.argv[1]).values())
-np.save(sys.argv[2], np.stack([person.keypoints for person in people]))
-"""
-    subprocess.run([sys.executable, "-c", program, tmp_path / "arrays.npz", tmp_path / "people.npy"], check=True)
-    np.testing.assert_array_equal(
-        np.load(tmp_path / "people.npy"), np.stack([person.keypoints for person in decode_candidates(*arrays)])
-    )
+def test_the_first_cell_of_a_plateau_is_the_candidate():
+    maps = maps_with_cells(*[("nose", row, column, 0.8) for row in (10, 11, 12) for column in (20, 21, 22)])
+    peaks, _, _ = select(maps)
+    found = peaks[COCO.index("nose")]
+    np.testing.assert_allclose(found[found[:, 2] > 0], [(20, 10, 0.8)])

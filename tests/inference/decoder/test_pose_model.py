@@ -1,67 +1,107 @@
 import numpy as np
 import pytest
 
-from posenet.inference.decoder.pose_model import LOSS, Anatomy
+from posenet.inference.decoder.pose_model import MAX_LENGTH_PENALTY, SPREAD_FLOOR, UPRIGHT_WEIGHT, PoseModel
 from posenet.skeleton import COCO
 
-ANATOMY = Anatomy(COCO)
+MODEL = PoseModel(COCO)
 ALL = np.arange(COCO.num_keypoints)
+FOREARM = [COCO.index("Lelb"), COCO.index("Lwri")]
 
 
 def upright(x, y, torso, turn=0.0):
-    """(K,) complex places of a body as the layout has it, its spread taken sideways, the head above."""
+    """(K,) complex positions of a person as in the layout, with the spread to the sides and the head above."""
     side = np.array([-1 if name[0] == "R" else name[0] == "L" for name in COCO.keypoints])
-    return x + 1j * y + torso * np.exp(1j * turn) * (1j * ANATOMY.height + side * ANATOMY.spread)
+    return x + 1j * y + torso * np.exp(1j * turn) * (1j * MODEL.height + side * MODEL.spread)
 
 
-def test_measures_a_body():
-    bodies = ANATOMY.measure(
-        np.concatenate([upright(50, 60, 10), upright(20, 30, 4, 0.3)]), np.tile(ALL, 2), np.repeat([0, 1], 18)
-    )
-    np.testing.assert_allclose(bodies.scale, (10, 4), rtol=0.1)
-    np.testing.assert_allclose(bodies.origin, (50 + 60j, 20 + 30j), atol=1)
-    np.testing.assert_allclose(np.angle(bodies.axis), (np.pi / 2, np.pi / 2 + 0.3), atol=0.1)
-    assert bodies.count.tolist() == [18, 18]
+def test_poses_of_two_people_are_estimated():
+    position = np.concatenate([upright(50, 60, 10), upright(20, 30, 4, 0.3)])
+    poses = MODEL.estimate_poses(position, np.tile(ALL, 2), np.repeat([0, 1], 18))
+    np.testing.assert_allclose(poses.scale, (10, 4), rtol=0.1)
+    np.testing.assert_allclose(poses.origin, (50 + 60j, 20 + 30j), atol=1)
+    np.testing.assert_allclose(np.angle(poses.axis), (np.pi / 2, np.pi / 2 + 0.3), atol=0.1)
+    assert poses.count.tolist() == [18, 18]
 
 
-def test_a_single_keypoint_has_no_scale_and_stands_upright():
-    bodies = ANATOMY.measure(np.array([5 + 5j]), np.array([0]), np.array([0]))
-    assert bodies.scale[0] == 0 and bodies.origin[0] == 5 + 5j
+def test_the_estimate_is_the_regression_of_its_docstring():
+    """Computed here with NumPy's own functions and a loop over all pairs."""
+    rng = np.random.default_rng(0)
+    keypoint = np.array([0, 3, 4, 8, 9, 13])
+    position = rng.uniform(0, 50, 6) + 1j * rng.uniform(0, 50, 6)
+    height, spread = MODEL.height[keypoint], MODEL.spread[keypoint]
+    observed = expected = 0.0
+    for i in range(6):
+        for j in range(i):
+            observed += abs(position[i] - position[j]) ** 2
+            expected += (height[i] - height[j]) ** 2 + spread[i] ** 2 + spread[j] ** 2
+    scale = np.sqrt(observed / expected)
+    weight = 1 / (spread**2 + SPREAD_FLOOR)
+    mean_position, mean_height = np.average(position, weights=weight), np.average(height, weights=weight)
+    covariance = np.average((height - mean_height) * (position - mean_position), weights=weight)
+    direction = covariance + 1j * UPRIGHT_WEIGHT * scale
+    axis = scale * direction / abs(direction)
+
+    poses = MODEL.estimate_poses(position, keypoint, np.zeros(6, int))
+    np.testing.assert_allclose(poses.scale, [scale])
+    np.testing.assert_allclose(poses.axis, [axis])
+    np.testing.assert_allclose(poses.origin, [mean_position - axis * mean_height])
+
+
+def test_a_single_keypoint_has_no_scale_and_is_its_own_origin():
+    poses = MODEL.estimate_poses(np.array([5 + 5j]), np.array([0]), np.array([0]))
+    assert poses.scale[0] == 0 and poses.origin[0] == 5 + 5j
 
 
 @pytest.mark.filterwarnings("error")
 def test_labels_need_not_be_consecutive():
-    bodies = ANATOMY.measure(upright(50, 60, 10), ALL, np.full(18, 4))
-    assert bodies.scale[4] > 8 and np.isfinite(bodies.origin).all()
+    poses = MODEL.estimate_poses(upright(50, 60, 10), ALL, np.full(18, 4))
+    assert poses.scale[4] > 8 and np.isfinite(poses.origin).all()
 
 
-def test_long_limbs_lose_by_the_body_s_scale():
+def test_limbs_too_long_for_their_person_lose_score():
     thigh = np.full(4, COCO.parts.index(("Lhip", "Lkne")))
-    fit = ANATOMY.likely_length(np.array([4.0, 9, 30, 27]), thigh, np.array([10.0, 10, 10, 30]))
-    assert fit[0] == fit[1] == fit[3] == 1
-    assert fit[2] == pytest.approx(1 - LOSS)
+    factor = MODEL.length_factor(np.array([4.0, 9, 30, 27]), thigh, np.array([10.0, 10, 10, 30]))
+    assert factor[0] == factor[1] == factor[3] == 1
+    assert factor[2] == pytest.approx(1 - MAX_LENGTH_PENALTY)
 
 
-def test_pieces_go_to_the_body_they_fit():
-    """Two people side by side; each lacks a forearm, which lies nearest to its own."""
-    arm = [COCO.index("Lelb"), COCO.index("Lwri")]
-    place = np.concatenate([upright(30, 60, 10), upright(75, 60, 10)])
-    keypoint = np.tile(ALL, 2)
+def test_fragments_are_assigned_to_the_person_they_fit():
+    """Two people side by side, each with a forearm that no limb connects."""
+    position = np.concatenate([upright(30, 60, 10), upright(75, 60, 10)])
     label = np.repeat([0, 18], 18)
-    label[arm], label[[18 + k for k in arm]] = 1, 19
-    found = ANATOMY.adopt(place, keypoint, np.ones(36), label)
-    assert found.tolist() == [0] * 18 + [18] * 18
+    label[FOREARM] = 1
+    label[[18 + k for k in FOREARM]] = 19
+    assigned = MODEL.assign_fragments(position, np.tile(ALL, 2), np.ones(36), label)
+    assert assigned.tolist() == [0] * 18 + [18] * 18
 
 
-def test_what_does_not_fit_stays_alone():
-    arm = [COCO.index("Lelb"), COCO.index("Lwri")]
-    place, label = upright(30, 60, 10), np.zeros(18, int)
-    label[arm] = 1
-    for moved, scores in (
-        (place + 80 * (label == 1), np.ones(18)),
-        (place, np.where(label == 1, 0.2, 1)),
-        (np.where(label == 1, place[arm[0]] + (place - place[arm[0]]) * 30, place), np.ones(18)),
-    ):
-        np.testing.assert_array_equal(ANATOMY.adopt(moved, ALL, scores, label), label)
-    twice = np.where(COCO.index("Lelb") == ALL, COCO.index("Relb"), ALL)
-    np.testing.assert_array_equal(ANATOMY.adopt(place, twice, np.ones(18), label), label)
+def far_away(position, scores):
+    position[FOREARM] += 80
+    return position, scores
+
+
+def much_weaker(position, scores):
+    scores[FOREARM] = 0.2
+    return position, scores
+
+
+def much_larger(position, scores):
+    elbow, wrist = FOREARM
+    position[wrist] = position[elbow] + 30 * (position[wrist] - position[elbow])
+    return position, scores
+
+
+@pytest.mark.parametrize("change", [far_away, much_weaker, much_larger])
+def test_fragments_that_do_not_fit_are_not_assigned(change):
+    label = np.zeros(18, int)
+    label[FOREARM] = 1
+    position, scores = change(upright(30, 60, 10), np.ones(18))
+    np.testing.assert_array_equal(MODEL.assign_fragments(position, ALL, scores, label), label)
+
+
+def test_fragments_with_a_keypoint_of_the_person_are_not_assigned():
+    label = np.zeros(18, int)
+    label[FOREARM] = 1
+    keypoint = np.where(COCO.index("Lelb") == ALL, COCO.index("Relb"), ALL)
+    np.testing.assert_array_equal(MODEL.assign_fragments(upright(30, 60, 10), keypoint, np.ones(18), label), label)

@@ -10,6 +10,7 @@ from posenet.inference.media import frame_prediction
 from posenet.inference.media.frame_prediction import predict_frames
 from posenet.inference.media.sources import CameraSource, FileSource, Frame, UnreadableFrame
 from posenet.inference.predictor import Predictor
+from posenet.settings import InferenceConfig
 from tests.helpers.spot_networks import NOSE, SpotNetwork, spot_image
 
 VIDEO = FileSource("video", Path("v.mp4"))
@@ -17,7 +18,7 @@ VIDEO = FileSource("video", Path("v.mp4"))
 
 @pytest.fixture
 def predictor():
-    return Predictor(SpotNetwork(), height=128, batch_size=3)
+    return Predictor(SpotNetwork(), InferenceConfig(height=128, batch_size=3))
 
 
 def test_only_a_few_frames_are_in_memory_at_a_time(predictor, monkeypatch):

@@ -1,0 +1,87 @@
+"""Keypoint candidates and limbs: what the decoder selects from the maps, and by which rules.
+
+Two modules make this selection with the constants below:
+
+- ``host_candidates`` uses NumPy and OpenCV on the maps of one image. On a CPU it needs a tenth of the other's time.
+- ``device_candidates`` uses PyTorch on whole batches, with outputs of fixed size. On a GPU, only its outputs and not
+  the maps are copied to the CPU. It can be exported to ONNX.
+
+Rules
+-----
+A candidate is a peak of a keypoint map: a cell that is as high as the keypoint threshold and as its 3x3 neighbourhood.
+On each axis, its position is refined to the top of the parabola through the logarithms of three adjacent cells; this is
+exact for a Gaussian. The ``MAX_PEAKS`` strongest candidates of each keypoint are kept.
+
+A limb is a pair of candidates for the two ends of a body part. Let a and b be the scores of the candidates, m the map
+of the body part and t the part threshold. The pair has
+
+    confidence       c = (a b)^CONFIDENCE_POWER
+    prefilter score  (mean of m at PREFILTER_POSITIONS - t) c               m in the nearest cell
+    limb score       ((mean of m + second lowest m) / 2 - t) c              m at SAMPLE_POSITIONS, interpolated
+
+The limb score is computed for the ``MAX_LIMBS`` pairs with the best prefilter scores above 0. The second lowest sample
+counts because a wrong limb crosses the responses of other limbs near its ends, but seldom all the way. The confidence
+counts because a network responds weakly in many wrong places.
+
+In all maps NaN counts as 0, and values are clipped to the range from 0 to ``MAX_VALUE``.
+
+Differences
+-----------
+Both modules lead to the same people, except for rounding, the order of equal scores, and these two points:
+
+- A plateau is a peak of several adjacent equal cells. The host form returns one candidate in its middle. The device
+  form returns its first cell in reading order, refined as any other peak. For two cells this is the middle as well.
+- The host form gets the cells that show the image. The device form gets the padded maps of a batch and the number of
+  cells that show each image; it ignores peaks in the padding.
+
+This module and ``people`` need NumPy only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+MAX_PEAKS = 40
+"""Candidates kept of each keypoint, the strongest first."""
+MAX_LIMBS = 1500
+"""Pairs for which a limb score is computed, those with the best prefilter scores first."""
+MAX_VALUE = 2.0
+"""Map values are meant to lie between 0 and 1. Larger ones are cut to this, so that an infinity is harmless."""
+CONFIDENCE_POWER = 1.5
+"""Exponent of the product of two candidates' scores in the confidence of their pair."""
+PREFILTER_POSITIONS = np.array([0.25, 0.5, 0.75], np.float32)
+"""Where the prefilter samples a pair: 0 is its first candidate, 1 its second."""
+SAMPLE_POSITIONS = np.linspace(0, 1, 10, dtype=np.float32)
+"""Where the limb score samples a pair."""
+
+
+@dataclass(frozen=True)
+class KeypointCandidates:
+    """N keypoint candidates of one image, sorted by keypoint and then by falling score.
+
+    Attributes:
+        keypoint: (N,) int, index of the keypoint.
+        xy: (N, 2) float32, position in map cells.
+        score: (N,) float32, height of the peak.
+    """
+
+    keypoint: np.ndarray
+    xy: np.ndarray
+    score: np.ndarray
+
+
+@dataclass(frozen=True)
+class Limbs:
+    """M pairs of candidates that may be the two ends of a body part.
+
+    Attributes:
+        part: (M,) int, index of the body part.
+        ends: (M, 2) int, rows of the two candidates.
+        score: (M,) float32, limb score.
+    """
+
+    part: np.ndarray
+    ends: np.ndarray
+    score: np.ndarray

@@ -1,0 +1,42 @@
+import numpy as np
+import pytest
+
+from posenet.inference.letterbox import PADDING, Letterbox
+from posenet.inference.person import Person
+from posenet.skeleton import COCO
+
+
+def test_the_image_lies_at_the_upper_left_of_the_padding():
+    image = np.full((50, 40, 3), 7, np.uint8)
+    padded = Letterbox(resized=(100, 80), padded=(128, 192)).apply(image)
+    assert padded.shape == (128, 192, 3) and padded.dtype == np.uint8
+    assert (padded[:100, :80] == 7).all()
+    assert (padded[100:] == PADDING).all() and (padded[:, 80:] == PADDING).all()
+
+
+def test_cells_that_show_a_part_of_the_image_count():
+    assert Letterbox(resized=(100, 81), padded=(128, 128)).image_cells == (25, 21)
+
+
+def test_the_outer_pixel_edges_of_image_and_input_coincide():
+    keypoints = np.zeros((18, 3), np.float32)
+    keypoints[:3] = (0, 0, 1), (79, 99, 1), (9.5, 19.5, 0.5)
+    letterbox = Letterbox(resized=(100, 80), padded=(128, 128))
+    [mapped] = letterbox.map_back([Person(keypoints, 0.7)], (300, 160))
+    np.testing.assert_allclose(mapped.keypoints[:3], [(0.5, 1, 1), (158.5, 298, 1), (19.5, 59.5, 0.5)])
+    assert not mapped.keypoints[3:].any()
+    assert mapped.score == 0.7 and mapped.skeleton is COCO
+
+
+@pytest.mark.parametrize(("xy", "clipped"), [((-3, -5), (0, 0)), ((82, 110), (159, 299))])
+def test_keypoints_are_clipped_to_the_image(xy, clipped):
+    keypoints = np.zeros((18, 3), np.float32)
+    keypoints[0] = (*xy, 1)
+    [mapped] = Letterbox(resized=(100, 80), padded=(128, 128)).map_back([Person(keypoints, 1.0)], (300, 160))
+    np.testing.assert_allclose(mapped.keypoints[0], (*clipped, 1))
+
+
+def test_mapping_back_leaves_the_given_people_unchanged():
+    person = Person(np.ones((18, 3), np.float32), 1.0)
+    Letterbox(resized=(100, 80), padded=(128, 128)).map_back([person], (300, 160))
+    assert (person.keypoints == 1).all()
