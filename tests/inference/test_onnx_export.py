@@ -131,7 +131,7 @@ def test_the_example_in_the_docs_runs_without_pytorch_and_opencv(spot_file, tmp_
     examples = re.findall(r"```python\n(.*?)```", DEPLOYMENT.read_text(encoding="utf-8"), re.DOTALL)
     [code] = [example for example in examples if "onnxruntime" in example]
     image = spot_people_image(200, 300, 3)
-    np.save(tmp_path / "picture.npy", image)
+    np.save(tmp_path / "image.npy", image)
     (tmp_path / "demo.onnx").write_bytes(spot_file.read_bytes())
     blocked = "import sys\nsys.modules.update(dict.fromkeys(('torch', 'cv2', 'h5py', 'pycocotools', 'tqdm', 'onnx')))\n"
     command = [sys.executable, "-c", blocked + code]

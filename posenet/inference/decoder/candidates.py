@@ -8,9 +8,9 @@ Two modules make this selection with the constants below:
 
 Rules
 -----
-A candidate is a peak of a keypoint map: a cell that is as high as the keypoint threshold and as its 3x3 neighbourhood.
-On each axis, its position is refined to the top of the parabola through the logarithms of three adjacent cells; this is
-exact for a Gaussian. The ``MAX_PEAKS`` strongest candidates of each keypoint are kept.
+A candidate is a peak of a keypoint map: a cell that is lower neither than the keypoint threshold nor than any of its
+eight neighbours. On each axis, its position is refined to the top of the parabola through the logarithms of three
+adjacent cells; this is exact for a Gaussian. The ``MAX_PEAKS`` strongest candidates of each keypoint are kept.
 
 A limb is a pair of candidates for the two ends of a body part. Let a and b be the scores of the candidates, m the map
 of the body part and t the part threshold. The pair has
