@@ -1,7 +1,14 @@
 import numpy as np
 import pytest
 
-from posenet.inference.decoder.pose_model import MAX_LENGTH_PENALTY, SPREAD_FLOOR, UPRIGHT_WEIGHT, PoseModel
+from posenet.inference.decoder.pose_model import (
+    LOG_SCALE_SIGMA,
+    MAX_LENGTH_PENALTY,
+    POSE_UNCERTAINTY,
+    SPREAD_FLOOR,
+    UPRIGHT_WEIGHT,
+    PoseModel,
+)
 from posenet.skeleton import COCO
 
 MODEL = PoseModel(COCO)
@@ -76,6 +83,29 @@ def test_fragments_are_assigned_to_the_person_they_fit():
     assert assigned.tolist() == [0] * 18 + [18] * 18
 
 
+def test_the_cost_of_an_assignment_is_the_formula_of_its_docstring():
+    """A person without left arm and left ankle; the forearm and the ankle are fragments."""
+    ankle = [COCO.index("Lank")]
+    label = np.zeros(18, int)
+    label[FOREARM] = 1
+    label[ankle] = 2
+    position = upright(30, 60, 10, 0.2)
+    position[FOREARM] += [2 + 1j, 3]
+    position[ankle] += 4
+    poses = MODEL.estimate_poses(position, ALL, label)
+    costs = MODEL._assignment_costs(position, ALL, np.ones(18), label)
+    assert costs.people.tolist() == [0, 1] and costs.fragments.tolist() == [0, 1, 2]
+    for row, members in ((1, FOREARM), (2, ankle)):
+        height, spread = MODEL.height[members], MODEL.spread[members]
+        variance = poses.scale[0] ** 2 * (spread**2 + POSE_UNCERTAINTY**2 / 15)
+        deviation = position[members] - poses.origin[0] - poses.axis[0] * height
+        expected = np.mean(np.abs(deviation) ** 2 / variance) + np.mean(np.log(variance))
+        if len(members) > 1:
+            expected += np.log(poses.scale[row] / poses.scale[0]) ** 2 / (2 * LOG_SCALE_SIGMA**2)
+        assert costs.cost[row, 0] == pytest.approx(expected)
+    assert np.isinf(costs.cost[0]).all()  # the largest group is no fragment of another, nor of itself
+
+
 def far_away(position, scores):
     position[FOREARM] += 80
     return position, scores
@@ -104,4 +134,6 @@ def test_fragments_with_a_keypoint_of_the_person_are_not_assigned():
     label = np.zeros(18, int)
     label[FOREARM] = 1
     keypoint = np.where(COCO.index("Lelb") == ALL, COCO.index("Relb"), ALL)
-    np.testing.assert_array_equal(MODEL.assign_fragments(upright(30, 60, 10), keypoint, np.ones(18), label), label)
+    position = upright(30, 60, 10)
+    np.testing.assert_array_equal(MODEL.assign_fragments(position, keypoint, np.ones(18), label), label)
+    assert not MODEL._assignment_costs(position, keypoint, np.ones(18), label).cost.size
