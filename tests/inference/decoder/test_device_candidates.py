@@ -7,8 +7,10 @@ import torch
 from posenet.benchmark.degraded_maps import degraded_maps
 from posenet.data.targets import TargetRenderer
 from posenet.errors import ConfigError
+from posenet.inference.decoder.candidates import MAX_LIMBS, MAX_PEAKS
 from posenet.inference.decoder.decode import decode
 from posenet.inference.decoder.device_candidates import CandidateSelector
+from posenet.inference.decoder.host_candidates import find_keypoints, find_limbs
 from posenet.inference.decoder.people import decode_candidates
 from posenet.settings import TargetsConfig
 from posenet.skeleton import COCO
@@ -60,6 +62,30 @@ def test_thresholds_mean_the_same_in_both_forms():
         decode(maps, keypoint_threshold=0.9, part_threshold=0.3),
     )
     assert_same(decode_candidates(*select(maps, max_peaks=2)), decode(maps, max_peaks=2))
+
+
+def test_both_forms_score_the_same_limbs_where_there_are_too_many():
+    """In noise every keypoint has more candidates than are kept, so rows of candidates are the same in both forms."""
+    maps = np.random.default_rng(0).random((50, 96, 96)).astype(np.float32)
+    candidates = find_keypoints(maps[COCO.keypoint_channels], 0.1, MAX_PEAKS)
+    limbs = find_limbs(maps[COCO.part_channels], candidates, 0.1, COCO)
+    peaks, pairs, limb_scores = select(maps)
+    np.testing.assert_allclose(peaks.reshape(-1, 3)[:, :2], candidates.xy, atol=1e-5)
+    score_of = {(part, *ends): score for part, ends, score in zip(limbs.part, limbs.ends.tolist(), limbs.score)}
+    assert len(score_of) == MAX_LIMBS
+    assert {tuple(pair) for pair in pairs.tolist()} == score_of.keys()
+    expected = [max(score_of[tuple(pair)], 0) for pair in pairs.tolist()]
+    np.testing.assert_allclose(limb_scores, expected, atol=1e-5)
+
+
+def test_pairs_that_fail_the_prefilter_are_no_limbs():
+    """The map of the limb is 0 in the three cells that the prefilter samples, and 1 elsewhere."""
+    maps = maps_with_cells(("neck", 16, 0, 1.0), ("nose", 16, 40, 1.0), size=(32, 41))
+    maps[COCO.part_channels, :, [10, 20, 30]] = 0
+    assert [person.found.sum() for person in decode_candidates(*select(maps))] == [1, 1]
+    assert [person.found.sum() for person in decode(maps)] == [1, 1]
+    maps[COCO.part_channels, :, 20] = 1
+    assert [person.found.sum() for person in decode(maps)] == [2]
 
 
 def test_limits_are_the_sizes_of_the_arrays():
