@@ -1,1 +1,1 @@
-"""From an image to its people, and from a data set to COCO's scores."""
+"""Finding people in images: prediction, decoding, evaluation with COCO, export to ONNX, and media in and out."""
