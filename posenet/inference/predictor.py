@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
@@ -201,7 +201,7 @@ class Predictor:
         people_of = dict(zip(order, self.stream(images[index] for index in order)))
         return [people_of[index] for index in range(len(images))]
 
-    def stream(self, images: Iterable[np.ndarray]) -> Iterator[list[Person]]:
+    def stream(self, images: Iterable[np.ndarray]) -> Generator[list[Person], None, None]:
         """The people in each of any number of images, in order. Only a few images are held in memory.
 
         Consecutive images with equal network inputs run together, so images sorted by shape make full batches.
