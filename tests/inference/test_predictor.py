@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from posenet.errors import CheckpointError, ConfigError, DataError
-from posenet.inference.predictor import Predictor
+from posenet.inference.predictor import DeviceCandidates, HostMaps, Predictor
 from posenet.model.posenet import PoseNet
 from posenet.settings import InferenceConfig, config_from_dict, config_to_dict
 from posenet.skeleton import COCO
@@ -61,6 +61,8 @@ def test_maps_of_several_scales_are_aligned():
     several = spot_predictor(height=256, scales=(0.7, 1.3, 2.0))(image)[0].keypoints
     np.testing.assert_allclose(several[[NOSE, NECK], :2], one[[NOSE, NECK], :2], atol=0.4)
     np.testing.assert_allclose(one[[NOSE, NECK], :2], (nose, neck), atol=0.3)
+    # Peaks that do not coincide would lower the average.
+    np.testing.assert_allclose(several[[NOSE, NECK], 2], one[[NOSE, NECK], 2], rtol=0.1)
 
 
 def test_people_do_not_depend_on_the_other_images_of_a_batch():
@@ -210,6 +212,13 @@ def test_the_thresholds_of_the_settings_are_used(select):
     assert keypoints_of_people() == [2]
     assert keypoints_of_people(part_threshold=0.6) == [1, 1]
     assert keypoints_of_people(keypoint_threshold=0.999) == []
+
+
+@pytest.mark.parametrize(("select", "output"), [("host", HostMaps), ("device", DeviceCandidates), (None, HostMaps)])
+def test_candidates_are_selected_where_it_was_asked_for_and_else_on_the_cpu_host(select, output):
+    predictor = spot_predictor(select, height=128)
+    [image] = predictor.run_network(predictor.prepare_inputs([make_image((97, 131))])).images
+    assert isinstance(image, output)
 
 
 @pytest.mark.parametrize("settings", [dict(), dict(flip=True, scales=(1.0, 1.5))], ids=str)
