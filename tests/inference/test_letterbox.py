@@ -14,6 +14,12 @@ def test_the_image_lies_at_the_upper_left_of_the_padding():
     assert (padded[100:] == PADDING).all() and (padded[:, 80:] == PADDING).all()
 
 
+def test_a_shrunken_image_is_averaged_and_not_sampled():
+    image = np.zeros((96, 96, 3), np.uint8)
+    image[::2, ::2] = image[1::2, 1::2] = 200  # a chessboard
+    assert (Letterbox(resized=(24, 24), padded=(64, 64)).apply(image)[:24, :24] == 100).all()
+
+
 def test_cells_that_show_a_part_of_the_image_count():
     assert Letterbox(resized=(100, 81), padded=(128, 128)).image_cells == (25, 21)
 

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from posenet.errors import CheckpointError, ConfigError, DataError
+from posenet.inference.letterbox import Letterbox
 from posenet.inference.predictor import DeviceCandidates, HostMaps, Predictor
 from posenet.model.posenet import PoseNet
 from posenet.settings import InferenceConfig, config_from_dict, config_to_dict
@@ -120,6 +121,13 @@ def test_the_network_input_stays_below_the_limits(shape):
     settings = InferenceConfig(height=512, scales=(1.0, 4.0), max_height=600, max_width=700)
     assert Predictor(network, settings)(np.zeros(shape, np.uint8)) == []
     assert all(64 <= height <= 600 and 64 <= width <= 700 for _, _, height, width in network.shapes)
+
+
+def test_an_image_is_resized_to_the_height_times_the_scale():
+    predictor = spot_predictor(height=128, max_width=2000)
+    assert predictor.letterbox((480, 640)) == Letterbox(resized=(128, 171), padded=(128, 192))
+    assert predictor.letterbox((480, 640), 0.5) == Letterbox(resized=(64, 85), padded=(64, 128))
+    assert predictor.letterbox((2, 70000)) == Letterbox(resized=(1, 1984), padded=(64, 1984))
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ def test_limits_are_the_sizes_of_the_arrays():
     assert peaks.shape == (18, 8, 3)
     assert pairs.shape == (50, 3)
     assert limb_scores.shape == (50,)
+    assert select(render_people(), max_peaks=2)[1].shape == (30 * 2 * 2, 3), "all pairs, if there are fewer"
 
 
 @pytest.mark.parametrize("max_peaks", [0, 257])
