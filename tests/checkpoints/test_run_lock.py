@@ -15,8 +15,8 @@ from posenet.checkpoints import run_lock as lock
 from posenet.checkpoints.run_lock import NAME, run_lock
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError
-from tests.helpers.process_groups import CPU
-from tests.helpers.process_runs import ended, forked, live
+from tests.helpers.process_runs import fork_process, start_or_resume, wait_for_exit
+from tests.helpers.tiny_training import CPU
 
 
 @contextlib.contextmanager
@@ -30,14 +30,14 @@ def holder(folder: Path) -> Iterator[tuple[int, int]]:
             os.write(say, b"held")
             os.read(asked, 1)
 
-    pid = forked(hold)
+    pid = fork_process(hold)
     os.read(said, 4)
     try:
         yield pid, ask
     finally:
         with contextlib.suppress(ChildProcessError):
             os.write(ask, b"x")
-            ended(pid)
+            wait_for_exit(pid)
         for handle in (said, say, asked, ask):
             os.close(handle)
 
@@ -49,7 +49,7 @@ def locks(folder: Path) -> bool:
         with run_lock(folder):
             pass
 
-    return ended(forked(take)) == 0
+    return wait_for_exit(fork_process(take)) == 0
 
 
 def test_a_second_writer_is_refused_and_told_by_whom(tmp_path):
@@ -65,7 +65,7 @@ def test_a_second_writer_is_refused_and_told_by_whom(tmp_path):
 def test_a_lock_left_by_a_kill_is_taken_over(tmp_path, caplog):
     with holder(tmp_path) as (pid, _):
         os.kill(pid, signal.SIGKILL)
-        ended(pid)
+        wait_for_exit(pid)
     with caplog.at_level("INFO"), run_lock(tmp_path):
         assert f"process {pid} " in caplog.text and "taken over" in caplog.text
 
@@ -100,11 +100,11 @@ def test_data_workers_do_not_keep_a_killed_trainer_s_lock(stores, tmp_path):
             trainer.train_step = fatal
 
         with run_lock(tmp_path):
-            live(Runtime(CPU), stores, tmp_path / "run", "data.workers=2", watch=workers_are_at_work)
+            start_or_resume(Runtime(CPU), stores, tmp_path / "run", "data.workers=2", on_start=workers_are_at_work)
 
-    pid = forked(train_and_die)
+    pid = fork_process(train_and_die)
     workers = [int(word) for word in os.read(said, 100).split()]
-    assert ended(pid) == -signal.SIGKILL and len(workers) == 2
+    assert wait_for_exit(pid) == -signal.SIGKILL and len(workers) == 2
     try:
         for worker in workers:
             os.kill(worker, 0)  # they are still there

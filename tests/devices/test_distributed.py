@@ -23,7 +23,8 @@ from posenet.model.posenet import PoseNet
 from posenet.settings import load_config
 from posenet.training import coco_validation
 from posenet.training.run_log import SilentLog
-from tests.helpers.process_groups import in_world, run
+from tests.helpers.process_groups import run_in_processes
+from tests.helpers.tiny_training import tiny_trainer
 
 SMALL = ("train.batch_size=2", "optim.lr=1e-4")
 
@@ -47,7 +48,7 @@ def test_processes_tell_each_other(tmp_path: Path) -> None:
             mine.tolist(),
         )
 
-    said = in_world(2, tmp_path, talk)
+    said = run_in_processes(2, tmp_path, talk)
     shared = (True, False, (False, True, True), [2.0, 1.0])
     assert said == [
         (rank, 2, rank == 0, *shared, [1.0, rank], [{"rank": 0}, {"rank": 1}], "from 0", [0.0, 0.0])
@@ -88,7 +89,7 @@ def test_accumulation_communicates_once_a_step(tmp_path: Path) -> None:
             counts.append(len(calls))
         return counts, weight
 
-    (calls, weight), (_, other) = in_world(2, tmp_path, count)
+    (calls, weight), (_, other) = run_in_processes(2, tmp_path, count)
     torch.manual_seed(0)
     start = nn.Linear(3, 1, bias=False).weight.detach()
     assert calls == [1, 2, 3] and torch.equal(weight, other)
@@ -110,7 +111,7 @@ def lines(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 def test_nan_on_one_process_makes_both_skip_and_names_its_images(stores, tmp_path):
     def explode(runtime: DistributedRuntime) -> Any:
-        with run(runtime, stores, tmp_path / "run", *SMALL, steps=5) as trainer:
+        with tiny_trainer(runtime, stores, tmp_path / "run", *SMALL, steps=5) as trainer:
             forward, before, images = trainer.model.forward, [], []
 
             def bad_second(*batch: Tensor) -> Tensor:
@@ -130,7 +131,7 @@ def test_nan_on_one_process_makes_both_skip_and_names_its_images(stores, tmp_pat
             trainer.run()
             return before, images, trainer.losses, {n: t.clone() for n, t in trainer.model.network.state_dict().items()}
 
-    one, two = in_world(2, tmp_path / "w", explode)
+    one, two = run_in_processes(2, tmp_path / "w", explode)
     assert [loss is None for loss in one[2]] == [False, True, False, False, False] and one[2] == two[2]
     for before, *_ in (one, two):  # the second step changed neither weights nor statistics of either
         assert all(torch.equal(before[1][n], before[2][n]) for n in before[1])
@@ -143,7 +144,7 @@ def test_nan_on_one_process_makes_both_skip_and_names_its_images(stores, tmp_pat
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_to_one_process_stops_both_with_a_checkpoint(stores, tmp_path, number):
     def stopped(runtime: DistributedRuntime) -> tuple[bool, int]:
-        with run(runtime, stores, tmp_path / "run", *SMALL, steps=50) as trainer:
+        with tiny_trainer(runtime, stores, tmp_path / "run", *SMALL, steps=50) as trainer:
             update = trainer.train_step
 
             def interrupted(batches: Any) -> Any:
@@ -154,7 +155,7 @@ def test_a_signal_to_one_process_stops_both_with_a_checkpoint(stores, tmp_path, 
             trainer.train_step = interrupted
             return trainer.run(), trainer.progress.total_steps
 
-    assert in_world(2, tmp_path / "w", stopped) == [(False, 2), (False, 2)]
+    assert run_in_processes(2, tmp_path / "w", stopped) == [(False, 2), (False, 2)]
     assert read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["total_steps"] == 2
 
 
@@ -168,7 +169,7 @@ def test_a_signal_to_one_process_breaks_off_validation_on_both(stores, tiny_coco
     ]
 
     def stopped(runtime: DistributedRuntime) -> tuple[bool, int, int]:
-        with run(runtime, stores, tmp_path / "run", *SMALL, *pictures, "train.epochs=1") as trainer:
+        with tiny_trainer(runtime, stores, tmp_path / "run", *SMALL, *pictures, "train.epochs=1") as trainer:
             owner, name = {"loss": (trainer.model, "eval"), "AP": (trainer.evaluate.predictor, "batch")}[where]
             work = getattr(owner, name)
 
@@ -181,13 +182,13 @@ def test_a_signal_to_one_process_breaks_off_validation_on_both(stores, tiny_coco
             trainer.evaluate.share *= 20  # batches are left when the signal comes
             return trainer.run(), trainer.progress.epoch, trainer.progress.step - trainer.input.steps_per_epoch
 
-    assert in_world(2, tmp_path / "w", stopped) == [(False, 0, 0), (False, 0, 0)]
+    assert run_in_processes(2, tmp_path / "w", stopped) == [(False, 0, 0), (False, 0, 0)]
     assert lines(tmp_path / "run", "epoch") == []
 
 
 def test_in_fp16_an_overflow_on_one_process_lowers_the_scale_of_both(stores, tmp_path):
     def overflow(runtime: DistributedRuntime) -> tuple[list[float | None], float, dict[str, Tensor]]:
-        with run(runtime, stores, tmp_path / "run", *SMALL, "train.amp=fp16", steps=3) as trainer:
+        with tiny_trainer(runtime, stores, tmp_path / "run", *SMALL, "train.amp=fp16", steps=3) as trainer:
             weight, calls = next(trainer.model.network.parameters()), []
 
             def infinite_second(gradient: Tensor) -> Tensor:
@@ -199,7 +200,7 @@ def test_in_fp16_an_overflow_on_one_process_lowers_the_scale_of_both(stores, tmp
             trainer.run()
             return trainer.losses, trainer.scaler.get_scale(), dict(trainer.model.network.named_parameters())
 
-    one, two = in_world(2, tmp_path / "w", overflow)
+    one, two = run_in_processes(2, tmp_path / "w", overflow)
     assert [loss is None for loss in one[0]] == [False, True, False] and one[0] == two[0]
     assert one[1] == two[1] == 4.0
     assert all(torch.equal(one[2][n], two[2][n]) and one[2][n].isfinite().all() for n in one[2])
@@ -207,18 +208,18 @@ def test_in_fp16_an_overflow_on_one_process_lowers_the_scale_of_both(stores, tmp
 
 def test_early_stopping_is_decided_on_the_main_process(stores, tmp_path):
     def stale(runtime: DistributedRuntime) -> tuple[bool, int]:
-        with run(runtime, stores, tmp_path / "run", *SMALL, "train.patience=3", "train.epochs=2") as trainer:
+        with tiny_trainer(runtime, stores, tmp_path / "run", *SMALL, "train.patience=3", "train.epochs=2") as trainer:
             trainer.validate = lambda: 1.0
             trainer.progress.best, trainer.progress.best_kind = math.inf, "val_loss"
             trainer.progress.stale = 2 if runtime.rank == 0 else -9
             return trainer.run(), trainer.progress.epoch
 
-    assert in_world(2, tmp_path / "w", stale) == [(False, 1), (False, 1)]
+    assert run_in_processes(2, tmp_path / "w", stale) == [(False, 1), (False, 1)]
 
 
 def test_a_killed_process_ends_the_others_and_is_named(stores, tmp_path, capfd):
     def killed(runtime: DistributedRuntime) -> None:
-        with run(runtime, stores, tmp_path / "run", *SMALL) as trainer:
+        with tiny_trainer(runtime, stores, tmp_path / "run", *SMALL) as trainer:
             update = trainer.train_step
 
             def fatal(batches: Any) -> Any:
@@ -234,7 +235,7 @@ def test_a_killed_process_ends_the_others_and_is_named(stores, tmp_path, capfd):
                 raise
 
     with pytest.raises(TrainingError, match="rank 1 of 2 was ended by SIGKILL"):
-        in_world(2, tmp_path / "w", killed)
+        run_in_processes(2, tmp_path / "w", killed)
 
 
 def test_validation_counts_every_image_once(stores, tiny_coco, tmp_path):
@@ -261,10 +262,13 @@ def test_validation_counts_every_image_once(stores, tiny_coco, tmp_path):
             return [[Person(torch.full((18, 3), float(image.mean())).numpy(), 0.5)] for image in images]
 
         coco.predictor.batch = batch
-        with run(runtime, stores, tmp_path / f"run{runtime.world_size}", *SMALL) as trainer:
+        with tiny_trainer(runtime, stores, tmp_path / f"run{runtime.world_size}", *SMALL) as trainer:
             return coco(1, 1), len(seen), trainer.validate()
 
-    (metrics, count, loss), (one, two) = measure(Runtime(torch.device("cpu"))), in_world(2, tmp_path / "w", measure)
+    (metrics, count, loss), (one, two) = (
+        measure(Runtime(torch.device("cpu"))),
+        run_in_processes(2, tmp_path / "w", measure),
+    )
     assert count == one[1] + two[1] == len(truth["images"]) and one[1] > 0 and two[1] > 0
     assert one[0] == two[0] == metrics
     assert one[2] == two[2] == pytest.approx(loss, rel=1e-6)

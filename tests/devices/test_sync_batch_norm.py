@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from posenet.devices.runtime import Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
-from tests.helpers.process_groups import in_world
+from tests.helpers.process_groups import run_in_processes
 
 SHARES = (3, 1)
 """Images of the two processes."""
@@ -46,7 +46,7 @@ def test_two_processes_normalise_as_one_with_both_batches(tmp_path: Path, offset
     def share(runtime: Runtime) -> list[Tensor]:
         return passes(runtime.convert_sync_batch_norm(layer()), batches(offset).split(SHARES, dim=1)[runtime.rank])
 
-    first, second = in_world(2, tmp_path, share)
+    first, second = run_in_processes(2, tmp_path, share)
     for i, expected in enumerate(whole):
         if i < 2:
             found = torch.cat([first[i], second[i]], dim=1)
