@@ -59,7 +59,7 @@ def test_processes_tell_each_other(tmp_path: Path) -> None:
 def test_accumulation_communicates_once_a_step(tmp_path: Path) -> None:
     def count(runtime: DistributedRuntime) -> tuple[int, Tensor]:
         from posenet.data.batch import Batch
-        from posenet.devices.precision import grad_scaler
+        from posenet.devices.precision import make_grad_scaler
         from posenet.settings import GuardConfig
         from posenet.training.loss_guard import LossGuard
         from posenet.training.trainer import TrainStep
@@ -78,7 +78,7 @@ def test_accumulation_communicates_once_a_step(tmp_path: Path) -> None:
         wrapped = runtime.wrap(_PerImage(linear))
         wrapped.register_comm_hook(None, average)
         optimizer = torch.optim.SGD(linear.parameters(), 0.1)
-        scaler = grad_scaler(runtime.device, "off")
+        scaler = make_grad_scaler(runtime.device, "off")
         train_step = TrainStep(wrapped, optimizer, scaler, LossGuard(GuardConfig()), runtime, max_grad_norm=0.0)
         images = torch.arange(24.0).reshape(2, 2, 2, 3)  # process, batch, image, value
         good, bad = images[runtime.rank], torch.stack([images[runtime.rank][0], torch.full((2, 3), math.nan)])
@@ -234,7 +234,7 @@ def test_a_killed_process_ends_the_others_and_is_named(stores, tmp_path, capfd):
                 assert is_lost_contact(error)
                 raise
 
-    with pytest.raises(TrainingError, match="rank 1 of 2 was ended by SIGKILL"):
+    with pytest.raises(TrainingError, match="rank 1 of 2 was killed by SIGKILL"):
         run_in_processes(2, tmp_path / "w", killed)
 
 

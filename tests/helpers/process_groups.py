@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 
 from posenet.devices.distributed import DistributedRuntime
 from posenet.devices.launch import launch
-from posenet.devices.rank_info import SINGLE_PROCESS_INIT_METHOD, RankInfo, rank_info_from_environment
+from posenet.devices.rank_info import SINGLE_PROCESS, RankInfo
 from posenet.devices.runtime import Runtime
 from tests.helpers.tiny_training import CPU
 
@@ -32,11 +31,9 @@ def run_in_processes(world_size: int, folder: Path, task: Callable[[DistributedR
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(world_size)]
 
 
-def _run_rank(task: Callable[[DistributedRuntime], Any], folder: Path) -> None:
+def _run_rank(rank_info: RankInfo, task: Callable[[DistributedRuntime], Any], folder: Path) -> None:
     # Collecting a TCPStore of the parent would wait for a thread that the fork did not copy.
     gc.freeze()
-    rank_info = rank_info_from_environment(os.environ)
-    assert rank_info is not None
     runtime = DistributedRuntime(CPU, rank_info, timeout_minutes=TIMEOUT_MINUTES)
     result = task(runtime)
     torch.save(result, folder / f"{runtime.rank}.pt")
@@ -46,7 +43,7 @@ def _run_rank(task: Callable[[DistributedRuntime], Any], folder: Path) -> None:
 @contextlib.contextmanager
 def single_process_group() -> Iterator[DistributedRuntime]:
     """Yield a distributed runtime whose process group is this process alone."""
-    runtime = DistributedRuntime(CPU, RankInfo(0, 1, 0, SINGLE_PROCESS_INIT_METHOD), timeout_minutes=TIMEOUT_MINUTES)
+    runtime = DistributedRuntime(CPU, SINGLE_PROCESS, timeout_minutes=TIMEOUT_MINUTES)
     try:
         yield runtime
     finally:

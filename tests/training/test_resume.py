@@ -60,7 +60,7 @@ def run_two_processes_with_interruptions(
 ) -> None:
     for interruption in interruptions:
         if interruption.kind == "SIGKILL":
-            with pytest.raises(TrainingError, match=f"rank {interruption.rank} of 2 was ended by SIGKILL"):
+            with pytest.raises(TrainingError, match=f"rank {interruption.rank} of 2 was killed by SIGKILL"):
                 run_two_processes(stores, folder, *overrides, interruption=interruption)
         else:
             run_two_processes(stores, folder, *overrides, interruption=interruption)
