@@ -62,7 +62,7 @@ def export_weights(source: str | Path, output: str | Path) -> None:
     _write(
         Path(output),
         {
-            "weights": published.to_published(network.state_dict()),
+            "weights": published.rename_to_published(network.state_dict()),
             "optimizer_weight": {},
             "train_loss": math.inf,
             "epoch": epoch if isinstance(epoch, int) else 0,

@@ -66,7 +66,7 @@ def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Ten
     if not weights:
         raise CheckpointError(f"{path} holds no weights; use another file")
     if published.is_published(weights):
-        return published.to_ours(weights)
+        return published.rename_to_ours(weights)
     return {name.removeprefix("posenet."): tensor for name, tensor in weights.items()}
 
 

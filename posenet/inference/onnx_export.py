@@ -17,7 +17,7 @@ from posenet.files import write_atomically
 from posenet.inference.decoder.device_candidates import Candidates
 from posenet.inference.letterbox import PADDING
 from posenet.model.fused import FusedNetwork
-from posenet.model.preprocessing import prepare
+from posenet.model.preprocessing import images_to_input
 from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE
 from posenet.skeleton.skeleton_file import skeleton_to_table
 
@@ -43,7 +43,7 @@ class ImagesToCandidates(nn.Module):
             peaks, pairs and evidence, as ``Candidates`` gives them.
         """
         cells = (sizes + MAP_STRIDE - 1) // MAP_STRIDE
-        return self.candidates(self.network.heatmaps(prepare(images)), cells)
+        return self.candidates(self.network.heatmaps(images_to_input(images)), cells)
 
 
 def export_onnx(network: nn.Module, candidates: Candidates, path: str | Path, height: int = 512) -> None:

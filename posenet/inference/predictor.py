@@ -24,7 +24,7 @@ from posenet.inference.decoder.host_candidates import decode
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.person import Person
 from posenet.model.fused import FusedNetwork
-from posenet.model.preprocessing import prepare
+from posenet.model.preprocessing import images_to_input
 from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config
 from posenet.skeleton import COCO, Skeleton
 
@@ -242,7 +242,9 @@ class Predictor:
         Returns:
             (N, C, H/4, W/4) float32 on the device, averaged with those of the mirrored images if ``flip``.
         """
-        inputs = prepare(torch.from_numpy(pictures).to(self.device), getattr(self.model, "channels_last", False))
+        inputs = images_to_input(
+            torch.from_numpy(pictures).to(self.device), getattr(self.model, "channels_last", False)
+        )
         with autocast(self.device, self.amp):
             maps = self.model.heatmaps(inputs).float()
             if self.flip:

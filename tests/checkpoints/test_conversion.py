@@ -11,10 +11,11 @@ from posenet import PoseNet
 from posenet.checkpoints.file import write_checkpoint
 from posenet.checkpoints.weights import load_model
 from posenet.cli.main import run_tool
-from posenet.model.published_names import to_published
+from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
 from posenet.skeleton import COCO
 from posenet.skeleton.skeleton_file import skeleton_from_table, skeleton_to_table
+from tests.helpers.networks import tiny_network
 
 
 def convert(name: str, *words: object) -> int:
@@ -23,15 +24,14 @@ def convert(name: str, *words: object) -> int:
 
 @pytest.fixture
 def network() -> PoseNet:
-    torch.manual_seed(0)
-    return PoseNet(stacks=2, width=16, growth=6)
+    return tiny_network(growth=6)
 
 
 @pytest.fixture
 def published(network: PoseNet, tmp_path: Path) -> Path:
     """A file as the authors' code writes it, of a smaller network."""
     path = tmp_path / "PoseNet_9_epoch.pth"
-    weights = {f"module.{name}": tensor for name, tensor in to_published(network.state_dict()).items()}
+    weights = {f"module.{name}": tensor for name, tensor in rename_to_published(network.state_dict()).items()}
     torch.save({"weights": weights, "optimizer_weight": {"state": {}}, "train_loss": 1.5, "epoch": 9}, path)
     return path
 
@@ -97,7 +97,7 @@ def test_what_is_no_posenet_is_refused(tmp_path: Path, capsys: pytest.CaptureFix
 def test_other_skeletons_are_named_on_import_and_stay_here(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"])
     skeleton = skeleton_from_table({"keypoints": ["thumb", "index"], "parts": [["thumb", "index"]]})
-    state = {"model": PoseNet(5, 1, 16, 2).state_dict()}
+    state = {"model": tiny_network(stacks=1, skeleton=skeleton).state_dict()}
     torch.save(state, tmp_path / "bare.pth")
     assert convert("import-weights", tmp_path / "bare.pth", "--output", tmp_path / "a.pth") == 2
     assert "predicts 5 maps, the skeleton has 50" in capsys.readouterr().err
@@ -109,7 +109,7 @@ def test_other_skeletons_are_named_on_import_and_stay_here(tmp_path: Path, capsy
 
 
 def test_other_sigmas_and_a_damaged_epoch_change_no_weights(tmp_path: Path) -> None:
-    network = PoseNet(stacks=1, width=16, growth=2)
+    network = tiny_network(stacks=1)
     tables = config_to_dict(load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"]))
     tables["model"]["skeleton"] = skeleton_to_table(COCO) | {"sigmas": {}, "drawn": []}
     state = {"model": network.state_dict(), "config": tables}

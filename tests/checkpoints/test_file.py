@@ -63,7 +63,7 @@ def test_compiled_submodules_are_unwrapped():
 @pytest.mark.parametrize("prefix", ["", "module."])
 def test_published_file_loads_whatever_its_pickle(model, tmp_path, prefix, legacy):
     path = tmp_path / "PoseNet_52_epoch.pth"
-    weights = {prefix + n: t for n, t in published.to_published(model.state_dict()).items()}
+    weights = {prefix + n: t for n, t in published.rename_to_published(model.state_dict()).items()}
     optimizer = {"state": {}, "param_groups": []}
     content = {"weights": weights, "optimizer_weight": optimizer, "train_loss": 1.0, "epoch": 52}
     torch.save(content, path, _use_new_zipfile_serialization=not legacy)

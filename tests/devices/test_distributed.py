@@ -23,6 +23,7 @@ from posenet.model.posenet import PoseNet
 from posenet.settings import load_config
 from posenet.training import coco_validation
 from posenet.training.run_log import SilentLog
+from tests.helpers.networks import tiny_network
 from tests.helpers.process_groups import run_in_processes
 from tests.helpers.tiny_training import tiny_trainer
 
@@ -135,7 +136,7 @@ def test_nan_on_one_process_makes_both_skip_and_names_its_images(stores, tmp_pat
     assert [loss is None for loss in one[2]] == [False, True, False, False, False] and one[2] == two[2]
     for before, *_ in (one, two):  # the second step changed neither weights nor statistics of either
         assert all(torch.equal(before[1][n], before[2][n]) for n in before[1])
-    trained = dict(PoseNet(stacks=1, width=16, growth=2).named_parameters())
+    trained = dict(tiny_network(stacks=1).named_parameters())
     assert all(torch.equal(one[3][n], two[3][n]) for n in trained)
     (skip,) = lines(tmp_path / "run", "skip")
     assert skip["image_ids"] == two[1] != one[1] and skip["value"] == "nan"

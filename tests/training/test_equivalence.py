@@ -44,7 +44,8 @@ def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     build = PoseNet.from_config
     monkeypatch.setattr(PoseNet, "from_config", lambda config: build(config).double())
     monkeypatch.setattr(
-        "posenet.training.model_with_loss.prepare", lambda images, _: images.permute(0, 3, 1, 2).double().div_(255)
+        "posenet.training.model_with_loss.images_to_input",
+        lambda images, _: images.permute(0, 3, 1, 2).double().div_(255),
     )
 
 
