@@ -83,7 +83,7 @@ class RunState:
         Raises:
             CheckpointError: they belong to another network or optimizer.
         """
-        load_weights(self.network, path, state={"model": trained_weights(state)}, least=0).require_all()
+        load_weights(self.network, path, state={"model": trained_weights(state)}, min_loaded_share=0).require_all()
         self.average.load_state_dict(state)
         try:
             restore_optimizer(self.optimizer, state["optimizer"])

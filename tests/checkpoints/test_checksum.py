@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from posenet.checkpoints.checksum import LENGTH, is_sound
+from posenet.checkpoints.checksum import COMMENT_LENGTH, verify_checksum
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
 from posenet.errors import CheckpointError
 
-END = LENGTH + 22
+END = COMMENT_LENGTH + 22
 """The seal and the zip's end record before it."""
 
 
@@ -102,7 +102,7 @@ def test_files_from_elsewhere_have_no_seal_and_load(tmp_path, legacy):
     path = tmp_path / "PoseNet_52_epoch.pth"
     torch.save({"weights": {"a": torch.ones(3)}}, path, _use_new_zipfile_serialization=not legacy)
     with open(path, "rb") as file:
-        assert is_sound(file) is None
+        assert verify_checksum(file) is None
     assert torch.equal(read_checkpoint(path)["weights"]["a"], torch.ones(3))
 
 
@@ -110,4 +110,4 @@ def test_a_zip_with_another_comment_is_not_taken_for_ours():
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as archive:
         archive.comment = b"made by hand"
-    assert is_sound(file) is None
+    assert verify_checksum(file) is None

@@ -10,7 +10,7 @@ import torch
 
 from posenet.checkpoints.checkpoint_folder import CheckpointFolder
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
-from posenet.checkpoints.weights import load_model, load_weights, unwrapped_name
+from posenet.checkpoints.weights import load_model, load_weights, strip_wrapper_prefixes
 from posenet.errors import CheckpointError
 from posenet.model import published_names as published
 from posenet.model.posenet import PoseNet
@@ -56,7 +56,7 @@ def test_any_wrapper_prefix_loads_everything(model, tmp_path, prefix):
 
 
 def test_compiled_submodules_are_unwrapped():
-    assert unwrapped_name("module.stem._orig_mod.entry.weight") == "stem.entry.weight"
+    assert strip_wrapper_prefixes("module.stem._orig_mod.entry.weight") == "stem.entry.weight"
 
 
 @pytest.mark.parametrize("legacy", [False, True])
@@ -213,12 +213,12 @@ def test_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 def test_folder_keeps_the_newest_and_the_best(tmp_path):
     folder = CheckpointFolder(tmp_path / "run", keep=2)
-    assert not folder.holds_run()
+    assert not folder.has_checkpoints()
     for step in range(1, 6):
         folder.save({"step": step}, step, best=step == 2)
     assert {p.name for p in folder.path.iterdir()} == {"step-00000005.pth", "step-00000004.pth", "last.pth", "best.pth"}
     assert read_checkpoint(folder.last)["step"] == 5 and read_checkpoint(folder.best)["step"] == 2
-    assert folder.holds_run()
+    assert folder.has_checkpoints()
 
 
 def test_damaged_last_falls_back_loudly(tmp_path, caplog):
@@ -260,7 +260,7 @@ def test_a_full_disk_is_said_in_one_line(tmp_path, monkeypatch):
         raise RuntimeError("[enforce fail at inline_container.cc:672] . PytorchStreamWriter failed")
 
     monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(CheckpointError, match="make room"):
+    with pytest.raises(CheckpointError, match="free disk space"):
         write_checkpoint(tmp_path / "last.pth", {})
     assert not os.listdir(tmp_path)
 
@@ -285,5 +285,5 @@ def test_file_system_without_hard_links(tmp_path, monkeypatch):
 def test_a_folder_in_place_of_a_checkpoint_is_told_apart_from_nothing_at_all(tmp_path):
     with pytest.raises(CheckpointError, match="is a folder; name a file in it, such as last.pth"):
         read_checkpoint(tmp_path)
-    with pytest.raises(CheckpointError, match="none.pth is no file; check the path"):
+    with pytest.raises(CheckpointError, match="none.pth is not a file; check the path"):
         read_checkpoint(tmp_path / "none.pth")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from posenet.checkpoints import run_lock as lock
-from posenet.checkpoints.run_lock import NAME, run_lock
+from posenet.checkpoints.run_lock import LOCK_FILE, run_lock
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError
 from tests.helpers.process_runs import fork_process, start_or_resume, wait_for_exit
@@ -59,7 +59,7 @@ def test_a_second_writer_is_refused_and_told_by_whom(tmp_path):
                 pytest.fail("two writers")
     with run_lock(tmp_path):
         assert not locks(tmp_path)
-    assert locks(tmp_path) and (tmp_path / NAME).read_text() == ""
+    assert locks(tmp_path) and (tmp_path / LOCK_FILE).read_text() == ""
 
 
 def test_a_lock_left_by_a_kill_is_taken_over(tmp_path, caplog):
@@ -67,13 +67,13 @@ def test_a_lock_left_by_a_kill_is_taken_over(tmp_path, caplog):
         os.kill(pid, signal.SIGKILL)
         wait_for_exit(pid)
     with caplog.at_level("INFO"), run_lock(tmp_path):
-        assert f"process {pid} " in caplog.text and "taken over" in caplog.text
+        assert f"process {pid} " in caplog.text and "taking it over" in caplog.text
 
 
 def test_a_run_that_fails_gives_the_lock_back(tmp_path):
     with pytest.raises(ValueError), run_lock(tmp_path):
         raise ValueError
-    assert (tmp_path / NAME).read_text() == "" and locks(tmp_path)
+    assert (tmp_path / LOCK_FILE).read_text() == "" and locks(tmp_path)
 
 
 def test_a_file_system_without_locks_costs_a_warning(tmp_path, monkeypatch, caplog):

@@ -165,7 +165,7 @@ def test_damaged_last_checkpoint_is_passed_over(train, caplog):
     with open("run/last.pth", "r+b") as file:
         file.truncate(1000)
     assert train("-p", "run", "--resume", "--max-steps", "1")[0] == 0
-    assert "last.pth" in caplog.text and "going on from" in caplog.text
+    assert "last.pth" in caplog.text and "using " in caplog.text
 
 
 def test_fine_tuning_loads_the_weights_and_reports(train, caplog, monkeypatch):

@@ -57,7 +57,7 @@ def test_the_training_waits_for_a_copy_only(tmp_path):
     writer, weight = CheckpointWriter(folder, CheckpointConfig()), torch.zeros(3)
     writer.save({"model": {"w": weight}, "step": 1}, 1)
     weight += 1  # the next step, while the checkpoint waits for its disk
-    assert not folder.holds_run()
+    assert not folder.has_checkpoints()
     folder.go.set()
     writer.finish()
     assert torch.equal(read_checkpoint(folder.last)["model"]["w"], torch.zeros(3))
@@ -268,7 +268,7 @@ def test_a_folder_that_is_removed_under_the_run_is_made_anew(stores, tmp_path, c
         trainer.train_step = after_two_steps
 
     start_or_resume(Runtime(CPU), stores, folder, *SHORT, on_start=remove_it_once)
-    assert "was removed under the run" in caplog.text
+    assert "was removed during the run" in caplog.text
     assert read_checkpoint(folder / "last.pth")["progress"]["epoch"] == 2
 
 

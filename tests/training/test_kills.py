@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from posenet.checkpoints.checkpoint_folder import CheckpointFolder
-from posenet.checkpoints.checksum import is_sound
+from posenet.checkpoints.checksum import verify_checksum
 from posenet.devices.runtime import Runtime
 from tests.helpers.process_runs import assert_same_run, fork_process, start_or_resume, wait_for_exit
 from tests.helpers.tiny_training import CPU
@@ -35,11 +35,11 @@ def killed_after(seconds: Callable[[], float], task: Callable[[Callable[[], None
     return wait_for_exit(pid)
 
 
-def assert_sound(folder: Path) -> None:
+def assert_intact(folder: Path) -> None:
     """Whatever stands under a checkpoint's name is a whole checkpoint."""
     for path in folder.glob("*.pth"):
         with open(path, "rb") as file:
-            assert is_sound(file), path
+            assert verify_checksum(file), path
 
 
 def kill_while_saving(stores, folder: Path, rng: random.Random, kills: int, *overrides: str) -> Counter:
@@ -70,7 +70,7 @@ def kill_while_saving(stores, folder: Path, rng: random.Random, kills: int, *ove
         if status == 0:
             break
         assert status == -signal.SIGKILL
-        assert_sound(folder)
+        assert_intact(folder)
         assert newest_step(folder) >= before
         numbered = CheckpointFolder(folder).history()
         if list(folder.glob(".*.tmp")):
@@ -114,7 +114,7 @@ def test_killed_at_each_system_call_of_a_save(tmp_path, after):
         status = wait_for_exit(
             fork_process(lambda: (kill_at_call(at, after), folder.save(state | {"step": 2}, 2, best=True)))
         )
-        assert_sound(folder.path)
+        assert_intact(folder.path)
         found = folder.newest_intact()[1]["step"]
         assert found in (1, 2) and (found == 2 or status)
         folder.save(state | {"step": 3}, 3)
@@ -194,7 +194,7 @@ def test_killed_at_any_moment(stores, tmp_path, workers):
                 lambda say: (say(), start_or_resume(Runtime(CPU), stores, folder, *overrides)),
             )
             kills += status == -signal.SIGKILL
-            assert_sound(folder)
+            assert_intact(folder)
         assert status == 0
         assert_same_run(folder, tmp_path / "whole")
         run += 1
