@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch._dynamo  # optimizers import it when they are created: import it here once, not in every forked process
 from torch import Tensor
 from tqdm import tqdm
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # optimizers import it when they are created: import it here once, not in every forked process
 from torch import Tensor
 
 from posenet.checkpoints.file import read_checkpoint
