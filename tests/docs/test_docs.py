@@ -110,9 +110,9 @@ NOT_RUN = {
     r"pip install ": "downloads",
     r"data/download_coco\.sh": "downloads 19 GB",
     r"tensorboard ": "a server that does not end",
-    r"torchrun ": "several processes or machines; test_torchrun.py runs it",
+    r"torchrun ": "several processes or machines; test_train_distributed.py runs it",
     r"srun ": "needs SLURM; test_launch.py has its environment",
-    r"python tools/train_distributed\.py --nproc": "starts processes; test_torchrun.py runs it",
+    r"python tools/train_distributed\.py --nproc": "starts processes; test_train_distributed.py runs it",
 }
 """Commands that are not run, as patterns of how they begin, and why."""
 ELSEWHERE = {"predicting.md": "test_docs_predicting.py runs all of it, with a camera and a window made up"}
