@@ -135,11 +135,3 @@ def test_load_model_refuses_another_architecture(model: PoseNet, tmp_path: Path)
     torch.save({"model": model.state_dict(), "config": config_to_dict(TINY)}, path)
     with pytest.raises(CheckpointError, match="another architecture"):
         load_model(path, load_config(None, ["model.stacks=2"], base=TINY))
-
-
-def test_a_checkpoint_must_hold_its_skeleton(model: PoseNet, tmp_path: Path) -> None:
-    tables = config_to_dict(TINY)
-    tables["model"]["skeleton"] = str(tmp_path / "hand.toml")
-    torch.save({"model": model.state_dict(), "config": tables}, tmp_path / "own.pth")
-    with pytest.raises(CheckpointError, match="names a file as its skeleton"):
-        load_model(tmp_path / "own.pth")
