@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from posenet.devices.rank_info import RankInfo, first_host, rank_info_from_environment
+from posenet.devices.rank_info import SINGLE_PROCESS, RankInfo, first_host, rank_info_from_environment
 from posenet.errors import ConfigError
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "TORCHELASTIC_RESTART_COUNT": "2"}
@@ -22,16 +22,23 @@ def test_torchrun_and_the_old_launcher_assign_the_rank() -> None:
     assert rank_info_from_environment(TORCHRUN) == RankInfo(5, 8, 1, restarts=2)
     old_launcher = {"RANK": "5", "WORLD_SIZE": "8"}
     assert rank_info_from_environment(old_launcher) == RankInfo(5, 8, 0)
+    assert rank_info_from_environment({"RANK": "0", "WORLD_SIZE": "1"}) == RankInfo(0, 1, 0)
     assert rank_info_from_environment(old_launcher, local_rank=1) == RankInfo(5, 8, 1)
     assert rank_info_from_environment(TORCHRUN, local_rank=3) == RankInfo(5, 8, 3, restarts=2)
 
 
 def test_slurm_assigns_the_rank() -> None:
     assert rank_info_from_environment(SLURM) == RankInfo(3, 4, 1, "tcp://gpu07:20123")
+    first_of_two = SLURM | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS": "2"}
+    assert rank_info_from_environment(first_of_two) == RankInfo(0, 2, 0, "tcp://gpu07:20123")
     step = SLURM | {"SLURM_STEP_NODELIST": "gpu08", "SLURM_RESTART_COUNT": "1"}
     assert rank_info_from_environment(step) == RankInfo(3, 4, 1, "tcp://gpu08:20123", restarts=1)
     with_address = SLURM | {"MASTER_ADDR": "here", "MASTER_PORT": "9"}
     assert rank_info_from_environment(with_address) == RankInfo(3, 4, 1, "tcp://here:9")
+
+
+def test_a_single_process_has_rank_0_of_1() -> None:
+    assert (SINGLE_PROCESS.rank, SINGLE_PROCESS.world_size, SINGLE_PROCESS.local_rank) == (0, 1, 0)
 
 
 @pytest.mark.parametrize(
