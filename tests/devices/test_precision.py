@@ -44,7 +44,7 @@ def test_a_pytorch_release_without_the_bf16_checks_gets_float32(monkeypatch: pyt
 def test_auto_on_cuda_depends_on_the_device(
     monkeypatch: pytest.MonkeyPatch, bf16: bool, capability: tuple[int, int], expected: Amp
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16 or including_emulation)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert select_amp(torch.device("cuda"), "auto") == expected
 
