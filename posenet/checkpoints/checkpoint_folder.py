@@ -36,6 +36,7 @@ class CheckpointFolder:
         self._created = False
 
     def has_checkpoints(self) -> bool:
+        """Whether the folder contains any checkpoint."""
         return any(self.path.glob("*.pth"))
 
     def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:

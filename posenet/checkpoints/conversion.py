@@ -35,7 +35,7 @@ def import_weights(source: str | Path, output: str | Path, config: Config | None
     state = read_checkpoint(source)
     weights = extract_weights(state, source)
     config = config or config_of_checkpoint(state, source) or Config()
-    config = dataclasses.replace(config, model=_fit_to_weights(config.model, weights, source))
+    config = dataclasses.replace(config, model=_infer_network_size(config.model, weights, source))
     network = PoseNet.from_config(config)
     load_weights(network, source, state=weights, min_loaded_share=0).require_all()
     _write(Path(output), {"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)})
@@ -71,7 +71,7 @@ def export_weights(source: str | Path, output: str | Path) -> None:
     )
 
 
-def _fit_to_weights(settings: ModelConfig, weights: dict[str, Tensor], source: str | Path) -> ModelConfig:
+def _infer_network_size(settings: ModelConfig, weights: dict[str, Tensor], source: str | Path) -> ModelConfig:
     """``settings`` with the number of stacks and channels of the network that the weights belong to."""
     try:
         width = 4 * len(weights["stem.entry.conv.weight"])  # the first convolution has a quarter of the width
