@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 import time
 from collections.abc import Callable, Iterable
@@ -20,7 +19,7 @@ from posenet.benchmark.timing import medians
 from posenet.benchmark.train import make_train_step, synthetic_batch
 from posenet.devices.distributed import DistributedRuntime, device_of_rank
 from posenet.devices.launch import launch
-from posenet.devices.rank_info import SINGLE_PROCESS_INIT_METHOD, RankInfo, rank_info_from_environment
+from posenet.devices.rank_info import SINGLE_PROCESS, RankInfo
 from posenet.devices.runtime import Runtime
 from posenet.errors import TrainingError
 from posenet.settings import Config
@@ -60,7 +59,7 @@ def measure_scaling(config: Config, device: torch.device, processes: int, repeat
     All processes share this machine: with more of them than cores or devices there is nothing to gain.
     """
     plain = _step(config, Runtime(device))
-    runtime = DistributedRuntime(device, RankInfo(0, 1, 0, SINGLE_PROCESS_INIT_METHOD))
+    runtime = DistributedRuntime(device, SINGLE_PROCESS)
     distributed = _step(config, runtime)
     reads = count_host_reads(distributed)
     seconds = medians({"plain": plain, "distributed": distributed}, repeats, runtime.synchronize)
@@ -135,10 +134,9 @@ def _side_by_side(config: Config, device: str, processes: int, repeats: int) -> 
     return {kind: median(map(max, zip(*(own[kind] for own in times)))) for kind in times[0]}
 
 
-def _member(config: Config, device: str, repeats: int, folder: str, threads: int) -> None:
+def _member(rank_info: RankInfo, config: Config, device: str, repeats: int, folder: str, threads: int) -> None:
     torch.set_num_threads(threads)
-    place = rank_info_from_environment(os.environ)
-    runtime = DistributedRuntime(device_of_rank(torch.device(device), place), place)
+    runtime = DistributedRuntime(device_of_rank(torch.device(device), rank_info), rank_info)
     steps = {"strangers": _step(config, Runtime(runtime.device)), "together": _step(config, runtime)}
     times: dict[str, list[float]] = {kind: [] for kind in steps}
     for _ in range(repeats + 1):

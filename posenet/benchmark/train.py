@@ -13,7 +13,7 @@ from posenet.benchmark.report import Report, share
 from posenet.benchmark.targets import standing_people
 from posenet.benchmark.timing import Stopwatch
 from posenet.data.dataset import Batch
-from posenet.devices.precision import grad_scaler
+from posenet.devices.precision import make_grad_scaler
 from posenet.devices.runtime import Runtime
 from posenet.errors import TrainingError
 from posenet.model.posenet import PoseNet
@@ -56,7 +56,7 @@ def make_train_step(
     optimizer = make_optimizer(network, config.optim)
     set_lr(optimizer, 1e-12)
     set_train_mode(model)
-    scaler = grad_scaler(runtime.device, config.train.amp, config.train.loss_scale)
+    scaler = make_grad_scaler(runtime.device, config.train.amp, config.train.loss_scale)
     guard = LossGuard(config.guard)
     step = TrainStep(runtime.wrap(model), optimizer, scaler, guard, runtime, config.optim.max_grad_norm)
     return step, model

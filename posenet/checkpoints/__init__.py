@@ -1,1 +1,1 @@
-"""Checkpoint files: written atomically with a checksum, read safely, one run folder for one writer."""
+"""Checkpoint files and the weights in them: writing, reading, loading, converting, and the folder of a run."""

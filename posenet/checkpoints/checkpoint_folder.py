@@ -1,4 +1,4 @@
-"""The checkpoints of one run: the newest, the last and the best."""
+"""The checkpoints of one run: numbered ones, the last and the best."""
 
 from __future__ import annotations
 
@@ -13,86 +13,101 @@ from typing import Any
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
 from posenet.errors import CheckpointError
 from posenet.files import atomic_replacement
+from posenet.settings import CheckpointConfig
 
 _log = logging.getLogger(__name__)
 
 
 class CheckpointFolder:
-    """The checkpoints of one run: ``step-N.pth``, the newest ``keep`` of them; ``last.pth`` and ``best.pth``.
+    """The checkpoints of one run: ``step-N.pth``, ``last.pth`` and ``best.pth``.
 
-    ``last`` and ``best`` are hard links of numbered files, which take room of their own once those are dropped.
+    ``last`` and ``best`` are hard links to numbered files; they need disk space only after those are deleted.
+
+    Args:
+        path: Folder of the run; the first save creates it.
+        keep: How many of the newest numbered checkpoints to keep.
     """
 
-    def __init__(self, path: Path, keep: int = 3) -> None:
-        self.path, self.keep, self._made = path, keep, False
-        self.last, self.best = path / "last.pth", path / "best.pth"
+    def __init__(self, path: Path, keep: int = CheckpointConfig.keep) -> None:
+        self.path = path
+        self.keep = keep
+        self.last = path / "last.pth"
+        self.best = path / "best.pth"
+        self._created = False
 
-    def holds_run(self) -> bool:
+    def has_checkpoints(self) -> bool:
+        """Whether the folder contains any checkpoint."""
         return any(self.path.glob("*.pth"))
 
     def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
-        """Write ``state`` as the newest checkpoint, and as the best one where it is.
+        """Write a checkpoint, which becomes the last one, and delete the oldest.
 
         Args:
-            step: optimizer steps of the run so far.
+            step: Optimizer steps of the run so far.
+            best: Whether it becomes the best one too.
 
         Raises:
-            CheckpointError, OSError: it cannot be written; what was there before is intact.
+            CheckpointError, OSError: The checkpoint cannot be written; older ones are intact.
         """
-        if self._made and not self.path.is_dir():
+        if self._created and not self.path.is_dir():
             _log.warning(
-                "WARNING: %s was removed under the run; making it anew, with what is saved from now on", self.path
+                "WARNING: %s was removed during the run; creating it again, for checkpoints from now on", self.path
             )
         self.path.mkdir(parents=True, exist_ok=True)
-        self._made = True
-        for name in ("step-*", "last", "best"):
-            for left_by_a_kill in self.path.glob(f".{name}.pth.*.tmp"):
-                left_by_a_kill.unlink(missing_ok=True)
+        self._created = True
+        self._delete_temporary_files()
         numbered = self.path / f"step-{step:08d}.pth"
         write_checkpoint(numbered, state)
-        _point(self.last, numbered)
+        _link(self.last, numbered)
         if best:
-            _point(self.best, numbered)
+            _link(self.best, numbered)
         for old in self.history()[self.keep :]:
             old.unlink(missing_ok=True)
 
+    def _delete_temporary_files(self) -> None:
+        """Delete what a killed process left; files of other names may belong to another program."""
+        for name in ("step-*", "last", "best"):
+            for temporary in self.path.glob(f".{name}.pth.*.tmp"):
+                temporary.unlink(missing_ok=True)
+
     def history(self) -> list[Path]:
-        """The numbered checkpoints, newest first: by time, as a run may have gone back to an older one."""
-        found = [p for p in self.path.glob("step-*.pth") if re.fullmatch(r"step-\d+\.pth", p.name)]
-        return sorted(found, key=lambda p: (p.stat().st_mtime_ns, p.name), reverse=True)
+        """The numbered checkpoints, newest first.
+
+        They are ordered by time, because a run that returned to an older checkpoint writes lower numbers again.
+        """
+        numbered = [path for path in self.path.glob("step-*.pth") if re.fullmatch(r"step-\d+\.pth", path.name)]
+        return sorted(numbered, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
 
     def newest_intact(
-        self,
-        wanted: Callable[[dict[str, Any]], bool] = lambda state: True,
+        self, accept: Callable[[dict[str, Any]], bool] = lambda state: True
     ) -> tuple[Path, dict[str, Any]] | None:
-        """The newest checkpoint that can be read and is ``wanted``, with its content; None where there is none.
+        """Path and content of the newest checkpoint that is readable and accepted; None if there is none.
 
-        Damaged ones are named in a warning.
+        Warnings name the damaged ones.
 
         Raises:
-            CheckpointError: there are checkpoints, all of them damaged.
+            CheckpointError: There are checkpoints, and all of them are damaged.
         """
-        candidates = [p for p in [self.last, *self.history(), self.best] if p.exists()]
-        damaged = []
+        candidates = [path for path in [self.last, *self.history(), self.best] if path.exists()]
+        num_damaged = 0
         for path in candidates:
             try:
                 state = read_checkpoint(path)
             except (CheckpointError, OSError) as error:
                 _log.warning("WARNING: %s", error)
-                damaged.append(path)
+                num_damaged += 1
                 continue
-            if not wanted(state):
-                continue
-            if damaged:
-                _log.warning("WARNING: going on from %s instead", path)
-            return path, state
-        if damaged and len(damaged) == len(candidates):
-            raise CheckpointError(f"every checkpoint in {self.path} is damaged; start anew in another folder")
+            if accept(state):
+                if num_damaged:
+                    _log.warning("WARNING: using %s instead", path)
+                return path, state
+        if candidates and num_damaged == len(candidates):
+            raise CheckpointError(f"every checkpoint in {self.path} is damaged; start a new run in another folder")
         return None
 
 
-def _point(name: Path, target: Path) -> None:
-    """Make ``name`` the same file as ``target``, atomically; a copy where the file system has no hard links."""
+def _link(name: Path, target: Path) -> None:
+    """Make ``name`` a hard link to ``target``, atomically; a copy where the file system has no hard links."""
     with atomic_replacement(name) as temporary:
         try:
             os.link(target, temporary)

@@ -1,7 +1,7 @@
-"""A checksum that travels inside a zip file: SHA-256 over all of it, kept as the archive's comment.
+"""A SHA-256 checksum at the end of a zip file, such as a PyTorch checkpoint.
 
-Zip readers, PyTorch's among them, take no notice of a comment. ``head -c -64 FILE | sha256sum`` gives the last 64
-characters of a sound file.
+The checksum covers the whole file before it and is stored in the archive's comment, which zip readers and PyTorch
+ignore. ``head -c -64 FILE | sha256sum`` prints the last 64 characters of an intact file.
 """
 
 from __future__ import annotations
@@ -11,58 +11,70 @@ import os
 import zipfile
 from typing import BinaryIO
 
-MARK = b"posenet-sha256:"
-LENGTH = len(MARK) + 2 * hashlib.sha256().digest_size
-"""Bytes of the comment: the mark and the checksum of everything before the checksum, in hexadecimal."""
-_END = b"PK\x05\x06"
-_END_SIZE = 22
-_COMMENT_LENGTH = LENGTH.to_bytes(2, "little")
-"""The last two bytes of a zip file's end record, which the comment follows."""
-_TAIL = 4096
-"""How many bytes from the end the end record is looked for: enough for the seal, and for rubbish after it."""
+COMMENT_PREFIX = b"posenet-sha256:"
+COMMENT_LENGTH = len(COMMENT_PREFIX) + 2 * hashlib.sha256().digest_size
+"""Bytes of the comment: the prefix, and the checksum in hexadecimal."""
+
+_END_RECORD_SIGNATURE = b"PK\x05\x06"
+_END_RECORD_SIZE = 22
+_LENGTH_FIELD = COMMENT_LENGTH.to_bytes(2, "little")
+"""The last two bytes of a zip file's end record: the length of the comment that follows it."""
+_TAIL_SIZE = 4096
+"""The end record is searched in this many bytes: enough for our comment and for some foreign bytes after it."""
+_CHUNK_SIZE = 1 << 20
 
 
-def seal(file: BinaryIO) -> None:
-    """Give a finished zip file without a comment, open for reading and writing, its checksum."""
-    file.seek(-len(_COMMENT_LENGTH), os.SEEK_END)
-    file.write(_COMMENT_LENGTH + MARK)
-    file.seek(0)
-    digest = hashlib.file_digest(file, "sha256")
+def append_checksum(file: BinaryIO) -> None:
+    """Write the checksum into the comment of a complete zip file that has none; ``file`` is open for update."""
+    file.seek(-len(_LENGTH_FIELD), os.SEEK_END)
+    file.write(_LENGTH_FIELD + COMMENT_PREFIX)
+    digest = _hex_digest(file, file.tell())
     file.seek(0, os.SEEK_END)
-    file.write(digest.hexdigest().encode())
+    file.write(digest)
 
 
-def is_sound(file: BinaryIO) -> bool | None:
-    """Whether a file is what was sealed; None where it never was, as far as one can see.
+def verify_checksum(file: BinaryIO) -> bool | None:
+    """Compare a file with its checksum.
 
-    A flipped bit and a cut are always found; so is all other damage that leaves the seal's mark or its length in place.
-    What has lost both, at the very end of the file, passes for a file without a seal: zip's own checks are left.
+    Returns:
+        True if they match, False if the file is damaged, None if it shows no trace of a checksum: a foreign file.
+
+    A flipped bit and a truncation are always detected, because a file with a checksum shows it twice: by the prefix of
+    the comment and by the length of the comment in the end record. Only damage that destroys both passes for a
+    foreign file, for which the checksums of the zip entries remain.
     """
     size = file.seek(0, os.SEEK_END)
-    file.seek(-min(size, _TAIL), os.SEEK_END)
+    file.seek(-min(size, _TAIL_SIZE), os.SEEK_END)
     tail = file.read()
-    if tail[-LENGTH:].startswith(MARK):
-        return tail[len(MARK) - LENGTH :] == _digest(file, size - LENGTH + len(MARK))
-    # An end record that announces a comment as long as a seal, and no seal: it is cut off, or its mark is damaged.
-    end = tail.rfind(_END)
-    return False if end >= 0 and tail[end + _END_SIZE - 2 : end + _END_SIZE] == _COMMENT_LENGTH else None
+    comment = tail[-COMMENT_LENGTH:]
+    if comment.startswith(COMMENT_PREFIX):
+        stored_digest = comment[len(COMMENT_PREFIX) :]
+        return stored_digest == _hex_digest(file, size - len(stored_digest))
+    # If the end record announces a comment of our length, the comment is truncated or its prefix is damaged.
+    end_record = tail.rfind(_END_RECORD_SIGNATURE)
+    if end_record < 0:
+        return None
+    length_field = tail[end_record + _END_RECORD_SIZE - len(_LENGTH_FIELD) : end_record + _END_RECORD_SIZE]
+    return False if length_field == _LENGTH_FIELD else None
 
 
-def _digest(file: BinaryIO, length: int) -> bytes:
-    digest, left = hashlib.sha256(), length
+def _hex_digest(file: BinaryIO, length: int) -> bytes:
+    """SHA-256 of the first ``length`` bytes of a file, in hexadecimal."""
+    digest = hashlib.sha256()
     file.seek(0)
-    while chunk := file.read(min(left, 1 << 20)):
+    while chunk := file.read(min(length, _CHUNK_SIZE)):
         digest.update(chunk)
-        left -= len(chunk)
+        length -= len(chunk)
     return digest.hexdigest().encode()
 
 
-def is_packed(file: BinaryIO) -> bool:
-    """Whether a zip file would unpack to more than it is; PyTorch packs nothing. False of other files."""
+def is_compressed(file: BinaryIO) -> bool:
+    """Whether a zip file unpacks to more bytes than it has; PyTorch writes no such files. False for other files."""
     if not zipfile.is_zipfile(file):
         return False
     with zipfile.ZipFile(file) as archive:
         entries = archive.infolist()
-    return any(entry.compress_type != zipfile.ZIP_STORED for entry in entries) or sum(
-        entry.file_size for entry in entries
-    ) > file.seek(0, os.SEEK_END)
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        return True
+    # Many entries can refer to the same bytes.
+    return sum(entry.file_size for entry in entries) > file.seek(0, os.SEEK_END)

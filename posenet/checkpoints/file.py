@@ -1,8 +1,7 @@
-"""Checkpoints: unwrapped names, atomic writing, safe reading, remapping and fine-tuning."""
+"""Checkpoint files: written atomically with a checksum, read without running code from them."""
 
 from __future__ import annotations
 
-import logging
 import pickle
 import zipfile
 from collections.abc import Mapping
@@ -11,30 +10,31 @@ from typing import Any, BinaryIO
 
 import torch
 
-from posenet.checkpoints.checksum import is_packed, is_sound, seal
+from posenet.checkpoints.checksum import append_checksum, is_compressed, verify_checksum
 from posenet.errors import CheckpointError
 from posenet.files import atomic_replacement
 from posenet.messages import truncate_for_message
 
 FORMAT = 1
-"""Version of the dictionary a run saves; a newer one is refused."""
-
-_log = logging.getLogger(__name__)
+"""Version of the dictionary that a run saves."""
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Read a checkpoint file on the CPU, never running code from it.
+    """Read a checkpoint into host memory; code in the file is never run.
 
     Raises:
-        CheckpointError: missing, truncated, foreign, of a newer format, or holding objects that are not plain data.
+        CheckpointError: The file is missing, truncated, damaged or not a checkpoint, has a newer format, or contains
+            objects other than plain data.
     """
-    if not (path := Path(path)).is_file():
-        wrong = "is a folder; name a file in it, such as last.pth" if path.is_dir() else "is no file; check the path"
-        raise CheckpointError(f"checkpoint {path} {wrong}")
+    path = Path(path)
+    if path.is_dir():
+        raise CheckpointError(f"checkpoint {path} is a folder; name a file in it, such as last.pth")
+    if not path.is_file():
+        raise CheckpointError(f"checkpoint {path} is not a file; check the path")
     with open(path, "rb") as file:
-        state = _parse(file, path)
+        state = _read(file, path)
     if not isinstance(state, dict):
-        raise CheckpointError(f"{path} holds no dictionary of weights; use another file")
+        raise CheckpointError(f"{path} does not contain a dictionary of weights; use another file")
     version = state.get("format", FORMAT)
     if not isinstance(version, int) or version > FORMAT:
         raise CheckpointError(
@@ -43,18 +43,9 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     return state
 
 
-def _parse(file: BinaryIO, path: Path) -> Any:
+def _read(file: BinaryIO, path: Path) -> Any:
     try:
-        if is_packed(file):
-            raise CheckpointError(f"checkpoint {path} is compressed, which PyTorch's never are; unpack it first")
-        sound = is_sound(file)
-        if sound is False:
-            raise CheckpointError(f"checkpoint {path} is damaged (its checksum does not match); use an older one")
-        # Of files from elsewhere, torch.load does not look at the checksums that the zip container has of every entry.
-        if sound is None and zipfile.is_zipfile(file):
-            with zipfile.ZipFile(file) as archive:
-                if damaged := archive.testzip():
-                    raise CheckpointError(f"checkpoint {path} is damaged (entry {damaged}); use an older one")
+        _refuse_damaged(file, path)
         file.seek(0)
         return torch.load(file, map_location="cpu", weights_only=True)
     except CheckpointError:
@@ -64,27 +55,45 @@ def _parse(file: BinaryIO, path: Path) -> Any:
             f"{path} is not a checkpoint of plain tensors: damaged, foreign, or holding code, "
             "which is never run; use another file"
         ) from error
-    # Arbitrary bytes make the unpickler raise almost anything; all of it means the same to the user.
+    # The unpickler raises almost any exception on arbitrary bytes; all of them mean the same to the user.
     except Exception as error:
         raise CheckpointError(f"{path} is damaged or not a PyTorch checkpoint; use an older one") from error
 
 
+def _refuse_damaged(file: BinaryIO, path: Path) -> None:
+    """Check what ``torch.load`` does not check: compression, our checksum, and the checksums of the zip entries."""
+    if is_compressed(file):
+        raise CheckpointError(f"checkpoint {path} is compressed, which PyTorch's never are; unpack it first")
+    matches = verify_checksum(file)
+    if matches is False:
+        raise CheckpointError(f"checkpoint {path} is damaged (its checksum does not match); use an older one")
+    if matches is None and zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
+            damaged_entry = archive.testzip()
+        if damaged_entry is not None:
+            raise CheckpointError(f"checkpoint {path} is damaged (entry {damaged_entry}); use an older one")
+
+
 def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint, with its checksum, so that ``path`` holds its old content or all of the new, come what may.
+    """Write a checkpoint with its checksum; at every moment ``path`` holds the complete old or the complete new file.
 
     Raises:
-        CheckpointError: no room, no permission, a failing disk; ``path`` is as it was.
+        CheckpointError: The disk is full or failing, or permission is missing; ``path`` is unchanged.
     """
     try:
         with atomic_replacement(path) as temporary, open(temporary, "w+b") as file:
             torch.save(dict(state), file)
-            seal(file)
+            append_checksum(file)
     except (OSError, RuntimeError) as error:
-        # PyTorch may make something of its own of what the system said.
-        said: BaseException | None = error
-        while said is not None and not isinstance(said, OSError):
-            said = said.__context__
-        reason = said.strerror if said is not None else "is the disk full?"
+        reason = _system_message(error) or "is the disk full?"
         raise CheckpointError(
-            f"cannot write {path} ({reason}); make room or see to the disk, older files are intact"
+            f"cannot write {path} ({reason}); free disk space or check the disk, older files are intact"
         ) from error
+
+
+def _system_message(error: BaseException) -> str | None:
+    """The operating system's message, which PyTorch may have replaced by an error of its own."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__context__
+    return cause.strerror if cause is not None else None

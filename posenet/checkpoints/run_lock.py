@@ -1,8 +1,8 @@
-"""A lock on a run's folder: one writer at a time.
+"""A lock on the folder of a run, so that only one process at a time writes there.
 
-The operating system holds it for a process and drops it when the process ends, however it ends. It is the process's
-own: data workers do not inherit it (which is why it is a record lock, not ``flock``), so none of them can keep it after
-their trainer was killed. Taking it twice in one process is not noticed.
+The operating system releases the lock when the process ends, however it ends. The lock belongs to the process alone:
+it is a record lock and not ``flock``, because data workers would inherit the latter and keep it after their trainer was
+killed. A second lock in the same process is not detected.
 """
 
 from __future__ import annotations
@@ -11,83 +11,84 @@ import contextlib
 import logging
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from posenet.errors import CheckpointError
 
-try:
-    import fcntl
-except ImportError:  # Windows
+if sys.platform == "win32":
     import msvcrt
+else:
+    import fcntl
 
-    fcntl = None
-
-NAME = "run.lock"
-_FAR = 1 << 30
-"""Which byte is locked: far from the text, as on Windows nobody else can read a locked byte."""
+LOCK_FILE = "run.lock"
+_LOCKED_BYTE = 1 << 30
+"""Offset of the locked byte: far behind the text, because on Windows other processes cannot read a locked byte."""
 
 _log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
-    """Within it, this process alone may write into ``folder``, which is created.
+    """Within this context, only this process may write into ``folder``, which is created if necessary.
 
-    The lock file stays, empty: removing it could take it from under the next writer. One that still names its writer
-    was left by a run that was killed, and is taken over. A file system that has no locks costs a warning.
+    The lock file names its owner while the lock is held, and stays in the folder, empty, afterwards: deleting it could
+    delete the file of the next owner. If the file names an owner but is not locked, that owner was killed. On a file
+    system without locks the context logs a warning and locks nothing.
 
     Raises:
-        CheckpointError: another process holds the lock.
+        CheckpointError: Another process holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    handle = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        _take(handle, folder)
-        _say(handle, f"process {os.getpid()} on {socket.gethostname()}")
+        _acquire(handle, folder)
+        _write_owner(handle, f"process {os.getpid()} on {socket.gethostname()}")
         try:
             yield
         finally:
-            _say(handle, "")
+            _write_owner(handle, "")
     finally:
         os.close(handle)
 
 
-def _take(handle: int, folder: Path) -> None:
+def _acquire(handle: int, folder: Path) -> None:
     try:
         _lock(handle)
     except (BlockingIOError, PermissionError) as error:
+        owner = _read_owner(handle) or "another process"
         raise CheckpointError(
-            f"{folder} is in use by {_said(handle) or 'another process'}; wait until it has ended, "
-            "or choose another folder with --checkpoint-path"
+            f"{folder} is in use by {owner}; wait until it has ended, or choose another folder with --checkpoint-path"
         ) from error
     except OSError as error:
         _log.warning(
-            "WARNING: the file system of %s has no locks (%s); see to it that no other run writes there",
+            "WARNING: the file system of %s has no locks (%s); make sure that no other run writes there",
             folder,
             error.strerror,
         )
-    else:
-        if dead := _said(handle):
-            _log.info("%s was in use by %s, which did not end by itself: taken over", folder, dead)
+        return
+    killed_owner = _read_owner(handle)
+    if killed_owner:
+        _log.info("%s was in use by %s, which was killed: taking it over", folder, killed_owner)
 
 
 def _lock(handle: int) -> None:
-    """Lock a byte at once or raise ``OSError``."""
-    os.lseek(handle, _FAR, os.SEEK_SET)
-    if fcntl:
-        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_CUR)
-    else:
+    """Lock a byte without waiting, or raise ``OSError``."""
+    os.lseek(handle, _LOCKED_BYTE, os.SEEK_SET)
+    if sys.platform == "win32":
         msvcrt.locking(handle, msvcrt.LK_NBLCK, 1)
+    else:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0, os.SEEK_CUR)
 
 
-def _said(handle: int) -> str:
+def _read_owner(handle: int) -> str:
     os.lseek(handle, 0, os.SEEK_SET)
     return " ".join(os.read(handle, 200).decode(errors="replace").split())
 
 
-def _say(handle: int, text: str) -> None:
-    with contextlib.suppress(OSError):  # on a full disk the lock holds without its text
+def _write_owner(handle: int, owner: str) -> None:
+    with contextlib.suppress(OSError):  # on a full disk the lock works without the text
         os.ftruncate(handle, 0)
         os.lseek(handle, 0, os.SEEK_SET)
-        os.write(handle, text.encode())
+        os.write(handle, owner.encode())

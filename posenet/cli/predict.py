@@ -15,7 +15,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posenet.cli.options import fraction, non_negative_int
 from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
-from posenet.devices.signals import stop_signals
+from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError, DataError
 from posenet.inference.media.frame_prediction import predict_frames
 from posenet.inference.media.outputs import DrawingWriter, Output, drawing_suffix, open_people_file, output_paths
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> None:
     predictor = make_predictor(args)
     summary = PredictionSummary(sources)
     with contextlib.ExitStack() as stack:
-        stop_requested = stack.enter_context(stop_signals())
+        stop_requested = stack.enter_context(catch_stop_signals())
         window = stack.enter_context(contextlib.closing(Window(stop_requested))) if args.show else None
         outputs = _open_outputs(args, predictor, paths, stack)
         if window:

@@ -18,9 +18,14 @@ from posenet.cli.main import run_and_report
 from posenet.cli.options import non_negative_int, positive_int
 from posenet.cli.training import train
 from posenet.cli.training_options import add_training_options
-from posenet.devices.distributed import DistributedRuntime, device_of_rank, is_lost_contact
+from posenet.devices.distributed import (
+    DEFAULT_TIMEOUT_MINUTES,
+    DistributedRuntime,
+    device_of_rank,
+    is_lost_contact,
+)
 from posenet.devices.launch import launch
-from posenet.devices.rank_info import SINGLE_PROCESS_INIT_METHOD, RankInfo, rank_info_from_environment
+from posenet.devices.rank_info import SINGLE_PROCESS, RankInfo, rank_info_from_environment
 from posenet.errors import ConfigError, PosenetError, TrainingError
 
 _log = logging.getLogger(__name__)
@@ -43,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
         type=float,
-        default=10.0,
+        default=DEFAULT_TIMEOUT_MINUTES,
         metavar="MIN",
         help="minutes that a process waits for the others before it fails",
     )
@@ -56,13 +61,11 @@ def run(args: argparse.Namespace) -> None:
     if args.nproc and args.nproc > 1:
         launch(args.nproc, _run_launched_process, args)
     else:
-        _train(args, rank_info or RankInfo(0, 1, 0, SINGLE_PROCESS_INIT_METHOD))
+        _train(args, rank_info or SINGLE_PROCESS)
 
 
-def _run_launched_process(args: argparse.Namespace) -> None:
+def _run_launched_process(rank_info: RankInfo, args: argparse.Namespace) -> None:
     """The task of every process that ``launch`` starts."""
-    rank_info = rank_info_from_environment(os.environ)
-    assert rank_info is not None  # ``launch`` sets the environment
     with log_to_stderr(args.log_format):
         status = run_and_report(lambda: _train(args, rank_info), "train_distributed.py")
     if status:

@@ -8,7 +8,7 @@ import torch
 
 from posenet.cli.training import train
 from posenet.cli.training_options import add_training_options
-from posenet.devices.data_parallel import ParallelRuntime, parallel_devices
+from posenet.devices.data_parallel import DataParallelRuntime, select_devices
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,8 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    def make_runtime(device: torch.device) -> ParallelRuntime:
-        return ParallelRuntime(parallel_devices(device, args.devices))
+    def make_runtime(device: torch.device) -> DataParallelRuntime:
+        return DataParallelRuntime(select_devices(device, args.devices))
 
     train(args, make_runtime)
 

@@ -112,7 +112,7 @@ def _open_log(config: Config, runtime: Runtime, early_messages: logging.handlers
 
 
 def _refuse_another_run(folder: CheckpointFolder, continues: bool) -> None:
-    if folder.holds_run() and not continues:
+    if folder.has_checkpoints() and not continues:
         raise CheckpointError(
             f"{folder.path} already holds a run; continue it with --resume, or choose another folder "
             "with --checkpoint-path"

@@ -1,1 +1,1 @@
-"""Where a run computes: one device, several in one process, or several processes; signals and launching."""
+"""Devices and processes: choosing them, one or several per run, precision, random state, launching and stop signals."""

@@ -6,5 +6,7 @@ import os
 
 
 def usable_cores() -> int:
-    """CPU cores this process may run on, which containers and schedulers limit."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Number of CPU cores that this process may use; containers and schedulers can limit it."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

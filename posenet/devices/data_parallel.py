@@ -16,11 +16,15 @@ from posenet.errors import ConfigError
 _log = logging.getLogger(__name__)
 
 
-def parallel_devices(device: torch.device, indices: Sequence[int] | None = None) -> list[torch.device]:
-    """The devices to share a batch among: the listed ones, or all of ``device``'s type; on a CPU just that.
+def select_devices(device: torch.device, indices: Sequence[int] | None = None) -> list[torch.device]:
+    """The devices that share each batch: those with the given indices, or all devices of the same type.
+
+    Args:
+        device: Gives the device type; a CPU is always the only device.
+        indices: Indices of the devices; None uses all of them.
 
     Raises:
-        ConfigError: a listed device that this machine does not have, or one named twice.
+        ConfigError: This machine does not have a device, or an index appears twice.
     """
     if device.type == "cpu":
         return [device]
@@ -31,11 +35,11 @@ def parallel_devices(device: torch.device, indices: Sequence[int] | None = None)
     return [select_device(f"{device.type}:{index}") for index in indices]
 
 
-class ParallelRuntime(Runtime):
-    """One process that cuts every batch among its devices.
+class DataParallelRuntime(Runtime):
+    """One process that splits every batch over several devices; with a single device it is a plain ``Runtime``.
 
-    What is wrapped renders targets and computes the loss itself, so every device carries its own share of both;
-    batches stay in the host's memory until they are cut. BatchNorm takes its statistics on each device alone.
+    The wrapped module renders the targets and computes the loss, so that work is split over the devices too. Batches
+    stay in host memory until DataParallel splits them. BatchNorm computes its statistics on each device separately.
     """
 
     def __init__(self, devices: Sequence[torch.device]) -> None:
@@ -44,14 +48,14 @@ class ParallelRuntime(Runtime):
 
     def wrap(self, module: nn.Module) -> nn.Module:
         if len(self.devices) == 1:
-            _log.info("DataParallel: %s is the only device here, so this is tools/train.py", self.device)
+            _log.info("DataParallel: %s is the only device, so this run is the same as tools/train.py", self.device)
             return super().wrap(module)
         _log.info("DataParallel over %s", ", ".join(map(str, self.devices)))
         return nn.DataParallel(super().wrap(module), device_ids=self.devices)
 
     def convert_sync_batch_norm(self, network: nn.Module) -> nn.Module:
         if len(self.devices) > 1:
-            raise ConfigError("DataParallel has no synchronised BatchNorm; use tools/train_distributed.py --sync-bn")
+            raise ConfigError("DataParallel cannot synchronize BatchNorm; use tools/train_distributed.py --sync-bn")
         return network
 
     def to_device(self, batch: Any) -> Any:

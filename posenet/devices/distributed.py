@@ -1,15 +1,17 @@
-"""Many processes, one device each: DistributedDataParallel and the words the processes exchange."""
+"""Several processes with one device each: DistributedDataParallel and the collective calls between ranks."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # PyTorch does not list it in __all__
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from posenet.devices.rank_info import RankInfo
@@ -17,90 +19,102 @@ from posenet.devices.runtime import Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.errors import ConfigError, TrainingError
 
+DEFAULT_TIMEOUT_MINUTES = 10.0
+"""How long a rank waits for the others in a collective call."""
 
-def device_of_rank(device: torch.device, place: RankInfo) -> torch.device:
-    """This process's device, of the type of ``device``: the one with its number on its machine.
 
-    Where a scheduler shows every process one device only, that one.
+def device_of_rank(device: torch.device, rank_info: RankInfo) -> torch.device:
+    """The device of this process: the one of ``device``'s type whose index is the local rank.
+
+    A scheduler may show each process one device only; then it is that device, whatever the local rank.
 
     Raises:
-        ConfigError: more processes on this machine than devices, or a device with a number.
+        ConfigError: This machine has fewer devices than processes, or ``device`` has an index.
     """
     if device.type == "cpu":
         return device
     if device.index is not None:
         raise ConfigError(
-            f"--device {device}: every process takes a device of its own; name the type alone "
-            f"({device.type}), and choose devices with CUDA_VISIBLE_DEVICES or its like"
+            f"--device {device}: every process uses another device; name only the type ({device.type}), "
+            "and choose the devices with CUDA_VISIBLE_DEVICES or its equivalent"
         )
-    count = torch.accelerator.device_count()
-    if place.local_rank >= count > 1:
+    device_count = torch.accelerator.device_count()
+    if rank_info.local_rank >= device_count > 1:
         raise ConfigError(
-            f"process {place.local_rank} of this machine has no device: there are only {count}; start "
-            "one process per device"
+            f"local rank {rank_info.local_rank} has no device: this machine has only {device_count}; "
+            "start one process per device"
         )
-    index = place.local_rank if count > 1 else 0
+    index = rank_info.local_rank if device_count > 1 else 0
     torch.accelerator.set_device_index(index)
     return torch.device(device.type, index)
 
 
 def is_lost_contact(error: RuntimeError) -> bool:
-    """Whether an error tells that another process has gone; Gloo's are plain ``RuntimeError``."""
+    """Whether an error means that another process has ended; Gloo raises a plain ``RuntimeError`` for it."""
     return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
 
 
 def process_group_backends(device: torch.device) -> str:
-    """Gloo for what the host decides, beside the device's own backend (NCCL, HCCL ...) for what lies on it."""
+    """The backends to use: Gloo for tensors in host memory, the device's own one (NCCL, HCCL, ...) for its tensors."""
     if device.type == "cpu":
         return "gloo"
     return f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
 
 
 class DistributedRuntime(Runtime):
-    """One of ``world`` processes.
+    """One of several processes, each with one device, that train one network.
 
-    Flags and objects go over Gloo from the host's memory, so asking the others never waits for the device.
+    Flags and objects are exchanged over Gloo from host memory, so these calls do not wait for the device.
 
     Args:
-        device: this process's own.
-        timeout_minutes: how long to wait for the others before giving up.
+        device: The device of this process.
+        rank_info: The rank of this process.
+        timeout_minutes: How long to wait for the other ranks before raising an error.
+
+    Raises:
+        TrainingError: The processes did not find each other.
     """
 
-    def __init__(self, device: torch.device, place: RankInfo, timeout_minutes: float = 10.0) -> None:
+    def __init__(
+        self, device: torch.device, rank_info: RankInfo, timeout_minutes: float = DEFAULT_TIMEOUT_MINUTES
+    ) -> None:
         super().__init__(device)
-        self.rank, self.world_size = place.rank, place.world_size
+        self.rank = rank_info.rank
+        self.world_size = rank_info.world_size
         timeout = timedelta(minutes=timeout_minutes)
         try:
-            store, *_ = next(dist.rendezvous(place.init_method, place.rank, place.world_size, timeout=timeout))
-            # torchrun keeps its store over restarts, and with it the addresses of processes that have gone.
-            store = dist.PrefixStore(f"posenet/{place.restarts}", store)
+            store, _, _ = next(rendezvous(rank_info.init_method, self.rank, self.world_size, timeout=timeout))
+            # torchrun keeps its store over restarts, and with it the addresses of processes that have ended.
+            store = PrefixStore(f"posenet/{rank_info.restarts}", store)
             dist.init_process_group(
                 process_group_backends(device),
                 store=store,
-                rank=place.rank,
-                world_size=place.world_size,
+                rank=self.rank,
+                world_size=self.world_size,
                 timeout=timeout,
             )
         except dist.DistError as error:
             reason = str(error).partition("\n")[0]
             raise TrainingError(
-                f"the {place.world_size} processes did not find each other ({reason}); check that all are "
-                f"started and reach {place.init_method}"
+                f"the {self.world_size} processes did not find each other ({reason}); check that all of them "
+                f"were started and can reach {rank_info.init_method}"
             ) from error
 
     def wrap(self, module: nn.Module) -> nn.Module:
         wrapped = DistributedDataParallel(super().wrap(module), gradient_as_bucket_view=True)
-        # Buffers are BatchNorm statistics, which training never reads; copy_from_main shares them before validation.
-        # As an argument this has another name in every few releases of PyTorch.
+        # The buffers are BatchNorm statistics. Training does not read them, and the trainer broadcasts them before
+        # each validation. The constructor's argument for this changes its name between releases of PyTorch.
         wrapped.broadcast_buffers = False
         return wrapped
 
     def convert_sync_batch_norm(self, network: nn.Module) -> nn.Module:
-        convert = GroupBatchNorm2d.convert if self.device.type == "cpu" else nn.SyncBatchNorm.convert_sync_batchnorm
-        return convert(network)
+        if self.device.type == "cpu":
+            return GroupBatchNorm2d.convert(network)
+        converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(network)  # type: ignore[no-untyped-call]
+        return converted
 
     def no_gradient_sync(self, module: nn.Module) -> contextlib.AbstractContextManager[Any]:
-        return module.no_sync()
+        return cast(DistributedDataParallel, module).no_sync()
 
     def vote(self, *flags: bool) -> tuple[bool, ...]:
         votes = torch.tensor(flags, dtype=torch.uint8)

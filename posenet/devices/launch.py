@@ -1,4 +1,4 @@
-"""Which process this is: as torchrun, SLURM or the old launcher say; and starting processes without any of them."""
+"""Starting the processes of a distributed run on this machine, without torchrun or SLURM."""
 
 from __future__ import annotations
 
@@ -8,58 +8,64 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
-import torch.distributed as dist
-from torch import multiprocessing
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # PyTorch does not list it in __all__
+from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 
-from posenet.devices.signals import STOP_SIGNALS
+from posenet.devices.rank_info import RankInfo
+from posenet.devices.signals import stop_signal_handler
 from posenet.errors import TrainingError
 
 GRACE_SECONDS = 10.0
-"""How long processes may take to end by themselves once one of them has failed."""
+"""Seconds that the other processes have to end by themselves after one of them has failed."""
 
 
-def launch(count: int, task: Callable[..., None], *args: Any, start_method: str = "spawn") -> None:
-    """Run ``task(*args)`` in ``count`` processes of this machine, each of which ``rank_info_from_environment`` tells its place.
+def launch(world_size: int, task: Callable[..., None], *args: Any, start_method: str = "spawn") -> None:
+    """Run ``task(rank_info, *args)`` in ``world_size`` processes on this machine and wait until all have ended.
 
-    Stop signals are passed on, and the processes end in their own time.
+    Stop signals are forwarded to the processes, which end by themselves.
 
     Raises:
-        TrainingError: one of them ended badly; the others have been ended.
-        ProcessRaisedException: one of them raised what ``task`` does not handle.
+        TrainingError: A process exited with an error status or was killed; the others have been ended.
+        ProcessRaisedException: ``task`` raised an exception in one of the processes.
     """
-    # The store lives here, so no port has to be guessed; the processes find it as torchrun's find their agent's.
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    # This process hosts the store, as torchrun's agent does, so that the port is known to be free.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environment = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(store.port),
-        "WORLD_SIZE": str(count),
+        "WORLD_SIZE": str(world_size),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
-    processes = multiprocessing.start_processes(
-        _run, (environment, task, args), count, join=False, start_method=start_method
+    context = start_processes(  # type: ignore[no-untyped-call]  # PyTorch has no types for it
+        _run_rank, (environment, task, args), world_size, join=False, start_method=start_method
     )
 
-    def pass_on(number: int, _: FrameType | None) -> None:
-        for process in processes.processes:
+    def forward_signal(number: int, frame: FrameType | None) -> None:
+        for process in context.processes:
             if process.is_alive():
-                # A terminal has sent Ctrl-C to them itself, and a second one would end them at once.
-                os.kill(process.pid, signal.SIGTERM if number == signal.SIGINT else number)
+                os.kill(process.pid, _forwarded_signal(number))
 
-    previous = {number: signal.signal(number, pass_on) for number in STOP_SIGNALS}
-    try:
-        while not processes.join(grace_period=GRACE_SECONDS):
-            pass
-    except multiprocessing.ProcessExitedException as error:
-        how = f"was ended by {error.signal_name}" if error.signal_name else f"ended with status {error.exit_code}"
-        raise TrainingError(
-            f"rank {error.error_index} of {count} {how}, and the others with it; mend what it names, "
-            "or go on from the last checkpoint with --resume"
-        ) from error
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+    with stop_signal_handler(forward_signal):
+        try:
+            while not context.join(grace_period=GRACE_SECONDS):
+                pass
+        except ProcessExitedException as error:
+            how = f"was killed by {error.signal_name}" if error.signal_name else f"exited with status {error.exit_code}"
+            raise TrainingError(
+                f"rank {error.error_index} of {world_size} {how}, and the other ranks were ended; fix the cause that "
+                "its log names, or continue from the last checkpoint with --resume"
+            ) from error
 
 
-def _run(rank: int, environment: Mapping[str, str], task: Callable[..., None], args: tuple[Any, ...]) -> None:
+def _forwarded_signal(number: int) -> int:
+    """The signal to send to the processes for a signal to the launcher: SIGTERM for Ctrl-C, else the same one.
+
+    A terminal sends Ctrl-C to the processes as well, and a second SIGINT would interrupt them in their step.
+    """
+    return signal.SIGTERM if number == signal.SIGINT else number
+
+
+def _run_rank(rank: int, environment: Mapping[str, str], task: Callable[..., None], args: tuple[Any, ...]) -> None:
     os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank))
-    task(*args)
+    rank_info = RankInfo(rank, world_size=int(environment["WORLD_SIZE"]), local_rank=rank)
+    task(rank_info, *args)

@@ -7,46 +7,61 @@ from typing import Any, Literal
 
 import torch
 
+from posenet.settings import TrainConfig
+
 Amp = Literal["off", "bf16", "fp16"]
+"""Name of a precision; "off" is float32. AMP stands for automatic mixed precision."""
 
 DTYPES: dict[Amp, torch.dtype] = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def select_amp(device: torch.device, name: Amp | Literal["auto"] = "auto") -> Amp:
-    """The precision called ``name``; "auto" is the fastest that is as accurate on this device.
+def select_amp(device: torch.device, name: Amp | Literal["auto"]) -> Amp:
+    """The precision called ``name``; "auto" is the fastest one of the same accuracy on this device.
 
-    That is bf16, which reaches as far as float32, where the device computes in it, and fp16 on older CUDA devices with
-    tensor cores. A CPU without bf16 instructions only imitates it, slower than float32.
+    "auto" selects bf16, which has the range of float32, where the device computes in it natively. It selects fp16 on
+    older CUDA devices with tensor cores, and float32 everywhere else: a CPU without bf16 instructions emulates bf16,
+    which is slower than float32.
     """
     if name != "auto":
         return name
     if device.type == "cpu":
-        asked = (getattr(torch.cpu, ask, None) for ask in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
-        native = torch.backends.mkldnn.is_available() and any(ask is not None and ask() for ask in asked)
-        return "bf16" if native else "off"
+        return "bf16" if _cpu_computes_in_bf16() else "off"
     if device.type == "cuda":
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return "bf16"
-        return "fp16" if torch.cuda.get_device_capability(device) >= (7, 0) else "off"
+        has_tensor_cores = torch.cuda.get_device_capability(device) >= (7, 0)
+        return "fp16" if has_tensor_cores else "off"
     return "off"
 
 
+def _cpu_computes_in_bf16() -> bool:
+    """Whether the CPU has bf16 instructions and PyTorch has the library that uses them."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]  # PyTorch has no types for it
+        return False
+    # The checks are private functions of PyTorch, so a release may lack one of them.
+    checks = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    return any(check() for check in checks if check is not None)
+
+
 def autocast(device: torch.device, amp: Amp) -> contextlib.AbstractContextManager[Any]:
-    """Run the network in bf16 or fp16 where that is safe; "off" does nothing."""
+    """A context in which PyTorch runs each operation in ``amp`` where that is safe; "off" changes nothing."""
     if amp == "off":
         return contextlib.nullcontext()
     return torch.autocast(device.type, dtype=DTYPES[amp])
 
 
-def grad_scaler(device: torch.device, amp: Amp, fixed: float = 0.0) -> torch.amp.GradScaler:
-    """The loss scaler of fp16 training; for other precisions one that does nothing.
+def make_grad_scaler(
+    device: torch.device, amp: Amp, loss_scale: float = TrainConfig.loss_scale
+) -> torch.amp.GradScaler:
+    """The loss scaler for fp16 training; for other precisions it is disabled and does nothing.
 
     Args:
-        fixed: constant loss scale; 0 adapts it.
+        loss_scale: Constant scale; 0 lets the scaler adapt it.
     """
-    if not fixed:
-        return torch.amp.GradScaler(device.type, enabled=amp == "fp16")
-    # A growth interval that no run reaches and a backoff of 1, which only the setter takes, hold the scale.
-    scaler = torch.amp.GradScaler(device.type, init_scale=fixed, growth_interval=2**31 - 1, enabled=amp == "fp16")
-    scaler.set_backoff_factor(1.0)
+    enabled = amp == "fp16"
+    if loss_scale == 0:
+        return torch.amp.GradScaler(device.type, enabled=enabled)
+    # The scale stays constant: no run is as long as this growth interval, and a backoff factor of 1 changes nothing.
+    scaler = torch.amp.GradScaler(device.type, init_scale=loss_scale, growth_interval=2**31 - 1, enabled=enabled)
+    scaler.set_backoff_factor(1.0)  # the constructor refuses 1
     return scaler

@@ -8,19 +8,17 @@ from dataclasses import dataclass
 
 from posenet.errors import ConfigError
 
-SINGLE_PROCESS_INIT_METHOD = "tcp://127.0.0.1:0"
-"""Where a process without others meets itself: any free port."""
-
 
 @dataclass(frozen=True)
 class RankInfo:
-    """A process among others.
+    """The rank of a process and how it joins the others.
 
     Attributes:
-        rank, world_size: its number, and how many there are.
-        local_rank: its number on its machine.
-        init_method: where the processes meet, as ``torch.distributed`` spells it.
-        restarts: how often an elastic launcher has started the run again.
+        rank: Index of the process among all processes of the run.
+        world_size: Number of processes of the run.
+        local_rank: Index of the process among those on its machine.
+        init_method: URL at which the processes meet, as ``torch.distributed`` spells it.
+        restarts: How often an elastic launcher has restarted the run.
     """
 
     rank: int
@@ -30,53 +28,84 @@ class RankInfo:
     restarts: int = 0
 
 
+SINGLE_PROCESS = RankInfo(rank=0, world_size=1, local_rank=0, init_method="tcp://127.0.0.1:0")
+"""The only process of a run. It needs no address that others know, so it uses any free port (0)."""
+
+
 def rank_info_from_environment(environment: Mapping[str, str], local_rank: int | None = None) -> RankInfo | None:
-    """The place that the environment assigns; None where no launcher has started this process.
+    """Read the rank from environment variables; None if no launcher has started this process.
 
     Args:
-        local_rank: the old launcher's ``--local-rank``, which wins.
+        local_rank: Value of the old launcher's ``--local-rank``; it overrides the environment.
 
     Raises:
-        ConfigError: an environment that is incomplete or makes no sense.
+        ConfigError: Variables are missing, or their values are impossible.
     """
-    env = environment
     try:
-        if "RANK" in env and "WORLD_SIZE" in env:
-            own = int(env.get("LOCAL_RANK", 0)) if local_rank is None else local_rank
-            place = RankInfo(
-                int(env["RANK"]), int(env["WORLD_SIZE"]), own, restarts=int(env.get("TORCHELASTIC_RESTART_COUNT", 0))
-            )
-        # A shell inside an allocation has SLURM_NTASKS too; only srun tells a task its number.
-        elif "SLURM_PROCID" in env and "SLURM_STEP_ID" in env and int(env.get("SLURM_NTASKS", 1)) > 1:
-            place = RankInfo(
-                int(env["SLURM_PROCID"]),
-                int(env["SLURM_NTASKS"]),
-                int(env["SLURM_LOCALID"]),
-                _slurm_meeting_point(env),
-                int(env.get("SLURM_RESTART_COUNT", 0)),
-            )
+        if "RANK" in environment and "WORLD_SIZE" in environment:
+            info = _torchrun_rank_info(environment, local_rank)
+        # A shell inside a SLURM allocation has SLURM_NTASKS too; only a task that srun started has a step id.
+        elif "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment and _num_slurm_tasks(environment) > 1:
+            info = _slurm_rank_info(environment)
         else:
             return None
     except (KeyError, ValueError) as error:
         raise ConfigError(
             f"the launcher's environment is incomplete ({error}); start with torchrun, srun or --nproc"
         ) from error
-    if not 0 <= place.rank < place.world_size or place.local_rank < 0:
+    if not 0 <= info.rank < info.world_size or info.local_rank < 0:
         raise ConfigError(
-            f"the launcher's environment makes no sense (rank {place.rank} of {place.world_size}); start with "
-            "torchrun, srun or --nproc"
+            f"the launcher's environment is impossible (rank {info.rank} of {info.world_size}, local rank "
+            f"{info.local_rank}); start with torchrun, srun or --nproc"
         )
-    return place
+    return info
 
 
-def _slurm_meeting_point(env: Mapping[str, str]) -> str:
-    host = env.get("MASTER_ADDR") or first_host(env.get("SLURM_STEP_NODELIST") or env["SLURM_JOB_NODELIST"])
-    # Jobs that share a machine get ports of their own.
-    port = env.get("MASTER_PORT") or 20000 + int(env["SLURM_JOB_ID"]) % 20000
+def _torchrun_rank_info(environment: Mapping[str, str], local_rank: int | None) -> RankInfo:
+    """The rank that torchrun or the old ``torch.distributed.launch`` assigns."""
+    return RankInfo(
+        rank=int(environment["RANK"]),
+        world_size=int(environment["WORLD_SIZE"]),
+        local_rank=int(environment.get("LOCAL_RANK", 0)) if local_rank is None else local_rank,
+        restarts=int(environment.get("TORCHELASTIC_RESTART_COUNT", 0)),
+    )
+
+
+def _slurm_rank_info(environment: Mapping[str, str]) -> RankInfo:
+    """The rank that srun assigns."""
+    return RankInfo(
+        rank=int(environment["SLURM_PROCID"]),
+        world_size=_num_slurm_tasks(environment),
+        local_rank=int(environment["SLURM_LOCALID"]),
+        init_method=_slurm_init_method(environment),
+        restarts=int(environment.get("SLURM_RESTART_COUNT", 0)),
+    )
+
+
+def _num_slurm_tasks(environment: Mapping[str, str]) -> int:
+    return int(environment.get("SLURM_NTASKS", 1))
+
+
+def _slurm_init_method(environment: Mapping[str, str]) -> str:
+    """A URL at the first host of the job step, unless MASTER_ADDR and MASTER_PORT name another one."""
+    host = environment.get("MASTER_ADDR")
+    if not host:
+        host = first_host(environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"])
+    # The port depends on the job id, so that jobs on the same machine use different ports.
+    port = environment.get("MASTER_PORT") or 20000 + int(environment["SLURM_JOB_ID"]) % 20000
     return f"tcp://{host}:{port}"
 
 
-def first_host(nodes: str) -> str:
-    """The first name of a SLURM node list such as ``gpu[07-09,12],big1``."""
-    name, first, rest = re.fullmatch(r"([^\[,]+)(?:\[([^\],-]+)[^\]]*\])?(.*)", nodes).groups()
-    return name + (first or "") + (rest.partition(",")[0] if first else "")
+def first_host(node_list: str) -> str:
+    """The first host name of a SLURM node list: ``gpu07`` of ``gpu[07-09,12],big1``.
+
+    Raises:
+        ValueError: The text is not a node list.
+    """
+    match = re.fullmatch(r"(?P<prefix>[^\[,]+)(?:\[(?P<number>[^\],-]+)[^\]]*\])?(?P<rest>.*)", node_list)
+    if match is None:
+        raise ValueError(f"{node_list!r} is not a node list")
+    if match["number"] is None:
+        return match["prefix"]
+    suffix = match["rest"].partition(",")[0]
+    return match["prefix"] + match["number"] + suffix

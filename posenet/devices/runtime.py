@@ -1,8 +1,8 @@
-"""Where and how a computation runs: device, precision, random states and, for one process, the collectives.
+"""One process on one device: the interface through which training uses devices and other processes.
 
-The trainer asks a ``Runtime`` whether it may write, what all processes together decided, and for the
-wrapped module. This one is the world of a single process on a single device; ``parallel.py`` and
-``distributed.py`` have the larger worlds.
+``Runtime`` moves batches and modules to the device and answers every collective call for a single process.
+``DataParallelRuntime`` (data_parallel.py) uses several devices in one process; ``DistributedRuntime`` (distributed.py)
+is one of several processes. Code that calls a runtime is the same for all three.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ class Runtime:
     """One process on one device.
 
     Attributes:
-        device: where the network runs.
-        rank, world_size: this process's number and how many there are.
+        device: The device of the network.
+        rank: Index of this process among all processes of the run.
+        world_size: Number of processes of the run.
     """
 
     rank = 0
@@ -31,64 +32,52 @@ class Runtime:
 
     @property
     def is_main(self) -> bool:
-        """Whether this process prints and writes."""
+        """Whether this is rank 0, which alone logs and writes files."""
         return self.rank == 0
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """Move a module to the device and make it train as one over all processes."""
+        """Move a module to the device and wrap it, so that its gradients are those of the batches of all ranks."""
         return module.to(self.device)
 
     def convert_sync_batch_norm(self, network: nn.Module) -> nn.Module:
-        """Let every BatchNorm take its statistics over all processes; a process alone has nothing to share."""
+        """Make every BatchNorm compute its statistics over the batches of all ranks."""
         return network
 
     def no_gradient_sync(self, module: nn.Module) -> contextlib.AbstractContextManager[Any]:
-        """Within it, forward and backward of a wrapped module keep the gradient on this process."""
+        """A context in which the backward pass of a wrapped module does not exchange gradients between ranks."""
         return contextlib.nullcontext()
 
     def to_device(self, batch: Any) -> Any:
-        """A batch where the wrapped module takes it."""
+        """Move a batch to where the wrapped module expects it."""
         return batch.to(self.device)
 
     def any_rank(self, flag: bool) -> bool:
-        """Whether any process says so."""
+        """Whether the flag is set on any rank."""
         return self.vote(flag)[0]
 
     def vote(self, *flags: bool) -> tuple[bool, ...]:
-        """``any`` for several flags at once."""
+        """For each flag, whether it is set on any rank."""
         return flags
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
-        """Elementwise sum over processes."""
+        """The elementwise sum of a tensor over all ranks."""
         return values
 
     def gather_objects(self, value: Any) -> list[Any]:
-        """One value from every process, in rank order."""
+        """The values of all ranks, in rank order."""
         return [value]
 
     def broadcast_object(self, value: Any) -> Any:
-        """The main process's value."""
+        """The value of rank 0."""
         return value
 
     def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
-        """Overwrite tensors with those of the main process."""
-
-    def close(self) -> None:
-        """Leave the other processes."""
-
-    def random_state(self) -> dict[str, Any]:
-        """PyTorch's generators on the CPU and this device."""
-        state = {"cpu": torch.get_rng_state()}
-        if self.device.type != "cpu":
-            state["device"] = torch.get_device_module(self.device).get_rng_state(self.device)
-        return state
-
-    def set_random_state(self, state: dict[str, Any]) -> None:
-        torch.set_rng_state(state["cpu"])
-        if self.device.type != "cpu" and "device" in state:
-            torch.get_device_module(self.device).set_rng_state(state["device"], self.device)
+        """Overwrite tensors with those of rank 0."""
 
     def synchronize(self) -> None:
-        """Wait for the device, before a clock is read."""
+        """Wait until the device has finished all its work, so that a clock can be read."""
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
+
+    def close(self) -> None:
+        """Leave the process group."""

@@ -1,4 +1,4 @@
-"""Stop requests: Ctrl-C, SIGTERM and SIGUSR1 as a flag that the running step is finished before."""
+"""Stop signals: Ctrl-C, SIGTERM and SIGUSR1 set a flag, so that a run can finish its step and save."""
 
 from __future__ import annotations
 
@@ -9,34 +9,41 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else []))
+"""Signals that ask a run to stop. SLURM announces the end of a job by SIGTERM or SIGUSR1 (``--signal=USR1@120``)."""
 
 
 class StopRequested(Exception):
-    """A signal came while the network was validated."""
+    """Ends a validation early, because a stop signal has arrived on one of the ranks."""
 
 
 @contextlib.contextmanager
-def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C, SIGTERM and SIGUSR1 into a flag, so that a step in progress ends well.
+def catch_stop_signals() -> Iterator[Callable[[], bool]]:
+    """Within this context, a stop signal sets a flag instead of ending the process; a second Ctrl-C interrupts.
 
-    SIGTERM and SIGUSR1 are how SLURM announces the end of a job (``--signal=USR1@120``).
-
-    Yields a function that tells whether a signal has come. A second Ctrl-C interrupts at once. Outside the
-    main thread, where Python lets nobody catch signals, it never has.
+    Yields:
+        A function that returns whether a stop signal has arrived. Outside the main thread Python cannot catch signals;
+        there the function always returns False.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
         return
     caught: list[int] = []
 
-    def remember(number: int, _: FrameType | None) -> None:
+    def record(number: int, frame: FrameType | None) -> None:
         if caught and number == signal.SIGINT:
             raise KeyboardInterrupt
         caught.append(number)
 
-    previous = {number: signal.signal(number, remember) for number in STOP_SIGNALS}
-    try:
+    with stop_signal_handler(record):
         yield lambda: bool(caught)
+
+
+@contextlib.contextmanager
+def stop_signal_handler(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Within this context, ``handler`` receives the stop signals; the previous handlers are restored at its end."""
+    previous = {number: signal.signal(number, handler) for number in STOP_SIGNALS}
+    try:
+        yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        for number, previous_handler in previous.items():
+            signal.signal(number, previous_handler)

@@ -1,4 +1,4 @@
-"""BatchNorm over all processes for devices that torch.nn.SyncBatchNorm refuses, the CPU first of all."""
+"""Synchronized BatchNorm for devices that ``torch.nn.SyncBatchNorm`` does not support, such as CPUs with Gloo."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 
-class AllReduce(torch.autograd.Function):
-    """Sum over processes, of the values forward and of the gradients backward."""
+class AllReduceSum(torch.autograd.Function):
+    """Sum over all ranks: of the values in the forward pass, of the gradients in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
@@ -26,47 +26,65 @@ class AllReduce(torch.autograd.Function):
 
 
 class GroupBatchNorm2d(nn.BatchNorm2d):
-    """``nn.BatchNorm2d`` whose training statistics are those of all processes' batches together.
+    """``nn.BatchNorm2d`` that normalizes over the batches of all ranks in training.
 
-    It keeps names, parameters and, in evaluation mode, the behaviour of what it stands for.
+    For the m values x that all ranks together have of one channel (Ioffe and Szegedy, arXiv 1502.03167, algorithm 1):
+
+        mean = sum(x) / m
+        variance = sum((x - mean)^2) / m
+        y = weight * (x - mean) / sqrt(variance + eps) + bias
+
+    Each sum is an exchange between the ranks. The variance needs the mean first: sum(x^2) / m - mean^2 would need one
+    exchange only, but loses digits where the mean is large. The running variance is the unbiased one, with m - 1.
+
+    Parameter names and the behaviour in evaluation mode are those of ``nn.BatchNorm2d``.
     """
 
     @classmethod
     def convert(cls, module: nn.Module) -> nn.Module:
-        """Replace every ``nn.BatchNorm2d`` in a module; parameters stay the same objects."""
+        """Replace every ``nn.BatchNorm2d`` inside a module; parameters and buffers stay the same objects."""
         for name, child in module.named_children():
-            setattr(module, name, cls._like(child) if type(child) is nn.BatchNorm2d else cls.convert(child))
+            setattr(module, name, cls._from_batch_norm(child) if type(child) is nn.BatchNorm2d else cls.convert(child))
         return module
 
     @classmethod
-    def _like(cls, norm: nn.BatchNorm2d) -> GroupBatchNorm2d:
-        new = cls(norm.num_features, norm.eps, norm.momentum)
-        new.weight, new.bias = norm.weight, norm.bias
+    def _from_batch_norm(cls, norm: nn.BatchNorm2d) -> GroupBatchNorm2d:
+        converted = cls(norm.num_features, norm.eps, norm.momentum)
+        converted.weight = norm.weight
+        converted.bias = norm.bias
         for name, buffer in norm.named_buffers(recurse=False):
-            setattr(new, name, buffer)
-        return new.train(norm.training)
+            setattr(converted, name, buffer)
+        return converted.train(norm.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, C, h, w) in any floating-point dtype; statistics are float32 at least."""
+        """Normalize x (N, C, h, w) of any floating-point dtype; sums are computed in float32 or float64."""
         if not self.training:
             return super().forward(x)
         values = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-        number = values.new_tensor([values.numel() / self.num_features])
-        summed = AllReduce.apply(torch.cat([values.sum((0, 2, 3)), number]))
-        count, mean = summed[-1].detach(), summed[:-1] / summed[-1].detach()
-        # Squares of what the mean leaves, in a second exchange, lose no digits where the mean is large.
+        local_count = values.new_tensor([values.numel() / self.num_features])  # (1,)
+        sums = _all_reduce_sum(torch.cat([values.sum((0, 2, 3)), local_count]))  # (C + 1,)
+        count = sums[-1].detach()
+        mean = sums[:-1] / count  # (C,)
         centred = values - _per_channel(mean)
-        variance = AllReduce.apply(centred.square().sum((0, 2, 3))) / count
-        self._remember(mean.detach(), variance.detach() * count / (count - 1))
+        variance = _all_reduce_sum(centred.square().sum((0, 2, 3))) / count  # (C,)
+        self._update_running_statistics(mean.detach(), variance.detach() * count / (count - 1))
         scale = self.weight * torch.rsqrt(variance + self.eps)
         return (centred * _per_channel(scale) + _per_channel(self.bias)).to(x.dtype)
 
     @torch.no_grad()
-    def _remember(self, mean: Tensor, variance: Tensor) -> None:
+    def _update_running_statistics(self, mean: Tensor, unbiased_variance: Tensor) -> None:
+        assert self.running_mean is not None and self.running_var is not None
+        assert self.num_batches_tracked is not None and self.momentum is not None
         self.running_mean.lerp_(mean, self.momentum)
-        self.running_var.lerp_(variance, self.momentum)
+        self.running_var.lerp_(unbiased_variance, self.momentum)
         self.num_batches_tracked += 1
 
 
+def _all_reduce_sum(values: Tensor) -> Tensor:
+    total: Tensor = AllReduceSum.apply(values)  # type: ignore[no-untyped-call]  # PyTorch has no types for it
+    return total
+
+
 def _per_channel(values: Tensor) -> Tensor:
+    """(C,) to (C, 1, 1), which broadcasts over (N, C, h, w)."""
     return values[:, None, None]

@@ -17,7 +17,7 @@ from posenet.files import write_atomically
 from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.inference.letterbox import PADDING
 from posenet.model.fused import FusedNetwork
-from posenet.model.preprocessing import prepare
+from posenet.model.preprocessing import images_to_input
 from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE
 from posenet.skeleton.skeleton_file import skeleton_to_table
 
@@ -46,7 +46,7 @@ class ImagesToCandidates(nn.Module):
             peaks, pairs and limb scores, as ``CandidateSelector`` returns them.
         """
         cells = (sizes + MAP_STRIDE - 1) // MAP_STRIDE
-        peaks, pairs, limb_scores = self.selector(self.network.heatmaps(prepare(images)), cells)
+        peaks, pairs, limb_scores = self.selector(self.network.heatmaps(images_to_input(images)), cells)
         return peaks, pairs, limb_scores
 
 

@@ -29,7 +29,7 @@ from posenet.inference.decoder.people import decode_candidates
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.person import Person
 from posenet.model.fused import FusedNetwork
-from posenet.model.preprocessing import prepare
+from posenet.model.preprocessing import images_to_input
 from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, InferenceConfig
 from posenet.skeleton import COCO, Skeleton
 
@@ -297,7 +297,9 @@ class Predictor:
             (N, C, H/4, W/4) float32 on the device.
         """
         heatmaps = cast(Callable[[Tensor], Tensor], self.network.heatmaps)
-        images = prepare(torch.from_numpy(inputs).to(self.device), getattr(self.network, "channels_last", False))
+        images = images_to_input(
+            torch.from_numpy(inputs).to(self.device), getattr(self.network, "channels_last", False)
+        )
         with autocast(self.device, self.amp):
             maps = heatmaps(images).float()
             if self.settings.flip:

@@ -1,4 +1,4 @@
-"""The hourglass: down to a sixteenth of the input size and back up, remembering every size on the way."""
+"""The hourglass: downsample four times by 2, upsample again, and add skip connections at every resolution."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from posenet.model.layers import ConvNorm, Residual
 
 
 class Hourglass(nn.Module):
-    """One level of an hourglass, and inside it all the coarser ones.
+    """One level of an hourglass, which contains all coarser levels.
 
     Args:
-        channels: channels from this level's size down to the coarsest, each half the size of the one before;
-            at least two.
+        channels: Channels of this level and of all coarser ones, fine to coarse; at least two values. Each level has
+            half the height and width of the one before.
     """
 
     def __init__(self, channels: Sequence[int]) -> None:
@@ -23,25 +23,22 @@ class Hourglass(nn.Module):
         here, below = channels[:2]
         self.skip = Residual(here, here)
         self.down = Residual(here, below)
-        self.inner = Hourglass(channels[1:]) if len(channels) > 2 else Bottom(below)
+        self.inner = Hourglass(channels[1:]) if len(channels) > 2 else Residual(below, below)
         self.up = Residual(below, here)
         self.smooth = ConvNorm(here, here, 3)
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """(N, C0, h, w) with h and w divisible to the last level -> [(N, Cj, h >> j, w >> j)], fine to coarse."""
+        """The features of every level, fine to coarse.
+
+        Args:
+            x: (N, C0, h, w); h and w are divisible by 2 once for every coarser level.
+
+        Returns:
+            For each level j, (N, Cj, h >> j, w >> j).
+        """
         skip = self.skip(x)  # (N, C0, h, w)
         down = self.down(F.max_pool2d(x, 2))  # (N, C1, h/2, w/2)
-        inner, *coarser = self.inner(down)
-        up = self.up(inner)  # (N, C0, h/2, w/2)
+        coarser = self.inner(down) if isinstance(self.inner, Hourglass) else [self.inner(down)]
+        up = self.up(coarser[0])  # (N, C0, h/2, w/2)
         up = self.smooth(F.interpolate(up, scale_factor=2, mode="nearest"))  # (N, C0, h, w)
-        return [skip + up, inner, *coarser]
-
-
-class Bottom(Residual):
-    """The coarsest size, where the hourglass turns."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels, channels)
-
-    def forward(self, x: Tensor) -> list[Tensor]:
-        return [super().forward(x)]
+        return [skip + up, *coarser]

@@ -1,8 +1,10 @@
-"""The network: a stem, then stacked hourglasses that each predict every map at five sizes.
+"""The network: a stem and stacked hourglasses, each of which predicts all maps at five scales.
 
-Simple Pose (Li, Su, Wang, AAAI 2020, arXiv 1911.10529), where it is called the identity mapping hourglass
-network: what a stack predicts, and the features it predicts from, are added to the next stack's input and
-to its output at every size.
+Simple Pose (Li, Su, Wang, AAAI 2020, arXiv 1911.10529) calls it the identity mapping hourglass network: the maps that a
+stack predicts, and the features it predicts them from, are added to the next stack's input and to the output of the
+next stack's hourglass at every scale.
+
+In the shapes below, D is ``model.width``, and scale j has stride 4 << j and D + j * ``model.growth`` channels.
 """
 
 from __future__ import annotations
@@ -13,132 +15,99 @@ from torch.nn import functional as F
 
 from posenet.model.hourglass import Hourglass
 from posenet.model.layers import ConvNorm, Residual, SqueezeExcite
-from posenet.settings import INPUT_MULTIPLE, Config
-from posenet.settings.sections import NUM_SCALES
-from posenet.skeleton import COCO
+from posenet.settings import INPUT_MULTIPLE, NUM_SCALES, Config, ModelConfig
 
 
 class PoseNet(nn.Module):
-    """Maps of body parts, keypoints, person mask and keypoint foreground.
+    """Predicts maps of body parts, keypoints, person mask and keypoint foreground, in this order of channels."""
 
-    Args:
-        num_channels: maps to predict, as ``Skeleton.num_channels`` counts them.
-        stacks: hourglasses one behind the other.
-        width: channels at stride 4, a multiple of 16.
-        growth: channels that each coarser size adds, even.
-        conv_std: standard deviation of the initial convolution weights.
-        linear_std: standard deviation of the initial weights of the squeeze-and-excitation layers.
-    """
-
-    def __init__(
-        self,
-        num_channels: int = COCO.num_channels,
-        stacks: int = 4,
-        width: int = 256,
-        growth: int = 128,
-        conv_std: float = 0.001,
-        linear_std: float = 0.01,
-    ) -> None:
+    def __init__(self, settings: ModelConfig) -> None:
         super().__init__()
-        if stacks < 1 or width < 16 or width % 16 or growth < 0 or growth % 2:
-            raise ValueError(
-                f"no network of {stacks} stacks, width {width} and growth {growth}: "
-                "stacks start at 1, width is a multiple of 16, growth is even"
-            )
-        channels = [width + growth * scale for scale in range(NUM_SCALES)]  # fine to coarse
-        self.stem = Stem(width)
-        self.stacks = nn.ModuleList(Stack(num_channels, channels) for _ in range(stacks))
-        self.merges = nn.ModuleList(
-            nn.ModuleList(Merge(num_channels, width, outputs) for outputs in channels) for _ in range(stacks - 1)
-        )
-        self._initialise(conv_std, linear_std)
+        num_channels = settings.skeleton.num_channels
+        channels = [settings.width + settings.growth * scale for scale in range(NUM_SCALES)]  # fine to coarse
+        self.stem = Stem(settings.width)
+        self.stacks = nn.ModuleList(Stack(channels, num_channels) for _ in range(settings.stacks))
+        self.merges = nn.ModuleList(Merge(channels, num_channels) for _ in range(settings.stacks - 1))
+        self._initialize(settings.conv_std, settings.linear_std)
 
     @classmethod
     def from_config(cls, config: Config) -> PoseNet:
-        """The network of an experiment, with the channels of its skeleton."""
-        model = config.model
-        return cls(
-            model.skeleton.num_channels, model.stacks, model.width, model.growth, model.conv_std, model.linear_std
-        )
+        """The network of an experiment."""
+        return cls(config.model)
 
     def forward(self, images: Tensor) -> list[list[Tensor]]:
-        """All predictions, for training.
+        """Compute all predictions, as training needs them.
 
         Args:
-            images: (N, 3, H, W) BGR, values 0-1, of the weights' dtype (float32); H and W are multiples of 64.
+            images: (N, 3, H, W) BGR, values 0-1, with the dtype of the weights (float32); H and W multiples of 64.
 
         Returns:
-            predictions[stack][scale], (N, num_channels, H/4 >> scale, W/4 >> scale).
+            predictions[stack][scale], each (N, num_channels, H/4 >> scale, W/4 >> scale).
 
         Raises:
-            ValueError: images of another shape or dtype.
+            ValueError: The images have another shape or dtype.
         """
         return self._predict(images, NUM_SCALES)
 
     def heatmaps(self, images: Tensor) -> Tensor:
-        """The final maps alone, (N, num_channels, H/4, W/4): ``forward(images)[-1][0]``.
+        """Compute only the final maps (N, num_channels, H/4, W/4), which are ``forward(images)[-1][0]``.
 
-        Stride-4 maps depend on no coarser prediction of any stack, so none of those is computed. Takes and
-        raises what ``forward`` does; the mode (training or evaluation) and gradients are the caller's choice.
+        No stack's stride-4 maps depend on coarser predictions, so none of those are computed. Arguments and errors are
+        those of ``forward``. The caller chooses training or evaluation mode and whether gradients are recorded.
         """
         return self._predict(images, 1)[-1][0]
 
     def head_parameter_names(self) -> list[str]:
-        """Parameters that fine-tuning trains while all others are frozen: the heads of every stack and scale.
+        """Names of the parameters of all heads, which ``--freeze all-but-heads`` leaves trainable.
 
-        A head is what turns an hourglass's output into maps: two 3x3 convolutions, squeeze-and-excitation
-        and the final 1x1 convolution. The merges between stacks are no heads, though their ``maps`` half has
-        the shape of ``num_channels`` too: train ``merges.*.maps.*`` as well when that number changes.
+        A head computes maps from the output of an hourglass: two 3x3 convolutions, squeeze-and-excitation and the final
+        1x1 convolution. The ``Merge`` modules are not heads, although their ``maps`` convolutions have ``num_channels``
+        inputs: if that number changes, train ``merges.*.maps.*`` too.
         """
-        return [
-            f"stacks.{index}.heads.{name}"
-            for index, stack in enumerate(self.stacks)
-            for name, _ in stack.heads.named_parameters()
-        ]
+        return [name for name, _ in self.named_parameters() if ".heads." in name]
 
-    def _predict(self, images: Tensor, scales: int) -> list[list[Tensor]]:
-        """Predictions of every stack at the ``scales`` finest sizes."""
-        self._check(images)
+    def _predict(self, images: Tensor, num_scales: int) -> list[list[Tensor]]:
+        """Predictions of every stack at the ``num_scales`` finest scales."""
+        self._check_images(images)
         x = self.stem(images)  # (N, D, H/4, W/4)
-        first, *later = self.stacks
-        maps, features = first(x, scales)
+        first_stack, *later_stacks = self.stacks
+        maps, features = first_stack(x, num_scales)
         predictions = [maps]
-        for stack, merges in zip(later, self.merges):
-            residuals = [merge(map_, feature) for merge, map_, feature in zip(merges, maps, features)]
-            finest, *_ = residuals
-            x = x + finest  # (N, D, H/4, W/4)
-            maps, features = stack(x, scales, residuals)
+        for merge, stack in zip(self.merges, later_stacks):
+            residuals = merge(maps, features)  # one per scale
+            x = x + residuals[0]  # (N, D, H/4, W/4)
+            maps, features = stack(x, num_scales, residuals)
             predictions.append(maps)
         return predictions
 
-    def _check(self, images: Tensor) -> None:
+    def _check_images(self, images: Tensor) -> None:
         if images.ndim != 4 or images.shape[1] != 3:
             raise ValueError(f"images must be (N, 3, H, W), not {tuple(images.shape)}")
-        if images.shape[2] % INPUT_MULTIPLE or images.shape[3] % INPUT_MULTIPLE:
+        height, width = images.shape[2:]
+        if height % INPUT_MULTIPLE or width % INPUT_MULTIPLE:
             raise ValueError(
-                f"image height and width must be multiples of {INPUT_MULTIPLE}, "
-                f"not {images.shape[2]} x {images.shape[3]}: resize or pad them"
+                f"image height and width must be multiples of {INPUT_MULTIPLE}, not {height} x {width}: "
+                "resize or pad the images"
             )
         dtype = self.stem.entry.conv.weight.dtype
         if images.dtype != dtype:
             raise ValueError(
                 f"images must be {dtype} with values 0-1, not {images.dtype}: convert them, "
-                "and divide 8-bit ones by 255"
+                "and divide 8-bit values by 255"
             )
 
-    def _initialise(self, conv_std: float, linear_std: float) -> None:
-        """Normal weights and no biases; batch normalisation keeps PyTorch's scale 1 and shift 0."""
-        deviation = {nn.Conv2d: conv_std, nn.Linear: linear_std}
+    def _initialize(self, conv_std: float, linear_std: float) -> None:
+        """Set normally distributed weights and zero biases; BatchNorm keeps PyTorch's scale 1 and shift 0."""
         for module in self.modules():
-            # Weights on "meta", where a network has a shape but no memory, have no values.
-            if type(module) in deviation and not module.weight.is_meta:
-                nn.init.normal_(module.weight, std=deviation[type(module)])
+            # Weights on the device "meta" have a shape but no values.
+            if isinstance(module, nn.Conv2d | nn.Linear) and not module.weight.is_meta:
+                nn.init.normal_(module.weight, std=conv_std if isinstance(module, nn.Conv2d) else linear_std)
                 if module.bias is not None:
                     nn.init.zeros_(module.bias)
 
 
 class Stem(nn.Module):
-    """(N, 3, H, W) images -> (N, width, H/4, W/4) features: half of them fine, half with a wide view."""
+    """Compute features at stride 4: half of the channels with a small receptive field, half with a large one."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -155,8 +124,27 @@ class Stem(nn.Module):
         return torch.cat([fine, wide], dim=1)  # (N, D, H/4, W/4)
 
 
+class Stack(nn.Module):
+    """An hourglass, and one head per scale."""
+
+    def __init__(self, channels: list[int], num_channels: int) -> None:
+        super().__init__()
+        self.hourglass = Hourglass(channels)
+        self.heads = nn.ModuleList(Head(inputs, channels[0], num_channels) for inputs in channels)
+
+    def forward(
+        self, x: Tensor, num_scales: int, residuals: list[Tensor] | None = None
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Maps and features of the ``num_scales`` finest scales; ``residuals`` are added to the hourglass's output."""
+        levels = self.hourglass(x)[:num_scales]
+        if residuals is not None:
+            levels = [level + residual for level, residual in zip(levels, residuals)]
+        maps, features = zip(*(head(level) for head, level in zip(self.heads, levels)))
+        return list(maps), list(features)
+
+
 class Head(nn.Module):
-    """Hourglass output of one size -> its maps (N, num_channels, h, w) and the features (N, width, h, w) they use."""
+    """Compute the maps of one scale, (N, num_channels, h, w), and the features before them, (N, D, h, w)."""
 
     def __init__(self, inputs: int, width: int, num_channels: int) -> None:
         super().__init__()
@@ -168,27 +156,19 @@ class Head(nn.Module):
         return self.output(features), features
 
 
-class Stack(nn.Module):
-    """An hourglass and a head for each of its sizes."""
+class Merge(nn.ModuleList):
+    """Compute what one stack adds to the next: one residual per scale, with the channels of that scale."""
 
-    def __init__(self, num_channels: int, channels: list[int]) -> None:
-        super().__init__()
-        self.hourglass = Hourglass(channels)
-        self.heads = nn.ModuleList(Head(inputs, channels[0], num_channels) for inputs in channels)
+    def __init__(self, channels: list[int], num_channels: int) -> None:
+        super().__init__(ScaleMerge(num_channels, channels[0], outputs) for outputs in channels)
 
-    def forward(
-        self, x: Tensor, scales: int, residuals: list[Tensor] | None = None
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """Maps and features of the ``scales`` finest sizes; ``residuals`` are added to the hourglass's outputs."""
-        levels = self.hourglass(x)[:scales]
-        if residuals is not None:
-            levels = [level + residual for level, residual in zip(levels, residuals)]
-        maps, features = zip(*(head(level) for head, level in zip(self.heads, levels)))
-        return list(maps), list(features)
+    def forward(self, maps: list[Tensor], features: list[Tensor]) -> list[Tensor]:
+        """(N, num_channels, h, w) maps and (N, D, h, w) features per scale, of all scales or the finest ones."""
+        return [merge(scale_maps, scale_features) for merge, scale_maps, scale_features in zip(self, maps, features)]
 
 
-class Merge(nn.Module):
-    """What one stack's maps and features of one size add to the next stack, as (N, outputs, h, w)."""
+class ScaleMerge(nn.Module):
+    """Map the maps and the features of one scale to ``outputs`` channels and add them."""
 
     def __init__(self, num_channels: int, width: int, outputs: int) -> None:
         super().__init__()
@@ -196,4 +176,5 @@ class Merge(nn.Module):
         self.features = ConvNorm(width, outputs, 1, linear=True)
 
     def forward(self, maps: Tensor, features: Tensor) -> Tensor:
-        return self.maps(maps) + self.features(features)
+        residual: Tensor = self.maps(maps) + self.features(features)
+        return residual

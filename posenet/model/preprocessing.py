@@ -1,4 +1,4 @@
-"""What becomes of an image before the network sees it."""
+"""The network's input format."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import torch
 from torch import Tensor
 
 
-def prepare(images: Tensor, channels_last: bool = False) -> Tensor:
-    """(N, H, W, 3) uint8 to the network's (N, 3, H, W) float32 in [0, 1]."""
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    return images.permute(0, 3, 1, 2).to(torch.float32, memory_format=layout).div_(255)
+def images_to_input(images: Tensor, channels_last: bool = False) -> Tensor:
+    """Convert (N, H, W, 3) BGR uint8 images to the network's input, (N, 3, H, W) float32 in [0, 1].
+
+    Args:
+        channels_last: Memory format of the result; pixels stay together, as some devices and CPUs prefer.
+    """
+    memory_format = torch.channels_last if channels_last else torch.contiguous_format
+    return images.permute(0, 3, 1, 2).to(torch.float32, memory_format=memory_format).div_(255)

@@ -1,7 +1,7 @@
-"""The names of the authors' published checkpoints, and ours for the same tensors.
+"""Parameter names of the authors' published checkpoints and our names for the same tensors.
 
-Only names differ; tensors pass through untouched. The published prefix ``posenet.`` may be present or
-already stripped; wrapper prefixes such as ``module.`` are the caller's to strip.
+Only the names differ; the tensors are the same. A published name may have the prefix ``posenet.``. The prefixes of
+wrappers, such as ``module.``, are not part of a name: ``posenet.checkpoints.weights`` strips them first.
 """
 
 from __future__ import annotations
@@ -16,50 +16,56 @@ from posenet.settings import NUM_SCALES
 
 PREFIX = "posenet."
 
-Pair = tuple[str, str]
-"""Our name of a module and the published one, with ``#`` for the number of the stack."""
+NamePair = tuple[str, str]
+"""Our name of a module and the published one; ``#`` stands for the index of the stack."""
 
-_NUMBERED = re.compile(r"^(stacks|merges|hourglass|features|outs|merge_preds|merge_features)\.(\d+)\.")
+_STACK_INDEX = re.compile(r"^(stacks|merges|hourglass|features|outs|merge_preds|merge_features)\.(\d+)\.")
 
 
 def is_published(names: Iterable[str]) -> bool:
-    """Whether any of these parameter names is one that only published checkpoints use."""
-    return any(_rename(name.removeprefix(PREFIX), _TO_OURS) for name in names)
+    """Whether any of these parameter names occurs in published checkpoints only."""
+    return any(_rename(name.removeprefix(PREFIX), _PUBLISHED_TO_OURS) for name in names)
 
 
-def to_ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """A published state under our names, in its own order.
+def rename_to_ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A published state dict with our parameter names, in the same order.
 
-    A name that no published network has is kept, so that whoever loads the result reports it.
+    A name that no published network has stays as it is, so that loading the result reports it.
     """
-    return {_rename(name.removeprefix(PREFIX), _TO_OURS) or name: tensor for name, tensor in state.items()}
+    return {_rename(name.removeprefix(PREFIX), _PUBLISHED_TO_OURS) or name: tensor for name, tensor in state.items()}
 
 
-def to_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our state under the published names, prefix included, in its own order.
+def rename_to_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Our state dict with the published parameter names, prefix included, in the same order.
 
     Raises:
-        CheckpointError: a name that no ``PoseNet`` has.
+        CheckpointError: A name does not belong to a ``PoseNet``.
     """
-    result = {}
+    renamed = {}
     for name, tensor in state.items():
-        published = _rename(name, _TO_PUBLISHED)
+        published = _rename(name, _OURS_TO_PUBLISHED)
         if published is None:
-            raise CheckpointError(f"{name} has no published name: pass the state of an unwrapped PoseNet")
-        result[PREFIX + published] = tensor
-    return result
+            raise CheckpointError(f"{name} has no published name: pass the state dict of an unwrapped PoseNet")
+        renamed[PREFIX + published] = tensor
+    return renamed
 
 
 def _rename(name: str, table: Mapping[str, str]) -> str | None:
-    """Look up the module in ``table`` and keep the tensor's own name (weight, running_mean, ...)."""
+    """Look up the module of a parameter in ``table``; the last part (weight, running_mean, ...) stays the same."""
     module, _, tensor = name.rpartition(".")
-    number = _NUMBERED.match(module)
-    renamed = table.get(_NUMBERED.sub(r"\1.#.", module))
-    return renamed and f"{renamed}.{tensor}".replace("#", number[2] if number else "")
+    renamed = table.get(_STACK_INDEX.sub(r"\1.#.", module))
+    if renamed is None:
+        return None
+    match = _STACK_INDEX.match(module)
+    stack = match[2] if match else ""
+    return f"{renamed}.{tensor}".replace("#", stack)
 
 
-def _modules() -> Iterator[Pair]:
-    """Every module that holds tensors. Some pairs fit no module, such as the shortcut of an even residual."""
+def _name_pairs() -> Iterator[NamePair]:
+    """Every module with parameters or buffers.
+
+    Some pairs belong to no module: a residual block has a shortcut only where inputs and outputs differ.
+    """
     yield "stem.entry.conv", "pre.conv1"
     yield "stem.entry.norm", "pre.bn1"
     yield from _residual("stem.widen", "pre.res1")
@@ -69,28 +75,28 @@ def _modules() -> Iterator[Pair]:
     for level in range(NUM_SCALES - 1):
         yield from _hourglass_level("stacks.#.hourglass" + ".inner" * level, f"hourglass.#.hg.{level}")
     for scale in range(NUM_SCALES):
-        yield from _head(f"stacks.#.heads.{scale}", f"features.#.before_regress.{scale}")
+        yield from _head_features(f"stacks.#.heads.{scale}.features", f"features.#.before_regress.{scale}")
         yield f"stacks.#.heads.{scale}.output", f"outs.#.{scale}.conv"
         yield from _conv_norm(f"merges.#.{scale}.maps", f"merge_preds.#.{scale}.conv")
         yield from _conv_norm(f"merges.#.{scale}.features", f"merge_features.#.{scale}.conv")
 
 
-def _hourglass_level(ours: str, published: str) -> Iterator[Pair]:
+def _hourglass_level(ours: str, published: str) -> Iterator[NamePair]:
     for index, name in enumerate(("skip", "down", "up")):
         yield from _residual(f"{ours}.{name}", f"{published}.{index}")
     yield from _conv_norm(f"{ours}.smooth", f"{published}.3")
     yield from _residual(f"{ours}.inner", f"{published}.4")
 
 
-def _head(ours: str, published: str) -> Iterator[Pair]:
+def _head_features(ours: str, published: str) -> Iterator[NamePair]:
     for index in range(2):
-        yield from _conv_norm(f"{ours}.features.{index}", f"{published}.{index}")
-    yield f"{ours}.features.2.squeeze", f"{published}.2.fc.0"
-    yield f"{ours}.features.2.excite", f"{published}.2.fc.2"
+        yield from _conv_norm(f"{ours}.{index}", f"{published}.{index}")
+    yield f"{ours}.2.squeeze", f"{published}.2.fc.0"
+    yield f"{ours}.2.excite", f"{published}.2.fc.2"
 
 
-def _residual(ours: str, published: str) -> Iterator[Pair]:
-    """The published bottleneck is one sequence: convolution, normalisation, activation, and so on."""
+def _residual(ours: str, published: str) -> Iterator[NamePair]:
+    """The published block is one sequence: convolution, normalization, activation, convolution and so on."""
     for index, name in enumerate(("reduce", "spatial", "expand")):
         yield f"{ours}.{name}.conv", f"{published}.convBlock.{3 * index}"
         yield f"{ours}.{name}.norm", f"{published}.convBlock.{3 * index + 1}"
@@ -98,10 +104,10 @@ def _residual(ours: str, published: str) -> Iterator[Pair]:
     yield f"{ours}.shortcut.norm", f"{published}.skipConv.1"
 
 
-def _conv_norm(ours: str, published: str) -> Iterator[Pair]:
+def _conv_norm(ours: str, published: str) -> Iterator[NamePair]:
     yield f"{ours}.conv", f"{published}.conv"
     yield f"{ours}.norm", f"{published}.bn"
 
 
-_TO_PUBLISHED = dict(_modules())
-_TO_OURS = {published: ours for ours, published in _TO_PUBLISHED.items()}
+_OURS_TO_PUBLISHED = dict(_name_pairs())
+_PUBLISHED_TO_OURS = {published: ours for ours, published in _OURS_TO_PUBLISHED.items()}

@@ -1,7 +1,7 @@
-"""Reading a configuration: strict TOML and ``key=value`` overrides, into the dataclasses of ``posenet.settings.sections``.
+"""Reading a configuration from TOML files, tables and ``section.key=value`` overrides.
 
-An experiment file states only what differs from the defaults. An unknown key, a value of the wrong type and a
-value out of range are errors that name the key.
+An experiment file states only what differs from the defaults. An unknown key, a value of the wrong type and a value out
+of range raise an error that names the key.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from posenet.errors import ConfigError
 from posenet.messages import truncate_for_message
@@ -24,53 +24,53 @@ from posenet.skeleton.coco import COCO
 from posenet.skeleton.skeleton import Skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton, skeleton_from_table, skeleton_to_table
 
+Settings = TypeVar("Settings")
+"""``Config`` or one of its sections."""
+
 
 def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), base: Config | None = None) -> Config:
     """Read an experiment file and apply overrides.
 
     Args:
-        path: TOML file; what it leaves out is as in ``base``.
-        overrides: ``"section.key=value"`` pairs, read as TOML and, where that fails, as plain text.
-        base: stands in for the defaults.
+        path: TOML file; keys that it leaves out keep their values in ``base``.
+        overrides: ``"section.key=value"`` pairs; a value is read as TOML or, if it is not TOML, as plain text.
+        base: Configuration to start from; None means the defaults.
 
     Raises:
-        ConfigError: unreadable file, unknown key, value of the wrong type or out of range.
+        ConfigError: The file is unreadable, a key is unknown, or a value has the wrong type or is out of range.
     """
-    tables: dict[str, Any] = config_to_dict(base or Config())
+    tables = config_to_dict(base or Config())
     if path is not None:
-        try:
-            _merge(tables, tomllib.loads(Path(path).read_text(encoding="utf-8")))
-        except OSError as error:
-            raise ConfigError(
-                f"cannot read configuration {path}: {error.strerror or error}; give the path of an "
-                "experiment file, such as config/demo.toml"
-            ) from error
-        # Wrong text, numbers of too many digits, tables within tables without end.
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{path} is not valid TOML: {error}") from error
-    if not (pairs := list(overrides)):
-        return config_from_dict(tables, source=str(path or "configuration"))
-    merged = copy.deepcopy(tables)
+        _merge(tables, _read_toml(path))
+    file_source = str(path or "configuration")
+    pairs = list(overrides)
+    if not pairs:
+        return config_from_dict(tables, file_source)
+    overridden_tables = copy.deepcopy(tables)
     for pair in pairs:
-        _apply(merged, pair)
+        _apply_override(overridden_tables, pair)
     try:
-        return config_from_dict(merged, source="--set or a flag")
+        return config_from_dict(overridden_tables, "--set or a flag")
     except ConfigError:
-        # What is wrong without the overrides is the file's fault, and the message must not send anybody elsewhere.
-        config_from_dict(tables, source=str(path or "configuration"))
+        # If the tables are wrong without the overrides too, this raises an error that names the file instead.
+        config_from_dict(tables, file_source)
         raise
 
 
 def config_from_dict(tables: Mapping[str, Any], source: str = "configuration") -> Config:
-    """Build a ``Config`` from nested tables, such as a checkpoint carries; errors name ``source``."""
+    """Build a ``Config`` from nested tables, such as those in a checkpoint.
+
+    Raises:
+        ConfigError: As for ``load_config``; the message starts with ``source``.
+    """
     try:
-        return _build(Config, tables, "")
+        return _build_section(Config, tables, "")
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from error
 
 
-def config_to_dict(config: Config) -> dict[str, dict[str, Any]]:
-    """Nested plain tables; ``config_from_dict`` reads them back. They hold the skeleton, not the name of its file."""
+def config_to_dict(config: Config) -> dict[str, Any]:
+    """Nested tables of plain values, which ``config_from_dict`` reads; they hold the skeleton, not its file's name."""
     tables = dataclasses.asdict(config)
     skeleton = config.model.skeleton
     tables["model"]["skeleton"] = BUILT_IN if skeleton == COCO else skeleton_to_table(skeleton)
@@ -78,90 +78,142 @@ def config_to_dict(config: Config) -> dict[str, dict[str, Any]]:
 
 
 def config_differences(old: Config, new: Config) -> list[str]:
-    """What changed from ``old`` to ``new``, one readable line per key."""
-    before, after = config_to_dict(old), config_to_dict(new)
-    return [
-        f"{section}.{key}: {_brief(before[section][key])} -> {_brief(value)}"
-        for section, table in after.items()
-        for key, value in table.items()
-        if before[section][key] != value
-    ]
+    """One readable line per key whose value differs, from ``old`` to ``new``."""
+    old_tables = config_to_dict(old)
+    differences = []
+    for section, table in config_to_dict(new).items():
+        for key, new_value in table.items():
+            old_value = old_tables[section][key]
+            if new_value != old_value:
+                differences.append(f"{section}.{key}: {_describe_value(old_value)} -> {_describe_value(new_value)}")
+    return differences
 
 
-def _brief(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     return f"a skeleton of {len(value['keypoints'])} keypoints" if isinstance(value, dict) else repr(value)
 
 
-def _merge(tables: dict[str, Any], given: Mapping[str, Any]) -> None:
-    for section, table in given.items():
+def _read_toml(path: str | Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"cannot read configuration {path}: {error.strerror or error}; give the path of an "
+            "experiment file, such as config/demo.toml"
+        ) from error
+    # A ValueError is a syntax error, text that is not UTF-8 or a number of too many digits; deep nesting ends in a
+    # RecursionError.
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+
+
+def _merge(tables: dict[str, Any], file_tables: Mapping[str, Any]) -> None:
+    """Overwrite the keys of ``tables`` that a file states."""
+    for section, table in file_tables.items():
         if isinstance(table, Mapping) and isinstance(tables.get(section), dict):
             tables[section].update(table)
         else:
-            tables[section] = table
+            tables[section] = table  # an unknown section or a wrong value, which _build_section reports
 
 
-def _apply(tables: dict[str, Any], pair: str) -> None:
-    key, equals, text = pair.partition("=")
+def _apply_override(tables: dict[str, Any], pair: str) -> None:
+    """Set the key that a ``section.key=value`` pair names."""
+    key, equals_sign, text = pair.partition("=")
     section, dot, name = key.strip().partition(".")
-    if not equals or not dot:
+    if not equals_sign or not dot:
         raise ConfigError(f"override {pair!r} is not of the form section.key=value")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
-        value = text.strip()
     table = tables.setdefault(section, {})
     if not isinstance(table, dict):
         raise ConfigError(f"override {pair!r}: {section} is not a section")
-    table[name] = value
+    try:
+        table[name] = tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        table[name] = text.strip()
 
 
-def _build(kind: type, table: Any, prefix: str) -> Any:
+def _build_section(kind: type[Settings], table: Any, section: str) -> Settings:
+    """Build a settings dataclass from a table; ``section`` is its name, empty for the whole ``Config``."""
     if not isinstance(table, Mapping):
-        raise ValueError(f"{prefix.rstrip('.') or 'the file'} must be a table")
-    hints = typing.get_type_hints(kind)
+        raise ValueError(f"{section or 'the file'} must be a table")
+    prefix = f"{section}." if section else ""
+    expected_types = typing.get_type_hints(kind)
     values = {}
     for key, value in table.items():
-        if key not in hints:
-            name = truncate_for_message(key)[1:-1]
-            meant = "".join(f"did you mean {prefix}{near}? " for near in difflib.get_close_matches(name, hints, 1))
-            raise ValueError(f"unknown key {prefix}{name} ({meant}known: {', '.join(sorted(hints))})")
-        hint = hints[key]
-        build = _build if dataclasses.is_dataclass(hint) and hint is not Skeleton else _convert
-        values[key] = build(hint, value, f"{prefix}{key}" + ("." if build is _build else ""))
+        if key not in expected_types:
+            raise ValueError(_describe_unknown_key(key, prefix, expected_types))
+        values[key] = _convert_value(expected_types[key], value, f"{prefix}{key}")
     return kind(**values)
 
 
-def _convert(hint: Any, value: Any, key: str) -> Any:
-    if hint is Skeleton:
-        return _skeleton(value, key)
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
+def _describe_unknown_key(key: object, prefix: str, known: Iterable[str]) -> str:
+    name = truncate_for_message(key)[1:-1]  # without the quotes
+    similar = difflib.get_close_matches(name, known, n=1)
+    suggestion = f"did you mean {prefix}{similar[0]}? " if similar else ""
+    return f"unknown key {prefix}{name} ({suggestion}known: {', '.join(sorted(known))})"
+
+
+def _convert_value(expected: Any, value: Any, key: str) -> Any:
+    """Convert a value from a table to the ``expected`` type of the setting ``key``, or raise ``ValueError``."""
+    if expected is Skeleton:
+        return _convert_skeleton(value, key)
+    if dataclasses.is_dataclass(expected):
+        return _build_section(typing.cast(type, expected), value, key)
+    origin = typing.get_origin(expected)
+    arguments = typing.get_args(expected)
     if origin is Literal:
-        if value in args and isinstance(value, str):
-            return value
-        raise ValueError(f"{key} must be one of {', '.join(map(repr, args))}, not {truncate_for_message(value)}")
+        return _convert_choice(arguments, value, key)
     if origin in (types.UnionType, typing.Union):
-        kind = next((a for a in args if (typing.get_origin(a) is tuple) == isinstance(value, (list, tuple))), args[0])
-        return _convert(kind, value, key)
+        return _convert_value(_select_union_member(arguments, value), value, key)
     if origin is tuple:
-        if not isinstance(value, (list, tuple)):
-            raise ValueError(f"{key} must be a list, not {truncate_for_message(value)}")
-        if args[-1] is not Ellipsis and len(value) != len(args):
-            raise ValueError(f"{key} must be a list of {len(args)} values, not {truncate_for_message(value)}")
-        return tuple(_convert(args[0], item, key) for item in value)
-    if hint is float and type(value) is int:
-        value = float(value)
-    if type(value) is not hint:
-        raise ValueError(f"{key} must be of type {hint.__name__}, not {truncate_for_message(value)}")
-    if hint is float and not math.isfinite(value):
+        return _convert_list(arguments, value, key)
+    return _convert_scalar(expected, value, key)
+
+
+def _convert_choice(choices: Sequence[str], value: Any, key: str) -> str:
+    if isinstance(value, str) and value in choices:
+        return value
+    raise ValueError(f"{key} must be one of {', '.join(map(repr, choices))}, not {truncate_for_message(value)}")
+
+
+def _select_union_member(members: Sequence[Any], value: Any) -> Any:
+    """The member for a list, if the value is one, or else for a scalar; no setting has two members of a kind."""
+    is_list = isinstance(value, (list, tuple))
+    for member in members:
+        if (typing.get_origin(member) is tuple) == is_list:
+            return member
+    return members[0]
+
+
+def _convert_list(item_types: Sequence[Any], value: Any, key: str) -> tuple[Any, ...]:
+    """Convert to ``tuple[X, ...]`` or to a tuple of fixed length, whose items all have one type."""
+    if not isinstance(value, (list, tuple)):
+        raise ValueError(f"{key} must be a list, not {truncate_for_message(value)}")
+    if item_types[-1] is not Ellipsis and len(value) != len(item_types):
+        raise ValueError(f"{key} must be a list of {len(item_types)} values, not {truncate_for_message(value)}")
+    return tuple(_convert_value(item_types[0], item, key) for item in value)
+
+
+def _convert_scalar(expected: type, value: Any, key: str) -> Any:
+    """Accept exactly the expected type, so that no bool passes for an int; an int becomes a float if expected."""
+    if expected is float and type(value) is int:
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{key} must be finite, not {truncate_for_message(value)}") from None
+    if type(value) is not expected:
+        raise ValueError(f"{key} must be of type {expected.__name__}, not {truncate_for_message(value)}")
+    if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{key} must be finite, not {truncate_for_message(value)}")
     return value
 
 
-def _skeleton(value: Any, key: str) -> Skeleton:
+def _convert_skeleton(value: Any, key: str) -> Skeleton:
     if isinstance(value, str):
         return load_skeleton(value)
     if not isinstance(value, Mapping):
-        raise ValueError(f"{key} must be {BUILT_IN!r}, the name of a TOML file or a table, not {value!r}")
+        raise ValueError(
+            f"{key} must be {BUILT_IN!r}, the name of a TOML file or a table, not {truncate_for_message(value)}"
+        )
     try:
         return skeleton_from_table(value)
     except ValueError as error:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from posenet.data.targets import TargetRenderer
 from posenet.devices.precision import Amp, autocast
 from posenet.model.posenet import PoseNet
-from posenet.model.preprocessing import prepare
+from posenet.model.preprocessing import images_to_input
 from posenet.settings import Config
 from posenet.training.loss import FocalL2Loss
 
@@ -55,5 +55,5 @@ class ModelWithLoss(nn.Module):
         """
         target = self.renderer(joints, person_mask.float() / 255)  # (N, C, H/4, W/4)
         with autocast(images.device, self.amp):
-            predictions = self.network(prepare(images, self.channels_last))
+            predictions = self.network(images_to_input(images, self.channels_last))
         return cast(Tensor, self.loss(predictions, target, mask_miss[:, None].float() / 255))

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from posenet.checkpoints.file import FORMAT
 from posenet.checkpoints.weights import load_weights
+from posenet.devices.random_state import set_random_state
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError
 from posenet.messages import truncate_for_message
@@ -82,7 +83,7 @@ class RunState:
         Raises:
             CheckpointError: they belong to another network or optimizer.
         """
-        load_weights(self.network, path, state={"model": trained_weights(state)}, least=0).require_all()
+        load_weights(self.network, path, state={"model": trained_weights(state)}, min_loaded_share=0).require_all()
         self.average.load_state_dict(state)
         try:
             restore_optimizer(self.optimizer, state["optimizer"])
@@ -105,4 +106,4 @@ def _restore_random_state(states: list[dict[str, Any]], runtime: Runtime) -> Non
     if states and len(states) != runtime.world_size:
         _log.info("The run had %d processes and continues with %d", len(states), runtime.world_size)
     if runtime.rank < len(states):
-        runtime.set_random_state(states[runtime.rank])
+        set_random_state(states[runtime.rank], runtime.device)

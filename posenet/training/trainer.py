@@ -19,9 +19,10 @@ from tqdm import tqdm
 from posenet.checkpoints.checkpoint_folder import CheckpointFolder
 from posenet.checkpoints.file import read_checkpoint
 from posenet.data.batch import Batch
-from posenet.devices.precision import grad_scaler
+from posenet.devices.precision import make_grad_scaler
+from posenet.devices.random_state import get_random_state
 from posenet.devices.runtime import Runtime
-from posenet.devices.signals import StopRequested, stop_signals
+from posenet.devices.signals import StopRequested, catch_stop_signals
 from posenet.errors import DataError, TrainingError
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config, config_to_dict
@@ -183,7 +184,7 @@ class Trainer:
         self.wrapped_model = runtime.wrap(self.model)
         self.optimizer = make_optimizer(network, config.optim)
         self.schedule = make_schedule(config.optim, config.average, runtime.world_size)
-        self.scaler = grad_scaler(runtime.device, config.train.amp, config.train.loss_scale)
+        self.scaler = make_grad_scaler(runtime.device, config.train.amp, config.train.loss_scale)
         self.guard = LossGuard(config.guard)
         self.average = make_weight_average(network, config.average)
         self.train_step = TrainStep(
@@ -209,7 +210,7 @@ class Trainer:
             CheckpointError: the last checkpoint could not be written.
             DataError: the input cannot continue; the run has been saved.
         """
-        with stop_signals() as self._stop_signal_came:
+        with catch_stop_signals() as self._stop_signal_came:
             try:
                 while self.progress.epoch < self.config.train.epochs:
                     if self._is_stale():
@@ -292,7 +293,7 @@ class Trainer:
 
     def save(self, best: bool = False) -> None:
         """Save everything that a resumed run needs; waits for a copy, not for the disk."""
-        random_states = self.runtime.gather_objects(self.runtime.random_state())
+        random_states = self.runtime.gather_objects(get_random_state(self.runtime.device))
         if self.runtime.is_main:
             state = self.state.state_dict(self.input.steps_per_epoch, config_to_dict(self.config))
             self.writer.save(state | {"random": random_states}, self.progress.total_steps, best)

@@ -30,7 +30,7 @@ from posenet.inference.coco_evaluation import read_split, score
 from posenet.settings import Config, config_from_dict, config_to_dict, load_config
 from tests.helpers.drawn_data import document, person
 from tests.helpers.malformed_inputs import ODD, Findings, mutate_bytes, mutate_tree, try_all
-from tests.helpers.process_groups import CPU, TINY, run
+from tests.helpers.tiny_training import CPU, TINY_OVERRIDES, tiny_trainer
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are limited as on Linux")
 
@@ -204,7 +204,7 @@ def rezipped(rng: np.random.Generator, data: bytes) -> bytes:
 
 
 def test_checkpoints(stores, tmp_path, count, record_property):
-    with run(Runtime(CPU), stores, tmp_path / "run", "train.batch_size=2", steps=1) as trainer:
+    with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", "train.batch_size=2", steps=1) as trainer:
         trainer.run()
         sound_path, path = trainer.folder.last, tmp_path / "mutated.pth"
         sound, state = sound_path.read_bytes(), read_checkpoint(sound_path)
@@ -258,7 +258,7 @@ def toml(tree: dict) -> str:
 
 
 def test_configurations(tmp_path, count, record_property):
-    tables, path = config_to_dict(load_config(None, TINY)), tmp_path / "mutated.toml"
+    tables, path = config_to_dict(load_config(None, TINY_OVERRIDES)), tmp_path / "mutated.toml"
     assert tomllib.loads(toml(tables))
 
     def load(number: int) -> None:

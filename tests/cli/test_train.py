@@ -14,7 +14,7 @@ from posenet.checkpoints.file import read_checkpoint
 from posenet.cli import training
 from posenet.cli.main import run_tool
 from posenet.settings import config_from_dict
-from tests.checkpoints.test_run_lock import holder
+from tests.helpers.run_locks import locked_by_another_process
 
 TINY = [
     "model.stacks=1",
@@ -165,7 +165,7 @@ def test_damaged_last_checkpoint_is_passed_over(train, caplog):
     with open("run/last.pth", "r+b") as file:
         file.truncate(1000)
     assert train("-p", "run", "--resume", "--max-steps", "1")[0] == 0
-    assert "last.pth" in caplog.text and "going on from" in caplog.text
+    assert "last.pth" in caplog.text and "using " in caplog.text
 
 
 def test_fine_tuning_loads_the_weights_and_reports(train, caplog, monkeypatch):
@@ -234,7 +234,7 @@ def test_a_damaged_picture_in_the_store_is_named(train, stores, tmp_path, worker
 
 
 def test_a_folder_in_use_is_refused(train, tmp_path):
-    with holder(tmp_path / "run"):
+    with locked_by_another_process(tmp_path / "run"):
         status, error = train("-p", "run", "--max-steps", "1")
         assert status == 2 and "in use by process" in error and error.splitlines()[-1].count("error:") == 1
         assert os.listdir("run") == ["run.lock"]

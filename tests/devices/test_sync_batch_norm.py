@@ -1,9 +1,10 @@
-"""BatchNorm over processes: what nn.BatchNorm2d gives for all their batches together."""
+"""BatchNorm over several processes gives what ``nn.BatchNorm2d`` gives for all their batches together."""
 
 from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,13 +12,12 @@ from torch import Tensor, nn
 
 from posenet.devices.runtime import Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
-from tests.helpers.process_groups import in_world
+from tests.helpers.process_groups import run_in_processes
 
-SHARES = (3, 1)
-"""Images of the two processes."""
+IMAGES_PER_RANK = (3, 1)
 
 
-def layer() -> nn.Module:
+def make_network() -> nn.Module:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 5, 3), nn.BatchNorm2d(5, momentum=0.3), nn.ReLU(), nn.BatchNorm2d(5)).double()
     nn.init.normal_(net[1].weight)
@@ -25,48 +25,69 @@ def layer() -> nn.Module:
     return net
 
 
-def batches(offset: float) -> Tensor:
-    return torch.randn(2, sum(SHARES), 3, 6, 7, dtype=torch.double, generator=torch.Generator().manual_seed(1)) + offset
+def make_batches(offset: float) -> Tensor:
+    """Two batches (2, N, 3, 6, 7) of the images of all ranks."""
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(2, sum(IMAGES_PER_RANK), 3, 6, 7, dtype=torch.double, generator=generator) + offset
 
 
-def passes(net: nn.Module, images: Tensor) -> list[Tensor]:
-    """Outputs and all gradients of two batches one after the other, then the buffers and an output in eval mode."""
-    images = images.clone().requires_grad_()
-    outputs = torch.stack([net(batch) for batch in images])
+def run_network(net: nn.Module, batches: Tensor) -> dict[str, Any]:
+    """Train on two batches and evaluate the first one; return outputs, gradients and buffers."""
+    batches = batches.clone().requires_grad_()
+    outputs = torch.stack([net(batch) for batch in batches])
     (outputs.square() * outputs.detach().sin()).sum().backward()
-    buffers = [b.double() for b in net.buffers()]
-    evaluated = net.eval()(images[0]).detach()
-    return [outputs.detach(), images.grad, evaluated, *(p.grad for p in net.parameters()), *buffers]
+    buffers = {name: buffer.double() for name, buffer in net.named_buffers()}
+    return {
+        "outputs": outputs.detach(),  # (2, N, 5, 4, 5)
+        "image_gradients": batches.grad,  # (2, N, 3, 6, 7)
+        "parameter_gradients": {name: parameter.grad for name, parameter in net.named_parameters()},
+        "buffers": buffers,
+        "evaluated": net.eval()(batches[0]).detach(),  # (N, 5, 4, 5)
+    }
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e4])
-def test_two_processes_normalise_as_one_with_both_batches(tmp_path: Path, offset: float) -> None:
-    whole = passes(layer(), batches(offset))
+def test_two_processes_normalize_like_one_with_both_batches(tmp_path: Path, offset: float) -> None:
+    def run_rank(runtime: Runtime) -> dict[str, Any]:
+        batches = make_batches(offset).split(IMAGES_PER_RANK, dim=1)[runtime.rank]
+        return run_network(runtime.convert_sync_batch_norm(make_network()), batches)
 
-    def share(runtime: Runtime) -> list[Tensor]:
-        return passes(runtime.convert_sync_batch_norm(layer()), batches(offset).split(SHARES, dim=1)[runtime.rank])
+    first, second = run_in_processes(2, tmp_path, run_rank)
+    expected = run_network(make_network(), make_batches(offset))
+    # An offset of 1e4 costs four of float64's sixteen digits; its square would cost eight.
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if offset else {"rtol": 1e-9, "atol": 1e-11}
+    for key in ("outputs", "image_gradients"):
+        torch.testing.assert_close(torch.cat([first[key], second[key]], dim=1), expected[key], **tolerance)
+    torch.testing.assert_close(torch.cat([first["evaluated"], second["evaluated"]]), expected["evaluated"], **tolerance)
+    for name, gradient in expected["parameter_gradients"].items():
+        total = first["parameter_gradients"][name] + second["parameter_gradients"][name]
+        torch.testing.assert_close(total, gradient, **tolerance)
+    for name, buffer in expected["buffers"].items():
+        assert torch.equal(first["buffers"][name], second["buffers"][name])
+        torch.testing.assert_close(first["buffers"][name], buffer, **tolerance)
 
-    first, second = in_world(2, tmp_path, share)
-    for i, expected in enumerate(whole):
-        if i < 2:
-            found = torch.cat([first[i], second[i]], dim=1)
-        elif i == 2:
-            found = torch.cat([first[i], second[i]])
-        elif i < 3 + len(list(layer().parameters())):
-            found = first[i] + second[i]
-        else:
-            torch.testing.assert_close(first[i], second[i], rtol=0, atol=0)
-            found = first[i]
-        # The mean takes four of float64's sixteen digits, its square would take eight.
-        torch.testing.assert_close(found, expected, rtol=1e-5 if offset else 1e-9, atol=1e-5 if offset else 1e-11)
+
+def test_half_precision_is_computed_in_float32(tmp_path: Path) -> None:
+    def run_rank(runtime: Runtime) -> tuple[Tensor, Tensor]:
+        norm = runtime.convert_sync_batch_norm(nn.Sequential(nn.BatchNorm2d(2)))
+        images = torch.arange(16.0).reshape(1, 2, 2, 4)
+        return norm(images.bfloat16()), norm(images)
+
+    [(half, full)] = run_in_processes(1, tmp_path, run_rank)
+    assert half.dtype == torch.bfloat16
+    assert torch.equal(half, full.bfloat16())
 
 
 def test_conversion_keeps_names_parameters_and_values() -> None:
     net = nn.Sequential(nn.BatchNorm2d(3, eps=0.1, momentum=0.7), nn.Sequential(nn.BatchNorm2d(2))).eval()
-    before, parameters, names = copy.deepcopy(net), list(net.parameters()), list(net.state_dict())
+    original = copy.deepcopy(net)
+    parameters = list(net.parameters())
+    names = list(net.state_dict())
     converted = GroupBatchNorm2d.convert(net)
     assert isinstance(converted[0], GroupBatchNorm2d) and isinstance(converted[1][0], GroupBatchNorm2d)
-    assert all(a is b for a, b in zip(parameters, converted.parameters())) and list(converted.state_dict()) == names
-    assert not converted[0].training and (converted[0].eps, converted[0].momentum) == (0.1, 0.7)
+    assert all(a is b for a, b in zip(parameters, converted.parameters()))
+    assert list(converted.state_dict()) == names
+    assert not converted[0].training
+    assert (converted[0].eps, converted[0].momentum) == (0.1, 0.7)
     images = torch.rand(1, 3, 2, 2)
-    torch.testing.assert_close(converted[0](images), before[0](images))
+    torch.testing.assert_close(converted[0](images), original[0](images))

@@ -28,7 +28,7 @@ import torch
 from posenet import PoseNet
 from posenet.cli import main as cli
 from posenet.data.store.build import build_store
-from posenet.model.published_names import to_published
+from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
 from posenet.synthetic.dataset import write_dataset
 
@@ -110,9 +110,9 @@ NOT_RUN = {
     r"pip install ": "downloads",
     r"data/download_coco\.sh": "downloads 19 GB",
     r"tensorboard ": "a server that does not end",
-    r"torchrun ": "several processes or machines; test_torchrun.py runs it",
+    r"torchrun ": "several processes or machines; test_train_distributed.py runs it",
     r"srun ": "needs SLURM; test_launch.py has its environment",
-    r"python tools/train_distributed\.py --nproc": "starts processes; test_torchrun.py runs it",
+    r"python tools/train_distributed\.py --nproc": "starts processes; test_train_distributed.py runs it",
 }
 """Commands that are not run, as patterns of how they begin, and why."""
 ELSEWHERE = {"predicting.md": "test_docs_predicting.py runs all of it, with a camera and a window made up"}
@@ -280,7 +280,7 @@ def furnished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         torch.manual_seed(0)
         weights = PoseNet.from_config(config).state_dict()
         Path("checkpoints").mkdir()
-        torch.save({"weights": to_published(weights)}, "checkpoints/PoseNet_52_epoch.pth")
+        torch.save({"weights": rename_to_published(weights)}, "checkpoints/PoseNet_52_epoch.pth")
         for run in ("simplepose_384", "simplepose_512"):
             Path("checkpoints", run).mkdir()
             torch.save({"model": weights, "config": config_to_dict(config)}, f"checkpoints/{run}/best.pth")

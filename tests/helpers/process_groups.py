@@ -1,10 +1,9 @@
-"""Worlds of several processes on this machine, and runs of a tiny network in them."""
+"""Process groups on this machine: several real processes, one process alone, and an imitation of DataParallel."""
 
 from __future__ import annotations
 
 import contextlib
 import gc
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,126 +11,59 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from posenet.checkpoints.file import read_checkpoint
-from posenet.data.store.reader import Store
 from posenet.devices.distributed import DistributedRuntime
 from posenet.devices.launch import launch
-from posenet.devices.rank_info import SINGLE_PROCESS_INIT_METHOD, RankInfo, rank_info_from_environment
+from posenet.devices.rank_info import SINGLE_PROCESS, RankInfo
 from posenet.devices.runtime import Runtime
-from posenet.model.posenet import PoseNet
-from posenet.settings import LogConfig, load_config
-from posenet.training.freezing import freeze
-from posenet.training.run_log import RunLog, SilentLog
-from posenet.training.setup import build_trainer
-from posenet.training.trainer import Trainer
+from tests.helpers.tiny_training import CPU
 
-CPU = torch.device("cpu")
-TINY = [
-    "model.stacks=1",
-    "model.width=16",
-    "model.growth=2",
-    "model.conv_std=0.05",
-    "train.input_size=64",
-    "train.epochs=99",
-    "data.workers=0",
-    "log.every_steps=1",
-    "optim.lr=1e-5",
-    "optim.scale_lr=false",
-    "optim.warmup_epochs=1",
-    "optim.max_grad_norm=50",
-    "checkpoint.every_minutes=0",
-]
+TIMEOUT_MINUTES = 0.5
+"""How long a process waits for the others in a collective call."""
 
 
-def in_world(size: int, folder: Path, task: Callable[[DistributedRuntime], Any]) -> list[Any]:
-    """``task(runtime)`` in every process of a world; what it returned, by rank.
+def run_in_processes(world_size: int, folder: Path, task: Callable[[DistributedRuntime], Any]) -> list[Any]:
+    """Call ``task(runtime)`` in ``world_size`` processes of one group; return the results in rank order.
 
-    Processes are forked, which spares each of them PyTorch's import.
+    The processes are forked, so that they need not import PyTorch again. Results pass through files in ``folder``.
     """
     folder.mkdir(exist_ok=True)
-    launch(size, _member, task, folder, start_method="fork")
-    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(size)]
+    launch(world_size, _run_rank, task, folder, start_method="fork")
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(world_size)]
 
 
-def _member(task: Callable[[DistributedRuntime], Any], folder: Path) -> None:
-    gc.freeze()  # a store left over from another launch waits, when collected, for a thread that was not forked
-    runtime = DistributedRuntime(CPU, rank_info_from_environment(os.environ), timeout_minutes=0.5)
+def _run_rank(rank_info: RankInfo, task: Callable[[DistributedRuntime], Any], folder: Path) -> None:
+    # Collecting a TCPStore of the parent would wait for a thread that the fork did not copy.
+    gc.freeze()
+    runtime = DistributedRuntime(CPU, rank_info, timeout_minutes=TIMEOUT_MINUTES)
     result = task(runtime)
     torch.save(result, folder / f"{runtime.rank}.pt")
     runtime.close()
 
 
 @contextlib.contextmanager
-def world_of_one() -> Iterator[DistributedRuntime]:
-    """A distributed world that has this process only."""
-    runtime = DistributedRuntime(CPU, RankInfo(0, 1, 0, SINGLE_PROCESS_INIT_METHOD))
+def single_process_group() -> Iterator[DistributedRuntime]:
+    """Yield a distributed runtime whose process group is this process alone."""
+    runtime = DistributedRuntime(CPU, SINGLE_PROCESS, timeout_minutes=TIMEOUT_MINUTES)
     try:
         yield runtime
     finally:
         runtime.close()
 
 
-class InTwo(nn.Module):
-    """What DataParallel does on two devices: halves of the batch, each through the module by itself."""
+class FakeDataParallel(nn.Module):
+    """Computes on the CPU what ``nn.DataParallel`` computes on two devices: each half of the batch by itself."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
 
     def forward(self, *batch: Tensor) -> Tensor:
-        return torch.cat([self.module(*half) for half in zip(*(part.chunk(2) for part in batch))])
+        first_half, second_half = zip(*(tensor.chunk(2) for tensor in batch))
+        return torch.cat([self.module(*first_half), self.module(*second_half)])
 
 
-class InTwoRuntime(Runtime):
+class FakeDataParallelRuntime(Runtime):
+    """A runtime whose modules are wrapped in ``FakeDataParallel``."""
+
     def wrap(self, module: nn.Module) -> nn.Module:
-        return InTwo(super().wrap(module))
-
-
-@contextlib.contextmanager
-def run(
-    runtime: Runtime,
-    stores: dict[str, Path],
-    folder: Path,
-    *overrides: str,
-    steps: int = 0,
-    frozen: tuple[str, ...] = (),
-    resume: Path | None = None,
-) -> Iterator[Trainer]:
-    """A run of a tiny network; ``trainer.losses`` collects the loss of every step."""
-    config = load_config(
-        None,
-        [
-            *TINY,
-            f"data.train={str(stores['train'])!r}",
-            f"data.val={str(stores['val'])!r}",
-            f"checkpoint.path={str(folder)!r}",
-            *overrides,
-        ],
-    )
-    torch.manual_seed(config.train.seed)
-    network = PoseNet.from_config(config)
-    freeze(network, frozen)
-    with contextlib.ExitStack() as stack:
-        train, val = (stack.enter_context(Store(path)) for path in (config.data.train, config.data.val))
-        log = RunLog(folder, LogConfig(tensorboard=False, curves=False)) if runtime.is_main else SilentLog()
-        stack.callback(log.close)
-        trainer = build_trainer(config, network, runtime, train, val, log, steps)
-        stack.callback(trainer.close)
-        if resume is not None:
-            trainer.load_state_dict(read_checkpoint(resume), str(resume))
-        trainer.losses, update = [], trainer.train_step
-
-        def recorded(batches: Any) -> Any:
-            outcome = update(batches)
-            trainer.losses.append(outcome.loss)
-            return outcome
-
-        trainer.train_step = recorded
-        yield trainer
-
-
-def train(runtime: Runtime, *args: Any, **options: Any) -> tuple[list[float | None], dict[str, Tensor]]:
-    """Losses of all steps and the final weights of a ``run``."""
-    with run(runtime, *args, **options) as trainer:
-        trainer.run()
-        return trainer.losses, {n: t.clone() for n, t in trainer.model.network.state_dict().items()}
+        return FakeDataParallel(super().wrap(module))

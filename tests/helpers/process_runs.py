@@ -1,4 +1,4 @@
-"""A run lived in pieces: interrupted in every way there is, resumed, and compared with the one that never stopped."""
+"""Runs in pieces: interrupted in several ways, resumed, and compared with a run that was never interrupted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-import torch._dynamo  # which optimizers import when they are made: once here, not in every forked process
 from torch import Tensor
 from tqdm import tqdm
 
@@ -24,9 +23,9 @@ from posenet.checkpoints.checkpoint_folder import CheckpointFolder
 from posenet.checkpoints.file import read_checkpoint
 from posenet.devices.runtime import Runtime
 from posenet.training.trainer import Trainer
-from tests.helpers.process_groups import CPU, run
+from tests.helpers.tiny_training import CPU, tiny_trainer
 
-LONG = (
+STATEFUL_OVERRIDES = (
     "train.batch_size=2",
     "optim.accumulate=2",
     "optim.name='adamw'",
@@ -39,72 +38,79 @@ LONG = (
     "average.decay=0.9",
     "checkpoint.every_steps=3",
 )
-"""Everything in play that a checkpoint must bring back."""
-STOPS = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM, "SIGKILL": signal.SIGKILL}
-LIMIT = 120
-"""Seconds after which a life counts as hanging, says where, and ends; most take one or two."""
-KINDS = ("max-steps", *STOPS)
+"""Settings that use every kind of state a checkpoint must restore."""
+SIGNALS = {"SIGINT": signal.SIGINT, "SIGTERM": signal.SIGTERM, "SIGKILL": signal.SIGKILL}
+INTERRUPTION_KINDS = ("max-steps", *SIGNALS)
+TIMEOUT_SECONDS = 120
+"""After this time a forked process prints its stack and ends; most processes need one or two seconds."""
 
 
-class Cut(NamedTuple):
-    """The end of a life in the run's step ``at``: "max-steps" or the name of a signal, which process ``rank`` gets."""
+class Interruption(NamedTuple):
+    """What ends a process of a run in optimizer step ``step``: "max-steps", or a signal to the process ``rank``."""
 
-    how: str
-    at: int
+    kind: str
+    step: int
     rank: int = 0
 
 
-def cuts_of(rng: random.Random, steps: int, count: int, ranks: int = 1) -> list[Cut]:
-    """As many random cuts, in order, through a run of ``steps``; each kind comes before one comes again."""
-    kinds = [kind for _ in range(count) for kind in rng.sample(KINDS, len(KINDS))]
-    places = sorted(rng.sample(range(1, steps + 1), count))
-    return [Cut(kind, at, rng.randrange(ranks)) for kind, at in zip(kinds, places)]
+def random_interruptions(rng: random.Random, steps: int, count: int, ranks: int = 1) -> list[Interruption]:
+    """``count`` interruptions in order of their steps, in a run of ``steps``; kinds repeat only after all were used."""
+    kinds = [kind for _ in range(count) for kind in rng.sample(INTERRUPTION_KINDS, len(INTERRUPTION_KINDS))]
+    interrupted_steps = sorted(rng.sample(range(1, steps + 1), count))
+    return [Interruption(kind, step, rng.randrange(ranks)) for kind, step in zip(kinds, interrupted_steps)]
 
 
-def live(
+def start_or_resume(
     runtime: Runtime,
     stores: Mapping[str, Path],
     folder: Path,
     *overrides: str,
-    cut: Cut | None = None,
-    watch: Callable[[Trainer], None] = lambda trainer: None,
+    interruption: Interruption | None = None,
+    on_start: Callable[[Trainer], None] = lambda trainer: None,
 ) -> None:
-    """Go on from what the folder holds, or begin; train to the end or to the cut."""
+    """Resume from the newest checkpoint in ``folder``, or start; train until the interruption or to the end.
+
+    Args:
+        on_start: called with the trainer before the training.
+    """
     newest = CheckpointFolder(folder).newest_intact()
-    last_step = cut.at if cut and cut.how == "max-steps" else 0
-    with run(runtime, stores, folder, *LONG, *overrides, steps=last_step, resume=newest and newest[0]) as trainer:
-        trainer.evaluate = lambda *_: {"AP": _score(trainer)}
-        if cut and cut.how in STOPS and runtime.rank == cut.rank:
-            _send_itself(trainer, STOPS[cut.how], cut.at)
-        watch(trainer)
+    resume = newest[0] if newest else None
+    last_step = interruption.step if interruption and interruption.kind == "max-steps" else 0
+    settings = (*STATEFUL_OVERRIDES, *overrides)
+    with tiny_trainer(runtime, stores, folder, *settings, steps=last_step, resume=resume) as trainer:
+        trainer.evaluate = lambda *_: {"AP": _weight_dependent_score(trainer)}
+        if interruption and interruption.kind in SIGNALS and runtime.rank == interruption.rank:
+            _raise_signal_in_step(trainer, SIGNALS[interruption.kind], interruption.step)
+        on_start(trainer)
         trainer.run()
 
 
-def _score(trainer: Trainer) -> float:
-    """Anything but smooth: another bit in any weight is another score, and another best epoch."""
+def _weight_dependent_score(trainer: Trainer) -> float:
+    """A score that any changed bit of a weight changes, so that another epoch becomes the best one."""
     return sum(p.detach().double().abs().sum().item() for p in trainer.model.network.parameters()) * 1e4 % 1
 
 
-def _send_itself(trainer: Trainer, number: int, step: int) -> None:
-    update = trainer.train_step
+def _raise_signal_in_step(trainer: Trainer, number: int, step: int) -> None:
+    train_step = trainer.train_step
 
-    def interrupted(batches: Any) -> Any:
+    def interrupted_step(batches: Any) -> Any:
         if trainer.progress.total_steps + 1 == step:
             os.kill(os.getpid(), number)
-        return update(batches)
+        return train_step(batches)
 
-    trainer.train_step = interrupted
+    trainer.train_step = interrupted_step
 
 
-def forked(task: Callable[[], Any]) -> int:
-    """The number of a process that runs ``task``; forked, so that it need not import anything again."""
-    if pid := os.fork():
+def fork_process(task: Callable[[], Any]) -> int:
+    """Run ``task`` in a forked process, which need not import anything again; return the process id."""
+    pid = os.fork()
+    if pid != 0:
         return pid
-    gc.freeze()  # what the tests have left over is not this process's to clean up
+    gc.freeze()  # objects of earlier tests belong to the parent process
     try:
-        # tqdm's own lock is shared with every process forked from this one, and a killed one may never give it back.
+        # All forked processes share tqdm's lock, and a killed one may never release it.
         tqdm.set_lock(threading.RLock())
-        faulthandler.dump_traceback_later(LIMIT, exit=True, file=sys.__stderr__)
+        faulthandler.dump_traceback_later(TIMEOUT_SECONDS, exit=True, file=sys.__stderr__)
         task()
         os._exit(0)
     except BaseException:
@@ -113,55 +119,64 @@ def forked(task: Callable[[], Any]) -> int:
         os._exit(1)
 
 
-def ended(pid: int) -> int:
-    """Wait for a process; its exit status, or the number of the signal that ended it, negative."""
+def wait_for_exit(pid: int) -> int:
+    """Wait for a process; return its exit status, or the negative number of the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def alone(*args: Any, **options: Any) -> int:
-    """A life in one process, forked; how it ended."""
-    return ended(forked(lambda: live(Runtime(CPU), *args, **options)))
+def run_in_fork(*args: Any, **options: Any) -> int:
+    """Call ``start_or_resume`` in one forked process; return its exit status."""
+    return wait_for_exit(fork_process(lambda: start_or_resume(Runtime(CPU), *args, **options)))
 
 
-def result(folder: Path) -> dict[str, Any]:
-    """The contents of ``last`` and ``best`` of a finished run, without the run's folder."""
+def read_final_checkpoints(folder: Path) -> dict[str, Any]:
+    """The contents of ``last`` and ``best`` of a finished run, without the path of its folder."""
     contents = {name: read_checkpoint(folder / f"{name}.pth") for name in ("last", "best")}
     for content in contents.values():
         del content["config"]["checkpoint"]["path"]
     return contents
 
 
-def differences(a: Any, b: Any, path: str = "") -> list[str]:
-    """Where two checkpoints' contents are not the same to the bit; random states of the processes among them."""
+def find_differences(a: Any, b: Any, path: str = "") -> list[str]:
+    """The paths at which the contents of two checkpoints are not bit-identical, random states included."""
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         keys = sorted(a.keys() | b.keys(), key=str)
-        return [d for key in keys for d in differences(a.get(key), b.get(key), f"{path}.{key}")]
+        return [found for key in keys for found in find_differences(a.get(key), b.get(key), f"{path}.{key}")]
     if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-        return [d for i, pair in enumerate(zip(a, b)) for d in differences(*pair, f"{path}[{i}]")]
+        pairs = enumerate(zip(a, b))
+        return [found for i, (one, other) in pairs for found in find_differences(one, other, f"{path}[{i}]")]
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return [] if a.dtype == b.dtype and torch.equal(a, b) else [path]
     return [] if type(a) is type(b) and a == b else [f"{path}: {a} != {b}"]
 
 
-def losses(folder: Path) -> dict[tuple[str, int], set[Any]]:
-    """The losses and scores that a run's lives have logged, by step: one each where repeated steps were the same."""
-    found: dict[tuple[str, int], set[Any]] = {}
-    for line in map(json.loads, (folder / "log.jsonl").read_text().splitlines()):
+def logged_losses(folder: Path) -> dict[tuple[str, int], set[Any]]:
+    """All values that a run has logged for each (loss or score, step).
+
+    A step that was repeated after an interruption has one value if the repetition gave the same result.
+    """
+    values: dict[tuple[str, int], set[Any]] = {}
+    for line in _log_lines(folder):
         for name in ("loss", "train_loss", "val_loss", "AP"):
             if name in line:
-                found.setdefault((name, line["step"]), set()).add(line[name])
-    return found
+                values.setdefault((name, line["step"]), set()).add(line[name])
+    return values
 
 
-def skipped(folder: Path) -> set[int]:
-    """The steps that the guard has dropped."""
-    lines = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
-    return {line["step"] for line in lines if line["kind"] == "skip"}
+def skipped_steps(folder: Path) -> set[int]:
+    """The steps that the loss guard skipped."""
+    return {line["step"] for line in _log_lines(folder) if line["kind"] == "skip"}
 
 
-def assert_same_run(folder: Path, whole: Path) -> None:
-    """Two finished runs: the same losses, scores and skips on the way, and the same checkpoints to the bit."""
-    assert all(len(found) == 1 for found in losses(whole).values())
-    assert losses(folder) == losses(whole) and skipped(folder) == skipped(whole)
-    for name, state in result(whole).items():
-        assert differences(result(folder)[name], state) == [], name
+def _log_lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+
+
+def assert_same_run(folder: Path, reference: Path) -> None:
+    """Two finished runs have the same losses, scores and skipped steps, and bit-identical checkpoints."""
+    assert all(len(values) == 1 for values in logged_losses(reference).values())
+    assert logged_losses(folder) == logged_losses(reference)
+    assert skipped_steps(folder) == skipped_steps(reference)
+    checkpoints = read_final_checkpoints(folder)
+    for name, state in read_final_checkpoints(reference).items():
+        assert find_differences(checkpoints[name], state) == [], name

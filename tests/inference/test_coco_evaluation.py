@@ -17,9 +17,9 @@ from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
 from posenet.settings import InferenceConfig
 from posenet.skeleton import COCO
+from tests.helpers.networks import random_network
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
 from tests.images.test_image_files import with_orientation
-from tests.model.test_fused import lively
 
 SIZES = [(120, 160), (160, 120), (120, 161), (90, 160), (160, 90)]
 
@@ -333,7 +333,7 @@ def crowd_split(folder):
     return path
 
 
-@pytest.mark.parametrize("network", [LinearSpotNetwork(), lively(1)], ids=["spots", "posenet"])
+@pytest.mark.parametrize("network", [LinearSpotNetwork(), random_network(1)], ids=["spots", "posenet"])
 def test_batches_streams_and_shares_give_one_result(network, tmp_path):
     """Sums differ in their last digits between batch sizes, so the places may by a thousandth of a pixel."""
     split = read_split(crowd_split(tmp_path))

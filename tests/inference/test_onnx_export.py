@@ -19,8 +19,8 @@ from posenet.model.posenet import PoseNet
 from posenet.settings import InferenceConfig, config_from_dict, config_to_dict
 from posenet.skeleton import COCO
 from posenet.skeleton.skeleton_file import skeleton_from_table, skeleton_to_table
+from tests.helpers.networks import random_network
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
-from tests.model.test_fused import lively
 
 REASON = "ONNX Runtime is not installed: pip install posenet[export]"
 DEPLOYMENT = Path(__file__).parents[2] / "docs" / "deployment.md"
@@ -71,7 +71,7 @@ def test_onnx_runtime_and_pytorch_find_the_same_people(spot_file, sizes):
 
 def test_a_checkpoint_is_exported_with_its_network(tmp_path, capsys):
     pytest.importorskip("onnx", reason=REASON)
-    network = lively(stacks=1)
+    network = random_network(stacks=1)
     config = config_from_dict({"model": {"stacks": 1, "width": 16, "growth": 2}, "inference": {"height": 192}})
     checkpoint, path = tmp_path / "a.pth", tmp_path / "new" / "a.onnx"
     torch.save({"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}, checkpoint)
@@ -110,7 +110,7 @@ def test_the_file_holds_the_skeleton_of_its_people(tmp_path):
     )
     model = {"stacks": 1, "width": 16, "growth": 2, "skeleton": skeleton_to_table(skeleton)}
     config = config_from_dict({"model": model, "inference": {"height": 128}})
-    network = lively(1, skeleton.num_channels)
+    network = random_network(1, skeleton)
     network.stacks[0].heads[0].output.weight.data *= 10
     torch.save({"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}, tmp_path / "a.pth")
     argv = ["--checkpoint", str(tmp_path / "a.pth"), "--output", str(tmp_path / "a.onnx")]

@@ -26,8 +26,15 @@ from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError
 from posenet.settings import CheckpointConfig
 from posenet.training.checkpoint_writer import CheckpointWriter, copy_to_host
-from tests.helpers.process_groups import CPU
-from tests.helpers.process_runs import alone, differences, ended, forked, live, result
+from tests.helpers.process_runs import (
+    find_differences,
+    fork_process,
+    read_final_checkpoints,
+    run_in_fork,
+    start_or_resume,
+    wait_for_exit,
+)
+from tests.helpers.tiny_training import CPU
 
 SHORT = ("train.epochs=2", "train.patience=0", "checkpoint.every_steps=1")
 CODES = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.EROFS, errno.EDQUOT)
@@ -50,7 +57,7 @@ def test_the_training_waits_for_a_copy_only(tmp_path):
     writer, weight = CheckpointWriter(folder, CheckpointConfig()), torch.zeros(3)
     writer.save({"model": {"w": weight}, "step": 1}, 1)
     weight += 1  # the next step, while the checkpoint waits for its disk
-    assert not folder.holds_run()
+    assert not folder.has_checkpoints()
     folder.go.set()
     writer.finish()
     assert torch.equal(read_checkpoint(folder.last)["model"]["w"], torch.zeros(3))
@@ -207,7 +214,7 @@ def test_a_folder_one_may_not_write_into_is_named(tmp_path):
     for parent in takewhile(lambda folder: folder.name.startswith(("pytest-", "popen-")), tmp_path.parents):
         parent.chmod(0o755)
     try:
-        assert ended(forked(refused)) == 0
+        assert wait_for_exit(fork_process(refused)) == 0
     finally:
         tmp_path.chmod(0o755)
     assert folder.newest_intact()[1]["step"] == 1
@@ -225,19 +232,24 @@ def test_training_goes_on_where_periodic_saves_fail(stores, tmp_path, caplog):
 
         trainer.folder.save = sometimes
 
-    live(Runtime(CPU), stores, tmp_path / "whole", *SHORT)
-    live(Runtime(CPU), stores, tmp_path / "unlucky", *SHORT, watch=unlucky)
+    start_or_resume(Runtime(CPU), stores, tmp_path / "whole", *SHORT)
+    start_or_resume(Runtime(CPU), stores, tmp_path / "unlucky", *SHORT, on_start=unlucky)
     assert caplog.text.count("is not saved, training continues") == 3
-    assert differences(result(tmp_path / "unlucky")["last"], result(tmp_path / "whole")["last"]) == []
+    assert (
+        find_differences(
+            read_final_checkpoints(tmp_path / "unlucky")["last"], read_final_checkpoints(tmp_path / "whole")["last"]
+        )
+        == []
+    )
 
 
 def test_without_room_for_any_checkpoint_the_run_ends_with_an_error_and_leaves_nothing_half(stores, tmp_path):
     def small_files_only() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
         with pytest.raises(CheckpointError, match="last step of the run is not saved.*cannot write .*File too large"):
-            live(Runtime(CPU), stores, tmp_path / "run", *SHORT)
+            start_or_resume(Runtime(CPU), stores, tmp_path / "run", *SHORT)
 
-    assert ended(forked(small_files_only)) == 0
+    assert wait_for_exit(fork_process(small_files_only)) == 0
     assert sorted(os.listdir(tmp_path / "run")) == ["log.jsonl", "log.txt"]
 
 
@@ -255,8 +267,8 @@ def test_a_folder_that_is_removed_under_the_run_is_made_anew(stores, tmp_path, c
 
         trainer.train_step = after_two_steps
 
-    live(Runtime(CPU), stores, folder, *SHORT, watch=remove_it_once)
-    assert "was removed under the run" in caplog.text
+    start_or_resume(Runtime(CPU), stores, folder, *SHORT, on_start=remove_it_once)
+    assert "was removed during the run" in caplog.text
     assert read_checkpoint(folder / "last.pth")["progress"]["epoch"] == 2
 
 
@@ -286,14 +298,14 @@ def test_a_return_waits_for_the_checkpoint_that_is_being_written(stores, tmp_pat
 
         trainer.train_step = return_once
 
-    live(
+    start_or_resume(
         Runtime(CPU),
         stores,
         tmp_path / "run",
         *SHORT,
         "checkpoint.every_steps=2",
         "guard.threshold=2e5",
-        watch=slow_disk,
+        on_start=slow_disk,
     )
     assert returned == [2]
 
@@ -314,18 +326,19 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
 @pytest.mark.parametrize("room", range(1600, 5600, 200))
 def test_a_disk_that_fills_up_and_then_has_room_again(stores, tmp_path, room):
     """Checkpoints have 1.6 MB here, so that it is full at another place of another save each time."""
-    assert alone(stores, tmp_path / "whole", *SHORT) == 0
+    assert run_in_fork(stores, tmp_path / "whole", *SHORT) == 0
     disk = tmp_path / "disk"
     with small_disk(disk, f"{room}k"):
         folder = disk / "run"
-        status = alone(stores, folder, *SHORT, "checkpoint.keep=9")
+        status = run_in_fork(stores, folder, *SHORT, "checkpoint.keep=9")
         found = CheckpointFolder(folder).newest_intact()
         for path in folder.glob("*.pth"):
             read_checkpoint(path)
         assert (status == 1 or room > 4800) and (found or room < 3400) and not list(folder.glob(".*.tmp"))
         subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
-        assert alone(stores, folder, *SHORT, "checkpoint.keep=9") == 0
+        assert run_in_fork(stores, folder, *SHORT, "checkpoint.keep=9") == 0
         one, other = (
-            result(path)["last"] | {"config": "but for checkpoint.keep"} for path in (folder, tmp_path / "whole")
+            read_final_checkpoints(path)["last"] | {"config": "but for checkpoint.keep"}
+            for path in (folder, tmp_path / "whole")
         )
-        assert differences(one, other) == []
+        assert find_differences(one, other) == []

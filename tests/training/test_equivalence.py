@@ -18,7 +18,8 @@ import torch
 from posenet.checkpoints.file import read_checkpoint
 from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
-from tests.helpers.process_groups import CPU, InTwoRuntime, in_world, run, train, world_of_one
+from tests.helpers.process_groups import FakeDataParallelRuntime, run_in_processes, single_process_group
+from tests.helpers.tiny_training import CPU, tiny_trainer, train_tiny_network
 
 STEPS = 10
 TOLERANCE = 1e-6
@@ -43,22 +44,23 @@ def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     build = PoseNet.from_config
     monkeypatch.setattr(PoseNet, "from_config", lambda config: build(config).double())
     monkeypatch.setattr(
-        "posenet.training.model_with_loss.prepare", lambda images, _: images.permute(0, 3, 1, 2).double().div_(255)
+        "posenet.training.model_with_loss.images_to_input",
+        lambda images, _: images.permute(0, 3, 1, 2).double().div_(255),
     )
 
 
 @pytest.fixture
 def start(stores: dict[str, Path], tmp_path: Path) -> Curve:
-    with run(Runtime(CPU), stores, tmp_path / "start") as trainer:
+    with tiny_trainer(Runtime(CPU), stores, tmp_path / "start") as trainer:
         return [], {n: t.clone() for n, t in trainer.model.network.state_dict().items()}
 
 
 @pytest.fixture
 def one(stores: dict[str, Path], tmp_path: Path) -> Callable[..., Curve]:
-    """A run in this process: name of its folder, overrides, and what else ``worlds.run`` takes."""
+    """A run in this process: name of its folder, overrides, and other arguments of ``tiny_trainer``."""
 
     def call(name: str, *overrides: str, runtime: Runtime = Runtime(CPU), **options: Any) -> Curve:
-        return train(runtime, stores, tmp_path / name, *overrides, **options)
+        return train_tiny_network(runtime, stores, tmp_path / name, *overrides, **options)
 
     return call
 
@@ -68,10 +70,10 @@ def two(stores: dict[str, Path], tmp_path: Path) -> Callable[..., Curve]:
     """The same in two processes, which must agree bit for bit."""
 
     def call(name: str, *overrides: str, **options: Any) -> Curve:
-        first, second = in_world(
+        first, second = run_in_processes(
             2,
             tmp_path / f"{name}.results",
-            lambda runtime: train(runtime, stores, tmp_path / name, *overrides, **options),
+            lambda runtime: train_tiny_network(runtime, stores, tmp_path / name, *overrides, **options),
         )
         assert first[0] == second[0] and difference(first, second) == 0
         return first
@@ -91,7 +93,7 @@ def test_with_frozen_statistics_all_modes_agree(one, two, start):
     reference = one("one", wide, "train.batch_size=4", **frozen)
     assert moved(reference, start)
     for found in (
-        one("in two", wide, "train.batch_size=4", runtime=InTwoRuntime(CPU), **frozen),
+        one("in two", wide, "train.batch_size=4", runtime=FakeDataParallelRuntime(CPU), **frozen),
         one("accumulated", wide, "train.batch_size=2", "optim.accumulate=2", **frozen),
         two("two", wide, "train.batch_size=2", **frozen),
         two("two accumulated", wide, "train.batch_size=1", "optim.accumulate=2", **frozen),
@@ -99,9 +101,9 @@ def test_with_frozen_statistics_all_modes_agree(one, two, start):
         assert difference(found, reference) < TOLERANCE
 
 
-def test_a_distributed_world_of_one_is_the_plain_tool_bit_for_bit(one):
+def test_a_single_distributed_process_is_the_plain_tool_bit_for_bit(one):
     plain = one("plain", "train.batch_size=2", "optim.accumulate=2", steps=4)
-    with world_of_one() as runtime:
+    with single_process_group() as runtime:
         found = one("world", "train.batch_size=2", "optim.accumulate=2", runtime=runtime, steps=4)
     assert difference(found, plain) == 0
 
@@ -112,7 +114,7 @@ MODES = ("plain", "in two", "compiled", "two processes")
 def go_on(runtime: Runtime, checkpoints: list[Path | None], *args: Any, **options: Any) -> list[Curve]:
     """The curves of one run that goes on from each of the checkpoints; None is its start."""
     curves = []
-    with run(runtime, *args, **options) as trainer:
+    with tiny_trainer(runtime, *args, **options) as trainer:
         trainer.validation_data = None  # which would be compiled once more
         for path in checkpoints:
             if path is not None:
@@ -141,8 +143,8 @@ def test_every_mode_goes_on_from_every_other_s_checkpoint(stores, tmp_path, monk
             )
 
         if mode == "two processes":
-            return in_world(2, tmp_path / f"{name}.results", go)[0]
-        return go(InTwoRuntime(CPU) if mode == "in two" else Runtime(CPU))
+            return run_in_processes(2, tmp_path / f"{name}.results", go)[0]
+        return go(FakeDataParallelRuntime(CPU) if mode == "in two" else Runtime(CPU))
 
     (whole,), begun = phase("plain", "whole", 4, None), [phase(mode, mode, 2, None)[0] for mode in MODES]
     for second in MODES:

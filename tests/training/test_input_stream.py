@@ -26,7 +26,8 @@ from posenet.errors import DataError
 from posenet.settings import AugmentConfig
 from posenet.training.input_stream import CollectiveDataError, RestartingLoader, UnreadableSampleBudget
 from tests.helpers.drawn_data import flip_bit, make_record, write_store
-from tests.helpers.process_groups import CPU, in_world, run
+from tests.helpers.process_groups import run_in_processes
+from tests.helpers.tiny_training import CPU, tiny_trainer
 
 SHORT = ["train.epochs=1", "train.batch_size=2"]
 
@@ -87,7 +88,7 @@ def equal(a, b):
 
 def end(runtime, stores, folder, *overrides, **options):
     """Losses, final state and epoch lines of a run."""
-    with run(runtime, stores, folder, *SHORT, *overrides, **options) as trainer:
+    with tiny_trainer(runtime, stores, folder, *SHORT, *overrides, **options) as trainer:
         finished = trainer.run()
         return finished, trainer.losses, {n: t.clone() for n, t in trainer.model.network.state_dict().items()}
 
@@ -156,7 +157,7 @@ def test_the_next_epoch_s_samples_are_made_while_this_one_is_validated(stores, t
         under_way.append(iterator._send_idx - iterator._rcvd_idx)
         return {"AP": 0.0}
 
-    with run(Runtime(CPU), stores, tmp_path / "run", *SHORT, "train.epochs=3", "data.workers=1") as trainer:
+    with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *SHORT, "train.epochs=3", "data.workers=1") as trainer:
         trainer.evaluate = evaluate
         assert trainer.run()
     assert min(under_way[:2]) > 0 and under_way[2] == 0
@@ -165,13 +166,13 @@ def test_the_next_epoch_s_samples_are_made_while_this_one_is_validated(stores, t
 def test_a_run_that_was_closed_goes_on_with_new_workers(stores, tmp_path):
     overrides = [*SHORT, "train.epochs=2", "data.workers=1"]
     whole = end(Runtime(CPU), stores, tmp_path / "whole", *overrides)
-    with run(Runtime(CPU), stores, tmp_path / "run", *overrides) as trainer:
+    with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *overrides) as trainer:
         trainer.evaluate = lambda *_: trainer.close() or {"AP": 0.0}
         assert trainer.run() and trainer.losses == whole[1]
 
 
 def test_too_many_replacements_end_the_run_with_a_checkpoint(damaged, tmp_path):
-    with run(Runtime(CPU), damaged, tmp_path / "run", *SHORT, "data.max_unreadable=0.0") as trainer:
+    with tiny_trainer(Runtime(CPU), damaged, tmp_path / "run", *SHORT, "data.max_unreadable=0.0") as trainer:
         with pytest.raises(
             CollectiveDataError, match="more than 0 of .* data.max_unreadable allows; the latest: .*damaged.h5"
         ):
@@ -182,7 +183,7 @@ def test_too_many_replacements_end_the_run_with_a_checkpoint(damaged, tmp_path):
 
 def test_an_epoch_without_steps_left_leaves_no_workers(stores, tmp_path):
     """As where a run is resumed that was stopped while it validated."""
-    with run(Runtime(CPU), stores, tmp_path / "run", *SHORT, "data.workers=1") as trainer:
+    with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *SHORT, "data.workers=1") as trainer:
         trainer.progress.step = trainer.input.steps_per_epoch
         assert trainer.train_one_epoch() and not multiprocessing.active_children()
 
@@ -192,7 +193,7 @@ def test_validation_counts_as_well(stores, tmp_path):
     shutil.copy(stores["val"], path)
     flip_bit(path, "jpeg", 0)
     for share, message in ((0.9, None), (0.0, "more than 0 of")):
-        with run(
+        with tiny_trainer(
             Runtime(CPU), stores | {"val": path}, tmp_path / f"run{share}", *SHORT, f"data.max_unreadable={share}"
         ) as trainer:
             if message is None:
@@ -228,7 +229,7 @@ def test_a_file_system_that_fails_for_a_moment_changes_nothing(stores, monkeypat
 def test_a_file_system_that_is_gone_ends_the_run_with_a_checkpoint(stores, tmp_path, quick):
     path = tmp_path / "train.h5"
     shutil.copy(stores["train"], path)
-    with run(Runtime(CPU), stores | {"train": path}, tmp_path / "run", *SHORT) as trainer:
+    with tiny_trainer(Runtime(CPU), stores | {"train": path}, tmp_path / "run", *SHORT) as trainer:
         path.unlink()
         with pytest.raises(CollectiveDataError, match="train.h5 does not exist"):
             trainer.run()
@@ -271,7 +272,7 @@ class TestDeadWorkers:
 
     def test_a_run_whose_workers_are_killed_ends_as_if_they_were_not(self, stores, tmp_path, quick):
         whole = end(Runtime(CPU), stores, tmp_path / "whole")
-        with run(Runtime(CPU), stores, tmp_path / "run", *SHORT, "data.workers=1") as trainer:
+        with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *SHORT, "data.workers=1") as trainer:
             update, pids = trainer.train_step, []
 
             def kill_and_go_on(group):
@@ -295,7 +296,7 @@ class TestDeadWorkers:
 
     def test_workers_that_always_die_end_the_run_with_a_checkpoint(self, stores, tmp_path, quick, monkeypatch):
         monkeypatch.setattr(PoseDataset, "read_masks_and_joints", lambda *_: os.kill(os.getpid(), signal.SIGSEGV))
-        with run(Runtime(CPU), stores, tmp_path / "run", *SHORT, "data.workers=1") as trainer:
+        with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *SHORT, "data.workers=1") as trainer:
             with pytest.raises(
                 CollectiveDataError, match="died 3 times .* the last was ended by SIGSEGV; .*data.workers"
             ):
@@ -304,7 +305,7 @@ class TestDeadWorkers:
 
 
 def _fail_on_one(runtime, stores, folder, where):
-    with run(runtime, stores, folder, *SHORT) as trainer:
+    with tiny_trainer(runtime, stores, folder, *SHORT) as trainer:
         if runtime.rank == 1 and where == "train":
             dataset = trainer.input.loader.loader.dataset
             load_batch = dataset.__getitems__
@@ -328,13 +329,13 @@ def _fail_on_one(runtime, stores, folder, where):
 
 def test_all_processes_end_together_and_save_where_one_cannot_read(stores, tmp_path):
     folder = tmp_path / "run"
-    said = in_world(2, tmp_path / "results", lambda runtime: _fail_on_one(runtime, stores, folder, "train"))
+    said = run_in_processes(2, tmp_path / "results", lambda runtime: _fail_on_one(runtime, stores, folder, "train"))
     assert said == [("CollectiveDataError", "the disk of rank 1 is gone", 2)] * 2
     assert read_checkpoint(folder / "last.pth")["progress"]["total_steps"] == 2
 
 
 def _train_damaged(runtime, stores, folder, share):
-    with run(
+    with tiny_trainer(
         runtime,
         stores,
         folder,
@@ -350,7 +351,7 @@ def _train_damaged(runtime, stores, folder, share):
 
 
 def test_replacements_are_counted_over_all_processes(damaged, tmp_path):
-    said = in_world(
+    said = run_in_processes(
         2,
         tmp_path / "results",
         lambda runtime: [_train_damaged(runtime, damaged, tmp_path / str(share), share) for share in (0.9, 0.0)],

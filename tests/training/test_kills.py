@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from posenet.checkpoints.checkpoint_folder import CheckpointFolder
-from posenet.checkpoints.checksum import is_sound
+from posenet.checkpoints.checksum import verify_checksum
 from posenet.devices.runtime import Runtime
-from tests.helpers.process_groups import CPU
-from tests.helpers.process_runs import assert_same_run, ended, forked, live
+from tests.helpers.process_runs import assert_same_run, fork_process, start_or_resume, wait_for_exit
+from tests.helpers.tiny_training import CPU
 
 OFTEN = ("train.patience=0", "checkpoint.every_steps=1")
 
@@ -26,20 +26,20 @@ OFTEN = ("train.patience=0", "checkpoint.every_steps=1")
 def killed_after(seconds: Callable[[], float], task: Callable[[Callable[[], None]], Any]) -> int:
     """Run a task in a process that is killed some time after it first says so; how the process ended."""
     said, say = os.pipe()
-    pid = forked(lambda: (os.close(said), task(lambda: os.write(say, b"!"))))
+    pid = fork_process(lambda: (os.close(said), task(lambda: os.write(say, b"!"))))
     os.close(say)
     if os.read(said, 1):
         time.sleep(seconds())
         os.kill(pid, signal.SIGKILL)
     os.close(said)
-    return ended(pid)
+    return wait_for_exit(pid)
 
 
-def assert_sound(folder: Path) -> None:
+def assert_intact(folder: Path) -> None:
     """Whatever stands under a checkpoint's name is a whole checkpoint."""
     for path in folder.glob("*.pth"):
         with open(path, "rb") as file:
-            assert is_sound(file), path
+            assert verify_checksum(file), path
 
 
 def kill_while_saving(stores, folder: Path, rng: random.Random, kills: int, *overrides: str) -> Counter:
@@ -63,14 +63,14 @@ def kill_while_saving(stores, folder: Path, rng: random.Random, kills: int, *ove
             trainer.folder.save = announced
 
         def life(say: Callable[[], None]) -> None:
-            live(Runtime(CPU), stores, folder, *overrides, watch=lambda trainer: aim(trainer, say))
+            start_or_resume(Runtime(CPU), stores, folder, *overrides, on_start=lambda trainer: aim(trainer, say))
 
         before = newest_step(folder)
         status = killed_after(lambda: rng.uniform(0, SAVING), life)
         if status == 0:
             break
         assert status == -signal.SIGKILL
-        assert_sound(folder)
+        assert_intact(folder)
         assert newest_step(folder) >= before
         numbered = CheckpointFolder(folder).history()
         if list(folder.glob(".*.tmp")):
@@ -94,7 +94,7 @@ def newest_step(folder: Path) -> int:
 
 
 def finish(stores, folder: Path, *overrides: str) -> None:
-    assert ended(forked(lambda: live(Runtime(CPU), stores, folder, *overrides))) == 0
+    assert wait_for_exit(fork_process(lambda: start_or_resume(Runtime(CPU), stores, folder, *overrides))) == 0
 
 
 def test_killed_while_it_saves(stores, tmp_path):
@@ -111,8 +111,10 @@ def test_killed_at_each_system_call_of_a_save(tmp_path, after):
     while status == -signal.SIGKILL:
         folder, at = CheckpointFolder(tmp_path / f"{at}"), at + 1
         folder.save(state | {"step": 1}, 1, best=True)
-        status = ended(forked(lambda: (kill_at_call(at, after), folder.save(state | {"step": 2}, 2, best=True))))
-        assert_sound(folder.path)
+        status = wait_for_exit(
+            fork_process(lambda: (kill_at_call(at, after), folder.save(state | {"step": 2}, 2, best=True)))
+        )
+        assert_intact(folder.path)
         found = folder.newest_intact()[1]["step"]
         assert found in (1, 2) and (found == 2 or status)
         folder.save(state | {"step": 3}, 3)
@@ -188,10 +190,11 @@ def test_killed_at_any_moment(stores, tmp_path, workers):
         folder, status = tmp_path / str(run), -signal.SIGKILL
         while status == -signal.SIGKILL:
             status = killed_after(
-                lambda: rng.uniform(0, longest), lambda say: (say(), live(Runtime(CPU), stores, folder, *overrides))
+                lambda: rng.uniform(0, longest),
+                lambda say: (say(), start_or_resume(Runtime(CPU), stores, folder, *overrides)),
             )
             kills += status == -signal.SIGKILL
-            assert_sound(folder)
+            assert_intact(folder)
         assert status == 0
         assert_same_run(folder, tmp_path / "whole")
         run += 1

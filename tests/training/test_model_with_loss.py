@@ -3,12 +3,11 @@
 import torch
 
 from posenet.data.targets import TargetRenderer
-from posenet.model.posenet import PoseNet
-from posenet.model.preprocessing import prepare
 from posenet.settings import LossConfig, TargetsConfig
 from posenet.skeleton import COCO
 from posenet.training.loss import FocalL2Loss
 from posenet.training.model_with_loss import ModelWithLoss
+from tests.helpers.networks import tiny_network
 
 
 def make_batch(n: int = 2, size: int = 64):
@@ -20,18 +19,9 @@ def make_batch(n: int = 2, size: int = 64):
 
 
 def make_step(amp="off"):
-    torch.manual_seed(0)
-    network = PoseNet(stacks=1, width=16, growth=2)
     renderer = TargetRenderer(TargetsConfig(), COCO)
-    return ModelWithLoss(network, renderer, FocalL2Loss(LossConfig(), COCO), amp, False).eval()
-
-
-def test_prepare_keeps_bgr_order_and_place():
-    images = torch.zeros(1, 64, 64, 3, dtype=torch.uint8)
-    images[0, 5, 7] = torch.tensor([255, 51, 0], dtype=torch.uint8)
-    prepared = prepare(images)
-    assert prepared.shape == (1, 3, 64, 64) and prepared.dtype == torch.float32
-    assert torch.allclose(prepared[0, :, 5, 7], torch.tensor([1.0, 0.2, 0.0])) and prepared.sum().item() - 1.2 < 1e-6
+    loss = FocalL2Loss(LossConfig(), COCO)
+    return ModelWithLoss(tiny_network(stacks=1), renderer, loss, amp, False).eval()
 
 
 def test_step_is_renderer_network_and_loss():

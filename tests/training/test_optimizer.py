@@ -10,12 +10,13 @@ import torch
 from torch import nn
 
 from posenet.errors import ConfigError
-from posenet.model import PoseNet
+from posenet.model.posenet import PoseNet
 from posenet.settings import AverageConfig, OptimConfig
 from posenet.training.batch_norm import batch_norm_layers
 from posenet.training.freezing import ALL_BUT_HEADS, freeze, set_train_mode
 from posenet.training.optimizer import make_optimizer, set_lr
 from posenet.training.schedule import StepSchedule, make_schedule
+from tests.helpers.networks import tiny_network
 
 STEPS = 10
 """Steps of an epoch."""
@@ -23,8 +24,7 @@ STEPS = 10
 
 @pytest.fixture
 def net() -> PoseNet:
-    torch.manual_seed(0)
-    return PoseNet(stacks=2, width=16, growth=2)
+    return tiny_network()
 
 
 def small() -> nn.Module:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from posenet.devices.runtime import Runtime
-from tests.helpers.process_groups import CPU, run
+from tests.helpers.tiny_training import CPU, tiny_trainer
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -48,7 +48,7 @@ def test_two_thousand_steps(stores, tmp_path, record_property):
         "average.kind='ema'",
         "log.every_steps=10",
     ]
-    with run(Runtime(CPU), stores, tmp_path / "run", *overrides, steps=STEPS) as trainer:
+    with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *overrides, steps=STEPS) as trainer:
         update = trainer.train_step
 
         def measure(batches):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from posenet.data.dataset import Batch
-from posenet.devices.precision import grad_scaler
+from posenet.devices.precision import make_grad_scaler
 from posenet.devices.runtime import Runtime
 from posenet.settings import GuardConfig, OptimConfig
 from posenet.training.loss_guard import LossGuard
@@ -38,7 +38,7 @@ def setup(amp: str = "off", clip: float = 0.0, fixed: float = 0.0):
     torch.manual_seed(0)
     module = Toy().train()
     optimizer = make_optimizer(module, OptimConfig(lr=0.1, momentum=0.9, weight_decay=0.0))
-    scaler = grad_scaler(CPU, amp, fixed)
+    scaler = make_grad_scaler(CPU, amp, fixed)
     train_step = TrainStep(module, optimizer, scaler, LossGuard(GuardConfig()), Runtime(CPU), clip)
     return module, optimizer, train_step
 

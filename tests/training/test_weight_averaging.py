@@ -13,7 +13,7 @@ from posenet.errors import ConfigError
 from posenet.settings import AverageConfig, OptimConfig
 from posenet.training.schedule import make_schedule
 from posenet.training.weight_averaging import ExponentialMovingAverage, StochasticWeightAverage, WeightAverage
-from tests.helpers.process_groups import CPU, run
+from tests.helpers.tiny_training import CPU, tiny_trainer
 
 EMA = ("average.kind='ema'", "average.decay=0.9", "train.batch_size=2")
 SWA = ("average.kind='swa'", "average.cycle_epochs=1", "average.cycle_lr=[2e-5, 1e-5]", "train.batch_size=2")
@@ -67,7 +67,9 @@ def test_the_cyclic_rate_falls_linearly_and_starts_again() -> None:
 @pytest.mark.parametrize("kind, frozen", [(EMA, ()), (SWA, NORMS)])
 def test_a_run_with_averages_resumes_bit_for_bit(stores, tmp_path, kind, frozen):
     def go(name, steps, resume=None):
-        with run(Runtime(CPU), stores, tmp_path / name, *kind, frozen=frozen, steps=steps, resume=resume) as trainer:
+        with tiny_trainer(
+            Runtime(CPU), stores, tmp_path / name, *kind, frozen=frozen, steps=steps, resume=resume
+        ) as trainer:
             trainer.run()
             return read_checkpoint(tmp_path / name / "last.pth")
 
@@ -83,7 +85,7 @@ def test_a_run_with_averages_resumes_bit_for_bit(stores, tmp_path, kind, frozen)
 
 
 def test_what_is_validated_is_what_others_load(stores, tmp_path):
-    with run(Runtime(CPU), stores, tmp_path / "run", *EMA, "train.epochs=1") as trainer:
+    with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *EMA, "train.epochs=1") as trainer:
         seen = []
         trainer.validate = lambda: seen.append({n: t.clone() for n, t in trainer.model.network.state_dict().items()})
         trainer.run()
@@ -96,15 +98,15 @@ def test_what_is_validated_is_what_others_load(stores, tmp_path):
 
 
 def test_a_run_goes_on_from_its_trained_weights_without_the_average(stores, tmp_path):
-    with run(Runtime(CPU), stores, tmp_path / "run", *EMA, steps=3) as trainer:
+    with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *EMA, steps=3) as trainer:
         trainer.run()
         trained = {n: t.clone() for n, t in trainer.model.network.state_dict().items()}
-    with run(Runtime(CPU), stores, tmp_path / "on", *SWA[3:], resume=tmp_path / "run" / "last.pth") as trainer:
+    with tiny_trainer(Runtime(CPU), stores, tmp_path / "on", *SWA[3:], resume=tmp_path / "run" / "last.pth") as trainer:
         assert all(torch.equal(t, trained[n]) for n, t in trainer.model.network.state_dict().items())
 
 
 def test_swa_wants_frozen_statistics_and_a_cycle(stores, tmp_path):
-    with pytest.raises(ConfigError, match="--freeze"), run(Runtime(CPU), stores, tmp_path / "run", *SWA):
+    with pytest.raises(ConfigError, match="--freeze"), tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *SWA):
         pass
     with pytest.raises(ValueError, match="average.cycle_epochs"):
         AverageConfig("swa")

@@ -1,0 +1,137 @@
+"""Loading weights: prefixes, published files, partial fits, and the network of a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from posenet.checkpoints.weights import load_model, load_weights, strip_wrapper_prefixes
+from posenet.errors import CheckpointError
+from posenet.model.posenet import PoseNet
+from posenet.model.published_names import rename_to_published
+from posenet.settings import config_to_dict, load_config
+from tests.helpers.networks import random_network, tiny_network
+
+TINY = load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"])
+
+
+@pytest.fixture
+def model() -> PoseNet:
+    return random_network(stacks=1)
+
+
+@pytest.fixture
+def other() -> PoseNet:
+    """A network of the same architecture with other weights."""
+    return tiny_network(stacks=1)
+
+
+def have_same_weights(a: nn.Module, b: nn.Module) -> bool:
+    first, second = a.state_dict(), b.state_dict()
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        "",
+        "module.",
+        "posenet.",
+        "module.posenet.",
+        "_orig_mod.",
+        "module._orig_mod.",
+        "_orig_mod.module.",
+        "module.module.",
+    ],
+)
+def test_weights_load_completely_with_any_prefix_of_a_wrapper(
+    model: PoseNet, other: PoseNet, tmp_path: Path, prefix: str
+) -> None:
+    path = tmp_path / "wrapped.pth"
+    torch.save({"model": {prefix + name: tensor for name, tensor in model.state_dict().items()}}, path)
+    report = load_weights(other, path)
+    assert have_same_weights(other, model)
+    assert not report.missing + report.unexpected + report.reshaped
+
+
+def test_prefixes_of_compiled_submodules_are_stripped() -> None:
+    assert strip_wrapper_prefixes("module.stem._orig_mod.entry.weight") == "stem.entry.weight"
+
+
+@pytest.mark.parametrize("legacy", [False, True])
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_a_published_file_loads_in_both_pickle_formats(
+    model: PoseNet, tmp_path: Path, prefix: str, legacy: bool
+) -> None:
+    path = tmp_path / "PoseNet_52_epoch.pth"
+    weights = {prefix + name: tensor for name, tensor in rename_to_published(model.state_dict()).items()}
+    optimizer = {"state": {}, "param_groups": []}
+    content = {"weights": weights, "optimizer_weight": optimizer, "train_loss": 1.0, "epoch": 52}
+    torch.save(content, path, _use_new_zipfile_serialization=not legacy)
+    loaded, _ = load_model(path, TINY)
+    assert have_same_weights(loaded, model)
+
+
+def test_a_bare_state_dict_loads(model: PoseNet, other: PoseNet, tmp_path: Path) -> None:
+    path = tmp_path / "bare.pth"
+    torch.save(model.state_dict(), path)
+    load_weights(other, path)
+    assert have_same_weights(other, model)
+
+
+def test_load_model_uses_the_configuration_in_the_checkpoint(model: PoseNet, tmp_path: Path) -> None:
+    path = tmp_path / "own.pth"
+    torch.save({"model": model.state_dict(), "config": config_to_dict(TINY)}, path)
+    loaded, config = load_model(path)
+    assert have_same_weights(loaded, model)
+    assert config == TINY
+    assert not loaded.training
+
+
+def test_load_weights_reports_what_does_not_fit_and_loads_the_rest(
+    model: PoseNet, other: PoseNet, tmp_path: Path
+) -> None:
+    path = tmp_path / "other.pth"
+    weights = dict(model.state_dict())
+    missing, reshaped, loaded = list(weights)[:3]
+    del weights[missing]
+    weights[reshaped] = torch.zeros(99)
+    weights["extra.weight"] = torch.zeros(3)
+    torch.save({"model": weights}, path)
+    before = {name: tensor.clone() for name, tensor in other.state_dict().items()}
+    report = load_weights(other, path)
+    assert (report.missing, report.unexpected, report.reshaped) == ([missing], ["extra.weight"], [reshaped])
+    assert report.loaded == list(weights)[1:-1]
+    after = other.state_dict()
+    assert torch.equal(after[missing], before[missing]) and torch.equal(after[reshaped], before[reshaped])
+    assert torch.equal(after[loaded], weights[loaded])
+    assert f"loaded {len(report.loaded)} tensors" in str(report)
+    assert "missing 1" in str(report) and "reshaped 1" in str(report)
+    with pytest.raises(CheckpointError, match="another architecture"):
+        report.require_all()
+
+
+def test_a_report_lists_a_few_names_and_counts_the_rest(other: PoseNet, tmp_path: Path) -> None:
+    path = tmp_path / "other.pth"
+    extra = {f"extra.{i}": torch.zeros(1) for i in range(7)}
+    torch.save(other.state_dict() | extra, path)
+    assert "unexpected 7: extra.0, extra.1, extra.2, extra.3, extra.4 ... (+2 more)" in str(load_weights(other, path))
+
+
+def test_too_few_fitting_tensors_are_an_error_and_change_nothing(model: PoseNet, tmp_path: Path) -> None:
+    path = tmp_path / "wide.pth"
+    torch.save({"model": tiny_network(stacks=1, width=32, growth=6).state_dict()}, path)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    with pytest.raises(CheckpointError, match="another architecture"):
+        load_weights(model, path)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_load_model_refuses_another_architecture(model: PoseNet, tmp_path: Path) -> None:
+    path = tmp_path / "one.pth"
+    torch.save({"model": model.state_dict(), "config": config_to_dict(TINY)}, path)
+    with pytest.raises(CheckpointError, match="another architecture"):
+        load_model(path, load_config(None, ["model.stacks=2"], base=TINY))

@@ -1,0 +1,144 @@
+"""tools/train_distributed.py under torchrun on two machines, restarted by torchrun, and without a launcher."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from posenet.checkpoints.file import read_checkpoint
+from posenet.cli import train_distributed
+from posenet.devices.rank_info import RankInfo
+from posenet.errors import ConfigError
+
+SCRIPT = Path(__file__).parents[2] / "tools" / "train_distributed.py"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+TIMEOUT_SECONDS = 150
+"""Time limit of a run; most need about ten seconds."""
+
+SETTINGS = (
+    "model.stacks=1",
+    "model.width=16",
+    "model.growth=2",
+    "train.input_size=64",
+    "train.batch_size=2",
+    "train.epochs=2",
+    "data.workers=0",
+    "log.tensorboard=false",
+    "log.curves=false",
+    "train.threads=1",
+    "checkpoint.every_steps=1",
+)
+
+SCRIPT_THAT_KILLS_RANK_1_ONCE = """
+import os, signal, sys
+from posenet.cli.main import run_tool
+from posenet.training.trainer import TrainStep
+
+train, calls = TrainStep.__call__, []
+
+def train_or_die(self, batches):
+    calls.append(1)
+    if len(calls) == 3 and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return train(self, batches)
+
+TrainStep.__call__ = train_or_die
+sys.exit(run_tool("train-distributed"))
+"""
+
+
+@pytest.fixture
+def start(stores: dict[str, Path], tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
+    """A function that starts a command with the options of a tiny run; its output is in ``NAME.txt``."""
+    processes = []
+    settings = [*SETTINGS, f"data.train={stores['train']}", f"data.val={stores['val']}"]
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    }
+    environment["OMP_NUM_THREADS"] = "1"
+
+    def start_command(name: str, command: Sequence[str | Path], *options: str) -> subprocess.Popen:
+        run_options = ["-p", str(tmp_path / "run"), *options, "--device", "cpu", "--set", *settings]
+        with open(tmp_path / f"{name}.txt", "w") as output:
+            process = subprocess.Popen(
+                [*map(str, command), *run_options], stdout=output, stderr=output, env=environment
+            )
+        processes.append(process)
+        return process
+
+    yield start_command
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+
+
+def find_free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def test_two_machines_with_two_processes_each_train_one_network(start, tmp_path):
+    rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{find_free_port()}", "--rdzv-id", "test"]
+    command = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "2", *rendezvous, SCRIPT]
+    machines = [start(name, command) for name in ("one", "two")]
+    assert [machine.wait(TIMEOUT_SECONDS) for machine in machines] == [0, 0]
+    state = read_checkpoint(tmp_path / "run" / "last.pth")
+    assert state["progress"]["epoch"] == 2
+    assert len(state["random"]) == 4
+    output = "".join((tmp_path / f"{name}.txt").read_text() for name in ("one", "two"))
+    assert output.count("Epoch 2") == 1
+    assert output.count("of 4 on cpu") == 1
+    assert "0.00025 x 4 processes" in output
+
+
+def test_a_run_resumes_by_itself_after_a_restart_by_torchrun(start, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT_THAT_KILLS_RANK_1_ONCE)
+    torchrun = start("output", [*TORCHRUN, "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", script])
+    assert torchrun.wait(TIMEOUT_SECONDS) == 0
+    output = (tmp_path / "output.txt").read_text()
+    assert "Restart 1 by the launcher: resuming" in output
+    assert "last.pth: epoch 1, step 2 of" in output
+    assert "exitcode: -9) local_rank: 1" in output
+    assert "rank 0 has lost the other processes" in output
+    assert read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["epoch"] == 2
+
+
+def test_a_run_without_a_launcher_stops_cleanly_on_sigterm(start, tmp_path):
+    launcher = start("output", [sys.executable, SCRIPT, "--nproc", "2"], "--epochs", "9999")
+    last = tmp_path / "run" / "last.pth"
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not last.exists() and launcher.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    launcher.send_signal(signal.SIGTERM)
+    assert launcher.wait(TIMEOUT_SECONDS) == 0
+    output = (tmp_path / "output.txt").read_text()
+    assert output.count("Stopped after step") == 1
+    assert "Traceback" not in output
+    steps = read_checkpoint(last)["progress"]["total_steps"]
+    assert f"Stopped after step {steps} " in output
+
+
+def test_an_input_error_is_reported_once_per_machine(tmp_path, monkeypatch):
+    parser = argparse.ArgumentParser()
+    train_distributed.add_arguments(parser)
+    args = parser.parse_args(["-p", str(tmp_path / "run"), "--device", "toaster"])
+    monkeypatch.setattr(logging.getLogger("posenet"), "level", logging.INFO)
+    with pytest.raises(SystemExit) as caught:
+        train_distributed._train(args, RankInfo(rank=1, world_size=2, local_rank=1))
+    assert caught.value.code == 2
+    with pytest.raises(ConfigError, match="rank 2: .*toaster"):
+        train_distributed._train(args, RankInfo(rank=2, world_size=4, local_rank=0))
+    with pytest.raises(ConfigError, match="^device 'toaster'"):
+        train_distributed._train(args, RankInfo(rank=0, world_size=2, local_rank=0))

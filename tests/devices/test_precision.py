@@ -1,0 +1,98 @@
+"""Precision: selecting it, autocast and the loss scaler."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from posenet.devices.precision import Amp, autocast, make_grad_scaler, select_amp
+
+CPU = torch.device("cpu")
+
+
+def scaled_step(scaler: torch.amp.GradScaler, gradient: float) -> None:
+    """Train a single weight for one scaled step; ``gradient`` is its gradient."""
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight], 0.1)
+    scaler.scale((weight * gradient).sum()).backward()
+    scaler.step(optimizer)
+    scaler.update()
+
+
+@pytest.mark.parametrize("mkldnn", [True, False])
+@pytest.mark.parametrize("instructions", ["_is_avx512_bf16_supported", "_is_amx_tile_supported", None])
+def test_auto_is_bf16_on_a_cpu_that_computes_in_it(
+    monkeypatch: pytest.MonkeyPatch, instructions: str | None, mkldnn: bool
+) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: mkldnn)
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda name=name: name == instructions, raising=False)
+    assert select_amp(CPU, "auto") == ("bf16" if instructions and mkldnn else "off")
+
+
+def test_a_pytorch_release_without_the_bf16_checks_gets_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.delattr(torch.cpu, name, raising=False)
+    assert select_amp(CPU, "auto") == "off"
+
+
+@pytest.mark.parametrize(
+    "bf16, capability, expected",
+    [(True, (9, 0), "bf16"), (False, (7, 5), "fp16"), (False, (7, 0), "fp16"), (False, (6, 1), "off")],
+)
+def test_auto_on_cuda_depends_on_the_device(
+    monkeypatch: pytest.MonkeyPatch, bf16: bool, capability: tuple[int, int], expected: Amp
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16 or including_emulation)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert select_amp(torch.device("cuda"), "auto") == expected
+
+
+def test_auto_is_float32_on_other_devices() -> None:
+    assert select_amp(torch.device("meta"), "auto") == "off"
+
+
+@pytest.mark.parametrize("name", ["off", "bf16", "fp16"])
+def test_a_named_precision_is_used_as_it_is(name: Amp) -> None:
+    assert select_amp(CPU, name) == name
+
+
+def test_autocast_off_changes_nothing() -> None:
+    with autocast(CPU, "off"):
+        assert not torch.is_autocast_enabled("cpu")
+        assert nn.Linear(2, 2)(torch.ones(1, 2)).dtype == torch.float32
+
+
+@pytest.mark.parametrize("amp, dtype", [("bf16", torch.bfloat16), ("fp16", torch.float16)])
+def test_autocast_runs_layers_in_the_given_precision(amp: Amp, dtype: torch.dtype) -> None:
+    with autocast(CPU, amp):
+        assert nn.Linear(2, 2)(torch.ones(1, 2)).dtype == dtype
+
+
+@pytest.mark.parametrize("amp", ["off", "bf16"])
+@pytest.mark.parametrize("loss_scale", [0.0, 128.0])
+def test_the_scaler_is_disabled_without_fp16(amp: Amp, loss_scale: float) -> None:
+    scaler = make_grad_scaler(CPU, amp, loss_scale)
+    assert not scaler.is_enabled() and scaler.scale(torch.tensor(3.0)) == 3
+
+
+def test_an_overflow_lowers_a_dynamic_scale() -> None:
+    scaler = make_grad_scaler(CPU, "fp16")
+    before = scaler.get_scale()
+    scaled_step(scaler, float("inf"))
+    assert scaler.get_scale() < before
+
+
+def test_a_fixed_scale_never_changes() -> None:
+    scaler = make_grad_scaler(CPU, "fp16", 128.0)
+    for gradient in (1.0, float("inf"), 1.0, float("nan"), 1.0):
+        scaled_step(scaler, gradient)
+        assert scaler.get_scale() == 128
+
+
+def test_a_fixed_scale_is_restored_from_its_state() -> None:
+    restored = make_grad_scaler(CPU, "fp16", 128.0)
+    restored.load_state_dict(make_grad_scaler(CPU, "fp16", 64.0).state_dict())
+    scaled_step(restored, float("inf"))
+    assert restored.get_scale() == 64

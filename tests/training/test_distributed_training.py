@@ -1,0 +1,258 @@
+"""Training in two processes: bad batches, signals, deaths, early stopping and validation."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from posenet.checkpoints.file import read_checkpoint
+from posenet.data.batch import Batch
+from posenet.devices.distributed import DistributedRuntime
+from posenet.devices.precision import make_grad_scaler
+from posenet.devices.runtime import Runtime
+from posenet.errors import TrainingError
+from posenet.inference.person import Person
+from posenet.model.posenet import PoseNet
+from posenet.settings import GuardConfig, load_config
+from posenet.training import coco_validation
+from posenet.training.loss_guard import LossGuard
+from posenet.training.run_log import SilentLog
+from posenet.training.trainer import Trainer, TrainStep
+from tests.helpers.process_groups import run_in_processes
+from tests.helpers.tiny_training import CPU, copy_weights, tiny_trainer
+
+SMALL = ("train.batch_size=2", "optim.lr=1e-4")
+
+
+def log_lines(folder: Path, kind: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == kind]
+
+
+def before_step(trainer: Trainer, step: int, action: Callable[[], None]) -> None:
+    """Call ``action`` before the trainer's optimizer step with the given index, counted from 0."""
+    train_step = trainer.train_step
+
+    def act_and_train(batches: Any) -> Any:
+        if len(trainer.losses) == step:
+            action()
+        return train_step(batches)
+
+    trainer.train_step = act_and_train
+
+
+def coco_overrides(folder: Path) -> list[str]:
+    """Settings that evaluate AP on the validation images of ``folder``."""
+    annotations = folder / "annotations" / "person_keypoints_val2017.json"
+    return [
+        f"data.val_images={str(folder / 'val2017')!r}",
+        f"data.val_annotations={str(annotations)!r}",
+        "inference.height=64",
+        "log.pictures=0",
+    ]
+
+
+class PerImage(nn.Module):
+    """A model with one loss value per image."""
+
+    def __init__(self, linear: nn.Module) -> None:
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, images: Tensor, *_: None) -> Tensor:
+        return self.linear(images)[:, 0]
+
+
+def test_gradients_are_exchanged_once_per_step_with_accumulation(tmp_path: Path) -> None:
+    images = torch.arange(24.0).reshape(2, 2, 2, 3)  # rank, batch, image, value
+
+    def train(runtime: DistributedRuntime) -> tuple[list[int], Tensor]:
+        exchanges = []
+
+        def average(_, bucket):  # with type hints PyTorch expects another kind of hook
+            exchanges.append(bucket)
+            future: torch.futures.Future[Tensor] = torch.futures.Future()
+            future.set_result(runtime.all_reduce_sum(bucket.buffer()) / runtime.world_size)
+            return future
+
+        torch.manual_seed(0)
+        linear = nn.Linear(3, 1, bias=False)
+        wrapped = runtime.wrap(PerImage(linear))
+        wrapped.register_comm_hook(None, average)
+        optimizer = torch.optim.SGD(linear.parameters(), 0.1)
+        scaler = make_grad_scaler(runtime.device, "off")
+        train_step = TrainStep(wrapped, optimizer, scaler, LossGuard(GuardConfig()), runtime, max_grad_norm=0.0)
+        good = [Batch(batch, None, None, None, None) for batch in images[runtime.rank]]
+        bad = [good[0], Batch(torch.full((2, 3), math.nan), None, None, None, None)]
+        train_step(good)
+        weight = linear.weight.detach().clone()
+        counts = [len(exchanges)]
+        for batches in (bad, good):  # a skipped step must not leave an exchange for the next one
+            train_step(batches)
+            counts.append(len(exchanges))
+        return counts, weight
+
+    (counts, weight), (_, other_weight) = run_in_processes(2, tmp_path, train)
+    torch.manual_seed(0)
+    initial_weight = nn.Linear(3, 1, bias=False).weight.detach()
+    assert counts == [1, 2, 3]
+    assert torch.equal(weight, other_weight)
+    torch.testing.assert_close(weight, initial_weight - 0.1 * images.reshape(-1, 3).mean(0, keepdim=True))
+
+
+def test_nan_on_one_rank_makes_both_skip_the_step_and_the_log_names_its_images(stores, tmp_path):
+    def train(runtime: DistributedRuntime) -> dict[str, Any]:
+        with tiny_trainer(runtime, stores, tmp_path / "run", *SMALL, steps=5) as trainer:
+            forward, react_to = trainer.model.forward, trainer._react_to
+            weights_before_step, bad_images = [], []
+
+            def forward_with_nan(*batch: Tensor) -> Tensor:
+                weights_before_step.append(copy_weights(trainer))
+                is_bad = len(weights_before_step) == 2 and runtime.rank == 1
+                return forward(*batch) * (math.nan if is_bad else 1)
+
+            def record_bad_images(result: Any, batches: Any) -> None:
+                if result.loss is None:
+                    bad_images.extend(batches[0].image_ids.tolist())
+                react_to(result, batches)
+
+            trainer.model.forward = forward_with_nan
+            trainer._react_to = record_bad_images
+            trainer.run()
+            trained = {name for name, _ in trainer.model.network.named_parameters()}
+            final = {name: tensor for name, tensor in copy_weights(trainer).items() if name in trained}
+            return {"before": weights_before_step, "images": bad_images, "losses": trainer.losses, "final": final}
+
+    first, second = run_in_processes(2, tmp_path / "results", train)
+    assert [loss is None for loss in first["losses"]] == [False, True, False, False, False]
+    assert first["losses"] == second["losses"]
+    for result in (first, second):  # the skipped step changed neither weights nor BatchNorm statistics
+        before, after = result["before"][1:3]
+        assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(torch.equal(first["final"][name], tensor) for name, tensor in second["final"].items())
+    (skip,) = log_lines(tmp_path / "run", "skip")
+    assert skip["image_ids"] == second["images"] != first["images"]
+    assert skip["value"] == "nan"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_to_one_rank_stops_both_with_a_checkpoint(stores, tmp_path, number):
+    def train(runtime: DistributedRuntime) -> tuple[bool, int]:
+        with tiny_trainer(runtime, stores, tmp_path / "run", *SMALL, steps=50) as trainer:
+            if runtime.rank == 1:
+                before_step(trainer, 1, lambda: os.kill(os.getpid(), number))
+            return trainer.run(), trainer.progress.total_steps
+
+    assert run_in_processes(2, tmp_path / "results", train) == [(False, 2), (False, 2)]
+    assert read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["total_steps"] == 2
+
+
+@pytest.mark.parametrize("stage", ["loss", "AP"])
+def test_a_signal_to_one_rank_ends_the_validation_on_both(stores, tiny_coco, tmp_path, stage):
+    overrides = (*SMALL, *coco_overrides(tiny_coco), "train.epochs=1")
+
+    def train(runtime: DistributedRuntime) -> tuple[bool, int, int]:
+        with tiny_trainer(runtime, stores, tmp_path / "run", *overrides) as trainer:
+            owner, name = {"loss": (trainer.model, "eval"), "AP": (trainer.evaluate.predictor, "batch")}[stage]
+            method = getattr(owner, name)
+
+            def signal_and_call(*args: Any) -> Any:
+                if runtime.rank == 1:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                return method(*args)
+
+            setattr(owner, name, signal_and_call)
+            trainer.evaluate.share *= 20  # so that batches are left when the signal arrives
+            return trainer.run(), trainer.progress.epoch, trainer.progress.step - trainer.input.steps_per_epoch
+
+    assert run_in_processes(2, tmp_path / "results", train) == [(False, 0, 0), (False, 0, 0)]
+    assert log_lines(tmp_path / "run", "epoch") == []
+
+
+def test_an_fp16_overflow_on_one_rank_lowers_the_scale_of_both(stores, tmp_path):
+    def train(runtime: DistributedRuntime) -> dict[str, Any]:
+        with tiny_trainer(runtime, stores, tmp_path / "run", *SMALL, "train.amp=fp16", steps=3) as trainer:
+            num_gradients = 0
+
+            def overflow_in_second_step(gradient: Tensor) -> Tensor:
+                nonlocal num_gradients
+                num_gradients += 1
+                return gradient * (math.inf if num_gradients == 2 and runtime.rank == 1 else 1)
+
+            next(trainer.model.network.parameters()).register_hook(overflow_in_second_step)
+            trainer.scaler.load_state_dict(trainer.scaler.state_dict() | {"scale": 8.0})
+            trainer.run()
+            weights = dict(trainer.model.network.named_parameters())
+            return {"losses": trainer.losses, "scale": trainer.scaler.get_scale(), "weights": weights}
+
+    first, second = run_in_processes(2, tmp_path / "results", train)
+    assert [loss is None for loss in first["losses"]] == [False, True, False]
+    assert first["losses"] == second["losses"]
+    assert first["scale"] == second["scale"] == 4.0
+    for name, weight in first["weights"].items():
+        assert torch.equal(weight, second["weights"][name]) and weight.isfinite().all()
+
+
+def test_rank_0_decides_about_early_stopping(stores, tmp_path):
+    def train(runtime: DistributedRuntime) -> tuple[bool, int]:
+        with tiny_trainer(runtime, stores, tmp_path / "run", *SMALL, "train.patience=3", "train.epochs=2") as trainer:
+            trainer.validate = lambda: 1.0
+            trainer.progress.best = math.inf
+            trainer.progress.best_kind = "val_loss"
+            trainer.progress.stale = 2 if runtime.rank == 0 else -9
+            return trainer.run(), trainer.progress.epoch
+
+    assert run_in_processes(2, tmp_path / "results", train) == [(False, 1), (False, 1)]
+
+
+def test_a_killed_rank_ends_the_training_of_the_other(stores, tmp_path):
+    def train(runtime: DistributedRuntime) -> None:
+        with tiny_trainer(runtime, stores, tmp_path / "run", *SMALL) as trainer:
+            if runtime.rank == 1:
+                before_step(trainer, 2, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            trainer.run()
+
+    with pytest.raises(TrainingError, match="rank 1 of 2 was killed by SIGKILL"):
+        run_in_processes(2, tmp_path / "results", train)
+
+
+def test_two_ranks_validate_every_image_once(stores, tiny_coco, tmp_path):
+    truth = json.loads((tiny_coco / "annotations" / "person_keypoints_val2017.json").read_text())
+    overrides = ["model.stacks=1", "model.width=16", "model.growth=2", *coco_overrides(tiny_coco)]
+    config = load_config(None, overrides)
+
+    def validate(runtime: Runtime) -> dict[str, Any]:
+        evaluate = coco_validation.CocoValidation.from_config(config, PoseNet.from_config(config), runtime, SilentLog())
+        predicted_images = []
+
+        def predict(images: list[Any]) -> list[list[Person]]:
+            predicted_images.extend(images)
+            return [[Person(torch.full((18, 3), float(image.mean())).numpy(), 0.5)] for image in images]
+
+        evaluate.predictor.batch = predict
+        with tiny_trainer(runtime, stores, tmp_path / f"run{runtime.world_size}", *SMALL) as trainer:
+            return {"metrics": evaluate(1, 1), "count": len(predicted_images), "loss": trainer.validate()}
+
+    single = validate(Runtime(CPU))
+    first, second = run_in_processes(2, tmp_path / "results", validate)
+    assert single["count"] == first["count"] + second["count"] == len(truth["images"])
+    assert first["count"] > 0 and second["count"] > 0
+    assert first["metrics"] == second["metrics"] == single["metrics"]
+    assert first["loss"] == second["loss"] == pytest.approx(single["loss"], rel=1e-6)
+
+
+def test_the_shares_of_all_ranks_hold_every_image_once_and_similar_numbers_of_every_shape() -> None:
+    images = [{"id": i, "width": 100 + 100 * (i % 2), "height": 100} for i in range(11)]
+    shares = [coco_validation.share_of_rank(images, rank, 3) for rank in range(3)]
+    assert sorted(image["id"] for share in shares for image in share) == list(range(11))
+    assert [len(share) for share in shares] == [4, 4, 3]
+    assert all(sum(image["width"] == 200 for image in share) in (1, 2) for share in shares)
