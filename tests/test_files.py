@@ -29,3 +29,16 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path, error):
         temporary.write_bytes(b"half")
         raise error
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]
+
+
+def test_a_failed_replacement_leaves_the_old_file_alone(tmp_path, monkeypatch):
+    path = tmp_path / "new" / "file"
+    write_atomically(path, b"old")
+
+    def fail(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old" and os.listdir(path.parent) == ["file"]

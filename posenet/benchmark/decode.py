@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from posenet.annotations.coco_file import CocoImage, PersonAnnotation, read_annotations
+from posenet.annotations.coco_dataset import PersonAnnotation, read_annotations
+from posenet.annotations.coco_file import CocoImage
+from posenet.annotations.split import read_split
 from posenet.benchmark.decoding_errors import compare, grouped_perfectly
 from posenet.benchmark.degraded_maps import degraded_maps
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import medians
 from posenet.data.targets import TargetRenderer
-from posenet.inference.coco_evaluation import read_split, score, to_result
+from posenet.inference.coco_evaluation import compute_coco_metrics, to_coco_result
 from posenet.inference.decoder.assembly import MAX_PEAKS
 from posenet.inference.decoder.host_candidates import decode, find_peaks
 from posenet.inference.letterbox import Letterbox
@@ -74,16 +76,16 @@ def measure_decode(
         seconds.append(decode_seconds(shown, MAP_STRIDE, predictor, repeats))
         people = predictor(np.zeros((image.height, image.width, 3), np.uint8))
         best = _perfect_grouping(shown, truth, image, fit, MAP_STRIDE, predictor)
-        results += [to_result(person, image.id, split.category, guess=True) for person in people]
-        bound += [to_result(person, image.id, split.category, guess=True) for person in best]
+        results += [to_coco_result(person, image.id, split.category, fill_missing=True) for person in people]
+        bound += [to_coco_result(person, image.id, split.category, fill_missing=True) for person in best]
         count, distance = compare(truth, people, skeleton)
         counts, errors = counts + count, [*errors, distance]
     names = ("labelled", "missed", "spurious", "misgiven", "people", "whole", "split", "merged")
     return _report(
         "perfect" if seed is None else f"degraded (seed {seed})",
         seconds,
-        score(results, split, skeleton).metrics,
-        score(bound, split, skeleton).metrics,
+        compute_coco_metrics(results, split, skeleton).metrics,
+        compute_coco_metrics(bound, split, skeleton).metrics,
         {name: counts[name] for name in names},
         np.concatenate(errors),
         predictor.height,

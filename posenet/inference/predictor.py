@@ -14,10 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenet.checkpoints.weights import load_model
+from posenet.devices.background import map_in_background
 from posenet.devices.device import select_device
 from posenet.devices.precision import Amp, autocast, select_amp
 from posenet.errors import ConfigError
-from posenet.images.image_files import map_ahead, to_bgr
+from posenet.images.image_files import to_bgr
 from posenet.inference.decoder.assembly import decode_candidates
 from posenet.inference.decoder.device_candidates import Candidates
 from posenet.inference.decoder.host_candidates import decode
@@ -185,8 +186,8 @@ class Predictor:
 
         Neighbours that need equal inputs run together: images sorted by shape make full batches.
         """
-        prepared = map_ahead(self._prepare, self._chunks(map(to_bgr, images)))
-        for people in map_ahead(self._decode, map(self._look, prepared)):
+        prepared = map_in_background(self._prepare, self._chunks(map(to_bgr, images)))
+        for people in map_in_background(self._decode, map(self._look, prepared)):
             yield from people
 
     def _chunks(self, images: Iterable[np.ndarray]) -> Iterator[list[np.ndarray]]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.skeleton_draft import draft_skeleton, measure_layout, pair_sides
+from posenet.annotations.skeleton_draft import draft_skeleton, measure_layout, pair_left_right
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO, load_skeleton
@@ -49,17 +49,17 @@ def category(
     ],
 )
 def test_sides_are_read_from_names(left: str, right: str) -> None:
-    assert pair_sides(("nose", right, left)) == ((left, right),)
+    assert pair_left_right(("nose", right, left)) == ((left, right),)
 
 
 @pytest.mark.parametrize("names", [("nose", "Lip", "Lid"), ("left_eye", "right_ear"), ("tail", "tair")])
 def test_other_names_make_no_pair(names: tuple[str, ...]) -> None:
-    assert pair_sides(names) == ()
+    assert pair_left_right(names) == ()
 
 
 def test_cocos_pairs_are_found() -> None:
     spelled = dict(zip(COCO.file_keypoints, COCO.file_names))
-    assert set(pair_sides(COCO.file_names)) == {(spelled[a], spelled[b]) for a, b in COCO.left_right}
+    assert set(pair_left_right(COCO.file_names)) == {(spelled[a], spelled[b]) for a, b in COCO.left_right}
 
 
 @pytest.mark.parametrize("edges", [[[1, 2]], [[0, 1]], [[1, 2], [2, 1], [1, 3]]])
@@ -130,18 +130,27 @@ def test_several_categories_need_a_name_unless_they_are_alike(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "content, message",
     [
-        ({"categories": []}, "no category with keypoints"),
-        ({}, "no 'categories'"),
+        ({"categories": []}, "no category has keypoints"),
+        ({}, "'categories' is missing"),
         ([], "not a COCO"),
         ({"categories": [category(skeleton=[[1, 9]])]}, "joins keypoints that it does not have"),
+        ({"categories": [category(skeleton=[[1, 2, 3]])]}, "not a list of pairs"),
+        ({"categories": [category(skeleton=7)]}, "not a list of pairs"),
         ({"categories": [category(keypoints=("a", "a"))]}, "a appears twice"),
-        ({"categories": [category()], "annotations": [{"category_id": 1, "keypoints": [1, 2]}]}, "not a COCO"),
+        (
+            {"categories": [category()], "annotations": [{"category_id": 1, "keypoints": [1, 2]}]},
+            "no list of 9 numbers as keypoints",
+        ),
+        (
+            {"categories": [category()], "annotations": [{"category_id": 1, "keypoints": [float("nan")] * 9}]},
+            "not a finite number",
+        ),
         (
             {
                 "categories": [category(keypoints=("a", "b"))],
                 "annotations": [{"category_id": 1, "keypoints": [10**400, 2, 2] * 2}],
             },
-            "not a COCO",
+            "not a finite number",
         ),
     ],
 )

@@ -92,13 +92,13 @@ def test_file_keypoints_survive_the_round_trip() -> None:
     keypoints = rng.uniform(1, 600, (4, 17, 3))
     keypoints[..., 2] = rng.integers(0, 3, (4, 17))
     keypoints[keypoints[..., 2] == 0] = 0
-    joints = COCO.from_file(keypoints)
+    joints = COCO.to_network_order(keypoints)
     assert joints.shape == (4, 18, 3) and joints.dtype == np.float32
-    np.testing.assert_allclose(COCO.to_file(joints), keypoints, rtol=1e-6)
+    np.testing.assert_allclose(COCO.to_file_order(joints), keypoints, rtol=1e-6)
 
 
 def test_file_keypoints_land_under_their_names() -> None:
-    joints = COCO.from_file(file_person({"left_ankle": (5, 6, 2)}))
+    joints = COCO.to_network_order(file_person({"left_ankle": (5, 6, 2)}))
     np.testing.assert_array_equal(joints[0, KEYPOINTS.index("Lank")], [5, 6, 2])
     assert np.count_nonzero(joints) == 3
 
@@ -107,22 +107,22 @@ def test_file_keypoints_land_under_their_names() -> None:
 def test_the_neck_is_the_middle_and_as_visible_as_the_less_visible_shoulder(
     left: int, right: int, expected: int
 ) -> None:
-    joints = COCO.from_file(file_person({"left_shoulder": (10, 20, left), "right_shoulder": (30, 50, right)}))
+    joints = COCO.to_network_order(file_person({"left_shoulder": (10, 20, left), "right_shoulder": (30, 50, right)}))
     np.testing.assert_array_equal(joints[0, KEYPOINTS.index("neck")], [20, 35, expected])
 
 
 @pytest.mark.parametrize("shoulder", ["left_shoulder", "right_shoulder"])
 def test_there_is_no_neck_without_both_shoulders(shoulder: str) -> None:
-    joints = COCO.from_file(file_person({shoulder: (10, 20, 2)}))
+    joints = COCO.to_network_order(file_person({shoulder: (10, 20, 2)}))
     np.testing.assert_array_equal(joints[0, KEYPOINTS.index("neck")], [0, 0, 0])
 
 
 def test_coordinates_of_unlabelled_keypoints_are_dropped() -> None:
-    assert not COCO.from_file(file_person({"nose": (10, 20, 0)})).any()
+    assert not COCO.to_network_order(file_person({"nose": (10, 20, 0)})).any()
 
 
 def test_a_picture_without_people_is_no_error() -> None:
-    assert COCO.from_file(np.zeros((0, 17, 3))).shape == (0, 18, 3)
+    assert COCO.to_network_order(np.zeros((0, 17, 3))).shape == (0, 18, 3)
 
 
 SMALL: dict[str, Any] = {
@@ -140,7 +140,7 @@ def test_everything_follows_from_another_skeleton_too() -> None:
     small = Skeleton(**SMALL)
     assert small.num_channels == 7
     np.testing.assert_array_equal(small.flip_channels, [1, 0, 2, 4, 3, 5, 6])
-    joints = small.from_file(np.array([[[0, 0, 2], [4, 2, 1]]]))
+    joints = small.to_network_order(np.array([[[0, 0, 2], [4, 2, 1]]]))
     np.testing.assert_array_equal(joints, [[[2, 1, 1], [0, 0, 2], [4, 2, 1]]])
 
 

@@ -45,7 +45,7 @@ def test_keypoints_and_parts_are_enough(tmp_path: Path) -> None:
     path.write_text(CAT)
     skeleton = load_skeleton(path)
     assert skeleton.keypoints == skeleton.file_names == ("nose", "L_ear", "R_ear")
-    assert skeleton.sigmas == (DEFAULT_SIGMA,) * 3 and not skeleton.layout and skeleton.least_labelled == 1
+    assert skeleton.sigmas == (DEFAULT_SIGMA,) * 3 and not skeleton.layout and skeleton.min_labelled_keypoints == 1
 
 
 @pytest.mark.parametrize("count, least", [(1, 1), (4, 2), (10, 3), (17, 5), (21, 5), (133, 5)])
@@ -55,7 +55,7 @@ def test_small_skeletons_need_fewer_labelled_keypoints(count: int, least: int) -
     table = {"keypoints": names, "parts": parts}
     if count == 1:
         table["derived"] = {"middle": ["k0", "k0"]}
-    assert skeleton_from_table(table).least_labelled == least
+    assert skeleton_from_table(table).min_labelled_keypoints == least
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 
 from posenet.images.image_files import read_image
-from posenet.inference.coco_evaluation import Evaluation
+from posenet.inference.coco_evaluation import METRICS, Evaluation
 from posenet.visualization.evaluation_charts import draw_charts, keypoint_figure, precision_figure
 from posenet.visualization.matplotlib_figure import new_figure, save
-from tests.inference.test_coco_evaluation import METRICS
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from posenet.errors import ConfigError
 from posenet.files import atomic_replacement
 from posenet.images import image_files as images
 from posenet.images.image_files import write_image
-from posenet.inference.coco_evaluation import to_result
+from posenet.inference.coco_evaluation import to_coco_result
 from posenet.inference.media import video
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.media.video import VideoWriter
@@ -66,8 +66,8 @@ def entry(frame: Frame, person: Person) -> dict[str, Any]:
     name, stem = frame.source.name, frame.source.stem
     if frame.number is not None:
         place = {"frame": frame.number, "time": round(frame.seconds, 4)}
-        return to_result(person, f"{name}#{frame.number}") | {"file_name": name} | place
-    return to_result(person, int(stem) if stem.isascii() and stem.isdecimal() else name) | {"file_name": name}
+        return to_coco_result(person, f"{name}#{frame.number}") | {"file_name": name} | place
+    return to_coco_result(person, int(stem) if stem.isascii() and stem.isdecimal() else name) | {"file_name": name}
 
 
 def output_paths(
@@ -84,7 +84,7 @@ def output_paths(
     for source in sources:
         own = source.path.suffix if source.path else ""
         if source.kind == "image":
-            end = (own if own.lower() in images.WRITTEN else ".png") if suffix is None else suffix
+            end = (own if own.lower() in images.WRITABLE_SUFFIXES else ".png") if suffix is None else suffix
         else:
             end = (own if own.lower() in video.WRITTEN else ".mp4") if moving_suffix is None else moving_suffix
         names = itertools.chain([source.stem + end], (f"{source.stem}-{n}{end}" for n in itertools.count(2)))

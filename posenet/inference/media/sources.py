@@ -12,7 +12,7 @@ import numpy as np
 
 from posenet.errors import DataError
 from posenet.images import image_files as images
-from posenet.images.image_files import find_images, read_ahead
+from posenet.images.image_files import find_images, read_images_ahead
 from posenet.inference.media import video
 from posenet.inference.media.video import Camera, VideoFile
 
@@ -74,7 +74,7 @@ def find_sources(inputs: Sequence[str], listed: Iterable[str] = (), cameras: Seq
         elif item.isascii() and item.isdecimal() and not Path(item).exists():
             sources = [_of_camera(int(item))]
         else:
-            sources = [_of_file(path) for path in find_images([item], images.SUFFIXES | video.SUFFIXES)]
+            sources = [_of_file(path) for path in find_images([item], images.IMAGE_SUFFIXES | video.SUFFIXES)]
         for source in sources:
             found.setdefault(source.path.resolve() if source.path else source.name, source)
     for source in map(_of_camera, cameras):
@@ -116,7 +116,7 @@ def read_frames(sources: Iterable[Source]) -> Iterator[Frame]:
     for kind, group in itertools.groupby(sources, lambda source: source.kind):
         if kind == "image":
             together = list(group)
-            yield from map(Frame, together, read_ahead(source.path for source in together))
+            yield from map(Frame, together, read_images_ahead(source.path for source in together))
         else:
             for source in group:
                 yield from _moving(source)

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import torch
 
-from posenet.annotations.coco_file import PersonAnnotation
+from posenet.annotations.coco_dataset import PersonAnnotation
 from posenet.benchmark.decoding_errors import compare, grouped_perfectly, own_sigmas
 from posenet.benchmark.degraded_maps import Degradation, degraded_maps
 from posenet.benchmark.targets import standing_people
