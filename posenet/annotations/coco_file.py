@@ -301,7 +301,8 @@ def check_visibility(keypoints: np.ndarray, entries: Sequence[Entry]) -> None:
         keypoints: (P, K, 3) x, y, visibility.
         entries: the P annotations that they belong to.
     """
-    valid = np.isin(keypoints[..., 2], (0, 1, 2)).all(axis=1)
+    visibility = keypoints[..., 2]
+    valid = ((visibility == 0) | (visibility == 1) | (visibility == 2)).all(axis=1)  # (P,)
     if not valid.all():
         raise _problem(VISIBILITY, "annotation", entries[int(valid.argmin())], "has a visibility other than 0, 1 and 2")
 

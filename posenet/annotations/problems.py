@@ -54,4 +54,5 @@ def problems_as_data_errors(path: str | Path) -> Iterator[None]:
     try:
         yield
     except AnnotationProblem as problem:
-        raise DataError(f"{path}: {problem}; {problem.kind.remedy}") from problem
+        remedy = f"{problem.kind.remedy} (posenet lint-annotations lists all problems)"
+        raise DataError(f"{path}: {problem}; {remedy}") from problem

@@ -1,7 +1,7 @@
 """Skeletons as TOML files, and as the plain tables that checkpoints and stores carry.
 
-A skeleton file lists the keypoints under the names and in the order of the annotations. Only ``keypoints`` and ``parts``
-are required. ``docs/custom_data.md`` describes all keys.
+A skeleton file lists the keypoints under the names and in the order of the annotations. Only ``keypoints`` and
+``parts`` are required. ``docs/custom_data.md`` describes all keys.
 """
 
 from __future__ import annotations
