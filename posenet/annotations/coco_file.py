@@ -205,14 +205,6 @@ def parse_id(entry: Entry, noun: str) -> int:
     return number
 
 
-def parse_integer(entry: Entry, key: str, noun: str, kind: ProblemKind) -> int:
-    """Return ``entry[key]``; an ``AnnotationProblem`` of ``kind`` unless it is a whole number."""
-    value = entry.get(key)
-    if not _is_integer(value):
-        raise _problem(kind, noun, entry, f"has {key} {truncate_for_message(value)}, which is not a whole number")
-    return value
-
-
 def parse_images(entries: Sequence[Entry]) -> dict[int, CocoImage]:
     """Return the images by id, in file order."""
     ids = UniqueIds("image")
@@ -238,8 +230,8 @@ def parse_file_name(entry: Entry) -> str:
 
 def parse_image_size(entry: Entry) -> tuple[int, int]:
     """Return an image's (height, width)."""
-    height = parse_integer(entry, "height", "image", IMAGE_SIZE)
-    width = parse_integer(entry, "width", "image", IMAGE_SIZE)
+    height = _parse_integer(entry, "height", "image", IMAGE_SIZE)
+    width = _parse_integer(entry, "width", "image", IMAGE_SIZE)
     if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
         raise _problem(IMAGE_SIZE, "image", entry, f"has the impossible size {width} x {height}")
     return height, width
@@ -279,11 +271,15 @@ def require_skeleton(categories: Collection[Category], skeleton: Skeleton) -> li
     return matching
 
 
-def parse_reference(entry: Entry, key: str, listed: Container[int]) -> int:
-    """Return an annotation's ``image_id`` or ``category_id`` (``key``), which must be among the ``listed`` ids."""
+def parse_reference(entry: Entry, key: str, listed: Container[int] | None = None) -> int:
+    """Return an annotation's ``image_id`` or ``category_id`` (``key``).
+
+    Args:
+        listed: the ids that it may be; None allows every whole number.
+    """
     kind = UNLISTED_IMAGE if key == "image_id" else UNLISTED_CATEGORY
-    number = parse_integer(entry, key, "annotation", kind)
-    if number not in listed:
+    number = _parse_integer(entry, key, "annotation", kind)
+    if listed is not None and number not in listed:
         raise _problem(kind, "annotation", entry, f"has {key} {number}, which is not listed")
     return number
 
@@ -375,6 +371,14 @@ def _is_polygon(polygon: Any, entry: Entry) -> bool:
     corners = np.array(polygon).reshape(-1, 2)
     edges = corners - np.roll(corners, 1, axis=0)
     return bool(np.abs(edges).sum() <= MAX_OUTLINE)
+
+
+def _parse_integer(entry: Entry, key: str, noun: str, kind: ProblemKind) -> int:
+    """Return ``entry[key]``; an ``AnnotationProblem`` of ``kind`` unless it is a whole number."""
+    value = entry.get(key)
+    if not _is_integer(value):
+        raise _problem(kind, noun, entry, f"has {key} {truncate_for_message(value)}, which is not a whole number")
+    return value
 
 
 def _parse_numbers(

@@ -11,13 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from posenet.annotations.coco_file import (
-    UNLISTED_CATEGORY,
     Category,
     Entry,
     parse_category,
     parse_crowd_flag,
-    parse_integer,
     parse_keypoints,
+    parse_reference,
     read_sections,
     require_keypoints,
 )
@@ -193,7 +192,7 @@ def _read_keypoints(entries: Sequence[Entry], category_ids: set[int], count: int
     """(P, K, 3) float64 of the annotations with keypoints, crowds excepted."""
     rows = []
     for entry in entries:
-        category_id = parse_integer(entry, "category_id", "annotation", UNLISTED_CATEGORY)
+        category_id = parse_reference(entry, "category_id")
         if category_id in category_ids and entry.get("keypoints") and not parse_crowd_flag(entry):
             rows.append(parse_keypoints(entry, count))
     return np.array(rows, np.float64).reshape(len(rows), count, 3)

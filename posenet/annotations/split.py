@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from posenet.annotations.coco_file import (
-    UNLISTED_CATEGORY,
-    UNLISTED_IMAGE,
     Category,
     CocoImage,
     Entry,
@@ -18,8 +16,8 @@ from posenet.annotations.coco_file import (
     parse_category,
     parse_crowd_flag,
     parse_images,
-    parse_integer,
     parse_keypoints,
+    parse_reference,
     read_sections,
     require_skeleton,
 )
@@ -63,7 +61,7 @@ def read_split(path: str | Path, image_ids: Collection[int] | None = None, skele
         images = parse_images(sections["images"])
         categories = _person_categories([parse_category(entry) for entry in sections["categories"]], skeleton)
         category_ids = {category.id for category in categories}
-        entries = [entry for entry in sections["annotations"] if _category_id(entry) in category_ids]
+        entries = [entry for entry in sections["annotations"] if parse_reference(entry, "category_id") in category_ids]
         if entries and not any("keypoints" in entry for entry in entries):
             raise DataError(f"{path} holds people without keypoints; use person_keypoints_*.json")
         # Several categories with the same keypoints, such as kinds of animals, count as one.
@@ -86,10 +84,6 @@ def _person_categories(categories: Sequence[Category], skeleton: Skeleton) -> li
     return (called_person or [*categories, Category(1, "person", (), None)])[:1]
 
 
-def _category_id(entry: Entry) -> int:
-    return parse_integer(entry, "category_id", "annotation", UNLISTED_CATEGORY)
-
-
 def _ground_truth(entry: Entry, category: int, count: int) -> dict[str, Any]:
     """The fields of an annotation that the COCO evaluation reads, checked.
 
@@ -100,7 +94,7 @@ def _ground_truth(entry: Entry, category: int, count: int) -> dict[str, Any]:
     if entry.get("keypoints"):
         keypoints = parse_keypoints(entry, count)
     return {
-        "image_id": parse_integer(entry, "image_id", "annotation", UNLISTED_IMAGE),
+        "image_id": parse_reference(entry, "image_id"),
         "category_id": category,
         "keypoints": keypoints,
         "num_keypoints": sum(visibility > 0 for visibility in keypoints[2::3]),
