@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from posenet.annotations.coco_file import CocoImage
 from posenet.checkpoints.file import read_checkpoint
 from posenet.devices.distributed import DistributedRuntime, device_of_rank, is_lost_contact, process_group_backends
 from posenet.devices.rank_info import RankInfo
@@ -271,11 +272,11 @@ def test_validation_counts_every_image_once(stores, tiny_coco, tmp_path):
 
 
 def test_shares_hold_every_picture_once_and_as_many_of_every_shape() -> None:
-    images = [{"id": i, "width": 100 + 100 * (i % 2), "height": 100} for i in range(11)]
+    images = [CocoImage(i, f"{i}.jpg", height=100, width=100 + 100 * (i % 2)) for i in range(11)]
     shares = [coco_validation.share_of_rank(images, rank, 3) for rank in range(3)]
-    assert sorted(image["id"] for share in shares for image in share) == list(range(11))
+    assert sorted(image.id for share in shares for image in share) == list(range(11))
     assert [len(share) for share in shares] == [4, 4, 3]
-    assert all(sum(image["width"] == 200 for image in share) in (1, 2) for share in shares)
+    assert all(sum(image.width == 200 for image in share) in (1, 2) for share in shares)
 
 
 def test_every_process_takes_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

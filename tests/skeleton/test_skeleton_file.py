@@ -1,4 +1,4 @@
-"""Skeleton files: the round trip, defaults, and what is wrong with a bad one."""
+"""Skeleton files: the round trip, defaults, and messages about invalid ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_built_in_skeleton_survives_files_and_tables() -> None:
     assert load_skeleton("coco") is COCO
 
 
-def test_odd_names_and_colours_survive_too(tmp_path: Path) -> None:
+def test_unusual_names_and_colours_survive_too(tmp_path: Path) -> None:
     text = (
         CAT.replace("nose", 'nöse \\"x\\" \\u007f') + '[colours]\nL_ear = "#12Ab34"\n[layout]\n'
         'L_ear = [0.5, 1]\nR_ear = [0.5, 1]\n"nöse \\"x\\" \\u007f" = [-1, 0.3]\n'
@@ -85,7 +85,7 @@ def test_small_skeletons_need_fewer_labelled_keypoints(count: int, least: int) -
         ("keypoints = [", "keypoints = ", "not valid TOML"),
     ],
 )
-def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_the_message_of_an_invalid_file_names_the_fault(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = tmp_path / "cat.toml"
     assert old in CAT
     path.write_text(CAT.replace(old, new))
@@ -94,6 +94,6 @@ def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, old: str, new: s
     assert str(caught.value).startswith(str(path)) and message in str(caught.value)
 
 
-def test_a_missing_file_says_what_to_name(tmp_path: Path) -> None:
+def test_the_message_of_a_missing_file_names_the_tool(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="gone.toml.*posenet skeleton"):
         load_skeleton(tmp_path / "gone.toml")
