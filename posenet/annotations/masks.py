@@ -47,7 +47,7 @@ def _union_mask(people: Sequence[PersonAnnotation], height: int, width: int) -> 
 
 
 def _box_polygon(box: np.ndarray, height: int, width: int) -> list[float]:
-    """Polygon of the pixels that a box touches. Its corners lie on pixel borders, as those of COCO's boxes do."""
+    """Polygon of the pixels that a box touches. Its corners lie on pixel borders, like those of COCO's boxes."""
     x, y, box_width, box_height = box.tolist()
     left = _clip(math.floor(x), width)
     right = _clip(math.ceil(x + box_width), width)

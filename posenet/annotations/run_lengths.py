@@ -9,7 +9,7 @@ mask; the first one is background and may be 0 pixels long.
 **COCO's compressed text** is a quarter smaller and takes ninety times as long to read. It holds one number per run, as
 a sequence of characters. Each character is 48 plus a 6-bit group: bits 0-4 are the next five bits of the number, the
 lowest first; bit 5 says that another group follows. Bit 4 of the last group is the sign. From the fourth number on, the
-text holds the difference to the number two places before. We read it ourselves because pycocotools trusts its input and
+text holds the difference from the number two before it. We read it ourselves because pycocotools trusts its input and
 reads past its buffers on damaged text.
 """
 

@@ -67,8 +67,8 @@ def draft_skeleton(annotations: str | Path, category: str | None = None, bridges
 
     Args:
         category: name of the category; optional where all categories with keypoints have the same ones.
-        bridges: add parts between keypoints that are two parts apart, such as shoulder and wrist. They hold a person
-            together whose keypoint between them is hidden. Drawings leave them out.
+        bridges: add parts between keypoints that are two parts apart, such as shoulder and wrist. They keep a person
+            whole when the keypoint between them is hidden. Drawings leave them out.
 
     Raises:
         DataError: not a COCO keypoint file, or a category that cannot be used.
@@ -269,7 +269,7 @@ def _remarks(
     if num_joining:
         parts.append(f"The last {num_joining} of the drawn ones join keypoints that were apart; check them.")
     if num_bridging:
-        parts.append(f"The last {num_bridging} bridge two others: they hold a person with a hidden keypoint together.")
+        parts.append(f"The last {num_bridging} bridge two others: they keep a person whole when a keypoint is hidden.")
     sigmas = "OKS constants: how precisely annotators place each keypoint. "
     if skeleton.sigmas == COCO.sigmas:
         sigmas += "These are COCO's, because the keypoints have COCO's names."

@@ -189,7 +189,7 @@ def to_coco_result(person: Person, image_id: int | str, category: int = 1, *, fi
 def compute_coco_metrics(results: Sequence[Mapping[str, Any]], split: Split, skeleton: Skeleton = COCO) -> Evaluation:
     """Compare predictions in COCO's results format with all people of an annotated split."""
     truth = CocoApi()
-    # pycocotools takes an annotation with id 0 for none, so they are numbered from 1.
+    # pycocotools treats a match with id 0 as no match, so the annotations are numbered from 1.
     truth.dataset = {
         "images": [asdict(image) for image in split.images],
         "categories": [{"id": split.category}],

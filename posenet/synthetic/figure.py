@@ -51,7 +51,7 @@ _STOOL_TOP: Colour = (80, 120, 165)
 
 
 class _Segment(NamedTuple):
-    """The visible piece of one of a limb's two segments.
+    """The painted part of one of a limb's two segments.
 
     Attributes:
         start, end: (2,) pixels.

@@ -43,7 +43,7 @@ _HAIRLINES = {
     "cap": Cap((0, 0.99, -0.12), 0.36),
     "scarf": Cap((0, 0.25, -0.97), -0.42),
 }
-"""What hair or a cover lies on; every other style has the hairline of short hair."""
+"""The part of the ball under hair or a cover; every other style has the hairline of short hair."""
 _BEARD = Cap((0, -0.90, 0.44), 0.60)
 _LONG_HAIR = np.array([[-0.85, 0.9], [0.85, 0.9], [1.25, -0.2], [1.3, -1.5], [0, -1.65], [-1.3, -1.5], [-1.25, -0.2]])
 """Outline of long hair or a scarf around the middle of the head: right and up, in radii."""

@@ -95,7 +95,7 @@ def draw_scene(rng: np.random.Generator, width: int, height: int) -> Scene:
 class _Painter:
     """Puts people on the ground of one image.
 
-    The camera's height is a multiple ``eye`` of everybody's height, so that a person ``h`` pixels tall stands
+    The camera is ``eye`` times as high as every person is tall, so that a person ``h`` pixels tall stands
     ``eye * h`` pixels below the horizon.
 
     Args:

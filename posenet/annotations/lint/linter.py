@@ -1,7 +1,7 @@
 """Look through a COCO keypoint file for everything that would harm training or evaluation.
 
 The other readers of annotation files stop at the first problem. The linter makes the same checks, those of
-``posenet.annotations.coco_file``, collects what they find and adds checks of its own.
+``posenet.annotations.coco_file``, collects the problems that they raise, and adds more checks.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def lint_annotations(
 
     Args:
         images: folder of the image files, which are then checked too.
-        skeleton: the keypoints to expect; None takes the names and pairs of the file's own categories.
+        skeleton: the keypoints to expect; None expects those of the file's own categories.
 
     Returns:
         Errors first, then warnings.
