@@ -1,1 +1,1 @@
-"""COCO keypoint annotation files: reading, checking and linting them, and the masks they describe."""
+"""COCO keypoint annotations: reading and checking the files, main persons, masks, drafting skeletons, linting."""

@@ -1,4 +1,7 @@
-"""COCO keypoint annotations: strict reading, main persons.
+"""Read COCO keypoint files and check their entries.
+
+The store builder, the evaluator, the skeleton drafter and the linter all use these functions, so that every rule for
+annotation files is written once. A check raises ``AnnotationProblem``; see ``posenet.annotations.problems``.
 
 Coordinates are pixels of the image as stored (EXIF orientation ignored), as in the annotation file.
 """
@@ -7,30 +10,111 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
-from posenet.annotations import run_lengths as rle
+from posenet.annotations.problems import AnnotationProblem, ProblemKind
+from posenet.annotations.run_lengths import parse_coco_text, validate_run_lengths
 from posenet.errors import DataError
 from posenet.messages import truncate_for_message
-from posenet.skeleton import COCO, Skeleton
+from posenet.skeleton import Skeleton
 
-MIN_LABELLED = 5
-"""Labelled keypoints that a main person of COCO has at least; ``Skeleton.least_labelled``."""
-MIN_AREA = 32 * 32
-"""Area in square pixels that a main person has at least."""
-MIN_DISTANCE = 0.3
-"""Main persons lie farther apart than this share of the earlier one's longer box side."""
+Entry = dict[str, Any]
+"""One image, annotation or category as the file holds it."""
+
+SECTIONS = ("images", "annotations", "categories")
 MAX_SIDE = 65535
-"""No image is larger and no outline reaches farther; JPEG cannot hold more."""
+"""Largest height and width of an image, and largest coordinate of an outline: a JPEG cannot be larger."""
 MAX_OUTLINE = 2e6
-"""Pixels along the edges of a polygon, at most."""
+"""Greatest length of a polygon in pixels, measured along both axes."""
 MAX_NUMBER = 1e12
-"""Coordinates and areas stay below it, so that sums of them stay finite."""
+"""Coordinates and areas are smaller, so that sums of them stay finite."""
+
+
+def _error(code: str, message: str, remedy: str) -> ProblemKind:
+    return ProblemKind("error", code, message, remedy)
+
+
+_PLURALS = {"image": "images", "annotation": "annotations", "category": "categories"}
+INVALID_ID = {
+    noun: _error(f"{noun}-id", f"{plural} whose id is not a whole number", f"number the {plural}: 1, 2, 3 ...")
+    for noun, plural in _PLURALS.items()
+}
+DUPLICATE_ID = {
+    noun: _error(
+        f"duplicate-{noun}-id",
+        f"{noun} ids that appear more than once",
+        f"give different {plural} different ids, and delete copies of the same one",
+    )
+    for noun, plural in _PLURALS.items()
+}
+FILE_NAME = _error(
+    "file-name",
+    "images without a file name inside the image folder",
+    "write the path relative to the folder, without ..",
+)
+IMAGE_SIZE = _error(
+    "image-size",
+    "images without a width and a height in whole pixels",
+    "write the size of the image as stored, before any EXIF rotation",
+)
+NO_KEYPOINTS = _error(
+    "no-keypoints",
+    "no category has keypoints",
+    'give the category "keypoints": a list of names in the order of the annotations',
+)
+NO_SUCH_KEYPOINTS = _error(
+    "no-such-keypoints",
+    "no category has the keypoints of the skeleton",
+    "write the names as the skeleton spells and orders them, or use the skeleton of these annotations "
+    "(--skeleton, or model.skeleton in the configuration)",
+)
+UNLISTED_IMAGE = _error(
+    "no-image",
+    "annotations of images that are not listed or not usable",
+    "list the image, or delete the annotation",
+)
+UNLISTED_CATEGORY = _error(
+    "no-such-category",
+    "annotations of categories that are not listed",
+    "correct category_id, or list the category",
+)
+KEYPOINT_COUNT = _error(
+    "keypoint-count",
+    "annotations without x, y, visibility for every keypoint of their category",
+    "write three numbers for every keypoint of the category, 0, 0, 0 where it is not labelled",
+)
+NOT_A_NUMBER = _error(
+    "not-a-number",
+    "keypoints that are not finite numbers",
+    "write 0, 0, 0 for a keypoint that is not labelled",
+)
+VISIBILITY = _error(
+    "visibility",
+    "keypoints whose visibility is not 0, 1 or 2",
+    "write 0 for not labelled, 1 for hidden, 2 for visible; a confidence is no visibility",
+)
+NO_BOX = _error("no-box", "annotations without a box", "write bbox as x, y, width, height")
+EMPTY_BOX = _error(
+    "empty-box",
+    "boxes without a width or a height",
+    "write bbox as x, y, width, height, not as two corners",
+)
+NO_AREA = _error(
+    "no-area",
+    "annotations without an area",
+    "write the area of the outline in square pixels, or of the box where there is no outline",
+)
+CROWD_FLAG = _error("crowd-flag", "annotations whose iscrowd is neither 0 nor 1", "write 0 or 1")
+OUTLINE_NUMBER = _error(
+    "outline-number",
+    "outlines with a number that is not finite",
+    "correct the segmentation, or delete it: the box then replaces it",
+)
 
 
 @dataclass(frozen=True)
@@ -43,231 +127,282 @@ class CocoImage:
     width: int
 
 
-@dataclass(frozen=True, eq=False)
-class PersonAnnotation:
-    """One person or crowd region.
+@dataclass(frozen=True)
+class Category:
+    """One entry of ``categories``.
 
     Attributes:
-        keypoints: (K, 3) float32 x, y, visibility in the skeleton's order, derived keypoints included.
-        num_labelled: labelled keypoints among those that the file holds.
-        box: (4,) float32 x, y, width, height.
-        area: square pixels.
-        crowd: the region covers several people.
-        segmentation: polygons (flat lists x, y, x, y, ...), run lengths (int64, column by column, background
-            first), or None where the file gives no usable outline; masks then take the box.
+        keypoints: the names, in the order of the annotations; empty where the category has none.
+        edges: its ``skeleton``, which is not checked.
     """
 
     id: int
-    keypoints: np.ndarray
-    num_labelled: int
-    box: np.ndarray
-    area: float
-    crowd: bool
-    segmentation: list[list[float]] | np.ndarray | None
-
-    @property
-    def labelled(self) -> bool:
-        """A single person with at least one labelled keypoint."""
-        return self.num_labelled > 0 and not self.crowd
+    name: str
+    keypoints: tuple[str, ...]
+    edges: Any
 
 
-@dataclass(frozen=True)
-class CocoDataset:
-    """An annotation file: its images in file order and, for every image id, its people in file order."""
-
-    path: Path
-    images: tuple[CocoImage, ...]
-    people: dict[int, list[PersonAnnotation]]
-
-
-def read_annotations(path: str | Path, skeleton: Skeleton = COCO) -> CocoDataset:
-    """Read a COCO keypoint file.
-
-    Annotations of categories other than the one with the skeleton's keypoints are left out. Keypoints may lie
-    outside the image and boxes may be empty; a person without ``keypoints`` is one without labelled keypoints.
-
-    Raises:
-        DataError: the file is missing, is not JSON or not COCO, describes other keypoints, or holds an entry
-            that contradicts another or makes no sense.
-    """
-    path = Path(path)
-    document = read_document(path)
+def read_document(path: str | Path) -> Any:
+    """Return the content of a JSON file, unchecked; ``DataError`` if the file cannot be read or is not JSON."""
     try:
-        return _dataset(path, document, skeleton)
-    except (ValueError, OverflowError) as error:
-        raise DataError(f"{path}: {error}; repair or re-export the annotations") from error
-
-
-def main_persons(people: Sequence[PersonAnnotation], least: int = MIN_LABELLED) -> list[int]:
-    """Indices of one image's main persons, each of which gives a training sample.
-
-    A main person has at least ``least`` labelled keypoints (``Skeleton.least_labelled``; 5 of COCO's), an area of at
-    least 32 x 32 pixels, a box that is not empty, and a box centre farther than 0.3 times the longer side of *every
-    earlier* main person's box from that box's centre. "Earlier" is file order, so that the choice does not depend on
-    anything but the file. Crowds never are.
-    """
-    main: list[int] = []
-    for row, person in enumerate(people):
-        complete = person.num_labelled >= least and person.area >= MIN_AREA and min(person.box[2:]) >= 1
-        if complete and not person.crowd and all(_apart(people[earlier].box, person.box) for earlier in main):
-            main.append(row)
-    return main
-
-
-def read_document(path: Path) -> Any:
-    """What an annotation file holds, unchecked; ``DataError`` where it cannot be read or is not JSON."""
-    try:
-        return json.loads(path.read_bytes())
+        return json.loads(Path(path).read_bytes())
     except OSError as error:
         raise DataError(f"cannot read annotations {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not valid JSON ({error}); give a COCO keypoint file") from error
 
 
-def _dataset(path: Path, document: Any, skeleton: Skeleton) -> CocoDataset:
+def read_sections(path: str | Path, required: Collection[str] = SECTIONS) -> dict[str, list[Entry]]:
+    """Read a COCO file and return its three sections, whose entries are not checked.
+
+    Args:
+        required: the sections that must be present. Others are empty where they are missing or null.
+
+    Raises:
+        DataError: the file cannot be read, is not JSON or is not a COCO file.
+    """
+    document = read_document(path)
     if not isinstance(document, dict):
-        raise ValueError(f"the top level is a {type(document).__name__}, not a COCO data set")
-    for key in ("images", "annotations", "categories"):
-        if not isinstance(document.get(key), list) or not all(isinstance(entry, dict) for entry in document[key]):
-            raise ValueError(f"{key!r} is missing or not a list of objects, as COCO has it")
+        kind = type(document).__name__
+        raise DataError(f"{path}: the top level is a {kind}, not a COCO data set; give a COCO keypoint file")
+    sections = {}
+    for key in SECTIONS:
+        entries = document.get(key)
+        if entries is None and key not in required:
+            entries = []
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise DataError(f"{path}: {key!r} is missing or not a list of objects; give a COCO keypoint file")
+        sections[key] = entries
+    return sections
+
+
+class UniqueIds:
+    """Checks the ids of one section: each is a whole number that no other entry has.
+
+    Args:
+        noun: "image", "annotation" or "category".
+    """
+
+    def __init__(self, noun: str) -> None:
+        self.noun = noun
+        self._seen: set[int] = set()
+
+    def parse(self, entry: Entry) -> int:
+        """Return the entry's id; ``AnnotationProblem`` if it is not a whole number or has appeared before."""
+        number = parse_id(entry, self.noun)
+        if number in self._seen:
+            raise AnnotationProblem(DUPLICATE_ID[self.noun], number, f"{self.noun} id {number} appears twice")
+        self._seen.add(number)
+        return number
+
+
+def parse_id(entry: Entry, noun: str) -> int:
+    """Return the id of an image, annotation or category (``noun``)."""
+    number = entry.get("id")
+    if not _is_integer(number):
+        shown = truncate_for_message(number)
+        raise AnnotationProblem(INVALID_ID[noun], number, f"{noun} id {shown} is not a whole number")
+    return number
+
+
+def parse_images(entries: Sequence[Entry]) -> dict[int, CocoImage]:
+    """Return the images by id, in file order."""
+    ids = UniqueIds("image")
     images = {}
-    for entry in document["images"]:
-        image = checked_image(entry)
-        if image.id in images:
-            raise ValueError(f"image id {image.id} appears twice")
-        images[image.id] = image
-    entries = _person_entries(document, images, skeleton)
-    count = len(skeleton.file_names)
-    keypoints = np.array([checked_numbers(entry, "keypoints", 3 * count) for entry in entries], np.float32)
-    keypoints = keypoints.reshape(len(entries), count, 3)
-    known = np.isin(keypoints[..., 2], (0, 1, 2)).all(axis=1)
-    if not known.all():
-        raise ValueError(f"annotation {entries[known.argmin()]['id']} has a visibility other than 0, 1 and 2")
-    labelled = np.count_nonzero(keypoints[..., 2], axis=1).tolist()
-    people: dict[int, list[PersonAnnotation]] = {number: [] for number in images}
-    for entry, joints, num_labelled in zip(entries, skeleton.from_file(keypoints), labelled):
-        image = images[entry["image_id"]]
-        people[image.id].append(_person(entry, joints, num_labelled, image))
-    return CocoDataset(path, tuple(images.values()), people)
+    for entry in entries:
+        number = ids.parse(entry)
+        images[number] = CocoImage(number, parse_file_name(entry), *parse_image_size(entry))
+    return images
 
 
-def _person_entries(document: dict[str, Any], images: dict[int, CocoImage], skeleton: Skeleton) -> list[dict[str, Any]]:
-    """The annotations of the category that has the skeleton's keypoints, their ids checked."""
-    categories = {
-        checked_integer(entry, "id", "a category"): entry.get("keypoints") for entry in document["categories"]
-    }
-    wanted = {number for number, names in categories.items() if names == list(skeleton.file_names)}
-    if not wanted:
-        found = next((names for names in categories.values() if names), "none")
-        raise ValueError(
-            f"no category has the keypoints {', '.join(skeleton.file_names)} (found: {truncate_for_message(found)}); "
-            "name another skeleton by --skeleton or model.skeleton"
-        )
-    seen: set[int] = set()
-    for entry in document["annotations"]:
-        number = checked_integer(entry, "id", "an annotation")
-        if number in seen:
-            raise ValueError(f"annotation id {number} appears twice")
-        seen.add(number)
-        if (image_id := checked_integer(entry, "image_id", f"annotation {number}")) not in images:
-            raise ValueError(f"annotation {number} names image {image_id}, which is not listed")
-        if (category := checked_integer(entry, "category_id", f"annotation {number}")) not in categories:
-            raise ValueError(f"annotation {number} names category {category}, which is not listed")
-    return [entry for entry in document["annotations"] if entry["category_id"] in wanted]
-
-
-def lies_inside(name: str) -> bool:
-    """Whether a file name, on any system, stays inside the folder it is relative to."""
-    parts = PurePosixPath(name).parts + PureWindowsPath(name).parts
-    return not (".." in parts or PurePosixPath(name).root or PureWindowsPath(name).anchor) and name.isprintable()
-
-
-def checked_image(entry: dict[str, Any]) -> CocoImage:
-    """An entry of ``images``; ``ValueError`` where it makes no sense or names a file outside the image folder."""
-    number = checked_integer(entry, "id", "an image")
+def parse_file_name(entry: Entry) -> str:
+    """Return an image's file name: a printable path that stays inside the image folder on any system."""
     name = entry.get("file_name")
     if not isinstance(name, str) or not name:
-        raise ValueError(f"image {number} has no file_name")
-    if not lies_inside(name):
-        raise ValueError(
-            f"image {number} has file_name {truncate_for_message(name)}, which is not a path inside the image folder"
-        )
-    height, width = (checked_integer(entry, key, f"image {number}") for key in ("height", "width"))
+        raise _problem(FILE_NAME, "image", entry, "has no file_name")
+    windows = PureWindowsPath(name)
+    posix = PurePosixPath(name)
+    if ".." in posix.parts + windows.parts or posix.root or windows.anchor or not name.isprintable():
+        fault = f"has file_name {truncate_for_message(name)}, which is not a path inside the image folder"
+        raise _problem(FILE_NAME, "image", entry, fault)
+    return name
+
+
+def parse_image_size(entry: Entry) -> tuple[int, int]:
+    """Return an image's (height, width)."""
+    height = _parse_integer(entry, "height", "image", IMAGE_SIZE)
+    width = _parse_integer(entry, "width", "image", IMAGE_SIZE)
     if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
-        raise ValueError(f"image {number} has the impossible size {width} x {height}")
-    return CocoImage(number, name, height, width)
+        raise _problem(IMAGE_SIZE, "image", entry, f"has the impossible size {width} x {height}")
+    return height, width
 
 
-def _person(entry: dict[str, Any], joints: np.ndarray, num_labelled: int, image: CocoImage) -> PersonAnnotation:
-    box, (area,) = checked_numbers(entry, "bbox", 4), checked_numbers(entry, "area", 1)
-    if min(area, *box[2:]) < 0:
-        raise ValueError(f"annotation {entry['id']} has a box or area of negative size")
-    if (crowd := entry.get("iscrowd", 0)) not in (0, 1):
-        raise ValueError(
-            f"annotation {entry['id']} has iscrowd {truncate_for_message(crowd)}, which is neither 0 nor 1"
-        )
-    return PersonAnnotation(
-        entry["id"], joints, num_labelled, box, float(area), bool(crowd), _segmentation(entry, image)
+def parse_category(entry: Entry) -> Category:
+    """Return a category; one without a list of keypoint names has none."""
+    names = entry.get("keypoints")
+    return Category(
+        id=parse_id(entry, "category"),
+        name=_text(entry.get("name", "")),
+        keypoints=tuple(map(_text, names)) if isinstance(names, list) else (),
+        edges=entry.get("skeleton"),
     )
 
 
-def checked_integer(entry: dict[str, Any], key: str, owner: str) -> int:
-    """``entry[key]``; ``ValueError`` where it is no whole number of 64 bits."""
-    value = entry.get(key)
-    if type(value) is not int or abs(value) >= 2**63:
-        raise ValueError(f"{owner} has no whole number as {key}: {truncate_for_message(value)}")
-    return value
+def require_keypoints(categories: Collection[Category]) -> list[Category]:
+    """Return the categories that have keypoints, at least one."""
+    found = [category for category in categories if category.keypoints]
+    if not found:
+        raise AnnotationProblem(NO_KEYPOINTS, None, NO_KEYPOINTS.message)
+    return found
 
 
-def checked_numbers(entry: dict[str, Any], key: str, count: int) -> np.ndarray:
-    """(count,) float32 of ``entry[key]``; a person without keypoints has none labelled.
+def require_skeleton(categories: Collection[Category], skeleton: Skeleton) -> list[Category]:
+    """Return the categories that have exactly the skeleton's keypoints, at least one.
 
-    Raises:
-        ValueError: other than ``count`` finite numbers.
+    Several, such as kinds of animals, count as one.
     """
-    value = entry.get(key, [0] * count if key == "keypoints" else None)
-    value = [value] if count == 1 else value
-    if not isinstance(value, list) or len(value) != count or not set(map(type, value)) <= {int, float}:
-        raise ValueError(f"annotation {entry['id']}: {key} must hold {count} number{'s'[: count > 1]}")
-    if not all(abs(number) < MAX_NUMBER for number in value):
-        raise ValueError(f"annotation {entry['id']}: {key} holds a number that is not finite or absurdly large")
-    return np.array(value, np.float32)
+    matching = [category for category in categories if category.keypoints == skeleton.file_names]
+    if not matching:
+        expected = ", ".join(skeleton.file_names)
+        others = [list(category.keypoints) for category in categories if category.keypoints]
+        found = truncate_for_message(others[0]) if others else "none"
+        detail = f"no category has the keypoints {expected} (found: {found})"
+        raise AnnotationProblem(NO_SUCH_KEYPOINTS, expected, detail)
+    return matching
 
 
-def _segmentation(entry: dict[str, Any], image: CocoImage) -> list[list[float]] | np.ndarray | None:
-    """A checked outline, or None where there is none, it is damaged or it fits another size."""
+def parse_reference(entry: Entry, key: str, listed: Container[int] | None = None) -> int:
+    """Return an annotation's ``image_id`` or ``category_id`` (``key``).
+
+    Args:
+        listed: the ids that it may be; None allows every whole number.
+    """
+    kind = UNLISTED_IMAGE if key == "image_id" else UNLISTED_CATEGORY
+    number = _parse_integer(entry, key, "annotation", kind)
+    if listed is not None and number not in listed:
+        raise _problem(kind, "annotation", entry, f"has {key} {number}, which is not listed")
+    return number
+
+
+def parse_keypoints(entry: Entry, count: int) -> list[float]:
+    """Return x, y, visibility of ``count`` keypoints, 3 * count numbers; zeros for an entry without ``keypoints``."""
+    values = entry.get("keypoints", [0] * 3 * count)
+    return _parse_numbers(entry, "keypoints", values, 3 * count, KEYPOINT_COUNT, NOT_A_NUMBER)
+
+
+def check_visibility(keypoints: np.ndarray, entries: Sequence[Entry]) -> None:
+    """Check that every visibility is 0, 1 or 2.
+
+    Args:
+        keypoints: (P, K, 3) x, y, visibility.
+        entries: the P annotations that they belong to.
+    """
+    visibility = keypoints[..., 2]
+    valid = ((visibility == 0) | (visibility == 1) | (visibility == 2)).all(axis=1)  # (P,)
+    if not valid.all():
+        raise _problem(VISIBILITY, "annotation", entries[int(valid.argmin())], "has a visibility other than 0, 1 and 2")
+
+
+def parse_box(entry: Entry) -> list[float]:
+    """Return an annotation's box: x, y, width, height in pixels; width and height may be 0."""
+    box = _parse_numbers(entry, "bbox", entry.get("bbox"), 4, NO_BOX, NO_BOX)
+    if min(box[2:]) < 0:
+        raise _problem(EMPTY_BOX, "annotation", entry, "has a box of negative size")
+    return box
+
+
+def parse_area(entry: Entry) -> float:
+    """Return an annotation's area in square pixels."""
+    (area,) = _parse_numbers(entry, "area", [entry.get("area")], 1, NO_AREA, NO_AREA)
+    if area < 0:
+        raise _problem(NO_AREA, "annotation", entry, "has a negative area")
+    return area
+
+
+def parse_crowd_flag(entry: Entry) -> bool:
+    """Return whether an annotation is a region of several people, its ``iscrowd``; False where that is missing."""
+    flag = entry.get("iscrowd", 0)
+    if flag not in (0, 1):
+        fault = f"has iscrowd {truncate_for_message(flag)}, which is neither 0 nor 1"
+        raise _problem(CROWD_FLAG, "annotation", entry, fault)
+    return bool(flag)
+
+
+def parse_segmentation(entry: Entry, image: CocoImage) -> list[list[float]] | np.ndarray | None:
+    """Return an annotation's outline.
+
+    Returns:
+        Polygons, flat lists x, y, x, y, ...; or (runs,) int64 run lengths; or None where there is no outline, it is
+        damaged or it fits an image of another size.
+    """
     outline = entry.get("segmentation")
     if isinstance(outline, list):
-        return [polygon for polygon in outline if _is_polygon(polygon, entry["id"])] or None
+        return [polygon for polygon in outline if _is_polygon(polygon, entry)] or None
     if not isinstance(outline, dict) or outline.get("size") != [image.height, image.width]:
         return None
-    counts, total = outline.get("counts"), image.height * image.width
+    counts = outline.get("counts")
+    num_pixels = image.height * image.width
     try:
         if isinstance(counts, str):
-            return rle.check(rle.parse(counts.encode()), total)
+            return validate_run_lengths(parse_coco_text(counts.encode()), num_pixels)
         if isinstance(counts, list) and set(map(type, counts)) <= {int}:
-            return rle.check(np.array(counts, np.int64), total)
+            return validate_run_lengths(np.array(counts, np.int64), num_pixels)
     except (ValueError, OverflowError):
         pass
     return None
 
 
-def _is_polygon(polygon: Any, owner: int) -> bool:
+def _is_polygon(polygon: Any, entry: Entry) -> bool:
+    """Whether a list can be rasterised; ``AnnotationProblem`` if it holds a number that is not finite."""
     if not isinstance(polygon, list) or len(polygon) < 6 or len(polygon) % 2 or set(map(type, polygon)) - {int, float}:
         return False
-    if not math.isfinite(sum(polygon)):
-        raise ValueError(f"annotation {owner}: segmentation holds a number that is not finite")
-    # The rasteriser walks along every edge, so that absurd coordinates or zigzags would cost gigabytes.
+    try:
+        finite = math.isfinite(sum(polygon))
+    except OverflowError:  # a whole number that is too large for a float
+        finite = False
+    if not finite:
+        raise _problem(OUTLINE_NUMBER, "annotation", entry, "has a segmentation with a number that is not finite")
+    # Rasterising walks along every edge: huge coordinates or long zigzags would cost gigabytes.
     low, high = min(polygon), max(polygon)
-    if high > MAX_SIDE or low < -MAX_SIDE:
+    if low < -MAX_SIDE or high > MAX_SIDE:
         return False
-    if len(polygon) * (high - low) <= MAX_OUTLINE:  # no edge goes farther than that on both axes
+    if len(polygon) * (high - low) <= MAX_OUTLINE:  # no edge is longer than high - low on either axis
         return True
     corners = np.array(polygon).reshape(-1, 2)
-    return np.abs(corners - np.roll(corners, 1, axis=0)).sum() <= MAX_OUTLINE
+    edges = corners - np.roll(corners, 1, axis=0)
+    return bool(np.abs(edges).sum() <= MAX_OUTLINE)
 
 
-def _apart(earlier: np.ndarray, later: np.ndarray) -> bool:
-    """Whether the box centres are farther apart than the earlier box demands."""
-    distance = math.dist(earlier[:2] + earlier[2:] / 2, later[:2] + later[2:] / 2)
-    return distance > MIN_DISTANCE * max(earlier[2:])
+def _parse_integer(entry: Entry, key: str, noun: str, kind: ProblemKind) -> int:
+    """Return ``entry[key]``; an ``AnnotationProblem`` of ``kind`` unless it is a whole number."""
+    value = entry.get(key)
+    if not _is_integer(value):
+        raise _problem(kind, noun, entry, f"has {key} {truncate_for_message(value)}, which is not a whole number")
+    return value
+
+
+def _parse_numbers(
+    entry: Entry, key: str, values: Any, count: int, wrong_count: ProblemKind, not_finite: ProblemKind
+) -> list[float]:
+    """Return ``values``, the annotation's ``key``, if they are a list of ``count`` finite numbers."""
+    if not isinstance(values, list) or len(values) != count:
+        raise _problem(wrong_count, "annotation", entry, f"has no list of {count} numbers as {key}")
+    if not set(map(type, values)) <= {int, float} or not all(abs(number) < MAX_NUMBER for number in values):
+        fault = f"has a value in {key} that is not a finite number below {MAX_NUMBER:g}"
+        raise _problem(not_finite, "annotation", entry, fault)
+    return values
+
+
+def _is_integer(value: Any) -> TypeGuard[int]:
+    """Whether a value is a whole number of 64 bits, the largest that a store holds; True and False are none."""
+    return type(value) is int and abs(value) < 2**63
+
+
+def _text(value: Any) -> str:
+    """A name as text; another value, which may be nested deeply, is shortened."""
+    return value if isinstance(value, str) else truncate_for_message(value)
+
+
+def _problem(kind: ProblemKind, noun: str, entry: Entry, fault: str) -> AnnotationProblem:
+    place = entry.get("id")
+    return AnnotationProblem(kind, place, f"{noun} {truncate_for_message(place)} {fault}")

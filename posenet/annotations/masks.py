@@ -1,4 +1,4 @@
-"""Where people are in an image, and where the loss is to supervise."""
+"""Masks of an image: where people are, and where the loss supervises."""
 
 from __future__ import annotations
 
@@ -7,46 +7,54 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from posenet.annotations import run_lengths as rle
-from posenet.annotations.coco_file import PersonAnnotation
+from posenet.annotations.coco_dataset import PersonAnnotation
+from posenet.annotations.run_lengths import decode_columns, polygons_to_mask
 
 
-def masks(people: Sequence[PersonAnnotation], height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Person mask and supervision mask of one image.
+def person_masks(people: Sequence[PersonAnnotation], height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Compute the person mask and the supervision mask of one image.
 
-    Where an ignored region (a crowd, a person without labelled keypoints) overlaps the outline of a labelled
-    person, the labelled person wins and the pixel is supervised: its keypoints are known, and a crowd's outline
-    is drawn coarsely, often over the annotated people in it. A person without a usable outline counts with the box.
+    Crowds and people without labelled keypoints are ignored regions. Where an ignored region overlaps the outline of a
+    labelled person, the pixel is supervised: the person's keypoints are known, and crowd outlines are drawn coarsely,
+    often over annotated people. The box replaces a missing or unusable outline.
 
     Returns:
-        ``mask_all`` (H, W) uint8: 1 on any person, crowds included. ``mask_miss`` (H, W) uint8: 0 on people
-        without labelled keypoints and on crowds, 1 elsewhere. Both lie column by column, as run lengths go.
+        ``mask_all`` (H, W) uint8: 1 on any person, crowds included. ``mask_miss`` (H, W) uint8: 0 on ignored regions,
+        1 elsewhere. Both are Fortran-contiguous, the order of run lengths.
     """
-    labelled = _cover([person for person in people if person.labelled], height, width)
-    others = [person for person in people if not person.labelled]
-    if not others:
+    labelled = _union_mask([person for person in people if person.labelled], height, width)
+    unlabelled = [person for person in people if not person.labelled]
+    if not unlabelled:
         return labelled, np.ones_like(labelled)
-    ignored = _cover(others, height, width)
+    ignored = _union_mask(unlabelled, height, width)
     return labelled | ignored, 1 - (ignored & ~labelled)
 
 
-def _cover(people: Sequence[PersonAnnotation], height: int, width: int) -> np.ndarray:
-    """(H, W) uint8: 1 on any of ``people``; it lies column by column."""
-    cover = np.zeros((width, height), np.uint8).T
+def _union_mask(people: Sequence[PersonAnnotation], height: int, width: int) -> np.ndarray:
+    """(H, W) uint8, Fortran-contiguous: 1 on any of ``people``."""
+    mask = np.zeros((width, height), np.uint8).T
     polygons: list[list[float]] = []
     for person in people:
         if isinstance(person.segmentation, np.ndarray):
-            cover |= rle.columns(person.segmentation, height, width).T
+            mask |= decode_columns(person.segmentation, height, width).T
+        elif person.segmentation:
+            polygons += person.segmentation
         else:
-            polygons += person.segmentation or [_rectangle(person.box, height, width)]
+            polygons.append(_box_polygon(person.box, height, width))
     if polygons:
-        cover |= rle.polygons_to_mask(polygons, height, width)
-    return cover
+        mask |= polygons_to_mask(polygons, height, width)
+    return mask
 
 
-def _rectangle(box: np.ndarray, height: int, width: int) -> list[float]:
-    """Polygon of the pixels that a box touches; its corners lie on pixel borders, as COCO's boxes do."""
-    x, y, w, h = box.tolist()
-    left, right = (min(max(edge, 0), width) for edge in (math.floor(x), math.ceil(x + w)))
-    top, bottom = (min(max(edge, 0), height) for edge in (math.floor(y), math.ceil(y + h)))
+def _box_polygon(box: np.ndarray, height: int, width: int) -> list[float]:
+    """Polygon of the pixels that a box touches. Its corners lie on pixel borders, like those of COCO's boxes."""
+    x, y, box_width, box_height = box.tolist()
+    left = _clip(math.floor(x), width)
+    right = _clip(math.ceil(x + box_width), width)
+    top = _clip(math.floor(y), height)
+    bottom = _clip(math.ceil(y + box_height), height)
     return [left, top, right, top, right, bottom, left, bottom]
+
+
+def _clip(coordinate: int, limit: int) -> int:
+    return min(max(coordinate, 0), limit)

@@ -1,12 +1,16 @@
-"""Masks as run lengths, down the columns and alternating, background first, as COCO has them.
+"""Masks as run lengths: COCO's forms and the form that a store keeps.
 
-A store keeps them as 16-bit numbers, little-endian, which are read as they lie; a run that needs more goes on after one
-of no pixels.
+Run lengths count the pixels of a mask down the columns, left to right. The runs alternate between background and
+mask; the first one is background and may be 0 pixels long.
 
-COCO's compressed text is a quarter smaller and takes ninety times as long to read. It holds one number in groups of 5
-bits, low first, 48 added, bit 5 set on all but the last group, whose bit 4 is the sign; from the fourth number on it is
-the difference to the number two places before. Reading is our own: pycocotools trusts its input and runs past its
-buffers on damaged text.
+**In a store** every run is a 16-bit little-endian number, so that reading needs no decoding. A run longer than
+``MAX_STORED_RUN`` is split: 65535, then a run of 0 pixels, then the rest.
+
+**COCO's compressed text** is a quarter smaller and takes ninety times as long to read. It holds one number per run, as
+a sequence of characters. Each character is 48 plus a 6-bit group: bits 0-4 are the next five bits of the number, the
+lowest first; bit 5 says that another group follows. Bit 4 of the last group is the sign. From the fourth number on, the
+text holds the difference from the number two before it. We read it ourselves because pycocotools trusts its input and
+reads past its buffers on damaged text.
 """
 
 from __future__ import annotations
@@ -16,88 +20,91 @@ from collections.abc import Sequence
 import numpy as np
 from pycocotools import mask as coco_mask
 
-LONGEST = 2**16 - 1
+MAX_STORED_RUN = 2**16 - 1
+"""The longest run that one 16-bit number can hold."""
 
 
-def encode(mask: np.ndarray) -> bytes:
+def encode_mask(mask: np.ndarray) -> bytes:
     """Stored run lengths of an (H, W) uint8 mask of 0 and 1."""
     flat = mask.ravel(order="F")
     borders = np.flatnonzero(flat[1:] != flat[:-1]) + 1
     runs = np.diff(borders, prepend=0, append=len(flat))
-    return _pack(np.insert(runs, 0, 0) if flat[0] else runs)
+    if flat[0]:
+        runs = np.insert(runs, 0, 0)
+    return _pack_run_lengths(runs)
 
 
-def decode(counts: bytes, height: int, width: int) -> np.ndarray:
-    """(H, W) uint8 mask, C-contiguous, of stored run lengths.
-
-    Raises:
-        ValueError: they are damaged or describe a mask of another size.
-    """
-    return fill(check(unpack(counts), height * width), height, width)
-
-
-def unpack(counts: bytes) -> np.ndarray:
-    """Stored run lengths, (runs,) uint16; ``ValueError`` where half a number is missing."""
-    if len(counts) % 2:
-        raise ValueError("damaged run lengths")
-    return np.frombuffer(counts, "<u2")
-
-
-def _pack(runs: np.ndarray) -> bytes:
-    whole = runs // LONGEST
-    packed = np.zeros(len(runs) + 2 * whole.sum(), "<u2")
-    ends = np.arange(len(runs)) + 2 * whole.cumsum()
-    packed[ends] = runs - whole * LONGEST
-    for i in np.flatnonzero(whole):
-        packed[ends[i] - 2 * whole[i] : ends[i] : 2] = LONGEST
+def _pack_run_lengths(runs: np.ndarray) -> bytes:
+    """Run lengths as 16-bit numbers; a long run becomes 65535, 0, 65535, 0, ..., rest."""
+    full = runs // MAX_STORED_RUN  # how many numbers of 65535 each run needs
+    packed = np.zeros(len(runs) + 2 * full.sum(), "<u2")
+    ends = np.arange(len(runs)) + 2 * full.cumsum()
+    packed[ends] = runs - full * MAX_STORED_RUN
+    for i in np.flatnonzero(full):
+        packed[ends[i] - 2 * full[i] : ends[i] : 2] = MAX_STORED_RUN
     return packed.tobytes()
 
 
-def polygons_to_mask(polygons: Sequence[Sequence[float]], height: int, width: int) -> np.ndarray:
-    """(H, W) uint8: 1 inside any polygon, a flat list x, y, x, y, ... of at least three corners in pixels.
-
-    It lies column by column, as run lengths go.
-    """
-    merged = coco_mask.merge(coco_mask.frPyObjects(list(polygons), height, width))
-    return columns(check(parse(merged["counts"]), height * width), height, width).T
+def unpack_run_lengths(stored: bytes) -> np.ndarray:
+    """(runs,) uint16 of stored run lengths; ``ValueError`` for half a number."""
+    if len(stored) % 2:
+        raise ValueError("damaged run lengths")
+    return np.frombuffer(stored, "<u2")
 
 
-def parse(counts: bytes) -> np.ndarray:
-    """Run lengths (int64) of COCO's compressed text; ``ValueError`` where it is damaged."""
-    digits = np.frombuffer(counts, np.uint8) - np.uint8(48)
-    ends = np.flatnonzero(digits < 32)
-    if not len(ends) or ends[-1] != len(digits) - 1 or digits.max() > 63:  # what lies below 48 has wrapped around
+def parse_coco_text(text: bytes) -> np.ndarray:
+    """(runs,) int64 of COCO's compressed text; ``ValueError`` where the text is damaged."""
+    groups = np.frombuffer(text, np.uint8) - np.uint8(48)
+    ends = np.flatnonzero(groups < 32)
+    # Characters below 48 wrap around to more than 63.
+    if not len(ends) or ends[-1] != len(groups) - 1 or groups.max() > 63:
         raise ValueError("damaged run lengths")
     starts = np.zeros_like(ends)
     starts[1:] = ends[:-1] + 1
     lengths = ends - starts + 1
-    if lengths.max() > 8:
+    if lengths.max() > 8:  # 40 bits are more than any image has pixels
         raise ValueError("damaged run lengths")
-    place = np.arange(len(digits)) - starts.repeat(lengths)
-    runs = np.add.reduceat((digits & 31).astype(np.int64) << 5 * place, starts)
-    runs -= (digits[ends] >> 4).astype(np.int64) << 5 * lengths  # the last group is below 32: bit 4, the sign
+    positions = np.arange(len(groups)) - starts.repeat(lengths)
+    runs = np.add.reduceat((groups & 31).astype(np.int64) << 5 * positions, starts)
+    signs = groups[ends] >> 4
+    runs -= signs.astype(np.int64) << 5 * lengths
     runs[1::2].cumsum(out=runs[1::2])
     runs[2::2].cumsum(out=runs[2::2])
     return runs
 
 
-def check(runs: np.ndarray, total: int) -> np.ndarray:
-    """``runs`` themselves; ``ValueError`` unless they fill ``total`` pixels."""
-    if not len(runs) or runs.min() < 0 or runs.max() > total or runs.sum() != total:
+def validate_run_lengths(runs: np.ndarray, num_pixels: int) -> np.ndarray:
+    """Return ``runs`` unchanged; ``ValueError`` unless they cover exactly ``num_pixels`` pixels."""
+    if not len(runs) or runs.min() < 0 or runs.max() > num_pixels or runs.sum() != num_pixels:
         raise ValueError("run lengths that do not fill the image")
     return runs
 
 
-def columns(runs: np.ndarray, height: int, width: int, value: int = 1) -> np.ndarray:
-    """(W, H) uint8, one row for every column of the mask: 0, or ``value`` on the mask.
+def decode_columns(runs: np.ndarray, height: int, width: int, value: int = 1) -> np.ndarray:
+    """Decode valid run lengths to the transposed mask, which is the fastest form because runs go down the columns.
 
-    Runs go down the columns, so that this is how they fill most quickly.
+    Returns:
+        (W, H) uint8, one row for every column of the mask: ``value`` on the mask, 0 elsewhere.
     """
     values = np.zeros(len(runs), np.uint8)
     values[1::2] = value
     return np.repeat(values, runs).reshape(width, height)
 
 
-def fill(runs: np.ndarray, height: int, width: int) -> np.ndarray:
-    """(H, W) uint8 mask, C-contiguous, of checked run lengths."""
-    return np.ascontiguousarray(columns(runs, height, width).T)
+def decode_mask(runs: np.ndarray, height: int, width: int) -> np.ndarray:
+    """(H, W) uint8 mask, C-contiguous, of valid run lengths."""
+    return np.ascontiguousarray(decode_columns(runs, height, width).T)
+
+
+def polygons_to_mask(polygons: Sequence[Sequence[float]], height: int, width: int) -> np.ndarray:
+    """Rasterise polygons as COCO does.
+
+    Args:
+        polygons: flat lists x, y, x, y, ... of at least three corners, in pixels.
+
+    Returns:
+        (H, W) uint8, Fortran-contiguous: 1 inside any of the polygons.
+    """
+    merged = coco_mask.merge(coco_mask.frPyObjects(list(polygons), height, width))
+    runs = validate_run_lengths(parse_coco_text(merged["counts"]), height * width)
+    return decode_columns(runs, height, width).T

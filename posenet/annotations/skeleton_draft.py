@@ -1,38 +1,56 @@
-"""Drafts a skeleton from a COCO keypoint file: names and parts from its categories, the layout from its people."""
+"""Draft a skeleton from a COCO keypoint file: names and parts from its categories, the layout from its people."""
 
 from __future__ import annotations
 
 import itertools
-import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from posenet.annotations.coco_file import (
+    Category,
+    Entry,
+    parse_category,
+    parse_crowd_flag,
+    parse_keypoints,
+    parse_reference,
+    read_sections,
+    require_keypoints,
+)
+from posenet.annotations.problems import problems_as_data_errors
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
-from posenet.skeleton.skeleton_file import DEFAULT_SIGMA, pieces
+from posenet.skeleton.skeleton_file import DEFAULT_SIGMA, connected_components
 
-LEAST_EXAMPLES = 20
-"""Annotations that a layout is measured on at least."""
-LEAST_SPREAD = 0.1
-ROUNDS = 5
-"""How often the mean shape and the examples' sizes are measured on each other."""
+Pair = tuple[str, str]
+"""Two keypoint names: the ends of a part, or a left keypoint and its right twin."""
 
-_SIDES = {"left": "right", "Left": "Right", "LEFT": "RIGHT", "l": "r", "L": "R"}
-# A word, or a letter on its own, or one before or behind another in the style of Lsho, LEye, lEye and eyeL.
-_SIDE = re.compile("left|Left|LEFT|(?<![A-Za-z])(?:[lL](?![A-Za-z])|L(?=[A-Za-z])|l(?=[A-Z]))|(?<=[a-z])L(?![A-Za-z])")
+MIN_EXAMPLES = 20
+"""Annotations that a layout is measured on, at least."""
+MIN_SPREAD = 0.1
+"""Smallest spread of a keypoint in a layout, in lengths of the torso."""
+FITTING_ROUNDS = 5
+"""How often the examples are fitted to the mean shape and the mean shape is measured on the fitted examples."""
+
+_RIGHT_OF_LEFT = {"left": "right", "Left": "Right", "LEFT": "RIGHT", "l": "r", "L": "R"}
+_LEFT = re.compile(
+    "left|Left|LEFT"
+    "|(?<![A-Za-z])[lL](?![A-Za-z])"  # a letter on its own: L_eye, eye.l
+    "|(?<![A-Za-z])(?:L(?=[A-Za-z])|l(?=[A-Z]))"  # before a name: Lsho, LEye, lEye
+    "|(?<=[a-z])L(?![A-Za-z])"  # after a name: eyeL
+)
 
 
 @dataclass(frozen=True)
-class Draft:
+class SkeletonDraft:
     """A drafted skeleton.
 
     Attributes:
         category: name of the category that it describes.
-        remarks: what to look at, by key of the skeleton file.
+        remarks: comments for the skeleton file, by its keys: where a value comes from and what to check.
     """
 
     skeleton: Skeleton
@@ -40,153 +58,168 @@ class Draft:
     remarks: dict[str, str]
 
 
-def draft_skeleton(annotations: str | Path, category: str | None = None, bridges: bool = True) -> Draft:
+def draft_skeleton(annotations: str | Path, category: str | None = None, bridges: bool = True) -> SkeletonDraft:
     """Describe the keypoints of a COCO annotation file as a skeleton.
 
-    Parts are the category's ``skeleton``, made symmetric, and where that leaves keypoints unjoined the shortest
-    connections. Left and right come from the names. The OKS constants are ``DEFAULT_SIGMA``.
+    The parts are the edges of the category's ``skeleton`` and their mirror images, and the shortest connections that
+    join what these leave apart. Left and right come from the names. The OKS constants are COCO's for COCO's keypoints,
+    else ``DEFAULT_SIGMA``.
 
     Args:
-        category: name of the category; may be left out where all that have keypoints have the same ones.
-        bridges: add parts between keypoints that are two parts apart, such as shoulder and wrist. Drawings leave
-            them out; they hold an object together whose keypoint between them is hidden.
+        category: name of the category; optional where all categories with keypoints have the same ones.
+        bridges: add parts between keypoints that are two parts apart, such as shoulder and wrist. They keep a person
+            whole when the keypoint between them is hidden. Drawings leave them out.
 
     Raises:
         DataError: not a COCO keypoint file, or a category that cannot be used.
     """
+    with problems_as_data_errors(annotations):
+        sections = read_sections(annotations, required=["categories"])
+        categories = require_keypoints([parse_category(entry) for entry in sections["categories"]])
+        chosen = _choose_category(categories, category, annotations)
+        alike = {other.id for other in categories if other.keypoints == chosen.keypoints}
+        joints = _read_keypoints(sections["annotations"], alike, len(chosen.keypoints))
+    names = chosen.keypoints
+    left_right = pair_left_right(names)
     try:
-        document = json.loads(Path(annotations).read_bytes())
-        chosen = _choose(document["categories"], category, annotations)
-        names = tuple(str(name) for name in chosen["keypoints"])
-        alike = {other["id"] for other in document["categories"] if other.get("keypoints") == chosen["keypoints"]}
-        people = [entry for entry in document.get("annotations") or [] if entry["category_id"] in alike]
-        joints = _joints(people, len(names))
-        given = _given_parts(chosen, names)
-    except OSError as error:
-        raise DataError(f"cannot read annotations {annotations}: {error.strerror or error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, RecursionError) as error:
-        reason = f"no {error}" if isinstance(error, KeyError) else error
-        raise DataError(
-            f"{annotations} is not a COCO keypoint file ({reason}); its categories must name the keypoints"
-        ) from error
-    sides = pair_sides(names)
-    parts = _symmetric(given, sides)
-    extra = _joining(names, parts, sides, joints)
-    outline = (*parts, *extra)
-    bridged = _bridges(names, outline) if bridges else ()
-    try:
+        edges = _category_edges(chosen)
+        parts = _with_mirror_images(edges, left_right)
+        joining = _joining_parts(names, parts, left_right, joints)
+        drawn = (*parts, *joining)
+        bridging = _bridging_parts(names, drawn) if bridges else ()
         skeleton = Skeleton(
             keypoints=names,
-            parts=(*outline, *bridged),
-            left_right=sides,
+            parts=(*drawn, *bridging),
+            left_right=left_right,
             derived={},
             file_keypoints=names,
             file_names=names,
-            sigmas=_sigmas(names),
+            sigmas=COCO.sigmas if names == COCO.file_names else (DEFAULT_SIGMA,) * len(names),
             layout=measure_layout(names, joints),
-            drawn=outline if bridged else (),
+            drawn=drawn if bridging else (),
         )
     except ValueError as error:
-        raise DataError(f"{annotations}: category {chosen['name']}: {error}; correct its keypoints") from error
-    remarks = _remarks(skeleton, len(parts) - len(given), len(extra), len(bridged), len(joints))
-    return Draft(skeleton, str(chosen["name"]), remarks)
+        raise DataError(f"{annotations}: category {chosen.name}: {error}; correct the category") from error
+    remarks = _remarks(skeleton, len(parts) - len(edges), len(joining), len(bridging), len(joints))
+    return SkeletonDraft(skeleton, chosen.name, remarks)
 
 
-def pair_sides(names: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Pairs of a left name and the right one that differs from it in that word alone, such as L_eye and R_eye."""
+def pair_left_right(names: Sequence[str]) -> tuple[Pair, ...]:
+    """Pair every left name with the right name that differs in nothing but the side, such as L_eye and R_eye."""
     pairs = []
     for name in names:
-        for word in _SIDE.finditer(name):
-            twin = name[: word.start()] + _SIDES[word[0]] + name[word.end() :]
+        for side in _LEFT.finditer(name):
+            twin = name[: side.start()] + _RIGHT_OF_LEFT[side[0]] + name[side.end() :]
             if twin in names:
                 pairs.append((name, twin))
                 break
     return tuple(pairs)
 
 
-def measure_layout(names: tuple[str, ...], joints: np.ndarray) -> dict[str, tuple[float, float]]:
-    """``Skeleton.layout`` from (P, K, 3) annotated keypoints; empty where there are too few.
+def measure_layout(names: Sequence[str], joints: np.ndarray) -> dict[str, tuple[float, float]]:
+    """Measure ``Skeleton.layout`` on annotated keypoints.
 
-    Every example is moved and scaled to fit the mean shape, the mean shape is measured anew, and so on. The unit is
-    such that the whole body is as large as COCO's, in the lengths of whose torso the decoder's constants are given.
+    Every example is moved and scaled to fit the mean shape, then the mean shape is measured again, and so on. The unit
+    is chosen so that the whole body is as large as COCO's layout, whose unit is the length of the torso: the decoder's
+    constants are given in that unit.
+
+    Args:
+        joints: (P, K, 3) x, y, visibility.
+
+    Returns:
+        Height and spread by name; empty where there are too few examples.
     """
     labelled = joints[..., 2] > 0
     useful = labelled.sum(1) >= max(3, len(names) // 2)
-    weight, place = labelled[useful].astype(float), joints[useful, :, 0] + 1j * joints[useful, :, 1]
-    if len(place) < LEAST_EXAMPLES or not (weight.sum(0) >= LEAST_EXAMPLES // 2).all():
+    weights = labelled[useful].astype(float)
+    points = joints[useful, :, 0] + 1j * joints[useful, :, 1]  # (P, K) complex: x + iy
+    if len(points) < MIN_EXAMPLES or (weights.sum(0) < MIN_EXAMPLES // 2).any():
         return {}
-    centre, size = _mean(place, weight, 1), _reach(place, weight)
-    for _ in range(ROUNDS):
-        fitted = (place - centre) / size
-        shape = np.broadcast_to(_mean(fitted, weight, 0), fitted.shape)
-        # Only what is labelled in an example tells where it lies and how large it is.
-        size = _reach(place, weight) / _reach(shape, weight)
-        centre = _mean(place, weight, 1) - size * _mean(shape, weight, 1)
-    height = shape[0].imag
-    spread = np.sqrt(_mean(np.abs(fitted - 1j * height) ** 2, weight, 0)[0])
-    unit = _body_size(*np.array(list(COCO.layout.values())).T) / max(_body_size(height, spread), 1e-6)
+    centres = _weighted_mean(points, weights, 1)
+    sizes = _size(points, weights)
+    for _ in range(FITTING_ROUNDS):
+        fitted = (points - centres) / sizes
+        shape = np.broadcast_to(_weighted_mean(fitted, weights, 0), fitted.shape)
+        # Compare each example with the part of the shape that is labelled in it.
+        sizes = _size(points, weights) / _size(shape, weights)
+        centres = _weighted_mean(points, weights, 1) - sizes * _weighted_mean(shape, weights, 1)
+    heights = shape[0].imag
+    # Sideways the whole distance from the middle counts, because a body is seen from the front or from behind.
+    spreads = np.sqrt(_weighted_mean(np.abs(fitted - 1j * heights) ** 2, weights, 0)[0])
+    coco_heights, coco_spreads = np.array(list(COCO.layout.values())).T
+    unit = _layout_size(coco_heights, coco_spreads) / max(_layout_size(heights, spreads), 1e-6)
+    heights = (heights - heights.mean()) * unit
+    spreads = spreads * unit
     return {
-        name: (round(float(h), 2), round(max(float(s), LEAST_SPREAD), 2))
-        for name, h, s in zip(names, (height - height.mean()) * unit, spread * unit)
+        name: (round(float(height), 2), round(max(float(spread), MIN_SPREAD), 2))
+        for name, height, spread in zip(names, heights, spreads)
     }
 
 
-def _mean(values: np.ndarray, weight: np.ndarray, axis: int) -> np.ndarray:
-    return (values * weight).sum(axis, keepdims=True) / weight.sum(axis, keepdims=True)
+def _weighted_mean(values: np.ndarray, weights: np.ndarray, axis: int) -> np.ndarray:
+    mean: np.ndarray = (values * weights).sum(axis, keepdims=True) / weights.sum(axis, keepdims=True)
+    return mean
 
 
-def _reach(place: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """(P, 1) root mean square distance of the labelled keypoints from their middle."""
-    square = np.abs(place - _mean(place, weight, 1)) ** 2
-    return np.maximum(np.sqrt(_mean(square, weight, 1)), 1e-6)
+def _size(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(P, 1) root mean square distance of each example's labelled keypoints from their mean."""
+    squares = np.abs(points - _weighted_mean(points, weights, 1)) ** 2
+    size: np.ndarray = np.sqrt(_weighted_mean(squares, weights, 1))
+    return size.clip(min=1e-6)
 
 
-def _body_size(height: np.ndarray, spread: np.ndarray) -> float:
-    """The same of a body of which the layout is known."""
-    return float(np.sqrt(height.var() + (spread**2).mean()))
+def _layout_size(heights: np.ndarray, spreads: np.ndarray) -> float:
+    """The same measure for a layout."""
+    return float(np.sqrt(heights.var() + (spreads**2).mean()))
 
 
-def _sigmas(names: tuple[str, ...]) -> tuple[float, ...]:
-    return COCO.sigmas if names == COCO.file_names else (DEFAULT_SIGMA,) * len(names)
-
-
-def _choose(categories: list[dict[str, Any]], wanted: str | None, source: str | Path) -> dict[str, Any]:
-    found = [c for c in categories if c.get("keypoints") and wanted in (None, c["name"])]
+def _choose_category(categories: Sequence[Category], name: str | None, source: str | Path) -> Category:
+    """The category called ``name``; any where ``name`` is None and all have the same keypoints."""
+    found = [category for category in categories if name in (None, category.name)]
     if not found:
-        names = ", ".join(str(c.get("name")) for c in categories if c.get("keypoints")) or "none"
+        others = ", ".join(category.name for category in categories)
         raise DataError(
-            f"{source} has no category {wanted or ''} with keypoints (those that have some: {names}); "
-            "name another by --category"
-            if wanted
-            else f"{source} has no category with keypoints; give a COCO keypoint file"
+            f"{source} has no category {name} with keypoints (categories with keypoints: {others}); "
+            "choose another one by --category"
         )
-    if any(c["keypoints"] != found[0]["keypoints"] for c in found):
-        raise DataError(
-            f"{source} has categories with different keypoints "
-            f"({', '.join(str(c['name']) for c in found)}); choose one by --category"
-        )
+    if any(category.keypoints != found[0].keypoints for category in found):
+        names = ", ".join(category.name for category in found)
+        raise DataError(f"{source} has categories with different keypoints ({names}); choose one by --category")
     return found[0]
 
 
-def _joints(people: list[dict[str, Any]], count: int) -> np.ndarray:
-    """(P, K, 3) float64 of the annotations that have keypoints."""
-    rows = [entry["keypoints"] for entry in people if entry.get("keypoints") and not entry.get("iscrowd")]
+def _read_keypoints(entries: Sequence[Entry], category_ids: set[int], count: int) -> np.ndarray:
+    """(P, K, 3) float64 of the annotations with keypoints, crowds excepted."""
+    rows = []
+    for entry in entries:
+        category_id = parse_reference(entry, "category_id")
+        if category_id in category_ids and entry.get("keypoints") and not parse_crowd_flag(entry):
+            rows.append(parse_keypoints(entry, count))
     return np.array(rows, np.float64).reshape(len(rows), count, 3)
 
 
-def _given_parts(category: dict[str, Any], names: tuple[str, ...]) -> list[tuple[str, str]]:
-    """The category's ``skeleton``; COCO counts from 1, others from 0."""
-    pairs = [(int(a), int(b)) for a, b in category.get("skeleton") or []]
+def _category_edges(category: Category) -> list[Pair]:
+    """The edges of the category's ``skeleton`` as names. COCO counts keypoints from 1, some files from 0.
+
+    Raises:
+        ValueError: not a list of pairs of keypoint numbers.
+    """
+    try:
+        pairs = [(int(a), int(b)) for a, b in category.edges or []]
+    except (TypeError, ValueError, OverflowError) as error:
+        raise ValueError("its skeleton is not a list of pairs of keypoint numbers") from error
     first = 0 if any(0 in pair for pair in pairs) else 1
-    if any(not first <= end < len(names) + first for pair in pairs for end in pair):
+    names = dict(enumerate(category.keypoints, first))
+    if not all(a in names and b in names for a, b in pairs):
         raise ValueError("its skeleton joins keypoints that it does not have")
-    parts = {frozenset((a, b)): (names[a - first], names[b - first]) for a, b in pairs if a != b}
-    return list(parts.values())
+    # A dictionary keeps one of two edges with the same ends.
+    edges = {frozenset((a, b)): (names[a], names[b]) for a, b in pairs if a != b}
+    return list(edges.values())
 
 
-def _symmetric(parts: list[tuple[str, str]], sides: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
-    """The parts and those of their mirror images that are missing."""
-    mirror = dict(sides) | {right: left for left, right in sides}
+def _with_mirror_images(parts: Sequence[Pair], left_right: Sequence[Pair]) -> list[Pair]:
+    """The parts, followed by those of their mirror images that are missing."""
+    mirror = dict(left_right) | {right: left for left, right in left_right}
     result = {frozenset(part): part for part in parts}
     for a, b in parts:
         twin = (mirror.get(a, a), mirror.get(b, b))
@@ -194,72 +227,70 @@ def _symmetric(parts: list[tuple[str, str]], sides: tuple[tuple[str, str], ...])
     return list(result.values())
 
 
-def _joining(
-    names: tuple[str, ...], parts: list[tuple[str, str]], sides: tuple[tuple[str, str], ...], joints: np.ndarray
-) -> list[tuple[str, str]]:
-    """The shortest parts, symmetric, that join all keypoints; with nothing to measure, in the order of the names."""
-    place, labelled = joints[..., :2], joints[..., 2] > 0
-    distance = {}
+def _joining_parts(
+    names: Sequence[str], parts: Sequence[Pair], left_right: Sequence[Pair], joints: np.ndarray
+) -> list[Pair]:
+    """The shortest symmetric parts that join all keypoints; in the order of the names where nothing is labelled."""
+    points = joints[..., :2]
+    labelled = joints[..., 2] > 0
+    lengths = {}
     for a, b in itertools.combinations(range(len(names)), 2):
         both = labelled[:, a] & labelled[:, b]
-        lengths = np.linalg.norm(place[both, a] - place[both, b], axis=-1)
-        distance[names[a], names[b]] = float(np.median(lengths)) if len(lengths) else np.inf
-    extra: list[tuple[str, str]] = []
-    for pair in sorted(distance, key=distance.__getitem__):
-        groups = pieces(names, [*parts, *extra])
-        if len(groups) == 1:
+        distances = np.linalg.norm(points[both, a] - points[both, b], axis=-1)
+        lengths[names[a], names[b]] = float(np.median(distances)) if len(distances) else np.inf
+    joining: list[Pair] = []
+    for a_name, b_name in sorted(lengths, key=lengths.__getitem__):
+        components = connected_components(names, [*parts, *joining])
+        if len(components) == 1:
             break
-        if not any(pair[0] in group and pair[1] in group for group in groups):
-            extra += _symmetric([pair], sides)
-    return extra
+        if not any(a_name in component and b_name in component for component in components):
+            joining += _with_mirror_images([(a_name, b_name)], left_right)
+    return joining
 
 
-def _bridges(names: tuple[str, ...], parts: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """The pairs of keypoints that no part joins, but two parts through a third keypoint."""
-    beside: dict[str, set[str]] = {name: set() for name in names}
+def _bridging_parts(names: Sequence[str], parts: Sequence[Pair]) -> tuple[Pair, ...]:
+    """The pairs of keypoints that two parts join through a third keypoint, and no part directly."""
+    neighbours: dict[str, set[str]] = {name: set() for name in names}
     for a, b in parts:
-        beside[a].add(b)
-        beside[b].add(a)
-    return tuple((a, b) for a, b in itertools.combinations(names, 2) if b not in beside[a] and beside[a] & beside[b])
+        neighbours[a].add(b)
+        neighbours[b].add(a)
+    return tuple(
+        (a, b) for a, b in itertools.combinations(names, 2) if b not in neighbours[a] and neighbours[a] & neighbours[b]
+    )
 
 
-def _remarks(skeleton: Skeleton, mirrored: int, joining: int, bridged: int, people: int) -> dict[str, str]:
-    parts = ["The connections that the network learns, each also in its mirror image."]
-    if mirrored:
-        parts.append(f"{mirrored} mirror images were missing in the annotation file's skeleton and have been added.")
-    if joining:
-        parts.append(f"The last {joining} of those drawn join what was not joined; see whether others suit better.")
-    if bridged:
-        parts.append(f"The last {bridged} bridge two others: with a second way around, a hidden keypoint parts nobody.")
-    sigmas = "OKS constants, how exactly a keypoint can be placed. "
+def _remarks(
+    skeleton: Skeleton, num_mirrored: int, num_joining: int, num_bridging: int, num_people: int
+) -> dict[str, str]:
+    """Comments for the skeleton file, by key."""
+    parts = ["The connections that the network learns, with their mirror images."]
+    if num_mirrored:
+        parts.append(f"{num_mirrored} mirror images were missing in the annotation file's skeleton and were added.")
+    if num_joining:
+        parts.append(f"The last {num_joining} of the drawn ones join keypoints that were apart; check them.")
+    if num_bridging:
+        parts.append(f"The last {num_bridging} bridge two others: they keep a person whole when a keypoint is hidden.")
+    sigmas = "OKS constants: how precisely annotators place each keypoint. "
     if skeleton.sigmas == COCO.sigmas:
-        sigmas += "These are COCO's, whose keypoints have the same names."
+        sigmas += "These are COCO's, because the keypoints have COCO's names."
     else:
         sigmas += (
             f"{DEFAULT_SIGMA} is only a default: annotate some images twice\nand take, for every keypoint, "
             "the root mean square of distance / sqrt(area of the object)."
         )
-    sides = (
-        "Left and right, guessed from the names: a mirrored image swaps them. See that none is missing."
-        if skeleton.left_right
-        else "No keypoint has left or right in its name, so a mirrored image swaps none."
-    )
-    layout = (
-        "Where keypoints lie in somebody upright: height (down is positive) and spread, measured on the "
-        "annotations.\nIt helps to group keypoints; delete the table where objects have no usual position."
-    )
-    remarks = {
+    if skeleton.left_right:
+        left_right = "Left and right, guessed from the names: a mirrored image swaps them. Check that none is missing."
+    else:
+        left_right = "No keypoint has left or right in its name, so a mirrored image swaps none."
+        parts.append(left_right)
+    if not skeleton.layout:
+        sigmas = f"No layout: there are too few annotations ({num_people}). It is optional.\n{sigmas}"
+    return {
         "keypoints": "As the annotation file names and orders them.",
         "parts": "\n".join(parts),
-        "left_right": sides,
-        "drawn": "What drawings show of the parts.",
+        "left_right": left_right,
+        "drawn": "The parts that drawings show.",
         "sigmas": sigmas,
-        "layout": layout,
+        "layout": "Where keypoints lie in an upright person or object: height (down is positive) and spread, measured "
+        "on the\nannotations. It helps to group keypoints. Delete the table where objects have no usual position.",
     }
-    if not skeleton.left_right:
-        remarks["parts"] += "\n" + sides
-    if not skeleton.layout:
-        remarks["sigmas"] = (
-            f"No layout: only {people} annotations, or some keypoints hardly ever labelled. It is not needed.\n{sigmas}"
-        )
-    return remarks

@@ -12,14 +12,16 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from posenet.annotations.coco_file import CocoImage, PersonAnnotation, read_annotations
+from posenet.annotations.coco_dataset import PersonAnnotation, read_annotations
+from posenet.annotations.coco_file import CocoImage
+from posenet.annotations.split import read_split
 from posenet.benchmark.decoding_errors import count_errors, group_by_truth
 from posenet.benchmark.degraded_maps import degraded_maps
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import medians
 from posenet.data.targets import TargetRenderer
 from posenet.errors import DataError
-from posenet.inference.coco_evaluation import read_split, score, to_result
+from posenet.inference.coco_evaluation import compute_coco_metrics, to_coco_result
 from posenet.inference.decoder.candidates import MAX_PEAKS
 from posenet.inference.decoder.decode import decode
 from posenet.inference.decoder.host_candidates import find_keypoints
@@ -89,16 +91,16 @@ def measure_decode(
         seconds.append(decode_seconds(image_maps, predictor, repeats))
         people = predictor(np.zeros((image.height, image.width, 3), np.uint8))
         grouped = _group_candidates_by_truth(image_maps, truth, image, letterbox, predictor)
-        results += [to_result(person, image.id, split.category, guess=True) for person in people]
-        bound_results += [to_result(person, image.id, split.category, guess=True) for person in grouped]
+        results += [to_coco_result(person, image.id, split.category, fill_missing=True) for person in people]
+        bound_results += [to_coco_result(person, image.id, split.category, fill_missing=True) for person in grouped]
         counts, distance = count_errors(truth, people, skeleton)
         error_counts.update(counts)
         distances.append(distance)
     return _report(
         kind="perfect" if seed is None else f"degraded (seed {seed})",
         seconds=seconds,
-        metrics=score(results, split, skeleton).metrics,
-        bound_metrics=score(bound_results, split, skeleton).metrics,
+        metrics=compute_coco_metrics(results, split, skeleton).metrics,
+        bound_metrics=compute_coco_metrics(bound_results, split, skeleton).metrics,
         errors=dict(error_counts),
         distances=np.concatenate(distances),
         height=settings.height,

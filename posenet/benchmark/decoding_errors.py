@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from posenet.annotations.coco_file import PersonAnnotation
+from posenet.annotations.coco_dataset import PersonAnnotation
 from posenet.inference.person import Person
 from posenet.skeleton import Skeleton
 

@@ -12,9 +12,10 @@ from tqdm import tqdm
 
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import Stopwatch
+from posenet.devices.background import map_in_background
 from posenet.devices.precision import Amp
 from posenet.devices.runtime import Runtime
-from posenet.images.image_files import map_ahead, read_image
+from posenet.images.image_files import read_image
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
 from posenet.visualization.people import draw_people
@@ -104,7 +105,7 @@ def measure_predict(
 
         streamed.shapes.clear()
         runs.skip()
-        for _ in stream(map_ahead(read_image, paths, workers=2, ahead=8)):
+        for _ in stream(map_in_background(read_image, paths, workers=2, ahead=8)):
             pass
         runs.lap(STREAM)
         _run_alone(fused, streamed.shapes, runtime, torch.channels_last)

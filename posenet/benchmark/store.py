@@ -18,8 +18,10 @@ import cv2
 import numpy as np
 
 from posenet.annotations import run_lengths as rle
-from posenet.annotations.coco_file import main_persons, read_annotations, read_document
-from posenet.annotations.masks import masks
+from posenet.annotations.coco_dataset import read_annotations
+from posenet.annotations.coco_file import read_document
+from posenet.annotations.main_persons import select_main_persons
+from posenet.annotations.masks import person_masks
 from posenet.benchmark.report import Report, share
 from posenet.benchmark.timing import Stopwatch, medians
 from posenet.data.loader import keep_freed_memory
@@ -310,12 +312,16 @@ def do_unavoidable_work(
 ) -> None:
     """Do what every builder of a store has to do, for the share of one core."""
     dataset = read_annotations(annotations, skeleton)
-    chosen = [image for image in dataset.images if main_persons(dataset.people[image.id], skeleton.least_labelled)]
+    chosen = [
+        image
+        for image in dataset.images
+        if select_main_persons(dataset.people[image.id], skeleton.min_labelled_keypoints)
+    ]
     with open(output, "wb") as file:
         for image in chosen[rank::cores]:
             with contextlib.suppress(OSError, ValueError):  # a store leaves unreadable images out
                 file.write(read_image_bytes(images / image.file_name, image.height, image.width).data)
-                for mask in masks(dataset.people[image.id], image.height, image.width):
-                    file.write(rle.encode(mask))
+                for mask in person_masks(dataset.people[image.id], image.height, image.width):
+                    file.write(rle.encode_mask(mask))
         file.flush()
         os.fsync(file.fileno())

@@ -15,48 +15,50 @@ from posenet.visualization.matplotlib_figure import MATPLOTLIB_MISSING, has_matp
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    # An AP is to be the same on every machine.
+    """Declare the flags of ``evaluate``."""
+    # In full precision, so that the AP is the same on every machine.
     add_predictor_options(parser, amp="off")
     parser.add_argument("--images", required=True, metavar="DIR", help="folder of the split's images")
     parser.add_argument(
         "--annotations",
         required=True,
         metavar="JSON",
-        help="person_keypoints_*.json, or image_info_*.json for predictions without numbers",
+        help="person_keypoints_*.json, or image_info_*.json for predictions without metrics",
     )
     parser.add_argument("--output", metavar="JSON", help="write the predictions here, in COCO's results format")
     parser.add_argument(
-        "--image-ids", nargs="+", metavar="ID", help="only these images of the split: ids, or one text file of ids"
+        "--image-ids", nargs="+", metavar="ID", help="evaluate only these images: ids, or one text file of ids"
     )
     parser.add_argument(
         "--plots",
         metavar="DIR",
-        help="draw precision over recall and the OKS of every keypoint here (needs matplotlib)",
+        help="write charts here: precision over recall, and the OKS of every keypoint (needs matplotlib)",
     )
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print the numbers, and write the predictions where asked."""
+    """Predict the split, print the metrics and write what the flags ask for."""
     if args.plots and not has_matplotlib():
         raise ConfigError(f"--plots: {MATPLOTLIB_MISSING}")
-    charts = chart_paths(Path(args.plots)) if args.plots else []
-    outputs = charts + ([Path(args.output)] if args.output else [])
+    outputs = chart_paths(Path(args.plots)) if args.plots else []
+    if args.output:
+        outputs.append(Path(args.output))
     check_outputs(outputs, [Path(args.annotations), Path(args.checkpoint)])
-    ids = None if args.image_ids is None else read_image_ids(args.image_ids)
+    image_ids = None if args.image_ids is None else read_image_ids(args.image_ids)
     predictor = make_predictor(args)
     evaluation = evaluate(
         predictor.stream,
         args.images,
         args.annotations,
         results_path=args.output,
-        image_ids=ids,
+        image_ids=image_ids,
         batch_size=None,
         skeleton=predictor.skeleton,
     )
     if args.output:
         print(f"wrote {args.output}")
     if evaluation is None:
-        print(f"{args.annotations} holds no annotations: nothing to compare with")
+        print(f"{args.annotations} holds no annotations, so there are no metrics")
         return
     print(pluralize(evaluation.images, "image"))
     print(evaluation.table())

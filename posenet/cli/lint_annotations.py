@@ -1,4 +1,4 @@
-"""Look for faults in a COCO keypoint file, and say how to mend each; exit status 2 if there are errors."""
+"""Find what is wrong with a COCO keypoint file, and how to fix it; exit status 2 if there are errors."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from posenet.annotations.lint.linter import lint_annotations
 from posenet.errors import DataError
+from posenet.messages import pluralize
 from posenet.skeleton import load_skeleton
 
 
@@ -24,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--skeleton",
         metavar="FILE",
-        help="compare with this skeleton file, or with coco; unset, with the file's own categories",
+        help="compare with this skeleton file, or with coco; without it, with the file's own categories",
     )
     parser.add_argument(
         "--json",
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Print the findings; errors among them fail."""
+    """Print the findings; fail if there are errors among them."""
     skeleton = None if args.skeleton is None else load_skeleton(args.skeleton)
     if args.images is not None and not args.images.is_dir():
         raise DataError(f"image folder {args.images} does not exist; give the folder that holds the images")
@@ -47,8 +48,8 @@ def run(args: argparse.Namespace) -> None:
             print(finding)
     errors = [finding.code for finding in findings if finding.severity == "error"]
     if errors:
-        raise DataError(
-            f"{args.annotations} has {len(errors)} kinds of errors ({', '.join(errors)}); mend them as said"
-        )
+        found = pluralize(len(errors), "kind of error", "kinds of errors")
+        raise DataError(f"{args.annotations} has {found} ({', '.join(errors)}); fix them as the findings say")
     if not args.json:
-        print(f"{args.annotations}: no errors, {len(findings)} kinds of warnings")
+        found = pluralize(len(findings), "kind of warning", "kinds of warnings")
+        print(f"{args.annotations}: no errors, {found}")

@@ -1,4 +1,4 @@
-"""Draw a data set of illustrated people in COCO's layout, for tests and first tries.
+"""Draw a data set of illustrated people in COCO's layout, for tests and first experiments.
 
 Writes ``annotations/``, ``train2017/`` and ``val2017/``. The same options give the same bytes.
 """
@@ -8,40 +8,44 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.synthetic.dataset import DEFAULT_SIZE, Size, write_dataset
+from posenet.synthetic.dataset import DEFAULT_SEED, DEFAULT_SIZE, Size, write_dataset
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the tool's options."""
+    """Declare the flags of ``make-synthetic``."""
     parser.add_argument(
         "--output",
         type=Path,
         required=True,
         metavar="DIR",
-        help="folder to write; an earlier set of this tool is replaced, other files are never touched",
+        help="folder to write; an earlier data set of this tool is replaced, a folder with other files is refused",
     )
     parser.add_argument("--train", type=int, default=1000, metavar="N", help="training images")
     parser.add_argument("--val", type=int, default=100, metavar="N", help="validation images")
-    parser.add_argument("--seed", type=int, default=0, metavar="S", help="another seed draws other images")
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, metavar="S", help="another seed draws other images")
     parser.add_argument(
         "--size",
         type=_size,
         default=DEFAULT_SIZE,
         metavar="WxH|LONGEST",
-        help="size of every image (480x360), or the longest side, below which sizes vary",
+        help="size of every image, such as 480x360; or their longest side, below which sizes vary",
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes; %(default)s is one per core")
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the set and say where it is."""
+    """Write the data set and print where it is."""
     write_dataset(args.output, args.train, args.val, args.seed, args.workers, args.size)
     print(f"{args.train} training and {args.val} validation images in {args.output}")
 
 
 def _size(text: str) -> Size:
     try:
-        sides = tuple(int(side) for side in text.split("x"))
-        return sides[0] if len(sides) == 1 else (sides[0], sides[1])
-    except (ValueError, IndexError) as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither WIDTHxHEIGHT nor one number") from error
+        sides = [int(side) for side in text.split("x")]
+    except ValueError:
+        sides = []
+    if len(sides) == 1:
+        return sides[0]
+    if len(sides) == 2:
+        return sides[0], sides[1]
+    raise argparse.ArgumentTypeError(f"{text!r} is neither WIDTHxHEIGHT nor one number")

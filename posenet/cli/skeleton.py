@@ -1,6 +1,6 @@
 """Draft a skeleton file from annotations, check one, or write the built-in one.
 
-Says what it found, and writes a TOML file with remarks on what to look at.
+Prints what the skeleton holds, and writes a TOML file with comments on what to check.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.cli.options import check_output_file
 from posenet.files import write_atomically
 from posenet.messages import to_single_line
-from posenet.skeleton import Skeleton
-from posenet.skeleton.skeleton_file import load_skeleton, skeleton_to_toml
+from posenet.skeleton import Skeleton, load_skeleton
+from posenet.skeleton.skeleton_file import skeleton_to_toml
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,12 +21,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--from-annotations", type=Path, metavar="JSON", help="draft from this COCO keypoint file")
     source.add_argument("--show", metavar="FILE", help="check this skeleton file; coco is the built-in one")
-    parser.add_argument("--category", metavar="NAME", help="the category to describe, where several have keypoints")
+    parser.add_argument("--category", metavar="NAME", help="the category to describe, if several have keypoints")
     parser.add_argument(
         "--bridges",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="draft also parts between keypoints that are two parts apart, for the decoder",
+        help="also draft parts between keypoints that are two parts apart, which help the decoder",
     )
     parser.add_argument("--output", type=Path, metavar="FILE.toml", help="write the skeleton here")
     parser.add_argument(
@@ -35,15 +35,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Describe the skeleton, and write it where asked."""
+    """Describe the skeleton, and write it if ``--output`` is given."""
     remarks = {}
     if args.show:
         skeleton = load_skeleton(args.show)
     else:
         draft = draft_skeleton(args.from_annotations, args.category, args.bridges)
-        skeleton, remarks = draft.skeleton, draft.remarks
+        skeleton = draft.skeleton
+        remarks = draft.remarks
         print(f"category    {to_single_line(draft.category)}")
-    _print(skeleton)
+    _print_skeleton(skeleton)
     if args.output is None:
         return
     check_output_file(args.output, Path(args.show or args.from_annotations), args.overwrite)
@@ -54,14 +55,14 @@ def run(args: argparse.Namespace) -> None:
     )
 
 
-def _print(skeleton: Skeleton) -> None:
-    facts = {
+def _print_skeleton(skeleton: Skeleton) -> None:
+    lines = {
         "keypoints": f"{skeleton.num_keypoints}: {', '.join(skeleton.keypoints)}",
         "parts": f"{skeleton.num_parts}: {', '.join('-'.join(part) for part in skeleton.parts)}",
         "left-right": ", ".join("-".join(pair) for pair in skeleton.left_right) or "none",
-        "derived": ", ".join(f"{n} between {a} and {b}" for n, (a, b) in skeleton.derived.items()) or "none",
+        "derived": ", ".join(f"{name} between {a} and {b}" for name, (a, b) in skeleton.derived.items()) or "none",
         "layout": "known" if skeleton.layout else "not known",
         "channels": str(skeleton.num_channels),
     }
-    for name, fact in facts.items():
-        print(f"{name:<12}{to_single_line(fact)}")
+    for name, text in lines.items():
+        print(f"{name:<12}{to_single_line(text)}")

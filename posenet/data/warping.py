@@ -128,7 +128,7 @@ def warp_mask(
     # Cell i is centred on input pixel stride * i + (stride - 1) / 2.
     to_cells[:, 2] -= (MAP_STRIDE - 1) / 2 / MAP_STRIDE
     return cv2.warpAffine(
-        rle.columns(runs, *shape, value=255),
+        rle.decode_columns(runs, *shape, value=255),
         to_cells,
         out.shape[::-1],
         dst=out,

@@ -1,78 +1,116 @@
-"""What an image file declares of itself, before any memory is taken for its pixels."""
+"""Decode image files, without trusting the size that they declare."""
 
 from __future__ import annotations
 
+import math
 import struct
 
 import cv2
 import numpy as np
 
 MAX_PIXELS = 2**28
-"""No image is larger: 16384 x 16384. A file of a hundred bytes can declare sixteen times as many."""
-_PNG = b"\x89PNG\r\n\x1a\n"
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""JPEG markers that a frame's height and width follow."""
-_BARE = frozenset((0x01, *range(0xD0, 0xD9)))
-"""JPEG markers without a length."""
-_SCAN = 0xDA
-
-
-def declared_size(data: np.ndarray | bytes) -> tuple[int, int] | None:
-    """(height, width) in the header of a JPEG (ITU-T T.81, annex B) or PNG file; None of other or damaged ones."""
-    view = memoryview(data)
-    if view[:8] == _PNG and len(view) >= 24:
-        width, height = struct.unpack(">II", view[16:24])
-        return height, width
-    if view[:2] == b"\xff\xd8":
-        return _jpeg_size(view)
-    return None
-
-
-def _jpeg_size(view: memoryview) -> tuple[int, int] | None:
-    place = 2
-    while place + 9 <= len(view):
-        if view[place] != 0xFF or view[place + 1] in (0x00, 0xFF):
-            place += 1  # as the decoder does, look on for a marker
-        elif (marker := view[place + 1]) in _FRAMES:
-            return struct.unpack(">HH", view[place + 5 : place + 9])
-        elif marker == _SCAN:
-            return None
-        else:
-            place += 2 if marker in _BARE else 2 + max(2, int.from_bytes(view[place + 2 : place + 4], "big"))
-    return None
-
-
+"""The largest image that is decoded, 16384 x 16384. A file of a hundred bytes can declare sixteen times as many."""
 JPEG_START = b"\xff\xd8"
+"""The first bytes of a JPEG file."""
 
-FLAGS = {
+_PNG_START = b"\x89PNG\r\n\x1a\n"
+_FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+"""JPEG markers of a frame header, which holds the height and the width."""
+_MARKERS_WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD9)))
+_SCAN_MARKER = 0xDA
+_COLOUR_FLAGS = {
     1: cv2.IMREAD_COLOR,
     2: cv2.IMREAD_REDUCED_COLOR_2,
     4: cv2.IMREAD_REDUCED_COLOR_4,
     8: cv2.IMREAD_REDUCED_COLOR_8,
 }
+"""OpenCV's flags by the factor that an image is reduced by."""
 
 
-def decode_image_bytes(data: np.ndarray, height: int, width: int, reduction: int = 1) -> np.ndarray:
-    """(H, W, 3) BGR uint8 of an image file's bytes, EXIF orientation ignored as in COCO's annotations.
+def declared_size(data: np.ndarray | bytes) -> tuple[int, int] | None:
+    """Read (height, width) from the header of a JPEG (ITU-T T.81, annex B) or PNG file; None for other or damaged ones.
+
+    No memory is taken for the pixels.
+    """
+    view = memoryview(data if isinstance(data, bytes) else data.data)
+    if bytes(view[:8]) == _PNG_START and len(view) >= 24:
+        width, height = struct.unpack(">II", view[16:24])
+        return height, width
+    if bytes(view[:2]) == JPEG_START:
+        return _jpeg_size(view)
+    return None
+
+
+def _jpeg_size(view: memoryview) -> tuple[int, int] | None:
+    position = 2
+    while position + 9 <= len(view):
+        marker = view[position + 1]
+        if view[position] != 0xFF or marker in (0x00, 0xFF):
+            position += 1  # not a marker: search on, as the decoder does
+        elif marker in _FRAME_MARKERS:
+            height, width = struct.unpack(">HH", view[position + 5 : position + 9])
+            return height, width
+        elif marker == _SCAN_MARKER:
+            return None
+        elif marker in _MARKERS_WITHOUT_LENGTH:
+            position += 2
+        else:
+            length = int.from_bytes(view[position + 2 : position + 4], "big")
+            position += 2 + max(2, length)
+    return None
+
+
+def decode_image(data: np.ndarray, *, upright: bool = True) -> np.ndarray:
+    """Decode an image file's bytes; grey, transparent and 16-bit images are converted.
 
     Args:
-        reduction: 2, 4 or 8 decodes a JPEG at that fraction of its size, rounded up.
+        data: (bytes,) uint8.
+        upright: rotate the image as its EXIF orientation says.
+
+    Returns:
+        (H, W, 3) uint8 BGR.
 
     Raises:
-        ValueError: OpenCV cannot decode the bytes, or the image is not ``height`` by ``width`` pixels.
+        ValueError: OpenCV cannot decode the bytes, or the file declares more than ``MAX_PIXELS``.
     """
-    if (size := declared_size(data)) not in (None, (height, width)):
+    size = declared_size(data)
+    if size is not None and math.prod(size) > MAX_PIXELS:
+        raise ValueError(f"declares {size[1]} x {size[0]} pixels, more than any image")
+    return _decode(data, cv2.IMREAD_COLOR if upright else cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+
+
+def decode_annotated_image(data: np.ndarray, height: int, width: int, reduction: int = 1) -> np.ndarray:
+    """Decode an annotated image. EXIF orientation is ignored, as in COCO's annotations.
+
+    Args:
+        data: (bytes,) uint8.
+        height, width: the annotated size.
+        reduction: 2, 4 or 8 decodes a JPEG at that fraction of its size, rounded up.
+
+    Returns:
+        (H, W, 3) uint8 BGR.
+
+    Raises:
+        ValueError: the bytes cannot be decoded, or the image has another size than annotated.
+    """
+    size = declared_size(data)
+    if size is not None and size != (height, width):
         raise ValueError(f"is {size[1]} x {size[0]} pixels, annotated as {width} x {height}")
     if height * width > MAX_PIXELS:
         raise ValueError(f"is annotated as {width} x {height} pixels, larger than any image")
+    image = _decode(data, _COLOUR_FLAGS[reduction] | cv2.IMREAD_IGNORE_ORIENTATION)
+    found_height, found_width = image.shape[:2]
+    if (found_height, found_width) != (-(-height // reduction), -(-width // reduction)):
+        found = f"{found_width * reduction} x {found_height * reduction}"
+        raise ValueError(f"is {found} pixels, annotated as {width} x {height}")
+    return image
+
+
+def _decode(data: np.ndarray, flags: int) -> np.ndarray:
     try:
-        image = cv2.imdecode(data, FLAGS[reduction] | cv2.IMREAD_IGNORE_ORIENTATION)
-    except cv2.error:  # no bytes, or an image beyond OpenCV's limits
-        image = None
+        image = cv2.imdecode(data, flags) if len(data) else None
+    except cv2.error as error:
+        raise ValueError(f"cannot be decoded ({error.err or error})") from error
     if image is None:
         raise ValueError("cannot be decoded")
-    if image.shape[:2] != (-(-height // reduction), -(-width // reduction)):
-        raise ValueError(
-            f"is {image.shape[1] * reduction} x {image.shape[0] * reduction} pixels, annotated as {width} x {height}"
-        )
     return image

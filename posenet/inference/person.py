@@ -52,4 +52,4 @@ class Person:
 
     def to_coco(self) -> np.ndarray:
         """(F, 3) float32: x, y and score in the order of the annotation file, 17 rows for COCO."""
-        return self.skeleton.to_file(self.keypoints)
+        return self.skeleton.to_file_order(self.keypoints)

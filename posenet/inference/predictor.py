@@ -19,10 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from posenet.checkpoints.weights import load_model
+from posenet.devices.background import map_in_background
 from posenet.devices.device import select_device
 from posenet.devices.precision import Amp, autocast, select_amp
 from posenet.errors import ConfigError
-from posenet.images.image_files import map_ahead, to_bgr
+from posenet.images.image_files import to_bgr
 from posenet.inference.decoder.decode import decode
 from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.inference.decoder.people import decode_candidates
@@ -209,9 +210,9 @@ class Predictor:
         # Three threads work at the same time: the first prepares the next batch, the caller's runs the network on this
         # batch, and the third decodes the batch before.
         batches = self._split_into_batches(map(to_bgr, images))
-        inputs = map_ahead(self.prepare_inputs, batches)
+        inputs = map_in_background(self.prepare_inputs, batches)
         outputs = map(self.run_network, inputs)
-        for people in map_ahead(self.decode_output, outputs):
+        for people in map_in_background(self.decode_output, outputs):
             yield from people
 
     def _split_into_batches(self, images: Iterable[np.ndarray]) -> Iterator[list[np.ndarray]]:

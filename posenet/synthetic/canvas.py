@@ -1,4 +1,4 @@
-"""An image that remembers who painted each pixel, and the few shapes that everything is drawn from.
+"""An image that records which part of which person was painted on each pixel, and the shapes that drawings consist of.
 
 Points are (x, y) in pixels, x right, y down, the centre of the first pixel at (0, 0). Colours are BGR, 0-255.
 """
@@ -12,19 +12,22 @@ import cv2
 import numpy as np
 
 Colour = tuple[float, float, float]
+Numbers = Sequence[float] | np.ndarray
 
-OUTLINE = 0.5
-"""How dark the edge of a shape is, relative to the shape."""
+OUTLINE_SHADE = 0.5
+"""Brightness of a shape's outline, relative to the shape."""
 
-_SHIFT = 4  # OpenCV draws at sixteenths of a pixel
+_SHIFT = 4
+"""OpenCV draws at 1 / 2^4 of a pixel."""
 _CAP = np.exp(1j * np.linspace(np.pi / 2, -np.pi / 2, 7))
-_NONE = np.empty(0, complex)
-_TURN = np.linspace(0, 2 * np.pi, 20, endpoint=False)
-_CIRCLE = np.stack([np.cos(_TURN), np.sin(_TURN)], axis=1)
+"""Half a unit circle as complex numbers, the rounded end of a ribbon."""
+_NO_POINTS = np.empty(0, complex)
+_ANGLES = np.linspace(0, 2 * np.pi, 20, endpoint=False)
+_CIRCLE = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], axis=1)
 
 
 class Canvas:
-    """An image and, for every pixel, the code of whatever was painted there last.
+    """An image and, for every pixel, the code of what was painted there last.
 
     Attributes:
         image: (H, W, 3) uint8, BGR.
@@ -36,68 +39,81 @@ class Canvas:
         self.owner = np.zeros(image.shape[:2], np.int32)
 
     def fill(self, polygon: np.ndarray, colour: Colour, code: int | None = None) -> None:
-        """Fill an (N, 2) polygon; without a ``code`` the pixels keep their owner (decoration)."""
-        points = [_fixed_point(polygon)]
+        """Fill an (N, 2) polygon. Without a ``code`` it is decoration: the pixels keep their owner."""
+        points = [_to_fixed_point(polygon)]
         cv2.fillPoly(self.image, points, colour, cv2.LINE_AA, _SHIFT)
         if code is not None:
             cv2.fillPoly(self.owner, points, code, cv2.LINE_8, _SHIFT)
 
-    def outlined(self, polygon: np.ndarray, colour: Colour, code: int | None, width: float) -> None:
-        """Fill a polygon and trace its edge in a darker tone, ``width`` pixels to the outside."""
-        self.trace(polygon, shade(colour, OUTLINE), code, max(1, round(2 * width)))
+    def fill_outlined(self, polygon: np.ndarray, colour: Colour, code: int | None, width: float) -> None:
+        """Fill a polygon and draw its edge in a darker tone, ``width`` pixels to the outside."""
+        self.trace(polygon, shade(colour, OUTLINE_SHADE), code, max(1, round(2 * width)))
         self.fill(polygon, colour, code)
 
     def trace(self, polygon: np.ndarray, colour: Colour, code: int | None = None, thickness: int = 1) -> None:
-        """Draw the edge of a polygon, ``thickness`` pixels wide in all."""
-        points = [_fixed_point(polygon)]
+        """Draw the edge of a polygon, ``thickness`` pixels wide."""
+        points = [_to_fixed_point(polygon)]
         cv2.polylines(self.image, points, True, colour, thickness, cv2.LINE_AA, _SHIFT)
         if code is not None:
             cv2.polylines(self.owner, points, True, code, thickness, cv2.LINE_8, _SHIFT)
 
-    def shadow(self, centre: Sequence[float], radii: Sequence[float], strength: float) -> None:
-        """Darken an ellipse by the share ``strength``; who owns the pixels does not change."""
+    def darken_ellipse(self, centre: Numbers, radii: Numbers, strength: float) -> None:
+        """Darken an ellipse, most in its middle, by the share ``strength``. The pixels keep their owner."""
         height, width = self.image.shape[:2]
-        (x, y), (rx, ry) = centre, radii
-        left, right = (int(np.clip(v, 0, width)) for v in (x - rx, x + rx + 1))
-        top, bottom = (int(np.clip(v, 0, height)) for v in (y - ry, y + ry + 1))
+        x, y = centre
+        radius_x, radius_y = radii
+        left = int(np.clip(x - radius_x, 0, width))
+        right = int(np.clip(x + radius_x + 1, 0, width))
+        top = int(np.clip(y - radius_y, 0, height))
+        bottom = int(np.clip(y + radius_y + 1, 0, height))
         if left >= right or top >= bottom:
             return
-        across = (np.arange(left, right) - x) / rx
-        down = (np.arange(top, bottom) - y) / ry
+        across = (np.arange(left, right) - x) / radius_x
+        down = (np.arange(top, bottom) - y) / radius_y
         weight = np.clip(1 - across**2 - down[:, None] ** 2, 0, 1) * strength
         patch = self.image[top:bottom, left:right]
         patch[:] = (patch * (1 - weight[..., None])).astype(np.uint8)
 
 
-def _fixed_point(polygon: np.ndarray) -> np.ndarray:
-    return np.rint(polygon * (1 << _SHIFT)).astype(np.int32)
+def _to_fixed_point(polygon: np.ndarray) -> np.ndarray:
+    rounded: np.ndarray = np.rint(polygon * (1 << _SHIFT))
+    return rounded.astype(np.int32)
 
 
 def shade(colour: Colour, factor: float) -> Colour:
-    """The colour made darker (factor below 1) or lighter (above 1)."""
-    return tuple(min(255.0, channel * factor) for channel in colour)
+    """Make a colour darker (factor below 1) or lighter (above 1)."""
+    blue, green, red = colour
+    return min(255.0, blue * factor), min(255.0, green * factor), min(255.0, red * factor)
 
 
 def mix(first: Colour, second: Colour, share: float) -> Colour:
-    """``share`` of the second colour in the first."""
-    return tuple(a + (b - a) * share for a, b in zip(first, second))
+    """Mix ``share`` of the second colour into the first."""
+    blue, green, red = (a + (b - a) * share for a, b in zip(first, second))
+    return blue, green, red
 
 
 def hsv(hue: float, saturation: float, value: float) -> Colour:
-    """BGR of a hue, saturation and value, each 0-1 (the hue wraps)."""
+    """BGR of a hue, saturation and value, each 0-1; the hue wraps around."""
     red, green, blue = colorsys.hsv_to_rgb(hue % 1.0, saturation, value)
     return 255 * blue, 255 * green, 255 * red
 
 
-def ellipse(centre: np.ndarray, radii: Sequence[float], up: np.ndarray | None = None) -> np.ndarray:
-    """(20, 2) polygon of an ellipse; ``up``, a unit vector, is the direction of its second radius."""
+def ellipse(centre: np.ndarray, radii: Numbers, up: np.ndarray | None = None) -> np.ndarray:
+    """(20, 2) polygon of an ellipse.
+
+    Args:
+        up: unit vector in the direction of the second radius; None for an upright ellipse.
+    """
     across, along = radii
     if up is None:
-        return centre + _CIRCLE * (across, along)
-    return centre + _CIRCLE[:, :1] * across * np.array([-up[1], up[0]]) + _CIRCLE[:, 1:] * along * up
+        upright: np.ndarray = centre + _CIRCLE * (across, along)
+        return upright
+    right = np.array([-up[1], up[0]])
+    turned: np.ndarray = centre + _CIRCLE[:, :1] * across * right + _CIRCLE[:, 1:] * along * up
+    return turned
 
 
-def ribbon(start: np.ndarray, end: np.ndarray, widths: Sequence[float], spread: float = 0.0) -> np.ndarray:
+def ribbon(start: np.ndarray, end: np.ndarray, widths: Numbers, spread: float = 0.0) -> np.ndarray:
     """A straight band with rounded ends.
 
     Args:
@@ -108,13 +124,17 @@ def ribbon(start: np.ndarray, end: np.ndarray, widths: Sequence[float], spread: 
     Returns:
         (2 * len(widths) + 10, 2) polygon.
     """
+    # In complex numbers: draw the ribbon along the real axis, then turn it and move it to its start.
     along = complex(end[0] - start[0], end[1] - start[1])
     length = abs(along)
-    turn = along / length if length > 1e-6 else 1j
+    direction = along / length if length > 1e-6 else 1j
     half = np.asarray(widths) + spread
-    sides = np.linspace(0, length, len(half))[1:-1] + 1j * half[1:-1] if len(half) > 2 else _NONE
-    outline = np.concatenate([_CAP * half[-1] + length, sides[::-1].conj(), _CAP * -half[0], sides])
-    return (outline * turn + complex(start[0], start[1])).view(np.float64).reshape(-1, 2)
+    side = _NO_POINTS  # most ribbons have two cross-sections, both at the ends
+    if len(half) > 2:
+        side = np.linspace(0, length, len(half))[1:-1] + 1j * half[1:-1]
+    outline = np.concatenate([_CAP * half[-1] + length, side[::-1].conj(), _CAP * -half[0], side])
+    turned = outline * direction + complex(start[0], start[1])
+    return turned.view(np.float64).reshape(-1, 2)
 
 
 def hull(*shapes: np.ndarray) -> np.ndarray:

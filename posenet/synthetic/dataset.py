@@ -1,6 +1,7 @@
-"""A data set of people drawn by program, in COCO's layout: images, masks, crowds and keypoint annotations.
+"""Write a data set of people drawn by program, in COCO's layout: images, masks, crowds and keypoint annotations.
 
-An image depends on its seed, split and index alone, so that any number of processes writes the same bytes.
+An image depends on its seed, split and index alone, so that any number of processes writes the same bytes. Images must
+not change from version to version: every function of this folder takes its random numbers in a fixed order.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -21,31 +22,33 @@ from tqdm import tqdm
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.synthetic.labels import CATEGORY, annotate
-from posenet.synthetic.scene import draw_scene, draw_size
+from posenet.synthetic.scene import draw_scene, random_size
 
 SPLITS = {"train": 1, "val": 10_000_001}
 """Name of a split to the id of its first image; the ids of the two never meet."""
-MAX_PICTURES = 10_000_000
+MAX_IMAGES = 10_000_000
 """Largest number of images in a split."""
 MARKER = "synthetic.json"
-"""The file that names this tool and the settings of a set."""
+"""The file that names this tool and the settings of a data set."""
+DEFAULT_SEED = 0
 DEFAULT_SIZE = 512
 
 _TOOL = "posenet make-synthetic"
-_SIDES = (64, 4096)
-_IDS_PER_PICTURE = 100
+_MIN_SIDE = 64
+_MAX_SIDE = 4096
+_IDS_PER_IMAGE = 100
 _JPEG_QUALITY = 90
 
 Size = int | tuple[int, int]
-"""(width, height) of every image, or the longest side, below which sizes and aspects vary."""
+"""(width, height) of every image, or their longest side, below which sizes and aspects vary."""
+Annotation = dict[str, Any]
+Job = tuple[str, int]
+"""Split and index of an image to draw."""
+DrawnImage = tuple[dict[str, Any], list[Annotation]]
+"""The entry of an image under ``images``, and its annotations."""
 
 
-def draw_image(
-    seed: int,
-    split: str,
-    index: int,
-    size: Size = DEFAULT_SIZE,
-) -> tuple[np.ndarray, list[dict[str, Any]]]:
+def draw_image(seed: int, split: str, index: int, size: Size = DEFAULT_SIZE) -> tuple[np.ndarray, list[Annotation]]:
     """Draw one image.
 
     Args:
@@ -57,25 +60,31 @@ def draw_image(
         (H, W, 3) uint8 BGR image and its COCO annotations (see ``posenet.synthetic.labels.annotate``).
     """
     rng = np.random.default_rng((seed, list(SPLITS).index(split), index))
-    width, height = size if isinstance(size, tuple) else draw_size(rng, size)
+    width, height = size if isinstance(size, tuple) else random_size(rng, size)
     scene = draw_scene(rng, width, height)
     image_id = SPLITS[split] + index
-    return scene.image, [
-        annotation | {"image_id": image_id, "id": image_id * _IDS_PER_PICTURE + number}
+    annotations = [
+        annotation | {"image_id": image_id, "id": image_id * _IDS_PER_IMAGE + number}
         for number, annotation in enumerate(annotate(rng, scene))
     ]
+    return scene.image, annotations
 
 
 def write_dataset(
-    output: Path, train: int, val: int, seed: int = 0, workers: int | None = None, size: Size = DEFAULT_SIZE
+    output: Path,
+    train: int,
+    val: int,
+    seed: int = DEFAULT_SEED,
+    workers: int | None = None,
+    size: Size = DEFAULT_SIZE,
 ) -> None:
     """Write ``train2017/``, ``val2017/``, ``annotations/person_keypoints_*2017.json`` and ``synthetic.json``.
 
-    The annotations are written last. An earlier set of this tool is replaced; a folder that holds any other
-    file is refused and left as it is.
+    The annotations are written last. An earlier data set of this tool is replaced. A folder that holds any other file
+    is refused and left as it is.
 
     Args:
-        output: folder, made where missing.
+        output: folder, which is made if it does not exist.
         train, val: number of images.
         seed: not negative.
         workers: processes; None takes one per core.
@@ -84,33 +93,32 @@ def write_dataset(
     Raises:
         DataError: a number out of range, or a folder with files that this tool did not write.
     """
-    output, counts = Path(output), {"train": train, "val": val}
-    _check(counts, seed, workers, size)
-    _clear(output, counts)
-    for folder in ("annotations", *map(_folder, SPLITS)):
+    output = Path(output)
+    counts = {"train": train, "val": val}
+    _check_arguments(counts, seed, workers, size)
+    _remove_earlier(output, counts)
+    for folder in ("annotations", *map(_image_folder, SPLITS)):
         (output / folder).mkdir(parents=True, exist_ok=True)
     _write_json(output / MARKER, {"tool": _TOOL, "seed": seed, **counts, "size": size})
     jobs = [(split, index) for split in SPLITS for index in range(counts[split])]
-    files = {
-        split: {
+    images: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
+    annotations: dict[str, list[Annotation]] = {split: [] for split in SPLITS}
+    results = _run_jobs(partial(_write_image, output, seed, size), jobs, workers)
+    for (split, _), (image, people) in zip(jobs, tqdm(results, "drawing", len(jobs), unit="image")):
+        images[split].append(image)
+        annotations[split] += people
+    for split in SPLITS:
+        content = {
             "info": {"description": f"Drawn by {_TOOL}"},
             "licenses": [],
             "categories": [CATEGORY],
-            "images": [],
-            "annotations": [],
+            "images": images[split],
+            "annotations": annotations[split],
         }
-        for split in SPLITS
-    }
-    write = partial(_write_image, output, seed, size)
-    done = tqdm(_map(write, jobs, workers), desc="drawing", total=len(jobs), unit="image")
-    for (split, _), (image, people) in zip(jobs, done):
-        files[split]["images"].append(image)
-        files[split]["annotations"] += people
-    for split, content in files.items():
         _write_json(output / _annotation_file(split), content)
 
 
-def _folder(split: str) -> str:
+def _image_folder(split: str) -> str:
     return f"{split}2017"
 
 
@@ -122,57 +130,63 @@ def _annotation_file(split: str) -> str:
     return f"annotations/person_keypoints_{split}2017.json"
 
 
-def _check(counts: dict[str, int], seed: int, workers: int | None, size: Size) -> None:
+def _check_arguments(counts: dict[str, int], seed: int, workers: int | None, size: Size) -> None:
     for split, count in counts.items():
-        if not 0 <= count <= MAX_PICTURES:
-            raise DataError(f"cannot draw {count} {split} images: give a number from 0 to {MAX_PICTURES}")
+        if not 0 <= count <= MAX_IMAGES:
+            raise DataError(f"cannot draw {count} {split} images: give a number from 0 to {MAX_IMAGES}")
     if seed < 0:
         raise DataError(f"seed {seed} is negative: give 0 or more")
     if workers is not None and workers < 1:
         raise DataError(f"cannot draw with {workers} workers: give at least 1")
-    low, high = _SIDES
-    if not all(low <= side <= high for side in np.atleast_1d(size)):
-        raise DataError(f"images of size {size} cannot be drawn: give sides from {low} to {high} pixels")
+    if not all(_MIN_SIDE <= side <= _MAX_SIDE for side in np.atleast_1d(size)):
+        raise DataError(f"images of size {size} cannot be drawn: give sides from {_MIN_SIDE} to {_MAX_SIDE} pixels")
 
 
-def _clear(output: Path, counts: dict[str, int]) -> None:
-    """Remove an earlier set's annotations and the images that the new one does not replace, and nothing else."""
+def _remove_earlier(output: Path, counts: dict[str, int]) -> None:
+    """Remove the annotations of an earlier data set, and those of its images that the new one does not replace."""
     if not output.exists():
         return
-    present = {
-        path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_symlink() or not path.is_dir()
-    }
-    earlier = _marked(output / MARKER)
-    links = {path.relative_to(output).as_posix() for path in output.rglob("*") if path.is_symlink()}
-    # Writing to a link would write to what it points to.
-    if foreign := sorted(links | present - (_names(earlier) if earlier else set())):
+    links = set()
+    files = set()
+    for path in output.rglob("*"):
+        name = path.relative_to(output).as_posix()
+        if path.is_symlink():  # writing to a link would write to its target
+            links.add(name)
+        elif not path.is_dir():
+            files.add(name)
+    earlier = _read_marker(output / MARKER)
+    ours = set() if earlier is None else _file_names(earlier)
+    if foreign := sorted(links | (files - ours)):
         raise DataError(f"{output} holds {foreign[0]}, which {_TOOL} did not write: choose another folder")
-    for name in sorted(present - _pictures(counts) - {MARKER}):
+    for name in sorted(files - _image_file_names(counts) - {MARKER}):
         (output / name).unlink()
 
 
-def _marked(path: Path) -> dict[str, int] | None:
-    """The counts of the set whose marker this is; None where it is no marker of ours."""
+def _read_marker(path: Path) -> dict[str, int] | None:
+    """The number of images in each split of the data set that the marker describes; None if it is not ours."""
     try:
         marker = json.loads(path.read_text(encoding="utf-8"))
-        counts = {split: int(marker[split]) for split in SPLITS} if marker["tool"] == _TOOL else {}
+        if marker["tool"] != _TOOL:
+            return None
+        counts = {split: int(marker[split]) for split in SPLITS}
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
-    return counts if counts and max(counts.values()) <= MAX_PICTURES else None
+    return counts if max(counts.values()) <= MAX_IMAGES else None
 
 
-def _names(counts: dict[str, int]) -> set[str]:
-    """Every file of a set, those of an interrupted run included."""
+def _file_names(counts: dict[str, int]) -> set[str]:
+    """The names of all files of a data set, those of an interrupted run included."""
     documents = {MARKER, *map(_annotation_file, SPLITS)}
-    return documents | {_temporary(Path(name)).as_posix() for name in documents} | _pictures(counts)
+    unfinished = {_unfinished(Path(name)).as_posix() for name in documents}
+    return documents | unfinished | _image_file_names(counts)
 
 
-def _pictures(counts: dict[str, int]) -> set[str]:
-    return {f"{_folder(split)}/{_image_name(split, k)}" for split in SPLITS for k in range(counts[split])}
+def _image_file_names(counts: dict[str, int]) -> set[str]:
+    return {f"{_image_folder(split)}/{_image_name(split, index)}" for split in SPLITS for index in range(counts[split])}
 
 
-def _map(write: partial, jobs: list[tuple[str, int]], workers: int | None) -> Iterator[tuple[dict, list[dict]]]:
-    """The results of ``write`` in the order of the jobs."""
+def _run_jobs(write: Callable[[Job], DrawnImage], jobs: list[Job], workers: int | None) -> Iterator[DrawnImage]:
+    """The results of ``write`` in the order of the jobs, from ``workers`` processes."""
     workers = min(workers or usable_cores(), max(len(jobs), 1))
     if workers == 1:
         yield from map(write, jobs)
@@ -182,31 +196,27 @@ def _map(write: partial, jobs: list[tuple[str, int]], workers: int | None) -> It
 
 
 def _start_worker() -> None:
-    """One thread per process; Ctrl-C is the parent's to handle."""
+    """Use one thread per process, and leave Ctrl-C to the parent."""
     cv2.setNumThreads(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _write_image(
-    output: Path,
-    seed: int,
-    size: Size,
-    job: tuple[str, int],
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Draw and save one image; its entry under ``images`` and its annotations."""
+def _write_image(output: Path, seed: int, size: Size, job: Job) -> DrawnImage:
+    """Draw one image and write its file."""
     split, index = job
     image, annotations = draw_image(seed, split, index, size)
     _, encoded = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
-    name, (height, width) = _image_name(split, index), image.shape[:2]
-    (output / _folder(split) / name).write_bytes(encoded.tobytes())
+    name = _image_name(split, index)
+    (output / _image_folder(split) / name).write_bytes(encoded.tobytes())
+    height, width = image.shape[:2]
     return {"file_name": name, "height": height, "width": width, "id": SPLITS[split] + index}, annotations
 
 
-def _temporary(path: Path) -> Path:
+def _unfinished(path: Path) -> Path:
     return path.with_name(path.name + ".part")
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    """Complete or not at all."""
-    _temporary(path).write_text(json.dumps(content, separators=(",", ":")), encoding="utf-8")
-    os.replace(_temporary(path), path)
+    """Write a file completely or not at all."""
+    _unfinished(path).write_text(json.dumps(content, separators=(",", ":")), encoding="utf-8")
+    os.replace(_unfinished(path), path)

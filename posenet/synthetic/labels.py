@@ -1,4 +1,4 @@
-"""What an annotator would write about a drawn scene: COCO's keypoints, visibility, masks and boxes.
+"""Write for a drawn scene what an annotator would: COCO's keypoints, visibility, masks and boxes.
 
 Keypoints are in pixels, the centre of the first pixel at (0, 0). Boxes and polygons are in COCO's frame, whose origin
 is the outer corner of the first pixel.
@@ -10,51 +10,40 @@ from typing import Any
 
 import cv2
 import numpy as np
-from pycocotools import mask as rle_tools
+from pycocotools import mask as coco_mask
 
 from posenet.skeleton import COCO
 from posenet.synthetic.figure import Figure
 from posenet.synthetic.scene import Actor, Scene
 
-CATEGORY = {
+CATEGORY: dict[str, Any] = {
     "supercategory": "person",
     "id": 1,
     "name": "person",
     "keypoints": list(COCO.file_names),
     "skeleton": [
-        [16, 14],
-        [14, 12],
-        [17, 15],
-        [15, 13],
-        [12, 13],
-        [6, 12],
-        [7, 13],
-        [6, 7],
-        [6, 8],
-        [7, 9],
-        [8, 10],
-        [9, 11],
-        [2, 3],
-        [1, 2],
-        [1, 3],
-        [2, 4],
-        [3, 5],
-        [4, 6],
-        [5, 7],
+        [16, 14], [14, 12], [17, 15], [15, 13], [12, 13], [6, 12], [7, 13], [6, 7], [6, 8], [7, 9], [8, 10], [9, 11],
+        [2, 3], [1, 2], [1, 3], [2, 4], [3, 5], [4, 6], [5, 7],
     ],
-}
+}  # fmt: skip
 """The entry of ``categories``: COCO's own."""
 
-_FORMS, _FORM_SHARES = ("polygons", "counts", "compressed"), (0.70, 0.15, 0.15)
-_BARELY_SEEN, _HEAVILY_HIDDEN, _FORGOTTEN = 0.1, 0.4, 0.7
+_FORMS = ("polygons", "counts", "compressed")
+_FORM_SHARES = (0.70, 0.15, 0.15)
+_BARELY_SEEN = 0.1
+"""Nothing is labelled in a person of whom at most this share of the pixels is seen."""
+_HEAVILY_HIDDEN = 0.4
+"""In a person of whom less than this share is seen, most hidden keypoints are not labelled."""
+_UNLABELLED_SHARE = 0.7
+"""Share of these keypoints that is not labelled."""
 
 
 def annotate(rng: np.random.Generator, scene: Scene) -> list[dict[str, Any]]:
-    """COCO annotations, but for ``id`` and ``image_id``, of everybody who is seen at all.
+    """COCO annotations, without ``id`` and ``image_id``, of every actor of whom at least a pixel is seen.
 
     A keypoint is visible (2) when most of the 3x3 pixels around it show a part of that person on which it lies,
-    else hidden (1). Not labelled (0) are points outside the image, points on the averted side of a face, most
-    hidden points of heavily hidden people, and all points of the barely seen, of distant people and of crowds.
+    else hidden (1). Not labelled (0) are keypoints outside the image, keypoints on the averted side of a face, most
+    hidden keypoints of heavily hidden people, and all keypoints of barely seen people, distant people and crowds.
     ``area`` and ``bbox`` are those of the decoded ``segmentation``.
     """
     masks = [(actor, scene.mask(actor)) for actor in scene.actors]
@@ -63,20 +52,25 @@ def annotate(rng: np.random.Generator, scene: Scene) -> list[dict[str, Any]]:
 
 def _annotation(rng: np.random.Generator, scene: Scene, actor: Actor, mask: np.ndarray) -> dict[str, Any]:
     crowd = actor.kind == "crowd"
-    segmentation, rle = encode(mask, "counts" if crowd else rng.choice(_FORMS, p=_FORM_SHARES))
+    form = "counts" if crowd else str(rng.choice(_FORMS, p=_FORM_SHARES))
+    segmentation, rle = write_segmentation(mask, form)
     keypoints = np.zeros((len(COCO.file_keypoints), 3))
     seen = np.count_nonzero(mask) / actor.painted
     if actor.kind == "person" and seen > _BARELY_SEEN:
         keypoints = _keypoints(actor.figures[0], scene.owner)
         if seen < _HEAVILY_HIDDEN:
-            keypoints[(keypoints[:, 2] == 1) & (rng.random(len(keypoints)) < _FORGOTTEN)] = 0
+            hidden = keypoints[:, 2] == 1
+            keypoints[hidden & (rng.random(len(keypoints)) < _UNLABELLED_SHARE)] = 0
+    values: list[float] = []
+    for x, y, visibility in keypoints.tolist():
+        values += [round(x, 1), round(y, 1), int(visibility)]
     return {
         "segmentation": segmentation,
         "num_keypoints": int(np.count_nonzero(keypoints[:, 2])),
-        "area": int(rle_tools.area(rle)),
+        "area": int(coco_mask.area(rle)),
         "iscrowd": int(crowd),
-        "keypoints": [value for x, y, v in keypoints for value in (round(float(x), 1), round(float(y), 1), int(v))],
-        "bbox": rle_tools.toBbox(rle).tolist(),
+        "keypoints": values,
+        "bbox": coco_mask.toBbox(rle).tolist(),
         "category_id": 1,
     }
 
@@ -86,18 +80,19 @@ def _keypoints(figure: Figure, owner: np.ndarray) -> np.ndarray:
     height, width = owner.shape
     averted = figure.averted()
     keypoints = np.zeros((len(COCO.file_keypoints), 3))
-    for point, name in zip(keypoints, COCO.file_keypoints):
+    for keypoint, name in zip(keypoints, COCO.file_keypoints):
         x, y = figure.at[name]
         column, row = round(x), round(y)
         if name in averted or not (0 <= column < width and 0 <= row < height):
             continue
         around = owner[max(row - 1, 0) : row + 2, max(column - 1, 0) : column + 2]
-        shown = sum(np.count_nonzero(around == code) for code in figure.codes_showing(name))
-        point[:] = np.clip(x, 0, width - 1), np.clip(y, 0, height - 1), 2 if 2 * shown > around.size else 1
+        showing = sum(np.count_nonzero(around == code) for code in figure.codes_showing(name))
+        visibility = 2 if 2 * showing > around.size else 1
+        keypoint[:] = np.clip(x, 0, width - 1), np.clip(y, 0, height - 1), visibility
     return keypoints
 
 
-def encode(mask: np.ndarray, form: str) -> tuple[list | dict, dict]:
+def write_segmentation(mask: np.ndarray, form: str) -> tuple[list[list[float]] | dict[str, Any], dict[str, Any]]:
     """Write a mask in one of COCO's forms.
 
     Args:
@@ -110,24 +105,26 @@ def encode(mask: np.ndarray, form: str) -> tuple[list | dict, dict]:
     """
     height, width = mask.shape
     if form == "polygons" and (polygons := _polygons(mask)):
-        return polygons, rle_tools.merge(rle_tools.frPyObjects(polygons, height, width))
-    rle = rle_tools.encode(np.asfortranarray(mask))
+        return polygons, coco_mask.merge(coco_mask.frPyObjects(polygons, height, width))
+    rle = coco_mask.encode(np.asfortranarray(mask))
     if form == "compressed":
         return {"size": [height, width], "counts": rle["counts"].decode("ascii")}, rle
     flat = mask.ravel(order="F")
     ends = np.append(np.flatnonzero(np.diff(flat)) + 1, flat.size)
     counts = np.diff(ends, prepend=0).tolist()
-    return {"size": [height, width], "counts": [0] * int(flat[0]) + counts}, rle
+    if flat[0]:
+        counts = [0, *counts]
+    return {"size": [height, width], "counts": counts}, rle
 
 
 def _polygons(mask: np.ndarray) -> list[list[float]]:
-    """Outlines of the pieces of a mask, without holes, in COCO's frame.
+    """Outlines of the connected regions of a mask, without holes, in COCO's frame.
 
-    A contour runs through the centres of a shape's outermost pixels; taken on the mask at twice its size, it
-    stays within a quarter of a pixel of the true edge.
+    A contour runs through the centres of a shape's outermost pixels. Taken on the mask at twice its size, it stays
+    within a quarter of a pixel of the true edge.
     """
     left, top, width, height = cv2.boundingRect(mask)
-    cut = mask[top : top + height, left : left + width].repeat(2, axis=0).repeat(2, axis=1)
-    contours, _ = cv2.findContours(cut, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
+    enlarged = mask[top : top + height, left : left + width].repeat(2, axis=0).repeat(2, axis=1)
+    contours, _ = cv2.findContours(enlarged, cv2.RETR_EXTERNAL, cv2.CHAIN_APPROX_SIMPLE)
     outlines = [cv2.approxPolyDP(contour, 0.9, True)[:, 0] for contour in contours]
     return [((outline + 0.5) / 2 + (left, top)).ravel().tolist() for outline in outlines if len(outline) >= 3]

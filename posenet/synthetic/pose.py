@@ -1,8 +1,10 @@
-"""How a person stands, walks or sits, and where the joints are then.
+"""Choose at random how a person stands, walks or sits, and compute where the joints are.
 
-Lengths are shares of the person's standing height. A body's frame has its origin on the ground below the pelvis:
-x to the person's own left, y up, z forward. The viewer's frame differs by the person's heading and the
-camera's tilt: x to the right of the image, y up, z towards the viewer.
+Lengths are shares of the person's standing height. There are two frames:
+
+- the body's: origin on the ground below the pelvis, x to the person's own left, y up, z forward;
+- the viewer's, turned by the person's heading and the camera's tilt: x to the right of the image, y up, z towards the
+  viewer.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ import numpy as np
 Vector = tuple[float, float, float]
 
 SIDES = {"L": 1.0, "R": -1.0}
+"""The sides of a body, with the sign of their x in the body's frame."""
 
 # Directions (outward, up, forward) of the upper arm and the forearm.
-_ARMS: dict[str, tuple[Vector, Vector]] = {
+_ARM_POSES: dict[str, tuple[Vector, Vector]] = {
     "hanging": ((0.20, -1, 0), (0.10, -1, 0.15)),
     "away": ((0.50, -1, 0), (0.35, -1, 0.10)),
     "akimbo": ((0.75, -0.75, -0.20), (-0.75, -0.65, 0.25)),
@@ -37,7 +40,7 @@ _ARMS: dict[str, tuple[Vector, Vector]] = {
 }
 
 # Directions (outward, up, forward) of the thigh and the shin.
-_LEGS: dict[str, tuple[Vector, Vector]] = {
+_LEG_POSES: dict[str, tuple[Vector, Vector]] = {
     "straight": ((0.07, -1, 0), (0.02, -1, -0.03)),
     "apart": ((0.26, -1, 0), (0.18, -1, -0.05)),
     "relaxed": ((0.25, -1, 0.15), (0.10, -1, -0.15)),
@@ -55,21 +58,27 @@ _LEGS: dict[str, tuple[Vector, Vector]] = {
 
 @dataclass(frozen=True)
 class Stance:
-    """One way to hold the whole body; the first of two legs or arms is the left one, or by chance the right."""
+    """One way to hold the whole body.
+
+    Attributes:
+        weight: how often it is chosen, relative to the others.
+        legs: poses of the two legs; which of them is the left one is random.
+        arms: the poses that the arm on the same side may have.
+        pitch: forward bend of the trunk, degrees; it varies by a third.
+        roll: standard deviation of the sideways bend, degrees.
+        lift: height of a jump.
+    """
 
     weight: float
     legs: tuple[str, str]
     arms: tuple[Sequence[str], Sequence[str]]
     pitch: float = 1.0
-    """Forward bend of the trunk, degrees; it varies by a third."""
     roll: float = 2.5
-    """Standard deviation of the sideways bend, degrees."""
     lift: float = 0.0
-    """Height of a jump."""
     seated: bool = False
 
 
-_FREE = (
+_FREE_ARMS = (
     "hanging",
     "hanging",
     "hanging",
@@ -86,18 +95,18 @@ _FREE = (
     "behind head",
     "pointing",
 )
-_REST = ("on knee", "on knee", "hanging", "holding", "crossed", "thinking", "waving")
+_RESTING_ARMS = ("on knee", "on knee", "hanging", "holding", "crossed", "thinking", "waving")
 _STANCES = (
-    Stance(6, ("straight", "straight"), (_FREE, _FREE)),
-    Stance(4, ("apart", "apart"), (_FREE, _FREE)),
-    Stance(4, ("straight", "relaxed"), (_FREE, _FREE)),
+    Stance(6, ("straight", "straight"), (_FREE_ARMS, _FREE_ARMS)),
+    Stance(4, ("apart", "apart"), (_FREE_ARMS, _FREE_ARMS)),
+    Stance(4, ("straight", "relaxed"), (_FREE_ARMS, _FREE_ARMS)),
     Stance(4, ("stepping", "trailing"), (("swung back",), ("swung forward", "swung forward", "waving", "holding"))),
     Stance(2, ("knee up", "pushing off"), (("pumped back",), ("pumped forward",)), pitch=12),
-    Stance(1.5, ("apart", "straight"), (_FREE, _FREE), roll=11),
+    Stance(1.5, ("apart", "straight"), (_FREE_ARMS, _FREE_ARMS), roll=11),
     Stance(1, ("straight", "relaxed"), (("hanging", "holding", "on knee"), ("hanging", "akimbo", "away")), pitch=28),
-    Stance(2, ("seated", "seated"), (_REST, _REST), pitch=5, seated=True),
-    Stance(1, ("squatting", "squatting"), (_REST, _REST), pitch=20),
-    Stance(0.7, ("seated", "kneeling"), (_REST, _REST), pitch=6),
+    Stance(2, ("seated", "seated"), (_RESTING_ARMS, _RESTING_ARMS), pitch=5, seated=True),
+    Stance(1, ("squatting", "squatting"), (_RESTING_ARMS, _RESTING_ARMS), pitch=20),
+    Stance(0.7, ("seated", "kneeling"), (_RESTING_ARMS, _RESTING_ARMS), pitch=6),
     Stance(1, ("star", "star"), (("raised", "out", "waving"), ("raised", "out")), lift=0.06),
     Stance(0.7, ("kick", "straight"), (("away", "out"), ("out", "waving", "away")), pitch=-4),
 )
@@ -105,7 +114,12 @@ _STANCES = (
 
 @dataclass(frozen=True)
 class Body:
-    """Proportions. Lengths are shares of the standing height; ``girth`` multiplies every thickness."""
+    """The proportions of a person, as shares of the standing height.
+
+    Attributes:
+        head: half-width and half-height of the head.
+        girth: factor of every thickness.
+    """
 
     thigh: float = 0.243
     shin: float = 0.235
@@ -116,20 +130,19 @@ class Body:
     hip: float = 0.062
     neck: float = 0.112
     head: tuple[float, float] = (0.066, 0.080)
-    """Half-width and half-height of the head."""
     girth: float = 1.0
 
 
 @dataclass(frozen=True)
 class Posture:
-    """A posed body as the viewer sees it, before it has a size and a place in the image.
+    """A posed body as the viewer sees it, before it has a size and a position in the image.
 
     Attributes:
         joints: name to (3,) position in the viewer's frame: the keypoints below the head under the names of
-            ``posenet.skeleton.skeleton`` and besides pelvis, chest, head, and Lhand, Ltoe, Lheel and their right twins.
-        chest: (3, 3) viewer's directions of the trunk's own left, up and forward, in its columns.
-        head: the same of the head.
-        seated: whether something to sit on belongs below the pelvis.
+            ``posenet.skeleton.COCO``, and pelvis, chest, head, Lhand, Ltoe, Lheel, Rhand, Rtoe, Rheel.
+        chest: (3, 3) rotation of the trunk: its columns are the viewer's directions of the trunk's left, up, forward.
+        head: the same for the head.
+        seated: whether there is a seat below the pelvis.
     """
 
     joints: dict[str, np.ndarray]
@@ -138,12 +151,12 @@ class Posture:
     seated: bool
 
 
-def draw_body(rng: np.random.Generator) -> Body:
-    """Proportions of a random person; one in eight is a child."""
+def random_body(rng: np.random.Generator) -> Body:
+    """Choose the proportions of a person; one in eight is a child."""
     girth = float(np.clip(rng.normal(1.08, 0.15), 0.8, 1.5))
     slack = rng.normal(1, 0.04, size=6)
-    big = rng.uniform(1.3, 1.55) if rng.random() < 0.125 else rng.uniform(1.02, 1.22)
-    legs = (1.0 if big < 1.3 else 0.9) * slack[0]
+    head_scale = rng.uniform(1.3, 1.55) if rng.random() < 0.125 else rng.uniform(1.02, 1.22)
+    legs = (1.0 if head_scale < 1.3 else 0.9) * slack[0]
     return Body(
         thigh=0.243 * legs,
         shin=0.235 * legs,
@@ -152,58 +165,66 @@ def draw_body(rng: np.random.Generator) -> Body:
         forearm=0.140 * slack[2],
         shoulder=0.105 * slack[3] * (0.7 + 0.3 * girth),
         hip=0.062 * slack[4] * (0.7 + 0.3 * girth),
-        neck=0.038 + 0.074 * big,
-        head=(0.066 * big * slack[5], 0.080 * big),
+        neck=0.038 + 0.074 * head_scale,
+        head=(0.066 * head_scale * slack[5], 0.080 * head_scale),
         girth=girth,
     )
 
 
-def draw_posture(rng: np.random.Generator, body: Body, tilt: float) -> Posture:
-    """A random pose and heading: about 70 % seen from the front, 15 % from behind, 15 % from a side.
+def random_posture(rng: np.random.Generator, body: Body, tilt: float) -> Posture:
+    """Choose a pose and a heading: about 70 % seen from the front, 15 % from behind, 15 % from a side.
 
     Args:
         tilt: how far the camera looks down, degrees.
     """
     weights = np.array([stance.weight for stance in _STANCES])
     stance = _STANCES[rng.choice(len(_STANCES), p=weights / weights.sum())]
-    limbs = _limbs(rng, stance)
+    limbs = _random_limbs(rng, stance)
     pitch = stance.pitch * rng.uniform(0.67, 1.33)
     chest = rotation(pitch, rng.normal(0, stance.roll), rng.normal(0, 4))
-    kind = rng.choice(3, p=(0.70, 0.15, 0.15))
+    seen_from = ("front", "behind", "side")[rng.choice(3, p=(0.70, 0.15, 0.15))]
     side = rng.choice((-1.0, 1.0))
-    heading = (float(np.clip(rng.normal(0, 11), -25, 25)), 180 + rng.normal(0, 10), side * rng.uniform(35, 95))[kind]
-    glance = np.clip(rng.normal(0, 12), -25, 25) * (0.5 if kind == 1 else 1.0)
+    # Random numbers for all three headings are taken, so that those that follow do not depend on the choice.
+    headings = {
+        "front": float(np.clip(rng.normal(0, 11), -25, 25)),
+        "behind": 180 + rng.normal(0, 10),
+        "side": side * rng.uniform(35, 95),
+    }
+    glance = np.clip(rng.normal(0, 12), -25, 25) * (0.5 if seen_from == "behind" else 1.0)
     head = rotation(0.4 * pitch + rng.normal(3, 4), rng.normal(0, 5), glance)
-    joints = _joints(body, limbs, chest, stance.lift)
-    view = rotation(tilt, 0, 0) @ rotation(0, 0, heading)
-    joints = {name: view @ point for name, point in joints.items()}
-    return Posture(joints, view @ chest, view @ head, stance.seated)
+    view = rotation(tilt, 0, 0) @ rotation(0, 0, headings[seen_from])
+    joints = {name: view @ point for name, point in _body_joints(body, limbs, chest, stance.lift).items()}
+    return Posture(joints, chest=view @ chest, head=view @ head, seated=stance.seated)
 
 
 def rotation(pitch: float, roll: float, yaw: float) -> np.ndarray:
-    """(3, 3) rotation, angles in degrees: first forward (y to z), then to the own right, then turning z to x."""
-    (cp, cr, cy), (sp, sr, sy) = np.cos(np.radians((pitch, roll, yaw))), np.sin(np.radians((pitch, roll, yaw)))
-    forward = np.array([[1, 0, 0], [0, cp, -sp], [0, sp, cp]])
-    sideways = np.array([[cr, -sr, 0], [sr, cr, 0], [0, 0, 1]])
-    turn = np.array([[cy, 0, sy], [0, 1, 0], [-sy, 0, cy]])
-    return turn @ sideways @ forward
+    """(3, 3) rotation by angles in degrees: first forward (y to z), then to the own right, then turning z to x."""
+    cos_pitch, cos_roll, cos_yaw = np.cos(np.radians((pitch, roll, yaw)))
+    sin_pitch, sin_roll, sin_yaw = np.sin(np.radians((pitch, roll, yaw)))
+    forward = np.array([[1, 0, 0], [0, cos_pitch, -sin_pitch], [0, sin_pitch, cos_pitch]])
+    sideways = np.array([[cos_roll, -sin_roll, 0], [sin_roll, cos_roll, 0], [0, 0, 1]])
+    turn = np.array([[cos_yaw, 0, sin_yaw], [0, 1, 0], [-sin_yaw, 0, cos_yaw]])
+    combined: np.ndarray = turn @ sideways @ forward
+    return combined
 
 
-def _limbs(rng: np.random.Generator, stance: Stance) -> dict[str, np.ndarray]:
+def _random_limbs(rng: np.random.Generator, stance: Stance) -> dict[str, np.ndarray]:
     """For each side, the (4, 3) unit directions of upper arm, forearm, thigh and shin in the body's frame."""
     order = "LR" if rng.random() < 0.5 else "RL"
     arms = [rng.choice(choices) for choices in stance.arms]
     if rng.random() < 0.4 and arms[0] in stance.arms[1]:
         arms[1] = arms[0]
+    noise_scale = [[1], [1], [0.6], [0.6]]
     limbs = {}
     for side, arm, leg in zip(order, arms, stance.legs):
-        directions = np.array(_ARMS[arm] + _LEGS[leg]) + rng.normal(0, 0.07, (4, 3)) * [[1], [1], [0.6], [0.6]]
+        directions = np.array(_ARM_POSES[arm] + _LEG_POSES[leg]) + rng.normal(0, 0.07, (4, 3)) * noise_scale
         directions /= np.linalg.norm(directions, axis=1, keepdims=True)
         limbs[side] = directions * (SIDES[side], 1, 1)
     return limbs
 
 
-def _joints(body: Body, limbs: dict[str, np.ndarray], chest: np.ndarray, lift: float) -> dict[str, np.ndarray]:
+def _body_joints(body: Body, limbs: dict[str, np.ndarray], chest: np.ndarray, lift: float) -> dict[str, np.ndarray]:
+    """The joints of a posed body in its own frame, by name."""
     joints = {"pelvis": np.zeros(3), "chest": chest @ (0, body.trunk, 0)}
     joints["head"] = joints["chest"] + chest @ (0, body.neck, 0.012)
     for side, sign in SIDES.items():
@@ -214,23 +235,19 @@ def _joints(body: Body, limbs: dict[str, np.ndarray], chest: np.ndarray, lift: f
         hip = np.array([sign * body.hip, 0, 0])
         knee = hip + body.thigh * thigh
         ankle = knee + body.shin * shin
-        splayed = np.array([sign * 0.3, 0, 1])
-        foot = splayed - (splayed @ shin) * shin
+        # The foot points forward and a little outward, at a right angle to the shin.
+        outward = np.array([sign * 0.3, 0, 1])
+        foot = outward - (outward @ shin) * shin
         foot /= np.linalg.norm(foot)
         heel = ankle + 0.030 * shin - 0.022 * foot
-        joints |= {
-            side + name: point
-            for name, point in (
-                ("sho", shoulder),
-                ("elb", elbow),
-                ("wri", wrist),
-                ("hand", wrist + 0.042 * (chest @ forearm)),
-                ("hip", hip),
-                ("kne", knee),
-                ("ank", ankle),
-                ("heel", heel),
-                ("toe", heel + 0.105 * foot),
-            )
-        }
+        joints[side + "sho"] = shoulder
+        joints[side + "elb"] = elbow
+        joints[side + "wri"] = wrist
+        joints[side + "hand"] = wrist + 0.042 * (chest @ forearm)
+        joints[side + "hip"] = hip
+        joints[side + "kne"] = knee
+        joints[side + "ank"] = ankle
+        joints[side + "heel"] = heel
+        joints[side + "toe"] = heel + 0.105 * foot
     ground = min(point[1] for point in joints.values()) - 0.020 - lift
     return {name: point - (0, ground, 0) for name, point in joints.items()}

@@ -1,13 +1,16 @@
-"""What people look like: skin, hair and clothes."""
+"""Choose at random what people look like: skin, hair and clothes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from posenet.synthetic.canvas import Colour, hsv
+
+Pattern = Literal["plain", "stripes", "band", "emblem", "jacket"]
+Bottoms = Literal["trousers", "shorts", "skirt", "dress"]
 
 _HAIRSTYLES = {
     "short": 3,
@@ -22,8 +25,14 @@ _HAIRSTYLES = {
     "cap": 1,
     "scarf": 0.7,
 }
-_BEARDED = ("short", "receding", "bald", "cap")
-_SKINS = (
+"""What is on a head: a hairstyle or a cover, and how often."""
+_BEARD_STYLES = ("short", "receding", "bald", "cap")
+"""The styles of those who may have a beard."""
+_BOTTOMS_SHARES = (0.55, 0.23, 0.12, 0.10)
+"""How often each of ``Bottoms`` is chosen."""
+_SLEEVES = (0, 0.5, 0.62, 2)
+_SLEEVE_SHARES = (0.15, 0.25, 0.25, 0.35)
+_SKIN_COLOURS: tuple[Colour, ...] = (
     (196, 219, 246),
     (170, 200, 238),
     (150, 184, 228),
@@ -33,7 +42,7 @@ _SKINS = (
     (52, 82, 132),
     (40, 62, 102),
 )
-_HAIRS = (
+_HAIR_COLOURS: tuple[Colour, ...] = (
     (28, 24, 26),
     (36, 34, 44),
     (32, 48, 74),
@@ -49,73 +58,86 @@ _HAIRS = (
 
 @dataclass(frozen=True)
 class HeadLook:
-    """Colours and habits of a head."""
+    """What a head looks like.
+
+    Attributes:
+        skin: colour.
+        hair: colour.
+        style: hairstyle, or what covers the hair.
+        cloth: colour of a hat or a scarf.
+    """
 
     skin: Colour
     hair: Colour
     style: str
-    """Of the hair, or what covers it."""
     cloth: Colour
-    """Of a hat or a scarf."""
     glasses: bool
     beard: bool
 
 
 @dataclass(frozen=True)
 class Look:
-    """What a whole person wears."""
+    """What a whole person looks like.
+
+    Attributes:
+        shirt: colour.
+        pattern: of the shirt.
+        accent: colour of the pattern.
+        sleeve: how far the sleeves reach: 0 none, 1 to the elbow, 2 to the wrist.
+        cloth: colour of trousers or skirt.
+        shoes: colour.
+        waist: width of the waist, relative to a straight one.
+    """
 
     head: HeadLook
     shirt: Colour
-    pattern: Literal["plain", "stripes", "band", "emblem", "jacket"]
+    pattern: Pattern
     accent: Colour
-    """Of the pattern."""
     sleeve: float
-    """How far the sleeves reach: 0 none, 1 to the elbow, 2 to the wrist."""
-    bottoms: Literal["trousers", "shorts", "skirt", "dress"]
+    bottoms: Bottoms
     cloth: Colour
-    """Of trousers or skirt."""
     shoes: Colour
     waist: float
-    """Width of the waist, relative to a straight one."""
 
 
-def draw_look(rng: np.random.Generator) -> Look:
-    """Random clothes, skin and hair."""
+def random_look(rng: np.random.Generator) -> Look:
+    """Choose clothes, skin and hair."""
     weights = np.array(list(_HAIRSTYLES.values()))
     style = str(rng.choice(list(_HAIRSTYLES), p=weights / weights.sum()))
     head = HeadLook(
-        skin=_vary(rng, _SKINS),
-        hair=_vary(rng, _HAIRS),
+        skin=_vary(rng, _SKIN_COLOURS),
+        hair=_vary(rng, _HAIR_COLOURS),
         style=style,
-        cloth=_garment(rng),
+        cloth=_cloth_colour(rng),
         glasses=rng.random() < 0.15,
-        beard=rng.random() < 0.3 and style in _BEARDED,
+        beard=rng.random() < 0.3 and style in _BEARD_STYLES,
     )
-    shirt = _garment(rng)
-    bottoms = str(rng.choice(("trousers", "shorts", "skirt", "dress"), p=(0.55, 0.23, 0.12, 0.10)))
-    cloth = _garment(rng)
+    shirt = _cloth_colour(rng)
+    bottoms: Bottoms = get_args(Bottoms)[rng.choice(4, p=_BOTTOMS_SHARES)]
+    cloth = _cloth_colour(rng)
+    pattern: Pattern = get_args(Pattern)[rng.choice(5)]
     return Look(
-        head,
-        shirt,
-        str(rng.choice(("plain", "stripes", "band", "emblem", "jacket"))),
-        _garment(rng),
-        sleeve=float(rng.choice((0, 0.5, 0.62, 2), p=(0.15, 0.25, 0.25, 0.35))),
+        head=head,
+        shirt=shirt,
+        pattern=pattern,
+        accent=_cloth_colour(rng),
+        sleeve=float(rng.choice(_SLEEVES, p=_SLEEVE_SHARES)),
         bottoms=bottoms,
         cloth=shirt if bottoms == "dress" else cloth,
-        shoes=_garment(rng),
+        shoes=_cloth_colour(rng),
         waist=rng.uniform(0.85, 1.08),
     )
 
 
 def _vary(rng: np.random.Generator, palette: tuple[Colour, ...]) -> Colour:
     """One colour of the palette, a little brighter or darker."""
-    colour, factor = palette[rng.integers(len(palette))], rng.uniform(0.94, 1.04)
-    return tuple(channel * factor for channel in colour)
+    blue, green, red = palette[rng.integers(len(palette))]
+    factor = rng.uniform(0.94, 1.04)
+    return blue * factor, green * factor, red * factor
 
 
-def _garment(rng: np.random.Generator) -> Colour:
-    """A colour for cloth: sometimes near black, grey or white."""
+def _cloth_colour(rng: np.random.Generator) -> Colour:
+    """A colour for cloth; three in ten are near black, grey or white."""
     if rng.random() < 0.3:
         return hsv(rng.random(), rng.uniform(0, 0.12), rng.choice((0.22, 0.35, 0.6, 0.92)))
     return hsv(rng.random(), rng.uniform(0.35, 0.85), rng.uniform(0.35, 0.95))

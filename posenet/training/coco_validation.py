@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from posenet.annotations.coco_file import CocoImage
+from posenet.annotations.split import read_split
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested
 from posenet.errors import DataError
-from posenet.inference.coco_evaluation import find_image_files, predict_split, read_split, score
+from posenet.inference.coco_evaluation import compute_coco_metrics, find_image_files, predict_split
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
@@ -101,7 +103,7 @@ class CocoValidation:
         scores = None
         if self.runtime.is_main:
             all_results = list(itertools.chain.from_iterable(rank_results))
-            scores = score(all_results, self.split, self.predictor.skeleton).metrics
+            scores = compute_coco_metrics(all_results, self.split, self.predictor.skeleton).metrics
         return dict(self.runtime.broadcast_object(scores))
 
     def _predict(self, check_stop: Callable[[], None], drawings: list[np.ndarray]) -> list[dict[str, Any]]:
@@ -121,15 +123,15 @@ class CocoValidation:
 
     def _draw(self, index: int, image: np.ndarray, predicted: Sequence[Person]) -> list[np.ndarray]:
         """Two tiles of one image: the truth and the predictions."""
-        record = self.share[index]
-        truth = self.truth[record["id"]]
+        coco_image = self.share[index]
+        truth = self.truth[coco_image.id]
         predicted = [person for person in predicted if person.score >= MIN_SCORE]
         truth_note = f"truth: {pluralize(len(truth), 'person', 'people')}"
         predicted_note = f"predicted: {pluralize(len(predicted), 'person', 'people')}"
         truth_drawing = draw_people(image, truth)
         predicted_drawing = draw_people(image, predicted, keypoint_min_score=KEYPOINT_MIN_SCORE)
         return [
-            label_tile(truth_drawing, str(record["file_name"]), TILE_SIZE, truth_note),
+            label_tile(truth_drawing, coco_image.file_name, TILE_SIZE, truth_note),
             label_tile(predicted_drawing, "", TILE_SIZE, predicted_note),
         ]
 
@@ -138,14 +140,14 @@ class CocoValidation:
 
         The images are sorted by shape, so that even spacing shows different shapes.
         """
-        with_people = [index for index, image in enumerate(self.share) if image["id"] in self.truth]
+        with_people = [index for index, image in enumerate(self.share) if image.id in self.truth]
         spacing = max(1, len(with_people) // max(count, 1))
         return frozenset(with_people[::spacing][:count])
 
 
-def share_of_rank(images: Sequence[dict[str, Any]], rank: int, world_size: int) -> list[dict[str, Any]]:
+def share_of_rank(images: Sequence[CocoImage], rank: int, world_size: int) -> list[CocoImage]:
     """The images of one rank: each image has one rank, and each rank as many images of every shape."""
-    by_shape = sorted(images, key=lambda image: image["width"] / max(image["height"], 1))
+    by_shape = sorted(images, key=lambda image: image.width / image.height)
     return by_shape[rank::world_size]
 
 
@@ -153,7 +155,7 @@ def _labelled_people(annotations: Sequence[dict[str, Any]], skeleton: Skeleton) 
     """The annotated people with at least one labelled keypoint, by image id."""
     people: dict[int, list[Person]] = {}
     for annotation in annotations:
-        keypoints = skeleton.from_file(np.reshape(annotation["keypoints"], (1, -1, 3)))[0]
+        keypoints = skeleton.to_network_order(np.reshape(annotation["keypoints"], (1, -1, 3)))[0]
         keypoints[:, 2] = keypoints[:, 2] > 0
         if keypoints[:, 2].any():
             people.setdefault(annotation["image_id"], []).append(Person(keypoints, 1.0, skeleton))

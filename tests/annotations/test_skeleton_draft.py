@@ -1,4 +1,4 @@
-"""Drafting a skeleton: sides from names, parts from the category or the shortest ones, the layout, refusals."""
+"""Drafting a skeleton: sides from names, parts from the category or the shortest ones, the layout, errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.skeleton_draft import draft_skeleton, measure_layout, pair_sides
+from posenet.annotations.skeleton_draft import draft_skeleton, measure_layout, pair_left_right
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO, load_skeleton
@@ -49,21 +49,21 @@ def category(
     ],
 )
 def test_sides_are_read_from_names(left: str, right: str) -> None:
-    assert pair_sides(("nose", right, left)) == ((left, right),)
+    assert pair_left_right(("nose", right, left)) == ((left, right),)
 
 
 @pytest.mark.parametrize("names", [("nose", "Lip", "Lid"), ("left_eye", "right_ear"), ("tail", "tair")])
 def test_other_names_make_no_pair(names: tuple[str, ...]) -> None:
-    assert pair_sides(names) == ()
+    assert pair_left_right(names) == ()
 
 
 def test_cocos_pairs_are_found() -> None:
     spelled = dict(zip(COCO.file_keypoints, COCO.file_names))
-    assert set(pair_sides(COCO.file_names)) == {(spelled[a], spelled[b]) for a, b in COCO.left_right}
+    assert set(pair_left_right(COCO.file_names)) == {(spelled[a], spelled[b]) for a, b in COCO.left_right}
 
 
 @pytest.mark.parametrize("edges", [[[1, 2]], [[0, 1]], [[1, 2], [2, 1], [1, 3]]])
-def test_parts_are_the_categorys_made_symmetric(tmp_path: Path, edges: list[list[int]]) -> None:
+def test_parts_are_the_categorys_edges_and_their_mirror_images(tmp_path: Path, edges: list[list[int]]) -> None:
     draft = draft_skeleton(write(tmp_path / "a.json", category(skeleton=edges)), bridges=False)
     assert set(map(frozenset, draft.skeleton.parts)) == {
         frozenset(("nose", "left_ear")),
@@ -72,7 +72,7 @@ def test_parts_are_the_categorys_made_symmetric(tmp_path: Path, edges: list[list
     assert draft.category == "cat"
 
 
-def test_without_a_skeleton_the_shortest_parts_join_all(tmp_path: Path) -> None:
+def test_without_edges_the_shortest_parts_join_all_keypoints(tmp_path: Path) -> None:
     """A chain along which the names do not run: 0 - 2 - 1 - 3."""
     values = [0, 0, 2, 20, 0, 2, 10, 0, 2, 30, 0, 1]
     people = [{"id": 1, "image_id": 1, "category_id": 1, "keypoints": values}]
@@ -84,7 +84,7 @@ def test_without_a_skeleton_the_shortest_parts_join_all(tmp_path: Path) -> None:
     }
 
 
-def test_bridges_join_what_is_two_parts_apart_and_are_not_drawn(tmp_path: Path) -> None:
+def test_bridges_join_keypoints_two_parts_apart_and_are_not_drawn(tmp_path: Path) -> None:
     names = ("spine", "left_hip", "left_knee", "right_hip", "right_knee")
     path = write(tmp_path / "a.json", category(keypoints=names, skeleton=[[1, 2], [2, 3]]))
     skeleton = draft_skeleton(path).skeleton
@@ -94,12 +94,12 @@ def test_bridges_join_what_is_two_parts_apart_and_are_not_drawn(tmp_path: Path) 
     assert len(skeleton.drawn) == 4
 
 
-def test_cocos_own_names_take_cocos_sigmas(tmp_path: Path) -> None:
+def test_cocos_keypoints_get_cocos_sigmas(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", category(keypoints=COCO.file_names))
     assert draft_skeleton(path).skeleton.sigmas == COCO.sigmas
 
 
-def test_the_layout_finds_the_shape_whatever_size_and_place() -> None:
+def test_the_layout_is_measured_whatever_the_examples_size_and_position() -> None:
     rng = np.random.default_rng(0)
     joints = np.full((40, 10, 3), 2.0)
     joints[..., :2] = SHAPE * rng.uniform(20, 200, (40, 1, 1)) + rng.uniform(0, 500, (40, 1, 2))
@@ -116,7 +116,7 @@ def test_few_examples_give_no_layout() -> None:
     assert measure_layout(("a", "b", "c"), np.full((5, 3, 3), 2.0)) == {}
 
 
-def test_several_categories_need_a_name_unless_they_are_alike(tmp_path: Path) -> None:
+def test_categories_with_different_keypoints_need_a_name(tmp_path: Path) -> None:
     dog = category(2, "dog")
     assert draft_skeleton(write(tmp_path / "a.json", category(), dog)).category == "cat"
     other = write(tmp_path / "b.json", category(), category(2, "bird", ("beak", "tail")), {"id": 3, "name": "tree"})
@@ -130,18 +130,27 @@ def test_several_categories_need_a_name_unless_they_are_alike(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "content, message",
     [
-        ({"categories": []}, "no category with keypoints"),
-        ({}, "no 'categories'"),
+        ({"categories": []}, "no category has keypoints"),
+        ({}, "'categories' is missing"),
         ([], "not a COCO"),
         ({"categories": [category(skeleton=[[1, 9]])]}, "joins keypoints that it does not have"),
+        ({"categories": [category(skeleton=[[1, 2, 3]])]}, "not a list of pairs"),
+        ({"categories": [category(skeleton=7)]}, "not a list of pairs"),
         ({"categories": [category(keypoints=("a", "a"))]}, "a appears twice"),
-        ({"categories": [category()], "annotations": [{"category_id": 1, "keypoints": [1, 2]}]}, "not a COCO"),
+        (
+            {"categories": [category()], "annotations": [{"category_id": 1, "keypoints": [1, 2]}]},
+            "no list of 9 numbers as keypoints",
+        ),
+        (
+            {"categories": [category()], "annotations": [{"category_id": 1, "keypoints": [float("nan")] * 9}]},
+            "not a finite number",
+        ),
         (
             {
                 "categories": [category(keypoints=("a", "b"))],
                 "annotations": [{"category_id": 1, "keypoints": [10**400, 2, 2] * 2}],
             },
-            "not a COCO",
+            "not a finite number",
         ),
     ],
 )
@@ -153,9 +162,7 @@ def test_a_bad_file_is_one_line(tmp_path: Path, content: Any, message: str) -> N
     assert str(path) in str(caught.value) and message in str(caught.value)
 
 
-def test_the_tool_writes_a_file_that_reads_back_and_replaces_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_tool_writes_a_skeleton_file_and_replaces_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     annotations = write_chairs(tmp_path, "train", 12, seed=1)[1]
     words = ["--from-annotations", str(annotations), "--output", str(tmp_path / "chair.toml")]
     assert run_tool("skeleton", words, prog="skeleton") == 0

@@ -1,6 +1,6 @@
 import numpy as np
 
-from posenet.annotations.coco_file import PersonAnnotation
+from posenet.annotations.coco_dataset import PersonAnnotation
 from posenet.benchmark.decoding_errors import count_errors, group_by_truth, keypoint_sigmas
 from posenet.benchmark.targets import standing_people
 from posenet.inference.person import Person

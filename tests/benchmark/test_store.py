@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from posenet.annotations.coco_file import read_annotations
+from posenet.annotations.coco_dataset import read_annotations
 from posenet.benchmark.drawn_input import drawn_images
 from posenet.benchmark.store import do_unavoidable_work, reading_orders, write_first_images
 from posenet.data.store.build import build_store

@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 import torch
 
-from posenet.annotations.coco_file import main_persons, read_annotations
-from posenet.annotations.masks import masks
+from posenet.annotations.coco_dataset import read_annotations
+from posenet.annotations.main_persons import select_main_persons
+from posenet.annotations.masks import person_masks
+from posenet.annotations.split import read_split
 from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.weights import config_of_checkpoint, load_model, require_fitting_weights
 from posenet.data.dataset import PoseDataset
@@ -26,7 +28,7 @@ from posenet.data.store.reader import Store
 from posenet.data.store.schema import BYTE_ARRAYS, array_specs, fingerprint
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
-from posenet.inference.coco_evaluation import read_split, score
+from posenet.inference.coco_evaluation import compute_coco_metrics
 from posenet.settings import Config, config_from_dict, config_to_dict, load_config
 from tests.helpers.drawn_data import document, person
 from tests.helpers.malformed_inputs import ODD, Findings, mutate_bytes, mutate_tree, try_all
@@ -78,15 +80,17 @@ def test_annotations(tmp_path, count, record_property):
         dataset = read_annotations(path)
         for image in dataset.images:
             people = dataset.people[image.id]
-            main_persons(people)
+            select_main_persons(people)
             if image.height * image.width <= 2**22:
-                assert all(m.shape == (image.height, image.width) for m in masks(people, image.height, image.width))
+                assert all(
+                    m.shape == (image.height, image.width) for m in person_masks(people, image.height, image.width)
+                )
 
     def evaluate(number: int) -> None:
         path.write_bytes(coco_bytes(number))
         split = read_split(path)
-        if split.annotated and any(image["id"] == 1 for image in split.images):
-            score([result | {"category_id": split.category} for result in results], split)
+        if split.annotated and any(image.id == 1 for image in split.images):
+            compute_coco_metrics([result | {"category_id": split.category} for result in results], split)
 
     check(try_all(count, build), "annotations to build", record_property)
     check(try_all(count, evaluate), "annotations to evaluate", record_property)

@@ -14,14 +14,15 @@ import tracemalloc
 import zipfile
 from pathlib import Path
 
-import cv2
 import h5py
 import numpy as np
 import pytest
 import torch
 
-from posenet.annotations.coco_file import MAX_OUTLINE, read_annotations
-from posenet.annotations.masks import masks
+from posenet.annotations.coco_dataset import read_annotations
+from posenet.annotations.coco_file import MAX_OUTLINE
+from posenet.annotations.masks import person_masks
+from posenet.annotations.split import read_split
 from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.weights import load_model
 from posenet.cli.main import run_tool
@@ -29,15 +30,14 @@ from posenet.data.store.build import build_store
 from posenet.data.store.reader import Store
 from posenet.data.store.schema import array_specs, fingerprint
 from posenet.errors import CheckpointError, ConfigError
-from posenet.images.decoding import declared_size
 from posenet.images.image_files import read_image
-from posenet.inference.coco_evaluation import read_split
 from posenet.messages import truncate_for_message
 from posenet.model.posenet import PoseNet
 from posenet.settings import config_from_dict, config_to_dict, load_config
 from posenet.skeleton import load_skeleton
 from posenet.synthetic.dataset import write_dataset
 from tests.helpers.drawn_data import document, make_record, person, write_annotations, write_coco, write_store
+from tests.helpers.image_bytes import jpeg_declaring, png_declaring
 from tests.helpers.malformed_inputs import try_all
 
 TINY = config_to_dict(load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"]))
@@ -205,51 +205,8 @@ def test_a_checkpoint_takes_no_more_memory_than_it_has(tmp_path, bomb):
     refused(lambda: load_model(path))
 
 
-def jpeg(height: int, width: int) -> bytes:
-    """A JPEG file of some hundred bytes that declares any size."""
-    data = cv2.imencode(".jpg", np.zeros((8, 8, 3), np.uint8))[1].tobytes()
-    place = data.index(b"\xff\xc0") + 5
-    return data[:place] + struct.pack(">HH", height, width) + data[place + 4 :]
-
-
-def png(height: int, width: int) -> bytes:
-    data = cv2.imencode(".png", np.zeros((8, 8, 3), np.uint8))[1].tobytes()
-    header = b"IHDR" + struct.pack(">II", width, height) + data[24:29]
-    return data[:12] + header + struct.pack(">I", zipfile.crc32(header)) + data[33:]
-
-
-@pytest.mark.parametrize("height, width", [(1, 1), (480, 640), (65535, 3)])
-def test_headers_are_read(height, width):
-    for make in (jpeg, png):
-        assert declared_size(make(height, width)) == (height, width)
-        assert declared_size(np.frombuffer(make(height, width), np.uint8)) == (height, width)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"\xff\xd8",
-        b"\xff\xd8" + b"\xff" * 99,
-        b"\xff\xd8\xff\xe0\0\0" + bytes(99),
-        b"GIF89a" + bytes(99),
-        b"\x89PNG\r\n\x1a\n",
-    ],
-)
-def test_headers_that_are_none(data):
-    assert declared_size(data) is None
-
-
-def test_headers_of_real_encoders_behind_long_notes():
-    pixels = np.random.default_rng(0).integers(0, 256, (33, 70, 3), np.uint8)
-    note = b"\xff\xe1" + struct.pack(">H", 60000) + b"\xff\xc0" * 29999
-    for flags in ([], [cv2.IMWRITE_JPEG_PROGRESSIVE, 1]):
-        data = cv2.imencode(".jpg", pixels, flags)[1].tobytes()
-        assert declared_size(data[:2] + note * 3 + data[2:]) == (33, 70)
-
-
 @needs_linux
-@pytest.mark.parametrize("make", [jpeg, png])
+@pytest.mark.parametrize("make", [jpeg_declaring, png_declaring])
 def test_pictures_take_no_memory_for_what_they_claim(tmp_path, make):
     path = tmp_path / "bomb.jpg"
     path.write_bytes(make(30000, 30000))
@@ -309,6 +266,6 @@ def test_outlines_that_go_on_for_ever_are_left_out(tmp_path):
     people = read_annotations(path).people[1]
     assert people[0].segmentation == [zigzag[1]] and MAX_OUTLINE < 60000 * 1000
     tracemalloc.start()
-    masks(people, 120, 160)
+    person_masks(people, 120, 160)
     assert tracemalloc.get_traced_memory()[1] < 50e6
     tracemalloc.stop()

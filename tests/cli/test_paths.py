@@ -10,12 +10,12 @@ import h5py
 import pytest
 import torch
 
-from posenet.annotations.coco_file import read_annotations
+from posenet.annotations.coco_dataset import read_annotations
+from posenet.annotations.split import read_split
 from posenet.checkpoints.weights import load_model
 from posenet.cli.main import run_tool
 from posenet.data.store.reader import Store
 from posenet.errors import CheckpointError, DataError
-from posenet.inference.coco_evaluation import read_split
 from posenet.synthetic.dataset import write_dataset
 from tests.helpers.drawn_data import document, make_record, person, write_annotations, write_store
 from tests.helpers.malformed_inputs import try_all

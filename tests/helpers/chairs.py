@@ -1,4 +1,4 @@
-"""Drawn chairs as a COCO-format data set: something with left and right that is no person."""
+"""Drawn chairs as a COCO-format data set: objects with left and right that are not people."""
 
 from __future__ import annotations
 
@@ -16,27 +16,20 @@ NAMES = [
     for side in ("left", "right")
 ]
 EDGES = [(0, 1), (0, 2), (1, 3), (2, 3), (2, 4), (3, 5), (4, 5), (2, 6), (3, 7), (4, 8), (5, 9)]
-# Of a chair that faces the reader, whose own left is on the right of the image: x, y in its width.
 SHAPE = np.array(
     [
-        (0.5, -1.1),
-        (-0.5, -1.1),
-        (0.5, 0),
-        (-0.5, 0),
-        (0.7, 0.25),
-        (-0.7, 0.25),
-        (0.5, 0.8),
-        (-0.5, 0.8),
-        (0.7, 1.2),
-        (-0.7, 1.2),
+        (0.5, -1.1), (-0.5, -1.1), (0.5, 0), (-0.5, 0), (0.7, 0.25), (-0.7, 0.25), (0.5, 0.8), (-0.5, 0.8),
+        (0.7, 1.2), (-0.7, 1.2),
     ]
-)
+)  # fmt: skip
+"""x, y of the keypoints in chair widths, seen from the front: the chair's left is on the right of the image."""
 
 
 def write_chairs(root: Path, split: str, count: int, seed: int) -> tuple[Path, Path]:
     """Draw ``count`` images of two chairs each; returns the image folder and the annotation file."""
     rng = np.random.default_rng(seed)
-    folder, annotations = root / split, root / f"{split}.json"
+    folder = root / split
+    annotations = root / f"{split}.json"
     folder.mkdir(parents=True)
     content: dict[str, Any] = {
         "images": [],
@@ -44,27 +37,29 @@ def write_chairs(root: Path, split: str, count: int, seed: int) -> tuple[Path, P
         "categories": [{"id": 62, "name": "chair", "keypoints": NAMES, "skeleton": [[a + 1, b + 1] for a, b in EDGES]}],
     }
     for number in range(1, count + 1):
-        picture = np.full((SIDE, SIDE, 3), rng.integers(150, 255, 3), np.uint8)
+        drawing = np.full((SIDE, SIDE, 3), rng.integers(150, 255, 3), np.uint8)
         content["images"].append({"id": number, "file_name": f"{number}.jpg", "width": SIDE, "height": SIDE})
         for x in (48, 112):
             points = _chair(rng, np.array([x, 84]) + rng.uniform(-6, 6, 2))
-            _draw(picture, points, rng)
+            _draw(drawing, points, rng)
             content["annotations"].append(_annotation(len(content["annotations"]) + 1, number, points, rng))
-        cv2.imwrite(str(folder / f"{number}.jpg"), picture)
+        cv2.imwrite(str(folder / f"{number}.jpg"), drawing)
     annotations.write_text(json.dumps(content))
     return folder, annotations
 
 
 def _chair(rng: np.random.Generator, centre: np.ndarray) -> np.ndarray:
     shape = SHAPE * [rng.choice([-1, 1]), 1] * rng.uniform(0.8, 1.2, 2)  # seen from the front or from behind
-    turn, size = np.radians(rng.uniform(-15, 15)), rng.uniform(30, 40)
+    turn = np.radians(rng.uniform(-15, 15))
+    size = rng.uniform(30, 40)
     return centre + size * shape @ [[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]
 
 
-def _draw(picture: np.ndarray, points: np.ndarray, rng: np.random.Generator) -> None:
+def _draw(drawing: np.ndarray, points: np.ndarray, rng: np.random.Generator) -> None:
     colour = rng.integers(0, 120, 3).tolist()
     for a, b in EDGES:
-        cv2.line(picture, *(tuple(map(int, points[end])) for end in (a, b)), colour, 3, cv2.LINE_AA)
+        start, end = points[[a, b]].astype(int).tolist()
+        cv2.line(drawing, start, end, colour, 3, cv2.LINE_AA)
 
 
 def _annotation(number: int, image: int, points: np.ndarray, rng: np.random.Generator) -> dict[str, Any]:

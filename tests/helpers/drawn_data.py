@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 
 from posenet.annotations import run_lengths as rle
+from posenet.annotations.coco_dataset import PersonAnnotation, read_annotations
 from posenet.data.store.build import build_store
 from posenet.data.store.record import Record
 from posenet.data.store.writer import StoreWriter
@@ -65,6 +66,19 @@ def write_annotations(path: Path, content: Any) -> Path:
     return path
 
 
+def read_people(folder: Path, *annotations: dict[str, Any]) -> list[PersonAnnotation]:
+    """The people of image 1, written to a file and read back."""
+    path = write_annotations(folder / "people.json", document([1], list(annotations)))
+    return read_annotations(path).people[1]
+
+
+def box_mask(x: int, y: int, width: int, height: int) -> np.ndarray:
+    """(HEIGHT, WIDTH) uint8, 1 in a box."""
+    mask = np.zeros((HEIGHT, WIDTH), np.uint8)
+    mask[y : y + height, x : x + width] = 1
+    return mask
+
+
 def write_images(folder: Path, content: dict[str, Any]) -> Path:
     """A noisy JPEG, another one for every id, for each image of ``content``."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +99,7 @@ def make_record(image_id: int, people: int = 2, height: int = 96, width: int = 1
     """A noisy image with random people and masks, another one for every id."""
     rng = np.random.default_rng(image_id)
     pixels = rng.integers(0, 256, (height, width, 3), np.uint8)
-    masks = [rle.encode((rng.random((height, width)) < 0.5).astype(np.uint8)) for _ in range(2)]
+    masks = [rle.encode_mask((rng.random((height, width)) < 0.5).astype(np.uint8)) for _ in range(2)]
     return Record(
         source=Path("memory"),
         image_id=image_id,

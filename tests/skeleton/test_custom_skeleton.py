@@ -1,9 +1,8 @@
-"""A skeleton that is no person's, from the annotations to the evaluation, through the tools a user would take."""
+"""Chairs instead of people: a skeleton from the annotations to the evaluation, with the tools that a user runs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -36,7 +35,6 @@ from posenet.skeleton.skeleton_file import load_skeleton, skeleton_from_table, s
 from posenet.visualization.people import draw_people
 from tests.helpers.chairs import NAMES, write_chairs
 
-Tool = Callable[..., str]
 DERIVED = '\n[derived]\nfront_middle = ["seat_front_left", "seat_front_right"]\n'
 TRAIN = [
     "--set",
@@ -53,7 +51,7 @@ TRAIN = [
 ]
 
 
-class House:
+class ChairProject:
     """The folder of a user with chairs: images, annotations, a skeleton file and stores."""
 
     def __init__(self, root: Path) -> None:
@@ -73,52 +71,53 @@ def tool(name: str, *words: object) -> None:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> House:
-    house = House(tmp_path_factory.mktemp("chairs"))
-    tool("skeleton", "--from-annotations", house.train_json, "--output", house.toml)
-    # What a user edits: a keypoint more, which parts join to the others.
-    text = house.toml.read_text().replace(
+def project(tmp_path_factory: pytest.TempPathFactory) -> ChairProject:
+    project = ChairProject(tmp_path_factory.mktemp("chairs"))
+    tool("skeleton", "--from-annotations", project.train_json, "--output", project.toml)
+    # A user adds a keypoint and parts that join it to the others.
+    text = project.toml.read_text().replace(
         "parts = [", 'parts = [\n    ["front_middle", "seat_back_left"],\n    ["front_middle", "seat_back_right"],'
     )
-    house.toml.write_text(text.partition("\n[layout]")[0] + DERIVED)
+    project.toml.write_text(text.partition("\n[layout]")[0] + DERIVED)
     tool(
         "build-hdf5",
         "--images",
-        house.train,
+        project.train,
         "--annotations",
-        house.train_json,
+        project.train_json,
         "--skeleton",
-        house.toml,
+        project.toml,
         "--output",
-        house.store,
+        project.store,
         "--workers",
         1,
     )
-    return house
+    return project
 
 
 @pytest.fixture(scope="module")
-def checkpoint(house: House) -> Path:
-    """Trained for an epoch; the skeleton file is gone afterwards, as on another machine."""
-    run, copy = house.root / "run", house.root / "copy.toml"
-    copy.write_text(house.toml.read_text())
+def checkpoint(project: ChairProject) -> Path:
+    """A network trained for an epoch. The skeleton file is deleted afterwards, as if on another machine."""
+    run = project.root / "run"
+    copy = project.root / "copy.toml"
+    copy.write_text(project.toml.read_text())
     tool(
         "train",
         "-p",
         run,
         *TRAIN,
-        f"data.train={house.store}",
+        f"data.train={project.store}",
         f"model.skeleton={copy}",
         "train.epochs=1",
-        f"data.val_images={house.val}",
-        f"data.val_annotations={house.val_json}",
+        f"data.val_images={project.val}",
+        f"data.val_annotations={project.val_json}",
     )
     copy.unlink()
     return run / "last.pth"
 
 
-def test_the_draft_has_names_edges_and_sides_of_the_annotations(house: House) -> None:
-    skeleton = house.skeleton
+def test_the_draft_has_the_names_edges_and_sides_of_the_annotations(project: ChairProject) -> None:
+    skeleton = project.skeleton
     assert list(skeleton.file_names) == NAMES and skeleton.keypoints == (*NAMES, "front_middle")
     assert ("back_top_left", "back_top_right") in skeleton.left_right and len(skeleton.left_right) == 5
     assert len(skeleton.drawn) == 11 and ("front_middle", "seat_back_left") in skeleton.parts
@@ -126,18 +125,18 @@ def test_the_draft_has_names_edges_and_sides_of_the_annotations(house: House) ->
     np.testing.assert_array_equal(skeleton.flip_channels[skeleton.flip_channels], np.arange(skeleton.num_channels))
 
 
-def test_linting_finds_nothing(house: House, capsys: pytest.CaptureFixture[str]) -> None:
-    for images, file in ((house.train, house.train_json), (house.val, house.val_json)):
-        tool("lint-annotations", file, "--images", images, "--skeleton", house.toml)
+def test_the_linter_finds_nothing(project: ChairProject, capsys: pytest.CaptureFixture[str]) -> None:
+    for images, file in ((project.train, project.train_json), (project.val, project.val_json)):
+        tool("lint-annotations", file, "--images", images, "--skeleton", project.toml)
         assert capsys.readouterr().out.endswith("no errors, 0 kinds of warnings\n")
 
 
-def test_mirrored_samples_have_mirrored_targets(house: House) -> None:
+def test_mirrored_samples_have_mirrored_targets(project: ChairProject) -> None:
     """Flipping the image and flipping the maps is the same, left and right swapped by the skeleton's names."""
-    skeleton, size = house.skeleton, (128, 128)
+    skeleton, size = project.skeleton, (128, 128)
     render = TargetRenderer(TargetsConfig(), skeleton)
     still = dict(scale_probability=0, degrees=0.0, shift=0.0, jitter_probability=0)
-    with Store(house.store, skeleton) as store:
+    with Store(project.store, skeleton) as store:
         plain, flipped = (
             PoseDataset(store, size, "image", AugmentConfig(flip_probability=p, **still)).__getitems__([(0, 0)])
             for p in (0, 1)
@@ -145,38 +144,45 @@ def test_mirrored_samples_have_mirrored_targets(house: House) -> None:
     maps, mirrored = (render(batch.joints, batch.person_mask / 255) for batch in (plain, flipped))
     assert maps[:, skeleton.keypoint_channels].amax((0, 2, 3)).min() > 0.5
     difference = (mirrored - maps[:, skeleton.flip_channels].flip(-1)).abs()
-    # Rectangles end at whole cells, rounded to the same side in either image.
+    # Rectangles end at whole cells, which are rounded to the same side in both images.
     assert difference[:, skeleton.keypoint_channels].max() < 0.02 and difference.mean() < 0.02
     assert (mirrored - maps.flip(-1)).abs().mean() > 2 * difference.mean()
 
 
 @pytest.mark.parametrize("layout", [False, True])
-def test_perfect_maps_are_decoded_to_nearly_all_chairs(house: House, layout: bool) -> None:
-    skeleton = house.skeleton
+def test_perfect_maps_are_decoded_to_nearly_all_chairs(project: ChairProject, layout: bool) -> None:
+    skeleton = project.skeleton
     if layout:
-        tool("skeleton", "--from-annotations", house.train_json, "--output", house.root / "drafted.toml", "--overwrite")
-        skeleton = load_skeleton(house.root / "drafted.toml")
+        tool(
+            "skeleton",
+            "--from-annotations",
+            project.train_json,
+            "--output",
+            project.root / "drafted.toml",
+            "--overwrite",
+        )
+        skeleton = load_skeleton(project.root / "drafted.toml")
         assert skeleton.layout["back_top_left"][0] < -0.5 < 0.5 < skeleton.layout["leg_front_left"][0]
     renderer = TargetRenderer(TargetsConfig(), skeleton)
-    report = measure_decode(house.val_json, renderer, InferenceConfig(height=320), limit=None, repeats=1)
+    report = measure_decode(project.val_json, renderer, InferenceConfig(height=320), limit=None, repeats=1)
     assert report.numbers["ap"] > 0.95
 
 
-def test_a_checkpoint_needs_no_skeleton_file(house: House, checkpoint: Path) -> None:
+def test_a_checkpoint_needs_no_skeleton_file(project: ChairProject, checkpoint: Path) -> None:
     predictor = Predictor.from_checkpoint(checkpoint, keypoint_threshold=1e-9)
     assert predictor.skeleton.derived
     assert torch.load(checkpoint, weights_only=True)["config"]["model"]["skeleton"]["keypoints"] == NAMES
-    people = predictor(cv2.imread(str(house.val / "1.jpg")))
+    people = predictor(cv2.imread(str(project.val / "1.jpg")))
     assert all(person.keypoints.shape == (11, 3) and person.to_coco().shape == (10, 3) for person in people)
 
 
-def test_the_run_was_evaluated_while_it_trained(checkpoint: Path) -> None:
+def test_the_run_was_evaluated_during_training(checkpoint: Path) -> None:
     lines = [json.loads(line) for line in (checkpoint.parent / "log.jsonl").read_text().splitlines()]
     assert any("AP" in line for line in lines)
 
 
-def test_predicting_and_evaluating_follow_the_checkpoint(
-    house: House, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_predicting_and_evaluating_use_the_skeleton_of_the_checkpoint(
+    project: ChairProject, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results, found = tmp_path / "results.json", tmp_path / "found.json"
     tool(
@@ -184,9 +190,9 @@ def test_predicting_and_evaluating_follow_the_checkpoint(
         "--checkpoint",
         checkpoint,
         "--images",
-        house.val,
+        project.val,
         "--annotations",
-        house.val_json,
+        project.val_json,
         "--output",
         results,
         "--set",
@@ -197,7 +203,7 @@ def test_predicting_and_evaluating_follow_the_checkpoint(
         "predict",
         "--checkpoint",
         checkpoint,
-        house.val,
+        project.val,
         "--output",
         tmp_path / "drawn",
         "--json",
@@ -213,7 +219,7 @@ def test_predicting_and_evaluating_follow_the_checkpoint(
     assert {entry["category_id"] for entry in json.loads(results.read_text())} <= {62}
 
 
-def test_resuming_needs_no_skeleton_file_and_takes_no_other(
+def test_resuming_needs_no_skeleton_file_and_refuses_another_skeleton(
     checkpoint: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tool("train", "--resume", checkpoint, "--epochs", 2, "--max-steps", 4)
@@ -222,16 +228,16 @@ def test_resuming_needs_no_skeleton_file_and_takes_no_other(
     assert "another skeleton" in capsys.readouterr().err
 
 
-def test_a_store_of_another_skeleton_is_refused(house: House) -> None:
+def test_a_store_of_another_skeleton_is_refused(project: ChairProject) -> None:
     with pytest.raises(DataError, match="another skeleton .* back_top_left"):
-        Store(house.store)
-    with Store(house.store, skeleton=None) as store:
+        Store(project.store)
+    with Store(project.store, skeleton=None) as store:
         assert store.skeleton.file_names == tuple(NAMES)
-    tool("build-hdf5", "--output", house.store, "--verify")
+    tool("build-hdf5", "--output", project.store, "--verify")
 
 
-def test_benchmarks_take_the_store_s_skeleton(house: House, tmp_path: Path) -> None:
-    with Store(house.store, skeleton=None) as store:
+def test_benchmarks_use_the_skeleton_of_the_store(project: ChairProject, tmp_path: Path) -> None:
+    with Store(project.store, skeleton=None) as store:
         dataset = PoseDataset(store, (64, 64), augment=AugmentConfig(flip_probability=1.0))
         watch = Stopwatch()
         watch.start_round()
@@ -242,9 +248,9 @@ def test_benchmarks_take_the_store_s_skeleton(house: House, tmp_path: Path) -> N
         "train",
         "--quick",
         "--h5",
-        house.store,
+        project.store,
         "--set",
-        f"model.skeleton={house.toml}",
+        f"model.skeleton={project.toml}",
         "data.workers=0",
         "model.stacks=1",
         "model.width=16",
@@ -254,20 +260,20 @@ def test_benchmarks_take_the_store_s_skeleton(house: House, tmp_path: Path) -> N
     )
 
 
-def test_annotations_of_another_skeleton_are_refused(house: House, tiny_coco: Path) -> None:
+def test_annotations_of_another_skeleton_are_refused(project: ChairProject, tiny_coco: Path) -> None:
     with pytest.raises(DataError, match="model.skeleton"):
         measure_decode(
             tiny_coco / "annotations" / "person_keypoints_val2017.json",
-            TargetRenderer(TargetsConfig(), house.skeleton),
+            TargetRenderer(TargetsConfig(), project.skeleton),
             InferenceConfig(),
             limit=None,
             repeats=1,
         )
 
 
-def test_the_drawing_has_the_skeletons_lines_and_colours(house: House) -> None:
-    file = house.root / "coloured.toml"
-    table = skeleton_to_table(house.skeleton) | {"drawn": [["back_top_left", "leg_front_left"]]}
+def test_drawings_have_the_skeletons_lines_and_colours(project: ChairProject) -> None:
+    file = project.root / "coloured.toml"
+    table = skeleton_to_table(project.skeleton) | {"drawn": [["back_top_left", "leg_front_left"]]}
     file.write_text(
         skeleton_to_toml(skeleton_from_table(table))
         + '\n[colours]\nback_top_left = "#ff0001"\nleg_front_left = "#ff0001"\n'
@@ -279,7 +285,7 @@ def test_the_drawing_has_the_skeletons_lines_and_colours(house: House) -> None:
     np.testing.assert_array_equal(drawn[60, 60], [1, 0, 255])
 
 
-def test_a_skeleton_may_stand_in_the_experiment_file(tmp_path: Path) -> None:
+def test_an_experiment_file_may_contain_a_skeleton(tmp_path: Path) -> None:
     file = tmp_path / "hand.toml"
     file.write_text('[model.skeleton]\nkeypoints = ["thumb", "index"]\nparts = [["thumb", "index"]]\n')
     config = load_config(file)
@@ -291,8 +297,8 @@ def test_a_skeleton_may_stand_in_the_experiment_file(tmp_path: Path) -> None:
         load_config(file)
 
 
-def test_benchmarks_take_other_skeletons_too(house: House) -> None:
-    skeleton = house.skeleton
+def test_synthetic_batches_follow_the_skeleton(project: ChairProject) -> None:
+    skeleton = project.skeleton
     batch = synthetic_batch(2, (64, 64), skeleton=skeleton)
     maps = TargetRenderer(TargetsConfig(), skeleton)(batch.joints, batch.person_mask / 255)
     assert maps.shape == (2, skeleton.num_channels, 16, 16)

@@ -31,7 +31,7 @@ def channel_names() -> list[str]:
 
 
 def mirrored(name: str) -> set[str]:
-    """The keypoints of a channel after left and right have changed places; parts have no direction."""
+    """The keypoints of a channel in a mirrored image; parts have no direction."""
     swap = {"L": "R", "R": "L"}
     return {swap.get(end[0], end[0]) + end[1:] for end in name.split("-")}
 
@@ -87,18 +87,18 @@ def test_flips_map_every_name_to_its_mirror_image() -> None:
     assert [set(names[c].split("-")) for c in COCO.flip_channels] == [mirrored(name) for name in names]
 
 
-def test_file_keypoints_survive_the_round_trip() -> None:
+def test_annotated_keypoints_survive_the_round_trip() -> None:
     rng = np.random.default_rng(0)
     keypoints = rng.uniform(1, 600, (4, 17, 3))
     keypoints[..., 2] = rng.integers(0, 3, (4, 17))
     keypoints[keypoints[..., 2] == 0] = 0
-    joints = COCO.from_file(keypoints)
+    joints = COCO.to_network_order(keypoints)
     assert joints.shape == (4, 18, 3) and joints.dtype == np.float32
-    np.testing.assert_allclose(COCO.to_file(joints), keypoints, rtol=1e-6)
+    np.testing.assert_allclose(COCO.to_file_order(joints), keypoints, rtol=1e-6)
 
 
-def test_file_keypoints_land_under_their_names() -> None:
-    joints = COCO.from_file(file_person({"left_ankle": (5, 6, 2)}))
+def test_annotated_keypoints_are_stored_under_their_names() -> None:
+    joints = COCO.to_network_order(file_person({"left_ankle": (5, 6, 2)}))
     np.testing.assert_array_equal(joints[0, KEYPOINTS.index("Lank")], [5, 6, 2])
     assert np.count_nonzero(joints) == 3
 
@@ -107,22 +107,22 @@ def test_file_keypoints_land_under_their_names() -> None:
 def test_the_neck_is_the_middle_and_as_visible_as_the_less_visible_shoulder(
     left: int, right: int, expected: int
 ) -> None:
-    joints = COCO.from_file(file_person({"left_shoulder": (10, 20, left), "right_shoulder": (30, 50, right)}))
+    joints = COCO.to_network_order(file_person({"left_shoulder": (10, 20, left), "right_shoulder": (30, 50, right)}))
     np.testing.assert_array_equal(joints[0, KEYPOINTS.index("neck")], [20, 35, expected])
 
 
 @pytest.mark.parametrize("shoulder", ["left_shoulder", "right_shoulder"])
 def test_there_is_no_neck_without_both_shoulders(shoulder: str) -> None:
-    joints = COCO.from_file(file_person({shoulder: (10, 20, 2)}))
+    joints = COCO.to_network_order(file_person({shoulder: (10, 20, 2)}))
     np.testing.assert_array_equal(joints[0, KEYPOINTS.index("neck")], [0, 0, 0])
 
 
 def test_coordinates_of_unlabelled_keypoints_are_dropped() -> None:
-    assert not COCO.from_file(file_person({"nose": (10, 20, 0)})).any()
+    assert not COCO.to_network_order(file_person({"nose": (10, 20, 0)})).any()
 
 
-def test_a_picture_without_people_is_no_error() -> None:
-    assert COCO.from_file(np.zeros((0, 17, 3))).shape == (0, 18, 3)
+def test_an_image_without_people_has_no_keypoints() -> None:
+    assert COCO.to_network_order(np.zeros((0, 17, 3))).shape == (0, 18, 3)
 
 
 SMALL: dict[str, Any] = {
@@ -136,11 +136,11 @@ SMALL: dict[str, Any] = {
 }
 
 
-def test_everything_follows_from_another_skeleton_too() -> None:
+def test_channels_and_flips_follow_from_any_skeleton() -> None:
     small = Skeleton(**SMALL)
     assert small.num_channels == 7
     np.testing.assert_array_equal(small.flip_channels, [1, 0, 2, 4, 3, 5, 6])
-    joints = small.from_file(np.array([[[0, 0, 2], [4, 2, 1]]]))
+    joints = small.to_network_order(np.array([[[0, 0, 2], [4, 2, 1]]]))
     np.testing.assert_array_equal(joints, [[[2, 1, 1], [0, 0, 2], [4, 2, 1]]])
 
 
@@ -162,7 +162,7 @@ def test_a_skeleton_that_contradicts_itself_is_refused(changes: dict[str, Any], 
         Skeleton(**SMALL | changes)
 
 
-def test_what_a_network_predicts_does_not_hang_on_sigmas_and_drawing() -> None:
+def test_a_network_fits_a_skeleton_with_other_sigmas_and_drawing() -> None:
     assert COCO.predicts_like(dataclasses.replace(COCO, sigmas=(0.1,) * 17, layout={}, drawn=()))
     assert not COCO.predicts_like(dataclasses.replace(COCO, parts=COCO.parts[::-1]))
     assert not COCO.predicts_like(dataclasses.replace(COCO, left_right=()))

@@ -1,4 +1,4 @@
-"""Skeleton files: the round trip, defaults, and what is wrong with a bad one."""
+"""Skeleton files: the round trip, defaults, and messages about invalid ones."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_the_built_in_skeleton_survives_files_and_tables() -> None:
     assert load_skeleton("coco") is COCO
 
 
-def test_odd_names_and_colours_survive_too(tmp_path: Path) -> None:
+def test_unusual_names_and_colours_survive_too(tmp_path: Path) -> None:
     text = (
         CAT.replace("nose", 'nöse \\"x\\" \\u007f') + '[colours]\nL_ear = "#12Ab34"\n[layout]\n'
         'L_ear = [0.5, 1]\nR_ear = [0.5, 1]\n"nöse \\"x\\" \\u007f" = [-1, 0.3]\n'
@@ -45,7 +45,7 @@ def test_keypoints_and_parts_are_enough(tmp_path: Path) -> None:
     path.write_text(CAT)
     skeleton = load_skeleton(path)
     assert skeleton.keypoints == skeleton.file_names == ("nose", "L_ear", "R_ear")
-    assert skeleton.sigmas == (DEFAULT_SIGMA,) * 3 and not skeleton.layout and skeleton.least_labelled == 1
+    assert skeleton.sigmas == (DEFAULT_SIGMA,) * 3 and not skeleton.layout and skeleton.min_labelled_keypoints == 1
 
 
 @pytest.mark.parametrize("count, least", [(1, 1), (4, 2), (10, 3), (17, 5), (21, 5), (133, 5)])
@@ -55,7 +55,7 @@ def test_small_skeletons_need_fewer_labelled_keypoints(count: int, least: int) -
     table = {"keypoints": names, "parts": parts}
     if count == 1:
         table["derived"] = {"middle": ["k0", "k0"]}
-    assert skeleton_from_table(table).least_labelled == least
+    assert skeleton_from_table(table).min_labelled_keypoints == least
 
 
 @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ def test_small_skeletons_need_fewer_labelled_keypoints(count: int, least: int) -
         ("keypoints = [", "keypoints = ", "not valid TOML"),
     ],
 )
-def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, old: str, new: str, message: str) -> None:
+def test_the_message_of_an_invalid_file_names_the_fault(tmp_path: Path, old: str, new: str, message: str) -> None:
     path = tmp_path / "cat.toml"
     assert old in CAT
     path.write_text(CAT.replace(old, new))
@@ -94,6 +94,6 @@ def test_a_bad_file_is_named_with_what_is_wrong(tmp_path: Path, old: str, new: s
     assert str(caught.value).startswith(str(path)) and message in str(caught.value)
 
 
-def test_a_missing_file_says_what_to_name(tmp_path: Path) -> None:
+def test_the_message_of_a_missing_file_names_the_tool(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="gone.toml.*posenet skeleton"):
         load_skeleton(tmp_path / "gone.toml")

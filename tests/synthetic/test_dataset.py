@@ -1,4 +1,4 @@
-"""Drawn people: their labels tell the truth about the pixels, and a set is reproducible and never harms files."""
+"""Drawn people: the labels are true of the pixels, a data set is reproducible, and no other file is harmed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pycocotools.coco import COCO as CocoFile
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO
-from posenet.synthetic import pose
 from posenet.synthetic.canvas import Canvas, ribbon
 from posenet.synthetic.dataset import MARKER, SPLITS, draw_image, write_dataset
 from posenet.synthetic.figure import Figure, Part
-from posenet.synthetic.labels import annotate, encode
+from posenet.synthetic.labels import annotate, write_segmentation
+from posenet.synthetic.pose import random_body, random_posture
 from posenet.synthetic.scene import Actor, Scene, draw_scene
-from posenet.synthetic.wardrobe import draw_look
+from posenet.synthetic.wardrobe import random_look
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample"
 FACE = ("nose", "Leye", "Reye")
@@ -53,10 +53,12 @@ def scenes() -> list[Scene]:
 
 
 def lone_figure(seed: int, height: float = 200) -> tuple[Canvas, Figure]:
-    """Somebody alone on a plain canvas of 320x280."""
+    """One person alone on a plain canvas of 320x280."""
     rng = np.random.default_rng(seed)
-    canvas, body = Canvas(np.full((280, 320, 3), 200, np.uint8)), pose.draw_body(rng)
-    figure = Figure(body, pose.draw_posture(rng, body, tilt=5), draw_look(rng), height, np.array([160, 260]), len(Part))
+    canvas = Canvas(np.full((280, 320, 3), 200, np.uint8))
+    body = random_body(rng)
+    posture = random_posture(rng, body, tilt=5)
+    figure = Figure(body, posture, random_look(rng), height, np.array([160, 260]), len(Part))
     figure.paint(canvas)
     return canvas, figure
 
@@ -66,7 +68,7 @@ def annotate_alone(canvas: Canvas, figure: Figure, painted: int = 1) -> dict:
     return annotate(np.random.default_rng(0), scene)[0]
 
 
-def test_same_bytes_whatever_the_number_of_workers(tmp_path: Path) -> None:
+def test_the_number_of_workers_does_not_change_the_bytes(tmp_path: Path) -> None:
     for name, workers in (("one", 1), ("two", 2)):
         write_dataset(tmp_path / name, train=10, val=3, seed=5, workers=workers, size=96)
     write_dataset(tmp_path / "other", train=10, val=3, seed=6, workers=1, size=96)
@@ -76,15 +78,15 @@ def test_same_bytes_whatever_the_number_of_workers(tmp_path: Path) -> None:
     assert not any(one[name] == other[name] for name in one)
 
 
-def test_a_picture_depends_on_seed_split_and_index() -> None:
+def test_an_image_depends_on_seed_split_and_index() -> None:
     keys = [(0, "train", 0), (1, "train", 0), (0, "val", 0), (0, "train", 1)]
-    pictures = [draw_image(*key, size=(96, 96))[0] for key in keys]
+    images = [draw_image(*key, size=(96, 96))[0] for key in keys]
     again, _ = draw_image(*keys[0], size=(96, 96))
-    assert np.array_equal(pictures[0], again)
-    assert len({picture.tobytes() for picture in pictures}) == len(keys)
+    assert np.array_equal(images[0], again)
+    assert len({image.tobytes() for image in images}) == len(keys)
 
 
-def test_layout_and_entries(dataset: Path) -> None:
+def test_the_folders_and_entries_are_cocos(dataset: Path) -> None:
     ids: set[int] = set()
     for split, count in (("train", 60), ("val", 5)):
         content = json.loads((dataset / f"annotations/person_keypoints_{split}2017.json").read_text())
@@ -121,7 +123,7 @@ def test_a_mask_survives_being_written(form: str) -> None:
     mask = np.zeros((60, 70), np.uint8)
     cv2.fillPoly(mask, [ribbon(np.array([0, 5]), np.array([50, 40]), (6, 3)).round().astype(np.int32)], 1)
     mask[45:, 50:] = 1
-    segmentation, rle = encode(mask, form)
+    segmentation, rle = write_segmentation(mask, form)
     annotation = {"image_id": 1, "segmentation": json.loads(json.dumps(segmentation))}
     reader = CocoFile()
     reader.imgs = {1: {"height": 60, "width": 70}}
@@ -133,7 +135,7 @@ def test_a_mask_survives_being_written(form: str) -> None:
         assert np.array_equal(decoded, mask)
 
 
-def test_people_crowds_and_the_unlabelled(coco: CocoFile) -> None:
+def test_there_are_people_crowds_and_unlabelled_people(coco: CocoFile) -> None:
     crowds = [a for a in coco.anns.values() if a["iscrowd"]]
     people = [a for a in coco.anns.values() if not a["iscrowd"]]
     unlabelled = [a for a in people if not a["num_keypoints"]]
@@ -149,7 +151,7 @@ def test_people_crowds_and_the_unlabelled(coco: CocoFile) -> None:
         assert (points[:, :2] >= 0).all() and (points[:, :2] <= (image["width"] - 1, image["height"] - 1)).all()
 
 
-def test_visible_points_lie_on_their_person_and_hidden_ones_do_not(scenes: list[Scene]) -> None:
+def test_visible_keypoints_lie_on_their_person_and_hidden_ones_do_not(scenes: list[Scene]) -> None:
     seen = {1: 0, 2: 0}
     for scene in scenes:
         annotations = annotate(np.random.default_rng(0), scene)
@@ -166,7 +168,7 @@ def test_visible_points_lie_on_their_person_and_hidden_ones_do_not(scenes: list[
     assert seen[2] > 4 * seen[1] > 0
 
 
-def test_something_in_front_hides_points() -> None:
+def test_an_obstacle_hides_keypoints() -> None:
     canvas, figure = lone_figure(1)
     before = keypoints_of(annotate_alone(canvas, figure))
     canvas.owner[180:] = 1
@@ -177,7 +179,7 @@ def test_something_in_front_hides_points() -> None:
     assert all(after[name] == before[name] for name, (_, y, _) in before.items() if y < 178)
 
 
-def test_the_heavily_hidden_lose_hidden_labels_and_the_barely_seen_lose_all() -> None:
+def test_heavily_hidden_people_lose_hidden_keypoints_and_barely_seen_ones_lose_all() -> None:
     canvas, figure = lone_figure(1)
     canvas.owner[130:] = 1
     seen = np.count_nonzero(canvas.owner >= len(Part))
@@ -187,14 +189,14 @@ def test_the_heavily_hidden_lose_hidden_labels_and_the_barely_seen_lose_all() ->
     assert visible and all(keypoints_of(some)[name][2] == 2 for name in visible)
 
 
-def test_points_outside_the_picture_are_not_labelled() -> None:
+def test_keypoints_outside_the_image_are_not_labelled() -> None:
     canvas, figure = lone_figure(1, height=420)
     points = keypoints_of(annotate_alone(canvas, figure))
     outside = {name for name in points if not (0 <= figure.at[name][0] <= 319 and 0 <= figure.at[name][1] <= 279)}
     assert outside and all(points[name] == (0, 0, 0) for name in outside)
 
 
-def test_left_is_left_and_faces_turn_away() -> None:
+def test_left_is_left_and_averted_faces_are_not_labelled() -> None:
     front = behind = 0
     for seed in range(60):
         canvas, figure = lone_figure(seed)
@@ -214,7 +216,7 @@ def test_left_is_left_and_faces_turn_away() -> None:
     assert front > 30 and behind > 3
 
 
-def test_the_own_trunk_hides_the_far_shoulder() -> None:
+def test_a_persons_own_trunk_hides_the_far_shoulder() -> None:
     sideways = [lone_figure(seed) for seed in range(80)]
     sideways = [(canvas, figure) for canvas, figure in sideways if abs(figure.posture.chest[2, 0]) > 0.8]
     assert sideways
@@ -239,7 +241,7 @@ def test_the_sample_is_what_the_generator_draws(tmp_path: Path) -> None:
             assert cv2.imread(str(tmp_path / name)).shape == cv2.imread(str(SAMPLE / name)).shape
 
 
-def test_an_earlier_set_is_replaced(tmp_path: Path) -> None:
+def test_an_earlier_data_set_is_replaced(tmp_path: Path) -> None:
     write_dataset(tmp_path / "old", train=4, val=2, seed=0, workers=1, size=64)
     write_dataset(tmp_path / "old", train=2, val=3, seed=1, workers=1, size=64)
     write_dataset(tmp_path / "new", train=2, val=3, seed=1, workers=1, size=64)
@@ -259,7 +261,7 @@ def test_foreign_files_are_left_alone(tmp_path: Path, name: str, ours: bool) -> 
     assert contents(tmp_path) == before
 
 
-def test_a_killed_run_does_not_look_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_does_not_look_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_dataset(tmp_path, train=3, val=1, workers=1, size=64)
 
     def interrupted(*_: object) -> None:
@@ -276,17 +278,18 @@ def test_a_killed_run_does_not_look_complete(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     "flags", ["--train -1", "--val -2", "--seed -1", "--workers 0", "--size 10", "--size 99999x480"]
 )
-def test_bad_numbers_are_clean_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: str) -> None:
+def test_a_number_out_of_range_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: str) -> None:
     assert run_tool("make-synthetic", ["--output", str(tmp_path / "out"), *flags.split()]) == 2
     assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 
-def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_tool_writes_the_requested_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--output", str(tmp_path), "--train", "2", "--val", "0", "--size", "96x64", "--workers", "1"]
     assert run_tool("make-synthetic", flags) == 0
     assert "2 training and 0 validation images" in capsys.readouterr().out
     content = json.loads((tmp_path / "annotations/person_keypoints_train2017.json").read_text())
     assert {(image["width"], image["height"]) for image in content["images"]} == {(96, 64)}
-    with pytest.raises(SystemExit, match="2"):
-        run_tool("make-synthetic", ["--output", str(tmp_path), "--size", "wide"])
+    for size in ("wide", "96x64x3"):
+        with pytest.raises(SystemExit, match="2"):
+            run_tool("make-synthetic", ["--output", str(tmp_path), "--size", size])

@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from posenet.annotations.coco_file import CocoImage
 from posenet.checkpoints.file import read_checkpoint
 from posenet.data.batch import Batch
 from posenet.devices.distributed import DistributedRuntime
@@ -251,8 +252,8 @@ def test_two_ranks_validate_every_image_once(stores, tiny_coco, tmp_path):
 
 
 def test_the_shares_of_all_ranks_hold_every_image_once_and_similar_numbers_of_every_shape() -> None:
-    images = [{"id": i, "width": 100 + 100 * (i % 2), "height": 100} for i in range(11)]
+    images = [CocoImage(i, f"{i}.jpg", height=100, width=100 + 100 * (i % 2)) for i in range(11)]
     shares = [coco_validation.share_of_rank(images, rank, 3) for rank in range(3)]
-    assert sorted(image["id"] for share in shares for image in share) == list(range(11))
+    assert sorted(image.id for share in shares for image in share) == list(range(11))
     assert [len(share) for share in shares] == [4, 4, 3]
-    assert all(sum(image["width"] == 200 for image in share) in (1, 2) for share in shares)
+    assert all(sum(image.width == 200 for image in share) in (1, 2) for share in shares)

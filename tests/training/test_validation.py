@@ -65,7 +65,7 @@ def test_the_sheet_shows_pictures_with_people_and_the_truth_beside_what_was_foun
     annotations["annotations"] = [a for a in annotations["annotations"] if a["image_id"] == keep]
     (tmp_path / "few.json").write_text(json.dumps(annotations))
     validation = make(f"data.val_annotations={tmp_path / 'few.json'}")
-    assert [validation.share[i]["id"] for i in validation.drawn_indices] == [keep]
+    assert [validation.share[i].id for i in validation.drawn_indices] == [keep]
     validation.predictor.batch = lambda images: [[] for _ in images]
     validation(epoch=1, step=1)
     image = cv2.imread(str(tmp_path / "pictures" / "epoch_0001.jpg"))

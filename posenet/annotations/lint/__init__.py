@@ -1,1 +1,1 @@
-"""The linter of annotation files: what harms training or evaluation, and how to mend it."""
+"""The linter of annotation files: what harms training or evaluation, and how to fix it."""

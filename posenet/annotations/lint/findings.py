@@ -1,53 +1,62 @@
-"""What a linter finds: faults with a name, the places where they are and how to mend them."""
+"""Collect the problems of an annotation file and describe them to the user."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ParamSpec, TypeVar
 
+from posenet.annotations.problems import AnnotationProblem, ProblemKind
 from posenet.messages import to_single_line
 
-SHOWN = 5
-"""Places named of each kind of finding."""
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
-Severity = Literal["error", "warning"]
+SHOWN_PLACES = 5
+"""How many places the text of a finding names."""
 
 
-@dataclass
-class Finding:
-    """One kind of fault and where it was found.
+@dataclass(frozen=True)
+class Finding(ProblemKind):
+    """One kind of problem and all places where it was found.
 
     Attributes:
-        severity: an error would stop the other tools or make wrong data; a warning may be meant.
-        code: a short name that stays the same from version to version.
-        message: what is wrong.
-        remedy: how to mend it.
-        places: ids of annotations or images, or names of files.
+        places: ids of images, annotations or categories, file names, or pairs of keypoints.
     """
 
-    severity: Severity
-    code: str
-    message: str
-    remedy: str
     places: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        more = f" ... (+{len(self.places) - SHOWN} more)" if len(self.places) > SHOWN else ""
-        where = f": {to_single_line(', '.join(self.places[:SHOWN]))}{more}" if self.places else ""
-        return f"{self.severity}: {self.message}{where}\n  mend it: {self.remedy} [{self.code}]"
+        text = f"{self.severity}: {self.message}"
+        if self.places:
+            text += ": " + to_single_line(", ".join(self.places[:SHOWN_PLACES]))
+        if len(self.places) > SHOWN_PLACES:
+            text += f" ... (+{len(self.places) - SHOWN_PLACES} more)"
+        return f"{text}\n  fix: {self.remedy} [{self.code}]"
 
 
 class Findings:
-    """What was found; findings of one code become one."""
+    """Collects problems; those of one code become one finding."""
 
     def __init__(self) -> None:
-        self.by_code: dict[str, Finding] = {}
+        self._by_code: dict[str, Finding] = {}
 
-    def add(self, severity: Severity, code: str, message: str, remedy: str, place: object = None) -> None:
-        finding = self.by_code.setdefault(code, Finding(severity, code, message, remedy))
+    def add(self, kind: ProblemKind, place: object = None) -> None:
+        """Add a problem and, unless it concerns the whole file, its place."""
+        finding = self._by_code.setdefault(kind.code, Finding(**vars(kind)))
         if place is not None:
             finding.places.append(str(place))
 
+    def check(
+        self, function: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
+    ) -> Result | None:
+        """Return ``function(*args, **kwargs)``; add the ``AnnotationProblem`` it raises and return None instead."""
+        try:
+            return function(*args, **kwargs)
+        except AnnotationProblem as problem:
+            self.add(problem.kind, problem.place)
+            return None
+
     def sorted(self) -> list[Finding]:
-        """Errors first, then warnings."""
-        return sorted(self.by_code.values(), key=lambda finding: finding.severity)
+        """The findings, errors first."""
+        return sorted(self._by_code.values(), key=lambda finding: finding.severity)

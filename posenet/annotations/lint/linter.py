@@ -1,423 +1,355 @@
-"""Looks through a COCO keypoint file for what would harm training or evaluation, and says how to mend it.
+"""Look through a COCO keypoint file for everything that would harm training or evaluation.
 
-Unlike ``data/coco.py``, which stops at the first fault, it reads on whatever it finds.
+The other readers of annotation files stop at the first problem. The linter makes the same checks, those of
+``posenet.annotations.coco_file``, collects the problems that they raise, and adds more checks.
 """
 
 from __future__ import annotations
 
-import math
-import os
 from collections import Counter
-from collections.abc import Container
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import cv2
 import numpy as np
 from tqdm import tqdm
 
-from posenet.annotations.coco_file import MAX_NUMBER, MAX_SIDE, MIN_AREA, lies_inside, read_document
+from posenet.annotations.coco_file import (
+    EMPTY_BOX,
+    Category,
+    CocoImage,
+    Entry,
+    UniqueIds,
+    check_visibility,
+    parse_area,
+    parse_box,
+    parse_category,
+    parse_crowd_flag,
+    parse_file_name,
+    parse_image_size,
+    parse_keypoints,
+    parse_reference,
+    parse_segmentation,
+    read_sections,
+    require_keypoints,
+    require_skeleton,
+)
 from posenet.annotations.lint.findings import Finding, Findings
-from posenet.annotations.lint.left_right import check_sides
+from posenet.annotations.lint.left_right import check_left_right
+from posenet.annotations.main_persons import MIN_AREA
+from posenet.annotations.problems import ProblemKind
+from posenet.devices.background import map_in_background
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.images.decoding import MAX_PIXELS, declared_size
+from posenet.images.image_files import read_image
 from posenet.skeleton import Skeleton
+
+DUPLICATE_FILE = ProblemKind(
+    "warning",
+    "duplicate-file",
+    "files that several images name",
+    "merge the images: let all annotations name one of them, and delete the others",
+)
+MISSING_FILE = ProblemKind(
+    "error",
+    "missing-file",
+    "images without a file in the image folder",
+    "restore the files, or delete the images and their annotations",
+)
+UNREADABLE_FILE = ProblemKind(
+    "error",
+    "unreadable-file",
+    "files that cannot be decoded",
+    "save them again as JPEG or PNG, or delete the images",
+)
+WRONG_SIZE = ProblemKind(
+    "error",
+    "wrong-size",
+    "images of another size than annotated",
+    "correct width and height to those of the file as stored; if the image was resized, scale the annotations too",
+)
+OTHER_KEYPOINTS = ProblemKind(
+    "warning",
+    "other-keypoints",
+    "categories with other keypoints than the skeleton, which the tools leave out",
+    "draft a skeleton for them with posenet skeleton --category",
+)
+MIXED_CATEGORIES = ProblemKind(
+    "warning",
+    "mixed-categories",
+    "categories with different keypoints in one file",
+    "train one network for each: name its skeleton, which leaves the others out",
+)
+KEYPOINT_TWICE = ProblemKind("error", "keypoint-twice", "categories that name a keypoint twice", "rename one")
+NO_CATEGORY = ProblemKind(
+    "warning",
+    "no-category",
+    "annotations with keypoints in a category without, which the tools leave out",
+    "correct category_id",
+)
+ZERO_AREA = ProblemKind(
+    "error",
+    "zero-area",
+    "annotations whose area is 0, which no evaluation can match",
+    "write the area of the outline in square pixels, or of the box where there is no outline",
+)
+SMALL_AREA = ProblemKind(
+    "warning",
+    "small",
+    f"annotated objects smaller than {MIN_AREA} square pixels, too small to train on",
+    "nothing if they are that small; else correct area",
+)
+BOX_OUTSIDE = ProblemKind(
+    "warning",
+    "box-outside",
+    "boxes that reach far beyond their image",
+    "write bbox as x, y, width, height, not as two corners",
+)
+UNLABELLED_PLACE = ProblemKind(
+    "warning",
+    "unlabelled-place",
+    "keypoints with coordinates but visibility 0, which are not used",
+    "write visibility 1 or 2 if the coordinates are right, else 0, 0, 0",
+)
+LABELLED_AT_ZERO = ProblemKind(
+    "warning",
+    "labelled-at-zero",
+    "labelled keypoints at (0, 0)",
+    "write visibility 0 where the position is not known",
+)
+NUM_KEYPOINTS = ProblemKind(
+    "warning",
+    "num-keypoints",
+    "annotations whose num_keypoints is not the number of labelled ones",
+    "count the keypoints with visibility above 0; the tools here count them themselves",
+)
+OUTSIDE = ProblemKind(
+    "error",
+    "outside",
+    "labelled keypoints outside their image",
+    "write 0, 0, 0 for keypoints outside; if all are outside, their coordinates or the image's size are wrong",
+)
+SAME_KEYPOINTS = ProblemKind(
+    "warning",
+    "same-keypoints",
+    "annotations with exactly the keypoints of another one in the same image",
+    "delete the copy",
+)
+NOTHING_LABELLED = ProblemKind(
+    "error",
+    "nothing-labelled",
+    "no annotation has a labelled keypoint",
+    "check that keypoints are x, y, visibility, with visibility 1 or 2 where labelled",
+)
+
+BOX_MARGIN = 1.5
+"""A box that ends beyond this many image widths or heights was probably written as two corners."""
+
+
+@dataclass(frozen=True)
+class LabelledPerson:
+    """An annotation with labelled keypoints.
+
+    Attributes:
+        id: as the file has it, which may be no number.
+        names: the keypoints of its category.
+        keypoints: (K, 3) float64 x, y, visibility.
+    """
+
+    id: object
+    names: tuple[str, ...]
+    keypoints: np.ndarray
 
 
 def lint_annotations(
     path: str | Path, images: str | Path | None = None, skeleton: Skeleton | None = None
 ) -> list[Finding]:
-    """Examine a COCO keypoint file.
+    """Find all problems of a COCO keypoint file.
 
     Args:
-        images: folder of the images, which must then be there and of the annotated size.
-        skeleton: what the keypoints should be; None takes the names and pairs of the file's own categories.
+        images: folder of the image files, which are then checked too.
+        skeleton: the keypoints to expect; None expects those of the file's own categories.
 
     Returns:
         Errors first, then warnings.
 
     Raises:
-        DataError: not JSON, or not a COCO file at all.
+        DataError: the file is not JSON or not COCO at all.
     """
-    document = _read(Path(path))
+    sections = read_sections(path)
     findings = Findings()
-    pictures = _check_images(document["images"], findings)
+    listed_images = _check_images(sections["images"], findings)
     if images is not None:
-        _check_files(pictures, Path(images), findings)
-    names = _check_categories(document["categories"], skeleton, findings)
-    listed = {category["id"] for category in document["categories"] if type(category.get("id")) is int}
-    people = _check_annotations(document["annotations"], pictures, listed, names, findings)
-    for keypoints in dict.fromkeys(map(tuple, names.values())):
-        own = [entry for entry in people if names[entry["category_id"]] == list(keypoints)]
-        check_sides(
-            [entry.get("id") for entry in own],
-            np.array([entry["points"] for entry in own]),
-            keypoints,
-            skeleton,
-            findings,
-        )
+        _check_files(listed_images.values(), Path(images), findings)
+    listed_categories = _check_categories(sections["categories"], findings)
+    used_categories = _check_keypoint_names(listed_categories.values(), skeleton, findings)
+    people = _check_annotations(
+        sections["annotations"],
+        listed_images,
+        listed_categories,
+        {category.id for category in used_categories},
+        findings,
+    )
+    for names in dict.fromkeys(category.keypoints for category in used_categories):
+        alike = [person for person in people if person.names == names]
+        keypoints = np.array([person.keypoints for person in alike]).reshape(-1, len(names), 3)
+        check_left_right([person.id for person in alike], keypoints, names, skeleton, findings)
     return findings.sorted()
 
 
-def _read(path: Path) -> dict[str, list[dict[str, Any]]]:
-    document = read_document(path)
-    for key in ("images", "annotations", "categories"):
-        entries = document.get(key) if isinstance(document, dict) else None
-        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-            raise DataError(f"{path}: {key!r} is missing or not a list of objects; give a COCO keypoint file")
-    return document
-
-
-def _twice(entries: list[dict[str, Any]], kind: str, findings: Findings) -> None:
-    ids = [entry.get("id") for entry in entries]
-    for number in ids:
-        if type(number) is not int or abs(number) >= 2**63:
-            findings.add(
-                "error",
-                f"{kind}-id",
-                f"{kind}s whose id is not a whole number",
-                "give every one a whole number of its own",
-                number,
-            )
-    for number, count in Counter(number for number in ids if type(number) is int).items():
+def _check_images(entries: Sequence[Entry], findings: Findings) -> dict[int, CocoImage]:
+    """Check ``images``; returns the usable ones by id."""
+    ids = UniqueIds("image")
+    images = {}
+    for entry in entries:
+        number = findings.check(ids.parse, entry)
+        name = findings.check(parse_file_name, entry)
+        size = findings.check(parse_image_size, entry)
+        if number is not None and name is not None and size is not None:
+            images[number] = CocoImage(number, name, *size)
+    for name, count in Counter(image.file_name for image in images.values()).items():
         if count > 1:
-            findings.add(
-                "error",
-                f"duplicate-{kind}-id",
-                f"{kind} ids that appear more than once",
-                "number them anew; annotations that are doubled altogether are to be deleted once",
-                number,
-            )
+            findings.add(DUPLICATE_FILE, name)
+    return images
 
 
-def _check_images(images: list[dict[str, Any]], findings: Findings) -> dict[int, dict[str, Any]]:
-    """The images that can be used, by id."""
-    _twice(images, "image", findings)
-    sound = {}
-    for image in images:
-        number, name = image.get("id"), image.get("file_name")
-        sides = [image.get(key) for key in ("width", "height")]
-        if not isinstance(name, str) or not name or not lies_inside(name):
-            findings.add(
-                "error",
-                "file-name",
-                "images without a file name inside the image folder",
-                "write the path relative to the folder, without ..",
-                number,
-            )
-        elif not all(type(side) is int and 0 < side <= MAX_SIDE for side in sides):
-            findings.add(
-                "error",
-                "image-size",
-                "images without a width and a height in whole pixels",
-                "write the size of the image as stored, before any EXIF rotation",
-                number,
-            )
-        elif type(number) is int:
-            sound[number] = image
-    for name, count in Counter(image["file_name"] for image in sound.values()).items():
-        if count > 1:
-            findings.add(
-                "warning",
-                "duplicate-file",
-                "files that several images name",
-                "merge the images and let their annotations name the one that stays",
-                name,
-            )
-    return sound
+def _check_files(images: Collection[CocoImage], folder: Path, findings: Findings) -> None:
+    """Check that every image has a file that can be decoded and has the annotated size."""
+    workers = usable_cores()
+    paths = [folder / image.file_name for image in images]
+    sizes = map_in_background(_stored_size, paths, workers=workers, ahead=2 * workers)
+    for image, path, size in tqdm(zip(images, paths, sizes), "images", len(images), unit="image", disable=None):
+        if size == (image.height, image.width):
+            continue
+        if size is not None:
+            findings.add(WRONG_SIZE, image.file_name)
+        else:
+            findings.add(UNREADABLE_FILE if path.is_file() else MISSING_FILE, image.file_name)
 
 
-def _check_files(pictures: dict[int, dict[str, Any]], folder: Path, findings: Findings) -> None:
-    names = [image["file_name"] for image in pictures.values()]
-    with ThreadPoolExecutor(usable_cores()) as pool, closing(pool.map(partial(_size_of, folder), names)) as sizes:
-        shown = tqdm(zip(pictures.values(), sizes), "pictures", len(names), unit="image", disable=None)
-        for image, size in shown:
-            if size is None:
-                findings.add(
-                    "error",
-                    "missing-file",
-                    f"images without a file in {folder}",
-                    "restore the files, or delete the images and their annotations",
-                    image["file_name"],
-                )
-            elif not size:
-                findings.add(
-                    "error",
-                    "unreadable-file",
-                    "files that cannot be decoded",
-                    "save them anew as JPEG or PNG, or delete the images",
-                    image["file_name"],
-                )
-            elif size != (image["height"], image["width"]):
-                findings.add(
-                    "error",
-                    "wrong-size",
-                    "images of another size than annotated",
-                    "correct width and height to those of the file as stored; if the image was resized, "
-                    "scale the annotations too",
-                    image["file_name"],
-                )
-
-
-def _size_of(folder: Path, name: str) -> tuple[int, ...] | None:
-    """(height, width) of an image as stored; empty where it cannot be decoded, None where there is no file."""
-    path = folder / name
-    if not os.path.isfile(path):
-        return None
+def _stored_size(path: Path) -> tuple[int, int] | None:
+    """(height, width) of an image file as stored; None if it is missing or cannot be decoded."""
     try:
-        data = np.fromfile(path, np.uint8)
-        sound = len(data) and math.prod(declared_size(data) or ()) <= MAX_PIXELS
-        pixels = cv2.imdecode(data, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION) if sound else None
-    except (OSError, cv2.error):
-        pixels = None
-    return () if pixels is None else pixels.shape[:2]
+        height, width = read_image(path, upright=False).shape[:2]
+    except DataError:
+        return None
+    return height, width
 
 
-def _check_categories(
-    categories: list[dict[str, Any]], skeleton: Skeleton | None, findings: Findings
-) -> dict[int, list[str]]:
-    """The keypoint names of the categories that have keypoints, by id."""
-    _twice(categories, "category", findings)
-    names: dict[int, list[str]] = {}
-    for category in categories:
-        keypoints = category.get("keypoints")
-        if isinstance(keypoints, list) and keypoints and type(category.get("id")) is int:
-            names[category["id"]] = [str(name) for name in keypoints]
-    if not names:
-        findings.add(
-            "error",
-            "no-keypoints",
-            "no category names keypoints",
-            'give the category "keypoints": a list of names in the order of the annotations',
-        )
+def _check_categories(entries: Sequence[Entry], findings: Findings) -> dict[int, Category]:
+    """Check ``categories``; returns them by id."""
+    ids = UniqueIds("category")
+    categories = {}
+    for entry in entries:
+        number = findings.check(ids.parse, entry)
+        if number is not None:
+            categories[number] = parse_category(entry)
+    return categories
+
+
+def _check_keypoint_names(
+    categories: Collection[Category], skeleton: Skeleton | None, findings: Findings
+) -> list[Category]:
+    """Check the keypoint names of the categories; returns those whose annotations the tools use."""
+    used = findings.check(require_keypoints, categories) or []
     if skeleton is not None:
-        for number in [number for number, own in names.items() if own != list(skeleton.file_names)]:
-            findings.add(
-                "warning",
-                "other-keypoints",
-                "categories with other keypoints than the skeleton, which the tools leave out",
-                "draft a skeleton for them with posenet skeleton --category",
-                number,
-            )
-            names.pop(number)
-        if not names:
-            findings.add(
-                "error",
-                "no-such-keypoints",
-                "no category has the keypoints of the skeleton",
-                f"the order and spelling must be {', '.join(skeleton.file_names)}",
-            )
-    if len({tuple(own) for own in names.values()}) > 1:
-        findings.add(
-            "warning",
-            "mixed-categories",
-            "categories with different keypoints in one file",
-            "train one network for each: name its skeleton, which leaves the others out",
-            ", ".join(map(str, names)),
-        )
-    for number, own in names.items():
-        if len(set(own)) < len(own):
-            findings.add("error", "keypoint-twice", "categories that name a keypoint twice", "rename one", number)
-    return names
+        for category in used:
+            if category.keypoints != skeleton.file_names:
+                findings.add(OTHER_KEYPOINTS, category.id)
+        used = findings.check(require_skeleton, used, skeleton) or []
+    if len({category.keypoints for category in used}) > 1:
+        findings.add(MIXED_CATEGORIES, ", ".join(str(category.id) for category in used))
+    for category in used:
+        if len(set(category.keypoints)) < len(category.keypoints):
+            findings.add(KEYPOINT_TWICE, category.id)
+    return used
 
 
 def _check_annotations(
-    entries: list[dict[str, Any]],
-    pictures: dict[int, dict[str, Any]],
-    listed: set[int],
-    names: dict[int, list[str]],
+    entries: Sequence[Entry],
+    images: Mapping[int, CocoImage],
+    categories: Mapping[int, Category],
+    used_categories: Collection[int],
     findings: Findings,
-) -> list[dict[str, Any]]:
-    """The annotations whose keypoints can be used; ``listed`` are the ids of all categories."""
-    _twice(entries, "annotation", findings)
-    usable = []
-    seen: dict[tuple[int, bytes], dict[str, Any]] = {}
+) -> list[LabelledPerson]:
+    """Check ``annotations``; returns those of ``used_categories`` with labelled keypoints, crowds excepted."""
+    ids = UniqueIds("annotation")
+    labelled = []
+    seen: set[tuple[int, bytes]] = set()
     for entry in entries:
-        number, category = entry.get("id"), entry.get("category_id")
-        image = pictures[entry["image_id"]] if _known(entry.get("image_id"), pictures) else None
-        if not image:
-            findings.add(
-                "error",
-                "no-image",
-                "annotations of images that are not listed or not usable",
-                "list the image, or delete the annotation",
-                number,
-            )
-        if not _known(category, listed):
-            findings.add(
-                "error",
-                "no-such-category",
-                "annotations of categories that are not listed",
-                "correct category_id, or list the category",
-                number,
-            )
+        findings.check(ids.parse, entry)
+        image_id = findings.check(parse_reference, entry, "image_id", images)
+        category_id = findings.check(parse_reference, entry, "category_id", categories)
+        if category_id is None:
             continue
-        if category not in names:
+        if category_id not in used_categories:
             if "keypoints" in entry:
-                findings.add(
-                    "warning",
-                    "no-category",
-                    "annotations with keypoints in a category without, which the tools leave out",
-                    "correct category_id",
-                    number,
-                )
+                findings.add(NO_CATEGORY, entry.get("id"))
             continue
-        _check_shape(entry, image, findings)
-        points = _keypoints(entry, len(names[category]), findings)
-        if points is None:
+        image = None if image_id is None else images[image_id]
+        crowd = findings.check(parse_crowd_flag, entry)
+        _check_area(entry, bool(crowd), findings)
+        _check_outline(entry, image, findings)
+        if "keypoints" not in entry:
             continue
-        _check_points(entry, points, image, findings)
-        if not entry.get("iscrowd") and (points[:, 2] > 0).any():
-            usable.append(entry | {"points": points})
-            if image and seen.setdefault((image["id"], points.tobytes()), entry) is not entry:
-                findings.add(
-                    "warning",
-                    "same-keypoints",
-                    "annotations with the very keypoints of another one in the same image",
-                    "delete the copy",
-                    number,
-                )
-    if names and not usable:
-        findings.add(
-            "error",
-            "nothing-labelled",
-            "no annotation has a labelled keypoint",
-            "check that keypoints are x, y, visibility with visibility 1 or 2 where labelled",
-        )
-    return usable
+        names = categories[category_id].keypoints
+        numbers = findings.check(parse_keypoints, entry, len(names))
+        if numbers is None:
+            continue
+        keypoints = np.array(numbers, np.float64).reshape(-1, 3)
+        _check_keypoints(entry, keypoints, image, findings)
+        if crowd or not (keypoints[:, 2] > 0).any():
+            continue
+        labelled.append(LabelledPerson(entry.get("id"), names, keypoints))
+        if image is not None:
+            copy = (image.id, keypoints.tobytes())
+            if copy in seen:
+                findings.add(SAME_KEYPOINTS, entry.get("id"))
+            seen.add(copy)
+    if used_categories and not labelled:
+        findings.add(NOTHING_LABELLED)
+    return labelled
 
 
-def _check_shape(entry: dict[str, Any], image: dict[str, Any] | None, findings: Findings) -> None:
-    """Area, box and crowd flag."""
-    number, area, box = entry.get("id"), entry.get("area"), entry.get("bbox")
-    if not _is_number(area) or area < 0:
-        findings.add(
-            "error",
-            "no-area",
-            "annotations without an area",
-            "write the area of the outline in square pixels, or of the box where there is no outline",
-            number,
-        )
-    elif area == 0 and not entry.get("iscrowd"):
-        findings.add(
-            "error",
-            "zero-area",
-            "annotations whose area is 0, which no evaluation can match",
-            "write the area of the outline in square pixels, or of the box where there is no outline",
-            number,
-        )
-    elif area < MIN_AREA and not entry.get("iscrowd") and entry.get("num_keypoints"):
-        findings.add(
-            "warning",
-            "small",
-            f"annotated objects smaller than {MIN_AREA} square pixels, too small to train on",
-            "nothing, if they are that small; else correct area",
-            number,
-        )
-    if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)):
-        findings.add("error", "no-box", "annotations without a box", "write bbox as x, y, width, height", number)
-    elif min(box[2:]) <= 0:
-        findings.add(
-            "error",
-            "empty-box",
-            "boxes without a width or a height",
-            "write bbox as x, y, width, height, not as two corners",
-            number,
-        )
-    elif image and (box[0] + box[2] > 1.5 * image["width"] or box[1] + box[3] > 1.5 * image["height"]):
-        findings.add(
-            "warning",
-            "box-outside",
-            "boxes that reach far beyond their image",
-            "write bbox as x, y, width, height, not as two corners",
-            number,
-        )
-    if entry.get("iscrowd", 0) not in (0, 1):
-        findings.add("error", "crowd-flag", "annotations whose iscrowd is neither 0 nor 1", "write 0 or 1", number)
+def _check_area(entry: Entry, crowd: bool, findings: Findings) -> None:
+    area = findings.check(parse_area, entry)
+    if area is None or crowd:
+        return
+    if area == 0:
+        findings.add(ZERO_AREA, entry.get("id"))
+    elif area < MIN_AREA and entry.get("num_keypoints"):
+        findings.add(SMALL_AREA, entry.get("id"))
 
 
-def _keypoints(entry: dict[str, Any], count: int, findings: Findings) -> np.ndarray | None:
-    """(K, 3) float64, or None where there are none to be used."""
-    if "keypoints" not in entry:
-        return None
-    number, values = entry.get("id"), entry["keypoints"]
-    if not isinstance(values, list) or len(values) != 3 * count:
-        findings.add(
-            "error",
-            "keypoint-count",
-            f"annotations that do not hold {count} keypoints of x, y, visibility",
-            "write three numbers for every keypoint of the category, 0, 0, 0 where it is not labelled",
-            number,
-        )
-        return None
-    if not all(map(_is_number, values)):
-        findings.add(
-            "error",
-            "not-a-number",
-            "keypoints that are not finite numbers",
-            "write 0, 0, 0 for what is not known",
-            number,
-        )
-        return None
-    return np.array(values, np.float64).reshape(count, 3)
+def _check_outline(entry: Entry, image: CocoImage | None, findings: Findings) -> None:
+    """Check the box and the segmentation."""
+    box = findings.check(parse_box, entry)
+    if image is not None:
+        findings.check(parse_segmentation, entry, image)
+    if box is None:
+        return
+    x, y, width, height = box
+    if min(width, height) == 0:
+        findings.add(EMPTY_BOX, entry.get("id"))
+    elif image is not None and (x + width > BOX_MARGIN * image.width or y + height > BOX_MARGIN * image.height):
+        findings.add(BOX_OUTSIDE, entry.get("id"))
 
 
-def _check_points(entry: dict[str, Any], points: np.ndarray, image: dict[str, Any] | None, findings: Findings) -> None:
-    number, (x, y, visible) = entry.get("id"), points.T
-    labelled = visible > 0
-    if not np.isin(visible, (0, 1, 2)).all():
-        findings.add(
-            "error",
-            "visibility",
-            "keypoints whose visibility is not 0, 1 or 2",
-            "write 0 for not labelled, 1 for hidden, 2 for visible; a score is none",
-            number,
-        )
-    if ((x != 0) | (y != 0))[~labelled].any():
-        findings.add(
-            "warning",
-            "unlabelled-place",
-            "keypoints with a place but visibility 0, which are not used",
-            "write visibility 1 or 2 where the place is meant, else 0, 0, 0",
-            number,
-        )
-    if (labelled & (x == 0) & (y == 0)).any():
-        findings.add(
-            "warning",
-            "labelled-at-zero",
-            "labelled keypoints at (0, 0)",
-            "write visibility 0 where the keypoint is not known",
-            number,
-        )
+def _check_keypoints(entry: Entry, keypoints: np.ndarray, image: CocoImage | None, findings: Findings) -> None:
+    """Check the (K, 3) keypoints of one annotation."""
+    findings.check(check_visibility, keypoints[None], [entry])
+    number = entry.get("id")
+    x, y, visibility = keypoints.T
+    labelled = visibility > 0
+    at_zero = (x == 0) & (y == 0)
+    if (~labelled & ~at_zero).any():
+        findings.add(UNLABELLED_PLACE, number)
+    if (labelled & at_zero).any():
+        findings.add(LABELLED_AT_ZERO, number)
     stated = entry.get("num_keypoints")
     if stated is not None and stated != int(labelled.sum()):
-        findings.add(
-            "warning",
-            "num-keypoints",
-            "annotations whose num_keypoints is not the number of labelled ones",
-            "count the keypoints with visibility above 0; the tools here count by themselves",
-            number,
-        )
-    if image and labelled.any():
-        inside = (x >= 0) & (y >= 0) & (x <= image["width"]) & (y <= image["height"])
-        if not inside[labelled].all():
-            findings.add(
-                "error",
-                "outside",
-                "labelled keypoints outside their image",
-                "write 0, 0, 0 for what cannot be seen; if all are, x and y or the image's size are wrong",
-                number,
-            )
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < MAX_NUMBER
-
-
-def _known(number: Any, ids: Container[int]) -> bool:
-    """Whether a value, which may be anything, is one of the ids."""
-    return type(number) is int and number in ids
+        findings.add(NUM_KEYPOINTS, number)
+    if image is not None:
+        inside = (x >= 0) & (y >= 0) & (x <= image.width) & (y <= image.height)
+        if (labelled & ~inside).any():
+            findings.add(OUTSIDE, number)

@@ -18,15 +18,17 @@ import numpy as np
 from tqdm import tqdm
 
 from posenet.annotations import run_lengths as rle
-from posenet.annotations.coco_file import CocoDataset, CocoImage, main_persons, read_annotations
-from posenet.annotations.masks import masks
+from posenet.annotations.coco_dataset import CocoDataset, read_annotations
+from posenet.annotations.coco_file import CocoImage
+from posenet.annotations.main_persons import select_main_persons
+from posenet.annotations.masks import person_masks
 from posenet.data.store.image_check import read_image_bytes
 from posenet.data.store.reader import Store, StoreSummary
 from posenet.data.store.record import Record
 from posenet.data.store.writer import StoreWriter, check_output
+from posenet.devices.background import map_in_background
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.images.image_files import map_ahead
 from posenet.skeleton import COCO, Skeleton
 
 MAX_UNREADABLE = 0.05
@@ -102,9 +104,11 @@ def build_store(
         raise DataError(f"image folder {images} does not exist; give the folder that holds the images")
     dataset = read_annotations(annotations, skeleton)
     requested = _select_images(dataset, image_ids)
-    with_main_person = [image for image in requested if main_persons(dataset.people[image.id], skeleton.least_labelled)]
+    with_main_person = [
+        image for image in requested if select_main_persons(dataset.people[image.id], skeleton.min_labelled_keypoints)
+    ]
     chosen = with_main_person[:limit]
-    prepare = partial(_prepare_image, Path(images), dataset, skeleton.least_labelled)
+    prepare = partial(_prepare_image, Path(images), dataset, skeleton.min_labelled_keypoints)
     with StoreWriter(output, skeleton, annotations, overwrite) as writer:
         skipped = _write_images(writer, chosen, prepare, workers, math.ceil(max_unreadable * len(chosen)), progress)
     stored_people = [person for image in chosen if image.id not in skipped for person in dataset.people[image.id]]
@@ -145,7 +149,7 @@ def _write_images(
     """Write the images in order. Returns the reasons for the skipped ones, by image id."""
     workers = workers or usable_cores()
     skipped: dict[int, str] = {}
-    with closing(map_ahead(prepare, images, workers=workers, ahead=4 * workers)) as results:
+    with closing(map_in_background(prepare, images, workers=workers, ahead=4 * workers)) as results:
         for result in tqdm(results, "build", len(images), unit="image", disable=not progress):
             if isinstance(result, _PreparedImage):
                 writer.add(result.record, result.main_rows)
@@ -161,7 +165,7 @@ def _write_images(
 
 
 def _prepare_image(
-    folder: Path, dataset: CocoDataset, least_labelled: int, image: CocoImage
+    folder: Path, dataset: CocoDataset, min_labelled_keypoints: int, image: CocoImage
 ) -> _PreparedImage | _Unreadable:
     """Read and check one image and make its record."""
     path = folder / image.file_name
@@ -173,7 +177,7 @@ def _prepare_image(
     people = dataset.people[image.id]
     labelled_rows = [row for row, person in enumerate(people) if person.labelled]
     labelled = [people[row] for row in labelled_rows]
-    mask_all, mask_miss = masks(people, image.height, image.width)
+    mask_all, mask_miss = person_masks(people, image.height, image.width)
     record = Record(
         source=path,
         image_id=image.id,
@@ -185,8 +189,8 @@ def _prepare_image(
         boxes=np.stack([person.box for person in labelled]),
         areas=np.array([person.area for person in labelled], np.float32),
         annotation_ids=np.array([person.id for person in labelled], np.int64),
-        mask_all_rle=rle.encode(mask_all),
-        mask_miss_rle=rle.encode(mask_miss),
+        mask_all_rle=rle.encode_mask(mask_all),
+        mask_miss_rle=rle.encode_mask(mask_miss),
     )
-    main_rows = [labelled_rows.index(row) for row in main_persons(people, least_labelled)]
+    main_rows = [labelled_rows.index(row) for row in select_main_persons(people, min_labelled_keypoints)]
     return _PreparedImage(record, main_rows)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from posenet.images.decoding import JPEG_START, declared_size, decode_image_bytes
+from posenet.images.decoding import JPEG_START, declared_size, decode_annotated_image
 
 
 def read_image_bytes(path: Path, height: int, width: int) -> np.ndarray:
@@ -25,7 +25,7 @@ def read_image_bytes(path: Path, height: int, width: int) -> np.ndarray:
         # Some releases of OpenCV fill the missing rows with grey and report no error.
         raise ValueError("the JPEG data end early")
     image_bytes = np.frombuffer(data, np.uint8)
-    decode_image_bytes(image_bytes, height, width, reduction_for_check(image_bytes, height, width))
+    decode_annotated_image(image_bytes, height, width, reduction_for_check(image_bytes, height, width))
     return image_bytes
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from posenet.annotations import run_lengths as rle
 from posenet.errors import DataError
-from posenet.images.decoding import JPEG_START, decode_image_bytes
+from posenet.images.decoding import JPEG_START, decode_annotated_image
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,22 +55,24 @@ class Record:
             DataError: the bytes are damaged, or the image does not have the annotated size.
         """
         try:
-            return decode_image_bytes(self.image_bytes, self.height, self.width, reduction)
+            return decode_annotated_image(self.image_bytes, self.height, self.width, reduction)
         except ValueError as error:
             raise self.damage_error(str(error)) from error
 
     def decode_masks(self) -> tuple[np.ndarray, np.ndarray]:
         """``mask_all`` and ``mask_miss`` as (H, W) uint8 of 0 and 1; ``DataError`` if they are damaged."""
         all_runs, miss_runs = self.mask_runs()
-        return rle.fill(all_runs, self.height, self.width), rle.fill(miss_runs, self.height, self.width)
+        return rle.decode_mask(all_runs, self.height, self.width), rle.decode_mask(miss_runs, self.height, self.width)
 
     def mask_runs(self) -> tuple[np.ndarray, np.ndarray]:
         """Run lengths of ``mask_all`` and ``mask_miss``; ``DataError`` if they are damaged."""
         pixels = self.height * self.width
         try:
-            return rle.check(rle.unpack(self.mask_all_rle), pixels), rle.check(rle.unpack(self.mask_miss_rle), pixels)
+            all_runs = rle.validate_run_lengths(rle.unpack_run_lengths(self.mask_all_rle), pixels)
+            miss_runs = rle.validate_run_lengths(rle.unpack_run_lengths(self.mask_miss_rle), pixels)
         except ValueError as error:
             raise self.damage_error(f"has masks with {error}") from error
+        return all_runs, miss_runs
 
     def damage_error(self, problem: str) -> DataError:
         """An error that names the store and the image."""

@@ -11,9 +11,9 @@ from tqdm import tqdm
 from posenet.data.store.image_check import reduction_for_check
 from posenet.data.store.reader import Store, StoreSummary
 from posenet.data.store.schema import content_digest
+from posenet.devices.background import map_in_background
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.images.image_files import map_ahead
 from posenet.skeleton import Skeleton
 
 
@@ -40,7 +40,9 @@ def verify_store(
                 return str(error)
             return None
 
-        with closing(map_ahead(find_damage, range(store.num_images), workers=workers, ahead=4 * workers)) as results:
+        with closing(
+            map_in_background(find_damage, range(store.num_images), workers=workers, ahead=4 * workers)
+        ) as results:
             results_with_bar = tqdm(results, "verify", store.num_images, unit="image", disable=not progress)
             damages = [damage for damage in results_with_bar if damage is not None]
         if damages:

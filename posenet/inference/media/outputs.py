@@ -14,7 +14,7 @@ import numpy as np
 
 from posenet.files import atomic_replacement
 from posenet.images import image_files
-from posenet.inference.coco_evaluation import to_result
+from posenet.inference.coco_evaluation import to_coco_result
 from posenet.inference.media import video
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.media.video import VideoWriter
@@ -85,10 +85,10 @@ def people_entry(frame: Frame, person: Person) -> dict[str, Any]:
     name = frame.source.name
     stem = frame.source.stem
     if frame.number is not None:
-        entry = to_result(person, f"{name}#{frame.number}")
+        entry = to_coco_result(person, f"{name}#{frame.number}")
         return entry | {"file_name": name, "frame": frame.number, "time": round(frame.seconds, 4)}
     image_id = int(stem) if stem.isascii() and stem.isdecimal() else name
-    return to_result(person, image_id) | {"file_name": name}
+    return to_coco_result(person, image_id) | {"file_name": name}
 
 
 def output_paths(sources: Sequence[Source], folder: Path, suffix_of: Callable[[Source], str]) -> dict[Source, Path]:
@@ -118,7 +118,7 @@ def drawing_suffix(source: Source) -> str:
     """Suffix of a source's drawing: that of the source if the format can be written, else .png or .mp4."""
     suffix = "" if source.kind == "camera" else source.path.suffix
     if source.kind == "image":
-        return suffix if suffix.lower() in image_files.WRITTEN else ".png"
+        return suffix if suffix.lower() in image_files.WRITABLE_SUFFIXES else ".png"
     return suffix if suffix.lower() in video.WRITABLE_SUFFIXES else ".mp4"
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, cast
 import numpy as np
 
 from posenet.errors import DataError
-from posenet.images import image_files
+from posenet.images.image_files import IMAGE_SUFFIXES, find_images, read_images_ahead
 from posenet.inference.media.video import VIDEO_SUFFIXES, Camera, VideoFile
 
 
@@ -109,7 +109,7 @@ def _expand_inputs(inputs: Iterable[str], listed: Iterable[str]) -> Iterator[Sou
         elif item.isascii() and item.isdecimal() and not Path(item).exists():
             yield CameraSource(int(item))
         else:
-            for path in image_files.find_images([item], image_files.SUFFIXES | VIDEO_SUFFIXES):
+            for path in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES):
                 yield _file_source(path)
 
 
@@ -152,7 +152,7 @@ def read_frames(sources: Iterable[Source]) -> Generator[Frame | UnreadableFrame,
 
 def _read_images(sources: Sequence[FileSource]) -> Iterator[Frame | UnreadableFrame]:
     """Image files, the next of which are read on other threads."""
-    images = image_files.read_ahead(source.path for source in sources)
+    images = read_images_ahead(source.path for source in sources)
     for source, image in zip(sources, images):
         yield UnreadableFrame(source, image) if isinstance(image, DataError) else Frame(source, image)
 

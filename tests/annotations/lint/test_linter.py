@@ -1,4 +1,4 @@
-"""The annotation linter: every fault is found, named and told how to mend; sound files have none."""
+"""The annotation linter: it finds every fault and says how to fix it; a valid file has no findings."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.coco_file import read_annotations
+from posenet.annotations.coco_dataset import read_annotations
 from posenet.annotations.lint.linter import lint_annotations
 from posenet.annotations.skeleton_draft import draft_skeleton
+from posenet.annotations.split import read_split
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from posenet.skeleton.skeleton_file import skeleton_from_table, skeleton_to_table
-from tests.checkpoints.test_security import jpeg
 from tests.helpers.chairs import NAMES, write_chairs
+from tests.helpers.image_bytes import jpeg_declaring
 
 Document = dict[str, Any]
+Codes = Callable[..., dict[str, str]]
 
 
 @pytest.fixture(scope="module")
@@ -30,37 +32,48 @@ def chairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.fixture
-def codes(chairs: tuple[Path, Path], tmp_path: Path) -> Callable[..., dict[str, str]]:
-    """Lints the chairs after a change; gives the severity of every code found."""
+def codes(chairs: tuple[Path, Path], tmp_path: Path) -> Codes:
+    """Lints the chairs after a change; returns the severity of every code found."""
 
     def lint(change: Callable[[Document], Any], **options: Any) -> dict[str, str]:
-        document = json.loads(chairs[1].read_text())
-        change(document)
+        content = json.loads(chairs[1].read_text())
+        change(content)
         path = tmp_path / "changed.json"
-        path.write_text(json.dumps(document))
+        path.write_text(json.dumps(content))
         return {finding.code: finding.severity for finding in lint_annotations(path, **options)}
 
     return lint
 
 
-def setting(where: str, index: int = 3, **values: Any) -> Callable[[Document], None]:
-    return lambda document: document[where][index].update(values)
+def setting(section: str, index: int = 3, **values: Any) -> Callable[[Document], None]:
+    return lambda content: content[section][index].update(values)
 
 
-def moved(place: int, *values: float) -> Callable[[Document], None]:
-    def change(document: Document) -> None:
-        entry = next(e for e in document["annotations"] if e["keypoints"][3 * place + 2] == 2)
-        entry["keypoints"][3 * place : 3 * place + 3] = values
+def without(section: str, key: str) -> Callable[[Document], None]:
+    return lambda content: content[section][3].pop(key)
+
+
+def moved(keypoint: int, *values: float) -> Callable[[Document], None]:
+    """Writes x, y, visibility of a keypoint of the first chair in which it is labelled."""
+
+    def change(content: Document) -> None:
+        entry = next(e for e in content["annotations"] if e["keypoints"][3 * keypoint + 2] == 2)
+        entry["keypoints"][3 * keypoint : 3 * keypoint + 3] = values
         entry["num_keypoints"] = sum(v > 0 for v in entry["keypoints"][2::3])
 
     return change
 
 
-def test_a_sound_file_has_no_findings(codes: Callable[..., dict[str, str]], chairs: tuple[Path, Path]) -> None:
-    assert codes(lambda document: None, images=chairs[0], skeleton=draft_skeleton(chairs[1]).skeleton) == {}
+def in_another_category(content: Document) -> None:
+    content["categories"].append({"id": 7, "name": "mat"})
+    content["annotations"][3]["category_id"] = 7
 
 
-def test_the_real_annotations_have_no_errors(coco_sample: Path) -> None:
+def test_a_valid_file_has_no_findings(codes: Codes, chairs: tuple[Path, Path]) -> None:
+    assert codes(lambda content: None, images=chairs[0], skeleton=draft_skeleton(chairs[1]).skeleton) == {}
+
+
+def test_real_annotations_have_no_errors(coco_sample: Path) -> None:
     for path in sorted((coco_sample / "annotations").glob("person_keypoints_*.json")):
         found = lint_annotations(path, skeleton=COCO)
         assert {finding.code for finding in found} <= {"swapped-here"}, path
@@ -72,18 +85,26 @@ def test_the_real_annotations_have_no_errors(coco_sample: Path) -> None:
         (setting("annotations", id=1), "duplicate-annotation-id"),
         (setting("annotations", id="x"), "annotation-id"),
         (setting("images", id=1), "duplicate-image-id"),
+        (setting("images", id=None), "image-id"),
+        (lambda d: d["categories"].append(d["categories"][0]), "duplicate-category-id"),
+        (setting("categories", 0, id=1.5), "category-id"),
         (setting("images", file_name="../1.jpg"), "file-name"),
         (setting("images", width=0), "image-size"),
         (setting("annotations", image_id=999), "no-image"),
         (setting("annotations", category_id=999), "no-such-category"),
         (setting("annotations", keypoints=None), "keypoint-count"),
         (setting("annotations", area=0), "zero-area"),
-        (setting("annotations", area=None), "no-area"),
+        (setting("annotations", area=-1), "no-area"),
+        (without("annotations", "area"), "no-area"),
         (setting("annotations", bbox=[1, 2, 3]), "no-box"),
+        (without("annotations", "bbox"), "no-box"),
         (setting("annotations", bbox=[50, 50, 0, 4]), "empty-box"),
+        (setting("annotations", bbox=[50, 50, 4, -4]), "empty-box"),
         (setting("annotations", iscrowd=2), "crowd-flag"),
         (setting("annotations", keypoints=[1, 2, 2]), "keypoint-count"),
         (setting("annotations", keypoints=[float("nan")] * 30), "not-a-number"),
+        (setting("annotations", keypoints=["1"] * 30), "not-a-number"),
+        (setting("annotations", segmentation=[[1, 1, 9, float("inf"), 5, 5]]), "outline-number"),
         (moved(0, 50, 50, 3), "visibility"),
         (moved(0, 500, 50, 2), "outside"),
         (moved(0, 50, -5, 1), "outside"),
@@ -92,7 +113,7 @@ def test_the_real_annotations_have_no_errors(coco_sample: Path) -> None:
         (lambda d: [e.update(keypoints=[0] * 30) for e in d["annotations"]], "nothing-labelled"),
     ],
 )
-def test_errors(codes: Callable[..., dict[str, str]], change: Callable[[Document], Any], code: str) -> None:
+def test_errors(codes: Codes, change: Callable[[Document], Any], code: str) -> None:
     assert codes(change)[code] == "error"
 
 
@@ -105,72 +126,75 @@ def test_errors(codes: Callable[..., dict[str, str]], change: Callable[[Document
         (setting("annotations", area=20), "small"),
         (setting("annotations", bbox=[100, 100, 150, 160]), "box-outside"),
         (setting("images", file_name="1.jpg"), "duplicate-file"),
-        (
-            lambda d: [d["categories"].append({"id": 7, "name": "mat"}), setting("annotations", category_id=7)(d)],
-            "no-category",
-        ),
+        (in_another_category, "no-category"),
         (lambda d: d["annotations"].append(d["annotations"][0] | {"id": 999}), "same-keypoints"),
         (lambda d: d["categories"].append({"id": 3, "name": "hat", "keypoints": ["top", "brim"]}), "mixed-categories"),
         (lambda d: d["categories"][0].update(keypoints=[f"k{i}" for i in range(10)]), "no-sides"),
     ],
 )
-def test_warnings(codes: Callable[..., dict[str, str]], change: Callable[[Document], Any], code: str) -> None:
+def test_warnings(codes: Codes, change: Callable[[Document], Any], code: str) -> None:
     found = codes(change)
     assert code in found and set(found.values()) == {"warning"}
+
+
+def test_all_faults_of_one_annotation_are_collected(codes: Codes) -> None:
+    change = setting("annotations", id=None, image_id=0, area=None, bbox=None, iscrowd="no", keypoints=[])
+    expected = ("annotation-id", "no-image", "no-area", "no-box", "crowd-flag", "keypoint-count")
+    assert codes(change) == dict.fromkeys(expected, "error")
 
 
 ODD = [None, [], {}, "x", True, -1, 0, 1.5, [1], [{}] * 30, [10**400] * 30, 10**400, 2**63, float("nan"), float("inf")]
 
 
-@pytest.mark.parametrize("where", ["images", "annotations", "categories"])
-def test_whatever_stands_there_is_reported_if_it_stops_the_reader(
-    chairs: tuple[Path, Path], tmp_path: Path, where: str
-) -> None:
-    document = json.loads(chairs[1].read_text())
-    document = {key: entries[:6] for key, entries in document.items()}
-    images = {image["id"] for image in document["images"]}
-    document["annotations"] = [entry for entry in document["annotations"] if entry["image_id"] in images]
-    path, skeleton = tmp_path / "odd.json", draft_skeleton(chairs[1]).skeleton
-    for key in document[where][0]:
+@pytest.mark.parametrize("section", ["images", "annotations", "categories"])
+def test_a_value_that_stops_another_reader_is_an_error(chairs: tuple[Path, Path], tmp_path: Path, section: str) -> None:
+    content = json.loads(chairs[1].read_text())
+    content = {key: entries[:6] for key, entries in content.items()}
+    images = {image["id"] for image in content["images"]}
+    content["annotations"] = [entry for entry in content["annotations"] if entry["image_id"] in images]
+    path = tmp_path / "odd.json"
+    skeleton = draft_skeleton(chairs[1]).skeleton
+    for key in content[section][0]:
         for value in [*ODD, KeyError]:
-            changed = copy.deepcopy(document)
+            changed = copy.deepcopy(content)
             if value is KeyError:
-                del changed[where][0][key]
+                del changed[section][0][key]
             else:
-                changed[where][0][key] = value
+                changed[section][0][key] = value
             path.write_text(json.dumps(changed))
             severities = {finding.severity for finding in lint_annotations(path, skeleton=skeleton)}
-            try:
-                read_annotations(path, skeleton)
-            except DataError:
-                assert "error" in severities, (key, value)
+            for read in (read_annotations, lambda path, skeleton: read_split(path, skeleton=skeleton)):
+                try:
+                    read(path, skeleton)
+                except DataError:
+                    assert "error" in severities, (key, value)
 
 
-def test_no_name_commands_the_terminal(
+def test_names_cannot_control_the_terminal(
     chairs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    document = json.loads(chairs[1].read_text())
-    document["categories"][0]["keypoints"][0] = "\x1b[2J"
-    document["annotations"][0]["id"] = "\x1b]0;mine\x07\n"
-    (tmp_path / "a.json").write_text(json.dumps(document))
+    content = json.loads(chairs[1].read_text())
+    content["categories"][0]["keypoints"][0] = "\x1b[2J"
+    content["annotations"][0]["id"] = "\x1b]0;mine\x07\n"
+    (tmp_path / "a.json").write_text(json.dumps(content))
     assert run_tool("lint-annotations", [str(tmp_path / "a.json")]) == 2
     assert run_tool("skeleton", ["--from-annotations", str(tmp_path / "a.json")]) == 0
     shown = capsys.readouterr().out
     assert "?]0;mine?" in shown and "?[2J" in shown and all(line.isprintable() for line in shown.splitlines())
 
 
-def swap(document: Document, pair: tuple[int, int], entries: slice) -> None:
-    for entry in document["annotations"][entries]:
+def swap(content: Document, pair: tuple[int, int], entries: slice) -> None:
+    for entry in content["annotations"][entries]:
         points = np.array(entry["keypoints"]).reshape(-1, 3)
         points[list(pair)] = points[list(pair)[::-1]]
         entry["keypoints"] = points.ravel().tolist()
 
 
-def test_a_pair_swapped_everywhere_is_an_error(codes: Callable[..., dict[str, str]]) -> None:
+def test_a_pair_swapped_everywhere_is_an_error(codes: Codes) -> None:
     assert codes(lambda d: swap(d, (4, 5), slice(None))) == {"swapped-pair": "error"}
 
 
-def test_a_pair_swapped_once_is_a_warning(codes: Callable[..., dict[str, str]]) -> None:
+def test_a_pair_swapped_once_is_a_warning(codes: Codes) -> None:
     assert codes(lambda d: swap(d, (4, 5), slice(3, 4))) == {"swapped-here": "warning"}
 
 
@@ -182,27 +206,27 @@ def test_a_pair_swapped_once_is_a_warning(codes: Callable[..., dict[str, str]]) 
         ([[NAMES[0], NAMES[1]]], {"flip-missing": "warning"}),
     ],
 )
-def test_the_skeletons_pairs_are_held_against_the_names(
-    codes: Callable[..., dict[str, str]], chairs: tuple[Path, Path], pairs: list[list[str]], code: dict[str, str]
+def test_the_skeletons_pairs_are_compared_with_the_names(
+    codes: Codes, chairs: tuple[Path, Path], pairs: list[list[str]], code: dict[str, str]
 ) -> None:
     table = skeleton_to_table(draft_skeleton(chairs[1]).skeleton)
     rest = list(table["left_right"][2:])
     every = [[a, b] for i, a in enumerate(NAMES) for b in NAMES[i + 1 :]]
     skeleton = skeleton_from_table(table | {"left_right": pairs + rest, "parts": every})
-    found = codes(lambda document: None, skeleton=skeleton)
+    found = codes(lambda content: None, skeleton=skeleton)
     assert {k: v for k, v in found.items() if k.startswith("flip")} == code
 
 
-def test_another_skeleton_is_an_error(codes: Callable[..., dict[str, str]]) -> None:
-    assert codes(lambda document: None, skeleton=COCO) == {
+def test_another_skeleton_is_an_error(codes: Codes) -> None:
+    assert codes(lambda content: None, skeleton=COCO) == {
         "other-keypoints": "warning",
         "no-such-keypoints": "error",
         "no-category": "warning",
     }
 
 
-def test_files_are_held_against_the_images(tmp_path: Path, codes: Callable[..., dict[str, str]]) -> None:
-    folder, _ = write_chairs(tmp_path, "pictures", 14, seed=1)
+def test_image_files_are_compared_with_the_annotations(tmp_path: Path, codes: Codes) -> None:
+    folder, _ = write_chairs(tmp_path, "images", 14, seed=1)
     (folder / "1.jpg").unlink()
     (folder / "2.jpg").write_bytes(b"")
     (folder / "3.jpg").write_bytes((folder / "3.jpg").read_bytes()[:40])
@@ -211,15 +235,15 @@ def test_files_are_held_against_the_images(tmp_path: Path, codes: Callable[..., 
     )
 
 
-def test_a_picture_that_claims_gigabytes_is_not_decoded(tmp_path: Path) -> None:
-    folder, annotations = write_chairs(tmp_path, "pictures", 2, seed=1)
-    (folder / "1.jpg").write_bytes(jpeg(20000, 20000))
+def test_an_image_that_declares_gigabytes_is_not_decoded(tmp_path: Path) -> None:
+    folder, annotations = write_chairs(tmp_path, "images", 2, seed=1)
+    (folder / "1.jpg").write_bytes(jpeg_declaring(20000, 20000))
     [finding] = [f for f in lint_annotations(annotations, folder) if f.severity == "error"]
     assert (finding.code, finding.places) == ("unreadable-file", ["1.jpg"])
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"images": [], "annotations": 3, "categories": []}'])
-def test_what_is_no_coco_file_at_all_is_one_line(tmp_path: Path, content: str) -> None:
+def test_a_file_that_is_not_coco_is_one_line(tmp_path: Path, content: str) -> None:
     path = tmp_path / "a.json"
     path.write_text(content)
     with pytest.raises(DataError, match=r"a\.json.*give a COCO keypoint file"):
@@ -229,21 +253,21 @@ def test_what_is_no_coco_file_at_all_is_one_line(tmp_path: Path, content: str) -
 def test_the_tool_names_places_and_remedies_and_fails_on_errors_alone(
     chairs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    document = json.loads(chairs[1].read_text())
-    document["annotations"][2]["num_keypoints"] = 1
+    content = json.loads(chairs[1].read_text())
+    content["annotations"][2]["num_keypoints"] = 1
     path = tmp_path / "a.json"
-    path.write_text(json.dumps(document))
+    path.write_text(json.dumps(content))
     assert run_tool("lint-annotations", [str(path)], prog="lint") == 0
     out = capsys.readouterr().out
-    assert "warning: annotations whose num_keypoints" in out and ": 3\n  mend it: count" in out
+    assert "warning: annotations whose num_keypoints" in out and ": 3\n  fix: count" in out
 
-    broken = copy.deepcopy(document)
-    for entry in broken["annotations"]:
+    for entry in content["annotations"]:
         entry["area"] = 0
-    path.write_text(json.dumps(broken))
+    path.write_text(json.dumps(content))
     assert run_tool("lint-annotations", [str(path)], prog="lint") == 2
     captured = capsys.readouterr()
     assert "1, 2, 3, 4, 5 ... (+23 more)" in captured.out and "zero-area" in captured.err
     assert run_tool("lint-annotations", [str(path), "--json"], prog="lint") == 2
     first = json.loads(capsys.readouterr().out)[0]
+    assert list(first) == ["severity", "code", "message", "remedy", "places"]
     assert first["severity"] == "error" and len(first["places"]) == 28

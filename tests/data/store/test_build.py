@@ -8,8 +8,9 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.annotations.coco_file import main_persons, read_annotations
-from posenet.annotations.masks import masks
+from posenet.annotations.coco_dataset import read_annotations
+from posenet.annotations.main_persons import select_main_persons
+from posenet.annotations.masks import person_masks
 from posenet.data.store.build import build_store
 from posenet.data.store.reader import Store
 from posenet.data.store.verification import verify_store
@@ -84,7 +85,7 @@ class TestContent:
             assert store.samples.tolist() == [[0, 0], [0, 1], [1, 0]]
             people = read_annotations(coco[1]).people[5]
             np.testing.assert_array_equal(record.joints, [people[row].keypoints for row in (1, 3, 4)])
-            for found, expected in zip(record.decode_masks(), masks(people, HEIGHT, WIDTH)):
+            for found, expected in zip(record.decode_masks(), person_masks(people, HEIGHT, WIDTH)):
                 np.testing.assert_array_equal(found, expected)
             assert not record.decode_masks()[1][95, 10] and not record.decode_masks()[1][5, 65]
         assert (report.num_crowds, report.num_without_main_person, report.skipped, report.num_without_outline) == (
@@ -138,9 +139,9 @@ class TestContent:
         annotations = coco_sample / "annotations" / f"person_keypoints_{split}.json"
         report = build((coco_sample / split, annotations), tmp_path / "a.h5")
         dataset = read_annotations(annotations)
-        people = [people for people in dataset.people.values() if main_persons(people)]
+        people = [people for people in dataset.people.values() if select_main_persons(people)]
         assert report.summary.num_images == len(people) > 10 and not report.skipped and not report.num_without_outline
-        assert report.summary.num_samples == sum(len(main_persons(p)) for p in people)
+        assert report.summary.num_samples == sum(len(select_main_persons(p)) for p in people)
         assert report.summary.num_people == sum(one.labelled for p in people for one in p)
         assert report.summary.num_file_bytes <= 1.15 * report.summary.num_image_bytes
         assert verify_store(tmp_path / "a.h5") == report.summary

@@ -77,7 +77,7 @@ class TestRoundTrip:
         np.testing.assert_array_equal(image, cv2.imdecode(records[0].image_bytes, cv2.IMREAD_COLOR))
         for mask, counts in ((mask_all, records[0].mask_all_rle), (mask_miss, records[0].mask_miss_rle)):
             assert mask.shape == (96, 128) and mask.dtype == np.uint8 and mask.flags.c_contiguous
-            np.testing.assert_array_equal(mask, rle.decode(counts, 96, 128))
+            np.testing.assert_array_equal(mask, rle.decode_mask(rle.unpack_run_lengths(counts), 96, 128))
 
     def test_rows_that_do_not_exist_are_index_errors(self, path):
         with Store(path) as store:

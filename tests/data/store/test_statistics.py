@@ -23,8 +23,8 @@ def record(image_id: int, people: int, visibilities: tuple[float, ...], covered:
     joints[..., 2] = np.resize(visibilities, joints.shape[:2])
     mask = np.zeros((40, 60), np.uint8)
     mask[:covered] = 1
-    everywhere = rle.encode(np.ones((40, 60), np.uint8))
-    return dataclasses.replace(plain, joints=joints, mask_all_rle=rle.encode(mask), mask_miss_rle=everywhere)
+    everywhere = rle.encode_mask(np.ones((40, 60), np.uint8))
+    return dataclasses.replace(plain, joints=joints, mask_all_rle=rle.encode_mask(mask), mask_miss_rle=everywhere)
 
 
 def test_people_keypoints_sizes_and_masks_are_counted(tmp_path: Path) -> None:

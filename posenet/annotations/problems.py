@@ -1,0 +1,58 @@
+"""Problems of annotation files: what can be wrong, and how it is reported.
+
+Every check raises an ``AnnotationProblem``. A reader that needs a valid file stops at the first one, which
+``problems_as_data_errors`` turns into a ``DataError``. The linter catches each one and goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from posenet.errors import DataError
+
+Severity = Literal["error", "warning"]
+
+
+@dataclass(frozen=True)
+class ProblemKind:
+    """One thing that can be wrong with an annotation file.
+
+    Attributes:
+        severity: an error stops the other tools or makes wrong data; a warning may be intended.
+        code: a short name that stays the same from version to version.
+        message: what is wrong, in the plural.
+        remedy: how to fix it.
+    """
+
+    severity: Severity
+    code: str
+    message: str
+    remedy: str
+
+
+class AnnotationProblem(ValueError):
+    """A problem that a check has found.
+
+    Args:
+        place: where it is: the id of an image, annotation or category, or a file name; None for the whole file.
+        detail: one line on this problem, with its values.
+    """
+
+    def __init__(self, kind: ProblemKind, place: object, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.place = place
+
+
+@contextlib.contextmanager
+def problems_as_data_errors(path: str | Path) -> Iterator[None]:
+    """Turn an ``AnnotationProblem`` into a ``DataError`` that names the file and the remedy."""
+    try:
+        yield
+    except AnnotationProblem as problem:
+        remedy = f"{problem.kind.remedy} (posenet lint-annotations lists all problems)"
+        raise DataError(f"{path}: {problem}; {remedy}") from problem

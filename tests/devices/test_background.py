@@ -1,0 +1,37 @@
+"""Work on background threads."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from posenet.devices.background import map_in_background
+
+
+def test_results_keep_the_order_of_the_items() -> None:
+    assert list(map_in_background(lambda item: item**2, range(20), workers=3, ahead=5)) == [i**2 for i in range(20)]
+    assert list(map_in_background(str, [])) == []
+
+
+def test_calls_run_on_other_threads_and_only_so_many_ahead() -> None:
+    main = threading.get_ident()
+    read = []
+
+    def items():
+        for number in range(10):
+            assert threading.get_ident() == main
+            read.append(number)
+            yield number
+
+    results = map_in_background(lambda _: threading.get_ident(), items(), workers=2, ahead=3)
+    assert next(results) != main
+    assert read == [0, 1, 2, 3]
+    assert main not in list(results)
+
+
+def test_an_error_reaches_the_caller_at_its_item() -> None:
+    results = map_in_background(lambda item: 1 // item, [1, 0], ahead=4)
+    assert next(results) == 1
+    with pytest.raises(ZeroDivisionError):
+        next(results)
