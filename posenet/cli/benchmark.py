@@ -18,7 +18,7 @@ import torch
 
 from posenet.benchmark.data import measure_data
 from posenet.benchmark.decode import PerfectNetwork, measure_decode
-from posenet.benchmark.drawn_input import drawn_images, drawn_store
+from posenet.benchmark.synthetic_input import drawn_images, drawn_store
 from posenet.benchmark.machine import describe, in_words
 from posenet.benchmark.network import measure_network
 from posenet.benchmark.predict import measure_predict
@@ -26,8 +26,8 @@ from posenet.benchmark.report import Report
 from posenet.benchmark.scaling import measure_scaling
 from posenet.benchmark.store import first_images, measure_store
 from posenet.benchmark.targets import measure_targets
-from posenet.benchmark.train import make_train_step, measure_step, synthetic_batch
-from posenet.benchmark.wait import measure_wait, with_wait
+from posenet.benchmark.train import make_update, measure_step, synthetic_batch
+from posenet.benchmark.data_wait import measure_wait, with_wait
 from posenet.checkpoints.weights import load_model
 from posenet.cli.options import add_config_options, natural, positive
 from posenet.data.dataset import PoseDataset

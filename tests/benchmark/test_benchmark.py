@@ -14,7 +14,7 @@ import torch
 
 from posenet.benchmark import timing
 from posenet.benchmark.data import draw_batches, staged_batch
-from posenet.benchmark.drawn_input import drawn_images, drawn_store
+from posenet.benchmark.synthetic_input import drawn_images, drawn_store
 from posenet.benchmark.machine import describe, in_words
 from posenet.benchmark.report import Report, table
 from posenet.benchmark.targets import PEOPLE, standing_people

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from posenet.annotations.coco_file import read_annotations
-from posenet.benchmark.drawn_input import drawn_images
+from posenet.benchmark.synthetic_input import drawn_images
 from posenet.benchmark.store import first_images, least_work, reading_orders
 from posenet.data.store.build import build_store
 from posenet.data.store.reader import Store
