@@ -13,8 +13,8 @@ import numpy as np
 from torch import Tensor
 from tqdm import tqdm
 
-from posenet.benchmark.report import Report, share
-from posenet.benchmark.timing import Stopwatch, fastest, medians
+from posenet.benchmark.report import Report, percent
+from posenet.benchmark.timing import Stopwatch, median_seconds, minimum_seconds
 from posenet.data.batch import Batch, Pixels, Sample, collate
 from posenet.data.dataset import Draft, PoseDataset, reduction_of
 from posenet.data.loader import close_loader, make_loader
@@ -68,7 +68,7 @@ def measure_data(
         "input_size": list(dataset.size),
     }
     rows = [
-        (name, 1000 * value, 1 / value if value > 1e-6 else None, share(value, full))
+        (name, 1000 * value, 1 / value if value > 1e-6 else None, percent(value, full))
         for name, value in (stages | seconds).items()
     ]
     notes = [
@@ -129,9 +129,9 @@ def per_sample(dataset: PoseDataset, batches: Sequence[list[Key]], repeats: int)
         for record, _, matrix in plans:
             cv2.warpAffine(record.decode_image(), matrix, size, dst=out, borderValue=BORDER_COLOUR)
 
-    seconds = medians({"full sample": full, "bound: both": both, "plain OpenCV": plain}, repeats)
+    seconds = median_seconds({"full sample": full, "bound: both": both, "plain OpenCV": plain}, repeats)
     tasks = {"full sample, CPU time": full, "bound: both, CPU time": both}
-    seconds = watch.medians() | seconds | medians(tasks, repeats, clock=time.process_time)
+    seconds = watch.stage_medians() | seconds | median_seconds(tasks, repeats, clock=time.process_time)
     return {name: value / len(plans) for name, value in seconds.items()}
 
 
@@ -149,9 +149,9 @@ def stage_seconds(
             runtime.synchronize()
             watch.lap("transfer")
         if not turn:
-            watch.clear()
+            watch.reset()
     count = sum(map(len, batches))
-    return {stage: seconds / count for stage, seconds in watch.medians().items()}
+    return {stage: seconds / count for stage, seconds in watch.stage_medians().items()}
 
 
 def staged_batch(dataset: PoseDataset, keys: Sequence[Key], pixels: Pixels, watch: Stopwatch) -> Batch:
@@ -191,7 +191,7 @@ def bytes_per_sample(dataset: PoseDataset, batches: Sequence[list[Key]]) -> floa
 def copied_bytes_per_s(repeats: int) -> float:
     """Memory bandwidth of one core, reading and writing counted once."""
     source = np.ones(COPIED_BYTES, np.uint8)
-    return COPIED_BYTES / fastest(partial(np.copyto, np.empty_like(source), source), repeats)
+    return COPIED_BYTES / minimum_seconds(partial(np.copyto, np.empty_like(source), source), repeats)
 
 
 def loader_speed(dataset: PoseDataset, batches: Sequence[list[Key]], workers: int, repeats: int) -> tuple[float, float]:

@@ -15,8 +15,8 @@ from tqdm import tqdm
 from posenet.annotations.coco_file import CocoImage, PersonAnnotation, read_annotations
 from posenet.benchmark.decoding_errors import compare, grouped_perfectly
 from posenet.benchmark.degraded_maps import degraded_maps
-from posenet.benchmark.report import Report, share
-from posenet.benchmark.timing import medians
+from posenet.benchmark.report import Report, percent
+from posenet.benchmark.timing import median_seconds
 from posenet.data.targets import TargetRenderer
 from posenet.inference.coco_evaluation import read_split, score, to_result
 from posenet.inference.decoder.assembly import MAX_PEAKS
@@ -130,7 +130,7 @@ def _report(
         },
         notes=[
             f"keypoints: {counts['labelled']} labelled, {counts['missed']} missed "
-            f"({share(counts['missed'], max(counts['labelled'], 1))}), {counts['misgiven']} given to the wrong "
+            f"({percent(counts['missed'], max(counts['labelled'], 1))}), {counts['misgiven']} given to the wrong "
             f"person, {counts['spurious']} spurious; half of those found lie within {error:.2f} pixels",
             f"people: {counts['people']} to be found, {counts['whole']} whole and pure, {counts['split']} split; "
             f"{counts['merged']} found that are several",
@@ -174,7 +174,7 @@ def decode_seconds(maps: np.ndarray, stride: int, predictor: Predictor, repeats:
         part_threshold=predictor.part_threshold,
         skeleton=predictor.skeleton,
     )
-    return medians({"decode": task}, repeats, progress=False)["decode"]
+    return median_seconds({"decode": task}, repeats, progress=False)["decode"]
 
 
 def _shown(maps: np.ndarray, fit: Letterbox, stride: int) -> np.ndarray:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from posenet.benchmark.report import Report, share
+from posenet.benchmark.report import Report, percent
 from posenet.benchmark.timing import Stopwatch
 from posenet.devices.precision import Amp
 from posenet.devices.runtime import Runtime
@@ -90,16 +90,16 @@ def measure_predict(
             _run_alone(trained, streamed.shapes, runtime, torch.contiguous_format)
             wholes.lap(TRAINED)
         if not turn:
-            stages.clear()
-            wholes.clear()
+            stages.reset()
+            wholes.reset()
     return _report(
         predictor,
         amp,
         len(paths),
         people,
-        _per_image(stages.medians(), paths),
-        1000 * stages.total() / len(paths),
-        _per_image(wholes.medians(), paths),
+        _per_image(stages.stage_medians(), paths),
+        1000 * stages.round_median() / len(paths),
+        _per_image(wholes.stage_medians(), paths),
     )
 
 
@@ -120,10 +120,10 @@ def _report(
         header=("stage", "ms/picture", "of the whole", "of the network"),
         rows=[
             *(
-                (stage, time, share(time, whole), share(time, stages["network"]))
+                (stage, time, percent(time, whole), percent(time, stages["network"]))
                 for stage, time in [*stages.items(), ("whole, one by one", whole)]
             ),
-            *((name, time, None, share(time, alone)) for name, time in wholes.items()),
+            *((name, time, None, percent(time, alone)) for name, time in wholes.items()),
         ],
         numbers={
             "stage_ms": stages,

@@ -20,8 +20,8 @@ import numpy as np
 from posenet.annotations import run_lengths as rle
 from posenet.annotations.coco_file import main_persons, read_annotations, read_document
 from posenet.annotations.masks import masks
-from posenet.benchmark.report import Report, share
-from posenet.benchmark.timing import Stopwatch, medians
+from posenet.benchmark.report import Report, percent
+from posenet.benchmark.timing import Stopwatch, median_seconds
 from posenet.data.store.build import build_store, read_image_bytes
 from posenet.data.store.reader import Store
 from posenet.data.store.schema import checksum
@@ -63,11 +63,13 @@ def measure_store(
             "us",
             reading["checksum_us"],
             None,
-            share(reading["checksum_us"], reading["read_us"]["random"][0]),
+            percent(reading["checksum_us"], reading["read_us"]["random"][0]),
         )
     )
     for cores, (ours, floor) in built.items():
-        rows.append((f"building, cores: {cores}", "pictures/s", pictures / ours, pictures / floor, share(floor, ours)))
+        rows.append(
+            (f"building, cores: {cores}", "pictures/s", pictures / ours, pictures / floor, percent(floor, ours))
+        )
     return Report(
         title=f"store: {path.name}, {opening['images']} images of {reading['bytes_per_record'] / 1e3:.0f} kB; "
         f"building one of {pictures}",
@@ -122,7 +124,7 @@ def measure_opening(path: Path, repeats: int) -> dict[str, Any]:
     def reopen() -> None:
         Store(path, skeleton=None).close()
 
-    seconds = medians({"open": reopen}, repeats)
+    seconds = median_seconds({"open": reopen}, repeats)
     return {"images": store.num_images, "open_ms": 1000 * seconds["open"], "open_bytes": held}
 
 
@@ -138,7 +140,7 @@ def measure_reading(path: Path, records: int, repeats: int) -> dict[str, Any]:
             tasks[name] = partial(each, store.image, [(row,) for row in order])
             spans = [(sizes[row], row * (length - sizes[row]) // store.num_images) for row in order]
             tasks[f"{name}, plain"] = partial(each, partial(plain_read, file.fileno()), spans)
-        seconds = medians(tasks, repeats)
+        seconds = median_seconds(tasks, repeats)
         crc = checksum_seconds(store, orders["random"], repeats)
     found = {
         name: tuple(1e6 * seconds[task] / len(order) for task in (name, f"{name}, plain"))
@@ -190,7 +192,7 @@ def checksum_seconds(store: Store, order: Sequence[int], repeats: int) -> float:
             watch.skip()
             checksum(record)
             watch.lap("checksum")
-    return watch.total() / len(order)
+    return watch.round_median() / len(order)
 
 
 def measure_building(
@@ -216,7 +218,7 @@ def measure_building(
                 (images, annotations, folder / f"{turn} of {cores}", skeleton, turn, cores) for turn in range(cores)
             ]
             tasks[f"floor {cores}"] = stack.enter_context(processes(strangers))
-        seconds = medians(tasks, repeats)
+        seconds = median_seconds(tasks, repeats)
     return pictures, {cores: (seconds[f"build {cores}"], seconds[f"floor {cores}"]) for cores in counts}
 
 

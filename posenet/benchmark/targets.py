@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from posenet.benchmark.report import Report
-from posenet.benchmark.timing import fastest, medians
+from posenet.benchmark.timing import median_seconds, minimum_seconds
 from posenet.data.targets import TargetRenderer
 from posenet.devices.runtime import Runtime
 from posenet.skeleton import COCO, Skeleton
@@ -76,9 +76,10 @@ def measure_targets(
         joints = np.stack([standing_people(rng, people, size, renderer.skeleton) for _ in range(batch_size)])
         tasks[str(people)] = partial(renderer, torch.from_numpy(joints).to(runtime.device), mask)
     maps = tasks["1"]()
-    limit = 1000 * fastest(partial(maps.fill_, 0.5), repeats, runtime.synchronize) / batch_size
+    limit = 1000 * minimum_seconds(partial(maps.fill_, 0.5), repeats, runtime.synchronize) / batch_size
     ms = {
-        people: 1000 * seconds / batch_size for people, seconds in medians(tasks, repeats, runtime.synchronize).items()
+        people: 1000 * seconds / batch_size
+        for people, seconds in median_seconds(tasks, repeats, runtime.synchronize).items()
     }
     published = PUBLISHED_MS if size == (512, 512) else {}
     rows = [

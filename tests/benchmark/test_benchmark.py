@@ -15,7 +15,7 @@ import torch
 from posenet.benchmark import timing
 from posenet.benchmark.data import draw_batches, staged_batch
 from posenet.benchmark.synthetic_input import drawn_images, drawn_store
-from posenet.benchmark.machine import describe, in_words
+from posenet.benchmark.machine import describe_machine
 from posenet.benchmark.report import Report, table
 from posenet.benchmark.targets import PEOPLE, standing_people
 from posenet.benchmark.timing import Stopwatch, fastest, medians
