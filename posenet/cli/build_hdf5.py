@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from posenet.benchmark.report import table
+from posenet.benchmark.report import format_table
 from posenet.cli.options import add_config_options, positive, read_image_ids, share
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.build import BuildReport, Summary, build_store, verify
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> None:
 def _look_into(store: Store, args: argparse.Namespace) -> None:
     if args.stats:
         for title, header, rows in survey(store):
-            print(f"\n{title}\n{table(header, rows)}")
+            print(f"\n{title}\n{format_table(header, rows)}")
     if args.preview:
         config = load_config(args.config, args.overrides)
         config = replace(config, model=replace(config.model, skeleton=store.skeleton))

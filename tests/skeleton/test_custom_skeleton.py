@@ -288,7 +288,8 @@ def test_a_skeleton_may_stand_in_the_experiment_file(tmp_path: Path) -> None:
 
 def test_benchmarks_take_other_skeletons_too(house: House) -> None:
     skeleton = house.skeleton
-    batch = synthetic_batch(2, (64, 64), skeleton=skeleton)
+    config = load_config(None, [f"model.skeleton={house.toml}", "train.batch_size=2", "train.input_size=64"])
+    batch = synthetic_batch(config)
     maps = TargetRenderer(skeleton=skeleton)(batch.joints, batch.person_mask / 255)
     assert maps.shape == (2, skeleton.num_channels, 16, 16)
     assert maps[:, skeleton.keypoint_channels].amax((0, 2, 3)).min() > 0.5
