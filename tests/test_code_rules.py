@@ -36,6 +36,7 @@ def test_only_the_command_line_prints(module: str) -> None:
 
 @pytest.mark.parametrize("module", LIBRARY)
 def test_the_library_uses_neither_process_groups_nor_experiment_files(module: str) -> None:
+    assert not [name for name in imports(MODULES[module]) if name.startswith("torch.distributed")]
     for node in ast.walk(syntax_tree(MODULES[module])):
         name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
         assert name not in ("distributed", "load_config"), f"line {node.lineno}: {name}"

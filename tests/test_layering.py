@@ -6,7 +6,7 @@ from graphlib import TopologicalSorter
 
 import pytest
 
-from tests.helpers.source_files import FILES, INITS, MODULES, imports, package_imports
+from tests.helpers.source_files import FILES, INITS, MODULES, package_imports
 
 # The rooms (folders or single modules), lowest first. A module may import from its own room and from those above it
 # in this list.
@@ -20,7 +20,7 @@ ROOMS = [
     "images",  # reading and writing image files
     "annotations",  # COCO annotation files
     "data",  # the store, augmentation, batches, target maps
-    "synthetic",  # people drawn by program as a COCO data set
+    "synthetic",  # synthetic people as a COCO data set
     "model",  # the network
     "checkpoints",  # checkpoint files and runs' folders
     "inference",  # from images to people
@@ -30,11 +30,6 @@ ROOMS = [
     "cli",  # one module for each tool
 ]
 HEIGHTS = {room: height for height, room in enumerate(ROOMS)}
-
-WITHOUT_PROCESS_GROUPS = [
-    name for name in MODULES if name.startswith(("model.", "data.", "inference.", "training.loss"))
-]
-"""Modules that must not know of other processes."""
 
 
 def room_of(module: str) -> str:
@@ -58,8 +53,3 @@ def test_no_imports_run_in_circles() -> None:
 
 def test_every_folder_of_the_package_has_an_init() -> None:
     assert {path.parent for path in MODULES.values()} == {path.parent for path in INITS.values()}
-
-
-@pytest.mark.parametrize("module", WITHOUT_PROCESS_GROUPS)
-def test_the_library_does_not_import_torch_distributed(module: str) -> None:
-    assert not [name for name in imports(MODULES[module]) if name.startswith("torch.distributed")]

@@ -18,7 +18,7 @@ from posenet.training.trainer import TrainStep
 
 
 def measure_data_wait(
-    update: GuardedUpdate, dataset: PoseDataset, batch_size: int, workers: int, steps: int
+    train_step: TrainStep, dataset: PoseDataset, batch_size: int, workers: int, steps: int
 ) -> dict[str, float]:
     """Train on the batches of a loader and measure how long each step waits for its batch.
 
@@ -31,19 +31,19 @@ def measure_data_wait(
     sampler = TrainSampler(len(dataset), batch_size, dataset.seed)
     epochs = 1 + math.ceil(steps / sampler.steps)
     sampler.start(0, epochs=epochs)
-    loader = make_loader(dataset, sampler, workers, pin_memory=update.runtime.device.type != "cpu")
+    loader = make_loader(dataset, sampler, workers, pin_memory=train_step.runtime.device.type != "cpu")
     first_waits: list[float] = []  # of each epoch
     later_waits: list[float] = []
     step_seconds: list[float] = []
     try:
-        batches = prefetch(loader, update.runtime)
+        batches = prefetch_to_device(loader, train_step.runtime)
         for epoch in tqdm(range(epochs), desc="wait", leave=False, disable=None):
             for step in range(sampler.steps):
                 started = time.perf_counter()
                 batch = next(batches)
                 waited = time.perf_counter() - started
-                update([batch])
-                update.runtime.synchronize()
+                train_step([batch])
+                train_step.runtime.synchronize()
                 if epoch == 0:
                     continue
                 step_seconds.append(time.perf_counter() - started)

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 
 from posenet.benchmark.report import Report, percent
 from posenet.benchmark.timing import Task, median_seconds
-from posenet.benchmark.train import build_update, synthetic_batch
+from posenet.benchmark.train import build_train_step, synthetic_batch
 from posenet.devices.distributed import DistributedRuntime, device_of_rank
 from posenet.devices.launch import launch
 from posenet.devices.rank_info import SINGLE_PROCESS_INIT_METHOD, RankInfo, rank_info_from_environment
@@ -165,9 +165,9 @@ def _make_step(config: Config, runtime: Runtime) -> Task:
         TrainingError: the loss guard drops all of the first ``WARM_UP_STEPS`` steps.
     """
     torch.manual_seed(0)
-    update, _ = build_update(config, runtime)
+    train_step, _ = build_train_step(config, runtime)
     batch = synthetic_batch(config, seed=runtime.rank).to(runtime.device)
     for _ in range(WARM_UP_STEPS):
-        if update([batch]).loss is not None:
-            return lambda: update([batch])
+        if train_step([batch]).loss is not None:
+            return lambda: train_step([batch])
     raise TrainingError(f"the loss guard dropped the first {WARM_UP_STEPS} steps; benchmark another configuration")

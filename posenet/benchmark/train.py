@@ -7,23 +7,21 @@ from functools import partial
 import numpy as np
 import torch
 
-from posenet.benchmark.network import build_network, count_gflop, matmul_gflop_per_s
+from posenet.benchmark.network import count_gflop, matmul_gflop_per_s
 from posenet.benchmark.report import Report, percent
 from posenet.benchmark.targets import standing_people
 from posenet.benchmark.timing import Stopwatch
 from posenet.data.batch import Batch
-from posenet.data.targets import TargetRenderer
 from posenet.devices.precision import grad_scaler
 from posenet.devices.runtime import Runtime
 from posenet.errors import TrainingError
 from posenet.model.posenet import PoseNet
 from posenet.settings import MAP_STRIDE, Config
-from posenet.training.freezing import freeze, train_mode
-from posenet.training.loss import FocalL2Loss
+from posenet.training.freezing import freeze, set_train_mode
 from posenet.training.loss_guard import LossGuard
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import make_optimizer, set_lr
-from posenet.training.setup import prepare_network
+from posenet.training.setup import build_network, prepare_network
 from posenet.training.trainer import TrainStep
 
 PEOPLE = 5
@@ -45,48 +43,32 @@ def synthetic_batch(config: Config, seed: int = 0) -> Batch:
     return Batch(images, torch.from_numpy(joints), mask, mask.clone(), torch.arange(batch_size))
 
 
-def build_update(config: Config, runtime: Runtime) -> tuple[GuardedUpdate, ModelWithLoss]:
-    """Build the guarded update of a training run with a new network, and the model that it trains."""
-    network = build_network(config, runtime.device)
-    freeze(network, config.train.freeze)
-    if config.parallel.sync_bn:
-        runtime.convert_sync_batch_norm(network)
-    if config.parallel.compile:
-        network.compile()
-    model = ModelWithLoss(
-        network,
-        TargetRenderer.from_config(config),
-        FocalL2Loss.from_config(config),
-        config.train.amp,
-        config.train.channels_last,
-    )
+def build_train_step(config: Config, runtime: Runtime) -> tuple[TrainStep, ModelWithLoss]:
+    """Build the training step of a run with a new network, and the model that it trains."""
+    network = prepare_network(build_network(config, fine_tune=False), config, runtime)
+    model = ModelWithLoss.from_config(network, config)
     optimizer = make_optimizer(network, config.optim)
     set_lr(optimizer, LEARNING_RATE)
-    train_mode(model)
-    update = GuardedUpdate(
-        runtime.wrap(model),
-        optimizer,
-        grad_scaler(runtime.device, config.train.amp, config.train.loss_scale),
-        LossGuard(config.guard.threshold),
-        runtime,
-        config.optim.max_grad_norm,
-    )
-    return update, model
+    set_train_mode(model)
+    scaler = grad_scaler(runtime.device, config.train.amp, config.train.loss_scale)
+    guard = LossGuard(config.guard)
+    train_step = TrainStep(runtime.wrap(model), optimizer, scaler, guard, runtime, config.optim.max_grad_norm)
+    return train_step, model
 
 
-def measure_step(config: Config, update: GuardedUpdate, model: ModelWithLoss, repeats: int, matmul_side: int) -> Report:
+def measure_step(config: Config, train_step: TrainStep, model: ModelWithLoss, repeats: int, matmul_side: int) -> Report:
     """Measure optimizer steps that all train on the same synthetic batch.
 
     Args:
-        update: the update of ``model``, as ``build_update`` returns them.
+        train_step: trains ``model``, as ``build_train_step`` returns them.
         matmul_side: rows and columns of the matrices whose product is the baseline.
     """
-    runtime = update.runtime
+    runtime = train_step.runtime
     amp = config.train.amp
     batch_size = config.train.batch_size
     height, width = config.train.size
     batch = synthetic_batch(config).to(runtime.device)
-    watch = _time_stages(update, model, batch, repeats)
+    watch = _time_stages(train_step, model, batch, repeats)
     peak_memory = _peak_memory_gib(runtime.device)
     matmul_speed = matmul_gflop_per_s(runtime, amp, matmul_side)
     gflop = count_step_gflop(config)
@@ -145,9 +127,9 @@ def count_step_gflop(config: Config) -> float:
     return count_gflop(forward_and_backward)
 
 
-def _time_stages(update: GuardedUpdate, model: ModelWithLoss, batch: Batch, repeats: int) -> Stopwatch:
+def _time_stages(train_step: TrainStep, model: ModelWithLoss, batch: Batch, repeats: int) -> Stopwatch:
     """Run one step to warm up and ``repeats`` timed steps; hooks take the time at the end of each stage."""
-    watch = Stopwatch(update.runtime.synchronize)
+    watch = Stopwatch(train_step.runtime.synchronize)
 
     def end_of_stage(stage: str, *_: object) -> None:
         watch.lap(stage)
@@ -156,15 +138,15 @@ def _time_stages(update: GuardedUpdate, model: ModelWithLoss, batch: Batch, repe
         model.renderer.register_forward_hook(partial(end_of_stage, "targets")),
         model.network.register_forward_hook(partial(end_of_stage, "network")),
         model.loss.register_forward_hook(partial(end_of_stage, "loss")),
-        update.optimizer.register_step_pre_hook(partial(end_of_stage, "backward")),
+        train_step.optimizer.register_step_pre_hook(partial(end_of_stage, "backward")),
     ]
     for turn in range(repeats + 1):
         watch.start_round()
-        outcome = train_step([batch])
+        result = train_step([batch])
         watch.lap("update")
-        if outcome.loss is None:
+        if result.loss is None:
             raise TrainingError(
-                f"the loss guard dropped the step (loss {outcome.bad_value}); benchmark another configuration"
+                f"the loss guard dropped the step (loss {result.bad_value}); benchmark another configuration"
             )
         if turn == 0:
             watch.reset()

@@ -29,7 +29,7 @@ from posenet.benchmark.scaling import measure_scaling
 from posenet.benchmark.store import first_images, measure_store
 from posenet.benchmark.synthetic_input import build_synthetic_store, write_synthetic_images
 from posenet.benchmark.targets import measure_targets
-from posenet.benchmark.train import build_update, measure_step
+from posenet.benchmark.train import build_train_step, measure_step
 from posenet.checkpoints.weights import load_model
 from posenet.cli.options import add_config_options, natural, positive
 from posenet.data.dataset import PoseDataset
@@ -129,13 +129,13 @@ def benchmark_train(args: argparse.Namespace, config: Config, runtime: Runtime) 
     """Measure a training step, and its wait for data if --h5 is given; or several processes."""
     if args.processes:
         return measure_scaling(config, runtime.device, args.processes, args.repeats)
-    update, model = build_update(config, runtime)
-    report = measure_step(config, update, model, args.repeats, _matmul_side(args, runtime))
+    train_step, model = build_train_step(config, runtime)
+    report = measure_step(config, train_step, model, args.repeats, _matmul_side(args, runtime))
     if not args.h5:
         return report
     with Store(args.h5, config.model.skeleton) as store:
         dataset = PoseDataset(store, config.train.size, config.data.framing, config.augment, config.train.seed)
-        wait = measure_data_wait(update, dataset, config.train.batch_size, config.data.workers, args.repeats)
+        wait = measure_data_wait(train_step, dataset, config.train.batch_size, config.data.workers, args.repeats)
     return add_data_wait(report, wait)
 
 
