@@ -1,4 +1,4 @@
-# `make demo` and `make test` set themselves up in .venv on first use; `make help` lists the rest.
+# Every target installs what it needs into .venv on first use; `make help` lists the targets.
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
@@ -11,18 +11,18 @@ DEMO_FLAGS :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test torture lint demo clean
+.PHONY: help setup test torture lint format demo clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-setup: $(VENV)/ready  ## create .venv and install posenet into it
+setup: $(VENV)/ready  ## create .venv and install posenet and the development tools into it
 
 $(VENV)/ready: setup.cfg pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python3" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(RUN) -m pip install --quiet --constraint constraints.txt --editable '.[test,dev]'
 	@$(RUN) -c 'import cv2' 2>/dev/null || { \
 		echo "OpenCV's system libraries (libGL, libglib, libxcb) are missing: installing opencv-python-headless instead"; \
 		$(RUN) -m pip uninstall --quiet --yes opencv-python && \
@@ -30,20 +30,26 @@ $(VENV)/ready: setup.cfg pyproject.toml constraints.txt
 		$(RUN) -c 'import cv2'; }
 	@touch $@
 
-test: $(VENV)/ready  ## run the tests, file by file on two cores or more
+test: $(VENV)/ready  ## run the tests on up to 4 cores
 	$(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile
 
-torture: $(VENV)/ready  ## kill, fill and damage it many times over: many minutes
+torture: $(VENV)/ready  ## kill processes, fill disks and damage files many times: takes many minutes
 	$(RUN) -m pytest -m torture
 
-lint: $(VENV)/ready  ## check the style
-	$(RUN) -m flake8 posenet tools tests
+lint: $(VENV)/ready  ## check style, format and types
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+	$(RUN) -m mypy
 
-demo: $(DEMO)/train.h5 $(DEMO)/val.h5  ## draw people, train on them, evaluate and predict: some minutes
-	@echo "== Training; Ctrl-C saves, and make demo goes on from there"
+format: $(VENV)/ready  ## format the code and apply safe style fixes
+	$(RUN) -m ruff check --fix
+	$(RUN) -m ruff format
+
+demo: $(DEMO)/train.h5 $(DEMO)/val.h5  ## draw people, train on them, predict and evaluate: takes some minutes
+	@echo "== Training; Ctrl-C saves a checkpoint, and the next make demo resumes from it"
 	$(RUN) tools/train.py --config config/demo.toml --resume --checkpoint-path $(DEMO_RUN) $(DEMO_FLAGS) \
 		--set data.train=$(DEMO)/train.h5 data.val=$(DEMO)/val.h5
-	@echo "== Drawing the people it finds in images it was not trained on"
+	@echo "== Drawing the people found in images that were not trained on"
 	$(RUN) tools/predict.py --checkpoint $(DEMO_RUN)/last.pth '$(DEMO)/coco/val2017/*[05].jpg' \
 		--output $(DEMO_RUN)/drawn --json $(DEMO_RUN)/drawn.json
 	@echo "== Evaluating on all $(DEMO_VAL) held-out images"
@@ -53,14 +59,14 @@ demo: $(DEMO)/train.h5 $(DEMO)/val.h5  ## draw people, train on them, evaluate a
 	@cat $(DEMO_RUN)/scores.txt
 	@echo
 	@echo "Done: AP $$(awk 'found {print $$1; exit} $$1 == "AP" {found = 1}' $(DEMO_RUN)/scores.txt) on $(DEMO_VAL)" \
-		"images the network has never seen. Look at"
-	@echo "  $(DEMO_RUN)/drawn/        the people it finds in some of them"
-	@echo "  $(DEMO_RUN)/curves.png    how the training went, and log.txt the same in words"
+		"images that were not trained on. Results:"
+	@echo "  $(DEMO_RUN)/drawn/        people found in some of them"
+	@echo "  $(DEMO_RUN)/curves.png    the losses and scores of the training; log.txt has them as text"
 	@echo "  $(DEMO_RUN)/scores.txt    the scores above"
-	@echo "  $(DEMO_RUN)/results.json  all keypoints, in COCO's results format"
+	@echo "  $(DEMO_RUN)/results.json  all people found, in COCO's results format"
 
 $(DEMO)/coco/annotations/person_keypoints_val2017.json: | $(VENV)/ready
-	@echo "== Drawing $(DEMO_TRAIN) images to train on and $(DEMO_VAL) to keep back"
+	@echo "== Drawing $(DEMO_TRAIN) images to train on and $(DEMO_VAL) to evaluate on"
 	$(RUN) tools/make_synthetic.py --output $(DEMO)/coco --train $(DEMO_TRAIN) --val $(DEMO_VAL) --seed 1
 
 $(DEMO)/%.h5: $(DEMO)/coco/annotations/person_keypoints_val2017.json
@@ -68,5 +74,5 @@ $(DEMO)/%.h5: $(DEMO)/coco/annotations/person_keypoints_val2017.json
 	$(RUN) tools/build_hdf5.py --images $(DEMO)/coco/$*2017 \
 		--annotations $(DEMO)/coco/annotations/person_keypoints_$*2017.json --output $@ --overwrite
 
-clean:  ## remove what the demo made
+clean:  ## remove the files of the demo
 	rm -rf $(DEMO) $(DEMO_RUN)

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Download COCO 2017 images and person keypoint annotations (some 19 GB) into data/coco, or the folder given.
-# Safe to interrupt and run again: finished files are skipped, partial ones are continued.
+# Downloads the COCO 2017 images and person keypoint annotations (about 19 GB) into data/coco or the given folder.
+# It can be interrupted and run again: complete archives are skipped, partial downloads continue.
 set -euo pipefail
 case ${1:-} in -*) echo "usage: data/download_coco.sh [FOLDER]"; exit 2 ;; esac
 folder=${1:-"$(dirname "$0")/coco"}
 mkdir -p "$folder"
 cd "$folder"
 
-fetch() {  # fetch URL FOLDER-THAT-IT-UNPACKS-TO
+fetch() {  # fetch URL FOLDER: download an archive and unpack it; FOLDER is the folder it contains
     [ -e ".${2//\//_}.done" ] && return
     local archive=${1##*/}
     curl --fail --location --continue-at - --output "$archive" "$1"

@@ -12,9 +12,9 @@ From an image to its people:
 Prediction: ``Predictor`` runs a trained network; its checkpoint holds the network, its settings and its skeleton. A
 ``Person`` has keypoints in pixels of the image, and ``draw_people`` draws them. ``decode`` finds the people in maps.
 
-Training: ``PoseNet`` is the network as a ``torch.nn.Module``, ``Augmentation`` and ``TargetRenderer`` make its input and
-its targets, and ``FocalL2Loss`` compares the two. ``load_config`` reads experiment files, ``load_weights`` copies
-weights into a network, and ``load_skeleton`` reads a ``Skeleton`` other than COCO's from a file.
+Training: ``PoseNet`` is the network as a ``torch.nn.Module``. ``Augmentation`` and ``TargetRenderer`` make its input
+and its targets, and ``FocalL2Loss`` compares its output with the targets. ``load_config`` reads experiment files,
+``load_weights`` copies weights into a network, and ``load_skeleton`` reads a ``Skeleton`` from a file.
 
 Every error that a user can fix is a ``PosenetError`` with a one-line message that names the remedy.
 

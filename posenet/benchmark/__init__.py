@@ -1,1 +1,1 @@
-"""Speed measured fairly: same process, same input, warmed up, medians, each against a baseline or a limit."""
+"""Benchmarks: one module for each measured part, and the clocks, tables and baselines that they share."""

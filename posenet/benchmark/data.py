@@ -15,8 +15,8 @@ import numpy as np
 from torch import Tensor
 from tqdm import tqdm
 
-from posenet.benchmark.report import Report, share
-from posenet.benchmark.timing import Stopwatch, fastest, medians
+from posenet.benchmark.report import Report, percent
+from posenet.benchmark.timing import Stopwatch, median_seconds, minimum_seconds
 from posenet.data.batch import Batch, BatchBuffers, Sample, collate
 from posenet.data.dataset import PartialSample, PoseDataset
 from posenet.data.loader import close_loader, keep_freed_memory, make_loader
@@ -77,7 +77,7 @@ def measure_data(
         "input_size": list(dataset.size),
     }
     rows: list[tuple[Any, ...]] = [
-        (name, 1000 * value, 1 / value if value > 1e-6 else None, share(value, full))
+        (name, 1000 * value, 1 / value if value > 1e-6 else None, percent(value, full))
         for name, value in (stages | seconds).items()
     ]
     notes = [
@@ -139,10 +139,10 @@ def measure_samples(dataset: PoseDataset, batches: Sequence[list[SampleKey]], re
         "bound: both": decode_and_warp,
         "plain OpenCV": decode_and_warp_plainly,
     }
-    wall_seconds = medians(wall_tasks, repeats)
-    stage_seconds = watch.medians()
+    wall_seconds = median_seconds(wall_tasks, repeats)
+    stage_seconds = watch.stage_medians()
     cpu_tasks = {"full sample, CPU time": make_full_samples, "bound: both, CPU time": decode_and_warp}
-    cpu_seconds = medians(cpu_tasks, repeats, clock=time.process_time)
+    cpu_seconds = median_seconds(cpu_tasks, repeats, clock=time.process_time)
     seconds = stage_seconds | wall_seconds | cpu_seconds
     return {name: value / len(framed_records) for name, value in seconds.items()}
 
@@ -161,9 +161,9 @@ def measure_stages(
             runtime.synchronize()
             watch.lap("transfer")
         if not turn:
-            watch.clear()  # the first turn warms up
+            watch.reset()  # the first turn warms up
     num_samples = sum(len(batch) for batch in batches)
-    return {stage: seconds / num_samples for stage, seconds in watch.medians().items()}
+    return {stage: seconds / num_samples for stage, seconds in watch.stage_medians().items()}
 
 
 def make_batch_in_stages(
@@ -209,7 +209,7 @@ def mean_sample_bytes(dataset: PoseDataset, batches: Sequence[list[SampleKey]]) 
 def measure_bandwidth(repeats: int) -> float:
     """Memory bandwidth of one core in bytes per second. A byte that is read and written counts once."""
     source = np.ones(COPIED_BYTES, np.uint8)
-    return COPIED_BYTES / fastest(partial(np.copyto, np.empty_like(source), source), repeats)
+    return COPIED_BYTES / minimum_seconds(partial(np.copyto, np.empty_like(source), source), repeats)
 
 
 def measure_loader(

@@ -17,8 +17,8 @@ from posenet.annotations.coco_file import CocoImage
 from posenet.annotations.split import read_split
 from posenet.benchmark.decoding_errors import count_errors, group_by_truth
 from posenet.benchmark.degraded_maps import degraded_maps
-from posenet.benchmark.report import Report, share
-from posenet.benchmark.timing import medians
+from posenet.benchmark.report import Report, percent
+from posenet.benchmark.timing import median_seconds
 from posenet.data.targets import TargetRenderer
 from posenet.errors import DataError
 from posenet.inference.coco_evaluation import compute_coco_metrics, to_coco_result
@@ -146,7 +146,7 @@ def _report(
         },
         notes=[
             f"keypoints: {errors['labelled']} labelled, {errors['missed']} missed "
-            f"({share(errors['missed'], max(errors['labelled'], 1))}), {errors['misgiven']} assigned to the wrong "
+            f"({percent(errors['missed'], max(errors['labelled'], 1))}), {errors['misgiven']} assigned to the wrong "
             f"person, {errors['spurious']} spurious; half of those found are within {median_error:.2f} pixels",
             f"people: {errors['people']} labelled, {errors['whole']} found complete and pure, {errors['split']} split; "
             f"{errors['merged']} of the people found are several merged",
@@ -191,7 +191,7 @@ def decode_seconds(maps: np.ndarray, predictor: Predictor, repeats: int) -> floa
         part_threshold=predictor.settings.part_threshold,
         skeleton=predictor.skeleton,
     )
-    return medians({"decode": task}, repeats, progress=False)["decode"]
+    return median_seconds({"decode": task}, repeats, progress=False)["decode"]
 
 
 def _group_candidates_by_truth(

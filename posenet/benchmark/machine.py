@@ -1,11 +1,11 @@
-"""The machine a benchmark ran on, in words."""
+"""The machine that a benchmark runs on."""
 
 from __future__ import annotations
 
 import os
 import platform
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import cv2
 import torch
@@ -13,33 +13,66 @@ import torch
 from posenet.devices.cpu import usable_cores
 
 
-def describe(device: torch.device) -> dict[str, Any]:
-    """What the speed depends on, as plain values; None where this system does not tell."""
-    return {
-        "cpu": _cpu_model(),
-        "usable_cores": usable_cores(),
-        "threads": torch.get_num_threads(),
-        "opencv_threads": cv2.getNumThreads(),
-        "memory_gib": _memory_gib(),
-        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
-        "device": _device_name(device),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "opencv": cv2.__version__,
-        "system": f"{platform.system()} {platform.machine()}",
-    }
+@dataclass(frozen=True)
+class Machine:
+    """The hardware and software that measured times depend on; None where the system does not report a value.
+
+    Attributes:
+        threads: CPU threads of PyTorch.
+        load: average number of running processes in the last minute.
+    """
+
+    cpu: str
+    usable_cores: int
+    threads: int
+    opencv_threads: int
+    memory_gib: float | None
+    load: float | None
+    device: str
+    python: str
+    torch: str
+    opencv: str
+    system: str
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether other programs already use cores that the benchmark needs."""
+        return self.load is not None and self.load + self.threads > self.usable_cores + 0.5
+
+    def as_text(self) -> str:
+        """Two lines with the hardware and the software, and a warning if the machine is busy."""
+        hardware = [self.cpu, f"{self.usable_cores} usable cores", f"threads used: {self.threads}"]
+        if self.memory_gib is not None:
+            hardware.append(f"{self.memory_gib:.0f} GiB memory")
+        if self.load is not None:
+            hardware.append(f"load {self.load} at the start")
+        software = [
+            f"device {self.device}",
+            f"PyTorch {self.torch}",
+            f"OpenCV {self.opencv}",
+            f"Python {self.python}",
+            self.system,
+        ]
+        lines = [", ".join(hardware), ", ".join(software)]
+        if self.is_busy:
+            lines.append("WARNING: other programs use the cores; the measured times will be too long")
+        return "\n".join(lines)
 
 
-def in_words(machine: dict[str, Any]) -> str:
-    """The hardware and its load, the device and the software; a warning where other work is running."""
-    m = machine
-    busy = m["load"] is not None and m["load"] + m["threads"] > m["usable_cores"] + 0.5
-    memory = "" if m["memory_gib"] is None else f", {m['memory_gib']:.0f} GiB memory"
-    load = "" if m["load"] is None else f", load {m['load']} at the start"
-    return (
-        f"{m['cpu']}, {m['usable_cores']} usable cores, threads used: {m['threads']}{memory}{load}\n"
-        f"device {m['device']}, PyTorch {m['torch']}, OpenCV {m['opencv']}, Python {m['python']}, {m['system']}"
-        + ("\nWARNING: other work keeps the cores busy; expect times that are too long" if busy else "")
+def describe_machine(device: torch.device) -> Machine:
+    """Describe this machine, its present load and ``device``."""
+    return Machine(
+        cpu=_cpu_model(),
+        usable_cores=usable_cores(),
+        threads=torch.get_num_threads(),
+        opencv_threads=cv2.getNumThreads(),
+        memory_gib=_memory_gib(),
+        load=round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
+        device=_device_name(device),
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        opencv=cv2.__version__,
+        system=f"{platform.system()} {platform.machine()}",
     )
 
 
@@ -48,8 +81,11 @@ def _cpu_model() -> str:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine() or "unknown CPU"
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() == "model name" and value.strip():
+            return value.strip()
+    return platform.processor() or platform.machine() or "unknown CPU"
 
 
 def _memory_gib() -> float | None:
@@ -60,5 +96,9 @@ def _memory_gib() -> float | None:
 
 
 def _device_name(device: torch.device) -> str:
-    name = getattr(torch.get_device_module(device), "get_device_name", None)
-    return str(device) if device.type == "cpu" or name is None else f"{device} ({name(device)})"
+    if device.type == "cpu":
+        return str(device)
+    get_name = getattr(torch.get_device_module(device), "get_device_name", None)
+    if get_name is None:
+        return str(device)
+    return f"{device} ({get_name(device)})"

@@ -1,34 +1,39 @@
-"""How fast the network runs, against what the device can multiply."""
+"""Speed of the network's forward pass, compared with a matrix product on the same device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from posenet.benchmark.report import Report, share
-from posenet.benchmark.timing import fastest, medians
+from posenet.benchmark.report import Report, percent
+from posenet.benchmark.timing import Task, median_seconds, minimum_seconds
 from posenet.devices.precision import DTYPES, Amp, autocast
 from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
+from posenet.settings import Config
 
-PRODUCTS = 20
-"""Matrix products of which the fastest gives the baseline."""
+MATRIX_PRODUCTS = 20
+"""Number of matrix products; the fastest one is the baseline."""
+
+PATHS = {"heatmaps": "heatmaps (inference)", "forward": "forward (training)"}
+"""The two ways to run the network, by the name of ``PoseNet``'s method."""
 
 
-def measure_network(
-    network: PoseNet, shadow: PoseNet, images: Tensor, runtime: Runtime, amp: Amp, repeats: int, matmul_side: int
-) -> Report:
-    """The deployment path and the training forward.
+def measure_network(config: Config, runtime: Runtime, repeats: int, matmul_side: int) -> Report:
+    """Measure ``PoseNet.heatmaps`` in eval mode and ``PoseNet.forward`` in training mode on random images.
 
     Args:
-        network: on the runtime's device.
-        shadow: the same network on the meta device, for counting.
-        images: (N, 3, H, W) float32 on the runtime's device.
-        matmul_side: rows and columns of the matrices whose product gives the baseline.
+        matmul_side: rows and columns of the matrices whose product is the baseline.
     """
+    amp = config.train.amp
+    batch_size = config.train.batch_size
+    height, width = config.train.size
+    network = build_network(config, runtime.device)
+    images = torch.rand(batch_size, 3, height, width)
+    images = images.to(runtime.device, memory_format=memory_format(config))
 
     def heatmaps() -> Tensor:
         network.eval()
@@ -38,67 +43,89 @@ def measure_network(
     def forward() -> list[list[Tensor]]:
         network.train()
         with autocast(runtime.device, amp):
-            return network(images)
+            return cast(list[list[Tensor]], network(images))
 
-    ghost = images.to("meta")
-    gflop = {"heatmaps": count_gflop(lambda: shadow.heatmaps(ghost)), "forward": count_gflop(lambda: shadow(ghost))}
-    peak = matmul_gflop_per_s(runtime, amp, matmul_side)
-    seconds = medians({"heatmaps": heatmaps, "forward": forward}, repeats, runtime.synchronize)
-    speed = {name: gflop[name] / seconds[name] for name in gflop}
-    parameters = sum(p.numel() for p in network.parameters())
-    batch, _, height, width = images.shape
-    names = {"heatmaps": "heatmaps (inference)", "forward": "forward (training)"}
-    return Report(
-        title=f"network: {parameters / 1e6:.1f} M parameters, batch {batch}, {height} x {width}, amp {amp}",
-        header=("path", "ms", "images/s", "GFLOP", "GFLOP/s", "of a matmul's"),
-        rows=[
-            (names[n], 1000 * seconds[n], batch / seconds[n], gflop[n], speed[n], share(speed[n], peak)) for n in gflop
-        ],
-        numbers={
-            "parameters": parameters,
-            "batch_size": batch,
-            "input_size": [height, width],
-            "amp": amp,
-            "matmul_gflop_per_s": peak,
+    gflop = count_forward_gflop(config)
+    matmul_speed = matmul_gflop_per_s(runtime, amp, matmul_side)
+    seconds = median_seconds({"heatmaps": heatmaps, "forward": forward}, repeats, runtime.synchronize)
+
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    numbers = {
+        "parameters": parameters,
+        "batch_size": batch_size,
+        "input_size": [height, width],
+        "amp": amp,
+        "matmul_gflop_per_s": matmul_speed,
+    }
+    rows = []
+    for path, label in PATHS.items():
+        milliseconds = 1000 * seconds[path]
+        images_per_s = batch_size / seconds[path]
+        speed = gflop[path] / seconds[path]
+        rows.append((label, milliseconds, images_per_s, gflop[path], speed, percent(speed, matmul_speed)))
+        numbers |= {
+            f"{path}_ms": milliseconds,
+            f"{path}_images_per_s": images_per_s,
+            f"{path}_gflop": gflop[path],
+            f"{path}_gflop_per_s": speed,
+            f"{path}_share_of_peak": speed / matmul_speed,
         }
-        | {
-            f"{n}_{unit}": value
-            for n in gflop
-            for unit, value in (
-                ("ms", 1000 * seconds[n]),
-                ("images_per_s", batch / seconds[n]),
-                ("gflop", gflop[n]),
-                ("gflop_per_s", speed[n]),
-                ("share_of_peak", speed[n] / peak),
-            )
-        },
+    return Report(
+        title=f"network: {parameters / 1e6:.1f} M parameters, batch {batch_size}, {height} x {width}, amp {amp}",
+        header=("path", "ms", "images/s", "GFLOP", "GFLOP/s", "of a matrix product"),
+        rows=rows,
+        numbers=numbers,
         notes=[
-            f"baseline: {matmul_side} x {matmul_side} matrices multiply at {peak:.3g} GFLOP/s; "
-            "one multiplication and addition count as 2 FLOP"
+            f"baseline: the product of two {matmul_side} x {matmul_side} matrices reaches {matmul_speed:.3g} GFLOP/s; "
+            "one multiplication and one addition count as 2 FLOP"
         ],
     )
 
 
-def count_gflop(task: Callable[[], object]) -> float:
-    """Billions of floating-point operations that a task on the meta device would take."""
+def build_network(config: Config, device: torch.device) -> PoseNet:
+    """Build the configured network on a device, in the memory layout of ``train.channels_last``."""
+    network = PoseNet.from_config(config).to(device)
+    network.to(memory_format=memory_format(config))  # type: ignore[call-overload]  # PyTorch's annotations lack it
+    return network
+
+
+def memory_format(config: Config) -> torch.memory_format:
+    """Memory layout of the network and its input."""
+    return torch.channels_last if config.train.channels_last else torch.contiguous_format
+
+
+def count_forward_gflop(config: Config) -> dict[str, float]:
+    """Count the operations of both paths, in GFLOP."""
+    with torch.device("meta"):
+        network = PoseNet.from_config(config)
+        images = torch.empty(config.train.batch_size, 3, *config.train.size)
+    return {
+        "heatmaps": count_gflop(lambda: network.heatmaps(images)),
+        "forward": count_gflop(lambda: network(images)),
+    }
+
+
+def count_gflop(task: Task) -> float:
+    """Count the floating-point operations of a task, in GFLOP; on the meta device nothing is computed."""
     with FlopCounterMode(display=False) as counter:
         task()
-    return counter.get_total_flops() / 1e9
+    return float(counter.get_total_flops()) / 1e9
 
 
 def matmul_gflop_per_s(runtime: Runtime, amp: Amp, side: int) -> float:
-    """How fast two square matrices multiply in the network's precision.
+    """Measure the speed of a product of two square matrices in the network's precision.
 
-    The best of several products counts, not the median: a baseline should not be slowed by what runs beside it. On CPUs
-    it is no limit: convolutions come from another library, which may well be faster.
+    The fastest of several products is used, because other programs on the machine must not lower the baseline. It is
+    not a limit on CPUs: convolutions use another library there, which can be faster.
     """
     a, b = torch.rand(2, side, side, device=runtime.device).to(DTYPES[amp])
-    before = torch.get_float32_matmul_precision()
-    # On CUDA, float32 convolutions may round to TF32 unless told not to; matrix products do not unless told to.
+    previous = torch.get_float32_matmul_precision()
+    # By default, CUDA rounds float32 to TF32 in convolutions but not in matrix products. The baseline must do the same
+    # as the network's convolutions.
     if runtime.device.type == "cuda" and torch.backends.cudnn.allow_tf32:
         torch.set_float32_matmul_precision("high")
     try:
-        seconds = fastest(lambda: a @ b, PRODUCTS, runtime.synchronize)
+        seconds = minimum_seconds(lambda: a @ b, MATRIX_PRODUCTS, runtime.synchronize)
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(previous)
     return 2 * side**3 / seconds / 1e9

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from posenet.benchmark.report import Report, share
+from posenet.benchmark.report import Report, percent
 from posenet.benchmark.timing import Stopwatch
 from posenet.devices.background import map_in_background
 from posenet.devices.precision import Amp
@@ -114,17 +114,17 @@ def measure_predict(
             _run_alone(trained, streamed.shapes, runtime, torch.contiguous_format)
             runs.lap(TRAINED)
         if turn == 0:
-            stages.clear()
-            runs.clear()
+            stages.reset()
+            runs.reset()
 
     def per_image(seconds: float) -> float:
         """Milliseconds."""
         return 1000 * seconds / len(paths)
 
     times = Times(
-        stages={stage: per_image(seconds) for stage, seconds in stages.medians().items()},
-        one_by_one=per_image(stages.total()),
-        runs={run: per_image(seconds) for run, seconds in runs.medians().items()},
+        stages={stage: per_image(seconds) for stage, seconds in stages.stage_medians().items()},
+        one_by_one=per_image(stages.round_median()),
+        runs={run: per_image(seconds) for run, seconds in runs.stage_medians().items()},
     )
     return _report(predictor, amp, len(paths), num_people, times)
 
@@ -147,10 +147,10 @@ def _report(predictor: Predictor, amp: Amp, num_images: int, num_people: int, ti
         header=("stage", "ms/image", "of the whole", "of the network"),
         rows=[
             *(
-                (stage, time, share(time, times.one_by_one), share(time, network))
+                (stage, time, percent(time, times.one_by_one), percent(time, network))
                 for stage, time in [*times.stages.items(), ("whole, one by one", times.one_by_one)]
             ),
-            *((run, time, None, share(time, alone)) for run, time in times.runs.items()),
+            *((run, time, None, percent(time, alone)) for run, time in times.runs.items()),
         ],
         numbers={
             "stage_ms": times.stages,

@@ -1,12 +1,13 @@
-"""What a benchmark found: a table to read and numbers for programs."""
+"""The result of a benchmark: a table for readers and numbers for programs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 Cell = str | int | float | None
+"""A value of the table; None is an empty cell."""
 
 
 @dataclass(frozen=True)
@@ -14,45 +15,60 @@ class Report:
     """The result of one benchmark.
 
     Attributes:
-        title: one line that says what was measured on what.
-        header, rows: the table; None is an empty cell.
-        numbers: the same and more, under names with units, for JSON.
-        notes: what to know when reading the numbers.
+        title: one line that names what was measured and on which input.
+        header: names of the table's columns.
+        rows: rows of the table.
+        numbers: the measured values for ``--json``, under names that include the unit.
+        notes: explanations of the numbers.
     """
 
     title: str
     header: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     numbers: dict[str, Any]
-    notes: Sequence[str] = field(default=())
+    notes: Sequence[str] = ()
 
-    def text(self) -> str:
-        """Title, table and notes as plain text."""
-        blocks = [self.title, table(self.header, self.rows), "\n".join(self.notes)]
+    def as_text(self) -> str:
+        """Title, table and notes, separated by empty lines."""
+        blocks = [self.title, format_table(self.header, self.rows), "\n".join(self.notes)]
         return "\n\n".join(block for block in blocks if block)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
-    """Columns two spaces apart, the first one flush left, numbers flush right to three or more digits."""
-    lines = [list(header), *([_cell(value) for value in row] for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+def format_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
+    """Align the first column left and the others right, with two spaces between columns."""
+    lines = [list(header)]
+    for row in rows:
+        lines.append([_format_cell(value) for value in row])
+    widths = [max(len(cell) for cell in column) for column in zip(*lines)]
     lines.insert(1, ["-" * width for width in widths])
-    return "\n".join(
-        "  ".join(
-            cell.rjust(width) if column else cell.ljust(width) for column, (cell, width) in enumerate(zip(line, widths))
-        ).rstrip()
-        for line in lines
-    )
+    return "\n".join(_format_line(line, widths) for line in lines)
 
 
-def share(part: float, whole: float) -> str:
+def percent(part: float, whole: float) -> str:
+    """``part`` as a percentage of ``whole``."""
     return f"{part / whole:.1%}"
 
 
-def _cell(value: Cell) -> str:
+def _format_line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    aligned = [cells[0].ljust(widths[0])]
+    for cell, width in zip(cells[1:], widths[1:]):
+        aligned.append(cell.rjust(width))
+    return "  ".join(aligned).rstrip()
+
+
+def _format_cell(value: Cell) -> str:
+    """Format one value; floats get at least three significant digits from 1 up, and three decimals below 1."""
     if value is None:
         return ""
     if not isinstance(value, float):
         return str(value)
-    digits = next((n for n, limit in enumerate((100, 10, 1)) if abs(value) >= limit), 3)
-    return f"{value:.{digits}f}"
+    magnitude = abs(value)
+    if magnitude >= 100:
+        decimals = 0
+    elif magnitude >= 10:
+        decimals = 1
+    elif magnitude >= 1:
+        decimals = 2
+    else:
+        decimals = 3
+    return f"{value:.{decimals}f}"

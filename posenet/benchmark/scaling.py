@@ -1,4 +1,4 @@
-"""What training in several processes gains, and what the distributed path costs."""
+"""Speed-up of training in several processes, and the overhead of DistributedDataParallel."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from posenet.benchmark.report import Report, share
-from posenet.benchmark.timing import medians
-from posenet.benchmark.train import make_train_step, synthetic_batch
+from posenet.benchmark.report import Report, percent
+from posenet.benchmark.timing import Task, median_seconds
+from posenet.benchmark.train import build_train_step, synthetic_batch
 from posenet.devices.distributed import DistributedRuntime, device_of_rank
 from posenet.devices.launch import launch
 from posenet.devices.rank_info import SINGLE_PROCESS, RankInfo
@@ -24,13 +24,69 @@ from posenet.devices.runtime import Runtime
 from posenet.errors import TrainingError
 from posenet.settings import Config
 
-FIRST_STEPS = 40
+WARM_UP_STEPS = 40
+"""Steps that may be dropped before one succeeds: the initial loss scale of fp16 is too large and falls step by step."""
 
 
-class HostReads(TorchFunctionMode):
-    """Counts how often Python reads a number from a tensor, for which the host must wait for the device."""
+def measure_scaling(config: Config, device: torch.device, processes: int, repeats: int) -> Report:
+    """Measure training steps in one process and in ``processes`` processes; each trains on a batch in its memory.
 
-    READS = {Tensor.item, Tensor.tolist, Tensor.cpu, Tensor.numpy, Tensor.__bool__, Tensor.__float__, Tensor.__int__}
+    Four variants are measured: one process without and with DistributedDataParallel, and ``processes`` processes that
+    train one network each ("strangers") or one network together ("together"). All processes run on this machine, so
+    the speed rises only up to its number of cores or devices.
+    """
+    seconds, host_reads = _measure_one_process(config, device, repeats)
+    seconds |= _measure_processes(config, device.type, processes, repeats)
+    batch_size = config.train.batch_size
+    height, width = config.train.size
+    samples_per_step = {
+        "plain": batch_size,
+        "distributed": batch_size,
+        "strangers": processes * batch_size,
+        "together": processes * batch_size,
+    }
+    speed = {variant: samples / seconds[variant] for variant, samples in samples_per_step.items()}
+    efficiency = speed["together"] / (processes * speed["distributed"])
+    bound = speed["strangers"] / (processes * speed["plain"])
+    overhead = seconds["distributed"] / seconds["plain"] - 1
+    labels = {
+        "plain": "1, not distributed",
+        "distributed": "1, distributed",
+        "strangers": f"{processes}, one network each",
+        "together": f"{processes}, distributed",
+    }
+    return Report(
+        title=f"train in processes: batch {batch_size} each, {height} x {width}, amp {config.train.amp}",
+        header=("processes", "ms per step", "samples/s"),
+        rows=[(label, 1000 * seconds[variant], speed[variant]) for variant, label in labels.items()],
+        numbers={
+            "processes": processes,
+            "scaling_efficiency": efficiency,
+            "scaling_bound": bound,
+            "distributed_overhead": overhead,
+            "host_reads_per_step": host_reads,
+            "samples_per_s": speed,
+            "step_ms": {variant: 1000 * value for variant, value in seconds.items()},
+            "batch_size": batch_size,
+            "input_size": [height, width],
+            "amp": config.train.amp,
+            "sync_bn": config.parallel.sync_bn,
+        },
+        notes=[
+            f"scaling efficiency from 1 to {processes} processes: {percent(efficiency, 1)}; processes that "
+            f"train one network each reach {percent(bound, 1)}, which is the limit of this machine",
+            f"overhead of the distributed code in one process: {percent(overhead, 1)}",
+            f"the host waits for the device {host_reads} times per step: for the guard's vote and the gradient norm",
+        ],
+    )
+
+
+class HostReadCounter(TorchFunctionMode):
+    """Counts the calls that read a value of a tensor into Python, which makes the host wait for the device."""
+
+    READS = frozenset(
+        {Tensor.item, Tensor.tolist, Tensor.cpu, Tensor.numpy, Tensor.__bool__, Tensor.__float__, Tensor.__int__}
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,114 +95,76 @@ class HostReads(TorchFunctionMode):
     def __torch_function__(
         self,
         func: Callable[..., Any],
-        kinds: Iterable[type],
+        types: Iterable[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        self.count += func in self.READS
+        if func in self.READS:
+            self.count += 1
         return func(*args, **(kwargs or {}))
 
 
-def count_host_reads(task: Callable[[], object]) -> int:
-    with HostReads() as reads:
+def count_host_reads(task: Task) -> int:
+    """Count how often a task reads a value of a tensor into Python."""
+    counter = HostReadCounter()
+    with counter:
         task()
-    return reads.count
+    return counter.count
 
 
-def measure_scaling(config: Config, device: torch.device, processes: int, repeats: int) -> Report:
-    """One process, plain and distributed, and ``processes`` of them, each with a batch of its own in memory.
-
-    All processes share this machine: with more of them than cores or devices there is nothing to gain.
-    """
-    plain = _step(config, Runtime(device))
+def _measure_one_process(config: Config, device: torch.device, repeats: int) -> tuple[dict[str, float], int]:
+    """Median seconds of a "plain" and a "distributed" step in this process, and the host reads of the latter."""
+    plain = _make_step(config, Runtime(device))
     runtime = DistributedRuntime(device, SINGLE_PROCESS)
-    distributed = _step(config, runtime)
-    reads = count_host_reads(distributed)
-    seconds = medians({"plain": plain, "distributed": distributed}, repeats, runtime.synchronize)
+    distributed = _make_step(config, runtime)
+    host_reads = count_host_reads(distributed)
+    seconds = median_seconds({"plain": plain, "distributed": distributed}, repeats, runtime.synchronize)
     runtime.close()
-    seconds |= _side_by_side(config, device.type, processes, repeats)
-    batch = config.train.batch_size
-    speed = {
-        "plain": batch / seconds["plain"],
-        "distributed": batch / seconds["distributed"],
-        "strangers": processes * batch / seconds["strangers"],
-        "together": processes * batch / seconds["together"],
-    }
-    efficiency = speed["together"] / (processes * speed["distributed"])
-    bound = speed["strangers"] / (processes * speed["plain"])
-    overhead = seconds["distributed"] / seconds["plain"] - 1
-    return Report(
-        title=f"train in processes: batch {batch} each, {' x '.join(map(str, config.train.size))}, "
-        f"amp {config.train.amp}",
-        header=("processes", "ms a step", "samples/s"),
-        rows=[
-            (name, 1000 * seconds[key], speed[key])
-            for key, name in (
-                ("plain", "1, as tools/train.py"),
-                ("distributed", "1, distributed"),
-                ("strangers", f"{processes}, each for itself"),
-                ("together", f"{processes}, distributed"),
-            )
-        ],
-        numbers={
-            "processes": processes,
-            "scaling_efficiency": efficiency,
-            "scaling_bound": bound,
-            "distributed_overhead": overhead,
-            "host_reads_per_step": reads,
-            "samples_per_s": speed,
-            "step_ms": {key: 1000 * value for key, value in seconds.items()},
-            "batch_size": batch,
-            "input_size": list(config.train.size),
-            "amp": config.train.amp,
-            "sync_bn": config.parallel.sync_bn,
-        },
-        notes=[
-            f"scaling efficiency 1 -> {processes}: {share(efficiency, 1)}; processes that share nothing but the "
-            f"machine reach {share(bound, 1)}",
-            f"overhead of the distributed path with one process: {share(overhead, 1)}",
-            f"the host waits for the device {reads} times a step: for the guard's vote and the gradient's norm",
-        ],
-    )
+    return seconds, host_reads
 
 
-def _step(config: Config, runtime: Runtime) -> Callable[[], object]:
-    """One optimizer step of a fresh network, again and again.
-
-    Raises:
-        TrainingError: all of the first steps are dropped.
-    """
-    torch.manual_seed(0)
-    train_step, _ = make_train_step(config, runtime)
-    batch = synthetic_batch(config.train.batch_size, config.train.size, runtime.rank, config.model.skeleton)
-    batch = batch.to(runtime.device)
-    # The first loss scales of fp16 are too large, and a step that is dropped tells nothing.
-    if not any(train_step([batch]).loss is not None for _ in range(FIRST_STEPS)):
-        raise TrainingError(f"the first {FIRST_STEPS} steps were dropped; benchmark another configuration")
-    return lambda: train_step([batch])
-
-
-def _side_by_side(config: Config, device: str, processes: int, repeats: int) -> dict[str, float]:
-    """Median seconds of a step of ``processes`` processes, strangers and together; the slowest one counts."""
+def _measure_processes(config: Config, device: str, processes: int, repeats: int) -> dict[str, float]:
+    """Median seconds of a "strangers" and a "together" step; the slowest process of each step counts."""
     with tempfile.TemporaryDirectory() as folder:
-        launch(processes, _member, config, device, repeats, folder, torch.get_num_threads())
-        times = [json.loads((Path(folder) / str(rank)).read_text(encoding="utf-8")) for rank in range(processes)]
-    return {kind: median(map(max, zip(*(own[kind] for own in times)))) for kind in times[0]}
+        launch(processes, _measure_rank, config, device, repeats, folder, torch.get_num_threads())
+        files = [Path(folder, str(rank)) for rank in range(processes)]
+        seconds_of_ranks = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    seconds = {}
+    for variant in ("strangers", "together"):
+        seconds_of_steps = zip(*(seconds_of_rank[variant] for seconds_of_rank in seconds_of_ranks))
+        seconds[variant] = median(max(step) for step in seconds_of_steps)
+    return seconds
 
 
-def _member(rank_info: RankInfo, config: Config, device: str, repeats: int, folder: str, threads: int) -> None:
+def _measure_rank(rank_info: RankInfo, config: Config, device: str, repeats: int, folder: str, threads: int) -> None:
+    """Measure the steps of one process; write the seconds of both variants to a file named for its rank."""
     torch.set_num_threads(threads)
     runtime = DistributedRuntime(device_of_rank(torch.device(device), rank_info), rank_info)
-    steps = {"strangers": _step(config, Runtime(runtime.device)), "together": _step(config, runtime)}
-    times: dict[str, list[float]] = {kind: [] for kind in steps}
-    for _ in range(repeats + 1):
-        for kind, step in steps.items():
+    steps = {"strangers": _make_step(config, Runtime(runtime.device)), "together": _make_step(config, runtime)}
+    seconds: dict[str, list[float]] = {variant: [] for variant in steps}
+    for turn in range(repeats + 1):
+        for variant, step in steps.items():
             runtime.synchronize()
-            runtime.any_rank(False)  # all start at once
+            runtime.any_rank(False)  # a barrier: all processes start the step together
             started = time.perf_counter()
             step()
             runtime.synchronize()
-            times[kind].append(time.perf_counter() - started)
-    written = json.dumps({kind: own[1:] for kind, own in times.items()})
-    (Path(folder) / str(runtime.rank)).write_text(written, encoding="utf-8")
+            if turn > 0:  # the first step warms up
+                seconds[variant].append(time.perf_counter() - started)
+    Path(folder, str(runtime.rank)).write_text(json.dumps(seconds), encoding="utf-8")
     runtime.close()
+
+
+def _make_step(config: Config, runtime: Runtime) -> Task:
+    """A function that runs one optimizer step of a new network; one step has succeeded already.
+
+    Raises:
+        TrainingError: the loss guard drops all of the first ``WARM_UP_STEPS`` steps.
+    """
+    torch.manual_seed(0)
+    train_step, _ = build_train_step(config, runtime)
+    batch = synthetic_batch(config, seed=runtime.rank).to(runtime.device)
+    for _ in range(WARM_UP_STEPS):
+        if train_step([batch]).loss is not None:
+            return lambda: train_step([batch])
+    raise TrainingError(f"the loss guard dropped the first {WARM_UP_STEPS} steps; benchmark another configuration")

@@ -22,8 +22,8 @@ from posenet.annotations.coco_dataset import read_annotations
 from posenet.annotations.coco_file import read_document
 from posenet.annotations.main_persons import select_main_persons
 from posenet.annotations.masks import person_masks
-from posenet.benchmark.report import Report, share
-from posenet.benchmark.timing import Stopwatch, medians
+from posenet.benchmark.report import Report, percent
+from posenet.benchmark.timing import Stopwatch, median_seconds
 from posenet.data.loader import keep_freed_memory
 from posenet.data.store.build import build_store
 from posenet.data.store.image_check import read_image_bytes
@@ -82,11 +82,11 @@ def measure_store(
     for order, microseconds in store_us.items():
         rows.append((f"reading a record, {order}", "us", microseconds, plain_us[order], f"{ratios[order]:.2f} x"))
     crc_us = reading["checksum_us"]
-    rows.append(("its CRC-32, part of it", "us", crc_us, None, share(crc_us, store_us["random"])))
+    rows.append(("its CRC-32, part of it", "us", crc_us, None, percent(crc_us, store_us["random"])))
     for cores, times in built.by_cores.items():
         speed = built.num_images / times.store
         floor_speed = built.num_images / times.floor
-        rows.append((f"building, cores: {cores}", "images/s", speed, floor_speed, share(times.floor, times.store)))
+        rows.append((f"building, cores: {cores}", "images/s", speed, floor_speed, percent(times.floor, times.store)))
     return Report(
         title=f"store: {path.name}, {opening['images']} images of {reading['bytes_per_record'] / 1e3:.0f} kB; "
         f"building one of {built.num_images}",
@@ -139,7 +139,7 @@ def measure_opening(path: Path, repeats: int) -> dict[str, Any]:
     def reopen() -> None:
         Store(path, skeleton=None).close()
 
-    seconds = medians({"open": reopen}, repeats)
+    seconds = median_seconds({"open": reopen}, repeats)
     return {"images": store.num_images, "open_ms": 1000 * seconds["open"], "open_bytes": allocated}
 
 
@@ -166,7 +166,7 @@ def measure_reading(path: Path, records: int, repeats: int) -> dict[str, Any]:
             slices = [(sizes[row], row * (file_bytes - sizes[row]) // store.num_images) for row in order]
             tasks[name] = partial(read_records, order)
             tasks[f"{name}, plain"] = partial(read_plainly, slices)
-        seconds = medians(tasks, repeats)
+        seconds = median_seconds(tasks, repeats)
         crc_us = 1e6 * checksum_seconds(store, orders["random"], repeats)
     store_us = {name: 1e6 * seconds[name] / len(order) for name, order in orders.items()}
     plain_us = {name: 1e6 * seconds[f"{name}, plain"] / len(order) for name, order in orders.items()}
@@ -216,7 +216,7 @@ def checksum_seconds(store: Store, order: Sequence[int], repeats: int) -> float:
             watch.skip()
             checksum(record)
             watch.lap("checksum")
-    return watch.total() / len(order)
+    return watch.round_median() / len(order)
 
 
 def measure_building(
@@ -243,7 +243,7 @@ def measure_building(
                 for rank in range(cores)
             ]
             tasks[f"floor {cores}"] = stack.enter_context(waiting_processes(argument_lists))
-        seconds = medians(tasks, repeats)
+        seconds = median_seconds(tasks, repeats)
     by_cores = {cores: BuildTimes(seconds[f"build {cores}"], seconds[f"floor {cores}"]) for cores in core_counts}
     return BuildMeasurement(num_images, by_cores)
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from posenet.benchmark.report import Report
-from posenet.benchmark.timing import fastest, medians
+from posenet.benchmark.timing import median_seconds, minimum_seconds
 from posenet.data.targets import TargetRenderer
 from posenet.devices.runtime import Runtime
 from posenet.settings import MAP_STRIDE
@@ -80,8 +80,8 @@ def measure_targets(
         joints = np.stack([standing_people(rng, people, size, renderer.skeleton) for _ in range(batch_size)])
         tasks[people] = partial(renderer, torch.from_numpy(joints).to(runtime.device), mask)
     maps = tasks[1]()
-    limit_ms = 1000 * fastest(partial(maps.fill_, 0.5), repeats, runtime.synchronize) / batch_size
-    seconds = medians({str(people): task for people, task in tasks.items()}, repeats, runtime.synchronize)
+    limit_ms = 1000 * minimum_seconds(partial(maps.fill_, 0.5), repeats, runtime.synchronize) / batch_size
+    seconds = median_seconds({str(people): task for people, task in tasks.items()}, repeats, runtime.synchronize)
     ms_per_sample = {people: 1000 * seconds[str(people)] / batch_size for people in PEOPLE}
     rows: list[tuple[str | float | None, ...]] = []
     for people, milliseconds in ms_per_sample.items():

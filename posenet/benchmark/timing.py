@@ -1,4 +1,4 @@
-"""Clocks: medians of callables that take turns, and the stages of a pipeline."""
+"""Clocks: median times of functions that are run in turn, and the times of a pipeline's stages."""
 
 from __future__ import annotations
 
@@ -8,92 +8,97 @@ from collections.abc import Callable, Mapping
 
 from tqdm import tqdm
 
+Task = Callable[[], object]
+"""A function whose run time is measured."""
+
 Synchronize = Callable[[], None]
-"""Waits for the device; called before every reading of the clock."""
+"""Waits until the device has finished; called before each reading of the clock."""
 
 
-def on_cpu() -> None:
-    """The CPU has always finished when a call returns."""
+def no_wait() -> None:
+    """The ``Synchronize`` of the CPU, where a call returns only when its work is done."""
 
 
-def medians(
-    tasks: Mapping[str, Callable[[], object]],
+def median_seconds(
+    tasks: Mapping[str, Task],
     repeats: int,
-    synchronize: Synchronize = on_cpu,
+    synchronize: Synchronize = no_wait,
     progress: bool = True,
     clock: Callable[[], float] | None = None,
 ) -> dict[str, float]:
-    """Median seconds of every task.
+    """Measure the median run time of each task.
 
-    Each runs once untimed, then all take turns, so that a slow spell of the machine hits them alike.
+    Each round runs all tasks once, so that a slow phase of the machine affects all of them. The first round warms up
+    and is not counted.
 
     Args:
-        repeats: timed runs of each task.
+        repeats: timed rounds.
         progress: show a progress bar on a terminal.
-        clock: tells seconds; None is the time of day, ``time.process_time`` leaves out what other programs take.
+        clock: returns seconds; None is wall-clock time. ``time.process_time`` excludes the time of other programs.
     """
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for turn in tqdm(range(repeats + 1), desc="measure", leave=False, disable=None if progress else True):
         for name, task in tasks.items():
             elapsed = _time(task, synchronize, clock)
-            if turn:
+            if turn > 0:
                 seconds[name].append(elapsed)
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def fastest(task: Callable[[], object], repeats: int, synchronize: Synchronize = on_cpu) -> float:
-    """Least seconds of a task, after one untimed run; for physical limits."""
+def minimum_seconds(task: Task, repeats: int, synchronize: Synchronize = no_wait) -> float:
+    """Measure the shortest run time of a task after one warm-up run; used for physical limits."""
     _time(task, synchronize)
     return min(_time(task, synchronize) for _ in range(repeats))
 
 
-def _time(task: Callable[[], object], synchronize: Synchronize, clock: Callable[[], float] | None = None) -> float:
+def _time(task: Task, synchronize: Synchronize, clock: Callable[[], float] | None = None) -> float:
     clock = clock or time.perf_counter
     synchronize()
     started = clock()
     result = task()
     synchronize()
     elapsed = clock() - started
-    del result  # freeing it is not part of the task
+    del result  # held until here, so that freeing it is not timed
     return elapsed
 
 
 class Stopwatch:
-    """Seconds of every stage of a pipeline that runs round after round.
+    """Measures the stages of a pipeline that runs in rounds.
 
-    A stage may come several times in a round, for example once per image; its times then add up.
+    A stage may occur several times in a round, for example once per image; its times are added up.
     """
 
-    def __init__(self, synchronize: Synchronize = on_cpu) -> None:
+    def __init__(self, synchronize: Synchronize = no_wait) -> None:
         self._synchronize = synchronize
-        self.clear()
+        self.reset()
 
-    def clear(self) -> None:
-        """Forget all rounds, such as the one that warmed up."""
+    def reset(self) -> None:
+        """Discard all rounds, for example the one that warmed up."""
         self._rounds: list[dict[str, float]] = []
-        self._read = time.perf_counter()
+        self._last_reading = time.perf_counter()
 
     def start_round(self) -> None:
+        """Start a round and its first stage."""
         self._rounds.append({})
         self.skip()
 
     def skip(self) -> None:
-        """Leave out the time since the last reading."""
+        """Discard the time since the last reading and start the next stage."""
         self._synchronize()
-        self._read = time.perf_counter()
+        self._last_reading = time.perf_counter()
 
     def lap(self, stage: str) -> None:
-        """Count the time since the last reading as ``stage``."""
-        before = self._read
+        """Add the time since the last reading to ``stage`` and start the next stage."""
+        started = self._last_reading
         self.skip()
         current = self._rounds[-1]
-        current[stage] = current.get(stage, 0.0) + self._read - before
+        current[stage] = current.get(stage, 0.0) + self._last_reading - started
 
-    def medians(self) -> dict[str, float]:
-        """Median over the rounds of every stage's seconds, in the order in which the stages first came."""
+    def stage_medians(self) -> dict[str, float]:
+        """Median over the rounds of each stage's seconds, in the order in which the stages first occurred."""
         stages = list(dict.fromkeys(stage for current in self._rounds for stage in current))
         return {stage: statistics.median(current.get(stage, 0.0) for current in self._rounds) for stage in stages}
 
-    def total(self) -> float:
-        """Median seconds of a whole round."""
+    def round_median(self) -> float:
+        """Median over the rounds of the seconds of all stages together."""
         return statistics.median(sum(current.values()) for current in self._rounds)

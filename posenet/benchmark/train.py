@@ -1,4 +1,4 @@
-"""How fast the training step is, and where its time goes."""
+"""Speed of the training step and of its stages."""
 
 from __future__ import annotations
 
@@ -6,141 +6,158 @@ from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from posenet.benchmark.network import count_gflop, matmul_gflop_per_s
-from posenet.benchmark.report import Report, share
+from posenet.benchmark.report import Report, percent
 from posenet.benchmark.targets import standing_people
 from posenet.benchmark.timing import Stopwatch
-from posenet.data.dataset import Batch
+from posenet.data.batch import Batch
 from posenet.devices.precision import make_grad_scaler
 from posenet.devices.runtime import Runtime
 from posenet.errors import TrainingError
 from posenet.model.posenet import PoseNet
-from posenet.settings import Config
-from posenet.skeleton import COCO, Skeleton
+from posenet.settings import MAP_STRIDE, Config
 from posenet.training.freezing import freeze, set_train_mode
 from posenet.training.loss_guard import LossGuard
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import make_optimizer, set_lr
-from posenet.training.setup import prepare_network
+from posenet.training.setup import build_network, prepare_network
 from posenet.training.trainer import TrainStep
 
 PEOPLE = 5
-"""People in every image of the synthetic batch."""
+"""People in each image of the synthetic batch."""
+
+LEARNING_RATE = 1e-12
+"""So small that the loss keeps its first value; the learning rate does not affect the run time."""
 
 
-def synthetic_batch(batch_size: int, size: tuple[int, int], seed: int = 0, skeleton: Skeleton = COCO) -> Batch:
-    """A batch of noise with ``PEOPLE`` standing people in every image; ``size`` is (height, width)."""
+def synthetic_batch(config: Config, seed: int = 0) -> Batch:
+    """Build a batch of noise images with ``PEOPLE`` standing people each; all masks are 1."""
     rng = np.random.default_rng(seed)
-    joints = np.stack([standing_people(rng, PEOPLE, size, skeleton) for _ in range(batch_size)])
-    cells = torch.full((batch_size, size[0] // 4, size[1] // 4), 255, dtype=torch.uint8)
+    size = config.train.size
+    batch_size = config.train.batch_size
+    joints = np.stack([standing_people(rng, PEOPLE, size, config.model.skeleton) for _ in range(batch_size)])
+    cells = (size[0] // MAP_STRIDE, size[1] // MAP_STRIDE)
+    mask = torch.full((batch_size, *cells), 255, dtype=torch.uint8)
     images = torch.from_numpy(rng.integers(0, 256, (batch_size, *size, 3), np.uint8))
-    return Batch(images, torch.from_numpy(joints), cells, cells.clone(), torch.arange(batch_size))
+    return Batch(images, torch.from_numpy(joints), mask, mask.clone(), torch.arange(batch_size))
 
 
-def make_train_step(
-    config: Config, runtime: Runtime, network: PoseNet | None = None
-) -> tuple[TrainStep, ModelWithLoss]:
-    """A training step as in a run, and the model that it trains.
-
-    Its learning rate is tiny, which does not change the time and keeps the loss where it starts.
-
-    Args:
-        network: None makes a new one.
-    """
-    network = network or PoseNet.from_config(config)
-    freeze(network, config.train.freeze)
-    network = prepare_network(network, config, runtime)
+def build_train_step(config: Config, runtime: Runtime) -> tuple[TrainStep, ModelWithLoss]:
+    """Build the training step of a run with a new network, and the model that it trains."""
+    network = prepare_network(build_network(config, fine_tune=False), config, runtime)
     model = ModelWithLoss.from_config(network, config)
     optimizer = make_optimizer(network, config.optim)
-    set_lr(optimizer, 1e-12)
+    set_lr(optimizer, LEARNING_RATE)
     set_train_mode(model)
     scaler = make_grad_scaler(runtime.device, config.train.amp, config.train.loss_scale)
     guard = LossGuard(config.guard)
-    step = TrainStep(runtime.wrap(model), optimizer, scaler, guard, runtime, config.optim.max_grad_norm)
-    return step, model
+    train_step = TrainStep(runtime.wrap(model), optimizer, scaler, guard, runtime, config.optim.max_grad_norm)
+    return train_step, model
 
 
-def measure_step(
-    train_step: TrainStep, model: ModelWithLoss, shadow: PoseNet, batch: Batch, repeats: int, matmul_side: int
-) -> Report:
-    """One optimizer step on one batch, again and again.
+def measure_step(config: Config, train_step: TrainStep, model: ModelWithLoss, repeats: int, matmul_side: int) -> Report:
+    """Measure optimizer steps that all train on the same synthetic batch.
 
     Args:
-        train_step: trains ``model`` with a tiny learning rate, so that the loss stays where it is.
-        shadow: the same network with the same frozen parameters on the meta device, for counting.
-        batch: on the runtime's device.
+        train_step: trains ``model``, as ``build_train_step`` returns them.
+        matmul_side: rows and columns of the matrices whose product is the baseline.
     """
     runtime = train_step.runtime
-    seconds, whole = _stages(train_step, model, batch, repeats)
-    memory = _peak_memory_gib(runtime.device)
-    peak = matmul_gflop_per_s(runtime, model.amp, matmul_side)
-    samples, height, width = batch.images.shape[:3]
-    ghost = torch.empty(samples, 3, height, width, device="meta")
-    gflop = count_gflop(lambda: _sum(shadow(ghost)).backward())
-    speed = gflop / whole
-    forward = sum(seconds[stage] for stage in ("targets", "network", "loss"))
+    amp = config.train.amp
+    batch_size = config.train.batch_size
+    height, width = config.train.size
+    batch = synthetic_batch(config).to(runtime.device)
+    watch = _time_stages(train_step, model, batch, repeats)
+    peak_memory = _peak_memory_gib(runtime.device)
+    matmul_speed = matmul_gflop_per_s(runtime, amp, matmul_side)
+    gflop = count_step_gflop(config)
+
+    stages = watch.stage_medians()
+    step = watch.round_median()
+    speed = gflop / step
+    samples_per_s = batch_size / step
+    rows = [(stage, 1000 * seconds, percent(seconds, step)) for stage, seconds in stages.items()]
+    rows.append(("whole step", 1000 * step, percent(step, step)))
+    notes = [
+        f"{samples_per_s:.3g} samples/s; the batch is in memory, so the step never waits for data",
+        "targets includes saving the BatchNorm statistics; backward includes the guard's vote and the gradient norm",
+    ]
+    if peak_memory is not None:
+        notes.append(f"peak memory of the device: {peak_memory:.3g} GiB")
+    notes.append(
+        f"baseline: the network needs {gflop:.3g} GFLOP per step and reaches {speed:.3g} GFLOP/s, "
+        f"{percent(speed, matmul_speed)} of the {matmul_speed:.3g} GFLOP/s of a matrix product"
+    )
     return Report(
-        title=f"train: batch {samples}, {height} x {width}, {PEOPLE} people an image, amp {model.amp}",
+        title=f"train: batch {batch_size}, {height} x {width}, {PEOPLE} people per image, amp {amp}",
         header=("stage", "ms", "of the step"),
-        rows=[
-            *((stage, 1000 * time, share(time, whole)) for stage, time in seconds.items()),
-            ("whole step", 1000 * whole, share(whole, whole)),
-        ],
+        rows=rows,
         numbers={
-            "samples_per_s": samples / whole,
-            "step_ms": 1000 * whole,
-            "forward_ms": 1000 * forward,
-            "backward_ms": 1000 * seconds["backward"],
-            "update_ms": 1000 * seconds["update"],
-            "stage_ms": {stage: 1000 * time for stage, time in seconds.items()},
+            "samples_per_s": samples_per_s,
+            "step_ms": 1000 * step,
+            "forward_ms": 1000 * (stages["targets"] + stages["network"] + stages["loss"]),
+            "backward_ms": 1000 * stages["backward"],
+            "update_ms": 1000 * stages["update"],
+            "stage_ms": {stage: 1000 * seconds for stage, seconds in stages.items()},
             "step_gflop": gflop,
             "step_gflop_per_s": speed,
-            "matmul_gflop_per_s": peak,
-            "share_of_peak": speed / peak,
-            "batch_size": samples,
+            "matmul_gflop_per_s": matmul_speed,
+            "share_of_peak": speed / matmul_speed,
+            "batch_size": batch_size,
             "input_size": [height, width],
-            "amp": model.amp,
-            "peak_memory_gib": memory,
+            "amp": amp,
+            "peak_memory_gib": peak_memory,
         },
-        notes=[
-            f"{samples / whole:.3g} samples/s; the batch lies in memory, so there is no data wait",
-            "targets includes the copy of BatchNorm's statistics, backward the guard's vote and the gradient's norm",
-            *([] if memory is None else [f"at most {memory:.3g} GiB of the device's memory in use"]),
-            f"baseline: {gflop:.3g} GFLOP of the network a step at {speed:.3g} GFLOP/s, {share(speed, peak)} of the "
-            f"{peak:.3g} GFLOP/s of a matrix product",
-        ],
+        notes=notes,
     )
 
 
-def _stages(train_step: TrainStep, model: ModelWithLoss, batch: Batch, repeats: int) -> tuple[dict[str, float], float]:
-    """Median seconds of every stage and of the whole step; the first step warms up."""
+def count_step_gflop(config: Config) -> float:
+    """Count the operations of the network's forward and backward pass, in GFLOP; frozen parameters need fewer."""
+    with torch.device("meta"):
+        network = PoseNet.from_config(config)
+        images = torch.empty(config.train.batch_size, 3, *config.train.size)
+    freeze(network, config.train.freeze)
+
+    def forward_and_backward() -> None:
+        sums = [maps.sum() for scales in network(images) for maps in scales]
+        torch.autograd.backward(sums)
+
+    return count_gflop(forward_and_backward)
+
+
+def _time_stages(train_step: TrainStep, model: ModelWithLoss, batch: Batch, repeats: int) -> Stopwatch:
+    """Run one step to warm up and ``repeats`` timed steps; hooks take the time at the end of each stage."""
     watch = Stopwatch(train_step.runtime.synchronize)
-    stages = {"targets": model.renderer, "network": model.network, "loss": model.loss}
-    hooks = [module.register_forward_hook(partial(_lap, watch, stage)) for stage, module in stages.items()]
-    hooks.append(train_step.optimizer.register_step_pre_hook(partial(_lap, watch, "backward")))
+
+    def end_of_stage(stage: str, *_: object) -> None:
+        watch.lap(stage)
+
+    hooks = [
+        model.renderer.register_forward_hook(partial(end_of_stage, "targets")),
+        model.network.register_forward_hook(partial(end_of_stage, "network")),
+        model.loss.register_forward_hook(partial(end_of_stage, "loss")),
+        train_step.optimizer.register_step_pre_hook(partial(end_of_stage, "backward")),
+    ]
     for turn in range(repeats + 1):
         watch.start_round()
-        outcome = train_step([batch])
+        result = train_step([batch])
         watch.lap("update")
-        if outcome.loss is None:
-            raise TrainingError(f"the step was dropped (loss {outcome.bad_value}); benchmark another configuration")
-        if not turn:
-            watch.clear()
+        if result.loss is None:
+            raise TrainingError(
+                f"the loss guard dropped the step (loss {result.bad_value}); benchmark another configuration"
+            )
+        if turn == 0:
+            watch.reset()
     for hook in hooks:
         hook.remove()
-    return watch.medians(), watch.total()
+    return watch
 
 
 def _peak_memory_gib(device: torch.device) -> float | None:
-    """The most that tensors took on an accelerator so far; None on a CPU."""
-    return None if device.type == "cpu" else torch.get_device_module(device).max_memory_allocated(device) / 2**30
-
-
-def _lap(watch: Stopwatch, stage: str, *_: object) -> None:
-    watch.lap(stage)
-
-
-def _sum(predictions: list[list[Tensor]]) -> Tensor:
-    return sum(maps.sum() for scales in predictions for maps in scales)
+    """Peak memory of all tensors on an accelerator so far; None on a CPU."""
+    if device.type == "cpu":
+        return None
+    peak: int = torch.get_device_module(device).max_memory_allocated(device)
+    return peak / 2**30

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from posenet.benchmark.report import table
+from posenet.benchmark.report import format_table
 from posenet.cli.options import add_config_options, fraction, positive_int, read_image_ids
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.build import MAX_UNREADABLE, BuildReport, build_store
@@ -163,7 +163,7 @@ def _first_ids(ids: np.ndarray) -> str:
 
 def _print_statistics(store: Store) -> None:
     for title, header, rows in compute_statistics(store):
-        print(f"\n{title}\n{table(header, rows)}")
+        print(f"\n{title}\n{format_table(header, rows)}")
 
 
 def _print_summary(summary: StoreSummary) -> None:

@@ -40,7 +40,7 @@ class RunLog:
 
     Args:
         folder: the run's folder; it is created if necessary.
-        settings: whether to write TensorBoard events and to draw curves, where TensorBoard and matplotlib are installed.
+        settings: whether to write TensorBoard events and to draw curves. They need TensorBoard and matplotlib.
     """
 
     def __init__(self, folder: Path, settings: LogConfig) -> None:

@@ -12,6 +12,35 @@ from posenet.data.targets import TargetRenderer
 from posenet.errors import DataError
 from posenet.settings import InferenceConfig, TargetsConfig
 from posenet.skeleton import COCO
+from tests.helpers.benchmark_runs import assert_positive, run_benchmark
+
+
+def test_people_are_found_in_perfect_maps(tmp_path: Path, coco: tuple[Path, Path]) -> None:
+    numbers = run_benchmark(tmp_path, "decode", "--annotations", coco[1], "--height", "256")
+    assert_positive(numbers, "images_per_s", "ms_per_image", "speed_up")
+    assert numbers["ap"] > 0.5
+    assert numbers["images"] == 3
+    assert numbers["height"] == 256
+
+
+def test_degraded_maps_lower_the_scores_and_depend_on_the_seed_alone(tmp_path: Path, coco: tuple[Path, Path]) -> None:
+    arguments = ["decode", "--annotations", coco[1], "--height", "256"]
+    perfect = run_benchmark(tmp_path, *arguments)
+    degraded = run_benchmark(tmp_path, *arguments, "--degrade", "--seed", "3")
+    assert degraded["ap"] < perfect["ap"] <= perfect["bound_ap"] + 1e-6
+    assert degraded["errors"]["missed"] >= perfect["errors"]["missed"]
+    repeated = run_benchmark(tmp_path, *arguments, "--degrade", "--seed", "3")
+    assert repeated["errors"] == degraded["errors"]
+    assert repeated["ap"] == degraded["ap"]
+
+
+def test_synthetic_annotations_are_used_if_none_are_given(tmp_path: Path) -> None:
+    assert run_benchmark(tmp_path, "decode", "--height", "128", "--limit", "1")["images"] == 1
+
+
+def test_people_are_found_in_perfect_maps_of_real_annotations(tmp_path: Path, coco_sample: Path) -> None:
+    path = coco_sample / "annotations" / "person_keypoints_val2017_oracle150.json"
+    assert run_benchmark(tmp_path, "decode", "--annotations", path)["ap"] > 0.94
 
 
 def test_annotations_without_images_are_refused(tmp_path: Path) -> None:

@@ -7,25 +7,18 @@ from pathlib import Path
 import pytest
 
 from posenet.annotations.coco_dataset import read_annotations
-from posenet.benchmark.drawn_input import drawn_images
 from posenet.benchmark.store import do_unavoidable_work, reading_orders, write_first_images
 from posenet.data.store.build import build_store
 from posenet.data.store.reader import Store
 from posenet.devices.cpu import usable_cores
 from posenet.skeleton import COCO
-from tests.benchmark.test_benchmark import assert_positive, benchmark
-
-
-@pytest.fixture(scope="module")
-def coco(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Folder of a few drawn images, and their annotations."""
-    return drawn_images(tmp_path_factory.mktemp("coco"), 3)
+from tests.helpers.benchmark_runs import assert_positive, run_benchmark
 
 
 def test_store(tmp_path: Path, coco: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> None:
     store = tmp_path_factory.mktemp("store") / "a.h5"
     build_store(*coco, store)
-    numbers = benchmark(tmp_path, "store", "--h5", store, "--images", coco[0], "--annotations", coco[1])
+    numbers = run_benchmark(tmp_path, "store", "--h5", store, "--images", coco[0], "--annotations", coco[1])
     assert_positive(
         numbers,
         "open_ms",
@@ -76,5 +69,5 @@ def test_the_first_images_of_an_annotation_file(tmp_path: Path, coco: tuple[Path
 
 
 def test_without_any_files_pictures_are_drawn_and_their_store_is_read(tmp_path: Path) -> None:
-    numbers = benchmark(tmp_path, "store")
+    numbers = run_benchmark(tmp_path, "store")
     assert numbers["images"] == numbers["built_pictures"] == numbers["records"] == 4

@@ -299,7 +299,8 @@ def test_an_experiment_file_may_contain_a_skeleton(tmp_path: Path) -> None:
 
 def test_synthetic_batches_follow_the_skeleton(project: ChairProject) -> None:
     skeleton = project.skeleton
-    batch = synthetic_batch(2, (64, 64), skeleton=skeleton)
+    config = load_config(None, [f"model.skeleton={project.toml}", "train.batch_size=2", "train.input_size=64"])
+    batch = synthetic_batch(config)
     maps = TargetRenderer(TargetsConfig(), skeleton)(batch.joints, batch.person_mask / 255)
     assert maps.shape == (2, skeleton.num_channels, 16, 16)
     assert maps[:, skeleton.keypoint_channels].amax((0, 2, 3)).min() > 0.5

@@ -1,0 +1,71 @@
+"""Time that training steps wait for data."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from dataclasses import replace
+
+from tqdm import tqdm
+
+from posenet.benchmark.report import Report, percent
+from posenet.data.dataset import PoseDataset
+from posenet.data.loader import close_loader, make_loader
+from posenet.data.sampler import TrainSampler
+from posenet.training.device_prefetch import prefetch_to_device
+from posenet.training.trainer import TrainStep
+
+
+def measure_data_wait(
+    train_step: TrainStep, dataset: PoseDataset, batch_size: int, workers: int, steps: int
+) -> dict[str, float]:
+    """Train on the batches of a loader and measure how long each step waits for its batch.
+
+    The first epoch warms up and is not counted. Then as many whole epochs follow as ``steps`` needs.
+
+    Returns:
+        ``data_wait``: the share of waiting in all steps but the first of each epoch; and the medians, in milliseconds,
+        of a step and of the wait for the first batch of an epoch. The names are those of the JSON file.
+    """
+    sampler = TrainSampler(len(dataset), batch_size, dataset.seed)
+    epochs = 1 + math.ceil(steps / sampler.steps)
+    sampler.start(0, epochs=epochs)
+    loader = make_loader(dataset, sampler, workers, pin_memory=train_step.runtime.device.type != "cpu")
+    first_waits: list[float] = []  # of each epoch
+    later_waits: list[float] = []
+    step_seconds: list[float] = []
+    try:
+        batches = prefetch_to_device(loader, train_step.runtime)
+        for epoch in tqdm(range(epochs), desc="wait", leave=False, disable=None):
+            for step in range(sampler.steps):
+                started = time.perf_counter()
+                batch = next(batches)
+                waited = time.perf_counter() - started
+                train_step([batch])
+                train_step.runtime.synchronize()
+                if epoch == 0:
+                    continue
+                step_seconds.append(time.perf_counter() - started)
+                waits = first_waits if step == 0 else later_waits
+                waits.append(waited)
+    finally:
+        close_loader(loader)
+    # Epochs of a single step have no later waits.
+    return {
+        "data_wait": statistics.mean(later_waits or first_waits) / statistics.mean(step_seconds),
+        "fed_steps": len(step_seconds),
+        "fed_step_ms": 1000 * statistics.median(step_seconds),
+        "first_wait_ms": 1000 * statistics.median(first_waits),
+        "workers": workers,
+    }
+
+
+def add_data_wait(report: Report, wait: dict[str, float]) -> Report:
+    """Add the result of ``measure_data_wait`` to the report of a training step."""
+    note = (
+        f"data from {wait['workers']} workers: {wait['data_wait']:.2%} of {wait['fed_steps']} steps of "
+        f"{wait['fed_step_ms']:.0f} ms is waiting for data; the wait for the first batch of an epoch takes "
+        f"{wait['first_wait_ms']:.1f} ms ({percent(wait['first_wait_ms'], wait['fed_step_ms'])} of a step)"
+    )
+    return replace(report, numbers=report.numbers | wait, notes=[*report.notes, note])

@@ -1,0 +1,38 @@
+"""The benchmark of prediction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from posenet.model.posenet import PoseNet
+from posenet.settings import config_to_dict, load_config
+from tests.helpers.benchmark_runs import TINY_NETWORK, assert_positive, run_benchmark
+
+
+def test_numbers_for_a_folder_of_images(tmp_path: Path, coco: tuple[Path, Path]) -> None:
+    numbers = run_benchmark(tmp_path, "predict", coco[0], "--height", "64", "--amp", "off", "--compare", *TINY_NETWORK)
+    assert_positive(
+        numbers,
+        "stage_ms",
+        "whole_ms",
+        "network_ms",
+        "pictures_per_s",
+        "whole_over_network",
+        "stream_ms",
+        "alone_ms",
+        "trained_ms",
+        "stream_over_alone",
+    )
+    assert numbers["amp"] == "off"
+    assert list(numbers["stage_ms"]) == ["read", "prepare", "network", "decode", "draw"]
+    assert numbers["pictures"] == 3
+
+
+def test_a_checkpoint_brings_its_own_settings(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    config = load_config(None, TINY_NETWORK[1:] + ["inference.height=64"])
+    path = tmp_path_factory.mktemp("run") / "last.pth"
+    torch.save({"model": PoseNet.from_config(config).state_dict(), "config": config_to_dict(config)}, path)
+    assert_positive(run_benchmark(tmp_path, "predict", "--checkpoint", path), "whole_ms")

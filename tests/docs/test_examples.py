@@ -1,0 +1,309 @@
+"""The examples in the documentation work.
+
+Each page runs in its own folder, block by block: all commands of ``sh`` blocks, and ``python`` blocks that begin with
+```` ```python run ````. The folder holds COCO and its stores, weights, and the files of ``make demo``; all are
+synthetic and tiny. ``SHORTER`` adds arguments that make networks small and training short.
+
+``NOT_RUN`` lists the commands that cannot run in a test. Their arguments are checked instead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from posenet import PoseNet
+from posenet.cli import main as cli
+from posenet.cli import predict
+from posenet.data.store.build import build_store
+from posenet.errors import ConfigError
+from posenet.images.image_files import write_image
+from posenet.inference.media import sources
+from posenet.inference.media.video import VideoWriter
+from posenet.model.published_names import rename_to_published
+from posenet.settings import config_to_dict, load_config
+from posenet.synthetic.dataset import write_dataset
+from tests.helpers.documentation import PAGES, Block, Command, page_name, parse_commands, read_blocks
+from tests.helpers.source_files import ROOT
+from tests.helpers.videos import FakeCamera, FakeWindow
+
+NOT_RUN = {
+    r"make ": "installs packages; the other tests run what its targets call",
+    r"source ": "activates the environment that make setup creates",
+    r"pip install ": "downloads packages",
+    r"data/download_coco\.sh": "downloads 19 GB",
+    r"tensorboard ": "a server that does not end",
+    r"torchrun ": "starts processes, also on other machines; tests/cli/test_train_distributed.py runs it",
+    r"srun ": "needs SLURM; tests/devices/test_launch.py imitates its environment",
+    r"python tools/train_distributed\.py --nproc": "starts processes; tests/cli/test_train_distributed.py runs it",
+}
+"""Commands that are not run, as patterns of their beginning, with the reason."""
+
+TINY_NETWORK = ["model.stacks=1", "model.width=16", "model.growth=2"]
+SMALL = ["--set", *TINY_NETWORK, "inference.height=64"]
+SHORT_TRAINING = [
+    "--max-steps",
+    "12",
+    *SMALL,
+    "train.epochs=1",
+    "train.input_size=64",
+    "train.batch_size=2",
+    "train.channels_last=false",
+    "data.workers=0",
+    "log.tensorboard=false",
+    "log.curves=false",
+]
+SHORTER = {
+    "train": SHORT_TRAINING,
+    "train-parallel": SHORT_TRAINING,
+    "evaluate": SMALL,
+    "predict": SMALL,
+    "benchmark": ["--quick"],
+    "build-hdf5": ["--workers", "1"],
+    "make-synthetic": ["--train", "6", "--val", "2"],
+}
+"""Arguments that are added to a tool's commands."""
+
+OUTPUT_FLAGS = ("--output", "--json", "--plots", "--preview")
+"""Flags that name a file or folder that the command must write."""
+
+COCO_IDS = (790, 37666, 183872, 211325, 256353, 442450, 463557, 538113)
+"""Images of COCO that pages name."""
+
+
+def has_examples(page: Path) -> bool:
+    return any(block.language in ("sh", "python", "toml") for block in read_blocks(page))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if has_examples(page)], ids=page_name)
+def test_the_examples_of_a_page_work(page: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for block in read_blocks(page):
+        where = f"{page_name(page)}:{block.line}"
+        if block.language == "toml":
+            write_settings(block)
+        elif block.language == "python":
+            code = compile(block.text, where, "exec")
+            if block.is_run:
+                exec(code, {})
+        elif block.language == "sh":
+            for command in parse_commands(block.text):
+                if reason_not_to_run(command):
+                    check_arguments(command)
+                else:
+                    assert run_command(command, monkeypatch) == 0, f"{where}: {command}"
+                    for output in outputs_of(command):
+                        assert output.exists(), f"{where}: {command} did not write {output}"
+        else:
+            assert block.language in ("", "text"), f"{where}: use sh, python, toml or text, not {block.language}"
+
+
+def write_settings(block: Block) -> None:
+    """Check a TOML block, and write the file that its first line names, if it does."""
+    tomllib.loads(block.text)
+    name = re.match(r"# (\S+\.toml)\n", block.text)
+    if name:
+        Path(name[1]).write_text(block.text, encoding="utf-8")
+
+
+def reason_not_to_run(command: Command) -> str | None:
+    for pattern, reason in NOT_RUN.items():
+        if re.match(pattern, str(command)):
+            return reason
+    return None
+
+
+def tool_and_arguments(command: Command) -> tuple[str, list[str]]:
+    """The tool that a command runs, directly or through a launcher, and its arguments; other commands have no tool."""
+    words = list(command.words)
+    if words[0] == "posenet":
+        return words[1], words[2:]
+    for number, word in enumerate(words):
+        script = re.fullmatch(r"tools/(\w+)\.py", word)
+        if script:
+            return script[1].replace("_", "-"), words[number + 1 :]
+    return "", words
+
+
+def run_command(command: Command, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Run a command in this process with the arguments of ``SHORTER``; return its exit status."""
+    tool, arguments = tool_and_arguments(command)
+    assert tool, f"this test can only run tools of posenet: list {command} in NOT_RUN with the reason"
+    if command.piped_from:
+        piped = subprocess.run(command.piped_from, check=True, capture_output=True, text=True).stdout
+        monkeypatch.setattr("sys.stdin", io.StringIO(piped))
+    remove_outputs_of_the_project(tool, arguments)
+    try:
+        return cli.main([tool, *arguments, *SHORTER.get(tool, [])])
+    except SystemExit as exit_:  # --help
+        return int(exit_.code or 0)
+
+
+def remove_outputs_of_the_project(tool: str, arguments: list[str]) -> None:
+    """Remove a store or a run that the project folder has and that a command on the page creates."""
+    if tool == "build-hdf5" and "--images" in arguments:
+        Path(arguments[arguments.index("--output") + 1]).unlink(missing_ok=True)
+    if tool.startswith("train") and not {"--resume", "--checkpoint-path"} & set(arguments):
+        config = Path(arguments[arguments.index("--config") + 1])
+        shutil.rmtree(Path("checkpoints", config.stem), ignore_errors=True)
+
+
+def outputs_of(command: Command) -> list[Path]:
+    """The files and folders that the flags of a command name as its output."""
+    return [Path(value) for flag, value in zip(command.words, command.words[1:]) if flag in OUTPUT_FLAGS]
+
+
+def check_arguments(command: Command) -> None:
+    """Check a command that is not run: targets of make exist; flags, files and settings of a tool are valid."""
+    if command.words[0] == "make":
+        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        for word in command.words[1:]:
+            assert word in targets or "=" in word, f"make has no target {word}"
+        return
+    tool, arguments = tool_and_arguments(command)
+    if tool:
+        parser = cli.make_parser(cli.load_tool(tool), tool)
+        error = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(error):
+                args = parser.parse_args(arguments)
+        except SystemExit:
+            pytest.fail(f"{command}: {error.getvalue().splitlines()[-1]}")
+        load_config(args.config, args.overrides)
+
+
+@pytest.fixture(scope="session")
+def project_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all files that the pages assume, tiny."""
+    folder = tmp_path_factory.mktemp("project")
+    with contextlib.chdir(folder):
+        shutil.copytree(ROOT / "config", "config")
+        write_data()
+        write_inputs()
+        write_weights()
+        stores = ["data.train=data/demo/train.h5", "data.val=data/demo/val.h5"]
+        assert cli.main(["train", "--config", "config/demo.toml", *SHORT_TRAINING, *stores]) == 0
+    return folder
+
+
+def write_data() -> None:
+    """The data of the demo; and COCO, which has the same images under ids that pages name."""
+    write_dataset(Path("data/demo/coco"), train=len(COCO_IDS), val=2, seed=7, workers=1)
+    shutil.copytree("data/demo/coco", "data/coco")
+    annotations = Path("data/coco/annotations")
+    renumber_images(annotations / "person_keypoints_train2017.json")
+    for split in ("train", "val"):
+        for folder, store in (("data/coco", f"data/{split}2017.h5"), ("data/demo/coco", f"data/demo/{split}.h5")):
+            document = Path(folder, "annotations", f"person_keypoints_{split}2017.json")
+            build_store(Path(folder, f"{split}2017"), document, Path(store), workers=1)
+    shutil.copytree("data/coco/val2017", "data/coco/test2017")
+    shutil.copy(annotations / "person_keypoints_val2017.json", annotations / "image_info_test-dev2017.json")
+
+
+def renumber_images(path: Path) -> None:
+    """Give the images of an annotation file the ids of ``COCO_IDS``."""
+    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    new_ids = {image["id"]: new_id for image, new_id in zip(document["images"], COCO_IDS, strict=True)}
+    for image in document["images"]:
+        image["id"] = new_ids[image["id"]]
+    for annotation in document["annotations"]:
+        annotation["image_id"] = new_ids[annotation["image_id"]]
+    path.write_text(json.dumps(document), encoding="utf-8")
+
+
+def write_inputs() -> None:
+    """Images and a video for prediction."""
+    images = sorted(Path("data/demo/coco/val2017").glob("*.jpg"))
+    shutil.copytree(images[0].parent, "photos")
+    shutil.copy(images[0], images[0].with_name("000010000005.jpg"))
+    write_image(Path("b.png"), np.zeros((40, 50, 3), np.uint8))
+    video = VideoWriter(Path("clip.mp4"), 10.0, (48, 64))
+    for _ in range(3):
+        video.write(np.zeros((48, 64, 3), np.uint8))
+    video.close()
+
+
+def write_weights() -> None:
+    """Published weights, and the checkpoints of the runs that pages start."""
+    config = load_config("config/demo.toml", TINY_NETWORK)
+    torch.manual_seed(0)
+    weights = PoseNet.from_config(config).state_dict()
+    Path("checkpoints").mkdir()
+    torch.save({"weights": rename_to_published(weights)}, "checkpoints/PoseNet_52_epoch.pth")
+    for run in ("simplepose_384", "simplepose_512"):
+        Path("checkpoints", run).mkdir()
+        torch.save({"model": weights, "config": config_to_dict(config)}, f"checkpoints/{run}/best.pth")
+
+
+@pytest.fixture
+def project(project_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the folder as the working directory, and a camera and a window that need no hardware."""
+    shutil.copytree(project_template, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sources, "Camera", FakeCamera)
+    monkeypatch.setattr(predict, "Window", FakeWindow)
+    return tmp_path
+
+
+def test_every_pattern_of_not_run_matches_a_command() -> None:
+    commands = [
+        str(command)
+        for page in PAGES
+        for block in read_blocks(page)
+        if block.language == "sh"
+        for command in parse_commands(block.text)
+    ]
+    for pattern in NOT_RUN:
+        assert any(re.match(pattern, command) for command in commands), f"no page has {pattern}: remove it"
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("make tea", "no target tea"),
+        ("torchrun tools/train_distributed.py --epoch-count 3", "--epoch-count"),
+        ("srun -n 2 python tools/train.py --set train.speed=9", "train.speed"),
+        ("srun python tools/train.py --set train.epochs=many", "train.epochs"),
+        ("srun python tools/train.py --config config/missing.toml", "missing.toml"),
+    ],
+)
+def test_wrong_arguments_of_commands_that_are_not_run_are_found(line: str, message: str) -> None:
+    (command,) = parse_commands(line)
+    assert reason_not_to_run(command)
+    with pytest.raises((AssertionError, pytest.fail.Exception, ConfigError), match=re.escape(message)):
+        check_arguments(command)
+
+
+def test_a_command_that_can_neither_run_nor_be_skipped_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    (command,) = parse_commands("frobnicate --fast")
+    with pytest.raises(AssertionError, match="NOT_RUN"):
+        run_command(command, monkeypatch)
+
+
+def test_commands_of_a_shell_block() -> None:
+    text = r"""
+ids="1 2"   # two images
+posenet evaluate --image-ids $ids \
+    --flip && posenet plot 'a run'
+for split in train val; do   # one store each
+    posenet build-hdf5 --output $split.h5
+done
+find . -name '*.jpg' | posenet predict -
+"""
+    assert parse_commands(text) == [
+        Command(("posenet", "evaluate", "--image-ids", "1", "2", "--flip")),
+        Command(("posenet", "plot", "a run")),
+        Command(("posenet", "build-hdf5", "--output", "train.h5")),
+        Command(("posenet", "build-hdf5", "--output", "val.h5")),
+        Command(("posenet", "predict", "-"), piped_from=("find", ".", "-name", "*.jpg")),
+    ]
