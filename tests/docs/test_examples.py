@@ -188,12 +188,22 @@ def project_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("project")
     with contextlib.chdir(folder):
         shutil.copytree(ROOT / "config", "config")
+        shrink_demo_network()
         write_data()
         write_inputs()
         write_weights()
         stores = ["data.train=data/demo/train.h5", "data.val=data/demo/val.h5"]
         assert cli.main(["train", "--config", "config/demo.toml", *SHORT_TRAINING, *stores]) == 0
     return folder
+
+
+def shrink_demo_network() -> None:
+    """Give the demo the network of ``TINY_NETWORK``, so that Python examples can load its checkpoint."""
+    path = Path("config/demo.toml")
+    text = path.read_text(encoding="utf-8")
+    size = "width = 32\ngrowth = 16\n"
+    assert size in text
+    path.write_text(text.replace(size, "width = 16\ngrowth = 2\n"), encoding="utf-8")
 
 
 def write_data() -> None:
