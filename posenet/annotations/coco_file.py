@@ -74,14 +74,10 @@ NO_SUCH_KEYPOINTS = _error(
     "(--skeleton, or model.skeleton in the configuration)",
 )
 UNLISTED_IMAGE = _error(
-    "no-image",
-    "annotations of images that are not listed or not usable",
-    "list the image, or delete the annotation",
+    "no-image", "annotations of images that are not listed or not usable", "list the image, or delete the annotation"
 )
 UNLISTED_CATEGORY = _error(
-    "no-such-category",
-    "annotations of categories that are not listed",
-    "correct category_id, or list the category",
+    "no-such-category", "annotations of categories that are not listed", "correct category_id, or list the category"
 )
 KEYPOINT_COUNT = _error(
     "keypoint-count",
@@ -89,9 +85,7 @@ KEYPOINT_COUNT = _error(
     "write three numbers for every keypoint of the category, 0, 0, 0 where it is not labelled",
 )
 NOT_A_NUMBER = _error(
-    "not-a-number",
-    "keypoints that are not finite numbers",
-    "write 0, 0, 0 for a keypoint that is not labelled",
+    "not-a-number", "keypoints that are not finite numbers", "write 0, 0, 0 for a keypoint that is not labelled"
 )
 VISIBILITY = _error(
     "visibility",
@@ -100,9 +94,7 @@ VISIBILITY = _error(
 )
 NO_BOX = _error("no-box", "annotations without a box", "write bbox as x, y, width, height")
 EMPTY_BOX = _error(
-    "empty-box",
-    "boxes without a width or a height",
-    "write bbox as x, y, width, height, not as two corners",
+    "empty-box", "boxes without a width or a height", "write bbox as x, y, width, height, not as two corners"
 )
 NO_AREA = _error(
     "no-area",

@@ -17,10 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``lint-annotations``."""
     parser.add_argument("annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
     parser.add_argument(
-        "--images",
-        type=Path,
-        metavar="DIR",
-        help="also decode every image and compare its size with the annotated one",
+        "--images", type=Path, metavar="DIR", help="also decode every image and compare its size with the annotated one"
     )
     parser.add_argument(
         "--skeleton",

@@ -87,11 +87,7 @@ class DistributedRuntime(Runtime):
             # torchrun keeps its store over restarts, and with it the addresses of processes that have ended.
             store = PrefixStore(f"posenet/{rank_info.restarts}", store)
             dist.init_process_group(
-                process_group_backends(device),
-                store=store,
-                rank=self.rank,
-                world_size=self.world_size,
-                timeout=timeout,
+                process_group_backends(device), store=store, rank=self.rank, world_size=self.world_size, timeout=timeout
             )
         except dist.DistError as error:
             reason = str(error).partition("\n")[0]

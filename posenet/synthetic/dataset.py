@@ -71,12 +71,7 @@ def draw_image(seed: int, split: str, index: int, size: Size = DEFAULT_SIZE) -> 
 
 
 def write_dataset(
-    output: Path,
-    train: int,
-    val: int,
-    seed: int = DEFAULT_SEED,
-    workers: int | None = None,
-    size: Size = DEFAULT_SIZE,
+    output: Path, train: int, val: int, seed: int = DEFAULT_SEED, workers: int | None = None, size: Size = DEFAULT_SIZE
 ) -> None:
     """Write ``train2017/``, ``val2017/``, ``annotations/person_keypoints_*2017.json`` and ``synthetic.json``.
 

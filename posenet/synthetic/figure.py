@@ -218,10 +218,7 @@ class Figure:
                 start = points[k]
                 step = share * (points[k + 1] - start)
                 skipped = hidden_edge if k == 0 else 0
-                widths = [
-                    self._thickness * radii[k],
-                    self._thickness * (radii[k] + share * (radii[k + 1] - radii[k])),
-                ]
+                widths = [self._thickness * radii[k], self._thickness * (radii[k] + share * (radii[k + 1] - radii[k]))]
                 segments.append(_Segment(start, start + skipped * step, start + step, widths))
         outline = shade(colour, OUTLINE_SHADE)
         for segment in segments:

@@ -57,10 +57,7 @@ MISSING_FILE = ProblemKind(
     "restore the files, or delete the images and their annotations",
 )
 UNREADABLE_FILE = ProblemKind(
-    "error",
-    "unreadable-file",
-    "files that cannot be decoded",
-    "save them again as JPEG or PNG, or delete the images",
+    "error", "unreadable-file", "files that cannot be decoded", "save them again as JPEG or PNG, or delete the images"
 )
 WRONG_SIZE = ProblemKind(
     "error",
@@ -112,10 +109,7 @@ UNLABELLED_PLACE = ProblemKind(
     "write visibility 1 or 2 if the coordinates are right, else 0, 0, 0",
 )
 LABELLED_AT_ZERO = ProblemKind(
-    "warning",
-    "labelled-at-zero",
-    "labelled keypoints at (0, 0)",
-    "write visibility 0 where the position is not known",
+    "warning", "labelled-at-zero", "labelled keypoints at (0, 0)", "write visibility 0 where the position is not known"
 )
 NUM_KEYPOINTS = ProblemKind(
     "warning",
