@@ -1,11 +1,15 @@
-"""Writing files so that they are either complete or not there."""
+"""Reading TOML files, and writing files so that they are either complete or not there."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+from posenet.errors import ConfigError
 
 
 @contextlib.contextmanager
@@ -15,8 +19,8 @@ def atomic_replacement(path: Path) -> Iterator[Path]:
     Other processes find either the old or the new content, complete, also after a kill or a power failure.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    # A killed process with the same id may have left such a file. It may be a hard link to a file that matters, so it
-    # is removed, not overwritten.
+    # A killed process with the same id may have left this file. It may be a hard link to a file that matters, so it is
+    # removed, not overwritten.
     temporary.unlink(missing_ok=True)
     try:
         yield temporary
@@ -40,16 +44,25 @@ def flush_to_disk(path: Path) -> None:
 
     Not every system can flush a folder; there this does nothing.
     """
-    if path.is_dir():
-        with contextlib.suppress(OSError):
-            _fsync(path, os.O_RDONLY)
-    else:
-        _fsync(path, os.O_RDWR)
-
-
-def _fsync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags)
+    is_folder = path.is_dir()
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        if not is_folder:
+            raise
+
+
+def read_toml(path: str | Path, kind: str, remedy: str) -> dict[str, Any]:
+    """Read a TOML file; ``ConfigError``, which names the ``kind`` of file and the ``remedy``, if that fails."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {kind} {path}: {error.strerror or error}; {remedy}") from error
+    # A ValueError is a syntax error, text that is not UTF-8 or a number with too many digits; deep nesting ends in a
+    # RecursionError.
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error

@@ -1,4 +1,4 @@
-"""Text of messages: plurals, and text from files made short, single-line and safe to print."""
+"""Text of messages: plurals, and text from files, shortened to a single line that is safe to print."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def to_single_line(text: str) -> str:
 
 
 def truncate_for_message(value: object) -> str:
-    """``repr`` of a value from a file, cut short, because the value can be of any length and depth."""
+    """``repr`` of a value from a file, shortened, because the value can be of any length and depth."""
     return _short_repr.repr(value)
 
 
 def without_worker_traceback(message: str) -> str:
-    """Reduce the message of an error that PyTorch passed on from a data worker to that of the original error."""
+    """The original message of an error to which PyTorch has added the traceback of a data worker."""
     if message.startswith("Caught ") and "Traceback" in message:
         last_line = message.strip().splitlines()[-1]
         return last_line.partition(": ")[2]

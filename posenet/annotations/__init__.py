@@ -1,1 +1,1 @@
-"""COCO keypoint annotations: reading and checking the files, main persons, masks, drafting skeletons, linting."""
+"""COCO keypoint annotations: reading, checking and linting the files, main persons, masks, drafting skeletons."""

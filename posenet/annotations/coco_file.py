@@ -1,7 +1,8 @@
 """Read COCO keypoint files and check their entries.
 
 The store builder, the evaluator, the skeleton drafter and the linter all use these functions, so that every rule for
-annotation files is written once. A check raises ``AnnotationProblem``; see ``posenet.annotations.problems``.
+annotation files is written once. The ``parse`` and ``check`` functions raise ``AnnotationProblem``; see
+``posenet.annotations.problems``.
 
 Coordinates are pixels of the image as stored (EXIF orientation ignored), as in the annotation file.
 """
@@ -24,15 +25,15 @@ from posenet.messages import truncate_for_message
 from posenet.skeleton import Skeleton
 
 Entry = dict[str, Any]
-"""One image, annotation or category as the file holds it."""
+"""One image, annotation or category as in the file."""
 
 SECTIONS = ("images", "annotations", "categories")
 MAX_SIDE = 65535
-"""Largest height and width of an image, and largest coordinate of an outline: a JPEG cannot be larger."""
+"""Largest height and width of an image, and largest coordinate of an outline. A JPEG cannot be larger."""
 MAX_OUTLINE = 2e6
-"""Greatest length of a polygon in pixels, measured along both axes."""
+"""Largest perimeter of a polygon in pixels, as the sum of the distances along both axes."""
 MAX_NUMBER = 1e12
-"""Coordinates and areas are smaller, so that sums of them stay finite."""
+"""Limit of coordinates and areas, so that sums of them are finite."""
 
 
 def _error(code: str, message: str, remedy: str) -> ProblemKind:
@@ -90,7 +91,7 @@ NOT_A_NUMBER = _error(
 VISIBILITY = _error(
     "visibility",
     "keypoints whose visibility is not 0, 1 or 2",
-    "write 0 for not labelled, 1 for hidden, 2 for visible; a confidence is no visibility",
+    "write 0 for not labelled, 1 for hidden, 2 for visible; a confidence is not a visibility",
 )
 NO_BOX = _error("no-box", "annotations without a box", "write bbox as x, y, width, height")
 EMPTY_BOX = _error(
@@ -124,8 +125,8 @@ class Category:
     """One entry of ``categories``.
 
     Attributes:
-        keypoints: the names, in the order of the annotations; empty where the category has none.
-        edges: its ``skeleton``, which is not checked.
+        keypoints: the names, in the order of the annotations; empty if the category has none.
+        edges: the ``skeleton`` of the category, not checked.
     """
 
     id: int
@@ -135,7 +136,7 @@ class Category:
 
 
 def read_document(path: str | Path) -> Any:
-    """Return the content of a JSON file, unchecked; ``DataError`` if the file cannot be read or is not JSON."""
+    """Return the unchecked content of a JSON file; ``DataError`` if the file cannot be read or is not JSON."""
     try:
         return json.loads(Path(path).read_bytes())
     except OSError as error:
@@ -145,10 +146,10 @@ def read_document(path: str | Path) -> Any:
 
 
 def read_sections(path: str | Path, required: Collection[str] = SECTIONS) -> dict[str, list[Entry]]:
-    """Read a COCO file and return its three sections, whose entries are not checked.
+    """Read a COCO file and return its three sections; their entries are not checked.
 
     Args:
-        required: the sections that must be present. Others are empty where they are missing or null.
+        required: the sections that must be present. Others are empty if they are missing or null.
 
     Raises:
         DataError: the file cannot be read, is not JSON or is not a COCO file.
@@ -169,11 +170,7 @@ def read_sections(path: str | Path, required: Collection[str] = SECTIONS) -> dic
 
 
 class UniqueIds:
-    """Checks the ids of one section: each is a whole number that no other entry has.
-
-    Args:
-        noun: "image", "annotation" or "category".
-    """
+    """Checks the ids of the images, annotations or categories (``noun``): different whole numbers."""
 
     def __init__(self, noun: str) -> None:
         self.noun = noun
@@ -230,7 +227,7 @@ def parse_image_size(entry: Entry) -> tuple[int, int]:
 
 
 def parse_category(entry: Entry) -> Category:
-    """Return a category; one without a list of keypoint names has none."""
+    """Return a category. Without a list of keypoint names it has no keypoints."""
     names = entry.get("keypoints")
     return Category(
         id=parse_id(entry, "category"),
@@ -241,7 +238,7 @@ def parse_category(entry: Entry) -> Category:
 
 
 def require_keypoints(categories: Collection[Category]) -> list[Category]:
-    """Return the categories that have keypoints, at least one."""
+    """Return the categories with keypoints, of which there must be one."""
     found = [category for category in categories if category.keypoints]
     if not found:
         raise AnnotationProblem(NO_KEYPOINTS, None, NO_KEYPOINTS.message)
@@ -249,9 +246,9 @@ def require_keypoints(categories: Collection[Category]) -> list[Category]:
 
 
 def require_skeleton(categories: Collection[Category], skeleton: Skeleton) -> list[Category]:
-    """Return the categories that have exactly the skeleton's keypoints, at least one.
+    """Return the categories with exactly the skeleton's keypoints, of which there must be one.
 
-    Several, such as kinds of animals, count as one.
+    Several, such as kinds of animals, are treated as one.
     """
     matching = [category for category in categories if category.keypoints == skeleton.file_names]
     if not matching:
@@ -264,11 +261,7 @@ def require_skeleton(categories: Collection[Category], skeleton: Skeleton) -> li
 
 
 def parse_reference(entry: Entry, key: str, listed: Container[int] | None = None) -> int:
-    """Return an annotation's ``image_id`` or ``category_id`` (``key``).
-
-    Args:
-        listed: the ids that it may be; None allows every whole number.
-    """
+    """Return an annotation's ``image_id`` or ``category_id`` (``key``), one of the ``listed`` ids if they are given."""
     kind = UNLISTED_IMAGE if key == "image_id" else UNLISTED_CATEGORY
     number = _parse_integer(entry, key, "annotation", kind)
     if listed is not None and number not in listed:
@@ -283,12 +276,7 @@ def parse_keypoints(entry: Entry, count: int) -> list[float]:
 
 
 def check_visibility(keypoints: np.ndarray, entries: Sequence[Entry]) -> None:
-    """Check that every visibility is 0, 1 or 2.
-
-    Args:
-        keypoints: (P, K, 3) x, y, visibility.
-        entries: the P annotations that they belong to.
-    """
+    """Check that every visibility in the (P, K, 3) keypoints of P annotations is 0, 1 or 2."""
     visibility = keypoints[..., 2]
     valid = ((visibility == 0) | (visibility == 1) | (visibility == 2)).all(axis=1)  # (P,)
     if not valid.all():
@@ -312,7 +300,7 @@ def parse_area(entry: Entry) -> float:
 
 
 def parse_crowd_flag(entry: Entry) -> bool:
-    """Return whether an annotation is a region of several people, its ``iscrowd``; False where that is missing."""
+    """Return whether ``iscrowd`` marks an annotation as a region of several people; False if that is missing."""
     flag = entry.get("iscrowd", 0)
     if flag not in (0, 1):
         fault = f"has iscrowd {truncate_for_message(flag)}, which is neither 0 nor 1"
@@ -324,8 +312,8 @@ def parse_segmentation(entry: Entry, image: CocoImage) -> list[list[float]] | np
     """Return an annotation's outline.
 
     Returns:
-        Polygons, flat lists x, y, x, y, ...; or (runs,) int64 run lengths; or None where there is no outline, it is
-        damaged or it fits an image of another size.
+        Polygons, flat lists x, y, x, y, ...; or (runs,) int64 run lengths; or None if the outline is missing, damaged
+        or that of an image of another size.
     """
     outline = entry.get("segmentation")
     if isinstance(outline, list):
@@ -354,7 +342,7 @@ def _is_polygon(polygon: Any, entry: Entry) -> bool:
         finite = False
     if not finite:
         raise _problem(OUTLINE_NUMBER, "annotation", entry, "has a segmentation with a number that is not finite")
-    # Rasterising walks along every edge: huge coordinates or long zigzags would cost gigabytes.
+    # Rasterising samples every edge: huge coordinates or long zigzags would need gigabytes of memory.
     low, high = min(polygon), max(polygon)
     if low < -MAX_SIDE or high > MAX_SIDE:
         return False
@@ -386,15 +374,15 @@ def _parse_numbers(
 
 
 def _is_integer(value: Any) -> TypeGuard[int]:
-    """Whether a value is a whole number of 64 bits, the largest that a store holds; True and False are none."""
+    """Whether a value is a whole number that fits into the 64 bits of a store; True and False are not numbers."""
     return type(value) is int and abs(value) < 2**63
 
 
 def _text(value: Any) -> str:
-    """A name as text; another value, which may be nested deeply, is shortened."""
+    """A string as it is; the shortened text of another value, which may be deeply nested."""
     return value if isinstance(value, str) else truncate_for_message(value)
 
 
 def _problem(kind: ProblemKind, noun: str, entry: Entry, fault: str) -> AnnotationProblem:
-    place = entry.get("id")
-    return AnnotationProblem(kind, place, f"{noun} {truncate_for_message(place)} {fault}")
+    number = entry.get("id")
+    return AnnotationProblem(kind, number, f"{noun} {truncate_for_message(number)} {fault}")

@@ -13,24 +13,21 @@ from posenet.skeleton import COCO
 MIN_AREA = 32 * 32
 """Smallest area of a main person in square pixels."""
 MIN_DISTANCE = 0.3
-"""Main persons are farther apart than this share of the earlier one's longer box side."""
+"""Smallest distance between main persons, relative to the longer box side of the earlier one."""
 
 
 def select_main_persons(
     people: Sequence[PersonAnnotation], min_labelled: int = COCO.min_labelled_keypoints
 ) -> list[int]:
-    """Select one image's main persons, each of which gives a training sample.
+    """Select one image's main persons, on each of whom a training sample is centred; return their indices in order.
 
     A main person
 
     - is not a crowd,
     - has at least ``min_labelled`` labelled keypoints (``Skeleton.min_labelled_keypoints``),
     - has an area of at least 32 x 32 pixels and a box of at least 1 x 1,
-    - has a box centre farther than 0.3 times the longer side of *every earlier* main person's box from the centre of
-      that box. "Earlier" means file order, so that the selection depends on the file alone.
-
-    Returns:
-        Indices into ``people``, in order.
+    - has a box centre farther from that of *every earlier* main person than 0.3 times the longer side of the earlier
+      box. "Earlier" means file order, so that the selection depends only on the file.
     """
     selected: list[int] = []
     for index, person in enumerate(people):
@@ -42,6 +39,6 @@ def select_main_persons(
 
 
 def _is_apart(earlier: np.ndarray, later: np.ndarray) -> bool:
-    """Whether the centres of two boxes are farther apart than the earlier box demands."""
+    """Whether the centres of two boxes are farther apart than 0.3 times the longer side of the earlier one."""
     distance = math.dist(earlier[:2] + earlier[2:] / 2, later[:2] + later[2:] / 2)
     return distance > MIN_DISTANCE * float(max(earlier[2:]))

@@ -1,4 +1,4 @@
-"""Masks of an image: where people are, and where the loss supervises."""
+"""Masks of an image: the pixels of people, and the pixels that the loss supervises."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from posenet.annotations.run_lengths import decode_columns, polygons_to_mask
 def person_masks(people: Sequence[PersonAnnotation], height: int, width: int) -> tuple[np.ndarray, np.ndarray]:
     """Compute the person mask and the supervision mask of one image.
 
-    Crowds and people without labelled keypoints are ignored regions. Where an ignored region overlaps the outline of a
-    labelled person, the pixel is supervised: the person's keypoints are known, and crowd outlines are drawn coarsely,
-    often over annotated people. The box replaces a missing or unusable outline.
+    Crowds and people without labelled keypoints are ignored regions. Pixels of labelled people are supervised even
+    inside an ignored region: their keypoints are known, and crowd outlines are coarse and often cover annotated people.
+    The box replaces a missing or unusable outline.
 
     Returns:
         ``mask_all`` (H, W) uint8: 1 on any person, crowds included. ``mask_miss`` (H, W) uint8: 0 on ignored regions,
@@ -47,14 +47,8 @@ def _union_mask(people: Sequence[PersonAnnotation], height: int, width: int) -> 
 
 
 def _box_polygon(box: np.ndarray, height: int, width: int) -> list[float]:
-    """Polygon of the pixels that a box touches. Its corners lie on pixel borders, like those of COCO's boxes."""
+    """Polygon of the pixels that a box touches. Its corners are corners of pixels, as in COCO's frame."""
     x, y, box_width, box_height = box.tolist()
-    left = _clip(math.floor(x), width)
-    right = _clip(math.ceil(x + box_width), width)
-    top = _clip(math.floor(y), height)
-    bottom = _clip(math.ceil(y + box_height), height)
+    left, right = np.clip((math.floor(x), math.ceil(x + box_width)), 0, width).tolist()
+    top, bottom = np.clip((math.floor(y), math.ceil(y + box_height)), 0, height).tolist()
     return [left, top, right, top, right, bottom, left, bottom]
-
-
-def _clip(coordinate: int, limit: int) -> int:
-    return min(max(coordinate, 0), limit)

@@ -1,7 +1,7 @@
-"""Problems of annotation files: what can be wrong, and how it is reported.
+"""Problems of annotation files.
 
-Every check raises an ``AnnotationProblem``. A reader that needs a valid file stops at the first one, which
-``problems_as_data_errors`` turns into a ``DataError``. The linter catches each one and goes on.
+Every check raises an ``AnnotationProblem``. Readers that need a valid file stop at the first one, which
+``problems_as_data_errors`` turns into a ``DataError``. The linter catches each one and continues.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class ProblemKind:
-    """One thing that can be wrong with an annotation file.
+    """One kind of problem.
 
     Attributes:
-        severity: an error stops the other tools or makes wrong data; a warning may be intended.
-        code: a short name that stays the same from version to version.
-        message: what is wrong, in the plural.
+        severity: an error stops the other tools or leads to wrong data; a warning may be intended.
+        code: a short name, the same in all versions.
+        message: the entries with the problem, in the plural: "images without a file".
         remedy: how to fix it.
     """
 
@@ -38,8 +38,8 @@ class AnnotationProblem(ValueError):
     """A problem that a check has found.
 
     Args:
-        place: where it is: the id of an image, annotation or category, or a file name; None for the whole file.
-        detail: one line on this problem, with its values.
+        place: the id of an image, annotation or category, or a file name; None for the whole file.
+        detail: one line that describes the problem with its values.
     """
 
     def __init__(self, kind: ProblemKind, place: object, detail: str) -> None:

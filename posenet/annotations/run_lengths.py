@@ -1,4 +1,4 @@
-"""Masks as run lengths: COCO's forms and the form that a store keeps.
+"""Masks as run lengths, in COCO's forms and in that of a store.
 
 Run lengths count the pixels of a mask down the columns, left to right. The runs alternate between background and
 mask; the first one is background and may be 0 pixels long.
@@ -6,10 +6,10 @@ mask; the first one is background and may be 0 pixels long.
 **In a store** every run is a 16-bit little-endian number, so that reading needs no decoding. A run longer than
 ``MAX_STORED_RUN`` is split: 65535, then a run of 0 pixels, then the rest.
 
-**COCO's compressed text** is a quarter smaller and takes ninety times as long to read. It holds one number per run, as
-a sequence of characters. Each character is 48 plus a 6-bit group: bits 0-4 are the next five bits of the number, the
-lowest first; bit 5 says that another group follows. Bit 4 of the last group is the sign. From the fourth number on, the
-text holds the difference from the number two before it. We read it ourselves because pycocotools trusts its input and
+**COCO's compressed text** is a quarter smaller and takes ninety times as long to read. Each run is a sequence of
+characters. Each character is 48 plus a 6-bit group: bits 0-4 are the next five bits of the number, the lowest first;
+bit 5 means that another group follows. Bit 4 of the last group is the sign. From the fourth number on, the text
+contains the difference from the number two before. It is read here and not by pycocotools, which trusts its input and
 reads past its buffers on damaged text.
 """
 
@@ -21,7 +21,7 @@ import numpy as np
 from pycocotools import mask as coco_mask
 
 MAX_STORED_RUN = 2**16 - 1
-"""The longest run that one 16-bit number can hold."""
+"""The largest 16-bit number."""
 
 
 def encode_mask(mask: np.ndarray) -> bytes:
@@ -36,7 +36,7 @@ def encode_mask(mask: np.ndarray) -> bytes:
 
 def _pack_run_lengths(runs: np.ndarray) -> bytes:
     """Run lengths as 16-bit numbers; a long run becomes 65535, 0, 65535, 0, ..., rest."""
-    full = runs // MAX_STORED_RUN  # how many numbers of 65535 each run needs
+    full = runs // MAX_STORED_RUN  # the number of times that each run contains 65535
     packed = np.zeros(len(runs) + 2 * full.sum(), "<u2")
     ends = np.arange(len(runs)) + 2 * full.cumsum()
     packed[ends] = runs - full * MAX_STORED_RUN
@@ -46,14 +46,14 @@ def _pack_run_lengths(runs: np.ndarray) -> bytes:
 
 
 def unpack_run_lengths(stored: bytes) -> np.ndarray:
-    """(runs,) uint16 of stored run lengths; ``ValueError`` for half a number."""
+    """(runs,) uint16 of stored run lengths; ``ValueError`` for an odd number of bytes."""
     if len(stored) % 2:
         raise ValueError("damaged run lengths")
     return np.frombuffer(stored, "<u2")
 
 
 def parse_coco_text(text: bytes) -> np.ndarray:
-    """(runs,) int64 of COCO's compressed text; ``ValueError`` where the text is damaged."""
+    """(runs,) int64 of COCO's compressed text; ``ValueError`` if the text is damaged."""
     groups = np.frombuffer(text, np.uint8) - np.uint8(48)
     ends = np.flatnonzero(groups < 32)
     # Characters below 48 wrap around to more than 63.
@@ -81,10 +81,10 @@ def validate_run_lengths(runs: np.ndarray, num_pixels: int) -> np.ndarray:
 
 
 def decode_columns(runs: np.ndarray, height: int, width: int, value: int = 1) -> np.ndarray:
-    """Decode valid run lengths to the transposed mask, which is the fastest form because runs go down the columns.
+    """Decode valid run lengths to the transposed mask, the fastest form because runs go down the columns.
 
     Returns:
-        (W, H) uint8, one row for every column of the mask: ``value`` on the mask, 0 elsewhere.
+        (W, H) uint8: ``value`` on the mask, 0 elsewhere.
     """
     values = np.zeros(len(runs), np.uint8)
     values[1::2] = value
@@ -97,13 +97,10 @@ def decode_mask(runs: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def polygons_to_mask(polygons: Sequence[Sequence[float]], height: int, width: int) -> np.ndarray:
-    """Rasterise polygons as COCO does.
+    """Rasterise polygons as COCO does, to (H, W) uint8, Fortran-contiguous: 1 inside any of the polygons.
 
     Args:
         polygons: flat lists x, y, x, y, ... of at least three corners, in pixels.
-
-    Returns:
-        (H, W) uint8, Fortran-contiguous: 1 inside any of the polygons.
     """
     merged = coco_mask.merge(coco_mask.frPyObjects(list(polygons), height, width))
     runs = validate_run_lengths(parse_coco_text(merged["counts"]), height * width)

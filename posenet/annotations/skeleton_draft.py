@@ -10,30 +10,23 @@ from pathlib import Path
 
 import numpy as np
 
-from posenet.annotations.coco_file import (
-    Category,
-    Entry,
-    parse_category,
-    parse_crowd_flag,
-    parse_keypoints,
-    parse_reference,
-    read_sections,
-    require_keypoints,
-)
+from posenet.annotations import coco_file
+from posenet.annotations.coco_file import Category, Entry
 from posenet.annotations.problems import problems_as_data_errors
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
+from posenet.skeleton.skeleton import twins
 from posenet.skeleton.skeleton_file import DEFAULT_SIGMA, connected_components
 
 Pair = tuple[str, str]
-"""Two keypoint names: the ends of a part, or a left keypoint and its right twin."""
+"""Two keypoint names: those of a part, or a left one and the right one."""
 
 MIN_EXAMPLES = 20
-"""Annotations that a layout is measured on, at least."""
+"""Smallest number of annotations for measuring a layout."""
 MIN_SPREAD = 0.1
 """Smallest spread of a keypoint in a layout, in lengths of the torso."""
 FITTING_ROUNDS = 5
-"""How often the examples are fitted to the mean shape and the mean shape is measured on the fitted examples."""
+"""Number of times that the examples are fitted to the mean shape and the mean shape is computed again."""
 
 _RIGHT_OF_LEFT = {"left": "right", "Left": "Right", "LEFT": "RIGHT", "l": "r", "L": "R"}
 _LEFT = re.compile(
@@ -50,7 +43,7 @@ class SkeletonDraft:
 
     Attributes:
         category: name of the category that it describes.
-        remarks: comments for the skeleton file, by its keys: where a value comes from and what to check.
+        remarks: comments for the keys of the skeleton file: the source of a value and what to check.
     """
 
     skeleton: Skeleton
@@ -61,21 +54,21 @@ class SkeletonDraft:
 def draft_skeleton(annotations: str | Path, category: str | None = None, bridges: bool = True) -> SkeletonDraft:
     """Describe the keypoints of a COCO annotation file as a skeleton.
 
-    The parts are the edges of the category's ``skeleton`` and their mirror images, and the shortest connections that
-    join what these leave apart. Left and right come from the names. The OKS constants are COCO's for COCO's keypoints,
-    else ``DEFAULT_SIGMA``.
+    The parts are the edges of the category's ``skeleton``, their mirror images, and the shortest parts that connect all
+    keypoints. Left and right come from the names. The OKS constants are COCO's for COCO's keypoints, else
+    ``DEFAULT_SIGMA``.
 
     Args:
-        category: name of the category; optional where all categories with keypoints have the same ones.
-        bridges: add parts between keypoints that are two parts apart, such as shoulder and wrist. They keep a person
-            whole when the keypoint between them is hidden. Drawings leave them out.
+        category: name of the category; optional if all categories with keypoints have the same ones.
+        bridges: add parts between keypoints that are two parts apart, such as shoulder and wrist. They connect a person
+            when the keypoint between them is hidden. Drawings leave them out.
 
     Raises:
-        DataError: not a COCO keypoint file, or a category that cannot be used.
+        DataError: the file is not a COCO keypoint file, or the category is missing or cannot be used.
     """
     with problems_as_data_errors(annotations):
-        sections = read_sections(annotations, required=["categories"])
-        categories = require_keypoints([parse_category(entry) for entry in sections["categories"]])
+        sections = coco_file.read_sections(annotations, required=["categories"])
+        categories = coco_file.require_keypoints([coco_file.parse_category(entry) for entry in sections["categories"]])
         chosen = _choose_category(categories, category, annotations)
         alike = {other.id for other in categories if other.keypoints == chosen.keypoints}
         joints = _read_keypoints(sections["annotations"], alike, len(chosen.keypoints))
@@ -105,29 +98,28 @@ def draft_skeleton(annotations: str | Path, category: str | None = None, bridges
 
 
 def pair_left_right(names: Sequence[str]) -> tuple[Pair, ...]:
-    """Pair every left name with the right name that differs in nothing but the side, such as L_eye and R_eye."""
-    pairs = []
+    """Pair every left name with the right name that differs only in the side, such as L_eye and R_eye."""
+    pairs: dict[str, str] = {}
     for name in names:
         for side in _LEFT.finditer(name):
             twin = name[: side.start()] + _RIGHT_OF_LEFT[side[0]] + name[side.end() :]
             if twin in names:
-                pairs.append((name, twin))
-                break
-    return tuple(pairs)
+                pairs.setdefault(name, twin)
+    return tuple(pairs.items())
 
 
 def measure_layout(names: Sequence[str], joints: np.ndarray) -> dict[str, tuple[float, float]]:
     """Measure ``Skeleton.layout`` on annotated keypoints.
 
-    Every example is moved and scaled to fit the mean shape, then the mean shape is measured again, and so on. The unit
-    is chosen so that the whole body is as large as COCO's layout, whose unit is the length of the torso: the decoder's
-    constants are given in that unit.
+    Every example is moved and scaled to fit the mean shape, then the mean shape is computed again, and so on. The
+    result is scaled to the size of COCO's layout, because the decoder's constants are in that unit, lengths of the
+    torso.
 
     Args:
         joints: (P, K, 3) x, y, visibility.
 
     Returns:
-        Height and spread by name; empty where there are too few examples.
+        Height and spread by name; empty if there are too few examples.
     """
     labelled = joints[..., 2] > 0
     useful = labelled.sum(1) >= max(3, len(names) // 2)
@@ -144,7 +136,7 @@ def measure_layout(names: Sequence[str], joints: np.ndarray) -> dict[str, tuple[
         sizes = _size(points, weights) / _size(shape, weights)
         centres = _weighted_mean(points, weights, 1) - sizes * _weighted_mean(shape, weights, 1)
     heights = shape[0].imag
-    # Sideways the whole distance from the middle counts, because a body is seen from the front or from behind.
+    # The whole distance from the vertical axis counts, because a body is seen from the front or from behind.
     spreads = np.sqrt(_weighted_mean(np.abs(fitted - 1j * heights) ** 2, weights, 0)[0])
     coco_heights, coco_spreads = np.array(list(COCO.layout.values())).T
     unit = _layout_size(coco_heights, coco_spreads) / max(_layout_size(heights, spreads), 1e-6)
@@ -169,19 +161,17 @@ def _size(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def _layout_size(heights: np.ndarray, spreads: np.ndarray) -> float:
-    """The same measure for a layout."""
+    """The root mean square distance from the mean, as in ``_size``, for a layout."""
     return float(np.sqrt(heights.var() + (spreads**2).mean()))
 
 
 def _choose_category(categories: Sequence[Category], name: str | None, source: str | Path) -> Category:
-    """The category called ``name``; any where ``name`` is None and all have the same keypoints."""
+    """The category called ``name``; the first one if ``name`` is None and all have the same keypoints."""
     found = [category for category in categories if name in (None, category.name)]
     if not found:
         others = ", ".join(category.name for category in categories)
-        raise DataError(
-            f"{source} has no category {name} with keypoints (categories with keypoints: {others}); "
-            "choose another one by --category"
-        )
+        known = f"categories with keypoints: {others}"
+        raise DataError(f"{source} has no category {name} with keypoints ({known}); choose another one by --category")
     if any(category.keypoints != found[0].keypoints for category in found):
         names = ", ".join(category.name for category in found)
         raise DataError(f"{source} has categories with different keypoints ({names}); choose one by --category")
@@ -189,20 +179,19 @@ def _choose_category(categories: Sequence[Category], name: str | None, source: s
 
 
 def _read_keypoints(entries: Sequence[Entry], category_ids: set[int], count: int) -> np.ndarray:
-    """(P, K, 3) float64 of the annotations with keypoints, crowds excepted."""
+    """(P, K, 3) float64 of the annotations with keypoints, without crowds."""
     rows = []
     for entry in entries:
-        category_id = parse_reference(entry, "category_id")
-        if category_id in category_ids and entry.get("keypoints") and not parse_crowd_flag(entry):
-            rows.append(parse_keypoints(entry, count))
+        category_id = coco_file.parse_reference(entry, "category_id")
+        if category_id in category_ids and entry.get("keypoints") and not coco_file.parse_crowd_flag(entry):
+            rows.append(coco_file.parse_keypoints(entry, count))
     return np.array(rows, np.float64).reshape(len(rows), count, 3)
 
 
 def _category_edges(category: Category) -> list[Pair]:
-    """The edges of the category's ``skeleton`` as names. COCO counts keypoints from 1, some files from 0.
+    """The edges of the category's ``skeleton`` as names; ``ValueError`` if they are not pairs of keypoint numbers.
 
-    Raises:
-        ValueError: not a list of pairs of keypoint numbers.
+    COCO counts keypoints from 1, some files from 0.
     """
     try:
         pairs = [(int(a), int(b)) for a, b in category.edges or []]
@@ -212,14 +201,14 @@ def _category_edges(category: Category) -> list[Pair]:
     names = dict(enumerate(category.keypoints, first))
     if not all(a in names and b in names for a, b in pairs):
         raise ValueError("its skeleton joins keypoints that it does not have")
-    # A dictionary keeps one of two edges with the same ends.
+    # Two edges with the same keypoints become one.
     edges = {frozenset((a, b)): (names[a], names[b]) for a, b in pairs if a != b}
     return list(edges.values())
 
 
 def _with_mirror_images(parts: Sequence[Pair], left_right: Sequence[Pair]) -> list[Pair]:
-    """The parts, followed by those of their mirror images that are missing."""
-    mirror = dict(left_right) | {right: left for left, right in left_right}
+    """The parts, followed by their missing mirror images."""
+    mirror = twins(left_right)
     result = {frozenset(part): part for part in parts}
     for a, b in parts:
         twin = (mirror.get(a, a), mirror.get(b, b))
@@ -230,7 +219,7 @@ def _with_mirror_images(parts: Sequence[Pair], left_right: Sequence[Pair]) -> li
 def _joining_parts(
     names: Sequence[str], parts: Sequence[Pair], left_right: Sequence[Pair], joints: np.ndarray
 ) -> list[Pair]:
-    """The shortest symmetric parts that join all keypoints; in the order of the names where nothing is labelled."""
+    """The shortest symmetric parts that connect all keypoints; in the order of the names if nothing is labelled."""
     points = joints[..., :2]
     labelled = joints[..., 2] > 0
     lengths = {}
@@ -249,14 +238,13 @@ def _joining_parts(
 
 
 def _bridging_parts(names: Sequence[str], parts: Sequence[Pair]) -> tuple[Pair, ...]:
-    """The pairs of keypoints that two parts join through a third keypoint, and no part directly."""
+    """The pairs of keypoints that two parts connect through a third keypoint, and no part directly."""
     neighbours: dict[str, set[str]] = {name: set() for name in names}
     for a, b in parts:
         neighbours[a].add(b)
         neighbours[b].add(a)
-    return tuple(
-        (a, b) for a, b in itertools.combinations(names, 2) if b not in neighbours[a] and neighbours[a] & neighbours[b]
-    )
+    pairs = itertools.combinations(names, 2)
+    return tuple((a, b) for a, b in pairs if b not in neighbours[a] and neighbours[a] & neighbours[b])
 
 
 def _remarks(
@@ -267,15 +255,15 @@ def _remarks(
     if num_mirrored:
         parts.append(f"{num_mirrored} mirror images were missing in the annotation file's skeleton and were added.")
     if num_joining:
-        parts.append(f"The last {num_joining} of the drawn ones join keypoints that were apart; check them.")
+        parts.append(f"The last {num_joining} of the drawn ones connect keypoints that were apart; check them.")
     if num_bridging:
-        parts.append(f"The last {num_bridging} bridge two others: they keep a person whole when a keypoint is hidden.")
+        parts.append(f"The last {num_bridging} bridge two others: they connect a person when a keypoint is hidden.")
     sigmas = "OKS constants: how precisely annotators place each keypoint. "
     if skeleton.sigmas == COCO.sigmas:
         sigmas += "These are COCO's, because the keypoints have COCO's names."
     else:
         sigmas += (
-            f"{DEFAULT_SIGMA} is only a default: annotate some images twice\nand take, for every keypoint, "
+            f"{DEFAULT_SIGMA} is only a default: annotate some images twice\nand compute, for every keypoint, "
             "the root mean square of distance / sqrt(area of the object)."
         )
     if skeleton.left_right:
@@ -286,11 +274,11 @@ def _remarks(
     if not skeleton.layout:
         sigmas = f"No layout: there are too few annotations ({num_people}). It is optional.\n{sigmas}"
     return {
-        "keypoints": "As the annotation file names and orders them.",
+        "keypoints": "With the names and in the order of the annotation file.",
         "parts": "\n".join(parts),
         "left_right": left_right,
         "drawn": "The parts that drawings show.",
         "sigmas": sigmas,
-        "layout": "Where keypoints lie in an upright person or object: height (down is positive) and spread, measured "
-        "on the\nannotations. It helps to group keypoints. Delete the table where objects have no usual position.",
+        "layout": "Keypoints in an upright person or object: height (down is positive) and spread, measured on the\n"
+        "annotations. They help to group keypoints. Delete the table if objects have no usual position.",
     }

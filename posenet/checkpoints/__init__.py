@@ -1,1 +1,1 @@
-"""Checkpoint files and the weights in them: writing, reading, loading, converting, and the folder of a run."""
+"""Checkpoint files, the weights in them, and the folder in which a run keeps them."""

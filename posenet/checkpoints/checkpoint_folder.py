@@ -21,11 +21,11 @@ _log = logging.getLogger(__name__)
 class CheckpointFolder:
     """The checkpoints of one run: ``step-N.pth``, ``last.pth`` and ``best.pth``.
 
-    ``last`` and ``best`` are hard links to numbered files; they need disk space only after those are deleted.
+    ``last`` and ``best`` are hard links to numbered files, so they need no disk space until those are deleted.
 
     Args:
         path: Folder of the run; the first save creates it.
-        keep: How many of the newest numbered checkpoints to keep.
+        keep: Number of newest numbered checkpoints to keep.
     """
 
     def __init__(self, path: Path, keep: int = CheckpointConfig.keep) -> None:
@@ -40,20 +40,13 @@ class CheckpointFolder:
         return any(self.path.glob("*.pth"))
 
     def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
-        """Write a checkpoint, which becomes the last one, and delete the oldest.
-
-        Args:
-            step: Optimizer steps of the run so far.
-            best: Whether it becomes the best one too.
+        """Write the checkpoint after ``step`` as the last one, and as the best one if it is; delete old ones.
 
         Raises:
             CheckpointError, OSError: The checkpoint cannot be written; older ones are intact.
         """
         if self._created and not self.path.is_dir():
-            _log.warning(
-                "WARNING: %s was removed during the run; creating it again, for checkpoints from now on", self.path
-            )
-        self.path.mkdir(parents=True, exist_ok=True)
+            _log.warning("WARNING: %s was removed during the run; creating it again for new checkpoints", self.path)
         self._created = True
         self._delete_temporary_files()
         numbered = self.path / f"step-{step:08d}.pth"
@@ -65,7 +58,7 @@ class CheckpointFolder:
             old.unlink(missing_ok=True)
 
     def _delete_temporary_files(self) -> None:
-        """Delete what a killed process left; files of other names may belong to another program."""
+        """Delete the temporary files of a killed process; files with other names may belong to another program."""
         for name in ("step-*", "last", "best"):
             for temporary in self.path.glob(f".{name}.pth.*.tmp"):
                 temporary.unlink(missing_ok=True)
@@ -73,7 +66,7 @@ class CheckpointFolder:
     def history(self) -> list[Path]:
         """The numbered checkpoints, newest first.
 
-        They are ordered by time, because a run that returned to an older checkpoint writes lower numbers again.
+        They are sorted by time, because a run that returns to an older checkpoint writes lower numbers again.
         """
         numbered = [path for path in self.path.glob("step-*.pth") if re.fullmatch(r"step-\d+\.pth", path.name)]
         return sorted(numbered, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
@@ -81,9 +74,9 @@ class CheckpointFolder:
     def newest_intact(
         self, accept: Callable[[dict[str, Any]], bool] = lambda state: True
     ) -> tuple[Path, dict[str, Any]] | None:
-        """Path and content of the newest checkpoint that is readable and accepted; None if there is none.
+        """Path and content of the newest intact checkpoint that ``accept`` accepts; None if there is none.
 
-        Warnings name the damaged ones.
+        Damaged checkpoints are logged as warnings.
 
         Raises:
             CheckpointError: There are checkpoints, and all of them are damaged.

@@ -20,7 +20,7 @@ _END_RECORD_SIZE = 22
 _LENGTH_FIELD = COMMENT_LENGTH.to_bytes(2, "little")
 """The last two bytes of a zip file's end record: the length of the comment that follows it."""
 _TAIL_SIZE = 4096
-"""The end record is searched in this many bytes: enough for our comment and for some foreign bytes after it."""
+"""Bytes at the end in which the end record is searched: enough for our comment and some foreign bytes after it."""
 _CHUNK_SIZE = 1 << 20
 
 
@@ -37,11 +37,11 @@ def verify_checksum(file: BinaryIO) -> bool | None:
     """Compare a file with its checksum.
 
     Returns:
-        True if they match, False if the file is damaged, None if it shows no trace of a checksum: a foreign file.
+        True if they match, False if the file is damaged, None for a foreign file, which has no checksum.
 
-    A flipped bit and a truncation are always detected, because a file with a checksum shows it twice: by the prefix of
-    the comment and by the length of the comment in the end record. Only damage that destroys both passes for a
-    foreign file, for which the checksums of the zip entries remain.
+    A flipped bit and a truncation are always detected, because two fields mark a file with a checksum: the prefix of
+    the comment, and the length of the comment in the end record. Only damage to both makes it look like a foreign file,
+    for which the checksums of the zip entries remain.
     """
     size = file.seek(0, os.SEEK_END)
     file.seek(-min(size, _TAIL_SIZE), os.SEEK_END)
@@ -52,10 +52,9 @@ def verify_checksum(file: BinaryIO) -> bool | None:
         return stored_digest == _hex_digest(file, size - len(stored_digest))
     # If the end record announces a comment of our length, the comment is truncated or its prefix is damaged.
     end_record = tail.rfind(_END_RECORD_SIGNATURE)
-    if end_record < 0:
-        return None
-    length_field = tail[end_record + _END_RECORD_SIZE - len(_LENGTH_FIELD) : end_record + _END_RECORD_SIZE]
-    return False if length_field == _LENGTH_FIELD else None
+    if end_record >= 0 and tail[end_record:][:_END_RECORD_SIZE].endswith(_LENGTH_FIELD):
+        return False
+    return None
 
 
 def _hex_digest(file: BinaryIO, length: int) -> bytes:
@@ -69,7 +68,7 @@ def _hex_digest(file: BinaryIO, length: int) -> bytes:
 
 
 def is_compressed(file: BinaryIO) -> bool:
-    """Whether a zip file unpacks to more bytes than it has; PyTorch writes no such files. False for other files."""
+    """Whether a file is a zip file that unpacks to more bytes than it has; PyTorch does not write such files."""
     if not zipfile.is_zipfile(file):
         return False
     with zipfile.ZipFile(file) as archive:

@@ -1,11 +1,10 @@
-"""Converting between the authors' published files and our checkpoints; the weights stay bit-identical."""
+"""Conversion between the authors' published files and our checkpoints; the weights stay bit-identical."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
@@ -19,18 +18,15 @@ from posenet.skeleton import COCO
 
 
 def import_weights(source: str | Path, output: str | Path, config: Config | None = None) -> Config:
-    """Write the weights of a published file as a checkpoint of ours, with the configuration of their network.
+    """Write the weights of a published file as our checkpoint, and return the configuration in it.
 
     Args:
-        source: A published file, or any other file with the weights of a ``PoseNet``, such as a bare state dict.
-        config: Configuration to store in the checkpoint, for inference and the like; the size of the network is taken
-            from the weights. None uses the configuration in ``source``, if it has one, or else the defaults.
-
-    Returns:
-        The configuration in the checkpoint.
+        source: A published file, or another file with the weights of a ``PoseNet``, such as a bare state dict.
+        config: Configuration to store in the checkpoint, with the size of the network replaced by that of the weights.
+            None uses the configuration in ``source``, if it has one, or else the defaults.
 
     Raises:
-        CheckpointError: The source is unreadable or does not hold a ``PoseNet``, or the output cannot be written.
+        CheckpointError: The source is unreadable or has no weights of a ``PoseNet``, or the output cannot be written.
     """
     state = read_checkpoint(source)
     weights = extract_weights(state, source)
@@ -38,14 +34,14 @@ def import_weights(source: str | Path, output: str | Path, config: Config | None
     config = dataclasses.replace(config, model=_infer_network_size(config.model, weights, source))
     network = PoseNet.from_config(config)
     load_weights(network, source, state=weights, min_loaded_share=0).require_all()
-    _write(Path(output), {"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)})
+    write_checkpoint(Path(output), {"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)})
     return config
 
 
 def export_weights(source: str | Path, output: str | Path) -> None:
-    """Write the weights of a checkpoint under the published names, in the dictionary that the authors' code reads.
+    """Write the weights of a checkpoint with the published names, in the dictionary that the authors' code reads.
 
-    Only weights are exported: ``optimizer_weight`` is empty and ``train_loss``, the best loss so far, infinite.
+    Only weights are exported: ``optimizer_weight`` is empty, and ``train_loss``, the best loss so far, is infinite.
 
     Raises:
         CheckpointError: The source is unreadable, its network does not predict the published maps, or the output
@@ -60,19 +56,17 @@ def export_weights(source: str | Path, output: str | Path) -> None:
         )
     progress = state.get("progress")
     epoch = progress.get("epoch") if isinstance(progress, dict) else None
-    _write(
-        Path(output),
-        {
-            "weights": rename_to_published(network.state_dict()),
-            "optimizer_weight": {},
-            "train_loss": math.inf,
-            "epoch": epoch if isinstance(epoch, int) else 0,
-        },
-    )
+    published = {
+        "weights": rename_to_published(network.state_dict()),
+        "optimizer_weight": {},
+        "train_loss": math.inf,
+        "epoch": epoch if isinstance(epoch, int) else 0,
+    }
+    write_checkpoint(Path(output), published)
 
 
 def _infer_network_size(settings: ModelConfig, weights: dict[str, Tensor], source: str | Path) -> ModelConfig:
-    """``settings`` with the number of stacks and channels of the network that the weights belong to."""
+    """``settings`` with the number of stacks and channels that the weights have."""
     try:
         width = 4 * len(weights["stem.entry.conv.weight"])  # the first convolution has a quarter of the width
         second_scale = weights["stacks.0.heads.1.features.0.conv.weight"].shape[1]  # width + growth
@@ -81,8 +75,8 @@ def _infer_network_size(settings: ModelConfig, weights: dict[str, Tensor], sourc
         settings = dataclasses.replace(settings, stacks=stacks, width=width, growth=second_scale - width)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise CheckpointError(
-            f"{source} does not hold the weights of a PoseNet ({error}); give a published file or a "
-            "checkpoint of this program"
+            f"{source} does not contain the weights of a PoseNet ({error}); give a published file or a checkpoint of "
+            "this program"
         ) from error
     if num_channels != settings.skeleton.num_channels:
         raise CheckpointError(
@@ -90,8 +84,3 @@ def _infer_network_size(settings: ModelConfig, weights: dict[str, Tensor], sourc
             "name its skeleton by --set model.skeleton=FILE.toml"
         )
     return settings
-
-
-def _write(path: Path, state: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_checkpoint(path, state)

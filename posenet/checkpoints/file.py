@@ -1,4 +1,4 @@
-"""Checkpoint files: written atomically with a checksum, read without running code from them."""
+"""Checkpoint files: written atomically and with a checksum, and read without running code from them."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def _read(file: BinaryIO, path: Path) -> Any:
         raise
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{path} is not a checkpoint of plain tensors: damaged, foreign, or holding code, "
-            "which is never run; use another file"
+            f"{path} is not a checkpoint of plain tensors: it is damaged, foreign, or contains code, which is never "
+            "run; use another file"
         ) from error
-    # The unpickler raises almost any exception on arbitrary bytes; all of them mean the same to the user.
+    # The unpickler can raise almost any exception on arbitrary bytes; they all mean the same to the user.
     except Exception as error:
         raise CheckpointError(f"{path} is damaged or not a PyTorch checkpoint; use an older one") from error
 
@@ -75,12 +75,15 @@ def _refuse_damaged(file: BinaryIO, path: Path) -> None:
 
 
 def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint with its checksum; at every moment ``path`` holds the complete old or the complete new file.
+    """Write a checkpoint with its checksum; ``path`` is the complete old or the complete new file at any time.
+
+    The folder is created if necessary.
 
     Raises:
         CheckpointError: The disk is full or failing, or permission is missing; ``path`` is unchanged.
     """
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_replacement(path) as temporary, open(temporary, "w+b") as file:
             torch.save(dict(state), file)
             append_checksum(file)
@@ -92,7 +95,7 @@ def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
 
 
 def _system_message(error: BaseException) -> str | None:
-    """The operating system's message, which PyTorch may have replaced by an error of its own."""
+    """The message of the ``OSError`` that caused an error of PyTorch, if there is one."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, OSError):
         cause = cause.__context__

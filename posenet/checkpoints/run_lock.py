@@ -1,8 +1,8 @@
 """A lock on the folder of a run, so that only one process at a time writes there.
 
-The operating system releases the lock when the process ends, however it ends. The lock belongs to the process alone:
-it is a record lock and not ``flock``, because data workers would inherit the latter and keep it after their trainer was
-killed. A second lock in the same process is not detected.
+The operating system releases the lock when the process ends or is killed. It is a record lock and not ``flock``,
+because data workers would inherit an ``flock`` and keep it after their trainer was killed. A second lock in the same
+process is not detected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ else:
 
 LOCK_FILE = "run.lock"
 _LOCKED_BYTE = 1 << 30
-"""Offset of the locked byte: far behind the text, because on Windows other processes cannot read a locked byte."""
+"""Offset of the locked byte: far after the text, because on Windows other processes cannot read a locked byte."""
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 def run_lock(folder: Path) -> Iterator[None]:
     """Within this context, only this process may write into ``folder``, which is created if necessary.
 
-    The lock file names its owner while the lock is held, and stays in the folder, empty, afterwards: deleting it could
+    The lock file names its owner as long as it is locked. Afterwards it stays in the folder, empty: deleting it could
     delete the file of the next owner. If the file names an owner but is not locked, that owner was killed. On a file
     system without locks the context logs a warning and locks nothing.
 
@@ -62,14 +62,10 @@ def _acquire(handle: int, folder: Path) -> None:
             f"{folder} is in use by {owner}; wait until it has ended, or choose another folder with --checkpoint-path"
         ) from error
     except OSError as error:
-        _log.warning(
-            "WARNING: the file system of %s has no locks (%s); make sure that no other run writes there",
-            folder,
-            error.strerror,
-        )
+        warning = "WARNING: the file system of %s has no locks (%s); make sure that no other run writes there"
+        _log.warning(warning, folder, error.strerror)
         return
-    killed_owner = _read_owner(handle)
-    if killed_owner:
+    if killed_owner := _read_owner(handle):
         _log.info("%s was in use by %s, which was killed: taking it over", folder, killed_owner)
 
 

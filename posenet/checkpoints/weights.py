@@ -1,7 +1,7 @@
-"""Loading the weights of a checkpoint: into a given network, or with the network that they belong to.
+"""Loading the weights of a checkpoint, into a given network or together with the network that the file describes.
 
-A checkpoint is one of ours, a published one or a bare state dict. ``extract_weights`` finds the tensors in it and gives
-them our names; ``posenet.model.published_names`` has the table of the published names.
+A checkpoint is one of ours, a published one or a bare state dict. ``extract_weights`` returns its tensors under our
+names; ``posenet.model.published_names`` has the table of the published names.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from posenet.settings import Config, config_from_dict
 from posenet.skeleton.skeleton_file import BUILT_IN
 
 WEIGHT_KEYS = ("model", "weights", "state_dict")
-"""Where a checkpoint may hold its weights: ours, the authors' and many other programs'."""
+"""Keys of the weights in our checkpoints, in those of the authors and in those of many other programs."""
 MIN_LOADED_SHARE = 0.5
-"""Share of a network's tensors that fine-tuning must find in a checkpoint."""
+"""Smallest share of a network's tensors that fine-tuning must load from a checkpoint."""
 MAX_LISTED_NAMES = 5
-"""Names that a report lists of each kind."""
+"""Number of names of each kind that a report lists."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class LoadReport:
     """Which tensors were loaded from a file, and which were not.
 
     Attributes:
-        loaded: Names that were copied into the model.
-        missing: Names of the model that the file lacks; these tensors kept their values.
-        unexpected: Names of the file that the model lacks.
-        reshaped: Names that both have with different shapes; these tensors kept their values.
+        loaded: Names of the tensors that were copied into the model.
+        missing: Names in the model only; these tensors kept their values.
+        unexpected: Names in the file only.
+        reshaped: Names in both, with different shapes; these tensors kept their values.
     """
 
     path: str
@@ -75,7 +75,7 @@ def load_weights(
     state: Mapping[str, Any] | None = None,
     min_loaded_share: float = MIN_LOADED_SHARE,
 ) -> LoadReport:
-    """Copy the tensors that fit from a checkpoint into a model, and report the others.
+    """Copy all tensors of a checkpoint that fit into a model, and report the others.
 
     Args:
         path: Our checkpoint, a published one or a bare state dict; names may have prefixes of wrappers.
@@ -100,7 +100,8 @@ def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet,
     """Build the network of a checkpoint and load all its weights.
 
     Args:
-        config: Overrides the configuration in the checkpoint. A published file has none; it means the default network.
+        config: Overrides the configuration in the checkpoint. A file without one, such as a published file, means the
+            default network.
 
     Returns:
         The network on the CPU in evaluation mode, and its configuration.
@@ -119,7 +120,7 @@ def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet,
 def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str | Path) -> None:
     """Raise ``CheckpointError`` unless the weights are those of ``config``'s network.
 
-    The network is built without memory for its weights, so that a checkpoint cannot make us allocate a huge one.
+    The network is built without memory for its weights, so that no checkpoint can make the program allocate too much.
     """
     with torch.device("meta"):
         own = PoseNet.from_config(config).state_dict()
@@ -128,24 +129,19 @@ def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str 
 
 def _compare(own: Mapping[str, Tensor], given: Mapping[str, Tensor], path: str | Path) -> LoadReport:
     """Report which of a model's ``own`` tensors can be loaded from the ``given`` ones."""
-    common = [name for name in own if name in given]
-    return LoadReport(
-        path=str(path),
-        loaded=[name for name in common if given[name].shape == own[name].shape],
-        missing=[name for name in own if name not in given],
-        unexpected=[name for name in given if name not in own],
-        reshaped=[name for name in common if given[name].shape != own[name].shape],
-    )
+    report = LoadReport(str(path), unexpected=[name for name in given if name not in own])
+    for name, tensor in own.items():
+        if name not in given:
+            report.missing.append(name)
+        else:
+            fits = given[name].shape == tensor.shape
+            (report.loaded if fits else report.reshaped).append(name)
+    return report
 
 
 def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
-    """The weights in the content of a checkpoint, under our parameter names.
-
-    Raises:
-        CheckpointError: The file contains no weights.
-    """
-    tables = [state[key] for key in WEIGHT_KEYS if isinstance(state.get(key), Mapping)]
-    table = tables[0] if tables else state
+    """The weights in the content of a checkpoint, under our parameter names; ``CheckpointError`` if there are none."""
+    table = next((state[key] for key in WEIGHT_KEYS if isinstance(state.get(key), Mapping)), state)
     weights = {
         strip_wrapper_prefixes(name): tensor
         for name, tensor in table.items()
@@ -167,7 +163,7 @@ def strip_wrapper_prefixes(name: str) -> str:
 
 
 def config_of_checkpoint(state: Mapping[str, Any], path: str | Path) -> Config | None:
-    """The configuration in the content of a checkpoint of ours; None for other files."""
+    """The configuration in the content of our checkpoint; None for other files."""
     tables = state.get("config")
     if not isinstance(tables, dict):
         return None

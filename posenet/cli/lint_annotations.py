@@ -1,4 +1,4 @@
-"""Find what is wrong with a COCO keypoint file, and how to fix it; exit status 2 if there are errors."""
+"""Find the problems of a COCO keypoint file, and how to fix them; exit status 2 if there are errors."""
 
 from __future__ import annotations
 

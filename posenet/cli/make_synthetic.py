@@ -1,6 +1,6 @@
-"""Draw a data set of illustrated people in COCO's layout, for tests and first experiments.
+"""Generate a synthetic data set of people in COCO's layout, for tests and first experiments.
 
-Writes ``annotations/``, ``train2017/`` and ``val2017/``. The same options give the same bytes.
+Writes ``annotations/``, ``train2017/`` and ``val2017/``. The same options write the same bytes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--train", type=int, default=1000, metavar="N", help="training images")
     parser.add_argument("--val", type=int, default=100, metavar="N", help="validation images")
-    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, metavar="S", help="another seed draws other images")
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, metavar="S", help="seed of the images")
     parser.add_argument(
         "--size",
         type=_size,
         default=DEFAULT_SIZE,
         metavar="WxH|LONGEST",
-        help="size of every image, such as 480x360; or their longest side, below which sizes vary",
+        help="size of every image, such as 480x360; or the longest side of images with different sizes",
     )
     parser.add_argument("--workers", type=int, metavar="N", help="processes; %(default)s is one per core")
 

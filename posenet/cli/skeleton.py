@@ -1,6 +1,6 @@
 """Draft a skeleton file from annotations, check one, or write the built-in one.
 
-Prints what the skeleton holds, and writes a TOML file with comments on what to check.
+Prints the content of the skeleton, and writes a TOML file with comments on what to check.
 """
 
 from __future__ import annotations

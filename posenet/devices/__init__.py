@@ -1,1 +1,1 @@
-"""Devices and processes: choosing them, one or several per run, precision, random state, launching and stop signals."""
+"""Devices and processes: selecting, starting and connecting them; precision, random state and stop signals."""

@@ -1,4 +1,4 @@
-"""Work on background threads, ahead of its use."""
+"""Computing results on background threads before they are needed."""
 
 from __future__ import annotations
 
@@ -14,12 +14,9 @@ Result = TypeVar("Result")
 def map_in_background(
     function: Callable[[Item], Result], items: Iterable[Item], *, workers: int = 1, ahead: int = 1
 ) -> Generator[Result, None, None]:
-    """Like ``map``, with the same order of results, but the calls run on threads ahead of their use.
+    """Like ``map``, with the same order of results, but the calls run on ``workers`` threads before they are needed.
 
-    Args:
-        items: read on the caller's thread.
-        workers: number of threads.
-        ahead: at most this many calls have been started before their results are asked for.
+    Items are read on the caller's thread. At most ``ahead`` calls are started before their results are requested.
     """
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[Future[Result]] = deque()

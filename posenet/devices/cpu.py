@@ -1,4 +1,4 @@
-"""The CPU cores of this process."""
+"""The CPU cores that this process can use."""
 
 from __future__ import annotations
 

@@ -17,14 +17,13 @@ _log = logging.getLogger(__name__)
 
 
 def select_devices(device: torch.device, indices: Sequence[int] | None = None) -> list[torch.device]:
-    """The devices that share each batch: those with the given indices, or all devices of the same type.
+    """The devices that share each batch: those with the given indices, or all devices of the type of ``device``.
 
     Args:
-        device: Gives the device type; a CPU is always the only device.
-        indices: Indices of the devices; None uses all of them.
+        device: A device of the type to use; a CPU is always the only device.
 
     Raises:
-        ConfigError: This machine does not have a device, or an index appears twice.
+        ConfigError: This machine lacks one of the devices, or an index appears twice.
     """
     if device.type == "cpu":
         return [device]

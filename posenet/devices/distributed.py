@@ -24,9 +24,9 @@ DEFAULT_TIMEOUT_MINUTES = 10.0
 
 
 def device_of_rank(device: torch.device, rank_info: RankInfo) -> torch.device:
-    """The device of this process: the one of ``device``'s type whose index is the local rank.
+    """The device of this process: the one of the type of ``device`` with the local rank as its index.
 
-    A scheduler may show each process one device only; then it is that device, whatever the local rank.
+    If a scheduler shows each process only one device, it is that device for every local rank.
 
     Raises:
         ConfigError: This machine has fewer devices than processes, or ``device`` has an index.
@@ -55,7 +55,7 @@ def is_lost_contact(error: RuntimeError) -> bool:
 
 
 def process_group_backends(device: torch.device) -> str:
-    """The backends to use: Gloo for tensors in host memory, the device's own one (NCCL, HCCL, ...) for its tensors."""
+    """The backends to use: Gloo for tensors in host memory, that of the device (NCCL, HCCL, ...) for its tensors."""
     if device.type == "cpu":
         return "gloo"
     return f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
@@ -67,9 +67,7 @@ class DistributedRuntime(Runtime):
     Flags and objects are exchanged over Gloo from host memory, so these calls do not wait for the device.
 
     Args:
-        device: The device of this process.
-        rank_info: The rank of this process.
-        timeout_minutes: How long to wait for the other ranks before raising an error.
+        timeout_minutes: How long a collective call waits for the other ranks before it raises an error.
 
     Raises:
         TrainingError: The processes did not find each other.
@@ -99,7 +97,7 @@ class DistributedRuntime(Runtime):
     def wrap(self, module: nn.Module) -> nn.Module:
         wrapped = DistributedDataParallel(super().wrap(module), gradient_as_bucket_view=True)
         # The buffers are BatchNorm statistics. Training does not read them, and the trainer broadcasts them before
-        # each validation. The constructor's argument for this changes its name between releases of PyTorch.
+        # each validation. The constructor's argument for this has different names in different releases of PyTorch.
         wrapped.broadcast_buffers = False
         return wrapped
 

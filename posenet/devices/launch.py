@@ -16,16 +16,16 @@ from posenet.devices.signals import stop_signal_handler
 from posenet.errors import TrainingError
 
 GRACE_SECONDS = 10.0
-"""Seconds that the other processes have to end by themselves after one of them has failed."""
+"""Seconds in which the other processes can end by themselves after one of them has failed."""
 
 
 def launch(world_size: int, task: Callable[..., None], *args: Any, start_method: str = "spawn") -> None:
     """Run ``task(rank_info, *args)`` in ``world_size`` processes on this machine and wait until all have ended.
 
-    Stop signals are forwarded to the processes, which end by themselves.
+    Stop signals are forwarded to the processes, which then stop by themselves.
 
     Raises:
-        TrainingError: A process exited with an error status or was killed; the others have been ended.
+        TrainingError: A process exited with an error status or was killed; the others have been terminated.
         ProcessRaisedException: ``task`` raised an exception in one of the processes.
     """
     # This process hosts the store, as torchrun's agent does, so that the port is known to be free.
@@ -58,9 +58,9 @@ def launch(world_size: int, task: Callable[..., None], *args: Any, start_method:
 
 
 def _forwarded_signal(number: int) -> int:
-    """The signal to send to the processes for a signal to the launcher: SIGTERM for Ctrl-C, else the same one.
+    """The signal to send to the processes after a signal to the launcher: SIGTERM after Ctrl-C, else the same one.
 
-    A terminal sends Ctrl-C to the processes as well, and a second SIGINT would interrupt them in their step.
+    A terminal sends Ctrl-C to the processes too, and a second SIGINT would interrupt their training step.
     """
     return signal.SIGTERM if number == signal.SIGINT else number
 

@@ -16,21 +16,21 @@ DTYPES: dict[Amp, torch.dtype] = {"off": torch.float32, "bf16": torch.bfloat16, 
 
 
 def select_amp(device: torch.device, name: Amp | Literal["auto"]) -> Amp:
-    """The precision called ``name``; "auto" is the fastest one of the same accuracy on this device.
+    """The precision called ``name``; "auto" is the fastest one on this device.
 
-    "auto" selects bf16, which has the range of float32, where the device computes in it natively. It selects fp16 on
-    older CUDA devices with tensor cores, and float32 everywhere else: a CPU without bf16 instructions emulates bf16,
-    which is slower than float32.
+    "auto" selects bf16, which has the range of float32, if the device computes in it natively. It selects fp16 on older
+    CUDA devices with tensor cores, and float32 everywhere else: a CPU without bf16 instructions emulates bf16, which is
+    slower than float32.
     """
     if name != "auto":
         return name
-    if device.type == "cpu":
-        return "bf16" if _cpu_computes_in_bf16() else "off"
+    if device.type == "cpu" and _cpu_computes_in_bf16():
+        return "bf16"
     if device.type == "cuda":
         if torch.cuda.is_bf16_supported(including_emulation=False):
             return "bf16"
-        has_tensor_cores = torch.cuda.get_device_capability(device) >= (7, 0)
-        return "fp16" if has_tensor_cores else "off"
+        if torch.cuda.get_device_capability(device) >= (7, 0):  # it has tensor cores
+            return "fp16"
     return "off"
 
 
@@ -55,8 +55,7 @@ def make_grad_scaler(
 ) -> torch.amp.GradScaler:
     """The loss scaler for fp16 training; for other precisions it is disabled and does nothing.
 
-    Args:
-        loss_scale: Constant scale; 0 lets the scaler adapt it.
+    A ``loss_scale`` of 0 lets the scaler adapt the scale; another value is kept.
     """
     enabled = amp == "fp16"
     if loss_scale == 0:

@@ -8,7 +8,7 @@ import torch
 
 
 def get_random_state(device: torch.device) -> dict[str, Any]:
-    """The states of the CPU's generator ("cpu") and of the accelerator's ("device"), if ``device`` is one."""
+    """The state of the CPU's generator ("cpu") and, if ``device`` is an accelerator, of its generator ("device")."""
     state = {"cpu": torch.get_rng_state()}
     if device.type != "cpu":
         state["device"] = torch.get_device_module(device).get_rng_state(device)

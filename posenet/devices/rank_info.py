@@ -1,4 +1,4 @@
-"""The rank of this process, as torchrun, SLURM or the old launcher assigns it."""
+"""The rank that torchrun, SLURM or ``torch.distributed.launch`` assigns to this process."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ class RankInfo:
 
 
 SINGLE_PROCESS = RankInfo(rank=0, world_size=1, local_rank=0, init_method="tcp://127.0.0.1:0")
-"""The only process of a run. It needs no address that others know, so it uses any free port (0)."""
+"""The only process of a run. No other process connects to it, so it uses any free port (0)."""
 
 
 def rank_info_from_environment(environment: Mapping[str, str], local_rank: int | None = None) -> RankInfo | None:
     """Read the rank from environment variables; None if no launcher has started this process.
 
     Args:
-        local_rank: Value of the old launcher's ``--local-rank``; it overrides the environment.
+        local_rank: Value of the ``--local-rank`` flag that ``torch.distributed.launch`` passes; it overrides the
+            environment.
 
     Raises:
         ConfigError: Variables are missing, or their values are impossible.
@@ -62,7 +63,7 @@ def rank_info_from_environment(environment: Mapping[str, str], local_rank: int |
 
 
 def _torchrun_rank_info(environment: Mapping[str, str], local_rank: int | None) -> RankInfo:
-    """The rank that torchrun or the old ``torch.distributed.launch`` assigns."""
+    """The rank that torchrun or ``torch.distributed.launch`` assigns."""
     return RankInfo(
         rank=int(environment["RANK"]),
         world_size=int(environment["WORLD_SIZE"]),
@@ -72,28 +73,26 @@ def _torchrun_rank_info(environment: Mapping[str, str], local_rank: int | None) 
 
 
 def _slurm_rank_info(environment: Mapping[str, str]) -> RankInfo:
-    """The rank that srun assigns."""
+    """The rank that srun assigns.
+
+    The processes meet on the first host of the job step, unless MASTER_ADDR and MASTER_PORT name another host and port.
+    """
+    host = environment.get("MASTER_ADDR")
+    if not host:
+        host = first_host(environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"])
+    # The port depends on the job id, so that jobs on the same machine use different ports.
+    port = environment.get("MASTER_PORT") or 20000 + int(environment["SLURM_JOB_ID"]) % 20000
     return RankInfo(
         rank=int(environment["SLURM_PROCID"]),
         world_size=_num_slurm_tasks(environment),
         local_rank=int(environment["SLURM_LOCALID"]),
-        init_method=_slurm_init_method(environment),
+        init_method=f"tcp://{host}:{port}",
         restarts=int(environment.get("SLURM_RESTART_COUNT", 0)),
     )
 
 
 def _num_slurm_tasks(environment: Mapping[str, str]) -> int:
     return int(environment.get("SLURM_NTASKS", 1))
-
-
-def _slurm_init_method(environment: Mapping[str, str]) -> str:
-    """A URL at the first host of the job step, unless MASTER_ADDR and MASTER_PORT name another one."""
-    host = environment.get("MASTER_ADDR")
-    if not host:
-        host = first_host(environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"])
-    # The port depends on the job id, so that jobs on the same machine use different ports.
-    port = environment.get("MASTER_PORT") or 20000 + int(environment["SLURM_JOB_ID"]) % 20000
-    return f"tcp://{host}:{port}"
 
 
 def first_host(node_list: str) -> str:

@@ -1,6 +1,5 @@
-"""One process on one device: the interface through which training uses devices and other processes.
+"""The interface through which training uses devices and other processes, implemented for one process on one device.
 
-``Runtime`` moves batches and modules to the device and answers every collective call for a single process.
 ``DataParallelRuntime`` (data_parallel.py) uses several devices in one process; ``DistributedRuntime`` (distributed.py)
 is one of several processes. Code that calls a runtime is the same for all three.
 """
@@ -36,7 +35,7 @@ class Runtime:
         return self.rank == 0
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """Move a module to the device and wrap it, so that its gradients are those of the batches of all ranks."""
+        """Move a module to the device and wrap it, so that its gradients are averaged over the batches of all ranks."""
         return module.to(self.device)
 
     def convert_sync_batch_norm(self, network: nn.Module) -> nn.Module:

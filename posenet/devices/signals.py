@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else []))
-"""Signals that ask a run to stop. SLURM announces the end of a job by SIGTERM or SIGUSR1 (``--signal=USR1@120``)."""
+"""Signals that ask a run to stop. SLURM announces the end of a job with SIGTERM or SIGUSR1 (``--signal=USR1@120``)."""
 
 
 class StopRequested(Exception):
@@ -21,8 +21,8 @@ def catch_stop_signals() -> Iterator[Callable[[], bool]]:
     """Within this context, a stop signal sets a flag instead of ending the process; a second Ctrl-C interrupts.
 
     Yields:
-        A function that returns whether a stop signal has arrived. Outside the main thread Python cannot catch signals;
-        there the function always returns False.
+        A function that returns whether a stop signal has arrived. Outside the main thread, where Python cannot catch
+        signals, it always returns False.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: False
@@ -40,7 +40,7 @@ def catch_stop_signals() -> Iterator[Callable[[], bool]]:
 
 @contextlib.contextmanager
 def stop_signal_handler(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Within this context, ``handler`` receives the stop signals; the previous handlers are restored at its end."""
+    """Within this context, ``handler`` receives the stop signals; at its end the previous handlers are restored."""
     previous = {number: signal.signal(number, handler) for number in STOP_SIGNALS}
     try:
         yield

@@ -34,8 +34,8 @@ class GroupBatchNorm2d(nn.BatchNorm2d):
         variance = sum((x - mean)^2) / m
         y = weight * (x - mean) / sqrt(variance + eps) + bias
 
-    Each sum is an exchange between the ranks. The variance needs the mean first: sum(x^2) / m - mean^2 would need one
-    exchange only, but loses digits where the mean is large. The running variance is the unbiased one, with m - 1.
+    Each sum is one all-reduce. Computing the variance as sum(x^2) / m - mean^2 would save the second one, but loses
+    digits if the mean is large. The running variance is the unbiased one, with m - 1.
 
     Parameter names and the behaviour in evaluation mode are those of ``nn.BatchNorm2d``.
     """
@@ -50,10 +50,8 @@ class GroupBatchNorm2d(nn.BatchNorm2d):
     @classmethod
     def _from_batch_norm(cls, norm: nn.BatchNorm2d) -> GroupBatchNorm2d:
         converted = cls(norm.num_features, norm.eps, norm.momentum)
-        converted.weight = norm.weight
-        converted.bias = norm.bias
-        for name, buffer in norm.named_buffers(recurse=False):
-            setattr(converted, name, buffer)
+        for name, tensor in (*norm.named_parameters(), *norm.named_buffers()):
+            setattr(converted, name, tensor)
         return converted.train(norm.training)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -65,11 +63,11 @@ class GroupBatchNorm2d(nn.BatchNorm2d):
         sums = _all_reduce_sum(torch.cat([values.sum((0, 2, 3)), local_count]))  # (C + 1,)
         count = sums[-1].detach()
         mean = sums[:-1] / count  # (C,)
-        centred = values - _per_channel(mean)
+        centred = values - mean[:, None, None]
         variance = _all_reduce_sum(centred.square().sum((0, 2, 3))) / count  # (C,)
         self._update_running_statistics(mean.detach(), variance.detach() * count / (count - 1))
         scale = self.weight * torch.rsqrt(variance + self.eps)
-        return (centred * _per_channel(scale) + _per_channel(self.bias)).to(x.dtype)
+        return (centred * scale[:, None, None] + self.bias[:, None, None]).to(x.dtype)
 
     @torch.no_grad()
     def _update_running_statistics(self, mean: Tensor, unbiased_variance: Tensor) -> None:
@@ -83,8 +81,3 @@ class GroupBatchNorm2d(nn.BatchNorm2d):
 def _all_reduce_sum(values: Tensor) -> Tensor:
     total: Tensor = AllReduceSum.apply(values)  # type: ignore[no-untyped-call]  # PyTorch has no types for it
     return total
-
-
-def _per_channel(values: Tensor) -> Tensor:
-    """(C,) to (C, 1, 1), which broadcasts over (N, C, h, w)."""
-    return values[:, None, None]

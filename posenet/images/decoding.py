@@ -1,4 +1,4 @@
-"""Decode image files, without trusting the size that they declare."""
+"""Decode image files, after a check of the size that they declare."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import cv2
 import numpy as np
 
 MAX_PIXELS = 2**28
-"""The largest image that is decoded, 16384 x 16384. A file of a hundred bytes can declare sixteen times as many."""
+"""The largest image that is decoded, 16384 x 16384. A file of a hundred bytes can declare 16 times as many pixels."""
 JPEG_START = b"\xff\xd8"
 """The first bytes of a JPEG file."""
 
 _PNG_START = b"\x89PNG\r\n\x1a\n"
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-"""JPEG markers of a frame header, which holds the height and the width."""
+"""JPEG markers of a frame header, which contains the height and the width."""
 _MARKERS_WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD9)))
 _SCAN_MARKER = 0xDA
 _COLOUR_FLAGS = {
@@ -24,14 +24,11 @@ _COLOUR_FLAGS = {
     4: cv2.IMREAD_REDUCED_COLOR_4,
     8: cv2.IMREAD_REDUCED_COLOR_8,
 }
-"""OpenCV's flags by the factor that an image is reduced by."""
+"""OpenCV's flag for each factor by which it can reduce an image."""
 
 
 def declared_size(data: np.ndarray | bytes) -> tuple[int, int] | None:
-    """Read (height, width) from the header of a JPEG (ITU-T T.81, annex B) or PNG file; None for other or damaged ones.
-
-    No memory is taken for the pixels.
-    """
+    """(height, width) in the header of a JPEG (ITU-T T.81, annex B) or PNG file; None for other or damaged files."""
     view = memoryview(data if isinstance(data, bytes) else data.data)
     if bytes(view[:8]) == _PNG_START and len(view) >= 24:
         width, height = struct.unpack(">II", view[16:24])
@@ -46,7 +43,7 @@ def _jpeg_size(view: memoryview) -> tuple[int, int] | None:
     while position + 9 <= len(view):
         marker = view[position + 1]
         if view[position] != 0xFF or marker in (0x00, 0xFF):
-            position += 1  # not a marker: search on, as the decoder does
+            position += 1  # not a marker: continue the search, as the decoder does
         elif marker in _FRAME_MARKERS:
             height, width = struct.unpack(">HH", view[position + 5 : position + 9])
             return height, width
@@ -65,7 +62,7 @@ def decode_image(data: np.ndarray, *, upright: bool = True) -> np.ndarray:
 
     Args:
         data: (bytes,) uint8.
-        upright: rotate the image as its EXIF orientation says.
+        upright: rotate the image by its EXIF orientation.
 
     Returns:
         (H, W, 3) uint8 BGR.
@@ -80,7 +77,7 @@ def decode_image(data: np.ndarray, *, upright: bool = True) -> np.ndarray:
 
 
 def decode_annotated_image(data: np.ndarray, height: int, width: int, reduction: int = 1) -> np.ndarray:
-    """Decode an annotated image. EXIF orientation is ignored, as in COCO's annotations.
+    """Decode an image of a known size. The EXIF orientation is ignored, as in COCO's annotations.
 
     Args:
         data: (bytes,) uint8.
@@ -91,7 +88,7 @@ def decode_annotated_image(data: np.ndarray, height: int, width: int, reduction:
         (H, W, 3) uint8 BGR.
 
     Raises:
-        ValueError: the bytes cannot be decoded, or the image has another size than annotated.
+        ValueError: the bytes cannot be decoded, or the image does not have the annotated size.
     """
     size = declared_size(data)
     if size is not None and size != (height, width):

@@ -15,15 +15,15 @@ from posenet.files import write_atomically
 from posenet.images.decoding import decode_image
 
 IMAGE_SUFFIXES = frozenset(".bmp .jpeg .jpg .png .pgm .ppm .tif .tiff .webp".split())
-"""Files that count as images when a folder is listed."""
+"""Suffixes of the files that count as images when a folder is listed."""
 WRITABLE_SUFFIXES = IMAGE_SUFFIXES - {".pgm"}
-"""The formats that OpenCV writes everywhere, in colour."""
+"""Suffixes of the formats that OpenCV writes in colour on every system."""
 
 
 def find_images(inputs: Sequence[str | Path], suffixes: Collection[str] = IMAGE_SUFFIXES) -> list[Path]:
-    """Expand files, folders (not their subfolders) and glob patterns, each image once, in the order given.
+    """List files, the files in folders (not in their subfolders) and the matches of glob patterns, each file once.
 
-    A file that is named is included whatever its suffix; a folder is searched for ``suffixes``.
+    Files in folders need one of the ``suffixes``; other files may have any.
 
     Raises:
         DataError: an input that does not exist, a folder without images, or a pattern that matches no file.
@@ -56,14 +56,13 @@ def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:
     """Read an image file; grey, transparent and 16-bit files are converted.
 
     Args:
-        upright: rotate the image as its EXIF orientation says. COCO's annotations are made on images that are not
-            rotated.
+        upright: rotate the image by its EXIF orientation; COCO's annotations belong to images that are not rotated.
 
     Returns:
         (H, W, 3) uint8 BGR.
 
     Raises:
-        DataError: no such file, or not an image that OpenCV can decode.
+        DataError: the file cannot be read, or OpenCV cannot decode it.
     """
     try:
         # Unlike cv2.imread, reading the bytes accepts any file name on any system.
@@ -77,28 +76,28 @@ def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:
 
 
 def read_images_ahead(paths: Iterable[Path], *, workers: int = 2, ahead: int = 8) -> Iterator[np.ndarray | DataError]:
-    """Read images in the given order on ``workers`` threads, up to ``ahead`` images before they are asked for.
+    """Read images in the given order on ``workers`` threads, up to ``ahead`` images before they are requested.
 
     An unreadable image yields its error, and the caller decides whether to continue.
     """
-    return map_in_background(_read_or_error, paths, workers=workers, ahead=ahead)
 
+    def read_or_error(path: Path) -> np.ndarray | DataError:
+        try:
+            return read_image(path)
+        except DataError as error:
+            return error
 
-def _read_or_error(path: Path) -> np.ndarray | DataError:
-    try:
-        return read_image(path)
-    except DataError as error:
-        return error
+    return map_in_background(read_or_error, paths, workers=workers, ahead=ahead)
 
 
 def to_bgr(image: np.ndarray) -> np.ndarray:
-    """Convert an image in memory to (H, W, 3) uint8 BGR; one in that form is returned as it is.
+    """Convert an image in memory to (H, W, 3) uint8 BGR; an image in that form is not copied.
 
     Args:
-        image: (H, W) or (H, W, 1) grey, (H, W, 3) BGR or (H, W, 4) BGRA, whose alpha is dropped; uint8 or uint16.
+        image: (H, W) or (H, W, 1) grey, (H, W, 3) BGR or (H, W, 4) BGRA, without its alpha; uint8 or uint16.
 
     Raises:
-        DataError: None, an empty image, another shape or another type.
+        DataError: ``image`` is None or empty, or has another shape or type.
     """
     if image is None:
         raise DataError("an image must be an array, not None, which cv2.imread returns for a file it cannot read")
@@ -115,10 +114,10 @@ def to_bgr(image: np.ndarray) -> np.ndarray:
 
 
 def write_image(path: str | Path, image: np.ndarray) -> None:
-    """Write an image in the format of its suffix, complete or not at all.
+    """Write an image in the format of the suffix, complete or not at all.
 
     Raises:
-        DataError: a suffix that OpenCV cannot write.
+        DataError: OpenCV cannot write the format, or the format does not allow the size.
     """
     try:
         done, data = cv2.imencode(Path(path).suffix, image)

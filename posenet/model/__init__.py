@@ -1,1 +1,1 @@
-"""The network, the published names of its weights, its input format and its fused copy for prediction."""
+"""The network, its input format, its fused copy for prediction, and the published names of its weights."""

@@ -15,17 +15,17 @@ from posenet.model.layers import ConvNorm
 class FusedNetwork(nn.Module):
     """A copy of a network that can predict but not train.
 
-    Three things make it faster than the original. Each batch normalization is folded into the convolution before it: in
-    evaluation mode both are linear, so that one convolution computes the same as the two. The weights are stored in
-    the precision that the network computes in. The memory format is channels-last, which CPUs and tensor cores prefer.
-    The original network is not changed, and the copy shares no memory with it.
+    Three changes make it faster than the original. Each batch normalization is folded into the convolution before it:
+    in evaluation mode both are linear, so that one convolution computes the same as the two. The weights are stored in
+    the precision that the network computes in. The memory format is channels-last, which is faster on CPUs and tensor
+    cores. The copy shares no memory with the original, which does not change.
 
     Args:
         network: Any network with a method ``heatmaps``; batch normalizations are folded in ``ConvNorm`` layers only.
         amp: Precision of weights and features; see ``select_amp``.
 
     Attributes:
-        channels_last: Callers that see this attribute pass images in the channels-last memory format.
+        channels_last: Asks callers for images in the channels-last memory format.
     """
 
     channels_last = True

@@ -15,7 +15,7 @@ class Hourglass(nn.Module):
 
     Args:
         channels: Channels of this level and of all coarser ones, fine to coarse; at least two values. Each level has
-            half the height and width of the one before.
+            half the height and width of the previous one.
     """
 
     def __init__(self, channels: Sequence[int]) -> None:

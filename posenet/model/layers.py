@@ -14,7 +14,7 @@ SQUEEZE_REDUCTION = 16
 
 
 def make_activation() -> nn.LeakyReLU:
-    """The only nonlinearity of the network. It works in place, which saves a copy of every map in training."""
+    """The activation function of the whole network. It works in place, which saves memory in training."""
     return nn.LeakyReLU(0.01, inplace=True)
 
 

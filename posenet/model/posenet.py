@@ -32,7 +32,7 @@ class PoseNet(nn.Module):
 
     @classmethod
     def from_config(cls, config: Config) -> PoseNet:
-        """The network of an experiment."""
+        """Build the network of an experiment."""
         return cls(config.model)
 
     def forward(self, images: Tensor) -> list[list[Tensor]]:
@@ -52,8 +52,8 @@ class PoseNet(nn.Module):
     def heatmaps(self, images: Tensor) -> Tensor:
         """Compute only the final maps (N, num_channels, H/4, W/4), which are ``forward(images)[-1][0]``.
 
-        No stack's stride-4 maps depend on coarser predictions, so none of those are computed. Arguments and errors are
-        those of ``forward``. The caller chooses training or evaluation mode and whether gradients are recorded.
+        The stride-4 maps of a stack do not depend on coarser predictions, so coarser ones are not computed. Arguments
+        and errors are those of ``forward``. The caller sets training or evaluation mode and the recording of gradients.
         """
         return self._predict(images, 1)[-1][0]
 
@@ -85,19 +85,15 @@ class PoseNet(nn.Module):
             raise ValueError(f"images must be (N, 3, H, W), not {tuple(images.shape)}")
         height, width = images.shape[2:]
         if height % INPUT_MULTIPLE or width % INPUT_MULTIPLE:
-            raise ValueError(
-                f"image height and width must be multiples of {INPUT_MULTIPLE}, not {height} x {width}: "
-                "resize or pad the images"
-            )
+            size = f"multiples of {INPUT_MULTIPLE}, not {height} x {width}"
+            raise ValueError(f"image height and width must be {size}: resize or pad the images")
         dtype = self.stem.entry.conv.weight.dtype
         if images.dtype != dtype:
-            raise ValueError(
-                f"images must be {dtype} with values 0-1, not {images.dtype}: convert them, "
-                "and divide 8-bit values by 255"
-            )
+            remedy = "convert them, and divide 8-bit values by 255"
+            raise ValueError(f"images must be {dtype} with values 0-1, not {images.dtype}: {remedy}")
 
     def _initialize(self, conv_std: float, linear_std: float) -> None:
-        """Set normally distributed weights and zero biases; BatchNorm keeps PyTorch's scale 1 and shift 0."""
+        """Set weights from normal distributions, and biases to 0; BatchNorm keeps PyTorch's initial values."""
         for module in self.modules():
             # Weights on the device "meta" have a shape but no values.
             if isinstance(module, nn.Conv2d | nn.Linear) and not module.weight.is_meta:
@@ -168,7 +164,7 @@ class Merge(nn.ModuleList):
 
 
 class ScaleMerge(nn.Module):
-    """Map the maps and the features of one scale to ``outputs`` channels and add them."""
+    """Project the maps and the features of one scale to ``outputs`` channels each and add them."""
 
     def __init__(self, num_channels: int, width: int, outputs: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Parameter names of the authors' published checkpoints and our names for the same tensors.
 
 Only the names differ; the tensors are the same. A published name may have the prefix ``posenet.``. The prefixes of
-wrappers, such as ``module.``, are not part of a name: ``posenet.checkpoints.weights`` strips them first.
+wrappers, such as ``module.``, are removed before, in ``posenet.checkpoints.weights``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _STACK_INDEX = re.compile(r"^(stacks|merges|hourglass|features|outs|merge_preds|
 
 
 def is_published(names: Iterable[str]) -> bool:
-    """Whether any of these parameter names occurs in published checkpoints only."""
+    """Whether any of these parameter names is a published one."""
     return any(_rename(name.removeprefix(PREFIX), _PUBLISHED_TO_OURS) for name in names)
 
 
 def rename_to_ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A published state dict with our parameter names, in the same order.
 
-    A name that no published network has stays as it is, so that loading the result reports it.
+    A name that is not a published one is kept, so that loading the result reports it.
     """
     return {_rename(name.removeprefix(PREFIX), _PUBLISHED_TO_OURS) or name: tensor for name, tensor in state.items()}
 
@@ -62,9 +62,9 @@ def _rename(name: str, table: Mapping[str, str]) -> str | None:
 
 
 def _name_pairs() -> Iterator[NamePair]:
-    """Every module with parameters or buffers.
+    """The names of every module with parameters or buffers.
 
-    Some pairs belong to no module: a residual block has a shortcut only where inputs and outputs differ.
+    Some modules do not exist: a residual block has a shortcut only if it changes the number of channels.
     """
     yield "stem.entry.conv", "pre.conv1"
     yield "stem.entry.norm", "pre.bn1"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from posenet.errors import ConfigError
+from posenet.files import read_toml
 from posenet.messages import truncate_for_message
 from posenet.settings.sections import Config
 from posenet.skeleton.coco import COCO
@@ -41,7 +42,8 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), b
     """
     tables = config_to_dict(base or Config())
     if path is not None:
-        _merge(tables, _read_toml(path))
+        remedy = "give the path of an experiment file, such as config/demo.toml"
+        _merge(tables, read_toml(path, "configuration", remedy))
     file_source = str(path or "configuration")
     pairs = list(overrides)
     if not pairs:
@@ -70,7 +72,7 @@ def config_from_dict(tables: Mapping[str, Any], source: str = "configuration") -
 
 
 def config_to_dict(config: Config) -> dict[str, Any]:
-    """Nested tables of plain values, which ``config_from_dict`` reads; they hold the skeleton, not its file's name."""
+    """Nested tables of plain values for ``config_from_dict``; they contain the skeleton itself, not its file name."""
     tables = dataclasses.asdict(config)
     skeleton = config.model.skeleton
     tables["model"]["skeleton"] = BUILT_IN if skeleton == COCO else skeleton_to_table(skeleton)
@@ -91,20 +93,6 @@ def config_differences(old: Config, new: Config) -> list[str]:
 
 def _describe_value(value: Any) -> str:
     return f"a skeleton of {len(value['keypoints'])} keypoints" if isinstance(value, dict) else repr(value)
-
-
-def _read_toml(path: str | Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read configuration {path}: {error.strerror or error}; give the path of an "
-            "experiment file, such as config/demo.toml"
-        ) from error
-    # A ValueError is a syntax error, text that is not UTF-8 or a number of too many digits; deep nesting ends in a
-    # RecursionError.
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
 
 
 def _merge(tables: dict[str, Any], file_tables: Mapping[str, Any]) -> None:
@@ -176,12 +164,9 @@ def _convert_choice(choices: Sequence[str], value: Any, key: str) -> str:
 
 
 def _select_union_member(members: Sequence[Any], value: Any) -> Any:
-    """The member for a list, if the value is one, or else for a scalar; no setting has two members of a kind."""
+    """The tuple type for a list, else the scalar type; no setting has a union of more than these two."""
     is_list = isinstance(value, (list, tuple))
-    for member in members:
-        if (typing.get_origin(member) is tuple) == is_list:
-            return member
-    return members[0]
+    return next(member for member in members if (typing.get_origin(member) is tuple) == is_list)
 
 
 def _convert_list(item_types: Sequence[Any], value: Any, key: str) -> tuple[Any, ...]:
@@ -194,7 +179,7 @@ def _convert_list(item_types: Sequence[Any], value: Any, key: str) -> tuple[Any,
 
 
 def _convert_scalar(expected: type, value: Any, key: str) -> Any:
-    """Accept exactly the expected type, so that no bool passes for an int; an int becomes a float if expected."""
+    """Accept exactly the expected type, so that a bool is not accepted as an int; an int may stand for a float."""
     if expected is float and type(value) is int:
         try:
             return float(value)
@@ -211,9 +196,8 @@ def _convert_skeleton(value: Any, key: str) -> Skeleton:
     if isinstance(value, str):
         return load_skeleton(value)
     if not isinstance(value, Mapping):
-        raise ValueError(
-            f"{key} must be {BUILT_IN!r}, the name of a TOML file or a table, not {truncate_for_message(value)}"
-        )
+        shown = truncate_for_message(value)
+        raise ValueError(f"{key} must be {BUILT_IN!r}, the name of a TOML file or a table, not {shown}")
     try:
         return skeleton_from_table(value)
     except ValueError as error:

@@ -1,7 +1,7 @@
 """All settings of an experiment: one frozen dataclass per section, with defaults, units and bounds.
 
-This is the only place where a default is stated. Each value is checked when its section is created; a value out of
-range raises a ``ValueError`` that names the key. ``reading`` builds these classes from TOML files and overrides.
+Defaults are stated only here. Each value is checked when its section is created; a value out of range raises a
+``ValueError`` that names the key. ``reading`` builds these classes from TOML files and overrides.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ModelConfig:
     stacks: int = 4
     """Number of hourglasses."""
     width: int = 256
-    """Channels at stride 4. The stem has a quarter, then half as many."""
+    """Channels at stride 4. The stem has first a quarter and then half of them."""
     growth: int = 128
     """Channels added at each coarser level of the hourglass."""
     conv_std: float = 0.001
@@ -51,7 +51,7 @@ class ModelConfig:
 
 @dataclass(frozen=True)
 class DataConfig:
-    """``data``: where the data are and how they are read."""
+    """``data``: the data sets and how they are read."""
 
     train: str = ""
     """Training store (.h5)."""
@@ -80,7 +80,7 @@ class AugmentConfig:
     """``augment``: random changes to training samples."""
 
     jitter_probability: float = 0.2
-    """Share of the samples whose colours are shifted."""
+    """Share of the samples with shifted colours."""
     jitter_hue: tuple[float, float] = (-10.0, 10.0)
     """Range of the shift of the hue, on OpenCV's scale of 0-180."""
     jitter_saturation: tuple[float, float] = (-20.0, 60.0)
@@ -162,10 +162,8 @@ class LossConfig:
             _check(getattr(self, name) >= 0, f"loss.{name} must not be negative")
         for name in ("stack_weights", "scale_weights"):
             weights = getattr(self, name)
-            _check(
-                all(weight >= 0 for weight in weights) and (not weights or sum(weights) > 0),
-                f"loss.{name} must not be negative and not all zero",
-            )
+            valid = not weights or (min(weights) >= 0 and sum(weights) > 0)
+            _check(valid, f"loss.{name} must not be negative and not all zero")
 
 
 @dataclass(frozen=True)
@@ -247,10 +245,8 @@ class TrainConfig:
         _check(self.epochs >= 1, "train.epochs must be at least 1")
         for name in ("seed", "evaluate_every", "patience", "loss_scale", "threads"):
             _check(getattr(self, name) >= 0, f"train.{name} must not be negative")
-        _check(
-            all(side > 0 and side % INPUT_MULTIPLE == 0 for side in self.size),
-            f"train.input_size must be positive multiples of {INPUT_MULTIPLE}",
-        )
+        valid_size = all(side > 0 and side % INPUT_MULTIPLE == 0 for side in self.size)
+        _check(valid_size, f"train.input_size must be positive multiples of {INPUT_MULTIPLE}")
         # The coarsest maps have one cell per INPUT_MULTIPLE pixels, and BatchNorm cannot train on a single cell.
         _check(
             self.batch_size > 1 or max(self.size) > INPUT_MULTIPLE,
@@ -290,10 +286,8 @@ class AverageConfig:
 
     def __post_init__(self) -> None:
         _check(0 < self.decay < 1, "average.decay must lie between 0 and 1")
-        _check(
-            self.cycle_epochs >= 0 and min(self.cycle_lr) > 0,
-            "average.cycle_epochs must not be negative, average.cycle_lr must be positive",
-        )
+        _check(self.cycle_epochs >= 0, "average.cycle_epochs must not be negative")
+        _check(min(self.cycle_lr) > 0, "average.cycle_lr must be positive")
         _check(
             self.kind != "swa" or self.cycle_epochs > 0,
             "average.kind = swa averages at the end of every cycle; set average.cycle_epochs",
@@ -305,7 +299,7 @@ class GuardConfig:
     """``guard``: protection against exploding losses."""
 
     threshold: float = 2e5
-    """A batch with a larger loss is skipped. One with a loss that is not finite is always skipped."""
+    """A batch with a larger loss is skipped, and so is one with a loss that is not finite."""
     max_skips: int = 10
     """Steps skipped in a row after which the run returns to its last checkpoint."""
 
@@ -339,11 +333,11 @@ class LogConfig:
     every_steps: int = 20
     """Optimizer steps between log lines."""
     tensorboard: bool = True
-    """Write TensorBoard events where TensorBoard is installed."""
+    """Write TensorBoard events if TensorBoard is installed."""
     curves: bool = True
-    """Draw curves.png at each validation where matplotlib is installed."""
+    """Draw curves.png at each validation if matplotlib is installed."""
     pictures: int = 4
-    """Validation images to draw at each evaluation, with the truth beside the predictions."""
+    """Validation images to draw at each evaluation, with the annotated people beside the predicted ones."""
 
     def __post_init__(self) -> None:
         _check(self.every_steps >= 1, "log.every_steps must be at least 1")
@@ -367,16 +361,15 @@ class InferenceConfig:
     batch_size: int = 4
     """Images per batch."""
     keypoint_threshold: float = 0.1
-    """Smallest peak of a keypoint map that becomes a candidate."""
+    """Smallest peak value of a keypoint map that becomes a candidate."""
     part_threshold: float = 0.1
-    """A limb needs more support by its body-part map than this."""
+    """A limb needs a higher score on its body-part map than this."""
 
     def __post_init__(self) -> None:
         _check(self.height >= INPUT_MULTIPLE, f"inference.height must be at least {INPUT_MULTIPLE}")
         _check(bool(self.scales) and all(s > 0 for s in self.scales), "inference.scales must be positive")
-        _check(
-            min(self.max_height, self.max_width) >= INPUT_MULTIPLE, f"inference.max_* must be at least {INPUT_MULTIPLE}"
-        )
+        smallest_limit = min(self.max_height, self.max_width)
+        _check(smallest_limit >= INPUT_MULTIPLE, f"inference.max_* must be at least {INPUT_MULTIPLE}")
         _check(self.batch_size >= 1, "inference.batch_size must be at least 1")
         for name in ("keypoint_threshold", "part_threshold"):
             _check(0 < getattr(self, name) < 1, f"inference.{name} must lie in (0, 1)")
@@ -401,8 +394,5 @@ class Config:
     inference: InferenceConfig = field(default_factory=InferenceConfig)
 
     def __post_init__(self) -> None:
-        weights = self.loss.stack_weights
-        _check(
-            not weights or len(weights) == self.model.stacks,
-            "loss.stack_weights needs one number per stack (model.stacks)",
-        )
+        num_weights = len(self.loss.stack_weights)
+        _check(num_weights in (0, self.model.stacks), "loss.stack_weights needs one number per stack (model.stacks)")

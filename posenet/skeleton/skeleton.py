@@ -21,15 +21,15 @@ class Skeleton:
         keypoints: names of the K keypoints, in channel order.
         parts: B body parts, each a pair of keypoint names, in channel order.
         left_right: pairs of names that a horizontal flip swaps.
-        derived: keypoints that annotation files do not hold, each the middle of two that they hold.
-        file_keypoints: the F keypoints that annotation files hold, in their order, under our names.
+        derived: keypoints that annotation files lack, each computed as the midpoint of two that they contain.
+        file_keypoints: the F keypoints in annotation files, in their order, under our names.
         file_names: the same keypoints under the names in the ``categories`` of annotation files.
-        sigmas: the OKS constant of each of these keypoints.
-        layout: for every keypoint, (height, spread) in an upright body, in lengths of the torso. Height is how far the
-            keypoint lies below the hips on average; spread is the root mean square distance from there, sideways
-            included. Empty where unknown.
+        sigmas: the OKS constants of the same keypoints.
+        layout: for every keypoint, (height, spread) in an upright body, in lengths of the torso. Height is the mean
+            distance below the hips; spread is the root mean square distance from that height on the body's axis.
+            Empty if unknown.
         drawn: the pairs of keypoints that drawings join; if empty, all parts.
-        colours: the colour "#rrggbb" of a keypoint in drawings; others have the colour of their side.
+        colours: colours "#rrggbb" of keypoints in drawings; other keypoints have the colour of their side.
 
     Raises:
         ValueError: the fields contradict each other.
@@ -130,17 +130,13 @@ class Skeleton:
 
     @property
     def min_labelled_keypoints(self) -> int:
-        """How many of the file's keypoints must be labelled in a main person: 5 of COCO's 17, and never more than 5."""
+        """Keypoints of the file that must be labelled in a main person: 5 of COCO's 17, and never more than 5."""
         return min(5, math.ceil(len(self.file_keypoints) * 5 / 17))
 
     @property
     def _mirror(self) -> dict[str, str]:
         """The keypoint that every keypoint becomes in a mirrored image."""
-        mirror = {name: name for name in self.keypoints}
-        for left, right in self.left_right:
-            mirror[left] = right
-            mirror[right] = left
-        return mirror
+        return {name: name for name in self.keypoints} | twins(self.left_right)
 
     def predicts_like(self, other: Skeleton) -> bool:
         """Whether a network for one skeleton fits the other. OKS constants, layout and drawing may differ."""
@@ -148,12 +144,11 @@ class Skeleton:
         return all(getattr(self, name) == getattr(other, name) for name in names)
 
     def index(self, name: str) -> int:
-        """Channel-order index of the keypoint called ``name``."""
         return self.keypoints.index(name)
 
     @cached_property
     def part_ends(self) -> np.ndarray:
-        """(B, 2) int64: the keypoint indices at both ends of every body part."""
+        """(B, 2) int64: the indices of both keypoints of every body part."""
         return np.array([[self.index(a), self.index(b)] for a, b in self.parts])
 
     @cached_property
@@ -176,7 +171,7 @@ class Skeleton:
         return [self.index(name) for name in self.file_keypoints]
 
     def to_network_order(self, keypoints: np.ndarray) -> np.ndarray:
-        """Convert annotated keypoints to the network's.
+        """Convert keypoints in the order of annotation files to channel order, and add the derived ones.
 
         Args:
             keypoints: (P, F, 3) x, y in pixels and COCO visibility (0 not labelled, 1 hidden, 2 visible).
@@ -190,14 +185,21 @@ class Skeleton:
         for name, (a, b) in self.derived.items():
             first = joints[:, self.index(a)]
             second = joints[:, self.index(b)]
-            joints[:, self.index(name), :2] = (first[:, :2] + second[:, :2]) / 2
-            joints[:, self.index(name), 2] = np.minimum(first[:, 2], second[:, 2])
+            middle = joints[:, self.index(name)]
+            middle[:, :2] = (first[:, :2] + second[:, :2]) / 2
+            middle[:, 2] = np.minimum(first[:, 2], second[:, 2])
         joints[joints[..., 2] <= 0] = 0
         return joints
 
     def to_file_order(self, keypoints: np.ndarray) -> np.ndarray:
-        """Convert (..., K, 3) network keypoints to (..., F, 3) in the order of annotation files."""
+        """Convert (..., K, 3) keypoints in channel order to (..., F, 3) in the order of annotation files."""
         return np.asarray(keypoints)[..., self._file_indices, :]
+
+
+def twins(left_right: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """The right name of each left name and the left name of each right one."""
+    pairs = list(left_right)
+    return dict(pairs) | {right: left for left, right in pairs}
 
 
 def _repeated(names: Iterable[str]) -> list[str]:

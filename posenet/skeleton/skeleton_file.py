@@ -1,25 +1,25 @@
-"""Skeletons as TOML files, and as the plain tables that checkpoints and stores carry.
+"""Skeletons as TOML files, and as the plain tables in checkpoints and stores.
 
-A skeleton file lists the keypoints under the names and in the order of the annotations. Only ``keypoints`` and
+A skeleton file lists the keypoints with the names and in the order of the annotations. Only ``keypoints`` and
 ``parts`` are required. ``docs/custom_data.md`` describes all keys.
 """
 
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from posenet.errors import ConfigError
+from posenet.files import read_toml
 from posenet.skeleton.coco import COCO
 from posenet.skeleton.skeleton import Skeleton
 
 BUILT_IN = "coco"
-"""The word for the built-in skeleton wherever a skeleton file may be named."""
+"""Name of the built-in skeleton, accepted wherever a skeleton file is."""
 DEFAULT_SIGMA = 0.05
-"""OKS constant of keypoints without one. COCO's lie between 0.025 (eyes) and 0.107 (hips)."""
+"""OKS constant of keypoints without one. COCO's are between 0.025 (eyes) and 0.107 (hips)."""
 
 _PAIRS = ("parts", "left_right", "drawn")
 _KEYS = ("keypoints", "file_names", "channels", *_PAIRS, "derived", "sigmas", "layout", "colours")
@@ -33,15 +33,7 @@ def load_skeleton(path: str | Path) -> Skeleton:
     """
     if str(path) == BUILT_IN:
         return COCO
-    try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read skeleton {path}: {error.strerror or error}; name a TOML file such as posenet skeleton "
-            f"writes, or {BUILT_IN}"
-        ) from error
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    table = read_toml(path, "skeleton", f"name a TOML file such as posenet skeleton writes, or {BUILT_IN}")
     try:
         return skeleton_from_table(table)
     except ValueError as error:
@@ -93,7 +85,7 @@ def connected_components(keypoints: Sequence[str], parts: Iterable[tuple[str, st
 
 
 def skeleton_to_table(skeleton: Skeleton) -> dict[str, Any]:
-    """Return lists, dictionaries, text and numbers from which ``skeleton_from_table`` builds the same skeleton."""
+    """The plain table from which ``skeleton_from_table`` builds the same skeleton."""
     names = skeleton.file_keypoints
     table: dict[str, Any] = {"keypoints": list(names)}
     if skeleton.file_names != names:
@@ -113,7 +105,7 @@ def skeleton_to_table(skeleton: Skeleton) -> dict[str, Any]:
 
 
 def skeleton_to_toml(skeleton: Skeleton, remarks: Mapping[str, str] | None = None) -> str:
-    """Return the text of a skeleton file; ``remarks`` are comments above the keys of the same names."""
+    """The text of a skeleton file; ``remarks`` are the comments to write above keys."""
     table = skeleton_to_table(skeleton)
     blocks = []
     for key in _KEYS:
@@ -132,7 +124,7 @@ def skeleton_to_toml(skeleton: Skeleton, remarks: Mapping[str, str] | None = Non
 
 
 def _to_toml(value: Any) -> str:
-    """Text, numbers and lists of them look alike in TOML and JSON, except for one control character."""
+    """Strings, numbers and lists are written alike in TOML and JSON, except for one control character."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

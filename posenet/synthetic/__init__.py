@@ -1,1 +1,1 @@
-"""People drawn by program, written as a data set in COCO's layout."""
+"""Synthetic people: rendering random scenes and writing them as a data set in COCO's layout."""

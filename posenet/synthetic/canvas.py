@@ -1,6 +1,6 @@
-"""An image that records which part of which person was painted on each pixel, and the shapes that drawings consist of.
+"""An image that records which part of which person each pixel shows, and the shapes to paint on it.
 
-Points are (x, y) in pixels, x right, y down, the centre of the first pixel at (0, 0). Colours are BGR, 0-255.
+Points are (x, y) in pixels, x right, y down; the centre of the first pixel is (0, 0). Colours are BGR, 0-255.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ OUTLINE_SHADE = 0.5
 """Brightness of a shape's outline, relative to the shape."""
 
 _SHIFT = 4
-"""OpenCV draws at 1 / 2^4 of a pixel."""
+"""OpenCV accepts coordinates in units of 1 / 2^4 pixel."""
 _CAP = np.exp(1j * np.linspace(np.pi / 2, -np.pi / 2, 7))
-"""Half a unit circle as complex numbers, the rounded end of a ribbon."""
+"""Half of the unit circle as complex numbers: the rounded end of a ribbon."""
 _NO_POINTS = np.empty(0, complex)
 _ANGLES = np.linspace(0, 2 * np.pi, 20, endpoint=False)
 _CIRCLE = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], axis=1)
 
 
 class Canvas:
-    """An image and, for every pixel, the code of what was painted there last.
+    """An image and, for every pixel, the code of the part that was painted there last.
 
     Attributes:
         image: (H, W, 3) uint8, BGR.
@@ -39,14 +39,14 @@ class Canvas:
         self.owner = np.zeros(image.shape[:2], np.int32)
 
     def fill(self, polygon: np.ndarray, colour: Colour, code: int | None = None) -> None:
-        """Fill an (N, 2) polygon. Without a ``code`` it is decoration: the pixels keep their owner."""
+        """Fill an (N, 2) polygon. Without a ``code`` the pixels keep their owner."""
         points = [_to_fixed_point(polygon)]
         cv2.fillPoly(self.image, points, colour, cv2.LINE_AA, _SHIFT)
         if code is not None:
             cv2.fillPoly(self.owner, points, code, cv2.LINE_8, _SHIFT)
 
     def fill_outlined(self, polygon: np.ndarray, colour: Colour, code: int | None, width: float) -> None:
-        """Fill a polygon and draw its edge in a darker tone, ``width`` pixels to the outside."""
+        """Fill a polygon and add a darker edge, ``width`` pixels wide, around it."""
         self.trace(polygon, shade(colour, OUTLINE_SHADE), code, max(1, round(2 * width)))
         self.fill(polygon, colour, code)
 
@@ -58,7 +58,7 @@ class Canvas:
             cv2.polylines(self.owner, points, True, code, thickness, cv2.LINE_8, _SHIFT)
 
     def darken_ellipse(self, centre: Numbers, radii: Numbers, strength: float) -> None:
-        """Darken an ellipse, most in its middle, by the share ``strength``. The pixels keep their owner."""
+        """Darken an ellipse, at its centre by the share ``strength``, less towards its edge. Owners do not change."""
         height, width = self.image.shape[:2]
         x, y = centre
         radius_x, radius_y = radii
@@ -99,11 +99,7 @@ def hsv(hue: float, saturation: float, value: float) -> Colour:
 
 
 def ellipse(centre: np.ndarray, radii: Numbers, up: np.ndarray | None = None) -> np.ndarray:
-    """(20, 2) polygon of an ellipse.
-
-    Args:
-        up: unit vector in the direction of the second radius; None for an upright ellipse.
-    """
+    """(20, 2) polygon of an ellipse; ``up`` is the unit vector along the second radius, None for an upright ellipse."""
     across, along = radii
     if up is None:
         upright: np.ndarray = centre + _CIRCLE * (across, along)
@@ -114,17 +110,14 @@ def ellipse(centre: np.ndarray, radii: Numbers, up: np.ndarray | None = None) ->
 
 
 def ribbon(start: np.ndarray, end: np.ndarray, widths: Numbers, spread: float = 0.0) -> np.ndarray:
-    """A straight band with rounded ends.
+    """(2 * len(widths) + 10, 2) polygon of a straight band with rounded ends.
 
     Args:
-        start, end: middle of the first and the last cross-section.
+        start, end: centres of the first and the last cross-section.
         widths: half-widths of equally spaced cross-sections from start to end, at least two.
         spread: added to every half-width.
-
-    Returns:
-        (2 * len(widths) + 10, 2) polygon.
     """
-    # In complex numbers: draw the ribbon along the real axis, then turn it and move it to its start.
+    # In complex numbers: place the ribbon along the real axis, then rotate it and move it to its start.
     along = complex(end[0] - start[0], end[1] - start[1])
     length = abs(along)
     direction = along / length if length > 1e-6 else 1j
@@ -138,7 +131,7 @@ def ribbon(start: np.ndarray, end: np.ndarray, widths: Numbers, spread: float = 
 
 
 def hull(*shapes: np.ndarray) -> np.ndarray:
-    """(N, 2) convex outline of several polygons together."""
+    """(N, 2) convex hull of several polygons."""
     return cv2.convexHull(np.concatenate(shapes).astype(np.float32))[:, 0].astype(np.float64)
 
 

@@ -1,7 +1,7 @@
-"""Write a data set of people drawn by program, in COCO's layout: images, masks, crowds and keypoint annotations.
+"""Write a data set of synthetic people in COCO's layout: images, masks, crowds and keypoint annotations.
 
-An image depends on its seed, split and index alone, so that any number of processes writes the same bytes. Images must
-not change from version to version: every function of this folder takes its random numbers in a fixed order.
+An image depends only on its seed, split and index, so that any number of processes writes the same bytes. All versions
+must write the same images, so the functions of this folder use random numbers in a fixed order.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from posenet.synthetic.labels import CATEGORY, annotate
 from posenet.synthetic.scene import draw_scene, random_size
 
 SPLITS = {"train": 1, "val": 10_000_001}
-"""Name of a split to the id of its first image; the ids of the two never meet."""
+"""The id of the first image of each split."""
 MAX_IMAGES = 10_000_000
 """Largest number of images in a split."""
 MARKER = "synthetic.json"
-"""The file that names this tool and the settings of a data set."""
+"""The file with the name of this tool and the settings of a data set."""
 DEFAULT_SEED = 0
 DEFAULT_SIZE = 512
 
@@ -40,25 +40,16 @@ _IDS_PER_IMAGE = 100
 _JPEG_QUALITY = 90
 
 Size = int | tuple[int, int]
-"""(width, height) of every image, or their longest side, below which sizes and aspects vary."""
+"""(width, height) of every image, or the longest side of images with different sizes."""
 Annotation = dict[str, Any]
 Job = tuple[str, int]
-"""Split and index of an image to draw."""
+"""Split and index of an image to render."""
 DrawnImage = tuple[dict[str, Any], list[Annotation]]
 """The entry of an image under ``images``, and its annotations."""
 
 
 def draw_image(seed: int, split: str, index: int, size: Size = DEFAULT_SIZE) -> tuple[np.ndarray, list[Annotation]]:
-    """Draw one image.
-
-    Args:
-        seed, index: not negative.
-        split: ``"train"`` or ``"val"``.
-        size: (width, height), or the longest side.
-
-    Returns:
-        (H, W, 3) uint8 BGR image and its COCO annotations (see ``posenet.synthetic.labels.annotate``).
-    """
+    """Render one image of a split: the (H, W, 3) uint8 BGR image and its COCO annotations (see ``labels.annotate``)."""
     rng = np.random.default_rng((seed, list(SPLITS).index(split), index))
     width, height = size if isinstance(size, tuple) else random_size(rng, size)
     scene = draw_scene(rng, width, height)
@@ -75,20 +66,16 @@ def write_dataset(
 ) -> None:
     """Write ``train2017/``, ``val2017/``, ``annotations/person_keypoints_*2017.json`` and ``synthetic.json``.
 
-    The annotations are written last. An earlier data set of this tool is replaced. A folder that holds any other file
-    is refused and left as it is.
+    The annotations are written last. An earlier data set of this tool is replaced.
 
     Args:
-        output: folder, which is made if it does not exist.
+        output: folder, which is created if necessary.
         train, val: number of images.
-        seed: not negative.
-        workers: processes; None takes one per core.
-        size: as for ``draw_image``.
+        workers: number of processes; None starts one per core.
 
     Raises:
-        DataError: a number out of range, or a folder with files that this tool did not write.
+        DataError: a number is out of range, or the folder contains files that this tool did not write; they are kept.
     """
-    output = Path(output)
     counts = {"train": train, "val": val}
     _check_arguments(counts, seed, workers, size)
     _remove_earlier(output, counts)
@@ -158,7 +145,7 @@ def _remove_earlier(output: Path, counts: dict[str, int]) -> None:
 
 
 def _read_marker(path: Path) -> dict[str, int] | None:
-    """The number of images in each split of the data set that the marker describes; None if it is not ours."""
+    """The number of images in each split of an earlier data set; None if this tool did not write it."""
     try:
         marker = json.loads(path.read_text(encoding="utf-8"))
         if marker["tool"] != _TOOL:
@@ -170,7 +157,7 @@ def _read_marker(path: Path) -> dict[str, int] | None:
 
 
 def _file_names(counts: dict[str, int]) -> set[str]:
-    """The names of all files of a data set, those of an interrupted run included."""
+    """The names of all files of a data set, including those of an interrupted run."""
     documents = {MARKER, *map(_annotation_file, SPLITS)}
     unfinished = {_unfinished(Path(name)).as_posix() for name in documents}
     return documents | unfinished | _image_file_names(counts)
@@ -191,13 +178,13 @@ def _run_jobs(write: Callable[[Job], DrawnImage], jobs: list[Job], workers: int 
 
 
 def _start_worker() -> None:
-    """Use one thread per process, and leave Ctrl-C to the parent."""
+    """Use one thread per process, and ignore Ctrl-C, which the parent handles."""
     cv2.setNumThreads(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _write_image(output: Path, seed: int, size: Size, job: Job) -> DrawnImage:
-    """Draw one image and write its file."""
+    """Render one image and write its file."""
     split, index = job
     image, annotations = draw_image(seed, split, index, size)
     _, encoded = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])

@@ -1,4 +1,4 @@
-"""One dressed person: the body parts, painted from back to front, and which part shows which keypoint."""
+"""One dressed person: painting the parts from back to front, and the parts that show each keypoint."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from posenet.synthetic.wardrobe import Look
 
 
 class Part(IntEnum):
-    """The part of a person that a pixel shows; canvas codes count in steps of ``len(Part)``."""
+    """The part of a person that a pixel shows; people have canvas codes in steps of ``len(Part)``."""
 
     HEAD = 0
     HAIR = 1
@@ -32,7 +32,7 @@ _ARM = {"L": Part.LEFT_ARM, "R": Part.RIGHT_ARM}
 _LEG = {"L": Part.LEFT_LEG, "R": Part.RIGHT_LEG}
 
 _TRUNK_LEVELS = np.array([-0.20, 0, 0.40, 0.75, 0.97, 1.10])
-"""Heights on the trunk: 0 the hips, 1 the shoulders."""
+"""Heights on the trunk: 0 at the hips, 1 at the shoulders."""
 _TRUNK_WIDTHS = np.array([1.16, 1.08, 0.90, 1.04, 1.12, 0.45])
 """Half-width of the trunk at these levels, in shoulder half-widths."""
 _TRUNK_DEPTHS = np.array([0.72, 0.72, 0.62, 0.70, 0.58, 0.40])
@@ -45,17 +45,17 @@ _SLEEVE: _LimbRadii = (0.038, 0.034, 0.027)
 _BARE_LEG: _LimbRadii = (0.050, 0.038, 0.025)
 _TROUSERS: _LimbRadii = (0.056, 0.044, 0.034)
 _ARMPIT = 0.35
-"""Share of the upper arm whose outline the trunk hides, so that shirt and sleeve look like one piece."""
+"""Share of the upper arm without an outline, so that shirt and sleeve look like one piece."""
 _STOOL_LEG: Colour = (60, 85, 120)
 _STOOL_TOP: Colour = (80, 120, 165)
 
 
 class _Segment(NamedTuple):
-    """The painted part of one of a limb's two segments.
+    """One of a limb's two segments, as far as it is painted.
 
     Attributes:
         start, end: (2,) pixels.
-        outline_start: where the outline begins, on the way from start to end.
+        outline_start: (2,) pixel between start and end, at which the outline starts.
         widths: half-widths at start and end, pixels.
     """
 
@@ -69,13 +69,12 @@ class Figure:
     """One person in one image.
 
     Args:
-        body, posture, look: who it is.
-        height: of the standing person, pixels.
+        height: height of the standing person, pixels.
         ground: (2,) pixel of the ground below the pelvis.
         code: the canvas codes of this person's parts are ``code + Part``.
 
     Attributes:
-        at: name to (2,) pixel of every joint of the posture and every keypoint of the face.
+        at: (2,) pixels of all joints of the posture and all keypoints of the face, by name.
     """
 
     def __init__(self, body: Body, posture: Posture, look: Look, height: float, ground: np.ndarray, code: int) -> None:
@@ -97,12 +96,8 @@ class Figure:
         self._thickness = height * (0.55 + 0.45 * body.girth)  # scale of radii
         self._chest = body.shoulder * height * (0.75 + 0.25 * body.girth)  # scale of the trunk's widths and depths
 
-    def averted(self) -> set[str]:
-        """Keypoints of the face that are turned away from the viewer."""
-        return self.head.averted()
-
     def codes_showing(self, name: str) -> list[int]:
-        """Canvas codes of the parts on which the keypoint can be seen."""
+        """Canvas codes of the parts that can show the keypoint."""
         if name in FEATURES:
             return [self.code + Part.HEAD]
         side, joint = name[0], name[1:]
@@ -113,14 +108,14 @@ class Figure:
         return [self.code + part for part in parts]
 
     def paint(self, canvas: Canvas) -> None:
-        """Paint every part, far ones first."""
+        """Paint all parts, the farthest one first."""
         if self.posture.seated:
             self._paint_seat(canvas)
         for _, paint in sorted(self._layers(), key=lambda layer: layer[0]):
             paint(canvas)
 
     def _layers(self) -> list[tuple[float, Callable[[Canvas], None]]]:
-        """How near each part is, and the function that paints it. The trunk is at 0; limbs are behind or before it."""
+        """The order of each part, from far to near, and the function that paints it. The trunk is at 0."""
         depth = {name: float(point[2]) for name, point in self.posture.joints.items()}
         bowed_away = depth["head"] < depth["chest"] - 0.06
         layers: list[tuple[float, Callable[[Canvas], None]]] = [
@@ -146,12 +141,10 @@ class Figure:
         return layers
 
     def _paint_armpit(self, canvas: Canvas, side: str) -> None:
-        """Paint the outer edge of the upper arm, which the trunk then covers where the two join."""
+        """Paint the upper arm, of which the trunk then covers the inner edge."""
         points = self._joints(side, "sho", "elb", "wri")
-        if self.look.sleeve:
-            self._paint_limb(canvas, points, _SLEEVE, self.look.shirt, _ARM[side], cover=0.5)
-        else:
-            self._paint_limb(canvas, points, _BARE_ARM, self.look.head.skin, _ARM[side], cover=0.5)
+        radii, colour = (_SLEEVE, self.look.shirt) if self.look.sleeve else (_BARE_ARM, self.look.head.skin)
+        self._paint_limb(canvas, points, radii, colour, _ARM[side], cover=0.5)
 
     def _paint_arm(self, canvas: Canvas, side: str) -> None:
         skin = self.look.head.skin
@@ -168,9 +161,8 @@ class Figure:
         if self.look.sleeve < 2:
             self._paint_limb(canvas, points, _BARE_ARM, skin, part, hidden_edge=_ARMPIT)
         if self.look.sleeve:
-            self._paint_limb(
-                canvas, points, _SLEEVE, self.look.shirt, part, cover=self.look.sleeve, hidden_edge=_ARMPIT
-            )
+            cover = self.look.sleeve
+            self._paint_limb(canvas, points, _SLEEVE, self.look.shirt, part, cover=cover, hidden_edge=_ARMPIT)
         canvas.fill(palm, skin, self.code + part)
 
     def _paint_leg(self, canvas: Canvas, side: str) -> None:
@@ -179,10 +171,9 @@ class Figure:
         if self.look.bottoms != "trousers":
             self._paint_limb(canvas, points, _BARE_LEG, self.look.head.skin, part)
         self._paint_shoe(canvas, side)
-        if self.look.bottoms == "trousers":
-            self._paint_limb(canvas, points, _TROUSERS, self.look.cloth, part, cover=1.93)
-        elif self.look.bottoms == "shorts":
-            self._paint_limb(canvas, points, _TROUSERS, self.look.cloth, part, cover=0.72)
+        if self.look.bottoms in ("trousers", "shorts"):
+            cover = 1.93 if self.look.bottoms == "trousers" else 0.72
+            self._paint_limb(canvas, points, _TROUSERS, self.look.cloth, part, cover=cover)
 
     def _paint_shoe(self, canvas: Canvas, side: str) -> None:
         heel, toe, ankle = self._joints(side, "heel", "toe", "ank")
@@ -208,8 +199,8 @@ class Figure:
 
         Args:
             points: start, joint and end of the limb.
-            cover: how much of the limb to paint: 1 to the joint, 2 to the end.
-            hidden_edge: share of the first segment, from its start, that has no outline.
+            cover: part of the limb to paint: 1 to the joint, 2 to the end.
+            hidden_edge: share of the first segment, from its start, without an outline.
         """
         segments = []
         for k in range(2):
@@ -227,7 +218,7 @@ class Figure:
         for segment in segments:
             canvas.fill(ribbon(segment.start, segment.end, segment.widths), colour, self.code + part)
         for segment in segments:
-            # A lighter stripe, as if the light came from the left.
+            # A lighter stripe, because the light comes from the left.
             left = np.array([-0.3 * segment.widths[0], 0])
             widths = [0.5 * width for width in segment.widths]
             canvas.fill(ribbon(segment.outline_start + left, segment.end + left, widths), shade(colour, 1.1))
@@ -285,7 +276,7 @@ class Figure:
         canvas.fill_outlined(neck, shade(look.head.skin, 0.88), code, self._line)
 
     def _paint_front(self, canvas: Canvas, front: np.ndarray, facing: float) -> None:
-        """Paint the jacket's opening or the emblem, ``front`` pixels from the spine."""
+        """Paint the opening of the jacket or the emblem, shifted by ``front`` pixels from the spine."""
         pelvis = self.at["pelvis"] + front
         chest = self.at["chest"] + front
         size = 0.035 * self.height
@@ -297,8 +288,9 @@ class Figure:
     def _band(self, low: float, high: float, sides: tuple[float, float] = (-1.0, 1.0)) -> np.ndarray:
         """Polygon of the trunk between two levels (0 hips, 1 shoulders) and two sides (-1 left edge, 1 right edge).
 
-        Seen from above, the trunk is an ellipse at every level, with the level's half-width and half-depth. Turned by
-        the posture, its half-width in the image is the root of the sum of both parts' squares.
+        A horizontal cut through the trunk is an ellipse with the level's half-width w and half-depth d. Its half-width
+        in the image is sqrt((w a)^2 + (d b)^2), where a and b are the projections of the trunk's left and forward
+        directions to the direction across the spine.
         """
         levels = np.array([low, *_TRUNK_LEVELS[(low < _TRUNK_LEVELS) & (high > _TRUNK_LEVELS)], high])
         spine = self.at["chest"] - self.at["pelvis"]

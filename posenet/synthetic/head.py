@@ -1,7 +1,7 @@
-"""A head with hair and a face: an egg in the image, whose features lie on a ball.
+"""A head with hair and a face: a ball with features on it, stretched to an egg in the image.
 
-Positions on the ball are in the head's own frame: x to the person's left, y up, z forward, radius 1. The ball is turned
-to the viewer, and its disc is stretched to the egg.
+Positions on the ball are in the head's frame: x to the person's left, y up, z forward, radius 1. The ball is rotated
+into the viewer's frame, and its disc is stretched to the egg.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ FEATURES: dict[str, BallPoint] = {
 """The keypoints of the face."""
 
 _MIN_DEPTHS = {"nose": 0.0, "Leye": 0.1, "Reye": 0.1, "Lear": -0.5, "Rear": -0.5}
-"""A feature is turned away from the viewer if its depth is less."""
+"""A feature with a smaller depth is turned away from the viewer."""
 
 
 class Cap(NamedTuple):
-    """The part of the ball on one side of a plane: all points with ``normal . point > offset``."""
+    """The part of the ball on one side of a plane: all points with ``normal @ point > offset``."""
 
     normal: BallPoint
     offset: float
@@ -43,12 +43,12 @@ _HAIRLINES = {
     "cap": Cap((0, 0.99, -0.12), 0.36),
     "scarf": Cap((0, 0.25, -0.97), -0.42),
 }
-"""The part of the ball under hair or a cover; every other style has the hairline of short hair."""
+"""The part of the ball under hair or a hat; every other style has the hairline of short hair."""
 _BEARD = Cap((0, -0.90, 0.44), 0.60)
 _LONG_HAIR = np.array([[-0.85, 0.9], [0.85, 0.9], [1.25, -0.2], [1.3, -1.5], [0, -1.65], [-1.3, -1.5], [-1.25, -0.2]])
-"""Outline of long hair or a scarf around the middle of the head: right and up, in radii."""
+"""Outline of long hair or a scarf around the centre of the head: right and up, in radii."""
 _JAW = 0.22
-"""By which share the chin is narrower than the temples."""
+"""The chin is narrower than the temples by this share."""
 _DISC = ellipse(np.zeros(2), (1, 1))
 
 
@@ -58,9 +58,7 @@ class Head:
     Args:
         centre: (2,) pixel.
         radii: half-width and half-height in pixels.
-        frame: (3, 3) rotation whose columns are the viewer's directions (x right, y up, z towards the viewer) of the
-            head's own axes.
-        look: its colours.
+        frame: (3, 3) rotation from the head's frame to the viewer's (x right, y up, z towards the viewer).
         codes: the canvas codes of skin and hair.
 
     Attributes:
@@ -84,7 +82,7 @@ class Head:
         self._across = np.array([-self.up[1], self.up[0]])
 
     def locate(self, point: BallPoint) -> tuple[np.ndarray, float]:
-        """Pixel and depth of a point on the ball; depth 1 is nearest to the viewer, below 0 is the far side."""
+        """Pixel and depth of a point on the ball; depth 1 is nearest to the viewer, depths below 0 are the far side."""
         right, up, depth = (self._to_egg @ point).tolist()
         right *= self.radii[0] * (1 - _JAW * max(-up, 0) ** 1.5)
         return self.centre + right * self._across + up * self.radii[1] * self.up, depth
@@ -94,7 +92,7 @@ class Head:
         return {name for name, point in FEATURES.items() if self.locate(point)[1] < _MIN_DEPTHS[name]}
 
     def paint_behind(self, canvas: Canvas) -> None:
-        """Paint what lies behind the trunk and the neck when the face is seen: the length of long hair."""
+        """Paint long hair or a scarf, which is behind the trunk and the neck if the viewer sees the face."""
         if self.look.style in ("long", "scarf") and not self.from_behind:
             self._paint_length(canvas)
 
@@ -118,7 +116,7 @@ class Head:
             canvas.fill_outlined(knot[0], self.look.hair, self.hair_code, line)
 
     def _to_pixels(self, disc: np.ndarray) -> np.ndarray:
-        """(N, 2) points of the ball's disc (right and up of the upright egg) to pixels; the jaw is narrower."""
+        """Convert (N, 2) points of the ball's disc (right, up) to pixels."""
         right = disc[:, :1]
         up = disc[:, 1:]
         right = right * self.radii[0] * (1 - _JAW * np.maximum(-up, 0) ** 1.5)
@@ -126,21 +124,21 @@ class Head:
         return pixels
 
     def _cap_polygon(self, cap: Cap, swell: float) -> np.ndarray:
-        """Polygon of the seen part of a cap.
+        """Polygon of the visible part of a cap.
 
-        Its border is an arc of the ball's silhouette around the direction of the cap's normal, ``swell`` times as large
-        as the ball, and the near half of the circle in which the plane cuts the ball.
+        It consists of an arc of the ball's silhouette around the direction of the cap's normal, ``swell`` times as
+        large as the ball, and the near half of the circle in which the plane cuts the ball.
         """
         normal, offset = cap
         seen = self._to_egg @ normal / np.linalg.norm(normal)
         flat, depth = seen[:2], seen[2]
         length = max(np.hypot(*flat), 1e-6)
-        # The arc: all directions within half_angle of the normal's.
+        # The arc: all directions within half_angle of that of the normal.
         middle_angle = np.arctan2(flat[1], flat[0])
         half_angle = np.arccos(np.clip(offset / length, -1, 1))
         arc = middle_angle + np.linspace(-half_angle, half_angle, 18)
         silhouette = np.stack([np.cos(arc), np.sin(arc)], axis=1) * swell
-        # The circle: of this radius around offset * normal, from where it meets the silhouette to where it does again.
+        # The circle around offset * normal, from one intersection with the silhouette to the other.
         radius = np.sqrt(1 - offset**2)
         start = np.arcsin(np.clip(-depth * offset / (radius * length), -1, 1))
         turn = np.linspace(start, np.pi - start, 14)[:, None]
@@ -149,7 +147,7 @@ class Head:
         return self._to_pixels(np.concatenate([silhouette, cut]))
 
     def _paint_hair(self, canvas: Canvas, line: float) -> None:
-        """Paint the beard, and the hair or what covers it."""
+        """Paint the beard, and the hair or the hat on it."""
         style = self.look.style
         if self.look.beard and not self.from_behind:
             canvas.fill(self._cap_polygon(_BEARD, 1.03), shade(self.look.hair, 1.1), self.skin_code)
@@ -188,7 +186,7 @@ class Head:
         return None
 
     def _paint_ears(self, canvas: Canvas, line: float, far: bool) -> None:
-        """Paint the ears that the head partly covers (``far``), or those that lie on it."""
+        """Paint the ears that the head partly covers (``far``), or the others."""
         width, height = self.radii
         for name in ("Lear", "Rear"):
             centre, depth = self.locate(FEATURES[name])
@@ -200,7 +198,7 @@ class Head:
     def _paint_face(self, canvas: Canvas) -> None:
         width, height = self.radii
         hidden = self.averted()
-        for side, name in ((1, "Leye"), (-1, "Reye")):
+        for name, side in (("Leye", 1), ("Reye", -1)):
             if name not in hidden:
                 self._paint_eye(canvas, name, side)
         if "nose" not in hidden:

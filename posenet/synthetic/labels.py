@@ -1,7 +1,7 @@
-"""Write for a drawn scene what an annotator would: COCO's keypoints, visibility, masks and boxes.
+"""COCO annotations of a synthetic scene: keypoints, visibility, masks and boxes, as an annotator would label them.
 
-Keypoints are in pixels, the centre of the first pixel at (0, 0). Boxes and polygons are in COCO's frame, whose origin
-is the outer corner of the first pixel.
+The centre of the first pixel is (0, 0) for keypoints. Boxes and polygons are in COCO's frame: its origin is the outer
+corner of the first pixel.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 from pycocotools import mask as coco_mask
 
+from posenet.annotations.run_lengths import parse_coco_text
 from posenet.skeleton import COCO
 from posenet.synthetic.figure import Figure
 from posenet.synthetic.scene import Actor, Scene
@@ -31,20 +32,20 @@ CATEGORY: dict[str, Any] = {
 _FORMS = ("polygons", "counts", "compressed")
 _FORM_SHARES = (0.70, 0.15, 0.15)
 _BARELY_SEEN = 0.1
-"""Nothing is labelled in a person of whom at most this share of the pixels is seen."""
+"""Nothing is labelled in a person of whom at most this share is visible."""
 _HEAVILY_HIDDEN = 0.4
-"""In a person of whom less than this share is seen, most hidden keypoints are not labelled."""
+"""Most hidden keypoints are not labelled in a person of whom less than this share is visible."""
 _UNLABELLED_SHARE = 0.7
-"""Share of these keypoints that is not labelled."""
+"""Share of those hidden keypoints that are not labelled."""
 
 
 def annotate(rng: np.random.Generator, scene: Scene) -> list[dict[str, Any]]:
-    """COCO annotations, without ``id`` and ``image_id``, of every actor of whom at least a pixel is seen.
+    """COCO annotations, without ``id`` and ``image_id``, of every actor with a visible pixel.
 
-    A keypoint is visible (2) when most of the 3x3 pixels around it show a part of that person on which it lies,
-    else hidden (1). Not labelled (0) are keypoints outside the image, keypoints on the averted side of a face, most
-    hidden keypoints of heavily hidden people, and all keypoints of barely seen people, distant people and crowds.
-    ``area`` and ``bbox`` are those of the decoded ``segmentation``.
+    A keypoint is visible (2) if most of the 3 x 3 pixels around it show a part of the person that it belongs to,
+    else hidden (1). These keypoints are not labelled (0): those outside the image, those on the averted side of a face,
+    most hidden ones of heavily hidden people, and all of barely visible people, distant people and crowds. ``area`` and
+    ``bbox`` are those of the decoded ``segmentation``.
     """
     masks = [(actor, scene.mask(actor)) for actor in scene.actors]
     return [_annotation(rng, scene, actor, mask) for actor, mask in masks if mask.any()]
@@ -78,7 +79,7 @@ def _annotation(rng: np.random.Generator, scene: Scene, actor: Actor, mask: np.n
 def _keypoints(figure: Figure, owner: np.ndarray) -> np.ndarray:
     """(17, 3) x, y and visibility, in COCO's order."""
     height, width = owner.shape
-    averted = figure.averted()
+    averted = figure.head.averted()
     keypoints = np.zeros((len(COCO.file_keypoints), 3))
     for keypoint, name in zip(keypoints, COCO.file_keypoints):
         x, y = figure.at[name]
@@ -93,7 +94,7 @@ def _keypoints(figure: Figure, owner: np.ndarray) -> np.ndarray:
 
 
 def write_segmentation(mask: np.ndarray, form: str) -> tuple[list[list[float]] | dict[str, Any], dict[str, Any]]:
-    """Write a mask in one of COCO's forms.
+    """Convert a mask to one of COCO's forms.
 
     Args:
         mask: (H, W) uint8, 0 or 1, not all 0.
@@ -101,7 +102,7 @@ def write_segmentation(mask: np.ndarray, form: str) -> tuple[list[list[float]] |
             ``counts``.
 
     Returns:
-        The ``segmentation``, and the compressed run lengths that it decodes to.
+        The ``segmentation``, and its mask as compressed run lengths.
     """
     height, width = mask.shape
     if form == "polygons" and (polygons := _polygons(mask)):
@@ -109,19 +110,14 @@ def write_segmentation(mask: np.ndarray, form: str) -> tuple[list[list[float]] |
     rle = coco_mask.encode(np.asfortranarray(mask))
     if form == "compressed":
         return {"size": [height, width], "counts": rle["counts"].decode("ascii")}, rle
-    flat = mask.ravel(order="F")
-    ends = np.append(np.flatnonzero(np.diff(flat)) + 1, flat.size)
-    counts = np.diff(ends, prepend=0).tolist()
-    if flat[0]:
-        counts = [0, *counts]
-    return {"size": [height, width], "counts": counts}, rle
+    return {"size": [height, width], "counts": parse_coco_text(rle["counts"]).tolist()}, rle
 
 
 def _polygons(mask: np.ndarray) -> list[list[float]]:
     """Outlines of the connected regions of a mask, without holes, in COCO's frame.
 
-    A contour runs through the centres of a shape's outermost pixels. Taken on the mask at twice its size, it stays
-    within a quarter of a pixel of the true edge.
+    OpenCV's contours connect the centres of a region's outermost pixels. On the mask at twice its size, they are within
+    a quarter of a pixel of the true edge.
     """
     left, top, width, height = cv2.boundingRect(mask)
     enlarged = mask[top : top + height, left : left + width].repeat(2, axis=0).repeat(2, axis=1)

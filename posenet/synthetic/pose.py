@@ -1,9 +1,9 @@
-"""Choose at random how a person stands, walks or sits, and compute where the joints are.
+"""Choose a random posture of a person, such as standing, walking or sitting, and compute the positions of the joints.
 
 Lengths are shares of the person's standing height. There are two frames:
 
-- the body's: origin on the ground below the pelvis, x to the person's own left, y up, z forward;
-- the viewer's, turned by the person's heading and the camera's tilt: x to the right of the image, y up, z towards the
+- the body's: origin on the ground below the pelvis, x to the person's left, y up, z forward;
+- the viewer's, rotated by the person's heading and the camera's tilt: x to the right of the image, y up, z towards the
   viewer.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 Vector = tuple[float, float, float]
 
 SIDES = {"L": 1.0, "R": -1.0}
-"""The sides of a body, with the sign of their x in the body's frame."""
+"""The sides of a body, with the signs of their x in the body's frame."""
 
 # Directions (outward, up, forward) of the upper arm and the forearm.
 _ARM_POSES: dict[str, tuple[Vector, Vector]] = {
@@ -58,12 +58,12 @@ _LEG_POSES: dict[str, tuple[Vector, Vector]] = {
 
 @dataclass(frozen=True)
 class Stance:
-    """One way to hold the whole body.
+    """One kind of posture.
 
     Attributes:
-        weight: how often it is chosen, relative to the others.
-        legs: poses of the two legs; which of them is the left one is random.
-        arms: the poses that the arm on the same side may have.
+        weight: relative frequency.
+        legs: poses of the two legs, one of which is the left one at random.
+        arms: possible poses of the arms on the same sides.
         pitch: forward bend of the trunk, degrees; it varies by a third.
         roll: standard deviation of the sideways bend, degrees.
         lift: height of a jump.
@@ -79,22 +79,9 @@ class Stance:
 
 
 _FREE_ARMS = (
-    "hanging",
-    "hanging",
-    "hanging",
-    "away",
-    "akimbo",
-    "akimbo",
-    "raised",
-    "waving",
-    "waving",
-    "out",
-    "crossed",
-    "holding",
-    "thinking",
-    "behind head",
-    "pointing",
-)
+    "hanging", "hanging", "hanging", "away", "akimbo", "akimbo", "raised", "waving", "waving", "out", "crossed",
+    "holding", "thinking", "behind head", "pointing",
+)  # fmt: skip
 _RESTING_ARMS = ("on knee", "on knee", "hanging", "holding", "crossed", "thinking", "waving")
 _STANCES = (
     Stance(6, ("straight", "straight"), (_FREE_ARMS, _FREE_ARMS)),
@@ -118,7 +105,7 @@ class Body:
 
     Attributes:
         head: half-width and half-height of the head.
-        girth: factor of every thickness.
+        girth: factor of all thicknesses.
     """
 
     thigh: float = 0.243
@@ -135,12 +122,12 @@ class Body:
 
 @dataclass(frozen=True)
 class Posture:
-    """A posed body as the viewer sees it, before it has a size and a position in the image.
+    """A posed body in the viewer's frame, before it has a size and a position in the image.
 
     Attributes:
-        joints: name to (3,) position in the viewer's frame: the keypoints below the head under the names of
-            ``posenet.skeleton.COCO``, and pelvis, chest, head, Lhand, Ltoe, Lheel, Rhand, Rtoe, Rheel.
-        chest: (3, 3) rotation of the trunk: its columns are the viewer's directions of the trunk's left, up, forward.
+        joints: (3,) positions by name: the keypoints below the head with the names of ``posenet.skeleton.COCO``, and
+            pelvis, chest, head, Lhand, Ltoe, Lheel, Rhand, Rtoe, Rheel.
+        chest: (3, 3) rotation of the trunk; its columns are the directions of the trunk's left, up and forward.
         head: the same for the head.
         seated: whether there is a seat below the pelvis.
     """
@@ -172,10 +159,9 @@ def random_body(rng: np.random.Generator) -> Body:
 
 
 def random_posture(rng: np.random.Generator, body: Body, tilt: float) -> Posture:
-    """Choose a pose and a heading: about 70 % seen from the front, 15 % from behind, 15 % from a side.
+    """Choose a pose and a heading: 70 % seen from the front, 15 % from behind, 15 % from a side.
 
-    Args:
-        tilt: how far the camera looks down, degrees.
+    The camera looks down by ``tilt`` degrees.
     """
     weights = np.array([stance.weight for stance in _STANCES])
     stance = _STANCES[rng.choice(len(_STANCES), p=weights / weights.sum())]
@@ -184,7 +170,7 @@ def random_posture(rng: np.random.Generator, body: Body, tilt: float) -> Posture
     chest = rotation(pitch, rng.normal(0, stance.roll), rng.normal(0, 4))
     seen_from = ("front", "behind", "side")[rng.choice(3, p=(0.70, 0.15, 0.15))]
     side = rng.choice((-1.0, 1.0))
-    # Random numbers for all three headings are taken, so that those that follow do not depend on the choice.
+    # Random numbers are used for all three headings, so that the following ones do not depend on the choice.
     headings = {
         "front": float(np.clip(rng.normal(0, 11), -25, 25)),
         "behind": 180 + rng.normal(0, 10),
@@ -198,7 +184,7 @@ def random_posture(rng: np.random.Generator, body: Body, tilt: float) -> Posture
 
 
 def rotation(pitch: float, roll: float, yaw: float) -> np.ndarray:
-    """(3, 3) rotation by angles in degrees: first forward (y to z), then to the own right, then turning z to x."""
+    """(3, 3) rotation by angles in degrees: first y towards z (forward), then x towards y, then z towards x."""
     cos_pitch, cos_roll, cos_yaw = np.cos(np.radians((pitch, roll, yaw)))
     sin_pitch, sin_roll, sin_yaw = np.sin(np.radians((pitch, roll, yaw)))
     forward = np.array([[1, 0, 0], [0, cos_pitch, -sin_pitch], [0, sin_pitch, cos_pitch]])
@@ -224,7 +210,7 @@ def _random_limbs(rng: np.random.Generator, stance: Stance) -> dict[str, np.ndar
 
 
 def _body_joints(body: Body, limbs: dict[str, np.ndarray], chest: np.ndarray, lift: float) -> dict[str, np.ndarray]:
-    """The joints of a posed body in its own frame, by name."""
+    """The joints of a posed body in the body's frame, by name."""
     joints = {"pelvis": np.zeros(3), "chest": chest @ (0, body.trunk, 0)}
     joints["head"] = joints["chest"] + chest @ (0, body.neck, 0.012)
     for side, sign in SIDES.items():

@@ -1,4 +1,4 @@
-"""An image of people in a setting: who stands where, and who hides whom."""
+"""An image of people in a setting: choosing their positions, and painting them from far to near."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _NUM_PEOPLE = (1, 2, 3, 4, 5, 6)
 _NUM_PEOPLE_SHARES = (0.12, 0.26, 0.26, 0.19, 0.11, 0.06)
 _ASPECTS = (4 / 3, 4 / 3, 3 / 2, 1.25, 1.6, 1.0)
 _MARGIN = 1.01
-"""A person's feet are at least this many person heights below the image's upper border, so that the head is inside."""
+"""A person's feet are at least this many person heights below the upper border, so that the head is in the image."""
 
 
 @dataclass(frozen=True)
 class Actor:
-    """A person or a crowd that has been painted.
+    """A painted person or crowd.
 
     Attributes:
-        kind: a person to label, a distant person whose keypoints no annotator would mark, or a distant crowd.
-        slot: the actor has the canvas codes from ``slot * len(Part)`` on.
-        figures: one, or the many of a crowd.
-        painted: pixels that the actor covered before others were painted over it.
+        kind: a person to label, a distant person, too small for labelled keypoints, or a distant crowd.
+        slot: the first canvas code of the actor is ``slot * len(Part)``.
+        figures: one person, or all people of a crowd.
+        painted: number of pixels before other actors were painted over them.
     """
 
     kind: ActorKind
@@ -49,8 +49,8 @@ class Scene:
 
     Attributes:
         image: (H, W, 3) uint8 BGR.
-        owner: (H, W) int32 canvas codes (see ``Figure``); below ``len(Part)`` is no person.
-        actors: in the order of painting.
+        owner: (H, W) int32 canvas codes (see ``Figure``); codes below ``len(Part)`` are not people.
+        actors: the actors in the order of painting.
     """
 
     image: np.ndarray
@@ -58,25 +58,19 @@ class Scene:
     actors: tuple[Actor, ...]
 
     def mask(self, actor: Actor) -> np.ndarray:
-        """(H, W) uint8, 1 where the actor is seen."""
-        seen: np.ndarray = self.owner // len(Part) == actor.slot
-        return seen.astype(np.uint8)
+        """(H, W) uint8: 1 on visible pixels of the actor."""
+        return np.asarray(self.owner // len(Part) == actor.slot, np.uint8)
 
 
 class _Spot(NamedTuple):
-    """Where a person stands.
-
-    Attributes:
-        size: standing height in pixels.
-        ground: (2,) pixel below the pelvis.
-    """
+    """Standing height of a person in pixels, and the (2,) pixel of the ground below the pelvis."""
 
     size: float
     ground: np.ndarray
 
 
 def random_size(rng: np.random.Generator, longest: int) -> tuple[int, int]:
-    """A random (width, height): one in five upright, the longer side 85-100 % of ``longest``."""
+    """A random (width, height): one in five is upright, and the longer side is 85-100 % of ``longest``."""
     side = longest * rng.uniform(0.85, 1)
     longer = round(side)
     shorter = round(side / rng.choice(_ASPECTS))
@@ -93,13 +87,10 @@ def draw_scene(rng: np.random.Generator, width: int, height: int) -> Scene:
 
 
 class _Painter:
-    """Puts people on the ground of one image.
+    """Paints people on the ground of one image.
 
-    The camera is ``eye`` times as high as every person is tall, so that a person ``h`` pixels tall stands
-    ``eye * h`` pixels below the horizon.
-
-    Args:
-        horizon: row.
+    The height of the camera is ``eye`` times that of every person, so that the feet of a person of ``h`` pixels are
+    ``eye * h`` pixels below the row ``horizon``.
     """
 
     def __init__(self, rng: np.random.Generator, canvas: Canvas, horizon: float) -> None:
@@ -147,7 +138,7 @@ class _Painter:
             paint()
 
     def _choose_spots(self) -> list[_Spot]:
-        """Where the people to label stand."""
+        """Choose the positions of the people to label."""
         rng = self.rng
         count = rng.choice(_NUM_PEOPLE, p=_NUM_PEOPLE_SHARES)
         usual_size = min(rng.uniform(0.45, 0.85), max(2 * self.width / (self.height * count), 0.33))
@@ -159,15 +150,15 @@ class _Painter:
             size = float(np.clip(usual_size * np.exp(rng.normal(0, 0.15)), 0.30, 0.95)) * self.height
             lowest = max(0.985 * self.height, _MARGIN * size)
             row = np.clip(self.horizon + self.eye * size, _MARGIN * size, lowest)
-            if rng.random() < 0.08:  # the lower border cuts the legs off
+            if rng.random() < 0.08:  # the lower border hides the legs
                 row += rng.uniform(0.05, 0.4) * size
-            if rng.random() < 0.05:  # the left or right border cuts a side off
+            if rng.random() < 0.05:  # the left or right border hides a side
                 column = rng.choice((0, 1)) + rng.normal(0, 0.03)
             spots.append(_Spot(size, np.array([column * self.width, row])))
         return spots
 
     def _add(self, kind: ActorKind, spots: list[_Spot]) -> None:
-        """Paint one actor with a random look at these spots."""
+        """Paint one actor: a random figure at each spot."""
         slot = len(self.actors) + 1
         figures = []
         for size, ground in spots:
@@ -182,7 +173,7 @@ class _Painter:
 
 
 def _photograph(rng: np.random.Generator, image: np.ndarray) -> np.ndarray:
-    """Add what a camera does: a little blur, another exposure and tint, grain."""
+    """Add the effects of a camera: a little blur, another exposure and tint, grain."""
     image = cv2.GaussianBlur(image, (0, 0), rng.uniform(0.25, 0.6))
     grain = int(rng.integers(1, 7))
     gain = rng.uniform(0.8, 1.15) * rng.uniform(0.95, 1.05, 3)

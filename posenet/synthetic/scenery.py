@@ -1,7 +1,4 @@
-"""Settings for people: a street, a park, a room or a plain backdrop, and things that stand in the way.
-
-Positions are random; every function takes its random numbers from the generator it receives.
-"""
+"""Random settings for people: a street, a park, a room or a plain backdrop, and obstacles that hide people."""
 
 from __future__ import annotations
 
@@ -14,11 +11,7 @@ Point = tuple[float, float]
 
 
 def draw_backdrop(rng: np.random.Generator, width: int, height: int) -> tuple[np.ndarray, float]:
-    """Paint an empty setting.
-
-    Returns:
-        (H, W, 3) uint8 BGR image, and the row in which the ground begins.
-    """
+    """Paint an empty setting; return the (H, W, 3) uint8 BGR image and the first row of the ground."""
     horizon = height * rng.uniform(0.28, 0.52)
     setting = rng.choice(4, p=(0.3, 0.3, 0.3, 0.1))
     above, below = _ground_colours(rng, setting)
@@ -32,7 +25,7 @@ def draw_backdrop(rng: np.random.Generator, width: int, height: int) -> tuple[np
 
 
 def draw_obstacle(canvas: Canvas, rng: np.random.Generator, base: Point, size: float, code: int) -> None:
-    """Paint something that hides what is behind it, standing on ``base``; ``size`` is a person's height there."""
+    """Paint an obstacle that stands on ``base``; ``size`` is the height of a person there."""
     paint = (_bush, _post, _crate, _table, _sign, _fence)[rng.integers(6)]
     paint(canvas, rng, base, size, code)
 
@@ -55,7 +48,7 @@ def _colour_at(canvas: Canvas, row: int) -> Colour:
 
 
 def _street(canvas: Canvas, rng: np.random.Generator, horizon: float) -> None:
-    """Houses with windows, a paved ground with lines towards the horizon, trees and lamps."""
+    """Paint houses with windows, pavement with lines towards the horizon, trees and lamps."""
     height, width = canvas.image.shape[:2]
     left = -rng.uniform(0, 0.2) * width
     while left < width:
@@ -87,7 +80,7 @@ def _house(canvas: Canvas, rng: np.random.Generator, left: float, right: float, 
 
 
 def _park(canvas: Canvas, rng: np.random.Generator, horizon: float) -> None:
-    """Clouds, hills, grass with blades, sometimes a path, trees and bushes."""
+    """Paint clouds, hills, grass with blades, sometimes a path, trees and bushes."""
     height, width = canvas.image.shape[:2]
     for _ in range(rng.integers(0, 5)):
         x = rng.uniform(0, width)
@@ -121,7 +114,7 @@ def _park(canvas: Canvas, rng: np.random.Generator, horizon: float) -> None:
 
 
 def _room(canvas: Canvas, rng: np.random.Generator, horizon: float) -> None:
-    """A wall, sometimes with stripes, floorboards, pictures on the wall and furniture."""
+    """Paint a wall, sometimes with stripes, floorboards, framed paintings and furniture."""
     height, width = canvas.image.shape[:2]
     wall = _colour_at(canvas, 0)
     floor = _colour_at(canvas, -1)
@@ -150,7 +143,7 @@ def _room(canvas: Canvas, rng: np.random.Generator, horizon: float) -> None:
 
 
 def _plain(canvas: Canvas, rng: np.random.Generator, horizon: float) -> None:
-    """Random blobs."""
+    """Paint random blobs."""
     height, width = canvas.image.shape[:2]
     for _ in range(rng.integers(3, 14)):
         centre = rng.uniform((0, 0), (width, height))
@@ -174,7 +167,7 @@ def _leaf_colour(rng: np.random.Generator) -> Colour:
     return hsv(rng.uniform(0.2, 0.42), rng.uniform(0.35, 0.75), rng.uniform(0.25, 0.65))
 
 
-# Each of the following paints one thing that stands on ``base``; ``size`` is a person's height there, or a share of it.
+# Each function below paints one object that stands on ``base``; ``size`` is about the height of a person there.
 
 
 def _tree(canvas: Canvas, rng: np.random.Generator, base: Point, size: float) -> None:
@@ -233,9 +226,8 @@ def _plant(canvas: Canvas, rng: np.random.Generator, base: Point, size: float, c
         leaf = ribbon(root, tip, np.array((0.01, 0.045, 0.004)) * size)
         canvas.fill_outlined(leaf, leaves, code, 0.5)
     clay = hsv(rng.uniform(0, 0.12), 0.5, rng.uniform(0.4, 0.8))
-    left, right = x - 0.1 * size, x + 0.1 * size
     rim = y - 0.18 * size
-    pot = np.array([[left, rim], [right, rim], [x + 0.07 * size, y], [x - 0.07 * size, y]])
+    pot = np.array([[x - 0.1 * size, rim], [x + 0.1 * size, rim], [x + 0.07 * size, y], [x - 0.07 * size, y]])
     canvas.fill_outlined(pot, clay, code, 0.5)
 
 

@@ -8,12 +8,10 @@ from collections.abc import Sequence
 import cv2
 import numpy as np
 
-BACKGROUND = (32, 32, 32)
-"""BGR."""
-TEXT_COLOUR = (235, 235, 235)
-"""BGR."""
+BACKGROUND = (32, 32, 32)  # BGR
+TEXT_COLOUR = (235, 235, 235)  # BGR
 LABEL_HEIGHT = 24
-"""Height in pixels of the strip above a tile that holds its label."""
+"""Height in pixels of the strip above a tile that shows its label."""
 GAP = 6
 """Pixels between tiles, and around them."""
 
@@ -26,11 +24,11 @@ _MARGIN = 4
 def label_tile(image: np.ndarray, label: str, size: tuple[int, int], note: str = "") -> np.ndarray:
     """Fit an image into a tile below a strip with a label on the left and a note on the right.
 
-    A label that is too long loses its beginning, which is the least telling part of a path.
+    A label that is too long loses its beginning, which is the least important part of a path.
 
     Args:
-        image: (H, W, 3) BGR uint8.
-        size: (height, width) of the space for the image, which keeps its aspect ratio and is centred.
+        image: (H, W, 3) BGR uint8; it keeps its aspect ratio and is centred.
+        size: (height, width) of the space for the image.
 
     Returns:
         (height + ``LABEL_HEIGHT``, width, 3) BGR uint8.
@@ -55,11 +53,7 @@ def label_tile(image: np.ndarray, label: str, size: tuple[int, int], note: str =
 
 
 def contact_sheet(tiles: Sequence[np.ndarray], columns: int, title: str = "") -> np.ndarray:
-    """Lay out tiles of one size in rows of at most ``columns``, below a title if there is one.
-
-    Returns:
-        (H, W, 3) BGR uint8.
-    """
+    """Arrange tiles of one size in rows of at most ``columns``, below a title if there is one; (H, W, 3) BGR uint8."""
     height, width = tiles[0].shape[:2]
     columns = min(columns, len(tiles))
     rows = math.ceil(len(tiles) / columns)
@@ -77,7 +71,7 @@ def contact_sheet(tiles: Sequence[np.ndarray], columns: int, title: str = "") ->
 
 def draw_text(image: np.ndarray, text: str, origin: tuple[int, int]) -> None:
     """Draw a line of text onto an image; ``origin`` is (x, y) of the left end of its baseline."""
-    # OpenCV's fonts hold ASCII characters only.
+    # OpenCV's fonts have only ASCII characters.
     printable = text.encode("ascii", "replace").decode()
     cv2.putText(image, printable, origin, _FONT, _FONT_SCALE, TEXT_COLOUR, 1, cv2.LINE_AA)
 

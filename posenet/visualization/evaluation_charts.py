@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PRECISION_RECALL_FILE = "precision_recall.png"
 KEYPOINTS_FILE = "keypoints.png"
 DRAWN_THRESHOLDS = (0, 2, 4, 5, 6, 8, 9)
-"""Which of COCO's ten OKS thresholds get a curve: 0.50, 0.60, 0.70, 0.75, 0.80, 0.90 and 0.95."""
+"""Indices of those of COCO's ten OKS thresholds that have a curve: 0.50, 0.60, 0.70, 0.75, 0.80, 0.90 and 0.95."""
 
 
 def chart_paths(folder: Path) -> list[Path]:
@@ -34,16 +34,10 @@ def chart_paths(folder: Path) -> list[Path]:
 
 
 def write_charts(evaluation: Evaluation, folder: Path) -> list[Path]:
-    """Write both charts into a folder; return their paths.
-
-    Raises:
-        ConfigError: matplotlib is missing.
-    """
-    figures = [precision_figure(evaluation), keypoint_figure(evaluation)]
-    paths = chart_paths(folder)
-    for figure, path in zip(figures, paths):
-        save_figure(figure, path)
-    return paths
+    """Write both charts into a folder and return their paths; ``ConfigError`` if matplotlib is missing."""
+    save_figure(precision_figure(evaluation), folder / PRECISION_RECALL_FILE)
+    save_figure(keypoint_figure(evaluation), folder / KEYPOINTS_FILE)
+    return chart_paths(folder)
 
 
 def precision_figure(evaluation: Evaluation) -> Figure:
@@ -63,14 +57,8 @@ def precision_figure(evaluation: Evaluation) -> Figure:
         axes.plot(recall, curve, color=colour, linewidth=1.4, label=f"OKS {oks:.2f}: {curve.mean():.3f}")
     mean_label = f"mean of 0.50 to 0.95: {precision.mean():.3f}"
     axes.plot(recall, precision.mean(axis=0), color="black", linewidth=2.5, label=mean_label)
-    axes.legend(
-        title="area (average precision)",
-        frameon=False,
-        fontsize=9,
-        loc="center left",
-        bbox_to_anchor=(1.0, 0.5),
-        alignment="left",
-    )
+    legend = axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5), alignment="left")
+    legend.set_title("area (average precision)")
     return figure
 
 

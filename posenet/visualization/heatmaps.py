@@ -20,9 +20,9 @@ from posenet.visualization.contact_sheet import BACKGROUND, LABEL_HEIGHT, contac
 TILE_SIZE = 216
 """Longer side of a map on the sheet, in pixels."""
 MIN_TILE_SIDE = 24
-"""Shorter side of a map on the sheet, at least: narrower tiles could not hold the colour scale."""
+"""Smallest side of a map on the sheet, in pixels: the colour scale does not fit into narrower tiles."""
 SHEET_ASPECT = 1.5
-"""Width over height of the sheet, approximately."""
+"""Approximate width / height of the sheet."""
 BACKGROUND_BRIGHTNESS = 0.6
 """Brightness of the image behind the maps, relative to the image itself."""
 
@@ -31,8 +31,8 @@ class HeatmapSheetWriter:
     """Writes one sheet with all maps for every image or frame.
 
     Args:
-        paths: where the sheet of an image goes; for a video or a camera, the folder of its sheets, which are named by
-            frame number.
+        paths: path of the sheet of each image, or of the folder with the sheets of a video or a camera, which are
+            named by frame number.
     """
 
     def __init__(self, predictor: Predictor, paths: Mapping[Source, Path]) -> None:
@@ -48,21 +48,19 @@ class HeatmapSheetWriter:
 
 
 def heatmap_sheet_suffix(source: Source) -> str:
-    """Suffix of a source's path in ``HeatmapSheetWriter``; none where that is a folder."""
+    """Suffix of a source's path in ``HeatmapSheetWriter``; empty if that is a folder."""
     return ".jpg" if source.kind == "image" else ""
 
 
 @torch.inference_mode()
 def compute_heatmaps(predictor: Predictor, image: np.ndarray) -> np.ndarray:
-    """Run the predictor's network on an image at scale 1.
-
-    The maps are averaged with those of the mirrored image if the predictor does that.
+    """Run the predictor's network on an image at scale 1, with the mirrored image if the predictor uses it.
 
     Args:
         image: (H, W, 3) BGR uint8.
 
     Returns:
-        (C, h, w) float32: the cells that show the image, without those that show padding.
+        (C, h, w) float32: the map cells of the image, without those of the padding.
     """
     letterbox = predictor.letterbox(image.shape[:2])
     rows, columns = letterbox.image_cells
@@ -78,7 +76,7 @@ def draw_heatmap_sheet(
 
     Args:
         image: (H, W, 3) BGR.
-        maps: (C, h, w), which show the whole image.
+        maps: (C, h, w) maps of the whole image.
         drawing: the image with its people, for the first tile; None shows the image alone.
 
     Returns:
@@ -106,20 +104,15 @@ def channel_names(skeleton: Skeleton) -> list[str]:
 
 
 def dim_image(image: np.ndarray) -> np.ndarray:
-    """Remove the colours of a (H, W, 3) BGR uint8 image and darken it, as a float background for maps."""
+    """Convert a (H, W, 3) BGR uint8 image to a dark grey float background for maps."""
     grey = cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_BGR2GRAY), cv2.COLOR_GRAY2BGR)
     return grey * BACKGROUND_BRIGHTNESS
 
 
 def overlay_heatmap(background: np.ndarray, heatmap: np.ndarray) -> np.ndarray:
-    """Draw a map in colours over a background, which stays visible where the map is low.
+    """Draw a (h, w) map in colours over an (H, W, 3) background, which is visible where the map is low.
 
-    Args:
-        background: (H, W, 3) BGR, from ``dim_image``.
-        heatmap: (h, w), enlarged to the background; values are clipped to 0-1.
-
-    Returns:
-        (H, W, 3) BGR uint8.
+    The map is enlarged to the background and clipped to 0-1. The result is (H, W, 3) BGR uint8.
     """
     height, width = background.shape[:2]
     enlarged = cv2.resize(heatmap.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR)
@@ -135,7 +128,7 @@ def _apply_colours(values: np.ndarray) -> np.ndarray:
 
 
 def _colour_scale_tile(height: int, width: int) -> np.ndarray:
-    """A tile with a bar of the colours from 0 to 1."""
+    """A tile that shows the colours of values from 0 to 1."""
     margin = 8
     bar_width = width - 2 * margin
     image = np.full((height, width, 3), BACKGROUND, np.uint8)

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
 RGBA = tuple[float, float, float, float]
 
 MATPLOTLIB_MISSING = "matplotlib is not installed; pip install 'posenet[plot]'"
-"""Message."""
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""The palette of Okabe and Ito, which colour-blind people can distinguish."""
+"""Palette of Okabe and Ito, which colour-blind people can distinguish."""
 GREY = "#6b6b6b"
 DPI = 110
 
@@ -30,13 +29,10 @@ def has_matplotlib() -> bool:
 
 
 def new_figure(rows: int, columns: int, size: tuple[float, float], title: str = "") -> tuple[Figure, list[Axes]]:
-    """Create a figure with ``rows`` x ``columns`` axes.
+    """Create a figure with ``rows`` x ``columns`` axes, which are returned row by row.
 
     Args:
-        size: width and height in units of ``DPI`` pixels.
-
-    Returns:
-        The figure, and its axes row by row.
+        size: (width, height) in units of ``DPI`` pixels.
 
     Raises:
         ConfigError: matplotlib is missing or does not work.
@@ -64,7 +60,7 @@ def style_axes(axes: Axes, title: str, xlabel: str = "", ylabel: str = "") -> No
 
 
 def show_no_data(axes: Axes, text: str) -> None:
-    """Write a line of text into the middle of axes that have no data."""
+    """Write a line of text into the middle of axes without data."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=GREY)
     axes.set_axis_off()
 
@@ -78,10 +74,10 @@ def sequential_colours(count: int) -> list[RGBA]:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure in the format of the path's suffix. The file is replaced as a whole or not at all.
+    """Write a figure in the format of the path's suffix, completely or not at all.
 
     Raises:
-        ConfigError: a format that matplotlib does not know.
+        ConfigError: matplotlib does not know the format.
     """
     buffer = io.BytesIO()
     try:

@@ -16,35 +16,27 @@ Colour = tuple[int, int, int]
 """BGR."""
 ColourScheme = Literal["side", "person"]
 
+# Blue, orange and white, which colour-blind people can distinguish too.
 LEFT: Colour = (255, 160, 40)
-"""Blue. With orange and white it is easy to distinguish for colour-blind people too."""
 RIGHT: Colour = (30, 130, 255)
-"""Orange."""
 MIDDLE: Colour = (250, 250, 250)
-"""White."""
 OUTLINE: Colour = (25, 25, 25)
 
 PALETTE: tuple[Colour, ...] = (
-    (233, 180, 86),
-    (0, 159, 230),
-    (167, 121, 204),
-    (66, 228, 240),
-    (115, 158, 0),
-    (0, 94, 213),
-    (178, 114, 0),
+    (233, 180, 86), (0, 159, 230), (167, 121, 204), (66, 228, 240), (115, 158, 0), (0, 94, 213), (178, 114, 0),
     (230, 230, 230),
-)
-"""One colour per person: the palette of Okabe and Ito for colour-blind people, with white instead of black."""
+)  # fmt: skip
+"""Colours of people: the palette of Okabe and Ito, which colour-blind people can distinguish, with white for black."""
 
 MIN_SCORE = 0.25
-"""People with a lower score are usually not worth drawing."""
+"""Recommended ``min_score``."""
 KEYPOINT_MIN_SCORE = 0.2
-"""Keypoints with a lower score are usually not worth drawing."""
+"""Recommended ``keypoint_min_score``."""
 MIN_RELATIVE_SCORE = 0.5
-"""Keypoints that score less than this share of their person's mean are guesses, and are not drawn."""
+"""A keypoint with a lower score than this share of the mean of its person is probably wrong, and is not drawn."""
 
 _FRACTIONAL_BITS = 4
-"""OpenCV takes coordinates as fixed-point numbers with this many fractional bits."""
+"""Fractional bits of the fixed-point coordinates that OpenCV draws with."""
 
 
 def draw_people(
@@ -64,7 +56,7 @@ def draw_people(
         min_score: people with a lower score are not drawn.
         keypoint_min_score: keypoints with a lower score are not drawn. Keypoints that score much less than the
             others of their person are never drawn.
-        line_width: width of the limbs in pixels; 0 chooses one from the sizes of the person and of the image.
+        line_width: width of the limbs in pixels; 0 chooses it by the sizes of the person and of the image.
         colours: "side" draws a person's left blue, the right orange and the middle white; "person" draws each
             person in one colour, in the order of ``PALETTE``.
 
@@ -72,7 +64,7 @@ def draw_people(
         (H, W, 3) uint8 BGR.
 
     Raises:
-        DataError: an array that is not an image.
+        DataError: ``image`` is not an image.
     """
     drawing = to_bgr(image).copy()
     for index, person in reversed([*enumerate(people)]):
@@ -94,7 +86,9 @@ def _draw_person(
     visible = _visible_keypoints(person, min_score)
     scaled = np.rint(person.keypoints[:, :2] * 2**_FRACTIONAL_BITS).astype(int)
     points = [(x, y) for x, y in scaled.tolist()]
-    limbs = [(a, b) for a, b in _drawn_limbs(person.skeleton) if visible[a] and visible[b]]
+    skeleton = person.skeleton
+    pairs = [(skeleton.index(a), skeleton.index(b)) for a, b in skeleton.drawn or skeleton.parts]
+    limbs = [(a, b) for a, b in pairs if visible[a] and visible[b]]
     outline_width = max(1, line_width // 3)
     # Draw all outlines first, so that no outline crosses a limb.
     for a, b in limbs:
@@ -111,7 +105,7 @@ def _draw_person(
 
 
 def _visible_keypoints(person: Person, min_score: float) -> np.ndarray:
-    """(K,) bool: the keypoints that score enough to be drawn."""
+    """(K,) bool: the keypoints with a score high enough to be drawn."""
     found = person.found
     if not found.any():
         return found
@@ -121,13 +115,13 @@ def _visible_keypoints(person: Person, min_score: float) -> np.ndarray:
 
 
 def _limb_colour(first: Colour, second: Colour) -> Colour:
-    """The colour of both ends, or of the end that is not ``MIDDLE``; ``MIDDLE`` between two different sides."""
+    """The colour of both ends, or of the end that is not ``MIDDLE``; ``MIDDLE`` between different sides."""
     side_colours = {first, second} - {MIDDLE}
     return side_colours.pop() if len(side_colours) == 1 else MIDDLE
 
 
 def _choose_line_width(drawing: np.ndarray, person: Person) -> int:
-    """A fiftieth of the person's size, within limits that follow the size of the drawing; in pixels."""
+    """Line width in pixels: a fiftieth of the person's size, within limits that depend on the size of the drawing."""
     left, top, right, bottom = person.box()
     person_size = max(right - left, bottom - top)
     drawing_size = max(drawing.shape[:2])
@@ -136,18 +130,11 @@ def _choose_line_width(drawing: np.ndarray, person: Person) -> int:
     return round(float(np.clip(person_size / 50, narrowest, widest)))
 
 
-def _drawn_limbs(skeleton: Skeleton) -> list[tuple[int, int]]:
-    """Pairs of keypoints that are joined by a line: those chosen for drawing, else all body parts."""
-    names = skeleton.drawn if skeleton.drawn else skeleton.parts
-    return [(skeleton.index(a), skeleton.index(b)) for a, b in names]
-
-
 def _side_colours(skeleton: Skeleton) -> list[Colour]:
-    """The colour of every keypoint: the one that the skeleton states, else that of its side."""
+    """The colour of every keypoint: the one in the skeleton, else that of its side."""
     colours: dict[str, Colour] = {}
     for left, right in skeleton.left_right:
-        colours[left] = LEFT
-        colours[right] = RIGHT
+        colours |= {left: LEFT, right: RIGHT}
     for name, hex_colour in skeleton.colours.items():
         red, green, blue = bytes.fromhex(hex_colour.removeprefix("#"))
         colours[name] = (blue, green, red)

@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LOG_FILE = "log.jsonl"
-"""Name of the log in a run's folder."""
 CURVES_FILE = "curves.png"
-"""Name of the drawing in a run's folder."""
+"""The log and the drawing in a run's folder."""
 MAX_POINTS = 400
 """Points per curve; longer series are averaged in groups."""
 MAX_POINTS_WITH_MARKERS = 30
-"""Curves with at most this many points show each of them as a dot."""
+"""Curves with at most this many points have a dot at each of them."""
 SCORES = ("AP", "AP50", "AP75", "AR")
 
 LogEntry = dict[str, Any]
 """One line of ``log.jsonl``."""
+Values = Sequence[float] | np.ndarray
 
 
 @dataclass
@@ -46,9 +46,9 @@ class RunHistory:
     """The entries of a run's log by kind, each kind in the order of its steps.
 
     Attributes:
-        train: every few steps: epoch, loss, lr, samples_per_s, data_wait and, where present, terms: the mean loss
-            since the previous entry, by stack and scale.
-        epochs: after each epoch: epoch, train_loss, val_loss and scores.
+        train: one entry every few steps with epoch, loss, lr, samples_per_s, data_wait and possibly terms: the mean
+            loss since the previous entry, by stack and scale.
+        epochs: one entry per epoch with epoch, train_loss, val_loss and scores.
         skips: steps that were skipped because of their loss.
     """
 
@@ -57,7 +57,7 @@ class RunHistory:
     skips: list[LogEntry] = field(default_factory=list)
 
     def positions(self, entries: Sequence[LogEntry]) -> np.ndarray:
-        """(N,) float64: where entries lie on the x axis, in epochs; in steps before the first epoch has ended."""
+        """(N,) float64: positions of entries on the x axis, in epochs, or in steps until the first epoch has ended."""
         steps = np.array([entry["step"] for entry in entries], np.float64)
         if not self.epochs:
             return steps
@@ -74,10 +74,10 @@ class RunHistory:
 
 
 def read_log(path: Path) -> RunHistory:
-    """Read a run's ``log.jsonl``. Steps that a run repeated after it was resumed from a checkpoint count once.
+    """Read a run's ``log.jsonl``. Steps that a resumed run repeated count once.
 
     Raises:
-        DataError: no such file, or a file without an entry of a run.
+        DataError: the file is missing or contains no entry of a run.
     """
     history = RunHistory()
     kinds = {"train": history.train, "epoch": history.epochs, "skip": history.skips}
@@ -91,7 +91,7 @@ def read_log(path: Path) -> RunHistory:
             entries = kinds[entry["kind"]]
             step = entry["step"]
         except (ValueError, KeyError, TypeError):
-            continue  # a line that was cut short when the run was killed, or of a kind that is not drawn
+            continue  # a line that is incomplete because the run was killed, or an entry that is not drawn
         while entries and entries[-1]["step"] >= step:
             entries.pop()
         entries.append(entry)
@@ -101,13 +101,10 @@ def read_log(path: Path) -> RunHistory:
 
 
 def write_curves(folder: Path, output: Path | None = None) -> Path:
-    """Draw the curves of the run in ``folder``; return the path of the drawing.
-
-    Args:
-        output: where to write the drawing; None is ``CURVES_FILE`` in the run's folder.
+    """Draw the curves of the run in ``folder`` to ``output``, or else to ``CURVES_FILE`` there; return the path.
 
     Raises:
-        DataError: the folder holds no run.
+        DataError: the folder contains no run.
         ConfigError: matplotlib is missing, or the format is unknown.
     """
     path = folder / CURVES_FILE if output is None else output
@@ -138,8 +135,7 @@ def _title(history: RunHistory, run_name: str) -> str:
     if history.epochs:
         facts.append(f"epoch {history.epochs[-1]['epoch']}")
     facts.append(f"step {max(entry['step'] for entry in history.train + history.epochs)}")
-    scored = _entries_with(history.epochs, "AP")
-    if scored:
+    if scored := _entries_with(history.epochs, "AP"):
         best = max(scored, key=lambda entry: float(entry["AP"]))
         facts.append(f"best AP {best['AP']:.3f} after epoch {best['epoch']}")
     return f"{run_name}: {', '.join(facts)}"
@@ -151,23 +147,16 @@ def _plot_loss(axes: Axes, history: RunHistory) -> None:
     # The terms are means since the previous entry; the loss is that of one step.
     losses = [np.sum(entry["terms"]) if entry.get("terms") else entry["loss"] for entry in logged]
     _plot_curve(axes, history.positions(logged), losses, "training, between log lines", COLOURS[5], linewidth=1)
-    for key, label, colour in (
-        ("train_loss", "training, mean of the epoch", COLOURS[0]),
-        ("val_loss", "validation", COLOURS[1]),
-    ):
+    epoch_curves = {"train_loss": "training, mean of the epoch", "val_loss": "validation"}
+    for (key, label), colour in zip(epoch_curves.items(), COLOURS):
         entries = _entries_with(history.epochs, key)
         losses = [entry[key] for entry in entries]
         _plot_curve(axes, history.positions(entries), losses, label, colour, linewidth=2)
     _use_log_scale_if_wide(axes)
     if history.skips:
-        axes.plot(
-            history.positions(history.skips),
-            [0.02] * len(history.skips),
-            "x",
-            color=GREY,
-            label="skipped steps",
-            transform=axes.get_xaxis_transform(),
-        )
+        positions = history.positions(history.skips)
+        heights = [0.02] * len(positions)  # shares of the height of the axes
+        axes.plot(positions, heights, "x", color=GREY, label="skipped steps", transform=axes.get_xaxis_transform())
     _add_legend(axes)
 
 
@@ -223,7 +212,7 @@ def _plot_speed(axes: Axes, history: RunHistory) -> None:
     _plot_curve(wait_axes, positions, wait_percentages, "wait for data", COLOURS[4])
     wait_axes.set_ylabel("time spent waiting for data, %")
     wait_axes.set_ylim(0, 100)
-    # A legend covers the curves of both axes only if it is given them.
+    # A legend shows the curves of both axes only if they are passed to it.
     axes.legend(handles=[*axes.get_lines(), *wait_axes.get_lines()], frameon=False, fontsize=9)
 
 
@@ -233,12 +222,7 @@ def _entries_with(entries: Iterable[LogEntry], key: str) -> list[LogEntry]:
 
 
 def _plot_curve(
-    axes: Axes,
-    positions: np.ndarray,
-    values: Sequence[float] | np.ndarray,
-    label: str,
-    colour: str | RGBA,
-    linewidth: float | None = None,
+    axes: Axes, positions: np.ndarray, values: Values, label: str, colour: str | RGBA, linewidth: float | None = None
 ) -> None:
     """Plot a curve of at most ``MAX_POINTS`` points; a curve without points gets no label."""
     y = np.asarray(values, np.float64)
@@ -246,14 +230,8 @@ def _plot_curve(
         groups = np.array_split(np.arange(len(y)), MAX_POINTS)
         positions = np.array([positions[group].mean() for group in groups])
         y = np.array([y[group].mean() for group in groups])
-    axes.plot(
-        positions,
-        y,
-        label=label if len(y) else None,
-        color=colour,
-        linewidth=linewidth,
-        marker="." if len(y) <= MAX_POINTS_WITH_MARKERS else None,
-    )
+    marker = "." if len(y) <= MAX_POINTS_WITH_MARKERS else None
+    axes.plot(positions, y, label=label if len(y) else None, color=colour, linewidth=linewidth, marker=marker)
 
 
 def _use_log_scale_if_wide(axes: Axes) -> None:

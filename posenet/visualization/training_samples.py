@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from posenet.visualization.heatmaps import dim_image, overlay_heatmap
 from posenet.visualization.people import MIDDLE, OUTLINE, draw_people
 
 MIN_TILE_WIDTH = 400
-"""Narrower inputs get margins, so that the labels fit above them."""
+"""Narrower inputs have margins, so that the labels fit above them."""
 PERSON_MASK_COLOUR = (200, 160, 40)
 """BGR of people in the person mask."""
 UNSUPERVISED_COLOUR = (60, 60, 230)
@@ -30,14 +29,14 @@ MASK_OPACITY = 0.5
 
 
 def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path, count: int) -> list[Path]:
-    """Write one drawing for each of the first ``count`` training samples; replace earlier ones.
+    """Write one drawing for each of the first ``count`` training samples, at most one epoch; replace earlier ones.
 
     Raises:
         DataError: a sample cannot be read.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     paths = []
-    for number, (epoch, index) in enumerate(_first_keys(dataset, count), start=1):
+    sampler = TrainSampler(len(dataset), 1, dataset.seed)
+    for number, [(epoch, index)] in enumerate(islice(sampler, count), start=1):
         record = dataset.frame_record((epoch, index)).record
         title = f"{record.file_name}, sample {index}, epoch {epoch}"
         path = folder / f"sample_{number:03d}.jpg"
@@ -47,19 +46,16 @@ def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path,
 
 
 def draw_training_sample(batch: Batch, renderer: TargetRenderer, title: str) -> np.ndarray:
-    """Draw the first sample of a batch as a contact sheet of four tiles.
+    """Draw the first sample of a batch as a contact sheet of four tiles; (H, W, 3) BGR uint8.
 
-    The tiles show the input with its keypoints, the masks, the keypoint maps and the body-part maps. The maps of one
-    kind are combined by maximum.
-
-    Returns:
-        (H, W, 3) BGR uint8.
+    The tiles show the input with its keypoints, the masks, the maximum of the keypoint maps and that of the body-part
+    maps.
     """
     skeleton = renderer.skeleton
     image = batch.images[0].numpy()
     targets = renderer(batch.joints[:1], batch.person_mask[:1].float() / 255)[0].numpy()
-    part_maps = targets[: skeleton.num_parts]
-    keypoint_maps = targets[skeleton.num_parts : skeleton.num_parts + skeleton.num_keypoints]
+    part_maps = targets[skeleton.part_channels]
+    keypoint_maps = targets[skeleton.keypoint_channels]
     input_drawing = _draw_joints(image, batch.joints[0].numpy(), skeleton)
     mask_drawing = _draw_masks(image, batch.person_mask[0].numpy(), batch.mask_miss[0].numpy())
     dimmed = dim_image(image)
@@ -74,14 +70,8 @@ def draw_training_sample(batch: Batch, renderer: TargetRenderer, title: str) -> 
     return contact_sheet(tiles, columns=2, title=title)
 
 
-def _first_keys(dataset: PoseDataset, count: int) -> Iterator[tuple[int, int]]:
-    """(epoch, index) of the first training samples, at most one epoch of them."""
-    sampler = TrainSampler(len(dataset), 1, dataset.seed)
-    return (key for [key] in islice(sampler, count))
-
-
 def _draw_joints(image: np.ndarray, joints: np.ndarray, skeleton: Skeleton) -> np.ndarray:
-    """Draw (P, K, 3) labelled keypoints; those that are hidden get a dark dot."""
+    """Draw the labelled keypoints of (P, K, 3) joints, the hidden ones with a dark dot."""
     people = []
     for person in joints:
         labelled = person[:, 2] > 0

@@ -93,7 +93,7 @@ def test_files_are_replaced_only_on_request_and_the_input_never(
 def test_weights_of_another_network_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     torch.save({name: torch.tensor(3.0)}, tmp_path / "other.pth")
     assert convert("import-weights", tmp_path / "other.pth", "--output", tmp_path / "a.pth") == 2
-    assert "does not hold the weights of a PoseNet" in capsys.readouterr().err
+    assert "does not contain the weights of a PoseNet" in capsys.readouterr().err
     assert not (tmp_path / "a.pth").exists()
 
 

@@ -1,1 +1,1 @@
-"""The linter of annotation files: what harms training or evaluation, and how to fix it."""
+"""The linter of annotation files: it finds problems that harm training or evaluation, and proposes fixes."""

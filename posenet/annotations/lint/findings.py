@@ -1,4 +1,4 @@
-"""Collect the problems of an annotation file and describe them to the user."""
+"""Collecting the problems of an annotation file and describing them to the user."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 SHOWN_PLACES = 5
-"""How many places the text of a finding names."""
+"""Number of places in the text of a finding."""
 
 
 @dataclass(frozen=True)
 class Finding(ProblemKind):
-    """One kind of problem and all places where it was found.
-
-    Attributes:
-        places: ids of images, annotations or categories, file names, or pairs of keypoints.
-    """
+    """One kind of problem and its places: ids of images, annotations or categories, file names, or keypoint pairs."""
 
     places: list[str] = field(default_factory=list)
 
@@ -36,7 +32,7 @@ class Finding(ProblemKind):
 
 
 class Findings:
-    """Collects problems; those of one code become one finding."""
+    """Collects problems; all problems with one code become one finding."""
 
     def __init__(self) -> None:
         self._by_code: dict[str, Finding] = {}
@@ -50,7 +46,7 @@ class Findings:
     def check(
         self, function: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs
     ) -> Result | None:
-        """Return ``function(*args, **kwargs)``; add the ``AnnotationProblem`` it raises and return None instead."""
+        """Return ``function(*args, **kwargs)``; if it raises an ``AnnotationProblem``, add that and return None."""
         try:
             return function(*args, **kwargs)
         except AnnotationProblem as problem:

@@ -1,8 +1,8 @@
-"""Check left and right: in the keypoint names, in the skeleton's pairs and in the annotated coordinates.
+"""Checks of left and right in the keypoint names, in the skeleton's pairs and in the annotated coordinates.
 
-In a body seen from the front, every left keypoint lies to the right of its twin in the image; seen from behind, every
-one lies to the left. So all pairs of a body agree. A pair that disagrees with all others in nearly every annotation has
-its names swapped. If a pair hardly ever disagrees, the few annotations in which it does are worth a look.
+In a body seen from the front, every left keypoint is to the right of its twin in the image; seen from behind, every
+one is to the left. So all pairs of a body agree. A pair that disagrees with all others in nearly every annotation has
+swapped names. If a pair rarely disagrees, the annotations in which it does are probably wrong.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from posenet.annotations.lint.findings import Findings
 from posenet.annotations.problems import ProblemKind
 from posenet.annotations.skeleton_draft import Pair, pair_left_right
 from posenet.skeleton import Skeleton
+from posenet.skeleton.skeleton import twins
 
 NO_SIDES = ProblemKind(
     "warning",
@@ -25,13 +26,13 @@ NO_SIDES = ProblemKind(
 SWAPPED_PAIR = ProblemKind(
     "error",
     "swapped-pair",
-    "pairs that lie the other way round than all other pairs of left and right",
+    "pairs in the opposite order of all other pairs of left and right",
     "swap the two names in the category and the skeleton, or the keypoints in all annotations",
 )
 SWAPPED_HERE = ProblemKind(
     "warning",
     "swapped-here",
-    "annotations in which one pair of left and right lies the other way round than all others",
+    "annotations in which one pair of left and right is in the opposite order of all others",
     "look at the image; swap the two keypoints if they are confused",
 )
 FLIP_PAIR = ProblemKind(
@@ -54,15 +55,15 @@ FLIP_MISSING = ProblemKind(
 )
 
 SWAPPED_SHARE = 0.8
-"""A pair that disagrees with all others in more than this share of the annotations has its names swapped."""
+"""A pair that disagrees with all others in more than this share of the annotations has swapped names."""
 RARE_SHARE = 0.05
-"""Where a pair disagrees in less than this share, each of these annotations is reported."""
+"""If a pair disagrees in less than this share of the annotations, each of these is reported."""
 MIN_EXAMPLES = 20
-"""Annotations that both shares are measured on, at least."""
+"""Smallest number of annotations for measuring both shares."""
 MIN_OTHER_PAIRS = 3
-"""Other pairs that must agree before a single annotation is reported."""
+"""Smallest number of other pairs that must agree for a report of a single annotation."""
 MIN_GAP = 0.1
-"""Share of the object's size that left and right must lie apart, sideways, to count."""
+"""Smallest horizontal distance between left and right, relative to the size of the object."""
 
 
 def check_left_right(
@@ -71,10 +72,10 @@ def check_left_right(
     """Check the sides of one category's keypoints.
 
     Args:
-        ids: of the P annotations.
+        ids: ids of the P annotations.
         keypoints: (P, K, 3) x, y, visibility.
-        names: of the keypoints, as the category spells them.
-        skeleton: whose pairs to use; None guesses them from the names.
+        names: names of the keypoints in the category.
+        skeleton: skeleton with the pairs; None guesses them from the names.
     """
     pairs = pair_left_right(names)
     if skeleton is not None:
@@ -91,7 +92,7 @@ def _check_pair(ids: Sequence[object], directions: np.ndarray, column: int, pair
     """Compare one pair, a column of the (P, pairs) ``directions``, with all other pairs."""
     own = directions[:, column]
     others = np.delete(directions, column, axis=1)
-    # Others that disagree among themselves belong to a body seen from its side or with crossed limbs.
+    # If the others disagree among themselves, the body is seen from its side or has crossed limbs.
     unanimous = np.abs(others.sum(1)) == np.abs(others).sum(1)
     comparable = unanimous & others.any(1) & (own != 0)
     num_comparable = np.count_nonzero(comparable)
@@ -109,11 +110,11 @@ def _check_pair(ids: Sequence[object], directions: np.ndarray, column: int, pair
 
 
 def _check_skeleton_pairs(guessed: Sequence[Pair], skeleton: Skeleton, findings: Findings) -> tuple[Pair, ...]:
-    """Compare the skeleton's pairs with those that the names suggest; returns them as the file spells them."""
+    """Compare the skeleton's pairs with those guessed from the names; return them with the names in the file."""
     spelled = dict(zip(skeleton.file_keypoints, skeleton.file_names))
     pairs = tuple((spelled[a], spelled[b]) for a, b in skeleton.left_right if a in spelled and b in spelled)
-    guessed_twin = _twins(guessed)
-    paired = _twins(pairs)
+    guessed_twin = twins(guessed)
+    paired = twins(pairs)
     for left, right in pairs:
         if guessed_twin.get(left, right) != right or guessed_twin.get(right, left) != left:
             findings.add(FLIP_PAIR, f"{left} and {right}")
@@ -125,13 +126,8 @@ def _check_skeleton_pairs(guessed: Sequence[Pair], skeleton: Skeleton, findings:
     return pairs
 
 
-def _twins(pairs: Sequence[Pair]) -> dict[str, str]:
-    """Each name's twin, in both directions."""
-    return dict(pairs) | {right: left for left, right in pairs}
-
-
 def _pair_directions(keypoints: np.ndarray, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
-    """(P, pairs): 1 where left lies to the right of its twin in the image, -1 the other way, 0 if unclear."""
+    """(P, pairs): 1 if left is to the right of its twin in the image, -1 if it is to the left, 0 if unclear."""
     labelled = keypoints[..., 2] > 0  # (P, K)
     points = keypoints[..., :2]
     low = points.min(1, where=labelled[..., None], initial=np.inf)

@@ -1,6 +1,6 @@
-"""Look through a COCO keypoint file for everything that would harm training or evaluation.
+"""Find everything in a COCO keypoint file that would harm training or evaluation.
 
-The other readers of annotation files stop at the first problem. The linter makes the same checks, those of
+The other readers of annotation files stop at the first problem. The linter runs the same checks, those of
 ``posenet.annotations.coco_file``, collects the problems that they raise, and adds more checks.
 """
 
@@ -14,26 +14,8 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from posenet.annotations.coco_file import (
-    EMPTY_BOX,
-    Category,
-    CocoImage,
-    Entry,
-    UniqueIds,
-    check_visibility,
-    parse_area,
-    parse_box,
-    parse_category,
-    parse_crowd_flag,
-    parse_file_name,
-    parse_image_size,
-    parse_keypoints,
-    parse_reference,
-    parse_segmentation,
-    read_sections,
-    require_keypoints,
-    require_skeleton,
-)
+from posenet.annotations import coco_file
+from posenet.annotations.coco_file import Category, CocoImage, Entry
 from posenet.annotations.lint.findings import Finding, Findings
 from posenet.annotations.lint.left_right import check_left_right
 from posenet.annotations.main_persons import MIN_AREA
@@ -87,7 +69,7 @@ NO_CATEGORY = ProblemKind(
 ZERO_AREA = ProblemKind(
     "error",
     "zero-area",
-    "annotations whose area is 0, which no evaluation can match",
+    "annotations with area 0, which no evaluation can match",
     "write the area of the outline in square pixels, or of the box where there is no outline",
 )
 SMALL_AREA = ProblemKind(
@@ -137,7 +119,7 @@ NOTHING_LABELLED = ProblemKind(
 )
 
 BOX_MARGIN = 1.5
-"""A box that ends beyond this many image widths or heights was probably written as two corners."""
+"""A box that ends beyond this many image widths or heights is probably written as two corners."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +127,7 @@ class LabelledPerson:
     """An annotation with labelled keypoints.
 
     Attributes:
-        id: as the file has it, which may be no number.
+        id: the value in the file, which may not be a number.
         names: the keypoints of its category.
         keypoints: (K, 3) float64 x, y, visibility.
     """
@@ -162,43 +144,38 @@ def lint_annotations(
 
     Args:
         images: folder of the image files, which are then checked too.
-        skeleton: the keypoints to expect; None expects those of the file's own categories.
+        skeleton: the expected keypoints; None expects those of the categories in the file.
 
     Returns:
         Errors first, then warnings.
 
     Raises:
-        DataError: the file is not JSON or not COCO at all.
+        DataError: the file is not a COCO file.
     """
-    sections = read_sections(path)
+    sections = coco_file.read_sections(path)
     findings = Findings()
     listed_images = _check_images(sections["images"], findings)
     if images is not None:
         _check_files(listed_images.values(), Path(images), findings)
     listed_categories = _check_categories(sections["categories"], findings)
     used_categories = _check_keypoint_names(listed_categories.values(), skeleton, findings)
-    people = _check_annotations(
-        sections["annotations"],
-        listed_images,
-        listed_categories,
-        {category.id for category in used_categories},
-        findings,
-    )
+    used_ids = {category.id for category in used_categories}
+    people = _check_annotations(sections["annotations"], listed_images, listed_categories, used_ids, findings)
     for names in dict.fromkeys(category.keypoints for category in used_categories):
-        alike = [person for person in people if person.names == names]
-        keypoints = np.array([person.keypoints for person in alike]).reshape(-1, len(names), 3)
-        check_left_right([person.id for person in alike], keypoints, names, skeleton, findings)
+        with_names = [person for person in people if person.names == names]
+        keypoints = np.array([person.keypoints for person in with_names]).reshape(-1, len(names), 3)
+        check_left_right([person.id for person in with_names], keypoints, names, skeleton, findings)
     return findings.sorted()
 
 
 def _check_images(entries: Sequence[Entry], findings: Findings) -> dict[int, CocoImage]:
-    """Check ``images``; returns the usable ones by id."""
-    ids = UniqueIds("image")
+    """Check ``images``; return the usable ones by id."""
+    ids = coco_file.UniqueIds("image")
     images = {}
     for entry in entries:
         number = findings.check(ids.parse, entry)
-        name = findings.check(parse_file_name, entry)
-        size = findings.check(parse_image_size, entry)
+        name = findings.check(coco_file.parse_file_name, entry)
+        size = findings.check(coco_file.parse_image_size, entry)
         if number is not None and name is not None and size is not None:
             images[number] = CocoImage(number, name, *size)
     for name, count in Counter(image.file_name for image in images.values()).items():
@@ -231,26 +208,26 @@ def _stored_size(path: Path) -> tuple[int, int] | None:
 
 
 def _check_categories(entries: Sequence[Entry], findings: Findings) -> dict[int, Category]:
-    """Check ``categories``; returns them by id."""
-    ids = UniqueIds("category")
+    """Check ``categories``; return them by id."""
+    ids = coco_file.UniqueIds("category")
     categories = {}
     for entry in entries:
         number = findings.check(ids.parse, entry)
         if number is not None:
-            categories[number] = parse_category(entry)
+            categories[number] = coco_file.parse_category(entry)
     return categories
 
 
 def _check_keypoint_names(
     categories: Collection[Category], skeleton: Skeleton | None, findings: Findings
 ) -> list[Category]:
-    """Check the keypoint names of the categories; returns those whose annotations the tools use."""
-    used = findings.check(require_keypoints, categories) or []
+    """Check the keypoint names of the categories; return the categories that the tools use."""
+    used = findings.check(coco_file.require_keypoints, categories) or []
     if skeleton is not None:
         for category in used:
             if category.keypoints != skeleton.file_names:
                 findings.add(OTHER_KEYPOINTS, category.id)
-        used = findings.check(require_skeleton, used, skeleton) or []
+        used = findings.check(coco_file.require_skeleton, used, skeleton) or []
     if len({category.keypoints for category in used}) > 1:
         findings.add(MIXED_CATEGORIES, ", ".join(str(category.id) for category in used))
     for category in used:
@@ -266,14 +243,14 @@ def _check_annotations(
     used_categories: Collection[int],
     findings: Findings,
 ) -> list[LabelledPerson]:
-    """Check ``annotations``; returns those of ``used_categories`` with labelled keypoints, crowds excepted."""
-    ids = UniqueIds("annotation")
+    """Check ``annotations``; return those of ``used_categories`` with labelled keypoints, without crowds."""
+    ids = coco_file.UniqueIds("annotation")
     labelled = []
     seen: set[tuple[int, bytes]] = set()
     for entry in entries:
         findings.check(ids.parse, entry)
-        image_id = findings.check(parse_reference, entry, "image_id", images)
-        category_id = findings.check(parse_reference, entry, "category_id", categories)
+        image_id = findings.check(coco_file.parse_reference, entry, "image_id", images)
+        category_id = findings.check(coco_file.parse_reference, entry, "category_id", categories)
         if category_id is None:
             continue
         if category_id not in used_categories:
@@ -281,13 +258,13 @@ def _check_annotations(
                 findings.add(NO_CATEGORY, entry.get("id"))
             continue
         image = None if image_id is None else images[image_id]
-        crowd = findings.check(parse_crowd_flag, entry)
+        crowd = findings.check(coco_file.parse_crowd_flag, entry)
         _check_area(entry, bool(crowd), findings)
         _check_outline(entry, image, findings)
         if "keypoints" not in entry:
             continue
         names = categories[category_id].keypoints
-        numbers = findings.check(parse_keypoints, entry, len(names))
+        numbers = findings.check(coco_file.parse_keypoints, entry, len(names))
         if numbers is None:
             continue
         keypoints = np.array(numbers, np.float64).reshape(-1, 3)
@@ -306,7 +283,7 @@ def _check_annotations(
 
 
 def _check_area(entry: Entry, crowd: bool, findings: Findings) -> None:
-    area = findings.check(parse_area, entry)
+    area = findings.check(coco_file.parse_area, entry)
     if area is None or crowd:
         return
     if area == 0:
@@ -317,21 +294,21 @@ def _check_area(entry: Entry, crowd: bool, findings: Findings) -> None:
 
 def _check_outline(entry: Entry, image: CocoImage | None, findings: Findings) -> None:
     """Check the box and the segmentation."""
-    box = findings.check(parse_box, entry)
+    box = findings.check(coco_file.parse_box, entry)
     if image is not None:
-        findings.check(parse_segmentation, entry, image)
+        findings.check(coco_file.parse_segmentation, entry, image)
     if box is None:
         return
     x, y, width, height = box
     if min(width, height) == 0:
-        findings.add(EMPTY_BOX, entry.get("id"))
+        findings.add(coco_file.EMPTY_BOX, entry.get("id"))
     elif image is not None and (x + width > BOX_MARGIN * image.width or y + height > BOX_MARGIN * image.height):
         findings.add(BOX_OUTSIDE, entry.get("id"))
 
 
 def _check_keypoints(entry: Entry, keypoints: np.ndarray, image: CocoImage | None, findings: Findings) -> None:
     """Check the (K, 3) keypoints of one annotation."""
-    findings.check(check_visibility, keypoints[None], [entry])
+    findings.check(coco_file.check_visibility, keypoints[None], [entry])
     number = entry.get("id")
     x, y, visibility = keypoints.T
     labelled = visibility > 0
