@@ -16,25 +16,15 @@ from posenet.skeleton import COCO, Skeleton
 
 @dataclass(frozen=True, eq=False)
 class PersonAnnotation:
-    """One person or crowd region.
-
-    Attributes:
-        keypoints: (K, 3) float32 x, y, visibility in channel order, derived keypoints included.
-        num_labelled: number of labelled keypoints in the file, without derived ones.
-        box: (4,) float32 x, y, width, height.
-        area: square pixels.
-        crowd: whether the region covers several people.
-        segmentation: polygons, flat lists x, y, x, y, ...; or (runs,) int64 run lengths; or None if the file has no
-            usable outline, and the box replaces it.
-    """
+    """One person or crowd region."""
 
     id: int
-    keypoints: np.ndarray
-    num_labelled: int
-    box: np.ndarray
-    area: float
-    crowd: bool
-    segmentation: list[list[float]] | np.ndarray | None
+    keypoints: np.ndarray  # (K, 3) float32 x, y, visibility in channel order, derived keypoints included
+    num_labelled: int  # labelled keypoints in the file, without derived ones
+    box: np.ndarray  # (4,) float32 x, y, width, height
+    area: float  # square pixels
+    crowd: bool  # whether the region covers several people
+    segmentation: list[list[float]] | np.ndarray | None  # see ``coco_file.parse_segmentation``; None: use the box
 
     @property
     def labelled(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, TypeGuard
 
 import numpy as np
 
-from posenet.annotations.problems import AnnotationProblem, ProblemKind
+from posenet.annotations.problems import AnnotationProblem, ProblemKind, error_kind
 from posenet.annotations.run_lengths import parse_coco_text, validate_run_lengths
 from posenet.errors import DataError
 from posenet.messages import truncate_for_message
@@ -36,77 +36,67 @@ MAX_NUMBER = 1e12
 """Limit of coordinates and areas, so that sums of them are finite."""
 
 
-def _error(code: str, message: str, remedy: str) -> ProblemKind:
-    return ProblemKind("error", code, message, remedy)
-
-
 _PLURALS = {"image": "images", "annotation": "annotations", "category": "categories"}
 INVALID_ID = {
-    noun: _error(f"{noun}-id", f"{plural} whose id is not a whole number", f"number the {plural}: 1, 2, 3 ...")
+    noun: error_kind(f"{noun}-id", f"{plural} without a whole number as id", f"number the {plural}: 1, 2, 3 ...")
     for noun, plural in _PLURALS.items()
 }
 DUPLICATE_ID = {
-    noun: _error(
+    noun: error_kind(
         f"duplicate-{noun}-id",
         f"{noun} ids that appear more than once",
         f"give different {plural} different ids, and delete copies of the same one",
     )
     for noun, plural in _PLURALS.items()
 }
-FILE_NAME = _error(
-    "file-name",
-    "images without a file name inside the image folder",
-    "write the path relative to the folder, without ..",
+FILE_NAME = error_kind(
+    "file-name", "images without a file name in the image folder", "write the path relative to the folder, without .."
 )
-IMAGE_SIZE = _error(
+IMAGE_SIZE = error_kind(
     "image-size",
     "images without a width and a height in whole pixels",
     "write the size of the image as stored, before any EXIF rotation",
 )
-NO_KEYPOINTS = _error(
-    "no-keypoints",
-    "no category has keypoints",
-    'give the category "keypoints": a list of names in the order of the annotations',
+NO_KEYPOINTS = error_kind(
+    "no-keypoints", "no category has keypoints", 'give the category "keypoints": names in the order of the annotations'
 )
-NO_SUCH_KEYPOINTS = _error(
+NO_SUCH_KEYPOINTS = error_kind(
     "no-such-keypoints",
     "no category has the keypoints of the skeleton",
     "write the names as the skeleton spells and orders them, or use the skeleton of these annotations "
     "(--skeleton, or model.skeleton in the configuration)",
 )
-UNLISTED_IMAGE = _error(
+UNLISTED_IMAGE = error_kind(
     "no-image", "annotations of images that are not listed or not usable", "list the image, or delete the annotation"
 )
-UNLISTED_CATEGORY = _error(
+UNLISTED_CATEGORY = error_kind(
     "no-such-category", "annotations of categories that are not listed", "correct category_id, or list the category"
 )
-KEYPOINT_COUNT = _error(
+KEYPOINT_COUNT = error_kind(
     "keypoint-count",
     "annotations without x, y, visibility for every keypoint of their category",
     "write three numbers for every keypoint of the category, 0, 0, 0 where it is not labelled",
 )
-NOT_A_NUMBER = _error(
+NOT_A_NUMBER = error_kind(
     "not-a-number", "keypoints that are not finite numbers", "write 0, 0, 0 for a keypoint that is not labelled"
 )
-VISIBILITY = _error(
+VISIBILITY = error_kind(
     "visibility",
-    "keypoints whose visibility is not 0, 1 or 2",
+    "keypoints with a visibility other than 0, 1 and 2",
     "write 0 for not labelled, 1 for hidden, 2 for visible; a confidence is not a visibility",
 )
-NO_BOX = _error("no-box", "annotations without a box", "write bbox as x, y, width, height")
-EMPTY_BOX = _error(
+NO_BOX = error_kind("no-box", "annotations without a box", "write bbox as x, y, width, height")
+EMPTY_BOX = error_kind(
     "empty-box", "boxes without a width or a height", "write bbox as x, y, width, height, not as two corners"
 )
-NO_AREA = _error(
+NO_AREA = error_kind(
     "no-area",
     "annotations without an area",
     "write the area of the outline in square pixels, or of the box where there is no outline",
 )
-CROWD_FLAG = _error("crowd-flag", "annotations whose iscrowd is neither 0 nor 1", "write 0 or 1")
-OUTLINE_NUMBER = _error(
-    "outline-number",
-    "outlines with a number that is not finite",
-    "correct the segmentation, or delete it: the box then replaces it",
+CROWD_FLAG = error_kind("crowd-flag", "annotations with an iscrowd other than 0 and 1", "write 0 or 1")
+OUTLINE_NUMBER = error_kind(
+    "outline-number", "outlines with a non-finite number", "correct the segmentation, or delete it and use the box"
 )
 
 
@@ -122,17 +112,12 @@ class CocoImage:
 
 @dataclass(frozen=True)
 class Category:
-    """One entry of ``categories``.
-
-    Attributes:
-        keypoints: the names, in the order of the annotations; empty if the category has none.
-        edges: the ``skeleton`` of the category, not checked.
-    """
+    """One entry of ``categories``."""
 
     id: int
     name: str
-    keypoints: tuple[str, ...]
-    edges: Any
+    keypoints: tuple[str, ...]  # names in the order of the annotations; empty if the category has none
+    edges: Any  # the ``skeleton`` of the category, not checked
 
 
 def read_document(path: str | Path) -> Any:
@@ -333,7 +318,7 @@ def parse_segmentation(entry: Entry, image: CocoImage) -> list[list[float]] | np
 
 
 def _is_polygon(polygon: Any, entry: Entry) -> bool:
-    """Whether a list can be rasterised; ``AnnotationProblem`` if it holds a number that is not finite."""
+    """Whether a list can be rasterised; ``AnnotationProblem`` if it contains a number that is not finite."""
     if not isinstance(polygon, list) or len(polygon) < 6 or len(polygon) % 2 or set(map(type, polygon)) - {int, float}:
         return False
     try:

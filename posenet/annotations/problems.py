@@ -14,24 +14,29 @@ from typing import Literal
 
 from posenet.errors import DataError
 
-Severity = Literal["error", "warning"]
-
 
 @dataclass(frozen=True)
 class ProblemKind:
-    """One kind of problem.
+    """One kind of problem."""
 
-    Attributes:
-        severity: an error stops the other tools or leads to wrong data; a warning may be intended.
-        code: a short name, the same in all versions.
-        message: the entries with the problem, in the plural: "images without a file".
-        remedy: how to fix it.
-    """
-
-    severity: Severity
+    severity: Literal["error", "warning"]
+    """An error stops the other tools or leads to wrong data; a warning may be intended."""
     code: str
+    """Short name, the same in all versions."""
     message: str
+    """The entries with the problem, in the plural: "images without a file"."""
     remedy: str
+    """How to fix it."""
+
+
+def error_kind(code: str, message: str, remedy: str) -> ProblemKind:
+    """A kind of problem with the severity "error"."""
+    return ProblemKind("error", code, message, remedy)
+
+
+def warning_kind(code: str, message: str, remedy: str) -> ProblemKind:
+    """A kind of problem with the severity "warning"."""
+    return ProblemKind("warning", code, message, remedy)
 
 
 class AnnotationProblem(ValueError):

@@ -81,10 +81,9 @@ def validate_run_lengths(runs: np.ndarray, num_pixels: int) -> np.ndarray:
 
 
 def decode_columns(runs: np.ndarray, height: int, width: int, value: int = 1) -> np.ndarray:
-    """Decode valid run lengths to the transposed mask, the fastest form because runs go down the columns.
+    """Decode valid run lengths to the transposed mask, (W, H) uint8: ``value`` on the mask, 0 elsewhere.
 
-    Returns:
-        (W, H) uint8: ``value`` on the mask, 0 elsewhere.
+    This form is the fastest, because runs go down the columns.
     """
     values = np.zeros(len(runs), np.uint8)
     values[1::2] = value
@@ -97,11 +96,7 @@ def decode_mask(runs: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def polygons_to_mask(polygons: Sequence[Sequence[float]], height: int, width: int) -> np.ndarray:
-    """Rasterise polygons as COCO does, to (H, W) uint8, Fortran-contiguous: 1 inside any of the polygons.
-
-    Args:
-        polygons: flat lists x, y, x, y, ... of at least three corners, in pixels.
-    """
+    """Rasterise flat lists x, y, x, y, ... as COCO does, to (H, W) uint8, Fortran-contiguous: 1 in any polygon."""
     merged = coco_mask.merge(coco_mask.frPyObjects(list(polygons), height, width))
     runs = validate_run_lengths(parse_coco_text(merged["counts"]), height * width)
     return decode_columns(runs, height, width).T

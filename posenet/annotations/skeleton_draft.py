@@ -31,7 +31,7 @@ FITTING_ROUNDS = 5
 _RIGHT_OF_LEFT = {"left": "right", "Left": "Right", "LEFT": "RIGHT", "l": "r", "L": "R"}
 _LEFT = re.compile(
     "left|Left|LEFT"
-    "|(?<![A-Za-z])[lL](?![A-Za-z])"  # a letter on its own: L_eye, eye.l
+    "|(?<![A-Za-z])[lL](?![A-Za-z])"  # a single letter: L_eye, eye.l
     "|(?<![A-Za-z])(?:L(?=[A-Za-z])|l(?=[A-Z]))"  # before a name: Lsho, LEye, lEye
     "|(?<=[a-z])L(?![A-Za-z])"  # after a name: eyeL
 )
@@ -39,16 +39,11 @@ _LEFT = re.compile(
 
 @dataclass(frozen=True)
 class SkeletonDraft:
-    """A drafted skeleton.
-
-    Attributes:
-        category: name of the category that it describes.
-        remarks: comments for the keys of the skeleton file: the source of a value and what to check.
-    """
+    """A drafted skeleton."""
 
     skeleton: Skeleton
-    category: str
-    remarks: dict[str, str]
+    category: str  # name of the category that it describes
+    remarks: dict[str, str]  # comments for the keys of the skeleton file: the source of a value and what to check
 
 
 def draft_skeleton(annotations: str | Path, category: str | None = None, bridges: bool = True) -> SkeletonDraft:
@@ -113,13 +108,7 @@ def measure_layout(names: Sequence[str], joints: np.ndarray) -> dict[str, tuple[
 
     Every example is moved and scaled to fit the mean shape, then the mean shape is computed again, and so on. The
     result is scaled to the size of COCO's layout, because the decoder's constants are in that unit, lengths of the
-    torso.
-
-    Args:
-        joints: (P, K, 3) x, y, visibility.
-
-    Returns:
-        Height and spread by name; empty if there are too few examples.
+    torso. It is empty if too few of the (P, K, 3) ``joints`` are labelled.
     """
     labelled = joints[..., 2] > 0
     useful = labelled.sum(1) >= max(3, len(names) // 2)
@@ -127,17 +116,18 @@ def measure_layout(names: Sequence[str], joints: np.ndarray) -> dict[str, tuple[
     points = joints[useful, :, 0] + 1j * joints[useful, :, 1]  # (P, K) complex: x + iy
     if len(points) < MIN_EXAMPLES or (weights.sum(0) < MIN_EXAMPLES // 2).any():
         return {}
-    centres = _weighted_mean(points, weights, 1)
+    centres = np.average(points, 1, weights, keepdims=True)  # (P, 1)
     sizes = _size(points, weights)
     for _ in range(FITTING_ROUNDS):
         fitted = (points - centres) / sizes
-        shape = np.broadcast_to(_weighted_mean(fitted, weights, 0), fitted.shape)
+        shape = np.broadcast_to(np.average(fitted, 0, weights, keepdims=True), fitted.shape)
         # Compare each example with the part of the shape that is labelled in it.
         sizes = _size(points, weights) / _size(shape, weights)
-        centres = _weighted_mean(points, weights, 1) - sizes * _weighted_mean(shape, weights, 1)
+        shape_centres = np.average(shape, 1, weights, keepdims=True)
+        centres = np.average(points, 1, weights, keepdims=True) - sizes * shape_centres
     heights = shape[0].imag
     # The whole distance from the vertical axis counts, because a body is seen from the front or from behind.
-    spreads = np.sqrt(_weighted_mean(np.abs(fitted - 1j * heights) ** 2, weights, 0)[0])
+    spreads = np.sqrt(np.average(np.abs(fitted - 1j * heights) ** 2, 0, weights))
     coco_heights, coco_spreads = np.array(list(COCO.layout.values())).T
     unit = _layout_size(coco_heights, coco_spreads) / max(_layout_size(heights, spreads), 1e-6)
     heights = (heights - heights.mean()) * unit
@@ -148,15 +138,10 @@ def measure_layout(names: Sequence[str], joints: np.ndarray) -> dict[str, tuple[
     }
 
 
-def _weighted_mean(values: np.ndarray, weights: np.ndarray, axis: int) -> np.ndarray:
-    mean: np.ndarray = (values * weights).sum(axis, keepdims=True) / weights.sum(axis, keepdims=True)
-    return mean
-
-
 def _size(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """(P, 1) root mean square distance of each example's labelled keypoints from their mean."""
-    squares = np.abs(points - _weighted_mean(points, weights, 1)) ** 2
-    size: np.ndarray = np.sqrt(_weighted_mean(squares, weights, 1))
+    squares = np.abs(points - np.average(points, 1, weights, keepdims=True)) ** 2
+    size: np.ndarray = np.sqrt(np.average(squares, 1, weights, keepdims=True))
     return size.clip(min=1e-6)
 
 

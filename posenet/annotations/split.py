@@ -18,16 +18,13 @@ from posenet.skeleton import COCO, Skeleton
 class Split:
     """The images to predict and the people in them.
 
-    Attributes:
-        category: id of the category of predictions: of those with the skeleton's keypoints the one called "person",
-            else the first.
-        people: COCO annotations of all categories with the skeleton's keypoints, changed to ``category``; empty for a
-            test set.
+    The category is that of the predictions: of those with the skeleton's keypoints the one called "person", else the
+    first. The annotations of all of them are changed to this category.
     """
 
     images: list[CocoImage]
-    category: int
-    people: list[dict[str, Any]]
+    category: int  # id
+    people: list[dict[str, Any]]  # COCO annotations; empty for a test set
 
     @property
     def annotated(self) -> bool:
@@ -36,10 +33,7 @@ class Split:
 
 
 def read_split(path: str | Path, image_ids: Collection[int] | None = None, skeleton: Skeleton = COCO) -> Split:
-    """Read the annotation file of a split, or an image-info file without annotations.
-
-    Args:
-        image_ids: the images to read; None reads all.
+    """Read the annotation file of a split, or an image-info file without annotations; only ``image_ids`` if given.
 
     Raises:
         DataError: the file is not a COCO file, has no images, has only people without keypoints, or lacks an image.
@@ -55,7 +49,7 @@ def read_split(path: str | Path, image_ids: Collection[int] | None = None, skele
             if coco_file.parse_reference(entry, "category_id") in category_ids
         ]
         if entries and not any("keypoints" in entry for entry in entries):
-            raise DataError(f"{path} holds people without keypoints; use person_keypoints_*.json")
+            raise DataError(f"{path} contains people without keypoints; use person_keypoints_*.json")
         category = max(categories, key=lambda category: category.name == "person").id
         people = [_ground_truth(entry, category, len(skeleton.file_names)) for entry in entries]
     if image_ids is not None:

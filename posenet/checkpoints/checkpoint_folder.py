@@ -21,11 +21,8 @@ _log = logging.getLogger(__name__)
 class CheckpointFolder:
     """The checkpoints of one run: ``step-N.pth``, ``last.pth`` and ``best.pth``.
 
-    ``last`` and ``best`` are hard links to numbered files, so they need no disk space until those are deleted.
-
-    Args:
-        path: Folder of the run; the first save creates it.
-        keep: Number of newest numbered checkpoints to keep.
+    ``last`` and ``best`` are hard links to numbered files, so they need no disk space until those are deleted. The
+    first save creates the folder. Only the ``keep`` newest numbered checkpoints are kept.
     """
 
     def __init__(self, path: Path, keep: int = CheckpointConfig.keep) -> None:
@@ -43,7 +40,7 @@ class CheckpointFolder:
         """Write the checkpoint after ``step`` as the last one, and as the best one if it is; delete old ones.
 
         Raises:
-            CheckpointError, OSError: The checkpoint cannot be written; older ones are intact.
+            CheckpointError, OSError: the checkpoint cannot be written; older ones are intact.
         """
         if self._created and not self.path.is_dir():
             _log.warning("WARNING: %s was removed during the run; creating it again for new checkpoints", self.path)
@@ -79,7 +76,7 @@ class CheckpointFolder:
         Damaged checkpoints are logged as warnings.
 
         Raises:
-            CheckpointError: There are checkpoints, and all of them are damaged.
+            CheckpointError: there are checkpoints, and all of them are damaged.
         """
         candidates = [path for path in [self.last, *self.history(), self.best] if path.exists()]
         num_damaged = 0

@@ -21,12 +21,12 @@ def import_weights(source: str | Path, output: str | Path, config: Config | None
     """Write the weights of a published file as our checkpoint, and return the configuration in it.
 
     Args:
-        source: A published file, or another file with the weights of a ``PoseNet``, such as a bare state dict.
-        config: Configuration to store in the checkpoint, with the size of the network replaced by that of the weights.
+        source: a published file, or another file with the weights of a ``PoseNet``, such as a bare state dict.
+        config: configuration to store in the checkpoint, with the size of the network replaced by that of the weights.
             None uses the configuration in ``source``, if it has one, or else the defaults.
 
     Raises:
-        CheckpointError: The source is unreadable or has no weights of a ``PoseNet``, or the output cannot be written.
+        CheckpointError: the source is unreadable or has no weights of a ``PoseNet``, or the output cannot be written.
     """
     state = read_checkpoint(source)
     weights = extract_weights(state, source)
@@ -44,7 +44,7 @@ def export_weights(source: str | Path, output: str | Path) -> None:
     Only weights are exported: ``optimizer_weight`` is empty, and ``train_loss``, the best loss so far, is infinite.
 
     Raises:
-        CheckpointError: The source is unreadable, its network does not predict the published maps, or the output
+        CheckpointError: the source is unreadable, its network does not predict the published maps, or the output
             cannot be written.
     """
     state = read_checkpoint(source)

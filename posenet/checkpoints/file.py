@@ -23,7 +23,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """Read a checkpoint into host memory; code in the file is never run.
 
     Raises:
-        CheckpointError: The file is missing, truncated, damaged or not a checkpoint, has a newer format, or contains
+        CheckpointError: the file is missing, truncated, damaged or not a checkpoint, has a newer format, or contains
             objects other than plain data.
     """
     path = Path(path)
@@ -80,7 +80,7 @@ def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     The folder is created if necessary.
 
     Raises:
-        CheckpointError: The disk is full or failing, or permission is missing; ``path`` is unchanged.
+        CheckpointError: the disk is full or failing, or permission is missing; ``path`` is unchanged.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -38,7 +38,7 @@ def run_lock(folder: Path) -> Iterator[None]:
     system without locks the context logs a warning and locks nothing.
 
     Raises:
-        CheckpointError: Another process holds the lock.
+        CheckpointError: another process holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)

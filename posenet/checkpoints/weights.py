@@ -32,20 +32,13 @@ MAX_LISTED_NAMES = 5
 
 @dataclass(frozen=True)
 class LoadReport:
-    """Which tensors were loaded from a file, and which were not.
-
-    Attributes:
-        loaded: Names of the tensors that were copied into the model.
-        missing: Names in the model only; these tensors kept their values.
-        unexpected: Names in the file only.
-        reshaped: Names in both, with different shapes; these tensors kept their values.
-    """
+    """Names of the tensors that were loaded from a file, and of those that were not."""
 
     path: str
     loaded: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    unexpected: list[str] = field(default_factory=list)
-    reshaped: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)  # in the model only; these tensors kept their values
+    unexpected: list[str] = field(default_factory=list)  # in the file only
+    reshaped: list[str] = field(default_factory=list)  # in both, with other shapes; these tensors kept their values
 
     def __str__(self) -> str:
         lines = [f"{self.path}: loaded {len(self.loaded)} tensors"]
@@ -78,36 +71,34 @@ def load_weights(
     """Copy all tensors of a checkpoint that fit into a model, and report the others.
 
     Args:
-        path: Our checkpoint, a published one or a bare state dict; names may have prefixes of wrappers.
-        state: Content of the file, if it has been read already.
-        min_loaded_share: Smallest share of the model's tensors that must fit.
+        path: our checkpoint, a published one or a bare state dict; names may have prefixes of wrappers.
+        state: content of the file, if it has been read already.
+        min_loaded_share: smallest share of the model's tensors that must fit.
 
     Raises:
-        CheckpointError: The file is unreadable, or fewer tensors fit; the model is unchanged.
+        CheckpointError: the file is unreadable, or fewer tensors fit; the model is unchanged.
     """
-    given = extract_weights(read_checkpoint(path) if state is None else state, path)
-    own = model.state_dict()
-    report = _compare(own, given, path)
-    if len(report.loaded) < min_loaded_share * len(own):
+    file_tensors = extract_weights(read_checkpoint(path) if state is None else state, path)
+    model_tensors = model.state_dict()
+    report = _compare(model_tensors, file_tensors, path)
+    if len(report.loaded) < min_loaded_share * len(model_tensors):
         raise CheckpointError(
-            f"{path}: only {len(report.loaded)} of {len(own)} tensors fit this network; it is of another architecture"
+            f"{path}: only {len(report.loaded)} of {len(model_tensors)} tensors fit this network; it is of another "
+            "architecture"
         )
-    model.load_state_dict(own | {name: given[name] for name in report.loaded})
+    model.load_state_dict(model_tensors | {name: file_tensors[name] for name in report.loaded})
     return report
 
 
 def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet, Config]:
-    """Build the network of a checkpoint and load all its weights.
+    """Build the network of a checkpoint, on the CPU and in evaluation mode; return it and its configuration.
 
     Args:
-        config: Overrides the configuration in the checkpoint. A file without one, such as a published file, means the
+        config: overrides the configuration in the checkpoint. A file without one, such as a published file, means the
             default network.
 
-    Returns:
-        The network on the CPU in evaluation mode, and its configuration.
-
     Raises:
-        CheckpointError: The file is unreadable, or its weights do not all fit.
+        CheckpointError: the file is unreadable, or its weights do not all fit.
     """
     state = read_checkpoint(path)
     config = config or config_of_checkpoint(state, path) or Config()
@@ -123,18 +114,18 @@ def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str 
     The network is built without memory for its weights, so that no checkpoint can make the program allocate too much.
     """
     with torch.device("meta"):
-        own = PoseNet.from_config(config).state_dict()
-    _compare(own, extract_weights(state, path), path).require_all()
+        model_tensors = PoseNet.from_config(config).state_dict()
+    _compare(model_tensors, extract_weights(state, path), path).require_all()
 
 
-def _compare(own: Mapping[str, Tensor], given: Mapping[str, Tensor], path: str | Path) -> LoadReport:
-    """Report which of a model's ``own`` tensors can be loaded from the ``given`` ones."""
-    report = LoadReport(str(path), unexpected=[name for name in given if name not in own])
-    for name, tensor in own.items():
-        if name not in given:
+def _compare(model_tensors: Mapping[str, Tensor], file_tensors: Mapping[str, Tensor], path: str | Path) -> LoadReport:
+    """Report which tensors of a model can be loaded from those of a file."""
+    report = LoadReport(str(path), unexpected=[name for name in file_tensors if name not in model_tensors])
+    for name, tensor in model_tensors.items():
+        if name not in file_tensors:
             report.missing.append(name)
         else:
-            fits = given[name].shape == tensor.shape
+            fits = file_tensors[name].shape == tensor.shape
             (report.loaded if fits else report.reshaped).append(name)
     return report
 

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--skeleton",
         metavar="FILE",
-        help="compare with this skeleton file, or with coco; without it, with the file's own categories",
+        help="compare with this skeleton file, or with coco; without it, with the categories in the file",
     )
     parser.add_argument(
         "--json",
@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> None:
     """Print the findings; fail if there are errors among them."""
     skeleton = None if args.skeleton is None else load_skeleton(args.skeleton)
     if args.images is not None and not args.images.is_dir():
-        raise DataError(f"image folder {args.images} does not exist; give the folder that holds the images")
+        raise DataError(f"image folder {args.images} does not exist; give the folder of the images")
     findings = lint_annotations(args.annotations, args.images, skeleton)
     if args.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings]))
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> None:
     errors = [finding.code for finding in findings if finding.severity == "error"]
     if errors:
         found = pluralize(len(errors), "kind of error", "kinds of errors")
-        raise DataError(f"{args.annotations} has {found} ({', '.join(errors)}); fix them as the findings say")
+        raise DataError(f"{args.annotations} has {found} ({', '.join(errors)}); fix them as the findings describe")
     if not args.json:
         found = pluralize(len(findings), "kind of warning", "kinds of warnings")
         print(f"{args.annotations}: no errors, {found}")

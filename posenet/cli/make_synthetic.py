@@ -40,12 +40,9 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _size(text: str) -> Size:
-    try:
-        sides = [int(side) for side in text.split("x")]
-    except ValueError:
-        sides = []
-    if len(sides) == 1:
-        return sides[0]
-    if len(sides) == 2:
-        return sides[0], sides[1]
+    match text.split("x"):
+        case [longest] if longest.isdecimal():
+            return int(longest)
+        case [width, height] if width.isdecimal() and height.isdecimal():
+            return int(width), int(height)
     raise argparse.ArgumentTypeError(f"{text!r} is neither WIDTHxHEIGHT nor one number")

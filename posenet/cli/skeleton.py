@@ -50,8 +50,8 @@ def run(args: argparse.Namespace) -> None:
     check_output_file(args.output, Path(args.show or args.from_annotations), args.overwrite)
     write_atomically(args.output, skeleton_to_toml(skeleton, remarks).encode())
     print(
-        f"wrote {args.output}; read it through, then give it to build-hdf5 and lint-annotations by --skeleton and to "
-        f"train by --set model.skeleton={args.output}"
+        f"wrote {args.output}; check it, then pass it to build-hdf5 and lint-annotations with --skeleton and to "
+        f"train with --set model.skeleton={args.output}"
     )
 
 

@@ -17,13 +17,10 @@ _log = logging.getLogger(__name__)
 
 
 def select_devices(device: torch.device, indices: Sequence[int] | None = None) -> list[torch.device]:
-    """The devices that share each batch: those with the given indices, or all devices of the type of ``device``.
-
-    Args:
-        device: A device of the type to use; a CPU is always the only device.
+    """The devices that share each batch: those of the type of ``device`` with the given indices, or all; or the CPU.
 
     Raises:
-        ConfigError: This machine lacks one of the devices, or an index appears twice.
+        ConfigError: this machine lacks one of the devices, or an index appears twice.
     """
     if device.type == "cpu":
         return [device]

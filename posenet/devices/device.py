@@ -10,11 +10,7 @@ from posenet.errors import ConfigError
 
 
 def select_device(name: str) -> torch.device:
-    """The device called ``name``; "auto" is the accelerator that PyTorch finds, or else the CPU.
-
-    Raises:
-        ConfigError: The name is unknown, or this machine does not have the device.
-    """
+    """The device called ``name``; "auto" is an accelerator or the CPU. ``ConfigError`` if this machine lacks it."""
     if name == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:

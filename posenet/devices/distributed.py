@@ -20,7 +20,7 @@ from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.errors import ConfigError, TrainingError
 
 DEFAULT_TIMEOUT_MINUTES = 10.0
-"""How long a rank waits for the others in a collective call."""
+"""Time for which a rank waits for the others in a collective call."""
 
 
 def device_of_rank(device: torch.device, rank_info: RankInfo) -> torch.device:
@@ -29,7 +29,7 @@ def device_of_rank(device: torch.device, rank_info: RankInfo) -> torch.device:
     If a scheduler shows each process only one device, it is that device for every local rank.
 
     Raises:
-        ConfigError: This machine has fewer devices than processes, or ``device`` has an index.
+        ConfigError: this machine has fewer devices than processes, or ``device`` has an index.
     """
     if device.type == "cpu":
         return device
@@ -64,13 +64,11 @@ def process_group_backends(device: torch.device) -> str:
 class DistributedRuntime(Runtime):
     """One of several processes, each with one device, that train one network.
 
-    Flags and objects are exchanged over Gloo from host memory, so these calls do not wait for the device.
-
-    Args:
-        timeout_minutes: How long a collective call waits for the other ranks before it raises an error.
+    Flags and objects are exchanged over Gloo from host memory, so these calls do not wait for the device. A collective
+    call raises an error after it has waited ``timeout_minutes`` for the other ranks.
 
     Raises:
-        TrainingError: The processes did not find each other.
+        TrainingError: the processes did not find each other.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ def launch(world_size: int, task: Callable[..., None], *args: Any, start_method:
     Stop signals are forwarded to the processes, which then stop by themselves.
 
     Raises:
-        TrainingError: A process exited with an error status or was killed; the others have been terminated.
+        TrainingError: a process exited with an error status or was killed; the others have been terminated.
         ProcessRaisedException: ``task`` raised an exception in one of the processes.
     """
     # This process hosts the store, as torchrun's agent does, so that the port is known to be free.

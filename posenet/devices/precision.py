@@ -7,8 +7,6 @@ from typing import Any, Literal
 
 import torch
 
-from posenet.settings import TrainConfig
-
 Amp = Literal["off", "bf16", "fp16"]
 """Name of a precision; "off" is float32. AMP stands for automatic mixed precision."""
 
@@ -50,9 +48,7 @@ def autocast(device: torch.device, amp: Amp) -> contextlib.AbstractContextManage
     return torch.autocast(device.type, dtype=DTYPES[amp])
 
 
-def make_grad_scaler(
-    device: torch.device, amp: Amp, loss_scale: float = TrainConfig.loss_scale
-) -> torch.amp.GradScaler:
+def make_grad_scaler(device: torch.device, amp: Amp, loss_scale: float) -> torch.amp.GradScaler:
     """The loss scaler for fp16 training; for other precisions it is disabled and does nothing.
 
     A ``loss_scale`` of 0 lets the scaler adapt the scale; another value is kept.

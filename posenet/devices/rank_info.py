@@ -11,21 +11,13 @@ from posenet.errors import ConfigError
 
 @dataclass(frozen=True)
 class RankInfo:
-    """The rank of a process and how it joins the others.
+    """The rank of a process and how it connects to the others."""
 
-    Attributes:
-        rank: Index of the process among all processes of the run.
-        world_size: Number of processes of the run.
-        local_rank: Index of the process among those on its machine.
-        init_method: URL at which the processes meet, as ``torch.distributed`` spells it.
-        restarts: How often an elastic launcher has restarted the run.
-    """
-
-    rank: int
-    world_size: int
-    local_rank: int
-    init_method: str = "env://"
-    restarts: int = 0
+    rank: int  # index among all processes of the run
+    world_size: int  # number of processes of the run
+    local_rank: int  # index among the processes on the same machine
+    init_method: str = "env://"  # URL at which the processes meet, as in ``torch.distributed``
+    restarts: int = 0  # number of times that an elastic launcher has restarted the run
 
 
 SINGLE_PROCESS = RankInfo(rank=0, world_size=1, local_rank=0, init_method="tcp://127.0.0.1:0")
@@ -36,11 +28,11 @@ def rank_info_from_environment(environment: Mapping[str, str], local_rank: int |
     """Read the rank from environment variables; None if no launcher has started this process.
 
     Args:
-        local_rank: Value of the ``--local-rank`` flag that ``torch.distributed.launch`` passes; it overrides the
+        local_rank: value of the ``--local-rank`` flag that ``torch.distributed.launch`` passes; it overrides the
             environment.
 
     Raises:
-        ConfigError: Variables are missing, or their values are impossible.
+        ConfigError: variables are missing, or their values are impossible.
     """
     try:
         if "RANK" in environment and "WORLD_SIZE" in environment:
@@ -96,11 +88,7 @@ def _num_slurm_tasks(environment: Mapping[str, str]) -> int:
 
 
 def first_host(node_list: str) -> str:
-    """The first host name of a SLURM node list: ``gpu07`` of ``gpu[07-09,12],big1``.
-
-    Raises:
-        ValueError: The text is not a node list.
-    """
+    """The first host name of a SLURM node list: ``gpu07`` of ``gpu[07-09,12],big1``."""
     match = re.fullmatch(r"(?P<prefix>[^\[,]+)(?:\[(?P<number>[^\],-]+)[^\]]*\])?(?P<rest>.*)", node_list)
     if match is None:
         raise ValueError(f"{node_list!r} is not a node list")

@@ -15,16 +15,10 @@ from torch import Tensor, nn
 
 
 class Runtime:
-    """One process on one device.
+    """One process on one device."""
 
-    Attributes:
-        device: The device of the network.
-        rank: Index of this process among all processes of the run.
-        world_size: Number of processes of the run.
-    """
-
-    rank = 0
-    world_size = 1
+    rank = 0  # index of this process among all processes of the run
+    world_size = 1  # number of processes of the run
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

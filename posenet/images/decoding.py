@@ -58,14 +58,10 @@ def _jpeg_size(view: memoryview) -> tuple[int, int] | None:
 
 
 def decode_image(data: np.ndarray, *, upright: bool = True) -> np.ndarray:
-    """Decode an image file's bytes; grey, transparent and 16-bit images are converted.
+    """Decode the (N,) uint8 bytes of an image file, grey, transparent and 16-bit ones too, to (H, W, 3) uint8 BGR.
 
     Args:
-        data: (bytes,) uint8.
         upright: rotate the image by its EXIF orientation.
-
-    Returns:
-        (H, W, 3) uint8 BGR.
 
     Raises:
         ValueError: OpenCV cannot decode the bytes, or the file declares more than ``MAX_PIXELS``.
@@ -77,15 +73,13 @@ def decode_image(data: np.ndarray, *, upright: bool = True) -> np.ndarray:
 
 
 def decode_annotated_image(data: np.ndarray, height: int, width: int, reduction: int = 1) -> np.ndarray:
-    """Decode an image of a known size. The EXIF orientation is ignored, as in COCO's annotations.
+    """Decode the (N,) uint8 bytes of an image of a known size to (H, W, 3) uint8 BGR.
+
+    The EXIF orientation is ignored, as in COCO's annotations.
 
     Args:
-        data: (bytes,) uint8.
         height, width: the annotated size.
         reduction: 2, 4 or 8 decodes a JPEG at that fraction of its size, rounded up.
-
-    Returns:
-        (H, W, 3) uint8 BGR.
 
     Raises:
         ValueError: the bytes cannot be decoded, or the image does not have the annotated size.

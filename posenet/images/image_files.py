@@ -53,13 +53,10 @@ def _expand(item: str, suffixes: Collection[str]) -> list[Path]:
 
 
 def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:
-    """Read an image file; grey, transparent and 16-bit files are converted.
+    """Read an image file, grey, transparent and 16-bit ones too, as (H, W, 3) uint8 BGR.
 
     Args:
         upright: rotate the image by its EXIF orientation; COCO's annotations belong to images that are not rotated.
-
-    Returns:
-        (H, W, 3) uint8 BGR.
 
     Raises:
         DataError: the file cannot be read, or OpenCV cannot decode it.
@@ -114,11 +111,7 @@ def to_bgr(image: np.ndarray) -> np.ndarray:
 
 
 def write_image(path: str | Path, image: np.ndarray) -> None:
-    """Write an image in the format of the suffix, complete or not at all.
-
-    Raises:
-        DataError: OpenCV cannot write the format, or the format does not allow the size.
-    """
+    """Write an image, complete or not at all; ``DataError`` if OpenCV cannot write the format of the suffix."""
     try:
         done, data = cv2.imencode(Path(path).suffix, image)
     except cv2.error as error:

@@ -21,11 +21,11 @@ class FusedNetwork(nn.Module):
     cores. The copy shares no memory with the original, which does not change.
 
     Args:
-        network: Any network with a method ``heatmaps``; batch normalizations are folded in ``ConvNorm`` layers only.
-        amp: Precision of weights and features; see ``select_amp``.
+        network: any network with a method ``heatmaps``; batch normalizations are folded in ``ConvNorm`` layers only.
+        amp: precision of weights and features; see ``select_amp``.
 
     Attributes:
-        channels_last: Asks callers for images in the channels-last memory format.
+        channels_last: asks callers for images in the channels-last memory format.
     """
 
     channels_last = True

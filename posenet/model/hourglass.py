@@ -13,9 +13,7 @@ from posenet.model.layers import ConvNorm, Residual
 class Hourglass(nn.Module):
     """One level of an hourglass, which contains all coarser levels.
 
-    Args:
-        channels: Channels of this level and of all coarser ones, fine to coarse; at least two values. Each level has
-            half the height and width of the previous one.
+    ``channels`` lists those of this level and of all coarser ones, at least two. Each level halves height and width.
     """
 
     def __init__(self, channels: Sequence[int]) -> None:
@@ -28,14 +26,7 @@ class Hourglass(nn.Module):
         self.smooth = ConvNorm(here, here, 3)
 
     def forward(self, x: Tensor) -> list[Tensor]:
-        """The features of every level, fine to coarse.
-
-        Args:
-            x: (N, C0, h, w); h and w are divisible by 2 once for every coarser level.
-
-        Returns:
-            For each level j, (N, Cj, h >> j, w >> j).
-        """
+        """The features (N, Cj, h >> j, w >> j) of every level j, fine to coarse, from x (N, C0, h, w)."""
         skip = self.skip(x)  # (N, C0, h, w)
         down = self.down(F.max_pool2d(x, 2))  # (N, C1, h/2, w/2)
         coarser = self.inner(down) if isinstance(self.inner, Hourglass) else [self.inner(down)]

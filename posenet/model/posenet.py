@@ -45,7 +45,7 @@ class PoseNet(nn.Module):
             predictions[stack][scale], each (N, num_channels, H/4 >> scale, W/4 >> scale).
 
         Raises:
-            ValueError: The images have another shape or dtype.
+            ValueError: the images have another shape or dtype.
         """
         return self._predict(images, NUM_SCALES)
 

@@ -36,11 +36,7 @@ def rename_to_ours(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def rename_to_published(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Our state dict with the published parameter names, prefix included, in the same order.
-
-    Raises:
-        CheckpointError: A name does not belong to a ``PoseNet``.
-    """
+    """Our state dict with the published names, in the same order; ``CheckpointError`` if a name is not ours."""
     renamed = {}
     for name, tensor in state.items():
         published = _rename(name, _OURS_TO_PUBLISHED)

@@ -22,25 +22,8 @@ from posenet.settings.sections import (
 )
 
 __all__ = [
-    "INPUT_MULTIPLE",
-    "MAP_STRIDE",
-    "NUM_SCALES",
-    "AugmentConfig",
-    "AverageConfig",
-    "CheckpointConfig",
-    "Config",
-    "DataConfig",
-    "GuardConfig",
-    "InferenceConfig",
-    "LogConfig",
-    "LossConfig",
-    "ModelConfig",
-    "OptimConfig",
-    "ParallelConfig",
-    "TargetsConfig",
-    "TrainConfig",
-    "config_differences",
-    "config_from_dict",
-    "config_to_dict",
+    "INPUT_MULTIPLE", "MAP_STRIDE", "NUM_SCALES", "AugmentConfig", "AverageConfig", "CheckpointConfig", "Config",
+    "DataConfig", "GuardConfig", "InferenceConfig", "LogConfig", "LossConfig", "ModelConfig", "OptimConfig",
+    "ParallelConfig", "TargetsConfig", "TrainConfig", "config_differences", "config_from_dict", "config_to_dict",
     "load_config",
-]
+]  # fmt: skip

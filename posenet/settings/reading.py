@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
-import math
+import sys
 import tomllib
 import types
 import typing
@@ -35,10 +35,10 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), b
     Args:
         path: TOML file; keys that it leaves out keep their values in ``base``.
         overrides: ``"section.key=value"`` pairs; a value is read as TOML or, if it is not TOML, as plain text.
-        base: Configuration to start from; None means the defaults.
+        base: configuration to start from; None means the defaults.
 
     Raises:
-        ConfigError: The file is unreadable, a key is unknown, or a value has the wrong type or is out of range.
+        ConfigError: the file is unreadable, a key is unknown, or a value has the wrong type or is out of range.
     """
     tables = config_to_dict(base or Config())
     if path is not None:
@@ -60,11 +60,7 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), b
 
 
 def config_from_dict(tables: Mapping[str, Any], source: str = "configuration") -> Config:
-    """Build a ``Config`` from nested tables, such as those in a checkpoint.
-
-    Raises:
-        ConfigError: As for ``load_config``; the message starts with ``source``.
-    """
+    """Build a ``Config`` from nested tables, such as those in a checkpoint; errors name the ``source``."""
     try:
         return _build_section(Config, tables, "")
     except ValueError as error:
@@ -80,7 +76,7 @@ def config_to_dict(config: Config) -> dict[str, Any]:
 
 
 def config_differences(old: Config, new: Config) -> list[str]:
-    """One readable line per key whose value differs, from ``old`` to ``new``."""
+    """One readable line for each key with different values in ``old`` and ``new``."""
     old_tables = config_to_dict(old)
     differences = []
     for section, table in config_to_dict(new).items():
@@ -96,7 +92,7 @@ def _describe_value(value: Any) -> str:
 
 
 def _merge(tables: dict[str, Any], file_tables: Mapping[str, Any]) -> None:
-    """Overwrite the keys of ``tables`` that a file states."""
+    """Overwrite the keys of ``tables`` that are in a file."""
     for section, table in file_tables.items():
         if isinstance(table, Mapping) and isinstance(tables.get(section), dict):
             tables[section].update(table)
@@ -170,7 +166,7 @@ def _select_union_member(members: Sequence[Any], value: Any) -> Any:
 
 
 def _convert_list(item_types: Sequence[Any], value: Any, key: str) -> tuple[Any, ...]:
-    """Convert to ``tuple[X, ...]`` or to a tuple of fixed length, whose items all have one type."""
+    """Convert to ``tuple[X, ...]`` or to a tuple of fixed length; all items have one type."""
     if not isinstance(value, (list, tuple)):
         raise ValueError(f"{key} must be a list, not {truncate_for_message(value)}")
     if item_types[-1] is not Ellipsis and len(value) != len(item_types):
@@ -180,16 +176,11 @@ def _convert_list(item_types: Sequence[Any], value: Any, key: str) -> tuple[Any,
 
 def _convert_scalar(expected: type, value: Any, key: str) -> Any:
     """Accept exactly the expected type, so that a bool is not accepted as an int; an int may stand for a float."""
-    if expected is float and type(value) is int:
-        try:
-            return float(value)
-        except OverflowError:
-            raise ValueError(f"{key} must be finite, not {truncate_for_message(value)}") from None
-    if type(value) is not expected:
+    if type(value) not in ((int, float) if expected is float else (expected,)):
         raise ValueError(f"{key} must be of type {expected.__name__}, not {truncate_for_message(value)}")
-    if isinstance(value, float) and not math.isfinite(value):
+    if expected is float and not abs(value) <= sys.float_info.max:
         raise ValueError(f"{key} must be finite, not {truncate_for_message(value)}")
-    return value
+    return expected(value)
 
 
 def _convert_skeleton(value: Any, key: str) -> Skeleton:

@@ -6,7 +6,7 @@ Defaults are stated only here. Each value is checked when its section is created
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from posenet.skeleton import COCO, Skeleton
@@ -20,7 +20,7 @@ NUM_SCALES = 5
 
 
 def _check(condition: bool, message: str) -> None:
-    """Raise ``ValueError(message)`` unless the condition holds."""
+    """Raise ``ValueError(message)`` unless the condition is true."""
     if not condition:
         raise ValueError(message)
 
@@ -72,7 +72,7 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         _check(self.workers >= 0, "data.workers must not be negative")
-        _check(0 <= self.max_unreadable <= 1, "data.max_unreadable must lie between 0 and 1")
+        _check(0 <= self.max_unreadable <= 1, "data.max_unreadable must be between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class AugmentConfig:
 
     def __post_init__(self) -> None:
         for name in ("jitter_probability", "scale_probability", "flip_probability"):
-            _check(0 <= getattr(self, name) <= 1, f"augment.{name} must lie between 0 and 1")
+            _check(0 <= getattr(self, name) <= 1, f"augment.{name} must be between 0 and 1")
         for name in ("jitter_hue", "jitter_saturation", "jitter_value", "scale"):
             low, high = getattr(self, name)
             _check(low <= high, f"augment.{name} must be [low, high]")
@@ -120,7 +120,7 @@ class TargetsConfig:
     part_sigma: float = 7.0
     """Standard deviation of the Gaussian across a body part."""
     part_margin: float = 4.0
-    """How far a body part's rectangle extends beyond its two keypoints."""
+    """Distance by which a body part's rectangle extends beyond its two keypoints."""
     threshold: float = 0.015
     """Keypoint responses below this are not rendered; body-part responses up to this become ``part_floor``."""
     part_floor: float = 0.01
@@ -129,8 +129,8 @@ class TargetsConfig:
     def __post_init__(self) -> None:
         _check(self.keypoint_sigma > 0 and self.part_sigma > 0, "targets.*_sigma must be positive")
         _check(self.part_margin >= 0, "targets.part_margin must not be negative")
-        _check(0 < self.threshold < 1, "targets.threshold must lie in (0, 1)")
-        _check(0 <= self.part_floor <= 1, "targets.part_floor must lie between 0 and 1")
+        _check(0 < self.threshold < 1, "targets.threshold must be in (0, 1)")
+        _check(0 <= self.part_floor <= 1, "targets.part_floor must be between 0 and 1")
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class OptimConfig:
     restart_step_epochs: int = 0
     """Epochs between two drops after the restart; 0 means ``step_epochs``."""
     accumulate: int = 1
-    """Batches whose gradients are averaged for one optimizer step."""
+    """Number of batches with averaged gradients for one optimizer step."""
     max_grad_norm: float = 0.0
     """Clip the norm of the gradient to this value; 0 does not clip."""
 
@@ -205,7 +205,7 @@ class OptimConfig:
             _check(getattr(self, name) >= 0, f"optim.{name} must not be negative")
         _check(self.lr > 0, "optim.lr must be positive")
         _check(self.momentum < 1, "optim.momentum must be below 1")
-        _check(0 < self.step_factor <= 1, "optim.step_factor must lie in (0, 1]")
+        _check(0 < self.step_factor <= 1, "optim.step_factor must be in (0, 1]")
         _check(self.accumulate >= 1, "optim.accumulate must be at least 1")
 
 
@@ -226,7 +226,7 @@ class TrainConfig:
     loss_scale: float = 0.0
     """Fixed loss scale for fp16; 0 adapts it."""
     device: str = "auto"
-    """auto, cpu, cuda, cuda:1, mps and so on; auto takes an accelerator if there is one."""
+    """auto, cpu, cuda, cuda:1, mps and so on; auto selects an accelerator if there is one."""
     channels_last: bool = False
     """Keep the weights in channels-last memory layout."""
     threads: int = 0
@@ -285,7 +285,7 @@ class AverageConfig:
     """Learning rates of one process at the start and at the end of a cycle."""
 
     def __post_init__(self) -> None:
-        _check(0 < self.decay < 1, "average.decay must lie between 0 and 1")
+        _check(0 < self.decay < 1, "average.decay must be between 0 and 1")
         _check(self.cycle_epochs >= 0, "average.cycle_epochs must not be negative")
         _check(min(self.cycle_lr) > 0, "average.cycle_lr must be positive")
         _check(
@@ -372,26 +372,26 @@ class InferenceConfig:
         _check(smallest_limit >= INPUT_MULTIPLE, f"inference.max_* must be at least {INPUT_MULTIPLE}")
         _check(self.batch_size >= 1, "inference.batch_size must be at least 1")
         for name in ("keypoint_threshold", "part_threshold"):
-            _check(0 < getattr(self, name) < 1, f"inference.{name} must lie in (0, 1)")
+            _check(0 < getattr(self, name) < 1, f"inference.{name} must be in (0, 1)")
 
 
 @dataclass(frozen=True)
 class Config:
     """All sections of an experiment; the attribute names are the section names in TOML files."""
 
-    model: ModelConfig = field(default_factory=ModelConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    augment: AugmentConfig = field(default_factory=AugmentConfig)
-    targets: TargetsConfig = field(default_factory=TargetsConfig)
-    loss: LossConfig = field(default_factory=LossConfig)
-    optim: OptimConfig = field(default_factory=OptimConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
-    parallel: ParallelConfig = field(default_factory=ParallelConfig)
-    average: AverageConfig = field(default_factory=AverageConfig)
-    guard: GuardConfig = field(default_factory=GuardConfig)
-    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    log: LogConfig = field(default_factory=LogConfig)
-    inference: InferenceConfig = field(default_factory=InferenceConfig)
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    augment: AugmentConfig = AugmentConfig()
+    targets: TargetsConfig = TargetsConfig()
+    loss: LossConfig = LossConfig()
+    optim: OptimConfig = OptimConfig()
+    train: TrainConfig = TrainConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    average: AverageConfig = AverageConfig()
+    guard: GuardConfig = GuardConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    log: LogConfig = LogConfig()
+    inference: InferenceConfig = InferenceConfig()
 
     def __post_init__(self) -> None:
         num_weights = len(self.loss.stack_weights)

@@ -19,7 +19,7 @@ class Skeleton:
 
     Attributes:
         keypoints: names of the K keypoints, in channel order.
-        parts: B body parts, each a pair of keypoint names, in channel order.
+        parts: b body parts, each a pair of keypoint names, in channel order.
         left_right: pairs of names that a horizontal flip swaps.
         derived: keypoints that annotation files lack, each computed as the midpoint of two that they contain.
         file_keypoints: the F keypoints in annotation files, in their order, under our names.

@@ -26,11 +26,7 @@ _KEYS = ("keypoints", "file_names", "channels", *_PAIRS, "derived", "sigmas", "l
 
 
 def load_skeleton(path: str | Path) -> Skeleton:
-    """Read a skeleton file; "coco" is the built-in skeleton.
-
-    Raises:
-        ConfigError: the file cannot be read, has an unknown key or a value of the wrong type, or contradicts itself.
-    """
+    """Read a skeleton file, or return the built-in skeleton for "coco"; ``ConfigError`` if the file is not valid."""
     if str(path) == BUILT_IN:
         return COCO
     table = read_toml(path, "skeleton", f"name a TOML file such as posenet skeleton writes, or {BUILT_IN}")
@@ -145,14 +141,14 @@ def _parse_names(value: Any, key: str) -> tuple[str, ...]:
     names = _parse_list(value, key)
     for name in names:
         if not isinstance(name, str) or not name:
-            raise ValueError(f"{key} must hold words, not {name!r}")
+            raise ValueError(f"{key} must contain words, not {name!r}")
     return tuple(names)
 
 
 def _parse_pair(value: Any, key: str) -> tuple[str, str]:
     names = _parse_names(value, key)
     if len(names) != 2:
-        raise ValueError(f"{key} must hold pairs of keypoints, not {value!r}")
+        raise ValueError(f"{key} must contain pairs of keypoints, not {value!r}")
     return names[0], names[1]
 
 

@@ -22,7 +22,7 @@ from tqdm import tqdm
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.synthetic.labels import CATEGORY, annotate
-from posenet.synthetic.scene import draw_scene, random_size
+from posenet.synthetic.scene import random_size, render_scene
 
 SPLITS = {"train": 1, "val": 10_000_001}
 """The id of the first image of each split."""
@@ -38,21 +38,22 @@ _MIN_SIDE = 64
 _MAX_SIDE = 4096
 _IDS_PER_IMAGE = 100
 _JPEG_QUALITY = 90
+_UNFINISHED = ".part"
 
 Size = int | tuple[int, int]
 """(width, height) of every image, or the longest side of images with different sizes."""
 Annotation = dict[str, Any]
 Job = tuple[str, int]
 """Split and index of an image to render."""
-DrawnImage = tuple[dict[str, Any], list[Annotation]]
+ImageEntries = tuple[dict[str, Any], list[Annotation]]
 """The entry of an image under ``images``, and its annotations."""
 
 
-def draw_image(seed: int, split: str, index: int, size: Size = DEFAULT_SIZE) -> tuple[np.ndarray, list[Annotation]]:
+def render_image(seed: int, split: str, index: int, size: Size = DEFAULT_SIZE) -> tuple[np.ndarray, list[Annotation]]:
     """Render one image of a split: the (H, W, 3) uint8 BGR image and its COCO annotations (see ``labels.annotate``)."""
     rng = np.random.default_rng((seed, list(SPLITS).index(split), index))
     width, height = size if isinstance(size, tuple) else random_size(rng, size)
-    scene = draw_scene(rng, width, height)
+    scene = render_scene(rng, width, height)
     image_id = SPLITS[split] + index
     annotations = [
         annotation | {"image_id": image_id, "id": image_id * _IDS_PER_IMAGE + number}
@@ -86,7 +87,7 @@ def write_dataset(
     images: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
     annotations: dict[str, list[Annotation]] = {split: [] for split in SPLITS}
     results = _run_jobs(partial(_write_image, output, seed, size), jobs, workers)
-    for (split, _), (image, people) in zip(jobs, tqdm(results, "drawing", len(jobs), unit="image")):
+    for (split, _), (image, people) in zip(jobs, tqdm(results, "images", len(jobs), unit="image")):
         images[split].append(image)
         annotations[split] += people
     for split in SPLITS:
@@ -115,31 +116,24 @@ def _annotation_file(split: str) -> str:
 def _check_arguments(counts: dict[str, int], seed: int, workers: int | None, size: Size) -> None:
     for split, count in counts.items():
         if not 0 <= count <= MAX_IMAGES:
-            raise DataError(f"cannot draw {count} {split} images: give a number from 0 to {MAX_IMAGES}")
+            raise DataError(f"cannot write {count} {split} images: give a number from 0 to {MAX_IMAGES}")
     if seed < 0:
         raise DataError(f"seed {seed} is negative: give 0 or more")
     if workers is not None and workers < 1:
-        raise DataError(f"cannot draw with {workers} workers: give at least 1")
+        raise DataError(f"cannot run {workers} workers: give at least 1")
     if not all(_MIN_SIDE <= side <= _MAX_SIDE for side in np.atleast_1d(size)):
-        raise DataError(f"images of size {size} cannot be drawn: give sides from {_MIN_SIDE} to {_MAX_SIDE} pixels")
+        raise DataError(f"images cannot have the size {size}: give sides from {_MIN_SIDE} to {_MAX_SIDE} pixels")
 
 
 def _remove_earlier(output: Path, counts: dict[str, int]) -> None:
     """Remove the annotations of an earlier data set, and those of its images that the new one does not replace."""
-    if not output.exists():
-        return
-    links = set()
-    files = set()
-    for path in output.rglob("*"):
-        name = path.relative_to(output).as_posix()
-        if path.is_symlink():  # writing to a link would write to its target
-            links.add(name)
-        elif not path.is_dir():
-            files.add(name)
+    paths = {path.relative_to(output).as_posix(): path for path in output.rglob("*")}
+    links = {name for name, path in paths.items() if path.is_symlink()}  # writing to a link would write to its target
+    files = {name for name, path in paths.items() if not path.is_dir()} - links
     earlier = _read_marker(output / MARKER)
     ours = set() if earlier is None else _file_names(earlier)
     if foreign := sorted(links | (files - ours)):
-        raise DataError(f"{output} holds {foreign[0]}, which {_TOOL} did not write: choose another folder")
+        raise DataError(f"{output} contains {foreign[0]}, which {_TOOL} did not write: choose another folder")
     for name in sorted(files - _image_file_names(counts) - {MARKER}):
         (output / name).unlink()
 
@@ -159,15 +153,14 @@ def _read_marker(path: Path) -> dict[str, int] | None:
 def _file_names(counts: dict[str, int]) -> set[str]:
     """The names of all files of a data set, including those of an interrupted run."""
     documents = {MARKER, *map(_annotation_file, SPLITS)}
-    unfinished = {_unfinished(Path(name)).as_posix() for name in documents}
-    return documents | unfinished | _image_file_names(counts)
+    return documents | {name + _UNFINISHED for name in documents} | _image_file_names(counts)
 
 
 def _image_file_names(counts: dict[str, int]) -> set[str]:
     return {f"{_image_folder(split)}/{_image_name(split, index)}" for split in SPLITS for index in range(counts[split])}
 
 
-def _run_jobs(write: Callable[[Job], DrawnImage], jobs: list[Job], workers: int | None) -> Iterator[DrawnImage]:
+def _run_jobs(write: Callable[[Job], ImageEntries], jobs: list[Job], workers: int | None) -> Iterator[ImageEntries]:
     """The results of ``write`` in the order of the jobs, from ``workers`` processes."""
     workers = min(workers or usable_cores(), max(len(jobs), 1))
     if workers == 1:
@@ -183,10 +176,10 @@ def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _write_image(output: Path, seed: int, size: Size, job: Job) -> DrawnImage:
+def _write_image(output: Path, seed: int, size: Size, job: Job) -> ImageEntries:
     """Render one image and write its file."""
     split, index = job
-    image, annotations = draw_image(seed, split, index, size)
+    image, annotations = render_image(seed, split, index, size)
     _, encoded = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
     name = _image_name(split, index)
     (output / _image_folder(split) / name).write_bytes(encoded.tobytes())
@@ -194,11 +187,8 @@ def _write_image(output: Path, seed: int, size: Size, job: Job) -> DrawnImage:
     return {"file_name": name, "height": height, "width": width, "id": SPLITS[split] + index}, annotations
 
 
-def _unfinished(path: Path) -> Path:
-    return path.with_name(path.name + ".part")
-
-
 def _write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a file completely or not at all."""
-    _unfinished(path).write_text(json.dumps(content, separators=(",", ":")), encoding="utf-8")
-    os.replace(_unfinished(path), path)
+    unfinished = path.with_name(path.name + _UNFINISHED)
+    unfinished.write_text(json.dumps(content, separators=(",", ":")), encoding="utf-8")
+    os.replace(unfinished, path)

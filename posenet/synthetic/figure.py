@@ -51,18 +51,12 @@ _STOOL_TOP: Colour = (80, 120, 165)
 
 
 class _Segment(NamedTuple):
-    """One of a limb's two segments, as far as it is painted.
+    """One of a limb's two segments, as far as it is painted."""
 
-    Attributes:
-        start, end: (2,) pixels.
-        outline_start: (2,) pixel between start and end, at which the outline starts.
-        widths: half-widths at start and end, pixels.
-    """
-
-    start: np.ndarray
-    outline_start: np.ndarray
-    end: np.ndarray
-    widths: list[float]
+    start: np.ndarray  # (2,) pixel
+    outline_start: np.ndarray  # (2,) pixel between start and end, at which the outline starts
+    end: np.ndarray  # (2,) pixel
+    widths: list[float]  # half-widths at start and end, pixels
 
 
 class Figure:

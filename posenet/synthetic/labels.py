@@ -27,7 +27,7 @@ CATEGORY: dict[str, Any] = {
         [2, 3], [1, 2], [1, 3], [2, 4], [3, 5], [4, 6], [5, 7],
     ],
 }  # fmt: skip
-"""The entry of ``categories``: COCO's own."""
+"""The entry of ``categories``, the same as in COCO."""
 
 _FORMS = ("polygons", "counts", "compressed")
 _FORM_SHARES = (0.70, 0.15, 0.15)

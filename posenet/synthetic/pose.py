@@ -58,23 +58,14 @@ _LEG_POSES: dict[str, tuple[Vector, Vector]] = {
 
 @dataclass(frozen=True)
 class Stance:
-    """One kind of posture.
+    """One kind of posture."""
 
-    Attributes:
-        weight: relative frequency.
-        legs: poses of the two legs, one of which is the left one at random.
-        arms: possible poses of the arms on the same sides.
-        pitch: forward bend of the trunk, degrees; it varies by a third.
-        roll: standard deviation of the sideways bend, degrees.
-        lift: height of a jump.
-    """
-
-    weight: float
-    legs: tuple[str, str]
-    arms: tuple[Sequence[str], Sequence[str]]
-    pitch: float = 1.0
-    roll: float = 2.5
-    lift: float = 0.0
+    weight: float  # relative frequency
+    legs: tuple[str, str]  # poses of the two legs; which one is the left one is random
+    arms: tuple[Sequence[str], Sequence[str]]  # possible poses of the arms on the same sides
+    pitch: float = 1.0  # forward bend of the trunk, degrees; it varies by a third
+    roll: float = 2.5  # standard deviation of the sideways bend, degrees
+    lift: float = 0.0  # height of a jump
     seated: bool = False
 
 
@@ -101,12 +92,7 @@ _STANCES = (
 
 @dataclass(frozen=True)
 class Body:
-    """The proportions of a person, as shares of the standing height.
-
-    Attributes:
-        head: half-width and half-height of the head.
-        girth: factor of all thicknesses.
-    """
+    """The proportions of a person, as shares of the standing height."""
 
     thigh: float = 0.243
     shin: float = 0.235
@@ -116,26 +102,22 @@ class Body:
     shoulder: float = 0.105
     hip: float = 0.062
     neck: float = 0.112
-    head: tuple[float, float] = (0.066, 0.080)
-    girth: float = 1.0
+    head: tuple[float, float] = (0.066, 0.080)  # half-width and half-height
+    girth: float = 1.0  # factor of all thicknesses
 
 
 @dataclass(frozen=True)
 class Posture:
     """A posed body in the viewer's frame, before it has a size and a position in the image.
 
-    Attributes:
-        joints: (3,) positions by name: the keypoints below the head with the names of ``posenet.skeleton.COCO``, and
-            pelvis, chest, head, Lhand, Ltoe, Lheel, Rhand, Rtoe, Rheel.
-        chest: (3, 3) rotation of the trunk; its columns are the directions of the trunk's left, up and forward.
-        head: the same for the head.
-        seated: whether there is a seat below the pelvis.
+    The joints are the keypoints below the head, with the names of ``posenet.skeleton.COCO``, and pelvis, chest, head,
+    Lhand, Ltoe, Lheel, Rhand, Rtoe, Rheel.
     """
 
-    joints: dict[str, np.ndarray]
-    chest: np.ndarray
-    head: np.ndarray
-    seated: bool
+    joints: dict[str, np.ndarray]  # (3,) positions by name
+    chest: np.ndarray  # (3, 3) rotation of the trunk; its columns are the directions of its left, up and forward
+    head: np.ndarray  # the same for the head
+    seated: bool  # whether there is a seat below the pelvis
 
 
 def random_body(rng: np.random.Generator) -> Body:

@@ -13,7 +13,7 @@ import numpy as np
 from posenet.synthetic.canvas import Canvas
 from posenet.synthetic.figure import Figure, Part
 from posenet.synthetic.pose import random_body, random_posture
-from posenet.synthetic.scenery import draw_backdrop, draw_obstacle
+from posenet.synthetic.scenery import paint_backdrop, paint_obstacle
 from posenet.synthetic.wardrobe import random_look
 
 ActorKind = Literal["person", "distant", "crowd"]
@@ -28,34 +28,21 @@ _MARGIN = 1.01
 
 @dataclass(frozen=True)
 class Actor:
-    """A painted person or crowd.
+    """A painted person or crowd."""
 
-    Attributes:
-        kind: a person to label, a distant person, too small for labelled keypoints, or a distant crowd.
-        slot: the first canvas code of the actor is ``slot * len(Part)``.
-        figures: one person, or all people of a crowd.
-        painted: number of pixels before other actors were painted over them.
-    """
-
-    kind: ActorKind
-    slot: int
-    figures: tuple[Figure, ...]
-    painted: int
+    kind: ActorKind  # a person to label, a distant person without labelled keypoints, or a distant crowd
+    slot: int  # the first canvas code of the actor is ``slot * len(Part)``
+    figures: tuple[Figure, ...]  # one person, or all people of a crowd
+    painted: int  # number of pixels before other actors were painted over them
 
 
 @dataclass(frozen=True)
 class Scene:
-    """A painted image and the actors in it.
+    """A painted image and the actors in it."""
 
-    Attributes:
-        image: (H, W, 3) uint8 BGR.
-        owner: (H, W) int32 canvas codes (see ``Figure``); codes below ``len(Part)`` are not people.
-        actors: the actors in the order of painting.
-    """
-
-    image: np.ndarray
-    owner: np.ndarray
-    actors: tuple[Actor, ...]
+    image: np.ndarray  # (H, W, 3) uint8 BGR
+    owner: np.ndarray  # (H, W) int32 canvas codes (see ``Figure``); codes below ``len(Part)`` are not people
+    actors: tuple[Actor, ...]  # in the order of painting
 
     def mask(self, actor: Actor) -> np.ndarray:
         """(H, W) uint8: 1 on visible pixels of the actor."""
@@ -77,9 +64,9 @@ def random_size(rng: np.random.Generator, longest: int) -> tuple[int, int]:
     return (shorter, longer) if rng.random() < 0.2 else (longer, shorter)
 
 
-def draw_scene(rng: np.random.Generator, width: int, height: int) -> Scene:
+def render_scene(rng: np.random.Generator, width: int, height: int) -> Scene:
     """Paint a random setting and its people, the far ones first."""
-    image, horizon = draw_backdrop(rng, width, height)
+    image, horizon = paint_backdrop(rng, width, height)
     painter = _Painter(rng, Canvas(image), horizon)
     painter.paint_distance()
     painter.paint_people()
@@ -133,7 +120,7 @@ class _Painter:
                 row = rng.uniform(floor, max(floor, self.height) * 1.06)
                 size = min(row - self.horizon, 0.7 * self.height) / self.eye
                 base = (rng.uniform(0, self.width), row)
-                queue.append((row, partial(draw_obstacle, self.canvas, rng, base, size, _OBSTACLE_CODE)))
+                queue.append((row, partial(paint_obstacle, self.canvas, rng, base, size, _OBSTACLE_CODE)))
         for _, paint in sorted(queue, key=lambda item: item[0]):
             paint()
 

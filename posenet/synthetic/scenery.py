@@ -10,7 +10,7 @@ from posenet.synthetic.canvas import Canvas, Colour, box, ellipse, hsv, hull, mi
 Point = tuple[float, float]
 
 
-def draw_backdrop(rng: np.random.Generator, width: int, height: int) -> tuple[np.ndarray, float]:
+def paint_backdrop(rng: np.random.Generator, width: int, height: int) -> tuple[np.ndarray, float]:
     """Paint an empty setting; return the (H, W, 3) uint8 BGR image and the first row of the ground."""
     horizon = height * rng.uniform(0.28, 0.52)
     setting = rng.choice(4, p=(0.3, 0.3, 0.3, 0.1))
@@ -24,7 +24,7 @@ def draw_backdrop(rng: np.random.Generator, width: int, height: int) -> tuple[np
     return _add_texture(rng, canvas.image), horizon
 
 
-def draw_obstacle(canvas: Canvas, rng: np.random.Generator, base: Point, size: float, code: int) -> None:
+def paint_obstacle(canvas: Canvas, rng: np.random.Generator, base: Point, size: float, code: int) -> None:
     """Paint an obstacle that stands on ``base``; ``size`` is the height of a person there."""
     paint = (_bush, _post, _crate, _table, _sign, _fence)[rng.integers(6)]
     paint(canvas, rng, base, size, code)

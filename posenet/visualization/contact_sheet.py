@@ -24,14 +24,12 @@ _MARGIN = 4
 def label_tile(image: np.ndarray, label: str, size: tuple[int, int], note: str = "") -> np.ndarray:
     """Fit an image into a tile below a strip with a label on the left and a note on the right.
 
-    A label that is too long loses its beginning, which is the least important part of a path.
+    The image keeps its aspect ratio and is centred. A label that is too long loses its beginning, which is the least
+    important part of a path.
 
     Args:
-        image: (H, W, 3) BGR uint8; it keeps its aspect ratio and is centred.
-        size: (height, width) of the space for the image.
-
-    Returns:
-        (height + ``LABEL_HEIGHT``, width, 3) BGR uint8.
+        image: (H, W, 3) BGR uint8.
+        size: (height, width) of the tile without the strip of ``LABEL_HEIGHT`` pixels.
     """
     height, width = size
     tile = np.full((height + LABEL_HEIGHT, width, 3), BACKGROUND, np.uint8)

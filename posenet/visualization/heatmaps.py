@@ -30,9 +30,7 @@ BACKGROUND_BRIGHTNESS = 0.6
 class HeatmapSheetWriter:
     """Writes one sheet with all maps for every image or frame.
 
-    Args:
-        paths: path of the sheet of each image, or of the folder with the sheets of a video or a camera, which are
-            named by frame number.
+    The path of an image is that of its sheet, the path of a video or camera a folder of sheets named by frame number.
     """
 
     def __init__(self, predictor: Predictor, paths: Mapping[Source, Path]) -> None:
@@ -54,10 +52,7 @@ def heatmap_sheet_suffix(source: Source) -> str:
 
 @torch.inference_mode()
 def compute_heatmaps(predictor: Predictor, image: np.ndarray) -> np.ndarray:
-    """Run the predictor's network on an image at scale 1, with the mirrored image if the predictor uses it.
-
-    Args:
-        image: (H, W, 3) BGR uint8.
+    """Run the predictor's network on an (H, W, 3) uint8 image at scale 1, and on its mirror image if it uses flips.
 
     Returns:
         (C, h, w) float32: the map cells of the image, without those of the padding.
@@ -70,7 +65,7 @@ def compute_heatmaps(predictor: Predictor, image: np.ndarray) -> np.ndarray:
 def draw_heatmap_sheet(
     image: np.ndarray, maps: np.ndarray, skeleton: Skeleton, drawing: np.ndarray | None = None
 ) -> np.ndarray:
-    """Draw every map over the dimmed image, with its channel, its name and its maximum.
+    """Draw every map over the dimmed image, with its channel, its name and its maximum; about 2000 pixels wide.
 
     All maps have the same colours, from dark violet (0) to yellow (1).
 
@@ -78,9 +73,6 @@ def draw_heatmap_sheet(
         image: (H, W, 3) BGR.
         maps: (C, h, w) maps of the whole image.
         drawing: the image with its people, for the first tile; None shows the image alone.
-
-    Returns:
-        (H', W', 3) BGR uint8, about 2000 pixels wide.
     """
     image = to_bgr(image)
     factor = TILE_SIZE / max(image.shape[:2])

@@ -29,10 +29,7 @@ def has_matplotlib() -> bool:
 
 
 def new_figure(rows: int, columns: int, size: tuple[float, float], title: str = "") -> tuple[Figure, list[Axes]]:
-    """Create a figure with ``rows`` x ``columns`` axes, which are returned row by row.
-
-    Args:
-        size: (width, height) in units of ``DPI`` pixels.
+    """Create a figure of (width, height) ``size`` x ``DPI`` pixels; return it and its axes row by row.
 
     Raises:
         ConfigError: matplotlib is missing or does not work.
@@ -74,11 +71,7 @@ def sequential_colours(count: int) -> list[RGBA]:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure in the format of the path's suffix, completely or not at all.
-
-    Raises:
-        ConfigError: matplotlib does not know the format.
-    """
+    """Write a figure, completely or not at all; ``ConfigError`` if matplotlib does not know the format."""
     buffer = io.BytesIO()
     try:
         figure.savefig(buffer, format=path.suffix.lstrip(".").lower() or "none")

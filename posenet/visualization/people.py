@@ -48,7 +48,7 @@ def draw_people(
     line_width: int = 0,
     colours: ColourScheme = "side",
 ) -> np.ndarray:
-    """Draw the keypoints and limbs of people on a copy of an image.
+    """Draw the keypoints and limbs of people on a copy of an image; (H, W, 3) uint8 BGR.
 
     Args:
         image: (H, W, 3) BGR; grey, BGRA and 16-bit images are converted.
@@ -59,9 +59,6 @@ def draw_people(
         line_width: width of the limbs in pixels; 0 chooses it by the sizes of the person and of the image.
         colours: "side" draws a person's left blue, the right orange and the middle white; "person" draws each
             person in one colour, in the order of ``PALETTE``.
-
-    Returns:
-        (H, W, 3) uint8 BGR.
 
     Raises:
         DataError: ``image`` is not an image.

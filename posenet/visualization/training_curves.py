@@ -1,4 +1,4 @@
-"""Curves of a training run, drawn from its ``log.jsonl`` alone."""
+"""Curves of a training run, drawn from its ``log.jsonl`` only."""
 
 from __future__ import annotations
 
@@ -43,18 +43,15 @@ Values = Sequence[float] | np.ndarray
 
 @dataclass
 class RunHistory:
-    """The entries of a run's log by kind, each kind in the order of its steps.
-
-    Attributes:
-        train: one entry every few steps with epoch, loss, lr, samples_per_s, data_wait and possibly terms: the mean
-            loss since the previous entry, by stack and scale.
-        epochs: one entry per epoch with epoch, train_loss, val_loss and scores.
-        skips: steps that were skipped because of their loss.
-    """
+    """The entries of a run's log by kind, each kind in the order of its steps."""
 
     train: list[LogEntry] = field(default_factory=list)
+    """One entry every few steps: epoch, loss, lr, samples_per_s, data_wait and possibly terms, the mean loss since the
+    previous entry, by stack and scale."""
     epochs: list[LogEntry] = field(default_factory=list)
+    """One entry per epoch: epoch, train_loss, val_loss and scores."""
     skips: list[LogEntry] = field(default_factory=list)
+    """Steps that were skipped because of their loss."""
 
     def positions(self, entries: Sequence[LogEntry]) -> np.ndarray:
         """(N,) float64: positions of entries on the x axis, in epochs, or in steps until the first epoch has ended."""
@@ -74,11 +71,7 @@ class RunHistory:
 
 
 def read_log(path: Path) -> RunHistory:
-    """Read a run's ``log.jsonl``. Steps that a resumed run repeated count once.
-
-    Raises:
-        DataError: the file is missing or contains no entry of a run.
-    """
+    """Read a run's ``log.jsonl``; ``DataError`` if it has no entries. Steps that a resumed run repeats count once."""
     history = RunHistory()
     kinds = {"train": history.train, "epoch": history.epochs, "skip": history.skips}
     try:
@@ -96,7 +89,7 @@ def read_log(path: Path) -> RunHistory:
             entries.pop()
         entries.append(entry)
     if not history.train and not history.epochs:
-        raise DataError(f"{path} holds nothing to draw yet; wait for the run's first log line")
+        raise DataError(f"{path} contains nothing to draw yet; wait for the run's first log line")
     return history
 
 

@@ -29,11 +29,7 @@ MASK_OPACITY = 0.5
 
 
 def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path, count: int) -> list[Path]:
-    """Write one drawing for each of the first ``count`` training samples, at most one epoch; replace earlier ones.
-
-    Raises:
-        DataError: a sample cannot be read.
-    """
+    """Draw the first ``count`` training samples, at most one epoch; ``DataError`` if one cannot be read."""
     paths = []
     sampler = TrainSampler(len(dataset), 1, dataset.seed)
     for number, [(epoch, index)] in enumerate(islice(sampler, count), start=1):

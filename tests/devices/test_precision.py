@@ -78,7 +78,7 @@ def test_the_scaler_is_disabled_without_fp16(amp: Amp, loss_scale: float) -> Non
 
 
 def test_an_overflow_lowers_a_dynamic_scale() -> None:
-    scaler = make_grad_scaler(CPU, "fp16")
+    scaler = make_grad_scaler(CPU, "fp16", 0.0)
     before = scaler.get_scale()
     scaled_step(scaler, float("inf"))
     assert scaler.get_scale() < before

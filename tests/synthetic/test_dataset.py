@@ -15,11 +15,11 @@ from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from posenet.synthetic.canvas import Canvas, ribbon
-from posenet.synthetic.dataset import MARKER, SPLITS, draw_image, write_dataset
+from posenet.synthetic.dataset import MARKER, SPLITS, render_image, write_dataset
 from posenet.synthetic.figure import Figure, Part
 from posenet.synthetic.labels import annotate, write_segmentation
 from posenet.synthetic.pose import random_body, random_posture
-from posenet.synthetic.scene import Actor, Scene, draw_scene
+from posenet.synthetic.scene import Actor, Scene, render_scene
 from posenet.synthetic.wardrobe import random_look
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample"
@@ -49,7 +49,7 @@ def coco(dataset: Path) -> CocoFile:
 
 @pytest.fixture(scope="module")
 def scenes() -> list[Scene]:
-    return [draw_scene(np.random.default_rng(seed), 320, 240) for seed in range(25)]
+    return [render_scene(np.random.default_rng(seed), 320, 240) for seed in range(25)]
 
 
 def lone_figure(seed: int, height: float = 200) -> tuple[Canvas, Figure]:
@@ -80,8 +80,8 @@ def test_the_number_of_workers_does_not_change_the_bytes(tmp_path: Path) -> None
 
 def test_an_image_depends_on_seed_split_and_index() -> None:
     keys = [(0, "train", 0), (1, "train", 0), (0, "val", 0), (0, "train", 1)]
-    images = [draw_image(*key, size=(96, 96))[0] for key in keys]
-    again, _ = draw_image(*keys[0], size=(96, 96))
+    images = [render_image(*key, size=(96, 96))[0] for key in keys]
+    again, _ = render_image(*keys[0], size=(96, 96))
     assert np.array_equal(images[0], again)
     assert len({image.tobytes() for image in images}) == len(keys)
 

@@ -90,7 +90,7 @@ def test_gradients_are_exchanged_once_per_step_with_accumulation(tmp_path: Path)
         wrapped = runtime.wrap(PerImage(linear))
         wrapped.register_comm_hook(None, average)
         optimizer = torch.optim.SGD(linear.parameters(), 0.1)
-        scaler = make_grad_scaler(runtime.device, "off")
+        scaler = make_grad_scaler(runtime.device, "off", 0.0)
         train_step = TrainStep(wrapped, optimizer, scaler, LossGuard(GuardConfig()), runtime, max_grad_norm=0.0)
         good = [Batch(batch, None, None, None, None) for batch in images[runtime.rank]]
         bad = [good[0], Batch(torch.full((2, 3), math.nan), None, None, None, None)]

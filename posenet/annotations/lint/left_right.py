@@ -12,43 +12,37 @@ from collections.abc import Sequence
 import numpy as np
 
 from posenet.annotations.lint.findings import Findings
-from posenet.annotations.problems import ProblemKind
+from posenet.annotations.problems import error_kind, warning_kind
 from posenet.annotations.skeleton_draft import Pair, pair_left_right
 from posenet.skeleton import Skeleton
 from posenet.skeleton.skeleton import twins
 
-NO_SIDES = ProblemKind(
-    "warning",
+NO_SIDES = warning_kind(
     "no-sides",
     "no keypoint has a left or right twin, so a mirrored image swaps none",
     "nothing if the object has no sides; else name the pairs in left_right of the skeleton",
 )
-SWAPPED_PAIR = ProblemKind(
-    "error",
+SWAPPED_PAIR = error_kind(
     "swapped-pair",
     "pairs in the opposite order of all other pairs of left and right",
     "swap the two names in the category and the skeleton, or the keypoints in all annotations",
 )
-SWAPPED_HERE = ProblemKind(
-    "warning",
+SWAPPED_HERE = warning_kind(
     "swapped-here",
     "annotations in which one pair of left and right is in the opposite order of all others",
     "look at the image; swap the two keypoints if they are confused",
 )
-FLIP_PAIR = ProblemKind(
-    "error",
+FLIP_PAIR = error_kind(
     "flip-pair",
     "pairs of the skeleton that the names contradict",
     "pair every left keypoint with the right one of the same name",
 )
-FLIP_ORDER = ProblemKind(
-    "warning",
+FLIP_ORDER = warning_kind(
     "flip-order",
     "pairs of the skeleton that name the right keypoint first",
     "name the left one first: drawings colour the sides by it",
 )
-FLIP_MISSING = ProblemKind(
-    "warning",
+FLIP_MISSING = warning_kind(
     "flip-missing",
     "left and right by name that the skeleton does not pair",
     "add them to left_right, or a mirrored image teaches the wrong side",
@@ -90,15 +84,15 @@ def check_left_right(
 
 def _check_pair(ids: Sequence[object], directions: np.ndarray, column: int, pair: Pair, findings: Findings) -> None:
     """Compare one pair, a column of the (P, pairs) ``directions``, with all other pairs."""
-    own = directions[:, column]
+    of_pair = directions[:, column]
     others = np.delete(directions, column, axis=1)
     # If the others disagree among themselves, the body is seen from its side or has crossed limbs.
     unanimous = np.abs(others.sum(1)) == np.abs(others).sum(1)
-    comparable = unanimous & others.any(1) & (own != 0)
+    comparable = unanimous & others.any(1) & (of_pair != 0)
     num_comparable = np.count_nonzero(comparable)
     if num_comparable < MIN_EXAMPLES:
         return
-    disagrees = comparable & (own != np.sign(others.sum(1)))
+    disagrees = comparable & (of_pair != np.sign(others.sum(1)))
     share = np.count_nonzero(disagrees) / num_comparable
     left, right = pair
     if share > SWAPPED_SHARE:

@@ -19,100 +19,80 @@ from posenet.annotations.coco_file import Category, CocoImage, Entry
 from posenet.annotations.lint.findings import Finding, Findings
 from posenet.annotations.lint.left_right import check_left_right
 from posenet.annotations.main_persons import MIN_AREA
-from posenet.annotations.problems import ProblemKind
+from posenet.annotations.problems import error_kind, warning_kind
 from posenet.devices.background import map_in_background
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.images.image_files import read_image
 from posenet.skeleton import Skeleton
 
-DUPLICATE_FILE = ProblemKind(
-    "warning",
+DUPLICATE_FILE = warning_kind(
     "duplicate-file",
     "files that several images name",
     "merge the images: let all annotations name one of them, and delete the others",
 )
-MISSING_FILE = ProblemKind(
-    "error",
+MISSING_FILE = error_kind(
     "missing-file",
     "images without a file in the image folder",
-    "restore the files, or delete the images and their annotations",
+    "restore the files, or delete the images and annotations",
 )
-UNREADABLE_FILE = ProblemKind(
-    "error", "unreadable-file", "files that cannot be decoded", "save them again as JPEG or PNG, or delete the images"
+UNREADABLE_FILE = error_kind(
+    "unreadable-file", "files that cannot be decoded", "save them again as JPEG or PNG, or delete the images"
 )
-WRONG_SIZE = ProblemKind(
-    "error",
+WRONG_SIZE = error_kind(
     "wrong-size",
     "images of another size than annotated",
     "correct width and height to those of the file as stored; if the image was resized, scale the annotations too",
 )
-OTHER_KEYPOINTS = ProblemKind(
-    "warning",
+OTHER_KEYPOINTS = warning_kind(
     "other-keypoints",
     "categories with other keypoints than the skeleton, which the tools leave out",
     "draft a skeleton for them with posenet skeleton --category",
 )
-MIXED_CATEGORIES = ProblemKind(
-    "warning",
+MIXED_CATEGORIES = warning_kind(
     "mixed-categories",
     "categories with different keypoints in one file",
     "train one network for each: name its skeleton, which leaves the others out",
 )
-KEYPOINT_TWICE = ProblemKind("error", "keypoint-twice", "categories that name a keypoint twice", "rename one")
-NO_CATEGORY = ProblemKind(
-    "warning",
-    "no-category",
-    "annotations with keypoints in a category without, which the tools leave out",
-    "correct category_id",
+KEYPOINT_TWICE = error_kind("keypoint-twice", "categories that name a keypoint twice", "rename one")
+NO_CATEGORY = warning_kind(
+    "no-category", "annotations with keypoints in a category without, which the tools leave out", "correct category_id"
 )
-ZERO_AREA = ProblemKind(
-    "error",
+ZERO_AREA = error_kind(
     "zero-area",
     "annotations with area 0, which no evaluation can match",
     "write the area of the outline in square pixels, or of the box where there is no outline",
 )
-SMALL_AREA = ProblemKind(
-    "warning",
+SMALL_AREA = warning_kind(
     "small",
     f"annotated objects smaller than {MIN_AREA} square pixels, too small to train on",
     "nothing if they are that small; else correct area",
 )
-BOX_OUTSIDE = ProblemKind(
-    "warning",
-    "box-outside",
-    "boxes that reach far beyond their image",
-    "write bbox as x, y, width, height, not as two corners",
+BOX_OUTSIDE = warning_kind(
+    "box-outside", "boxes that reach far beyond their image", "write bbox as x, y, width, height, not as two corners"
 )
-UNLABELLED_PLACE = ProblemKind(
-    "warning",
+UNLABELLED_PLACE = warning_kind(
     "unlabelled-place",
     "keypoints with coordinates but visibility 0, which are not used",
     "write visibility 1 or 2 if the coordinates are right, else 0, 0, 0",
 )
-LABELLED_AT_ZERO = ProblemKind(
-    "warning", "labelled-at-zero", "labelled keypoints at (0, 0)", "write visibility 0 where the position is not known"
+LABELLED_AT_ZERO = warning_kind(
+    "labelled-at-zero", "labelled keypoints at (0, 0)", "write visibility 0 where the position is not known"
 )
-NUM_KEYPOINTS = ProblemKind(
-    "warning",
+NUM_KEYPOINTS = warning_kind(
     "num-keypoints",
-    "annotations whose num_keypoints is not the number of labelled ones",
+    "annotations with a num_keypoints other than the number of labelled ones",
     "count the keypoints with visibility above 0; the tools here count them themselves",
 )
-OUTSIDE = ProblemKind(
-    "error",
+OUTSIDE = error_kind(
     "outside",
     "labelled keypoints outside their image",
     "write 0, 0, 0 for keypoints outside; if all are outside, their coordinates or the image's size are wrong",
 )
-SAME_KEYPOINTS = ProblemKind(
-    "warning",
-    "same-keypoints",
-    "annotations with exactly the keypoints of another one in the same image",
-    "delete the copy",
+SAME_KEYPOINTS = warning_kind(
+    "same-keypoints", "annotations with exactly the keypoints of another one in the same image", "delete the copy"
 )
-NOTHING_LABELLED = ProblemKind(
-    "error",
+NOTHING_LABELLED = error_kind(
     "nothing-labelled",
     "no annotation has a labelled keypoint",
     "check that keypoints are x, y, visibility, with visibility 1 or 2 where labelled",
@@ -124,33 +104,21 @@ BOX_MARGIN = 1.5
 
 @dataclass(frozen=True)
 class LabelledPerson:
-    """An annotation with labelled keypoints.
+    """An annotation with labelled keypoints."""
 
-    Attributes:
-        id: the value in the file, which may not be a number.
-        names: the keypoints of its category.
-        keypoints: (K, 3) float64 x, y, visibility.
-    """
-
-    id: object
-    names: tuple[str, ...]
-    keypoints: np.ndarray
+    id: object  # as in the file; it may not be a number
+    names: tuple[str, ...]  # the keypoints of its category
+    keypoints: np.ndarray  # (K, 3) float64 x, y, visibility
 
 
 def lint_annotations(
     path: str | Path, images: str | Path | None = None, skeleton: Skeleton | None = None
 ) -> list[Finding]:
-    """Find all problems of a COCO keypoint file.
+    """Find all problems of a COCO keypoint file, errors first; ``DataError`` if it is not a COCO file at all.
 
     Args:
         images: folder of the image files, which are then checked too.
         skeleton: the expected keypoints; None expects those of the categories in the file.
-
-    Returns:
-        Errors first, then warnings.
-
-    Raises:
-        DataError: the file is not a COCO file.
     """
     sections = coco_file.read_sections(path)
     findings = Findings()

@@ -259,7 +259,7 @@ def test_the_tool_names_places_and_remedies_and_fails_on_errors_alone(
     path.write_text(json.dumps(content))
     assert run_tool("lint-annotations", [str(path)], prog="lint") == 0
     out = capsys.readouterr().out
-    assert "warning: annotations whose num_keypoints" in out and ": 3\n  fix: count" in out
+    assert "warning: annotations with a num_keypoints" in out and ": 3\n  fix: count" in out
 
     for entry in content["annotations"]:
         entry["area"] = 0
