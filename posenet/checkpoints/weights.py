@@ -83,8 +83,8 @@ def load_weights(
     report = _compare(model_tensors, file_tensors, path)
     if len(report.loaded) < min_loaded_share * len(model_tensors):
         raise CheckpointError(
-            f"{path}: only {len(report.loaded)} of {len(model_tensors)} tensors fit this network; it is of another "
-            "architecture"
+            f"{path}: only {len(report.loaded)} of {len(model_tensors)} "
+            "tensors fit this network; it is of another architecture"
         )
     model.load_state_dict(model_tensors | {name: file_tensors[name] for name in report.loaded})
     return report
