@@ -195,11 +195,7 @@ def decode_seconds(maps: np.ndarray, predictor: Predictor, repeats: int) -> floa
 
 
 def _group_candidates_by_truth(
-    maps: np.ndarray,
-    truth: Sequence[PersonAnnotation],
-    image: CocoImage,
-    letterbox: Letterbox,
-    predictor: Predictor,
+    maps: np.ndarray, truth: Sequence[PersonAnnotation], image: CocoImage, letterbox: Letterbox, predictor: Predictor
 ) -> list[Person]:
     """The people that the decoder's own candidates form if they are grouped by the annotations."""
     skeleton = predictor.skeleton

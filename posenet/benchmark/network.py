@@ -99,10 +99,7 @@ def count_forward_gflop(config: Config) -> dict[str, float]:
     with torch.device("meta"):
         network = PoseNet.from_config(config)
         images = torch.empty(config.train.batch_size, 3, *config.train.size)
-    return {
-        "heatmaps": count_gflop(lambda: network.heatmaps(images)),
-        "forward": count_gflop(lambda: network(images)),
-    }
+    return {"heatmaps": count_gflop(lambda: network.heatmaps(images)), "forward": count_gflop(lambda: network(images))}
 
 
 def count_gflop(task: Task) -> float:

@@ -56,9 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``posenet TOOL ...`` and return the exit status."""
     argv = normalize_option_names(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(
-        prog="posenet",
-        description=_first_line(posenet.__doc__),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="posenet", description=_first_line(posenet.__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"posenet {posenet.__version__}")
     parser.add_argument("tool", choices=TOOLS, metavar="tool", help="one of the tools below; posenet TOOL --help")

@@ -18,12 +18,7 @@ from posenet.cli.main import run_and_report
 from posenet.cli.options import non_negative_int, positive_int
 from posenet.cli.training import train
 from posenet.cli.training_options import add_training_options
-from posenet.devices.distributed import (
-    DEFAULT_TIMEOUT_MINUTES,
-    DistributedRuntime,
-    device_of_rank,
-    is_lost_contact,
-)
+from posenet.devices.distributed import DEFAULT_TIMEOUT_MINUTES, DistributedRuntime, device_of_rank, is_lost_contact
 from posenet.devices.launch import launch
 from posenet.devices.rank_info import SINGLE_PROCESS, RankInfo, rank_info_from_environment
 from posenet.errors import ConfigError, PosenetError, TrainingError

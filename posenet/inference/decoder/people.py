@@ -60,16 +60,10 @@ def decode_candidates(
     is_candidate = flat[:, 2] > 0
     candidate_row = is_candidate.cumsum() - 1  # row of ``peaks`` to row of ``candidates``
     candidates = KeypointCandidates(
-        keypoint=np.flatnonzero(is_candidate) // peaks.shape[1],
-        xy=flat[is_candidate, :2],
-        score=flat[is_candidate, 2],
+        keypoint=np.flatnonzero(is_candidate) // peaks.shape[1], xy=flat[is_candidate, :2], score=flat[is_candidate, 2]
     )
     is_limb = limb_scores > 0
-    limbs = Limbs(
-        part=pairs[is_limb, 0],
-        ends=candidate_row[pairs[is_limb, 1:]],
-        score=limb_scores[is_limb],
-    )
+    limbs = Limbs(part=pairs[is_limb, 0], ends=candidate_row[pairs[is_limb, 1:]], score=limb_scores[is_limb])
     return assemble_people(
         candidates, limbs, stride=stride, min_keypoints=min_keypoints, min_score=min_score, skeleton=skeleton
     )
