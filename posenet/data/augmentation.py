@@ -76,13 +76,13 @@ class Augmentation:
                 _interpolate(config.jitter_saturation, numbers.saturation),
                 _interpolate(config.jitter_value, numbers.value),
             )
-        rescaled = numbers.rescale < config.scale_probability
+        is_rescaled = numbers.rescale < config.scale_probability
         shift_range = (-config.shift, config.shift)
         return cls(
             flip=numbers.flip < config.flip_probability,
             degrees=_interpolate((-config.degrees, config.degrees), numbers.degrees),
             shift=(_interpolate(shift_range, numbers.shift_x), _interpolate(shift_range, numbers.shift_y)),
-            scale=_interpolate(config.scale, numbers.scale) if rescaled else 1.0,
+            scale=_interpolate(config.scale, numbers.scale) if is_rescaled else 1.0,
             jitter=jitter,
             person_height=config.person_height,
         )
@@ -121,15 +121,12 @@ class Augmentation:
         Args:
             image_size: (width, height) of the image.
             size: (W, H) of the network input.
-
-        Returns:
-            (2, 3) float64: maps (x, y, 1) in image pixels to network-input pixels.
         """
         image_center = ((image_size[0] - 1) / 2, (image_size[1] - 1) / 2)
         return self._matrix(image_center, min(size[0] / image_size[0], size[1] / image_size[1]), size)
 
     def _matrix(self, center: tuple[float, float], framing_scale: float, size: tuple[int, int]) -> np.ndarray:
-        # Python's numbers: as NumPy arrays these few would take longer than reading the record.
+        # Plain Python numbers: the same few operations on NumPy arrays take longer than reading the record.
         angle = math.radians(self.degrees)
         factor = framing_scale * self.scale
         cos = factor * math.cos(angle)

@@ -1,4 +1,4 @@
-"""Samples and batches, the memory they are written to, and how a batch travels from a worker to the main process."""
+"""Samples and batches, the memory that they are written to, and the transfer of a batch from a worker process."""
 
 from __future__ import annotations
 
@@ -47,26 +47,20 @@ class Batch(NamedTuple):
     """Error messages of the unreadable samples that were replaced by others."""
 
     def to(self, device: torch.device) -> Batch:
-        """A copy of the batch on a device; the copies may still be in progress on return."""
-        return Batch(
-            images=self.images.to(device, non_blocking=True),
-            joints=self.joints.to(device, non_blocking=True),
-            person_mask=self.person_mask.to(device, non_blocking=True),
-            mask_miss=self.mask_miss.to(device, non_blocking=True),
-            image_ids=self.image_ids.to(device, non_blocking=True),
-            faults=self.faults,
-        )
+        """Copy the batch to a device. The copying may still be in progress on return."""
+        copies = [tensor.to(device, non_blocking=True) for tensor in self[:-1]]
+        return Batch._make([*copies, self.faults])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle a batch that a worker has made as two messages about its shared buffers; see ``shared_buffers``.
+        """Pickle a batch of a worker process as two messages about its shared buffers; see ``shared_buffers``.
 
-        One buffer holds the images and the masks, the other the joints. The ids travel as a NumPy array, because every
-        tensor in a message costs the main process half a millisecond. Any other batch is pickled by value.
+        One buffer contains the images and the masks, the other the joints. The ids are sent as a NumPy array, because
+        every tensor in a message costs the main process half a millisecond. Any other batch is pickled by value.
         """
         image_buffer = worker_buffers.find(self.images)
         joint_buffer = worker_buffers.find(self.joints)
-        masks_are_there = all(worker_buffers.find(mask) == image_buffer for mask in (self.person_mask, self.mask_miss))
-        if image_buffer is None or joint_buffer is None or not masks_are_there:
+        mask_buffers = {worker_buffers.find(self.person_mask), worker_buffers.find(self.mask_miss)}
+        if image_buffer is None or joint_buffer is None or mask_buffers != {image_buffer}:
             return Batch, tuple(self)
         return _receive_batch, (
             worker_buffers.message(image_buffer),
@@ -123,24 +117,19 @@ def pixel_bytes(height: int, width: int) -> int:
 
 
 def collate(samples: list[Sample], buffers: BatchBuffers) -> Batch:
-    """Make a batch of samples whose images and masks are in ``buffers`` already."""
+    """Make a batch of samples. ``buffers`` already contains their images and masks."""
     most_people = max(len(sample.joints) for sample in samples)
     shape = (len(samples), most_people, *samples[0].joints.shape[1:])
     joints = _allocate(4 * math.prod(shape)).view(torch.float32).view(shape).zero_()  # float32 has 4 bytes
     for row, sample in zip(joints.numpy(), samples):
         row[: len(sample.joints)] = sample.joints
-    return Batch(
-        images=buffers.images,
-        joints=joints,
-        person_mask=buffers.person_mask,
-        mask_miss=buffers.mask_miss,
-        image_ids=torch.from_numpy(np.array([sample.image_id for sample in samples], np.int64)),
-        faults=tuple(fault for sample in samples for fault in sample.faults),
-    )
+    image_ids = torch.from_numpy(np.array([sample.image_id for sample in samples], np.int64))
+    faults = tuple(fault for sample in samples for fault in sample.faults)
+    return Batch(buffers.images, joints, buffers.person_mask, buffers.mask_miss, image_ids, faults)
 
 
 def _allocate(size: int) -> Tensor:
-    """(size,) uint8: ordinary memory, but in a loader's worker a buffer that it shares with the main process."""
+    """(size,) uint8 of ordinary memory; in a loader's worker, of a buffer that it shares with the main process."""
     worker = get_worker_info()
     if worker is None:
         return torch.empty(size, dtype=torch.uint8)
@@ -157,15 +146,9 @@ def _receive_batch(
 ) -> Batch:
     """Unpickle a batch in the main process: copy it out of the worker's shared buffers."""
     count, height, width, _ = image_shape
-    buffers = BatchBuffers.from_memory(
-        received_buffers.copy_out(pixels, count * pixel_bytes(height, width)), count, height, width
-    )
-    joint_bytes = received_buffers.copy_out(joints, 4 * math.prod(joints_shape))
-    return Batch(
-        images=buffers.images,
-        joints=joint_bytes.view(torch.float32).view(joints_shape),
-        person_mask=buffers.person_mask,
-        mask_miss=buffers.mask_miss,
-        image_ids=torch.from_numpy(image_ids),
-        faults=faults,
-    )
+    pixel_memory = received_buffers.copy_out(pixels, count * pixel_bytes(height, width))
+    buffers = BatchBuffers.from_memory(pixel_memory, count, height, width)
+    joint_memory = received_buffers.copy_out(joints, 4 * math.prod(joints_shape))
+    joint_values = joint_memory.view(torch.float32).view(joints_shape)
+    ids = torch.from_numpy(image_ids)
+    return Batch(buffers.images, joint_values, buffers.person_mask, buffers.mask_miss, ids, faults)

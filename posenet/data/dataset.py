@@ -1,7 +1,4 @@
-"""The training data set: records of a store, augmented and warped to the network input.
-
-The JPEG of a sample is decoded in ``PoseDataset.decode_and_warp_image``.
-"""
+"""The training data set: records of a store, augmented and warped to the network input."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ class FramedRecord(NamedTuple):
 
 
 class PartialSample(NamedTuple):
-    """A sample without its image. Its masks are in the buffers already."""
+    """A sample without its image. Its masks are already in the buffers."""
 
     framed: FramedRecord
     joints: np.ndarray
@@ -80,8 +77,8 @@ class PoseDataset(Dataset[Sample]):
     def __getitems__(self, keys: list[SampleKey]) -> Batch:
         """Load a whole batch. PyTorch's loader calls a method of this name if there is one.
 
-        The masks and joints of all samples come before the first image, because decoding an image evicts the code and
-        the data of everything small from the processor's caches.
+        The masks and joints of all samples are read before the first image is decoded, because decoding an image evicts
+        all smaller code and data from the processor's caches.
         """
         batch_buffers = BatchBuffers.allocate(len(keys), *self.size)
         sample_buffers = batch_buffers.per_sample()
@@ -107,16 +104,13 @@ class PoseDataset(Dataset[Sample]):
         return self.decode_and_warp_image(self.read_masks_and_joints(key, buffers), buffers)
 
     def substitute_unreadable(self, key: SampleKey, buffers: SampleBuffers, error: DataError) -> Sample:
-        """Load the next readable sample in place of one that cannot be read.
+        """Load another sample in place of one that raised ``error``.
 
-        It tries the samples 1, 2, 4, 8 ... further on, because damage often covers many samples in a row. The choice
-        depends on the key alone, so that every run makes the same one.
-
-        Args:
-            error: why the sample cannot be read.
+        This tries the samples at distances 1, 2, 4, 8 ... after it, because damage often affects many samples in a row.
+        The choice depends on the key alone, so it is the same in every run.
 
         Returns:
-            The other sample; its ``faults`` are the messages of all errors on the way.
+            The first readable one; its ``faults`` are the messages of all errors so far.
 
         Raises:
             DataError: none of them can be read.
@@ -136,41 +130,23 @@ class PoseDataset(Dataset[Sample]):
         ) from error
 
     def read_masks_and_joints(self, key: SampleKey, buffers: SampleBuffers) -> PartialSample:
-        """Read a record, warp its masks into ``buffers`` and warp its joints.
-
-        Raises:
-            DataError: the record cannot be read, or its masks are damaged.
-        """
+        """Read a record, warp its masks into ``buffers`` and warp its joints; ``DataError`` if it is damaged."""
         framed = self.frame_record(key)
         self.warp_masks(framed, buffers)
         joints = warp_joints(framed.record.joints, framed.augmentation, framed.matrix, self.store.skeleton)
         return PartialSample(framed, joints)
 
     def decode_and_warp_image(self, partial_sample: PartialSample, buffers: SampleBuffers) -> Sample:
-        """Decode the image of a partial sample and warp it into ``buffers``.
-
-        Raises:
-            DataError: the image cannot be decoded.
-        """
+        """Decode the image of a partial sample and warp it into ``buffers``; ``DataError`` if it is damaged."""
         framed, joints = partial_sample
         reduction = framed.decode_reduction
         image = framed.record.decode_image(reduction)
         matrix = matrix_for_reduced_image(framed.matrix, reduction)
         warp_image(image, framed.augmentation, matrix, self.size[::-1], out=buffers.image)
-        return Sample(
-            image=buffers.image,
-            joints=joints,
-            person_mask=buffers.person_mask,
-            mask_miss=buffers.mask_miss,
-            image_id=framed.record.image_id,
-        )
+        return Sample(buffers.image, joints, buffers.person_mask, buffers.mask_miss, framed.record.image_id)
 
     def frame_record(self, key: SampleKey) -> FramedRecord:
-        """Read the record of a sample and compute its augmentation and its warp. No image or mask is decoded.
-
-        Raises:
-            DataError: the record cannot be read.
-        """
+        """Read the record of a sample and compute its augmentation and its warp; decode no image and no mask."""
         epoch, index = key
         height, width = self.size
         augmentation = Augmentation()

@@ -19,7 +19,7 @@ from posenet.data.sampler import SampleKey
 from posenet.data.shared_buffers import PREFETCH_FACTOR, received_buffers
 
 GRACE_SECONDS = 300
-"""Time that a worker keeps working after SIGTERM, so that the current training step can finish."""
+"""Time that a worker continues after SIGTERM, so that the current training step can finish."""
 M_TRIM_THRESHOLD = -1
 M_MMAP_THRESHOLD = -3
 """Parameters of glibc's ``mallopt`` (malloc.h)."""
@@ -28,10 +28,10 @@ M_MMAP_THRESHOLD = -3
 def make_loader(
     dataset: PoseDataset, batches: Iterable[list[SampleKey]], workers: int, pin_memory: bool = False
 ) -> DataLoader[Batch]:
-    """A loader that yields one batch for each list of keys.
+    """Create a loader that yields one batch for each list of keys.
 
     Args:
-        workers: worker processes, which live as long as the loader; 0 loads in this process.
+        workers: worker processes, which run until the loader is closed; 0 loads in this process.
     """
     # PyTorch warns about more workers than cores, but their number is the user's choice.
     warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
@@ -44,15 +44,14 @@ def make_loader(
         worker_init_fn=_start_worker,
         persistent_workers=workers > 0,
         prefetch_factor=PREFETCH_FACTOR if workers else None,
-        # Without a generator of its own, a loader draws from PyTorch's global one.
-        generator=torch.Generator(),
+        generator=torch.Generator(),  # without it, the loader would advance PyTorch's global random state
     )
-    # PyTorch's type names the samples, while the loader yields what ``collate_fn`` returns.
+    # PyTorch's type names the samples, but the loader yields batches.
     return cast("DataLoader[Batch]", loader)
 
 
 def close_loader(loader: DataLoader[Batch]) -> None:
-    """End a loader's workers now instead of at the end of the program."""
+    """End the workers of a loader now instead of at the end of the program."""
     iterator = loader._iterator
     if iterator is None:
         return
@@ -60,17 +59,17 @@ def close_loader(loader: DataLoader[Batch]) -> None:
     iterator._shutdown_workers()  # type: ignore[attr-defined]
     loader._iterator = None
     for worker in workers:
-        # A worker that is blocked by the death of another one reacts to nothing weaker, and none has data to lose.
+        # A worker may be blocked because another one died; then it reacts to SIGKILL only. No worker has data to lose.
         worker.kill()
         worker.join()
         received_buffers.release(worker.pid)
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep the memory that it frees, for its next images. Does nothing without glibc.
+    """Reuse freed memory for the next images instead of returning it to the system. Does nothing without glibc.
 
-    By default, the C library returns the memory of every image to the system and requests it again for the next, which
-    takes a fifth of the time of decoding the image.
+    By default, the C library returns the memory of every image and requests it again for the next one. This takes a
+    fifth of the time of decoding the image.
     """
     with contextlib.suppress(OSError, AttributeError, TypeError):
         mallopt = ctypes.CDLL(None).mallopt
@@ -79,7 +78,7 @@ def keep_freed_memory() -> None:
 
 
 def _keep_batch(batch: Any) -> Any:
-    """Collate nothing: the data set returns a whole ``Batch`` already."""
+    """Collate nothing: the data set already returns a ``Batch``."""
     return batch
 
 
@@ -89,7 +88,7 @@ def _start_worker(_: int) -> None:
     dataset = worker.dataset
     assert isinstance(dataset, PoseDataset)
     dataset.store.close()  # a forked worker's copy of the open file
-    received_buffers.release_all()  # and of other workers' buffers, whose memory would otherwise outlive those workers
+    received_buffers.release_all()  # inherited from the main process; they would keep the memory of ended workers
     keep_freed_memory()
     # One thread per worker: OpenCV's thread pool would compete with the other workers for the same cores.
     cv2.setNumThreads(0)

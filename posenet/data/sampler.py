@@ -1,4 +1,4 @@
-"""Which sample comes when: the order of the keys, a pure function of the seed and the epoch."""
+"""The order of the samples: a pure function of the seed and the epoch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ SampleKey = tuple[int, int]
 class TrainSampler(Sampler[list[SampleKey]]):
     """Batches of keys, in a new random order every epoch.
 
-    All processes cut the same shuffled order into global batches of ``batch_size * world_size``, and each takes its own
-    slice of every one. Together they see what one process with the global batch size would see. Samples that do not
-    fill a whole optimizer step are left out of the epoch. A data set smaller than one step is repeated to fill it.
+    All processes divide the same shuffled order into global batches of ``batch_size * world_size`` samples. Each
+    process yields one slice of every global batch. Together they train on what one process with the global batch size
+    would train on. Samples that do not fill a whole optimizer step are left out of the epoch. A data set smaller than
+    one step is repeated to fill it.
 
     Args:
         length: samples in the data set.
@@ -58,8 +59,8 @@ class TrainSampler(Sampler[list[SampleKey]]):
         Args:
             epoch: first epoch.
             step: first optimizer step of that epoch.
-            epochs: the iteration ends before this epoch; None ends it with the first one. One iteration over all epochs
-                lets a loader's workers go on to the next epoch without a pause.
+            epochs: the iteration ends before this epoch; None ends it after the first one. With one iteration over all
+                epochs, the workers of a loader continue with the next epoch without a pause.
         """
         end_epoch = epoch + 1 if epochs is None else max(epochs, epoch + 1)
         self._first_batch = epoch * self.batches_per_epoch + step * self.batches_per_step

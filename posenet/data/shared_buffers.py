@@ -5,9 +5,9 @@ three quarters of a millisecond per sample. Instead, a worker writes its batches
 buffer to the main process once, and from then on only the buffer's number. The main process copies every batch out of
 its buffer on arrival.
 
-This also keeps the messages in the workers' pipe below 4096 bytes. Linux writes a message of that size whole or not at
-all. A worker that is killed while it writes a longer one leaves half a message in a full pipe, and the main process
-would wait forever for the other half.
+This also keeps every message in the workers' pipe below 4096 bytes. Linux writes such a message either completely or
+not at all. A worker that is killed while it writes a longer message leaves half of it in the pipe, and the main process
+would wait forever for the rest.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torch import Tensor
 from posenet.errors import DataError
 
 PREFETCH_FACTOR = 2
-"""Batches that a worker may be ahead of the main process: ``prefetch_factor`` of PyTorch's loader. The loader asks a
-worker for a further batch only when it has copied the first of them, so a buffer is never overwritten too early."""
+"""Batches that a worker may be ahead of the main process: ``prefetch_factor`` of PyTorch's loader. The loader requests
+a further batch only after it has copied the first of them, so a buffer is never overwritten too early."""
 BUFFERS_PER_WORKER = 2 * PREFETCH_FACTOR
 """A batch takes two buffers: one for its images and masks, one for its joints."""
 
 
 class BufferMessage(NamedTuple):
-    """What a worker sends in place of the contents of a buffer."""
+    """The message that a worker sends instead of the contents of a buffer."""
 
     process_id: int
     number: int
@@ -51,11 +51,9 @@ class SharedBufferPool:
     def acquire(self, size: int, num_workers: int) -> Tensor:
         """The next buffer in turn, as (size,) uint8. It may be overwritten ``BUFFERS_PER_WORKER`` calls later.
 
-        Args:
-            num_workers: workers of the loader; all may need a new buffer at the same time.
-
         Raises:
-            DataError: too little shared memory is left. Writing beyond it would end the process by a bus error.
+            DataError: too little shared memory is left for all ``num_workers``, which may need a new buffer at the same
+                time. Writing beyond it would end the process by a bus error.
         """
         number = self._num_acquired % BUFFERS_PER_WORKER
         self._num_acquired += 1
@@ -76,7 +74,7 @@ class SharedBufferPool:
         return buffer[:size]
 
     def find(self, tensor: Tensor) -> int | None:
-        """The number of the buffer that a tensor lies in; None if it lies in none of them."""
+        """The number of the buffer that contains a tensor; None if none of them does."""
         address = tensor.untyped_storage().data_ptr()
         for number, buffer in enumerate(self._buffers):
             if buffer is not None and buffer.data_ptr() == address:
@@ -84,7 +82,7 @@ class SharedBufferPool:
         return None
 
     def message(self, number: int) -> BufferMessage:
-        """What to send to the main process in place of the contents of a buffer."""
+        """Create the message to send to the main process instead of the contents of a buffer."""
         if number not in self._unsent:
             return BufferMessage(os.getpid(), number, None)
         self._unsent.discard(number)
@@ -92,7 +90,7 @@ class SharedBufferPool:
 
 
 class ReceivedBuffers:
-    """The buffers of all workers, as this main process has received them."""
+    """The buffers that this main process has received from its workers."""
 
     def __init__(self) -> None:
         self._buffers: dict[tuple[int, int], Tensor] = {}
@@ -118,7 +116,6 @@ class ReceivedBuffers:
 worker_buffers = SharedBufferPool()
 """The buffers that this process writes to if it is a worker."""
 received_buffers = ReceivedBuffers()
-"""The buffers that this process has received from its workers."""
 
 
 def free_shared_memory() -> int | None:

@@ -33,9 +33,9 @@ class TargetRenderer(nn.Module):
         d = distance of (c(x), c(y)) to the infinite line through a and b
 
     in the rectangle of cells round((min(a, b) - part_margin) / 4) to round((max(a, b) + part_margin) / 4) on each axis,
-    and 0 elsewhere. Several people are combined by the mean over those whose rectangle covers the cell.
+    and 0 elsewhere. Several people are combined by the mean over all rectangles that cover the cell.
 
-    Only cells within such a square or rectangle are computed, so that time and memory depend on the number of people
+    Only the cells of these squares and rectangles are computed, so that time and memory depend on the number of people
     and not on people times channels times cells.
 
     Args:
@@ -125,7 +125,7 @@ class TargetRenderer(nn.Module):
         low = low.clamp(min=0).minimum(limit).long()  # (R, 2), column and row
         high = torch.round((torch.maximum(first, second) + margin) / MAP_STRIDE)
         high = high.clamp(min=-1).minimum(limit - 1).long()  # (R, 2)
-        sides = (high - low + 1).clamp(min=0)  # (R, 2); 0 where the rectangle lies outside the map
+        sides = (high - low + 1).clamp(min=0)  # (R, 2); 0 where the rectangle is outside the map
 
         # One flat list of the cells of all rectangles, rectangle by rectangle and row by row.
         counts = sides.prod(1)  # (R,)

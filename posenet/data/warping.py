@@ -42,7 +42,7 @@ def warp_image(
 
 
 def jitter_to_bgra(image: np.ndarray, jitter: tuple[float, float, float] | None) -> np.ndarray:
-    """Shift hue, saturation and value of a BGR image, if asked to, and convert it to BGRA.
+    """Shift hue, saturation and value of a BGR image unless ``jitter`` is None, and convert it to BGRA.
 
     An empty image is returned unchanged.
     """
@@ -68,7 +68,7 @@ def crop_visible(image: np.ndarray, matrix: np.ndarray, size: tuple[int, int]) -
     Most people fill a small part of their image; the rest need not be converted or copied.
 
     Returns:
-        The crop, a view that is empty if the warp reads nothing of the image; and the matrix that warps it.
+        The crop, which is a view and is empty if the warp reads no pixel; and the matrix that warps it.
     """
     (a, b, dx), (c, d, dy) = matrix.tolist()
     determinant = a * d - b * c
@@ -85,10 +85,8 @@ def crop_visible(image: np.ndarray, matrix: np.ndarray, size: tuple[int, int]) -
 def _pixels_read(positions: list[float], length: int) -> tuple[int, int]:
     """The range of pixels that a warp reads along one axis of an image of ``length`` pixels.
 
-    Interpolation also reads the next pixel; another one allows for rounding.
-
-    Args:
-        positions: where the corners of the network input lie on this axis of the image.
+    ``positions`` are those of the corners of the network input on this axis. Interpolation also reads the next pixel;
+    another one allows for rounding.
     """
     low = min(max(min(positions), -2.0), length + 2.0)
     high = min(max(max(positions), -2.0), length + 2.0)
