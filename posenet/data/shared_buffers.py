@@ -116,6 +116,7 @@ class ReceivedBuffers:
 worker_buffers = SharedBufferPool()
 """The buffers that this process writes to if it is a worker."""
 received_buffers = ReceivedBuffers()
+"""The buffers of this process's workers."""
 
 
 def free_shared_memory() -> int | None:

@@ -1,1 +1,1 @@
-"""The store: one HDF5 file per split that holds images, people and masks. Its layout, reading, writing and building."""
+"""The store, an HDF5 file of images, people and masks for each split: its layout, reading, writing and building."""

@@ -1,6 +1,6 @@
 """Builds a store from a folder of images and a COCO keypoint file.
 
-Reading, decoding and hashing release Python's global lock, so threads use all cores; no process has to be cleaned up.
+Reading, decoding and hashing release Python's global lock, so threads can use all cores.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class _PreparedImage(NamedTuple):
     main_rows: list[int]
 
 
-class _Unreadable(NamedTuple):
-    """An image that cannot be read, and a line that names it and the reason."""
+class _UnreadableImage(NamedTuple):
+    """An image that cannot be read; ``reason`` also names the image."""
 
     image_id: int
     reason: str
@@ -84,7 +84,7 @@ def build_store(
     """Write every image that has a main person to ``output``, in the order of the annotation file.
 
     Args:
-        images: folder that the file names of the annotations are relative to.
+        images: folder of the images.
         annotations: COCO keypoint JSON.
         image_ids: store only these images; None stores all.
         limit: store only the first ``limit`` images that have a main person.
@@ -93,15 +93,14 @@ def build_store(
             than annotated. They are skipped and reported.
         overwrite: replace an existing store when the new one is complete.
         skeleton: the skeleton of the annotations.
-        progress: show a progress bar.
 
     Raises:
-        DataError: the input or the output cannot be used, or too many images are unreadable. Nothing is written then.
+        DataError: the input or the output cannot be used, or too many images are unreadable. No store is written.
     """
     start = time.perf_counter()
     check_output(Path(output), overwrite)
     if not Path(images).is_dir():
-        raise DataError(f"image folder {images} does not exist; give the folder that holds the images")
+        raise DataError(f"image folder {images} does not exist; name the folder that contains the images")
     dataset = read_annotations(annotations, skeleton)
     requested = _select_images(dataset, image_ids)
     with_main_person = [
@@ -125,7 +124,7 @@ def build_store(
 
 
 def _select_images(dataset: CocoDataset, image_ids: Collection[int] | None) -> list[CocoImage]:
-    """The images with the given ids, in file order; ``DataError`` if the file lacks one of them."""
+    """The images with these ids, in the order of the file; ``DataError`` if the file lacks one of them."""
     if image_ids is None:
         return list(dataset.images)
     wanted = set(image_ids)
@@ -141,12 +140,12 @@ def _select_images(dataset: CocoDataset, image_ids: Collection[int] | None) -> l
 def _write_images(
     writer: StoreWriter,
     images: list[CocoImage],
-    prepare: Callable[[CocoImage], _PreparedImage | _Unreadable],
+    prepare: Callable[[CocoImage], _PreparedImage | _UnreadableImage],
     workers: int | None,
     max_skipped: int,
     progress: bool,
 ) -> dict[int, str]:
-    """Write the images in order. Returns the reasons for the skipped ones, by image id."""
+    """Write the images in order, and return the reasons for the skipped ones by image id."""
     workers = workers or usable_cores()
     skipped: dict[int, str] = {}
     with closing(map_in_background(prepare, images, workers=workers, ahead=4 * workers)) as results:
@@ -166,14 +165,14 @@ def _write_images(
 
 def _prepare_image(
     folder: Path, dataset: CocoDataset, min_labelled_keypoints: int, image: CocoImage
-) -> _PreparedImage | _Unreadable:
+) -> _PreparedImage | _UnreadableImage:
     """Read and check one image and make its record."""
     path = folder / image.file_name
     try:
         image_bytes = read_image_bytes(path, image.height, image.width)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        return _Unreadable(image.id, f"{path} (image {image.id}): {reason}")
+        return _UnreadableImage(image.id, f"{path} (image {image.id}): {reason}")
     people = dataset.people[image.id]
     labelled_rows = [row for row, person in enumerate(people) if person.labelled]
     labelled = [people[row] for row in labelled_rows]

@@ -13,13 +13,13 @@ class SharedImages(NamedTuple):
     """The images that two stores share."""
 
     ids: np.ndarray
-    """(M,) int64: ids that both stores have, whatever the bytes of the images."""
+    """(M,) int64: ids that both stores have; the bytes of these images may differ."""
     contents: np.ndarray
-    """(L, 2) int64: ids in the first and in the second store of images with the same bytes, whatever the ids."""
+    """(L, 2) int64: ids in the first and in the second store of images with the same bytes; the ids may differ."""
 
 
 def find_shared_images(first: Store, second: Store) -> SharedImages:
-    """Compare two stores by image id, and by the bytes of the images."""
+    """Compare two stores by image id and by the bytes of the images."""
     first_ids = {digest.tobytes(): image_id for digest, image_id in zip(first.digests, first.image_ids.tolist())}
     pairs = []
     for digest, image_id in zip(second.digests, second.image_ids.tolist()):
@@ -30,7 +30,7 @@ def find_shared_images(first: Store, second: Store) -> SharedImages:
 
 
 def overlapping_image_ids(first: Store, second: Store) -> np.ndarray:
-    """(M,) int64, sorted: ids of the images that both stores hold with the same id and the same bytes."""
+    """(M,) int64, sorted: ids of the images with the same id and the same bytes in both stores."""
     ids, first_rows, second_rows = np.intersect1d(first.image_ids, second.image_ids, return_indices=True)
     same_bytes = (first.digests[first_rows] == second.digests[second_rows]).all(axis=1)
     return np.asarray(ids[same_bytes])

@@ -10,10 +10,7 @@ from posenet.images.decoding import JPEG_START, declared_size, decode_annotated_
 
 
 def read_image_bytes(path: Path, height: int, width: int) -> np.ndarray:
-    """Read an image file and check that it decodes to the annotated size.
-
-    Returns:
-        (bytes,) uint8: the bytes of the file.
+    """Read an image file as (bytes,) uint8, and check that it decodes to the annotated size.
 
     Raises:
         OSError, ValueError: the file cannot be read, or is not such an image.
@@ -30,10 +27,10 @@ def read_image_bytes(path: Path, height: int, width: int) -> np.ndarray:
 
 
 def reduction_for_check(image_bytes: np.ndarray, height: int, width: int) -> int:
-    """The reduction at which to decode an image only to find out whether it decodes.
+    """The reduction at which to decode an image if the only question is whether it decodes.
 
-    Decoding a JPEG at an eighth of its size reads all of its data too, in three quarters of the time. The size of the
-    result cannot distinguish 640 pixels from 639, so this needs a header that declares the annotated size.
+    Decoding a JPEG at an eighth of its size also reads all of its data, in three quarters of the time. The size of the
+    result cannot distinguish 640 pixels from 639, so the header must declare the annotated size.
     """
     is_jpeg = image_bytes[:2].tobytes() == JPEG_START
     return 8 if is_jpeg and declared_size(image_bytes) == (height, width) else 1

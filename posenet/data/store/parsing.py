@@ -1,7 +1,7 @@
 """Reads the header and the tables of a store's HDF5 file, and refuses files that are damaged or not ours.
 
-The file may come from anywhere: everything is checked before memory is allocated for it. Errors are a ``ValueError``
-with the reason, or whatever h5py raises on a damaged file; ``reader.Store`` turns both into a ``DataError``.
+The file is not trusted: everything is checked before memory is allocated for it. Errors are a ``ValueError`` with the
+reason, or an error that h5py raises on a damaged file; ``reader.Store`` turns both into a ``DataError``.
 """
 
 from __future__ import annotations
@@ -14,16 +14,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from posenet.data.store.schema import (
-    ARRAYS_READ_ON_DEMAND,
-    BYTE_ARRAYS,
-    FORMAT,
-    HDF5_SIGNATURES,
-    SCHEMA_VERSION,
-    array_specs,
-    fingerprint,
-    skeleton_to_json,
-)
+from posenet.data.store import schema
 from posenet.errors import DataError
 from posenet.images.decoding import MAX_PIXELS
 from posenet.skeleton import COCO, Skeleton
@@ -31,9 +22,9 @@ from posenet.skeleton.skeleton_file import skeleton_from_table
 
 
 def open_file(path: str | os.PathLike[str]) -> h5py.File:
-    """Open an HDF5 file whose structures carry checksums."""
+    """Open an HDF5 file that has checksums of its structures."""
     with open(path, "rb") as raw:
-        if raw.read(len(HDF5_SIGNATURES[0])) not in HDF5_SIGNATURES:
+        if raw.read(len(schema.HDF5_SIGNATURES[0])) not in schema.HDF5_SIGNATURES:
             raise ValueError("not an HDF5 file of the layout with checksums")
     # No slice of an image is read twice, so a chunk cache would only copy.
     return h5py.File(path, "r", rdcc_nbytes=0)
@@ -42,7 +33,7 @@ def open_file(path: str | os.PathLike[str]) -> h5py.File:
 def read_attribute(file: h5py.File, name: str) -> Any:
     """Read an attribute that HDF5's checksums protect: an integer, or text of fixed length.
 
-    HDF5 keeps text of variable length in a heap without checksums. Reading from a damaged heap may never end.
+    HDF5 stores text of variable length in a heap without checksums. Reading from a damaged heap may never end.
     """
     kind = file.attrs.get_id(name).get_type()
     is_integer = isinstance(kind, h5py.h5t.TypeIntegerID)
@@ -54,26 +45,22 @@ def read_attribute(file: h5py.File, name: str) -> Any:
 
 
 def read_skeleton(file: h5py.File, expected: Skeleton | None) -> Skeleton:
-    """Check the header and return the skeleton that the joints follow.
-
-    Args:
-        expected: the skeleton that the store must have been built for; None accepts any.
-    """
-    if "format" not in file.attrs or read_attribute(file, "format") != FORMAT:
+    """Check the header and return the skeleton that the joints follow: ``expected``, or any if that is None."""
+    if "format" not in file.attrs or read_attribute(file, "format") != schema.FORMAT:
         raise ValueError("not written by tools/build_hdf5.py, or never finished")
-    schema = int(read_attribute(file, "schema"))
-    if schema > SCHEMA_VERSION:
+    version = int(read_attribute(file, "schema"))
+    if version > schema.SCHEMA_VERSION:
         raise DataError(
-            f"{file.filename} has schema {schema}, this program reads up to {SCHEMA_VERSION}; update posenet"
+            f"{file.filename} has schema {version}, this program reads up to {schema.SCHEMA_VERSION}; update posenet"
         )
-    if schema < SCHEMA_VERSION:
-        raise ValueError(f"schema {schema} is no longer read")
+    if version < schema.SCHEMA_VERSION:
+        raise ValueError(f"schema {version} is no longer read")
     stored = json.loads(read_attribute(file, "skeleton"))
     skeleton = expected
     if skeleton is None:
         # The first stores were all built for the built-in skeleton and lack the table.
         skeleton = skeleton_from_table(stored["table"]) if "table" in stored else COCO
-    wanted = json.loads(skeleton_to_json(skeleton))
+    wanted = json.loads(schema.skeleton_to_json(skeleton))
     if any(stored[key] != wanted[key] for key in ("keypoints", "derived")):
         raise ValueError(
             f"built for another skeleton than model.skeleton, with the keypoints {', '.join(stored['keypoints'])}"
@@ -83,40 +70,35 @@ def read_skeleton(file: h5py.File, expected: Skeleton | None) -> Skeleton:
 
 def read_table(file: h5py.File, skeleton: Skeleton) -> dict[str, np.ndarray]:
     """Read the arrays that are kept in memory, and check that all arrays fit together."""
-    table = _read_arrays(file, skeleton)
-    if fingerprint(table) != read_attribute(file, "fingerprint"):
-        raise ValueError("its people or its table of images are not those that were written")
-    return table
-
-
-def _read_arrays(file: h5py.File, skeleton: Skeleton) -> dict[str, np.ndarray]:
     counts = {name: int(read_attribute(file, name)) for name in ("images", "people", "samples")}
     counts["offsets"] = counts["images"] + 1
     datasets: dict[str, h5py.Dataset] = {}
-    for name, spec in array_specs(skeleton.num_keypoints).items():
+    for name, spec in schema.array_specs(skeleton.num_keypoints).items():
         datasets[name] = _get_dataset(file, name, spec.dtype)
         if datasets[name].shape != (counts[spec.rows], *spec.row_shape):
             raise ValueError(f"{name} has the shape {datasets[name].shape}")
-    for name in BYTE_ARRAYS:
+    for name in schema.BYTE_ARRAYS:
         datasets[name] = _get_dataset(file, name, "u1")
     claimed = sum(dataset.nbytes for dataset in datasets.values())
     if claimed > os.path.getsize(file.filename):
         raise ValueError(f"its arrays claim {claimed} bytes, more than the file has")
 
-    table = {name: dataset[:] for name, dataset in datasets.items() if name not in ARRAYS_READ_ON_DEMAND}
-    for name in BYTE_ARRAYS:
+    table = {name: dataset[:] for name, dataset in datasets.items() if name not in schema.ARRAYS_READ_ON_DEMAND}
+    for name in schema.BYTE_ARRAYS:
         _check_offsets(table, name, len(datasets[name]))
     _check_offsets(table, "person", counts["people"])
     _check_samples(table, counts["images"])
     _check_images_and_people(table)
+    if schema.fingerprint(table) != read_attribute(file, "fingerprint"):
+        raise ValueError("its people or its table of images are not those that were written")
     return table
 
 
 def _get_dataset(file: h5py.File, name: str, dtype: str) -> h5py.Dataset:
-    """A dataset that lies in the file itself, is not compressed and has the expected type."""
+    """A dataset that is in the file itself, is not compressed and has the expected type."""
     dataset = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
     if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
-        raise ValueError(f"{name} is missing or lies outside the file")
+        raise ValueError(f"{name} is missing or outside the file")
     if not np.issubdtype(dataset.dtype, np.dtype(dtype).type):
         raise ValueError(f"{name} has the type {dataset.dtype}")
     chunk_bytes = math.prod(dataset.chunks or (0,)) * dataset.dtype.itemsize
@@ -126,26 +108,26 @@ def _get_dataset(file: h5py.File, name: str, dtype: str) -> h5py.Dataset:
 
 
 def _check_offsets(table: dict[str, np.ndarray], name: str, length: int) -> None:
-    """The offsets must cut an array of ``length`` rows into slices that are not empty."""
+    """Check that the offsets divide an array of ``length`` rows into slices that are not empty."""
     offsets = table[f"{name}_offset"]
     if offsets[0] != 0 or offsets[-1] != length or (np.diff(offsets) <= 0).any():
-        raise ValueError(f"{name}_offset does not cut {name} into slices")
+        raise ValueError(f"{name}_offset does not divide {name} into slices")
 
 
 def _check_samples(table: dict[str, np.ndarray], num_images: int) -> None:
-    """There must be samples, and each must be a person of the store with a box that is not empty."""
+    """Check that there are samples, and that each is a person of the store with a box that is not empty."""
     images, people = table["sample"].T
     if not len(images) or min(images.min(), people.min()) < 0 or images.max() >= num_images:
-        raise ValueError("samples of images that it does not hold")
+        raise ValueError("samples of images that it does not contain")
     if (people >= np.diff(table["person_offset"])[images]).any():
-        raise ValueError("samples of people that it does not hold")
+        raise ValueError("samples of people that it does not contain")
     box_sizes = table["box"][table["person_offset"][images] + people, 2:]
     if (box_sizes <= 0).any():
-        raise ValueError("samples of people whose boxes are empty")
+        raise ValueError("samples of people with empty boxes")
 
 
 def _check_images_and_people(table: dict[str, np.ndarray]) -> None:
-    """Image sizes must be possible, boxes and areas finite."""
+    """Check that image sizes are possible, and boxes and areas finite."""
     heights = table["height"].astype(np.int64)
     widths = table["width"].astype(np.int64)
     if min(heights.min(), widths.min()) <= 0 or (heights * widths).max() > MAX_PIXELS:

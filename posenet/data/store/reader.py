@@ -48,9 +48,9 @@ class _OpenFile(NamedTuple):
 class Store:
     """A store that is open for reading.
 
-    Opening checks the header and reads all arrays into memory but images, masks and joints: about 15 MB for all of
-    COCO. Every process, forked or spawned, opens the file for itself. Pickling transfers the path, the skeleton and
-    the fingerprint only.
+    Opening checks the header and reads all arrays except images, masks and joints into memory: about 15 MB for all of
+    COCO. Every process, forked or spawned, opens the file again. Pickling transfers only the path, the skeleton and the
+    fingerprint.
 
     Attributes:
         skeleton: the skeleton that the joints follow.
@@ -60,7 +60,7 @@ class Store:
         samples: (S, 2) int64: row of the image, and row of the main person within that image.
 
     Args:
-        skeleton: the skeleton that the store must have been built for; None accepts the store's own.
+        skeleton: the skeleton that the store must have been built for; None accepts any.
 
     Raises:
         DataError: the file is missing, damaged, not a store, or has another schema or skeleton.
@@ -88,7 +88,7 @@ class Store:
         return Store, (self.path, self.skeleton), {"fingerprint": self.fingerprint}
 
     def __len__(self) -> int:
-        """The number of samples: one for every main person."""
+        """Number of samples: one for every main person."""
         return len(self.samples)
 
     @property
@@ -105,16 +105,11 @@ class Store:
         return int(self._table["jpeg_offset"][-1])
 
     def summary(self) -> StoreSummary:
-        return StoreSummary(
-            num_images=self.num_images,
-            num_people=self.num_people,
-            num_samples=len(self),
-            num_image_bytes=self.num_image_bytes,
-            num_file_bytes=self.path.stat().st_size,
-        )
+        file_bytes = self.path.stat().st_size
+        return StoreSummary(self.num_images, self.num_people, len(self), self.num_image_bytes, file_bytes)
 
     def read_sample(self, index: int) -> tuple[Record, int]:
-        """Read the image of a sample. Returns it with the row of the main person among its people."""
+        """Read the record of a sample, and return it with the row of the main person among its people."""
         if not 0 <= index < len(self):
             raise IndexError(f"sample {index} of {len(self)}")
         image, person = self.samples[index].tolist()
@@ -124,7 +119,7 @@ class Store:
         """Read the image in row ``index`` with all its people.
 
         Raises:
-            DataError: the file cannot be read, or the record is not what was written.
+            DataError: the file cannot be read, or its content has changed since it was written.
         """
         if not 0 <= index < self.num_images:
             raise IndexError(f"image {index} of {self.num_images}")
@@ -161,7 +156,7 @@ class Store:
             mask_miss_rle=readers["mask_miss"].read_bytes(mask_miss_start, mask_miss_stop),
         )
         if checksum(record) != table["checksum"][index] or not np.isfinite(record.joints).all():
-            raise record.damage_error("has another image, masks or joints than were written")
+            raise record.damage_error("has changed since it was written: its image, its masks or its joints")
         return record
 
     def close(self) -> None:
@@ -187,7 +182,7 @@ class Store:
                 file.close()
                 raise ValueError("rebuilt while in use")
             opened = _OpenFile(os.getpid(), file, {name: RowReader(file[name]) for name in ARRAYS_READ_ON_DEMAND})
-            self._open_file = opened  # in one assignment, because threads share the store
+            self._open_file = opened  # one assignment, because threads share the store
         return opened.readers
 
     @contextlib.contextmanager

@@ -1,7 +1,7 @@
 """Reads rows of an HDF5 dataset directly from the file.
 
-HDF5 takes about 60 microseconds per slice, however small. It can report where a dataset's bytes lie in the file, and a
-plain ``pread`` of a whole image there takes about 10 microseconds.
+HDF5 takes about 60 microseconds even for a small slice. It can report at which offset of the file a dataset is stored.
+Reading a whole image from there by ``pread`` takes about 10 microseconds.
 """
 
 from __future__ import annotations
@@ -57,10 +57,7 @@ class RowReader:
 
 
 def _find_blocks(dataset: h5py.Dataset) -> tuple[int, list[int]]:
-    """The size in bytes of a dataset's blocks, and the offset of each in the file.
-
-    There are no blocks where HDF5 itself has to read.
-    """
+    """The size in bytes of a dataset's blocks, and the offset of each in the file; none if only HDF5 can read it."""
     if dataset.file.userblock_size:
         return 0, []
     offset = dataset.id.get_offset()

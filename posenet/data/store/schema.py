@@ -4,16 +4,16 @@ Layout. Three flat byte arrays hold the original bytes of the image files and th
 (see ``run_lengths``). In the file, the array of the image bytes is called ``jpeg``, although an image may be a PNG or
 of another format. This name is part of the file format and must not change. In Python it is ``Record.image_bytes``.
 
-An array ``*_offset`` has one entry more than there are images: image i owns the slice from entry i to entry i + 1. The
-people of all images lie in ``joints``, ``box``, ``area`` and ``annotation_id``, in the order of the images;
-``person_offset`` says which belong to an image. ``sample`` has one row for every main person: the row of the image and
-the row of the person within that image. No array is compressed, so that reading a record means reading slices.
+An array ``*_offset`` has one entry more than there are images: the slice of image i is from entry i to entry i + 1. The
+people of all images are in ``joints``, ``box``, ``area`` and ``annotation_id``, in the order of the images;
+``person_offset`` defines the slice of each image. ``sample`` has one row for every main person: the row of the image
+and the row of the person within that image. No array is compressed, so a record is read by reading slices.
 
-Integrity. HDF5's own structures carry checksums (in the layout of HDF5 1.10), which the library compares when it reads
-them. ``checksum`` is the CRC-32 of an image's bytes, masks and joints, compared whenever the record is read. ``digest``
-is a SHA-256 of the image's bytes alone, compared when a store is verified. The attribute ``fingerprint`` is a SHA-256
-of all other arrays, compared when the store is opened. A CRC-32 detects every single flipped bit. It misses one in 2^32
-cases of larger damage, which verifying a store detects.
+Integrity. The structures of HDF5 have checksums (in the layout of HDF5 1.10), which the library compares when it reads
+them. ``checksum`` is the CRC-32 of an image's bytes, masks and joints. It is compared whenever the record is read.
+``digest`` is a SHA-256 of the image's bytes alone. It is compared when a store is verified. The attribute
+``fingerprint`` is a SHA-256 of all other arrays. It is compared when the store is opened. A CRC-32 detects every single
+flipped bit. It misses one in 2^32 cases of larger damage, which verifying a store detects.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SCHEMA_VERSION = 3
 DIGEST_BYTES = 16
 """Length of a digest: half of a SHA-256."""
 HDF5_SIGNATURES = (b"\x89HDF\r\n\x1a\n\x02", b"\x89HDF\r\n\x1a\n\x03")
-"""First bytes of the HDF5 files whose structures carry checksums: the signature and superblock version 2 or 3."""
+"""First bytes of HDF5 files with checksums of their structures: the signature and superblock version 2 or 3."""
 BYTE_ARRAYS = ("jpeg", "mask_all", "mask_miss")
 """The flat arrays of bytes."""
 ARRAYS_READ_ON_DEMAND = (*BYTE_ARRAYS, "joints")
@@ -45,12 +45,12 @@ ARRAYS_READ_ON_DEMAND = (*BYTE_ARRAYS, "joints")
 
 
 class ArraySpec(NamedTuple):
-    """Type and shape of an array that has one row per image, per person or per sample."""
+    """Type and shape of an array."""
 
     dtype: str
     row_shape: tuple[int, ...]
     rows: Literal["images", "offsets", "people", "samples"]
-    """What the array has rows for; "offsets" are one more than the images."""
+    """Number of rows: that of the images, people or samples; "offsets" is one more than the images."""
 
 
 def array_specs(num_keypoints: int) -> dict[str, ArraySpec]:
@@ -100,11 +100,5 @@ def fingerprint(table: Mapping[str, np.ndarray]) -> str:
 
 def skeleton_to_json(skeleton: Skeleton) -> str:
     """The value of the attribute ``skeleton``."""
-    return json.dumps(
-        {
-            "keypoints": skeleton.keypoints,
-            "derived": skeleton.derived,
-            "parts": skeleton.parts,
-            "table": skeleton_to_table(skeleton),
-        }
-    )
+    lists = {"keypoints": skeleton.keypoints, "derived": skeleton.derived, "parts": skeleton.parts}
+    return json.dumps({**lists, "table": skeleton_to_table(skeleton)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ PEOPLE_GROUPS = {
     "11-20": (11, 20),
     "more": (21, np.inf),
 }
-"""Groups of images by their number of people: the smallest and the largest number."""
+"""Groups of images by number of people: the smallest and the largest number of each group."""
 
 
 class Table(NamedTuple):
@@ -26,15 +27,11 @@ class Table(NamedTuple):
 
     title: str
     header: tuple[str, ...]
-    rows: list[tuple[str | int | float, ...]]
+    rows: Sequence[tuple[str | float, ...]]
 
 
 def compute_statistics(store: Store) -> list[Table]:
-    """Count people, keypoints, sizes and masks of a store without decoding images.
-
-    Raises:
-        DataError: a record is damaged.
-    """
+    """Count people, keypoints, sizes and masks of a store, without decoding images; ``DataError`` if it is damaged."""
     image_rows, main_rows = store.samples.T
     num_main = np.bincount(image_rows, minlength=store.num_images)
     main_rows_of_images = np.split(main_rows, np.cumsum(num_main)[:-1])
@@ -59,50 +56,39 @@ def compute_statistics(store: Store) -> list[Table]:
         "file, kB": kilobytes,
         "main person's height, pixels": np.concatenate(main_heights),
     }
+    counts = {
+        "images": store.num_images,
+        "people": store.num_people,
+        "main persons (training samples)": len(store),
+    }
+    quartiles = ("minimum", "lower quartile", "median", "upper quartile", "maximum")
+    size_rows = [(name, *np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist()) for name, values in quantities.items()]
+    mask_rows = [_mask_row("people", people_shares), _mask_row("not supervised", 1 - supervised_shares)]
     return [
-        Table(
-            "Contents",
-            ("", "count"),
-            [
-                ("images", store.num_images),
-                ("people", store.num_people),
-                ("main persons (training samples)", len(store)),
-            ],
-        ),
+        Table("Contents", ("", "count"), list(counts.items())),
         _people_table(np.array(num_people), num_main),
         _keypoint_table(store.skeleton.keypoints, np.concatenate(visibilities)),
-        Table(
-            "Sizes",
-            ("", "minimum", "lower quartile", "median", "upper quartile", "maximum"),
-            [(name, *np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist()) for name, values in quantities.items()],
-        ),
-        Table(
-            "Masks",
-            ("", "of the area", "images that have any"),
-            [_mask_row("people", people_shares), _mask_row("not supervised", 1 - supervised_shares)],
-        ),
+        Table("Sizes", ("", *quartiles), size_rows),
+        Table("Masks", ("", "of the area", "images that have any"), mask_rows),
     ]
 
 
 def _people_table(num_people: np.ndarray, num_main: np.ndarray) -> Table:
-    """Args: (N,) numbers of people and of main persons per image."""
+    """Count the images by their (N,) numbers of people and of main persons."""
 
     def count_within(counts: np.ndarray, low: float, high: float) -> int:
         return int(((counts >= low) & (counts <= high)).sum())
 
-    return Table(
-        "People per image",
-        ("number", "images with that many people", "with that many main persons"),
-        [
-            (name, count_within(num_people, low, high), count_within(num_main, low, high))
-            for name, (low, high) in PEOPLE_GROUPS.items()
-        ],
-    )
+    header = ("number", "images with that many people", "with that many main persons")
+    rows = []
+    for name, (low, high) in PEOPLE_GROUPS.items():
+        rows.append((name, count_within(num_people, low, high), count_within(num_main, low, high)))
+    return Table("People per image", header, rows)
 
 
 def _keypoint_table(keypoints: tuple[str, ...], visibilities: np.ndarray) -> Table:
-    """Args: names of the K keypoints, and (P, K) visibilities of all people."""
-    rows: list[tuple[str | int | float, ...]] = []
+    """Count the labelled and the visible keypoints in (P, K) visibilities of all people."""
+    rows = []
     for name, values in zip(keypoints, visibilities.T):
         num_labelled = (values > 0).sum()
         visible_share = (values == 2).sum() / max(num_labelled, 1)

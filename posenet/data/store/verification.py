@@ -23,9 +23,8 @@ def verify_store(
     """Read a whole store: compare all digests and decode every image and mask.
 
     Args:
-        skeleton: the skeleton that the store must have been built for; None accepts the store's own.
+        skeleton: the skeleton that the store must have been built for; None accepts any.
         workers: threads; None means one per usable core.
-        progress: show a progress bar.
 
     Raises:
         DataError: the store is damaged. The message counts the damaged images and names the first.
@@ -35,24 +34,19 @@ def verify_store(
 
         def find_damage(row: int) -> str | None:
             try:
-                _check_record(store, row)
+                record = store.read_record(row)
+                if not np.array_equal(content_digest(record.image_bytes), store.digests[row]):
+                    raise record.damage_error("has another image than was written")
+                record.decode_image(reduction_for_check(record.image_bytes, record.height, record.width))
+                record.decode_masks()
             except DataError as error:
                 return str(error)
             return None
 
-        with closing(
-            map_in_background(find_damage, range(store.num_images), workers=workers, ahead=4 * workers)
-        ) as results:
-            results_with_bar = tqdm(results, "verify", store.num_images, unit="image", disable=not progress)
+        rows = range(store.num_images)
+        with closing(map_in_background(find_damage, rows, workers=workers, ahead=4 * workers)) as results:
+            results_with_bar = tqdm(results, "verify", len(rows), unit="image", disable=not progress)
             damages = [damage for damage in results_with_bar if damage is not None]
         if damages:
             raise DataError(f"{len(damages)} of {store.num_images} images are damaged; first: {damages[0]}")
         return store.summary()
-
-
-def _check_record(store: Store, row: int) -> None:
-    record = store.read_record(row)
-    if not np.array_equal(content_digest(record.image_bytes), store.digests[row]):
-        raise record.damage_error("has another image than was written")
-    record.decode_image(reduction_for_check(record.image_bytes, record.height, record.width))
-    record.decode_masks()

@@ -13,27 +13,18 @@ from typing import Any
 import h5py
 import numpy as np
 
+from posenet.data.store import schema
 from posenet.data.store.record import Record
-from posenet.data.store.schema import (
-    BYTE_ARRAYS,
-    FORMAT,
-    SCHEMA_VERSION,
-    array_specs,
-    checksum,
-    content_digest,
-    fingerprint,
-    skeleton_to_json,
-)
 from posenet.errors import DataError
 from posenet.files import flush_to_disk
 from posenet.skeleton import COCO, Skeleton
 
 BUFFER_BYTES = 16 * 2**20
-"""Image bytes collected before they are appended to the file. A store with fewer has its images in one block."""
+"""Image bytes collected before they are appended to the file. A store with fewer has all its images in one block."""
 CHUNK_BYTES = 2**20
-"""Chunk size of the image bytes: most images lie in one chunk, and there are few chunks to find. The last is padded."""
+"""Chunk size of the image bytes. Most images are in a single chunk, and there are few chunks. The last is padded."""
 SPARE_BYTES = 8 * 2**20
-"""Free disk space to require for what HDF5 writes besides the arrays."""
+"""Free disk space required for the structures that HDF5 writes besides the arrays."""
 
 
 class StoreWriter:
@@ -45,7 +36,7 @@ class StoreWriter:
     Args:
         path: name of the store; its folder is created if it is missing.
         skeleton: the skeleton that ``Record.joints`` follow.
-        source: path of the annotation file; its name is stored for information.
+        source: path of the annotation file. Its name is stored, but not used.
         overwrite: replace an existing store. A file that is not HDF5 is never replaced.
 
     Raises:
@@ -62,10 +53,10 @@ class StoreWriter:
         self._source = Path(source).name
         self._overwrite = overwrite
         self._unfinished = self.path.with_name(f"{self.path.name}.{os.getpid()}.partial")
-        self._table: dict[str, list[Any]] = {name: [] for name in array_specs(skeleton.num_keypoints)}
-        for name in (*BYTE_ARRAYS, "person"):
+        self._table: dict[str, list[Any]] = {name: [] for name in schema.array_specs(skeleton.num_keypoints)}
+        for name in (*schema.BYTE_ARRAYS, "person"):
             self._table[f"{name}_offset"].append(0)
-        self._bytes: dict[str, list[np.ndarray]] = {name: [] for name in BYTE_ARRAYS}
+        self._bytes: dict[str, list[np.ndarray]] = {name: [] for name in schema.BYTE_ARRAYS}
         self._buffered = 0
 
     def __enter__(self) -> StoreWriter:
@@ -73,8 +64,8 @@ class StoreWriter:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._remove_stale_files()
-            # Without a chunk cache a failing write raises here and not in a destructor. All structures carry checksums
-            # from layout v110 on; damage to the older layouts can crash the library that reads them.
+            # Without a chunk cache, a failing write raises here and not in a destructor. From layout v110 on, all
+            # structures have checksums. Damage to older layouts can crash the library that reads them.
             self._file = h5py.File(self._unfinished, "w", rdcc_nbytes=0, libver=("v110", "v110"))
         except OSError as error:
             raise DataError(f"cannot write {self.path}: {_reason(error)}") from error
@@ -92,11 +83,7 @@ class StoreWriter:
             self._discard()
 
     def add(self, record: Record, main_rows: Sequence[int]) -> None:
-        """Append one image with its people.
-
-        Args:
-            main_rows: rows of the main persons among the people; at least one.
-        """
+        """Append one image with its people. ``main_rows`` are the rows of its main persons; at least one."""
         if not main_rows or not all(0 <= row < len(record.joints) for row in main_rows):
             raise ValueError(f"main persons {list(main_rows)} of {len(record.joints)} people")
         table = self._table
@@ -105,8 +92,8 @@ class StoreWriter:
         table["file_name"].append(record.file_name.encode())
         table["height"].append(record.height)
         table["width"].append(record.width)
-        table["digest"].append(content_digest(record.image_bytes))
-        table["checksum"].append(checksum(record))
+        table["digest"].append(schema.content_digest(record.image_bytes))
+        table["checksum"].append(schema.checksum(record))
         table["joints"].extend(record.joints)
         table["box"].extend(record.boxes)
         table["area"].extend(record.areas)
@@ -140,10 +127,10 @@ class StoreWriter:
         dataset[start:] = block
 
     def _finish(self) -> None:
-        """Write all arrays but the images, and the attributes; then rename the file."""
+        """Write all arrays except the images, and the attributes; then rename the file."""
         table = {
             name: np.array(self._table[name], spec.dtype).reshape(-1, *spec.row_shape)
-            for name, spec in array_specs(self._skeleton.num_keypoints).items()
+            for name, spec in schema.array_specs(self._skeleton.num_keypoints).items()
         }
         if not len(table["sample"]):
             raise DataError(
@@ -169,15 +156,15 @@ class StoreWriter:
 
     def _write_attributes(self, table: dict[str, np.ndarray]) -> None:
         texts = {
-            "format": FORMAT,
-            "skeleton": skeleton_to_json(self._skeleton),
+            "format": schema.FORMAT,
+            "skeleton": schema.skeleton_to_json(self._skeleton),
             "source": self._source or "unknown",
-            "fingerprint": fingerprint(table),
+            "fingerprint": schema.fingerprint(table),
         }
         for name, text in texts.items():
             # HDF5's checksums protect text of fixed length only.
             self._file.attrs[name] = np.bytes_(text.encode(errors="replace"))
-        self._file.attrs["schema"] = SCHEMA_VERSION
+        self._file.attrs["schema"] = schema.SCHEMA_VERSION
         self._file.attrs["images"] = len(table["image_id"])
         self._file.attrs["people"] = len(table["joints"])
         self._file.attrs["samples"] = len(table["sample"])
@@ -195,7 +182,7 @@ class StoreWriter:
             raise DataError(f"cannot write {self.path}: the disk has {free / 1e6:.0f} MB left; free some space")
 
     def _remove_stale_files(self) -> None:
-        """Remove unfinished files of killed builds of this store. A running build holds HDF5's lock on its file."""
+        """Remove unfinished files of killed builds of this store. The file of a running build is locked by HDF5."""
         pattern = re.compile(rf"{re.escape(self.path.name)}\.\d+\.partial")
         for path in self.path.parent.iterdir():
             if not pattern.fullmatch(path.name):

@@ -147,7 +147,7 @@ FAULTS = {
     "sample of no image": (replace("sample", lambda s: s + [9, 0]), "samples of images"),
     "sample of no person": (replace("sample", lambda s: s + [0, 9]), "samples of people"),
     "negative sample": (replace("sample", lambda s: s - [0, 1]), "samples of images"),
-    "main person without a box": (replace_with_fingerprint("box", lambda box: box * 0), "whose boxes are empty"),
+    "main person without a box": (replace_with_fingerprint("box", lambda box: box * 0), "with empty boxes"),
     "no size": (replace("height", lambda height: height * 0), "without a size"),
     "larger than the file": (with_file(huge_array), "arrays claim"),
     "compressed array": (with_file(compressed_bomb), "area is compressed"),
