@@ -20,8 +20,8 @@ def batch_norm_statistics(model: nn.Module) -> list[Tensor]:
 class BatchNormSnapshot:
     """A copy of the BatchNorm statistics, to undo the forward pass of a dropped step.
 
-    The copies are allocated once and filled by one call: cloning every buffer in every step would be about a thousand
-    small operations on the device.
+    The copies are allocated once and filled by a single call. Cloning every buffer in every step would take about a
+    thousand small operations on the device.
     """
 
     def __init__(self, model: nn.Module) -> None:

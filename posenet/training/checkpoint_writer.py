@@ -1,4 +1,4 @@
-"""Writing checkpoints in the background: training waits for a copy only, and a thread writes it."""
+"""Writing checkpoints in the background: training waits until the state is copied, and a thread writes the copy."""
 
 from __future__ import annotations
 
@@ -20,12 +20,8 @@ _log = logging.getLogger(__name__)
 class CheckpointWriter:
     """Writes the checkpoints of a run one at a time, in a thread.
 
-    A checkpoint that cannot be written is logged as a warning, and training continues. ``finish`` raises if it was the
-    last one.
-
-    Args:
-        folder: where checkpoints are written.
-        settings: how often.
+    If a checkpoint cannot be written, a warning is logged and training continues. ``finish`` raises an error if it was
+    the last checkpoint.
     """
 
     def __init__(self, folder: CheckpointFolder, settings: CheckpointConfig) -> None:
@@ -39,8 +35,8 @@ class CheckpointWriter:
     def is_due(self, step: int) -> bool:
         """Whether a checkpoint is due after the run's ``step``-th step.
 
-        A checkpoint by the clock waits until the one before is written: a slow disk makes checkpoints rare, never
-        training slow. A checkpoint by steps does not: a return to a checkpoint must not depend on the disk's speed.
+        A checkpoint by the clock waits until the one before is written, so that a slow disk does not slow down
+        training. A checkpoint by steps does not wait, so that a return to a checkpoint does not depend on the disk.
         """
         if self.every_steps and step % self.every_steps == 0:
             return True
@@ -62,15 +58,11 @@ class CheckpointWriter:
             self._thread = None
 
     def finish(self) -> None:
-        """Wait, and make sure that the newest checkpoint has been written.
-
-        Raises:
-            CheckpointError: it could not be written.
-        """
+        """Wait until nothing is being written; ``CheckpointError`` if the newest checkpoint could not be written."""
         self.wait()
         if self._failure:
             raise CheckpointError(
-                f"the last step of the run is not saved, --resume will continue from an earlier one: {self._failure}"
+                f"the last step of the run is not saved; --resume will continue from an earlier one: {self._failure}"
             ) from self._failure
 
     def _write(self, state: Mapping[str, Any], step: int, best: bool) -> None:
@@ -83,7 +75,7 @@ class CheckpointWriter:
 
 
 def copy_to_host(value: Any) -> Any:
-    """A deep copy in the host's memory, which later changes to the tensors do not reach."""
+    """A deep copy in the host's memory, which is independent of later changes to the tensors."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""COCO's scores of the network during training, and drawings of its predictions beside the truth."""
+"""COCO's scores of the network during training, and drawings of its predictions next to the annotations."""
 
 from __future__ import annotations
 
@@ -32,18 +32,17 @@ TILE_SIZE = 320, 426
 class CocoValidation:
     """Predicts the validation images as ``tools/evaluate.py`` does, and computes COCO's scores.
 
-    Every rank predicts its share of the images; rank 0 computes the scores and sends them to the others. Some images
-    are drawn, the truth beside the predictions, on a contact sheet in the run's log.
+    Every rank predicts its share of the images; rank 0 computes the scores and sends them to the others. The log gets a
+    contact sheet that shows annotated and predicted people of some images side by side.
 
     Args:
         predictor: uses the network that is being trained.
         images: folder of the images.
         annotations: COCO keypoint JSON with people.
-        log: takes the contact sheet.
-        num_drawn: images with people to draw.
+        num_drawn: number of images with people to draw on the contact sheet.
 
     Raises:
-        DataError: annotations or images that cannot be used, so that a run fails before its first epoch.
+        DataError: the annotations or images cannot be used. The run fails before its first epoch.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class CocoValidation:
         self.log = log
         self.split = read_split(annotations, skeleton=predictor.skeleton)
         if not self.split.annotated:
-            raise DataError(f"{annotations} holds no annotated people; name another file as data.val_annotations")
+            raise DataError(f"{annotations} contains no annotated people; name another file as data.val_annotations")
         find_image_files(images, self.split.images)
         self.share = share_of_rank(self.split.images, runtime.rank, runtime.world_size)
         self.truth = _labelled_people(self.split.people, predictor.skeleton)
@@ -71,7 +70,7 @@ class CocoValidation:
     def from_config(
         cls, config: Config, network: PoseNet, runtime: Runtime, log: RunLog | SilentLog
     ) -> CocoValidation | None:
-        """The configured validation; None where ``data.val_images`` or ``data.val_annotations`` is not set."""
+        """The configured validation; None if ``data.val_images`` or ``data.val_annotations`` is not set."""
         data = config.data
         if not (data.val_images and data.val_annotations and config.train.evaluate_every):
             return None
@@ -79,10 +78,9 @@ class CocoValidation:
         return cls(runtime, predictor, data.val_images, data.val_annotations, log, config.log.pictures)
 
     def __call__(self, epoch: int, step: int, check_stop: Callable[[], None] = lambda: None) -> dict[str, float]:
-        """COCO's ten keypoint scores, "AP" first.
+        """Compute COCO's ten keypoint scores, "AP" first.
 
-        Args:
-            check_stop: called before every batch. If it raises ``StopRequested`` on one rank, all ranks raise it.
+        ``check_stop`` is called before every batch. If it raises ``StopRequested`` on one rank, all ranks raise it.
         """
         drawings: list[np.ndarray] = []
         results: list[dict[str, Any]] | None = None
@@ -107,7 +105,7 @@ class CocoValidation:
         return dict(self.runtime.broadcast_object(scores))
 
     def _predict(self, check_stop: Callable[[], None], drawings: list[np.ndarray]) -> list[dict[str, Any]]:
-        """The results of this rank's share of the images; appends the tiles of the drawn ones to ``drawings``."""
+        """Predict this rank's share of the images, and append tiles of the images to draw to ``drawings``."""
         indices = itertools.count()
 
         def predict(images: Iterable[np.ndarray]) -> list[list[Person]]:
@@ -122,7 +120,7 @@ class CocoValidation:
         return predict_split(predict, self.images_dir, self.share, self.split.category, progress=self.runtime.is_main)
 
     def _draw(self, index: int, image: np.ndarray, predicted: Sequence[Person]) -> list[np.ndarray]:
-        """Two tiles of one image: the truth and the predictions."""
+        """Two tiles of one image: the annotated people and the predicted ones."""
         coco_image = self.share[index]
         truth = self.truth[coco_image.id]
         predicted = [person for person in predicted if person.score >= MIN_SCORE]
@@ -146,7 +144,7 @@ class CocoValidation:
 
 
 def share_of_rank(images: Sequence[CocoImage], rank: int, world_size: int) -> list[CocoImage]:
-    """The images of one rank: each image has one rank, and each rank as many images of every shape."""
+    """The images of one rank. Every rank gets about the same number of images of every shape."""
     by_shape = sorted(images, key=lambda image: image.width / image.height)
     return by_shape[rank::world_size]
 

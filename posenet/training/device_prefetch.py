@@ -13,10 +13,10 @@ from posenet.devices.runtime import Runtime
 
 
 def prefetch_to_device(batches: Iterable[Batch], runtime: Runtime) -> Iterator[Batch]:
-    """Move every batch to where the network takes it; on an accelerator, while it computes on the batch before.
+    """Move every batch to the network's device. An accelerator copies it while it computes on the batch before.
 
-    On a CPU there is nothing to copy. On an accelerator one batch is copied ahead, from the loader's pinned memory and
-    on a stream of its own, so that the copy delays nothing else.
+    On an accelerator, one batch is copied ahead from the loader's pinned memory, on a separate stream, so that the copy
+    delays nothing else. On a CPU there is nothing to copy.
     """
     device_module = _module_with_streams(runtime.device)
     if device_module is None:
@@ -27,7 +27,7 @@ def prefetch_to_device(batches: Iterable[Batch], runtime: Runtime) -> Iterator[B
     for batch in batches:
         with device_module.stream(copy_stream):
             copying = runtime.to_device(batch), copy_stream.record_event()
-        # The earlier batch is handed out only after the copy of this one has started, so that copy and step overlap.
+        # The earlier batch is yielded only after the copy of this one has started, so that copy and step overlap.
         if ahead is not None:
             yield _wait_for_copy(*ahead, device_module.current_stream(runtime.device))
         ahead = copying

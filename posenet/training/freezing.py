@@ -16,16 +16,13 @@ ALL_BUT_HEADS = "all-but-heads"
 
 
 def freeze(network: PoseNet, patterns: Iterable[str]) -> list[str]:
-    """Freeze the parameters whose names match any glob pattern.
+    """Freeze the parameters with names that match any pattern, and return these names, sorted.
 
     Args:
         patterns: globs over parameter names; "all-but-heads" stands for all parameters outside the heads.
 
-    Returns:
-        The names of the frozen parameters, sorted.
-
     Raises:
-        ConfigError: a pattern that matches no parameter.
+        ConfigError: a pattern matches no parameter.
     """
     parameters = dict(network.named_parameters())
     frozen: set[str] = set()

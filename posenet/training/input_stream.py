@@ -1,7 +1,8 @@
-"""The input of every training step: batches on the device, whatever happens to samples and worker processes.
+"""The input of every training step: batches on the device, even if samples are unreadable or worker processes die.
 
-The data set replaces an unreadable sample by another one and reports it; here it is counted. Worker processes that die
-are restarted. An error that ends the run is raised on all ranks at the same step, so that they can still save together.
+The data set replaces an unreadable sample by another one and reports it. These reports are counted here. Worker
+processes that die are restarted. An error that ends the run is raised on all ranks at the same step, so that they can
+still save together.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from posenet.training.device_prefetch import prefetch_to_device
 from posenet.training.progress import Progress, SpeedMeter
 
 MAX_DEATHS = 3
-"""Deaths of workers in a row without a batch between them; after that, restarting would never end."""
+"""Deaths of workers in a row without a batch between them after which the run fails."""
 MAX_NAMED_SAMPLES = 10
 """Unreadable samples of one step that the log names; further ones are only counted."""
 
@@ -39,13 +40,13 @@ class CollectiveDataError(DataError):
 
 
 class RestartingLoader:
-    """A data loader whose dead worker processes are restarted.
+    """A data loader that restarts dead worker processes.
 
-    Samples depend on their keys alone, so a restart changes nothing. A death is noticed after some seconds.
+    Samples depend on their keys alone, so a restart changes no sample. It takes some seconds to notice a death.
 
     Args:
         loader: its ``batch_sampler`` is ``sampler``.
-        sampler: the keys of every batch. Its ``skip`` says how many batches the next iteration leaves out.
+        sampler: the keys of every batch.
     """
 
     def __init__(self, loader: DataLoader[Batch], sampler: TrainSampler | ValidationSampler) -> None:
@@ -66,11 +67,7 @@ class RestartingLoader:
         close_loader(self.loader)
 
     def __iter__(self) -> Iterator[Batch]:
-        """All batches, each once.
-
-        Raises:
-            DataError: samples that cannot be read, or workers that die again and again.
-        """
+        """All batches, each once; ``DataError`` if samples cannot be read, or workers die again and again."""
         batches_done = 0
         deaths = 0
         try:
@@ -86,7 +83,7 @@ class RestartingLoader:
                     return
                 except DataError as error:
                     raise DataError(without_worker_traceback(str(error))) from error
-                # A dead worker leaves broken pipes, missing files or half a message: any exception may follow.
+                # A dead worker leaves broken pipes, missing files or half a message, which can cause any exception.
                 except Exception as error:
                     cause = _describe_death(self.loader)
                     if cause is None:
@@ -95,7 +92,7 @@ class RestartingLoader:
                     self.close()
                     if deaths == MAX_DEATHS:
                         raise DataError(
-                            f"data workers died {deaths} times without giving a batch, the last {cause}; "
+                            f"data workers died {deaths} times without making a batch, the last {cause}; "
                             "free some memory or lower data.workers"
                         ) from error
                     _log.warning("WARNING: a data worker %s; the workers are restarted and nothing is lost", cause)
@@ -104,13 +101,7 @@ class RestartingLoader:
 
 
 class UnreadableSampleBudget:
-    """Counts the unreadable samples of one pass over a data set, up to a limit.
-
-    Args:
-        num_samples: samples in the data set.
-        max_share: share of them, rounded up, that may be unreadable.
-        count: unreadable samples counted so far.
-    """
+    """Counts the unreadable samples of one pass over a data set: at most ``max_share`` of all samples, rounded up."""
 
     def __init__(self, num_samples: int, max_share: float, count: int = 0) -> None:
         self.num_samples = num_samples
@@ -124,7 +115,7 @@ class UnreadableSampleBudget:
             faults: one message per sample, the same on all ranks.
 
         Raises:
-            CollectiveDataError: there are too many.
+            CollectiveDataError: the limit is exceeded.
         """
         if not faults:
             return
@@ -148,14 +139,14 @@ def raise_on_all_ranks(runtime: Runtime, error: DataError | None, faults: Sequen
     """Exchange data errors between the ranks. All ranks must call it at the same step.
 
     Args:
-        error: what ends the run, on this rank.
-        faults: messages of samples that were replaced, on this rank.
+        error: the error that ends the run on this rank; None if it can continue.
+        faults: messages of the samples that were replaced on this rank.
 
     Returns:
         The faults of all ranks.
 
     Raises:
-        CollectiveDataError: on all ranks if any rank has an error.
+        CollectiveDataError: any rank has an error. All ranks raise it.
     """
     any_error, any_faults = runtime.vote(error is not None, bool(faults))
     if any_error:
@@ -169,8 +160,8 @@ def raise_on_all_ranks(runtime: Runtime, error: DataError | None, faults: Sequen
 class InputStream:
     """The batches of every optimizer step of a run, on the device.
 
-    There is one continuous stream over all epochs: during validation, the workers prepare the first batches of the next
-    epoch. The stream is repositioned only when the run continues elsewhere, as after loading a checkpoint.
+    The stream is continuous over all epochs: during validation, the workers prepare the first batches of the next
+    epoch. The stream is repositioned only if the run continues at another step, as after loading a checkpoint.
 
     Args:
         loader: the training samples.
@@ -201,7 +192,7 @@ class InputStream:
         self.max_unreadable = max_unreadable
         self.meter = SpeedMeter()
         self._batches: Iterator[Batch] = iter(())
-        self._position = -1  # steps since the start of the run whose batches have been taken; -1: not started
+        self._position = -1  # number of the next step since the start of the run; -1 if the stream has not started
 
     @property
     def steps_per_epoch(self) -> int:
@@ -213,12 +204,10 @@ class InputStream:
         self._position = -1
 
     def steps(self, progress: Progress) -> Iterator[list[Batch]]:
-        """The batches of each remaining step of the present epoch.
-
-        Unreadable samples are added to ``progress.replaced``.
+        """The batches of each remaining step of the present epoch. Counts replaced samples in ``progress.replaced``.
 
         Raises:
-            CollectiveDataError: on all ranks, if one of them cannot continue.
+            CollectiveDataError: any rank cannot continue. All ranks raise it.
         """
         budget = UnreadableSampleBudget(self.loader.num_samples, self.max_unreadable, progress.replaced)
         self._seek(progress.epoch, progress.step)
@@ -231,7 +220,7 @@ class InputStream:
             yield batches
 
     def _seek(self, epoch: int, step: int) -> None:
-        """Position the stream before a step, unless it is there already."""
+        """Position the stream before a step, unless it is already there."""
         position = epoch * self.steps_per_epoch + step
         if self._position != position:
             self.sampler.start(epoch, step, self.epochs)
@@ -239,7 +228,7 @@ class InputStream:
             self._position = position
 
     def _take_batches(self) -> tuple[list[Batch], DataError | None]:
-        """The batches of one step, or those before an error and the error."""
+        """The batches of one step; after an error, those before it and the error."""
         self._position += 1
         batches: list[Batch] = []
         error = None
@@ -257,7 +246,7 @@ def _describe_death(loader: DataLoader[Batch]) -> str | None:
     workers = getattr(loader._iterator, "_workers", ())
     if not workers:
         return None
-    # A broken pipe may be noticed before the death that broke it, and the end of a process before its exit status.
+    # A broken pipe may be noticed before the death that caused it, and the end of a process before its exit status.
     ended = wait([worker.sentinel for worker in workers], timeout=1.0)
     for worker in workers:
         if worker.sentinel in ended:
@@ -271,8 +260,8 @@ def _describe_death(loader: DataLoader[Batch]) -> str | None:
 def _remove_sigchld_handler() -> None:
     """Remove the signal handler with which PyTorch reports the death of a worker.
 
-    It raises its error wherever the main process is at that moment, perhaps halfway through an optimizer step or a
-    checkpoint. The loader notices dead workers without it.
+    The handler raises an error wherever the main process is at that moment, perhaps in the middle of an optimizer step
+    or a checkpoint. The loader notices dead workers without it.
     """
     if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
         return

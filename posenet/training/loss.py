@@ -16,9 +16,9 @@ Predictions = Sequence[Sequence[Tensor]]
 
 
 class LossTermMeter:
-    """Mean of the terms of a loss over all images since the last reading; adding never waits for the device.
+    """Mean of the terms of a loss over all images since the last reading. Adding does not wait for the device.
 
-    The replicas that DataParallel makes of a module share one meter, which keeps one sum per device.
+    The replicas that DataParallel makes of a module share one meter. It has one sum for each device.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class LossTermMeter:
         self._images: dict[torch.device, int] = {}
 
     def add(self, terms: Tensor) -> None:
-        """Add (N, stacks, scales) terms. A change of the number of stacks restarts the mean."""
+        """Add (N, stacks, scales) terms. Terms of another shape than before restart the mean."""
         device = terms.device
         total = terms.detach().sum(0)
         if device in self._sums and self._sums[device].shape == total.shape:
@@ -37,7 +37,7 @@ class LossTermMeter:
             self._images[device] = len(terms)
 
     def read(self) -> list[list[float]] | None:
-        """The mean terms by stack and scale, then restart; None if there were no images or the mean is not finite."""
+        """Return the mean terms by stack and scale, or None if there are none or they are not finite; then restart."""
         sums = [total.cpu() for total in self._sums.values()]
         images = sum(self._images.values())
         self._sums = {}
@@ -47,20 +47,16 @@ class LossTermMeter:
         mean = torch.stack(sums).sum(0) / images
         if not mean.isfinite().all():
             return None
-        # Five digits are enough for the log, which has these numbers every few steps.
+        # Five digits are enough for the log and keep it small.
         return [[float(f"{value:.5g}") for value in row] for row in mean.tolist()]
 
 
 class FocalL2Loss(nn.Module):
-    """Squared error, weighted by how far each cell still is from its target (Simple Pose, section 3.4).
+    """Squared error with a larger weight for cells that are far from their target (Simple Pose, section 3.4).
 
     For a prediction s and a target t, let q = s where t is foreground (t >= ``positive_threshold``) and q = 1 - s
     elsewhere. The loss of one cell is ``(s - t)^2 * |1 - q|^gamma * mask_miss * channel_weight``. It is summed over
     channels and cells, averaged over stacks and averaged over scales; both averages are weighted.
-
-    Args:
-        settings: the exponent and all weights.
-        skeleton: says which channels are body parts and which are keypoints.
 
     Attributes:
         meter: in training mode, the mean contribution of every stack and scale.
@@ -109,7 +105,7 @@ class FocalL2Loss(nn.Module):
             (N, stacks, scales) float32.
 
         Raises:
-            ValueError: the number of stacks or scales does not match the weights, or shapes disagree.
+            ValueError: the number of stacks or scales differs from that of the weights, or shapes do not match.
         """
         self._check(predictions, target)
         stacks = len(predictions)

@@ -10,7 +10,7 @@ from torch import Tensor
 from posenet.settings import GuardConfig
 
 RECOVERY_STEPS = 100
-"""Good steps after a return to a checkpoint after which the run may return once more."""
+"""Good steps that must follow a return to a checkpoint before the run may return to one again."""
 
 
 class GuardAction(enum.Enum):
@@ -27,12 +27,7 @@ class GuardAction(enum.Enum):
 
 
 class LossGuard:
-    """Finds bad losses and counts bad steps in a row.
-
-    Args:
-        settings: the largest allowed loss, and the bad steps in a row after which the run returns to a checkpoint.
-        recovery_steps: good steps after such a return after which another return is allowed.
-    """
+    """Finds bad losses and counts bad steps in a row."""
 
     def __init__(self, settings: GuardConfig, recovery_steps: int = RECOVERY_STEPS) -> None:
         self.threshold = settings.threshold
@@ -51,7 +46,7 @@ class LossGuard:
         return (~good).to(loss.dtype)
 
     def record_outcome(self, bad: bool) -> GuardAction:
-        """Count one step and return what to do next. All ranks must agree on ``bad``."""
+        """Count one step and return what to do next. ``bad`` must be the same on all ranks."""
         if not bad:
             self._record_good_step()
             return GuardAction.CONTINUE
@@ -75,11 +70,7 @@ class LossGuard:
         return {"bad_in_a_row": self.bad_in_a_row, "good_since_roll_back": self.good_since_roll_back}
 
     def load_state_dict(self, state: dict[str, int | None]) -> None:
-        """Restore the counts.
-
-        Raises:
-            ValueError: they are not numbers.
-        """
+        """Restore the counts; ``ValueError`` if they are not numbers."""
         bad_in_a_row = state["bad_in_a_row"]
         good_since_roll_back = state["good_since_roll_back"]
         if type(bad_in_a_row) is not int or type(good_since_roll_back) not in (int, type(None)):

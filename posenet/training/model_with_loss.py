@@ -1,4 +1,4 @@
-"""Network, target renderer and loss as one module: what DataParallel and DistributedDataParallel wrap."""
+"""Network, target renderer and loss as one module, which DataParallel and DistributedDataParallel wrap."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from posenet.training.loss import FocalL2Loss
 
 
 class ModelWithLoss(nn.Module):
-    """Turns a uint8 batch into one loss per image, all on the device of the batch.
+    """Computes one loss per image of a uint8 batch, on the device of the batch.
 
-    Targets and loss are computed in here, so that several devices share this work as well.
+    It also renders the targets, so that several devices share this work as well.
 
     Args:
         network: (N, 3, H, W) images to predictions[stack][scale].

@@ -24,7 +24,7 @@ def make_optimizer(model: nn.Module, settings: OptimConfig) -> Optimizer:
     if not parameters:
         raise ConfigError("train.freeze leaves nothing to train; freeze fewer parameters")
     # A fused optimizer updates all parameters in one kernel: on a CPU in a third to half of the time, and without
-    # reading any number back from the device.
+    # reading any number from the device.
     fused = all(parameter.device.type in FUSED_DEVICE_TYPES for parameter in parameters)
     if settings.name == "sgd":
         return SGD(parameters, settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay, fused=fused)
@@ -38,7 +38,7 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
 
 
 def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Restore the accumulated state, such as momentum; hyperparameters keep their present values.
+    """Restore the accumulated state, such as momentum. Hyperparameters keep their present values.
 
     Raises:
         ValueError: the state belongs to another kind of optimizer or to other parameters.

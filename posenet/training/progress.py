@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Progress:
-    """The position of a run. Checkpoints hold all of it.
+    """The position of a run. Checkpoints contain all of it.
 
     Attributes:
         epoch: epochs completed.
@@ -42,7 +42,7 @@ class Progress:
 
     @property
     def mean_loss(self) -> float | None:
-        """Mean loss of this epoch's steps so far; None where all were skipped."""
+        """Mean loss of this epoch's steps so far; None if all were skipped."""
         return self.loss_sum / self.loss_steps if self.loss_steps else None
 
     def count_step(self, loss: float | None) -> None:
@@ -61,14 +61,11 @@ class Progress:
         self.replaced = 0
 
     def record_score(self, kind: str, value: float | None) -> bool:
-        """Compare the score of an epoch with the best so far; only scores of one kind are comparable.
+        """Record the score of an epoch. Return whether it is the best so far; only scores of one kind are compared.
 
         Args:
-            kind: "AP", where more is better, or "val_loss", where less is.
+            kind: "AP", which should be high, or "val_loss", which should be low.
             value: None if there is no score.
-
-        Returns:
-            Whether it is the best so far.
         """
         if kind != self.best_kind:
             self.best = -math.inf
@@ -90,21 +87,12 @@ class Progress:
         if old_steps != new_steps:
             old_step = self.step
             self.step = old_step * new_steps // old_steps
-            _log.info(
-                "An epoch had %d steps and now has %d: step %d of it becomes step %d",
-                old_steps,
-                new_steps,
-                old_step,
-                self.step,
-            )
+            message = "An epoch had %d steps and now has %d: step %d of it becomes step %d"
+            _log.info(message, old_steps, new_steps, old_step, self.step)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Progress:
-        """The progress in a checkpoint.
-
-        Raises:
-            TypeError, ValueError: it is not the progress of a run.
-        """
+        """The progress in a checkpoint; ``TypeError`` or ``ValueError`` if it is not the progress of a run."""
         progress = cls(**state)
         for key, value in vars(progress).items():
             expected_type = type(getattr(cls, key))
@@ -130,7 +118,7 @@ class SpeedMeter:
         self._started_at = time.monotonic()
 
     def read(self) -> dict[str, float]:
-        """Samples per second and the share of the time spent waiting for data; then restart."""
+        """Return samples per second and the share of the time spent waiting for data; then restart."""
         seconds = max(time.monotonic() - self._started_at, 1e-9)
         speed = {"samples_per_s": self.samples / seconds, "data_wait": self.seconds_waited / seconds}
         self.restart()

@@ -36,11 +36,7 @@ _package_logger = logging.getLogger("posenet")
 class RunLog:
     """Writes ``log.txt``, ``log.jsonl``, ``curves.png`` and ``pictures/`` into the folder of a run.
 
-    A log that cannot be written, as on a full disk, costs one warning; training continues.
-
-    Args:
-        folder: the run's folder; it is created if necessary.
-        settings: whether to write TensorBoard events and to draw curves. They need TensorBoard and matplotlib.
+    If it cannot write, as on a full disk, it warns once, and training continues.
     """
 
     def __init__(self, folder: Path, settings: LogConfig) -> None:
@@ -74,10 +70,8 @@ class RunLog:
     @contextlib.contextmanager
     def progress_bar(self, title: str, total: int, done: int = 0) -> Iterator[tqdm[Any]]:
         """A progress bar that log messages do not interrupt."""
-        with (
-            logging_redirect_tqdm(),
-            tqdm(total=total, initial=done, desc=title, unit="step", leave=False, dynamic_ncols=True) as bar,
-        ):
+        bar = tqdm(total=total, initial=done, desc=title, unit="step", leave=False, dynamic_ncols=True)
+        with logging_redirect_tqdm(), bar:
             yield bar
 
     def record(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
@@ -116,7 +110,7 @@ class RunLog:
             return
         try:
             write_curves(self.folder)
-        except Exception as error:  # matplotlib raises errors of any kind, and none is worth ending a run
+        except Exception as error:  # matplotlib raises errors of any kind, and none of them should end a run
             _log.warning("%s was not drawn: %s", CURVES_FILE, error)
 
     @contextlib.contextmanager
@@ -132,7 +126,7 @@ class RunLog:
 
 
 class SilentLog:
-    """A ``RunLog`` for ranks that neither print nor write."""
+    """A ``RunLog`` that does nothing, for all ranks except rank 0."""
 
     def replay(self, early_messages: logging.handlers.MemoryHandler) -> None:
         early_messages.setTarget(logging.NullHandler())

@@ -1,4 +1,4 @@
-"""The state of a run: everything that training changes, and that a checkpoint restores."""
+"""The state of a run: everything that training changes and a checkpoint restores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class RunState:
-    """Everything that training changes."""
+    """Everything that training changes. ``average`` is a ``WeightAverage`` if averaging is configured."""
 
     network: PoseNet
     average: NoAverage
@@ -38,10 +38,9 @@ class RunState:
     progress: Progress = field(default_factory=Progress)
 
     def state_dict(self, steps_per_epoch: int, config: dict[str, Any]) -> dict[str, Any]:
-        """The content of a checkpoint, but for the random states: tensors and plain values only.
+        """The content of a checkpoint except the random states: tensors and plain values only.
 
-        Args:
-            config: the settings of the run as plain tables.
+        ``config`` is the settings of the run as plain tables.
         """
         return {
             "format": FORMAT,
@@ -55,17 +54,19 @@ class RunState:
         }
 
     def load_state_dict(self, state: dict[str, Any], path: str, steps_per_epoch: int, runtime: Runtime) -> None:
-        """Continue the run of a checkpoint.
+        """Restore the run of a checkpoint.
 
         Args:
-            path: of the checkpoint, for messages.
-            steps_per_epoch: of this run, which may have another data set, batch size or number of processes.
+            path: the checkpoint, for messages.
+            steps_per_epoch: that of this run. Its data set, batch size or number of processes may have changed.
 
         Raises:
             CheckpointError: it is not the checkpoint of a run, or belongs to another network or optimizer.
         """
         if missing := [key for key in _REQUIRED_KEYS if key not in state]:
-            raise CheckpointError(f"{path} holds no run to resume (no {missing[0]}); fine-tune from it with --weights")
+            raise CheckpointError(
+                f"{path} contains no run to resume (no {missing[0]}); fine-tune from it with --weights"
+            )
         try:
             self.load_weights(state, path)
             self.guard.load_state_dict(state["guard"])
@@ -74,11 +75,11 @@ class RunState:
             _restore_random_state(state.get("random", []), runtime)
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
             raise CheckpointError(
-                f"{path} holds no valid run ({truncate_for_message(error)}); use an older checkpoint"
+                f"{path} contains no valid run ({truncate_for_message(error)}); use an older checkpoint"
             ) from error
 
     def load_weights(self, state: dict[str, Any], path: str) -> None:
-        """Restore what the optimizer changes: weights, their average, the optimizer's state and the loss scale.
+        """Restore the weights, their average, the state of the optimizer and the loss scale.
 
         Raises:
             CheckpointError: they belong to another network or optimizer.
@@ -97,7 +98,7 @@ class RunState:
 
 
 def _has_dynamic_scale(scaler: torch.amp.GradScaler) -> bool:
-    """Whether the loss scale is a state. A fixed one, whose backoff factor is 1, is a setting."""
+    """Whether the loss scale changes during training. A fixed one is a setting and has the backoff factor 1."""
     return scaler.is_enabled() and scaler.get_backoff_factor() < 1
 
 

@@ -25,7 +25,6 @@ from posenet.training.freezing import freeze
 from posenet.training.input_stream import InputStream, RestartingLoader
 from posenet.training.run_log import RunLog, SilentLog
 from posenet.training.trainer import Trainer
-from posenet.training.validation import ValidationData
 
 PINNED_MEMORY_DEVICES = frozenset({"cuda", "npu", "xpu"})
 """Device types that copy from pinned memory in the background."""
@@ -61,7 +60,7 @@ def open_stores(config: Config, stack: contextlib.ExitStack) -> tuple[Store, Sto
 
 
 def build_network(config: Config, fine_tune: bool) -> PoseNet:
-    """The configured network, with frozen parameters; with ``fine_tune`` from ``train.weights`` if they are set."""
+    """The configured network with its frozen parameters; ``fine_tune`` loads ``train.weights`` if they are set."""
     network = PoseNet.from_config(config)
     if config.train.weights and fine_tune:
         _log.info("Fine-tuning. %s", load_weights(network, config.train.weights))
@@ -90,12 +89,7 @@ def build_trainer(
     log: RunLog | SilentLog,
     max_steps: int = 0,
 ) -> Trainer:
-    """A trainer with its loaders.
-
-    Args:
-        network: perhaps partly frozen; it is moved to the device.
-        max_steps: stop after this many steps since the start of the run; 0 does not.
-    """
+    """A trainer with its loaders. ``network`` is moved to the device; see ``Trainer`` for ``max_steps``."""
     network = prepare_network(network, config, runtime)
     return Trainer(
         config,
@@ -103,7 +97,7 @@ def build_trainer(
         runtime,
         _make_input_stream(config, train_store, runtime),
         log,
-        validation_data=None if val_store is None else _make_validation_data(config, val_store, runtime),
+        validation_loader=None if val_store is None else _make_validation_loader(config, val_store, runtime),
         evaluate=CocoValidation.from_config(config, network, runtime, log),
         max_steps=max_steps,
     )
@@ -124,11 +118,10 @@ def _make_input_stream(config: Config, store: Store, runtime: Runtime) -> InputS
     )
 
 
-def _make_validation_data(config: Config, store: Store, runtime: Runtime) -> ValidationData:
+def _make_validation_loader(config: Config, store: Store, runtime: Runtime) -> RestartingLoader:
     dataset = PoseDataset(store, config.train.size, config.data.framing)
     sampler = ValidationSampler(len(dataset), config.train.batch_size, runtime.rank, runtime.world_size)
-    loader = _make_loader(config, dataset, sampler, runtime)
-    return ValidationData(RestartingLoader(loader, sampler), config.data.max_unreadable)
+    return RestartingLoader(_make_loader(config, dataset, sampler, runtime), sampler)
 
 
 def _make_loader(

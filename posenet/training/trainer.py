@@ -1,4 +1,7 @@
-"""The training loop: steps, epochs, checkpoints and the ways in which a run can stop."""
+"""The training loop: ``TrainStep`` is one optimizer step, ``Trainer.train_one_epoch`` the loop over the steps.
+
+``Trainer.run`` is the loop over the epochs. It also handles checkpoints, stop signals and errors.
+"""
 
 from __future__ import annotations
 
@@ -29,22 +32,22 @@ from posenet.settings import Config, config_to_dict
 from posenet.training.batch_norm import BatchNormSnapshot, batch_norm_statistics
 from posenet.training.checkpoint_writer import CheckpointWriter
 from posenet.training.freezing import set_train_mode
-from posenet.training.input_stream import CollectiveDataError, InputStream
+from posenet.training.input_stream import CollectiveDataError, InputStream, RestartingLoader
 from posenet.training.loss_guard import GuardAction, LossGuard
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import make_optimizer, set_lr
 from posenet.training.progress import Progress
 from posenet.training.run_log import RunLog, SilentLog
 from posenet.training.run_state import RunState
-from posenet.training.schedule import make_schedule
-from posenet.training.validation import ValidationData, validation_loss
+from posenet.training.schedule import learning_rate
+from posenet.training.validation import validation_loss
 from posenet.training.weight_averaging import make_weight_average
 
 _log = logging.getLogger(__name__)
 
 Evaluate = Callable[[int, int, Callable[[], None]], dict[str, float]]
-"""Computes named scores of the network, "AP" among them, given the epoch, the step and a function to call now and then,
-which raises ``StopRequested`` if the run is to stop."""
+"""Computes named scores of the network, among them "AP". The arguments are the epoch, the step, and a function to call
+before every batch, which raises ``StopRequested`` after a stop signal."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ class StepResult:
 
     Attributes:
         loss: mean loss over its batches and all processes; None if the step was dropped.
-        bad_value: this rank's loss, or the gradient norm, if it is for the guard to decide what follows; else None.
+        bad_value: this rank's loss or gradient norm if the step was dropped because of it; None if the step was not
+            dropped, or only because the loss scale of fp16 was too large.
     """
 
     loss: float | None = None
@@ -63,8 +67,8 @@ class StepResult:
 class TrainStep:
     """One optimizer step: forward, vote, backward, clip, update.
 
-    A step with a bad loss or gradient is dropped: weights, optimizer state and BatchNorm statistics stay as they were;
-    only the loss scale of fp16 may fall.
+    A step with a bad loss or gradient is dropped: weights, optimizer state and BatchNorm statistics do not change. Only
+    the loss scale of fp16 may be lowered.
 
     Args:
         model: wrapped by the runtime; returns one loss per image of a batch.
@@ -100,21 +104,21 @@ class TrainStep:
             with contextlib.nullcontext() if is_last else self.runtime.no_gradient_sync(self.model):
                 # Forward.
                 loss = self.model(batch.images, batch.joints, batch.person_mask, batch.mask_miss).mean()
-                # Vote before backward, so that all ranks drop the step or none does. Apart from the gradient norm,
-                # this is the only number that the host reads from the device.
+                # Vote before the backward pass, so that either all ranks drop the step or none does. The host waits for
+                # the device only here and for the gradient norm.
                 loss_and_vote = torch.stack([loss.detach(), self.guard.is_bad_loss(loss)])
                 rank_loss_sum, bad_votes = self.runtime.all_reduce_sum(loss_and_vote).tolist()
                 if bad_votes:
                     if is_last and len(batches) > 1 and self.runtime.world_size > 1:
                         # DistributedDataParallel has prepared to average the gradients of this forward pass. Without
-                        # this backward pass it would average those of the next step's first batch instead: the same
-                        # gradient in the end, but rounded differently.
+                        # this backward pass it would average those of the next step's first batch instead. The sum of
+                        # the gradients would be the same, but rounded differently.
                         loss.backward()
                     return self._drop_step(bad_value=loss.item())
                 loss_sum += rank_loss_sum / self.runtime.world_size
                 # Backward.
                 self.scaler.scale(loss / len(batches)).backward()
-        # Clip. The norm is the same on all ranks, as the gradient is: no vote is needed.
+        # Clip. The gradient and its norm are the same on all ranks, so no vote is needed.
         self.scaler.unscale_(self.optimizer)
         gradient_norm = self._clip_gradient()
         if not math.isfinite(gradient_norm):
@@ -126,22 +130,22 @@ class TrainStep:
         return StepResult(loss=loss_sum / len(batches))
 
     def _drop_step(self, bad_value: float | None) -> StepResult:
-        """Undo what a step has changed so far."""
+        """Undo all changes that a step has made so far."""
         self._batch_norm.restore()
         self.optimizer.zero_grad(set_to_none=True)
         return StepResult(bad_value=bad_value)
 
     def _clip_gradient(self) -> float:
-        """Clip the gradient if configured; return its norm before, which is not finite if any gradient is not."""
+        """Clip the gradient if configured. Return its norm before, which is not finite if any gradient is not."""
         if self.max_grad_norm:
             return clip_grad_norm_(self._parameters, self.max_grad_norm).item()
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         return get_total_norm(gradients).item()
 
     def _lower_loss_scale(self) -> bool:
-        """Whether a gradient that is not finite is explained by fp16's loss scale, which has just been lowered.
+        """Lower the loss scale of fp16 after a gradient that is not finite. Return whether it was too large.
 
-        Too large a loss scale is normal in fp16 training and no sign of an exploding loss.
+        A loss scale that is too large is normal in fp16 training and no sign of an exploding loss.
         """
         scale = self.scaler.get_scale()
         self.scaler.update()
@@ -156,9 +160,8 @@ class Trainer:
         network: on the runtime's device, perhaps partly frozen.
         runtime: the devices and processes.
         input_stream: provides the batches of every step.
-        log: takes what the run logs.
-        validation_data: for the validation loss; None to have none.
-        evaluate: computes COCO's scores; None to have none. Called every ``train.evaluate_every`` epochs.
+        validation_loader: this rank's validation samples; None computes no validation loss.
+        evaluate: computes COCO's scores every ``train.evaluate_every`` epochs; None computes none.
         max_steps: stop after this many steps since the start of the run; 0 does not.
     """
 
@@ -169,7 +172,7 @@ class Trainer:
         runtime: Runtime,
         input_stream: InputStream,
         log: RunLog | SilentLog,
-        validation_data: ValidationData | None = None,
+        validation_loader: RestartingLoader | None = None,
         evaluate: Evaluate | None = None,
         max_steps: int = 0,
     ) -> None:
@@ -177,13 +180,12 @@ class Trainer:
         self.runtime = runtime
         self.input = input_stream
         self.log = log
-        self.validation_data = validation_data
+        self.validation_loader = validation_loader
         self.evaluate = evaluate
         self.max_steps = max_steps
         self.model = ModelWithLoss.from_config(network, config)
         self.wrapped_model = runtime.wrap(self.model)
         self.optimizer = make_optimizer(network, config.optim)
-        self.schedule = make_schedule(config.optim, config.average, runtime.world_size)
         self.scaler = make_grad_scaler(runtime.device, config.train.amp, config.train.loss_scale)
         self.guard = LossGuard(config.guard)
         self.average = make_weight_average(network, config.average)
@@ -193,7 +195,7 @@ class Trainer:
         self.state = RunState(network, self.average, self.optimizer, self.scaler, self.guard)
         self.folder = CheckpointFolder(Path(config.checkpoint.path), config.checkpoint.keep)
         self.writer = CheckpointWriter(self.folder, config.checkpoint)
-        self._stop_signal_came: Callable[[], bool] = lambda: False
+        self._stop_signal_received: Callable[[], bool] = lambda: False
 
     @property
     def progress(self) -> Progress:
@@ -208,9 +210,9 @@ class Trainer:
         Raises:
             TrainingError: the loss explodes again shortly after a return to a checkpoint.
             CheckpointError: the last checkpoint could not be written.
-            DataError: the input cannot continue; the run has been saved.
+            DataError: the training samples cannot be read any more; the run has been saved.
         """
-        with catch_stop_signals() as self._stop_signal_came:
+        with catch_stop_signals() as self._stop_signal_received:
             try:
                 while self.progress.epoch < self.config.train.epochs:
                     if self._is_stale():
@@ -236,25 +238,30 @@ class Trainer:
 
     def train_one_epoch(self) -> bool:
         """Train from the present step to the end of the epoch; return False if the run was stopped before that."""
+        config = self.config
         progress = self.progress
         steps = self.input.steps_per_epoch
         set_train_mode(self.model)
         self.input.meter.restart()
-        with self.log.progress_bar(
-            f"epoch {progress.epoch + 1}/{self.config.train.epochs}", steps, progress.step
-        ) as bar:
+        with self.log.progress_bar(f"epoch {progress.epoch + 1}/{config.train.epochs}", steps, progress.step) as bar:
             for batches in self.input.steps(progress):
-                lr = self.schedule.lr_at(progress.epoch, progress.step, steps)
+                lr = learning_rate(
+                    config.optim, config.average, self.runtime.world_size, progress.epoch, progress.step, steps
+                )
                 set_lr(self.optimizer, lr)
-                result = self.train_step(batches)
+                result = self.train_step(batches)  # forward, vote, backward, clip, update
                 self._react_to(result, batches)
                 progress.count_step(result.loss)
                 if result.loss is not None:
                     self.average.after_step()
+                # Log.
                 bar.update()
-                if progress.total_steps % self.config.log.every_steps == 0 or progress.step == steps:
+                if progress.total_steps % config.log.every_steps == 0 or progress.step == steps:
                     self._log_step(bar, lr)
-                save, stop = self.runtime.vote(self._checkpoint_due(), progress.step < steps and self._stop_due())
+                # Save and stop. Rank 0 decides when to save; a stop signal may reach any rank.
+                save_due = self.runtime.is_main and self.writer.is_due(progress.total_steps)
+                stop_due = progress.step < steps and self._stop_due()
+                save, stop = self.runtime.vote(save_due, stop_due)
                 if save:
                     self._save_unless_exploding()
                 if stop:
@@ -262,19 +269,20 @@ class Trainer:
         return True
 
     def finish_epoch(self) -> bool:
-        """Validate, log and save; return False, with the epoch still unfinished, if a stop signal came meanwhile."""
+        """Validate, log and save; return False, with the epoch still unfinished, after a stop signal."""
         progress = self.progress
+        settings = self.config.train
         epoch = progress.epoch + 1
         values: dict[str, Any] = {"train_loss": progress.mean_loss}
         self.average.after_epoch(epoch)
         try:
             with self.average.applied():
-                # Every rank has its own BatchNorm statistics. Those of rank 0 are saved, so all ranks validate with
-                # them: a resumed run has no others.
+                # The BatchNorm statistics differ between the ranks. A checkpoint contains those of rank 0, so all ranks
+                # validate with them.
                 self.runtime.broadcast_tensors(batch_norm_statistics(self.model))
+                self.model.eval()
                 values["val_loss"] = self.validate()
-                if self.evaluate and self._evaluation_due(epoch):
-                    self.model.eval()
+                if self.evaluate and (epoch % settings.evaluate_every == 0 or epoch == settings.epochs):
                     values |= self.evaluate(epoch, progress.total_steps, self._raise_if_stopped)
         except StopRequested:
             return False
@@ -285,14 +293,16 @@ class Trainer:
         return True
 
     def validate(self) -> float | None:
-        """Mean validation loss per image over all processes; None without validation data."""
-        if self.validation_data is None:
+        """Mean validation loss per image over all processes; None without validation samples."""
+        if self.validation_loader is None:
             return None
-        self.model.eval()
-        return validation_loss(self.wrapped_model, self.validation_data, self.runtime, self._stop_signal_came)
+        max_unreadable = self.config.data.max_unreadable
+        return validation_loss(
+            self.wrapped_model, self.validation_loader, max_unreadable, self.runtime, self._stop_signal_received
+        )
 
     def save(self, best: bool = False) -> None:
-        """Save everything that a resumed run needs; waits for a copy, not for the disk."""
+        """Save everything that a resumed run needs. This waits for a copy, not for the disk."""
         random_states = self.runtime.gather_objects(get_random_state(self.runtime.device))
         if self.runtime.is_main:
             state = self.state.state_dict(self.input.steps_per_epoch, config_to_dict(self.config))
@@ -306,11 +316,11 @@ class Trainer:
         """End the data workers, and wait for a checkpoint that is being written."""
         self.writer.wait()
         self.input.close()
-        if self.validation_data is not None:
-            self.validation_data.close()
+        if self.validation_loader is not None:
+            self.validation_loader.close()
 
     def _react_to(self, result: StepResult, batches: Sequence[Batch]) -> None:
-        """Let the guard decide what follows from a step."""
+        """Let the guard decide what to do after a step."""
         if result.loss is not None:
             self.guard.record_outcome(bad=False)
             return
@@ -332,28 +342,27 @@ class Trainer:
     def _find_cause(self, value: float, batches: Sequence[Batch]) -> tuple[float, list[int]]:
         """The bad value and the image ids of the ranks that have one.
 
-        If only some ranks have a bad loss, their images are the cause; a bad gradient norm is common to all ranks.
+        If only some ranks have a bad loss, their images are the cause. A bad gradient norm is the same on all ranks.
         """
-        own = value, [int(image_id) for batch in batches for image_id in batch.image_ids]
-        reports = self.runtime.gather_objects(own)
-        bad_reports = [report for report in reports if self.guard.is_bad(report[0])] or [own]
+        report = value, [int(image_id) for batch in batches for image_id in batch.image_ids]
+        reports = self.runtime.gather_objects(report)
+        bad_reports = [other for other in reports if self.guard.is_bad(other[0])] or [report]
         return bad_reports[0][0], [image_id for _, image_ids in bad_reports for image_id in image_ids]
 
     def _return_to_checkpoint(self) -> None:
-        """Restore the weights of the last checkpoint, but continue with the batches that come next."""
-        path = state = None
+        """Restore the weights of the last checkpoint, but continue with the next batches."""
+        found = None
         if self.runtime.is_main:
             self.writer.wait()
             found = self.folder.newest_intact(lambda state: not state["guard"]["bad_in_a_row"])
-            path, state = found if found is not None else (None, None)
-        path = self.runtime.broadcast_object(path)
+        path = self.runtime.broadcast_object(found and found[0])
         if path is None:
             raise TrainingError(
                 f"{self.guard.max_skips} steps in a row exploded before the first checkpoint; "
                 "lower optim.lr or raise optim.warmup_epochs"
             )
         _log.warning("%d steps skipped in a row: returning to %s", self.guard.max_skips, path)
-        self.state.load_weights(state if state is not None else read_checkpoint(path), str(path))
+        self.state.load_weights(found[1] if found else read_checkpoint(path), str(path))
 
     def _log_step(self, bar: tqdm[Any], lr: float) -> None:
         self.runtime.synchronize()
@@ -373,18 +382,12 @@ class Trainer:
         stop = 0 < self.config.train.patience <= self.progress.stale
         return bool(self.runtime.broadcast_object(stop))
 
-    def _evaluation_due(self, epoch: int) -> bool:
-        return epoch % self.config.train.evaluate_every == 0 or epoch == self.config.train.epochs
-
-    def _checkpoint_due(self) -> bool:
-        return self.runtime.is_main and self.writer.is_due(self.progress.total_steps)
-
     def _stop_due(self) -> bool:
         has_done_all_steps = bool(self.max_steps) and self.progress.total_steps >= self.max_steps
-        return has_done_all_steps or self._stop_signal_came()
+        return has_done_all_steps or self._stop_signal_received()
 
     def _raise_if_stopped(self) -> None:
-        if self._stop_signal_came():
+        if self._stop_signal_received():
             raise StopRequested
 
     def _save_unless_exploding(self) -> None:
@@ -393,9 +396,9 @@ class Trainer:
             self.save()
 
     def _save_after_error(self, error: Exception) -> None:
-        """Save what was learned before a data error, unless the other ranks do not know of the error."""
+        """Save the run after a data error, unless the other ranks do not know of the error."""
         if self.runtime.world_size == 1 or isinstance(error, CollectiveDataError):
             self._save_unless_exploding()
             self.writer.wait()
-            # The launcher ends all processes when one ends: no rank may go before rank 0 has written the file.
+            # The launcher ends all processes when one ends, so no rank may end before rank 0 has written the file.
             self.runtime.any_rank(False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -15,43 +14,31 @@ from posenet.errors import DataError
 from posenet.training.input_stream import RestartingLoader, UnreadableSampleBudget, raise_on_all_ranks
 
 
-@dataclass
-class ValidationData:
-    """This rank's share of the validation samples.
-
-    Attributes:
-        max_unreadable: share of the samples that may be unreadable and replaced.
-    """
-
-    loader: RestartingLoader
-    max_unreadable: float
-
-    def close(self) -> None:
-        """End the worker processes."""
-        self.loader.close()
-
-
 @torch.no_grad()
 def validation_loss(
-    model: nn.Module, data: ValidationData, runtime: Runtime, stop_requested: Callable[[], bool] = lambda: False
+    model: nn.Module,
+    loader: RestartingLoader,
+    max_unreadable: float,
+    runtime: Runtime,
+    stop_requested: Callable[[], bool],
 ) -> float:
     """Mean loss per image over the validation samples of all ranks.
 
     Args:
         model: wrapped ``ModelWithLoss`` in evaluation mode.
-        stop_requested: called before every batch; whether to stop.
+        loader: this rank's share of the samples.
+        max_unreadable: share of the samples that may be unreadable and replaced.
+        stop_requested: called before every batch; returns whether to stop.
 
     Raises:
         CollectiveDataError: too many samples cannot be read.
-        StopRequested: any rank was asked to stop.
+        StopRequested: ``stop_requested`` returned true on any rank.
     """
     loss_and_count = torch.zeros(2, dtype=torch.float64)
     faults: list[str] = []
     error = None
     try:
-        for batch in tqdm(
-            data.loader, "validate", len(data.loader), unit="batch", leave=False, disable=not runtime.is_main
-        ):
+        for batch in tqdm(loader, "validate", len(loader), unit="batch", leave=False, disable=not runtime.is_main):
             if stop_requested():
                 break
             batch = runtime.to_device(batch)
@@ -60,7 +47,7 @@ def validation_loss(
             faults += batch.faults
     except DataError as caught:
         error = caught
-    budget = UnreadableSampleBudget(data.loader.num_samples, data.max_unreadable)
+    budget = UnreadableSampleBudget(loader.num_samples, max_unreadable)
     budget.spend(raise_on_all_ranks(runtime, error, faults))
     if runtime.any_rank(stop_requested()):
         raise StopRequested

@@ -43,11 +43,8 @@ class NoAverage:
 class WeightAverage(NoAverage):
     """Base of the averages of a network's weights and BatchNorm statistics.
 
-    Until the first update the average equals the trained weights. A checkpoint holds the average as ``model`` and the
-    trained weights beside it.
-
-    Args:
-        network: on its device; the average is kept there too.
+    Until the first update the average equals the trained weights. In a checkpoint, ``model`` is the average, and
+    ``average`` contains the trained weights. The average is on the device of the network.
     """
 
     def __init__(self, network: nn.Module) -> None:
@@ -118,11 +115,7 @@ class StochasticWeightAverage(WeightAverage):
 
 
 def make_weight_average(network: nn.Module, settings: AverageConfig) -> NoAverage:
-    """The configured average.
-
-    Raises:
-        ConfigError: SWA of a network whose BatchNorm layers are trained.
-    """
+    """The configured average; ``ConfigError`` for SWA of a network with BatchNorm layers that are not frozen."""
     if settings.kind == "ema":
         return ExponentialMovingAverage(network, settings.decay)
     if settings.kind == "swa":
@@ -139,7 +132,7 @@ def trained_weights(state: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _require_frozen_batch_norm(network: nn.Module) -> None:
-    """BatchNorm statistics collected along the way match none of the averaged weights."""
+    """Raise ``ConfigError`` unless all BatchNorm layers are frozen: their statistics would not match the average."""
     for layer in batch_norm_layers(network):
         if any(parameter.requires_grad for parameter in layer.parameters(recurse=False)):
             raise ConfigError(

@@ -115,7 +115,7 @@ def go_on(runtime: Runtime, checkpoints: list[Path | None], *args: Any, **option
     """The curves of one run that goes on from each of the checkpoints; None is its start."""
     curves = []
     with tiny_trainer(runtime, *args, **options) as trainer:
-        trainer.validation_data = None  # which would be compiled once more
+        trainer.validation_loader = None  # which would be compiled once more
         for path in checkpoints:
             if path is not None:
                 trainer.load_state_dict(read_checkpoint(path), str(path))

@@ -15,7 +15,7 @@ from posenet.settings import AverageConfig, OptimConfig
 from posenet.training.batch_norm import batch_norm_layers
 from posenet.training.freezing import ALL_BUT_HEADS, freeze, set_train_mode
 from posenet.training.optimizer import make_optimizer, set_lr
-from posenet.training.schedule import StepSchedule, make_schedule
+from posenet.training.schedule import learning_rate, stepwise_lr
 from tests.helpers.networks import tiny_network
 
 STEPS = 10
@@ -57,12 +57,11 @@ def small() -> nn.Module:
     ],
 )
 def test_the_default_schedule_is_the_written_table(epoch: int, step: int, expected: float) -> None:
-    schedule = StepSchedule(OptimConfig(lr=2.0))
-    assert schedule.lr_at(epoch, step, STEPS) == pytest.approx(2 * expected, rel=1e-9)
+    assert stepwise_lr(OptimConfig(lr=2.0), 1, epoch, step, STEPS) == pytest.approx(2 * expected, rel=1e-9)
 
 
 def test_without_a_restart_the_rate_never_rises_after_the_warmup() -> None:
-    rates = [StepSchedule(OptimConfig()).lr_at(epoch, step, STEPS) for epoch in range(3, 200) for step in range(STEPS)]
+    rates = [stepwise_lr(OptimConfig(), 1, epoch, step, STEPS) for epoch in range(3, 200) for step in range(STEPS)]
     assert all(later <= earlier for earlier, later in itertools.pairwise(rates))
 
 
@@ -80,30 +79,30 @@ def test_without_a_restart_the_rate_never_rises_after_the_warmup() -> None:
     ],
 )
 def test_a_restart_has_its_own_rate_and_step(epoch: int, expected: float) -> None:
-    schedule = StepSchedule(OptimConfig(lr=1.0, restart_epoch=50, restart_lr=0.5, restart_step_epochs=5))
-    assert schedule.lr_at(epoch, 0, STEPS) == pytest.approx(expected)
+    settings = OptimConfig(lr=1.0, restart_epoch=50, restart_lr=0.5, restart_step_epochs=5)
+    assert stepwise_lr(settings, 1, epoch, 0, STEPS) == pytest.approx(expected)
 
 
 def test_a_restart_falls_back_on_the_first_rate_and_step() -> None:
-    schedule = StepSchedule(OptimConfig(lr=1.0, step_epochs=4, restart_epoch=10))
-    assert [schedule.lr_at(epoch, 0, STEPS) for epoch in (9, 10, 13, 14)] == pytest.approx([0.04, 1, 1, 0.2])
+    settings = OptimConfig(lr=1.0, step_epochs=4, restart_epoch=10)
+    assert [stepwise_lr(settings, 1, epoch, 0, STEPS) for epoch in (9, 10, 13, 14)] == pytest.approx([0.04, 1, 1, 0.2])
 
 
 def test_without_warmup_and_steps_the_rate_is_constant() -> None:
-    schedule = StepSchedule(OptimConfig(lr=0.5, warmup_epochs=0, step_epochs=0))
-    assert {schedule.lr_at(epoch, step, STEPS) for epoch in (0, 20, 90) for step in (0, 5)} == {0.5}
+    settings = OptimConfig(lr=0.5, warmup_epochs=0, step_epochs=0)
+    assert {stepwise_lr(settings, 1, epoch, step, STEPS) for epoch in (0, 20, 90) for step in (0, 5)} == {0.5}
 
 
 def test_a_warmup_may_be_part_of_an_epoch() -> None:
-    schedule = StepSchedule(OptimConfig(lr=1.0, warmup_epochs=0.5))
-    assert [schedule.lr_at(0, step, STEPS) for step in (0, 3, 4, 5)] == pytest.approx([0.2, 0.8, 1, 1])
+    settings = OptimConfig(lr=1.0, warmup_epochs=0.5)
+    assert [stepwise_lr(settings, 1, 0, step, STEPS) for step in (0, 3, 4, 5)] == pytest.approx([0.2, 0.8, 1, 1])
 
 
 @pytest.mark.parametrize("scale_lr, factor", [(True, 4), (False, 1)])
 def test_the_rates_grow_with_the_number_of_processes_if_asked(scale_lr: bool, factor: int) -> None:
     config = OptimConfig(lr=0.5, warmup_epochs=0, restart_epoch=5, restart_lr=0.25, scale_lr=scale_lr)
-    schedule = make_schedule(config, AverageConfig(), world_size=4)
-    assert schedule.lr_at(0, 0, STEPS) == 0.5 * factor and schedule.lr_at(5, 0, STEPS) == 0.25 * factor
+    rates = [learning_rate(config, AverageConfig(), 4, epoch, 0, STEPS) for epoch in (0, 5)]
+    assert rates == [0.5 * factor, 0.25 * factor]
 
 
 def test_set_lr_reaches_every_group() -> None:

@@ -155,10 +155,10 @@ FAULTS = {
     "layout without checksums": (old_layout, "layout with checksums"),
     "another person's box": (replace("box", lambda rows: rows[::-1].copy()), "not those that were written"),
     "another image's name": (replace("file_name", lambda rows: rows[::-1].copy()), "not those that were written"),
-    "external link": (link("box", h5py.ExternalLink("elsewhere.h5", "box")), "box is missing or lies outside"),
-    "soft link": (link("box", h5py.SoftLink("/area")), "box is missing or lies outside"),
-    "external storage": (with_file(external_array), "jpeg is missing or lies outside"),
-    "virtual dataset": (with_file(virtual_array), "jpeg is missing or lies outside"),
+    "external link": (link("box", h5py.ExternalLink("elsewhere.h5", "box")), "box is missing or outside the file"),
+    "soft link": (link("box", h5py.SoftLink("/area")), "box is missing or outside the file"),
+    "external storage": (with_file(external_array), "jpeg is missing or outside the file"),
+    "virtual dataset": (with_file(virtual_array), "jpeg is missing or outside the file"),
 }
 
 
