@@ -36,7 +36,7 @@ Result = dict[str, Any]
 """One person in COCO's results format: image_id, category_id, keypoints, score."""
 
 Predict = Callable[[Iterable[np.ndarray]], Iterable[list[Person]]]
-"""BGR images to the people of each, in order: ``Predictor.stream``, or ``Predictor.batch`` for lists."""
+"""Returns the people in each of several BGR images: ``Predictor.stream``, or ``Predictor.batch`` for lists."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ class Evaluation:
     """COCO's keypoint metrics of predictions.
 
     Attributes:
-        metrics: value of every one of ``METRICS``, 0-1; -1 where the split has no such person.
+        metrics: value of each of ``METRICS``, 0-1; -1 where the split has no such person.
         images: number of images in the split.
         keypoints: for every keypoint of the annotation file, its mean similarity, 0-1, over all people in whom it is
-            labelled. Similarity is the keypoint's term in the OKS, and 0 in people not found at OKS 0.5. -1 where the
-            keypoint is labelled in no person.
+            labelled. Similarity is the keypoint's term in the OKS, and 0 in people not found at OKS 0.5. The mean is -1
+            if the keypoint is labelled in no person.
         precision: (10, 101) precision at OKS 0.50, 0.55 ... 0.95 and recall 0, 0.01 ... 1, for people of any size; -1
             where the split has no people.
     """
@@ -58,17 +58,12 @@ class Evaluation:
     keypoints: dict[str, float] = field(default_factory=dict)
     precision: np.ndarray = field(default_factory=lambda: np.full((10, 101), -1.0), compare=False, repr=False)
 
-    @property
-    def ap(self) -> float:
-        """Average precision over OKS 0.50 to 0.95."""
-        return self.metrics["AP"]
-
     def table(self) -> str:
         """The metrics as two lines, names above values."""
         return _two_line_table(self.metrics, 7)
 
     def keypoint_table(self) -> str:
-        """The keypoints' similarities as two lines, or as one line each where two lines would be too wide."""
+        """The similarities of the keypoints as two lines, or as one line each if two lines would be too wide."""
         width = max(map(len, self.keypoints), default=0) + 2
         if len(self.keypoints) * width <= MAX_TABLE_WIDTH:
             return _two_line_table(self.keypoints, width)
@@ -95,13 +90,12 @@ def evaluate(
         results_path: where to write the predictions as a COCO results file.
         image_ids: restricts the split.
         batch_size: see ``predict_split``.
-        progress: show a progress bar.
 
     Returns:
-        The metrics, or None where the file has no annotations.
+        The metrics, or None if the file has no annotations.
 
     Raises:
-        DataError: an annotation file or image that cannot be used.
+        DataError: an annotation file or image cannot be used.
     """
     split = read_split(annotations, image_ids, skeleton)
     results = predict_split(predict, images_dir, split.images, split.category, batch_size=batch_size, progress=progress)
@@ -119,23 +113,23 @@ def predict_split(
     batch_size: int | None = 16,
     progress: bool = True,
 ) -> list[Result]:
-    """Predict images, which are read on background threads meanwhile.
+    """Predict images, and read the next ones on background threads.
 
     Several processes can each predict a share of the images and join their lists for ``compute_coco_metrics``.
 
     Args:
-        category: id that the results carry.
-        batch_size: how many images ``predict`` receives at a time, in a list. None passes all of them as one iterator,
-            so that ``Predictor.stream`` never waits between batches.
+        category: id of the category in the results.
+        batch_size: number of images in the list that ``predict`` receives. None passes all of them as one iterator, so
+            that ``Predictor.stream`` never waits between batches.
 
     Returns:
         The people in COCO's results format, in the order of ``images``.
 
     Raises:
-        DataError: an image that is missing or cannot be read.
+        DataError: an image is missing or cannot be read.
     """
     paths = find_image_files(images_dir, images)
-    # Images of one shape come together, so that the network gets full batches.
+    # Images of the same shape follow each other, so that the network gets full batches.
     ordered = sorted(images, key=lambda image: image.width / image.height)
     read = partial(read_image, upright=False)
     pixels = map_in_background(read, (paths[image.id] for image in ordered), workers=2, ahead=batch_size or 16)
@@ -171,8 +165,8 @@ def to_coco_result(person: Person, image_id: int | str, category: int = 1, *, fi
     """Convert a person to an entry of a COCO results file. Keypoints that were not found have score 0.
 
     Args:
-        fill_missing: put those at the mean of the others: COCO compares the coordinates of every keypoint whatever its
-            score, and measures a person's size on all of them. Otherwise they are at (0, 0).
+        fill_missing: put these at the mean of the others; else they are at (0, 0). COCO ignores scores when it compares
+            keypoints, and it measures the size of a person over all keypoints.
     """
     keypoints = person.to_coco().astype(float)
     missing = keypoints[:, 2] <= 0
@@ -197,7 +191,7 @@ def compute_coco_metrics(results: Sequence[Mapping[str, Any]], split: Split, ske
     }
     with open(os.devnull, "w") as silence, contextlib.redirect_stdout(silence):
         truth.createIndex()
-        # pycocotools writes into the dictionaries it receives, so it gets copies.
+        # pycocotools changes the dictionaries that it receives, so it gets copies.
         predictions = truth.loadRes([dict(result) for result in results]) if results else CocoApi()
         evaluation = COCOeval(truth, predictions, "keypoints")
         evaluation.params.kpt_oks_sigmas = np.array(skeleton.sigmas)

@@ -1,6 +1,6 @@
-"""How an image is resized and padded to the network's input, and how people are mapped back to the image.
+"""How an image is resized and padded for the network, and how people are mapped back to the image.
 
-This module needs NumPy and OpenCV only.
+This module needs only NumPy and OpenCV.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from posenet.inference.person import Person
 from posenet.settings import MAP_STRIDE
 
 PADDING = 128
-"""Value of the padding, in all three colours."""
+"""Value of the padding in all three colour channels."""
 
 
 @dataclass(frozen=True)
 class Letterbox:
-    """An image is resized, then padded on the right and below.
+    """Resizes an image, then pads it on the right and below.
 
     Attributes:
         resized: (height, width) of the resized image, in network-input pixels.
@@ -46,11 +46,9 @@ class Letterbox:
         return result
 
     def map_back(self, people: Iterable[Person], image_size: tuple[int, int]) -> list[Person]:
-        """The people with keypoints in pixels of the image instead of the network input, clipped to the image.
+        """Map keypoints from network-input pixels to pixels of an image of (height, width) ``image_size``.
 
-        Args:
-            people: keypoints in network-input pixels. They are not changed.
-            image_size: (height, width) of the image.
+        They are clipped to the image. ``people`` are not changed.
         """
         size = np.array(image_size[::-1], np.float32)  # width, height: the order of x, y
         zoom = size / np.array(self.resized[::-1], np.float32)

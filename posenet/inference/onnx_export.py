@@ -40,7 +40,7 @@ class ImagesToCandidates(nn.Module):
 
         Args:
             images: (N, H, W, 3) uint8 BGR; H and W are multiples of 64.
-            sizes: (N, 2) int64: height and width of each image, which lies at the upper left; the rest is padding.
+            sizes: (N, 2) int64: height and width of each image, which is at the upper left; the rest is padding.
 
         Returns:
             peaks, pairs and limb scores, as ``CandidateSelector`` returns them.
@@ -55,10 +55,8 @@ def export_onnx(network: nn.Module, selector: CandidateSelector, path: str | Pat
 
     Args:
         network: has a method ``heatmaps``. It is copied, not changed.
-        selector: selects the candidates.
-        path: file to write.
-        height: height to which images should be resized. It is stored in the file's metadata, with everything else that
-            a user of the file needs.
+        height: height to which images should be resized. It is stored in the file's metadata, together with everything
+            else that is needed to use the file.
 
     Raises:
         ConfigError: the package ``onnx`` is not installed.
@@ -91,15 +89,9 @@ def export_onnx(network: nn.Module, selector: CandidateSelector, path: str | Pat
     model = onnx.load_model_from_string(graph.getvalue())
     model.producer_name = "posenet"
     model.producer_version = posenet.__version__
-    onnx.helper.set_model_props(
-        model,
-        {
-            "height": str(height),
-            "multiple": str(INPUT_MULTIPLE),
-            "padding": str(PADDING),
-            "stride": str(MAP_STRIDE),
-            "skeleton": json.dumps(skeleton_to_table(selector.skeleton)),
-        },
-    )
+    numbers = {"height": height, "multiple": INPUT_MULTIPLE, "padding": PADDING, "stride": MAP_STRIDE}
+    properties = {name: str(value) for name, value in numbers.items()}
+    properties["skeleton"] = json.dumps(skeleton_to_table(selector.skeleton))
+    onnx.helper.set_model_props(model, properties)
     onnx.checker.check_model(model)
     write_atomically(path, model.SerializeToString())

@@ -1,4 +1,4 @@
-"""A person: the positions of the keypoints and how confident the network is of them."""
+"""A person: the positions and the scores of the keypoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Person:
     Attributes:
         keypoints: (K, 3) float32, in the skeleton's channel order: x and y in pixels of the image (the centre of the
             first pixel is (0, 0)) and a score. A keypoint that was not found has score 0.
-        score: ranks people. It grows with the scores and with the number of the keypoints found.
+        score: for ranking people. It grows with the scores and with the number of the keypoints found.
         skeleton: meaning of the rows of ``keypoints``.
     """
 

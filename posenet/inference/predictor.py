@@ -1,6 +1,6 @@
 """From images to people: letterbox, network, average over scales and flip, decoder.
 
-The steps of one prediction follow each other in ``Predictor``, from ``stream`` down.
+``Predictor.stream`` and the methods that follow it are the steps of one prediction, in order.
 """
 
 from __future__ import annotations
@@ -36,27 +36,21 @@ from posenet.skeleton import COCO, Skeleton
 
 
 class InputBatch(NamedTuple):
-    """N images, resized and padded for the network at each of S inference scales.
-
-    Attributes:
-        image_sizes: (height, width) of each image.
-        letterboxes: ``letterboxes[scale][image]``.
-        inputs: for each scale (N, H, W, 3) BGR uint8.
-    """
+    """N images, resized and padded for the network at each inference scale."""
 
     image_sizes: list[tuple[int, int]]
+    """(height, width) of each image."""
     letterboxes: list[list[Letterbox]]
+    """``letterboxes[scale][image]``."""
     inputs: list[np.ndarray]
+    """For each scale (N, H, W, 3) BGR uint8."""
 
 
 class HostMaps(NamedTuple):
-    """The maps of one image on the host, where its candidates are selected.
-
-    Attributes:
-        maps: (C, h, w) float32, the cells that show the image.
-    """
+    """The maps of one image on the host, from which its candidates are selected there."""
 
     maps: np.ndarray
+    """(C, h, w) float32: the cells that show the image."""
 
     def decode(self, settings: InferenceConfig, skeleton: Skeleton) -> list[Person]:
         """The people, with keypoints in network-input pixels."""
@@ -69,7 +63,7 @@ class HostMaps(NamedTuple):
 
 
 class DeviceCandidates(NamedTuple):
-    """The candidates of one image, which ``CandidateSelector`` has selected on the device; see there for the arrays."""
+    """The candidates of one image that ``CandidateSelector`` has selected on the device."""
 
     peaks: np.ndarray
     pairs: np.ndarray
@@ -81,35 +75,32 @@ class DeviceCandidates(NamedTuple):
 
 
 class NetworkOutput(NamedTuple):
-    """The network's output for N images, copied to the host.
-
-    Attributes:
-        image_sizes: (height, width) of each image.
-        letterboxes: how each image lies in its maps.
-        images: the maps or the candidates of each image.
-    """
+    """The output of the network for N images, copied to the host."""
 
     image_sizes: list[tuple[int, int]]
+    """(height, width) of each image."""
     letterboxes: list[Letterbox]
-    images: Sequence[HostMaps | DeviceCandidates]
+    """How each image was resized and padded for its maps."""
+    decoder_inputs: Sequence[HostMaps | DeviceCandidates]
+    """The maps or the candidates of each image."""
 
 
 class Predictor:
     """Finds people in images with a trained network.
 
-    The network is put into evaluation mode and is not copied, so that a network in training can be evaluated.
-    ``FusedNetwork`` makes a faster copy of a network that is no longer trained. The people found in an image do not
-    depend on the other images of its batch.
+    The network is set to evaluation mode and is not copied, so that a network in training can be evaluated.
+    ``FusedNetwork`` is a faster copy of a network that is no longer trained. The people found in an image do not depend
+    on the other images of its batch.
 
     Args:
-        network: has a method ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4). If it has an attribute
-            ``channels_last`` that is true, its input has that memory format.
+        network: has a method ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4). Its input has the
+            channels-last memory format if its attribute ``channels_last`` exists and is true.
         settings: ``inference`` section of the configuration; None uses its defaults.
         skeleton: meaning of the channels.
         device: where the network runs; None is the device of its weights.
-        amp: precision of the network. A ``FusedNetwork`` has its own.
+        amp: precision of the network; leave it "off" for a ``FusedNetwork``, which sets its precision itself.
         select: where candidates are selected. "device" copies only the candidates to the host, "host" copies the maps.
-            None chooses the faster: "host" on a CPU, else "device".
+            None selects the faster one: "host" on a CPU, else "device".
     """
 
     def __init__(
@@ -124,7 +115,8 @@ class Predictor:
     ) -> None:
         self.settings = InferenceConfig() if settings is None else settings
         self.skeleton = skeleton
-        self.device = _device_of(network) if device is None else torch.device(device)
+        weight = next(network.parameters(), torch.empty(0))
+        self.device = weight.device if device is None else torch.device(device)
         self.amp = amp
         self.network = network.to(self.device).eval()
         self._flip_channels = torch.from_numpy(skeleton.flip_channels).to(self.device)
@@ -144,7 +136,7 @@ class Predictor:
         amp: Amp = "off",
         **overrides: Any,
     ) -> Predictor:
-        """A predictor with the settings of ``config.inference``, except for ``overrides``, keys of that section.
+        """A predictor with the settings of ``config.inference``; ``overrides`` replace keys of that section.
 
         Raises:
             ConfigError: an override is out of range.
@@ -169,7 +161,7 @@ class Predictor:
 
         Args:
             config: replaces the configuration in the checkpoint.
-            amp: precision of the network; "auto" is the fastest that is as accurate on the device.
+            amp: precision of the network; "auto" is the fastest one without loss of accuracy on the device.
             overrides: keys of the configuration's ``inference`` section.
 
         Raises:
@@ -193,7 +185,7 @@ class Predictor:
         return self.batch([image])[0]
 
     def batch(self, images: Sequence[np.ndarray]) -> list[list[Person]]:
-        """The people in each of several images of any sizes. Images with equal network inputs run together."""
+        """The people in each of several images of any sizes. Images with network inputs of equal size run together."""
         images = [to_bgr(image) for image in images]
         indices_of: dict[tuple[tuple[int, int], ...], list[int]] = {}
         for index, image in enumerate(images):
@@ -203,49 +195,20 @@ class Predictor:
         return [people_of[index] for index in range(len(images))]
 
     def stream(self, images: Iterable[np.ndarray]) -> Generator[list[Person], None, None]:
-        """The people in each of any number of images, in order. Only a few images are held in memory.
+        """The people in each of any number of images, in order. Only a few images are in memory at a time.
 
-        Consecutive images with equal network inputs run together, so images sorted by shape make full batches.
+        Consecutive images with network inputs of equal size run together, so images sorted by shape make full batches.
         """
-        # Three threads work at the same time: the first prepares the next batch, the caller's runs the network on this
-        # batch, and the third decodes the batch before.
+        # Three threads work at the same time: one prepares the next batch, the caller's thread runs the network on this
+        # batch, and one decodes the batch before.
         batches = self._split_into_batches(map(to_bgr, images))
         inputs = map_in_background(self.prepare_inputs, batches)
         outputs = map(self.run_network, inputs)
         for people in map_in_background(self.decode_output, outputs):
             yield from people
 
-    def _split_into_batches(self, images: Iterable[np.ndarray]) -> Iterator[list[np.ndarray]]:
-        """Consecutive images with equal network inputs, at most ``batch_size`` of them."""
-        for _, similar in itertools.groupby(images, self._input_sizes):
-            while batch := list(itertools.islice(similar, self.settings.batch_size)):
-                yield batch
-
-    def _input_sizes(self, image: np.ndarray) -> tuple[tuple[int, int], ...]:
-        """(height, width) of the network input at every scale."""
-        return tuple(self.letterbox(image.shape[:2], scale).padded for scale in self.settings.scales)
-
-    def letterbox(self, image_size: tuple[int, int], scale: float = 1.0) -> Letterbox:
-        """How an image of (height, width) ``image_size`` is resized and padded.
-
-        It is resized to ``scale`` times the configured height, or less where the padded image would exceed the
-        configured limits, and padded to multiples of 64.
-        """
-        height, width = image_size
-        zoom = min(
-            self.settings.height * scale / height,
-            _round_down(self.settings.max_height) / height,
-            _round_down(self.settings.max_width) / width,
-        )
-        resized = (max(1, round(height * zoom)), max(1, round(width * zoom)))
-        return Letterbox(resized, (_round_up(resized[0]), _round_up(resized[1])))
-
     def prepare_inputs(self, images: Sequence[np.ndarray]) -> InputBatch:
-        """Resize and pad images whose network inputs have equal sizes.
-
-        Args:
-            images: (H, W, 3) BGR uint8, each of its own size.
-        """
+        """Resize and pad (H, W, 3) BGR uint8 images; their network inputs must have the same size."""
         image_sizes = [(image.shape[0], image.shape[1]) for image in images]
         letterboxes = [[self.letterbox(size, scale) for size in image_sizes] for scale in self.settings.scales]
         inputs = [
@@ -257,29 +220,22 @@ class Predictor:
     @torch.inference_mode()
     def run_network(self, batch: InputBatch) -> NetworkOutput:
         """Run the network on a batch and copy its maps, or the candidates selected from them, to the host."""
-        maps = self.average_over_scales(batch)
-        letterboxes = batch.letterboxes[self._largest_scale]
+        largest = self.settings.scales.index(max(self.settings.scales))
+        letterboxes = batch.letterboxes[largest]
+        maps = self.average_over_scales(batch, letterboxes)
         sizes = [letterbox.image_cells for letterbox in letterboxes]
-        images: Sequence[HostMaps | DeviceCandidates]
+        decoder_inputs: Sequence[HostMaps | DeviceCandidates]
         if self._selector is None:
-            images = [HostMaps(own[:, :rows, :columns]) for own, (rows, columns) in zip(maps.cpu().numpy(), sizes)]
+            host_maps = zip(maps.cpu().numpy(), sizes)
+            decoder_inputs = [HostMaps(image_maps[:, :rows, :columns]) for image_maps, (rows, columns) in host_maps]
         else:
             peaks, pairs, limb_scores = self._selector(maps, torch.tensor(sizes, device=self.device))
             arrays = zip(peaks.cpu().numpy(), pairs.cpu().numpy(), limb_scores.cpu().numpy())
-            images = [DeviceCandidates(*own) for own in arrays]
-        return NetworkOutput(batch.image_sizes, letterboxes, images)
+            decoder_inputs = [DeviceCandidates(*arrays_of_image) for arrays_of_image in arrays]
+        return NetworkOutput(batch.image_sizes, letterboxes, decoder_inputs)
 
-    @property
-    def _largest_scale(self) -> int:
-        """Index of the largest inference scale, whose cells the averaged maps have."""
-        return self.settings.scales.index(max(self.settings.scales))
-
-    def average_over_scales(self, batch: InputBatch) -> Tensor:
-        """Maps of a batch, (N, C, h, w) on the device, averaged over the inference scales.
-
-        The result has the cells of the largest scale.
-        """
-        target = batch.letterboxes[self._largest_scale]
+    def average_over_scales(self, batch: InputBatch, target: list[Letterbox]) -> Tensor:
+        """Maps of a batch, (N, C, h, w) on the device, averaged over the scales and resampled to ``target``."""
         maps_of_scales = (
             resample_maps(self.average_over_flip(inputs), letterboxes, target)
             for inputs, letterboxes in zip(batch.inputs, batch.letterboxes)
@@ -289,7 +245,7 @@ class Predictor:
 
     @torch.inference_mode()
     def average_over_flip(self, inputs: np.ndarray) -> Tensor:
-        """Maps of images at one scale, averaged with those of the mirrored images if the settings say ``flip``.
+        """Maps of images at one scale, averaged with those of the mirrored images if ``flip`` is set.
 
         Args:
             inputs: (N, H, W, 3) BGR uint8; H and W are multiples of 64. See ``Letterbox.apply``.
@@ -304,7 +260,7 @@ class Predictor:
         with autocast(self.device, self.amp):
             maps = heatmaps(images).float()
             if self.settings.flip:
-                # The image is mirrored with its padding. The width is a multiple of the stride, so that cells coincide.
+                # The image is mirrored with its padding. The width is a multiple of the stride, so the cells coincide.
                 mirrored = heatmaps(images.flip(-1)).float()
                 maps = (maps + mirrored[:, self._flip_channels].flip(-1)) / 2
         return maps
@@ -312,20 +268,45 @@ class Predictor:
     def decode_output(self, output: NetworkOutput) -> list[list[Person]]:
         """The people of each image, with keypoints in pixels of the image."""
         return [
-            letterbox.map_back(image.decode(self.settings, self.skeleton), image_size)
-            for image, letterbox, image_size in zip(output.images, output.letterboxes, output.image_sizes)
+            letterbox.map_back(decoder_input.decode(self.settings, self.skeleton), image_size)
+            for image_size, letterbox, decoder_input in zip(*output)
         ]
+
+    def letterbox(self, image_size: tuple[int, int], scale: float = 1.0) -> Letterbox:
+        """How an image of (height, width) ``image_size`` is resized and padded.
+
+        It is resized to ``scale`` times the configured height, or less if the padded image would exceed the configured
+        limits, and padded to multiples of 64.
+        """
+        height, width = image_size
+        zoom = min(
+            self.settings.height * scale / height,
+            _round_down(self.settings.max_height) / height,
+            _round_down(self.settings.max_width) / width,
+        )
+        resized = (max(1, round(height * zoom)), max(1, round(width * zoom)))
+        return Letterbox(resized, (_round_up(resized[0]), _round_up(resized[1])))
+
+    def _split_into_batches(self, images: Iterable[np.ndarray]) -> Iterator[list[np.ndarray]]:
+        """Consecutive images with network inputs of equal size, at most ``batch_size`` of them."""
+        for _, similar in itertools.groupby(images, self._input_sizes):
+            while batch := list(itertools.islice(similar, self.settings.batch_size)):
+                yield batch
+
+    def _input_sizes(self, image: np.ndarray) -> tuple[tuple[int, int], ...]:
+        """(height, width) of the network input at every scale."""
+        return tuple(self.letterbox(image.shape[:2], scale).padded for scale in self.settings.scales)
 
 
 def resample_maps(maps: Tensor, letterboxes: list[Letterbox], target: list[Letterbox]) -> Tensor:
     """Resample (N, C, h, w) maps of one inference scale to the cells of another, (N, C, h', w').
 
-    Resizing by s maps x to (x + 0.5) s - 0.5. This holds for pixels and also for cells, as the stride is the same. The
-    two scales are padded differently, so s is the ratio of the sizes of the resized images, not of the maps.
+    Resizing by s maps x to (x + 0.5) s - 0.5, for pixels and also for cells, because the stride is the same. The two
+    scales are padded differently, so s is the ratio of the sizes of the resized images, not of the maps.
 
     Args:
-        letterboxes: how each image lies in ``maps``.
-        target: how it lies in the result. If it is ``letterboxes`` itself, the maps are returned as they are.
+        letterboxes: how each image is resized and padded in ``maps``.
+        target: the same for the result. If it is ``letterboxes`` itself, the maps are returned unchanged.
     """
     if letterboxes is target:
         return maps
@@ -339,12 +320,6 @@ def resample_maps(maps: Tensor, letterboxes: list[Letterbox], target: list[Lette
     matrix[:, :, 2] = matrix[:, :, :2].sum(2) - 1  # -1 is mapped to -1: the left and upper edges coincide
     grid = F.affine_grid(matrix, [len(maps), 1, rows, columns], align_corners=False)
     return F.grid_sample(maps, grid, mode="bicubic", padding_mode="border", align_corners=False)
-
-
-def _device_of(network: nn.Module) -> torch.device:
-    """The device of the network's weights; the CPU if it has none."""
-    parameter = next(network.parameters(), None)
-    return torch.device("cpu") if parameter is None else parameter.device
 
 
 def _round_down(side: int) -> int:

@@ -225,7 +225,7 @@ def test_the_thresholds_of_the_settings_are_used(select):
 @pytest.mark.parametrize(("select", "output"), [("host", HostMaps), ("device", DeviceCandidates), (None, HostMaps)])
 def test_candidates_are_selected_where_it_was_asked_for_and_else_on_the_cpu_host(select, output):
     predictor = spot_predictor(select, height=128)
-    [image] = predictor.run_network(predictor.prepare_inputs([make_image((97, 131))])).images
+    [image] = predictor.run_network(predictor.prepare_inputs([make_image((97, 131))])).decoder_inputs
     assert isinstance(image, output)
 
 

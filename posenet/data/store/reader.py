@@ -156,7 +156,7 @@ class Store:
             mask_miss_rle=readers["mask_miss"].read_bytes(mask_miss_start, mask_miss_stop),
         )
         if checksum(record) != table["checksum"][index] or not np.isfinite(record.joints).all():
-            raise record.damage_error("has changed since it was written: its image, its masks or its joints")
+            raise record.damage_error("has another image, masks or joints than were written")
         return record
 
     def close(self) -> None:

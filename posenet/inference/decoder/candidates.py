@@ -1,8 +1,8 @@
-"""Keypoint candidates and limbs: what the decoder selects from the maps, and by which rules.
+"""Keypoint candidates and limbs, and the rules by which the decoder selects them from the maps.
 
 Two modules make this selection with the constants below:
 
-- ``host_candidates`` uses NumPy and OpenCV on the maps of one image. On a CPU it needs a tenth of the other's time.
+- ``host_candidates`` uses NumPy and OpenCV on the maps of one image. On a CPU it is ten times as fast as the other one.
 - ``device_candidates`` uses PyTorch on whole batches, with outputs of fixed size. On a GPU, only its outputs and not
   the maps are copied to the CPU. It can be exported to ONNX.
 
@@ -19,9 +19,9 @@ of the body part and t the part threshold. The pair has
     prefilter score  (mean of m at PREFILTER_POSITIONS - t) c               m in the nearest cell
     limb score       ((mean of m + second lowest m) / 2 - t) c              m at SAMPLE_POSITIONS, interpolated
 
-The limb score is computed for the ``MAX_LIMBS`` pairs with the best prefilter scores above 0. The second lowest sample
-counts because a wrong limb crosses the responses of other limbs near its ends, but seldom all the way. The confidence
-counts because a network responds weakly in many wrong places.
+The limb score is computed for the ``MAX_LIMBS`` pairs with the best prefilter scores above 0. It contains the second
+lowest sample because a wrong limb crosses the responses of other limbs near its ends, but rarely over its whole length.
+It contains the confidence because a network has weak responses at many wrong positions.
 
 In all maps NaN counts as 0, and values are clipped to the range from 0 to ``MAX_VALUE``.
 
@@ -29,12 +29,13 @@ Differences
 -----------
 Both modules lead to the same people, except for rounding, the order of equal scores, and these two points:
 
-- A plateau is a peak of several adjacent equal cells. The host form returns one candidate in its middle. The device
-  form returns its first cell in reading order, refined as any other peak. For two cells this is the middle as well.
-- The host form gets the cells that show the image. The device form gets the padded maps of a batch and the number of
-  cells that show each image; it ignores peaks in the padding.
+- A plateau is a peak of several adjacent equal cells. ``host_candidates`` returns one candidate in its middle.
+  ``device_candidates`` returns its first cell in reading order, refined as any other peak. For two cells this is the
+  middle as well.
+- ``host_candidates`` gets the cells that show the image. ``device_candidates`` gets the padded maps of a batch and the
+  number of cells that show each image; it ignores peaks in the padding.
 
-This module and ``people`` need NumPy only.
+This module and ``people`` need only NumPy.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ MAX_PEAKS = 40
 MAX_LIMBS = 1500
 """Pairs for which a limb score is computed, those with the best prefilter scores first."""
 MAX_VALUE = 2.0
-"""Map values are meant to lie between 0 and 1. Larger ones are cut to this, so that an infinity is harmless."""
+"""Map values should be between 0 and 1. Larger ones are clipped to this, so that an infinity is harmless."""
 CONFIDENCE_POWER = 1.5
 """Exponent of the product of two candidates' scores in the confidence of their pair."""
 PREFILTER_POSITIONS = np.array([0.25, 0.5, 0.75], np.float32)

@@ -31,7 +31,7 @@ def decode(
         stride: network-input pixels per cell. Cell i is centred on pixel ``stride * i + (stride - 1) / 2``.
         keypoint_threshold: lowest peak of a keypoint map that becomes a candidate, above 0.
         part_threshold: a limb needs more support by the map of its body part than this.
-        max_peaks: candidates of each keypoint, the strongest first.
+        max_peaks: number of candidates of each keypoint, the strongest ones.
         min_keypoints: people with fewer keypoints are dropped.
         min_score: people with a lower score are dropped.
         skeleton: meaning of the channels.

@@ -27,14 +27,13 @@ MIN_MAP_CELLS = (INPUT_MULTIPLE // MAP_STRIDE) ** 2
 
 
 class CandidateSelector(nn.Module):
-    """Maps to keypoint candidates, and to scored pairs of them. All operators have outputs of fixed size.
+    """Selects keypoint candidates and scored pairs of them from maps. All outputs have a fixed size.
 
     Args:
-        keypoint_threshold: see ``decode``.
-        part_threshold: see ``decode``.
-        max_peaks: candidates of each keypoint, the strongest first; 1 to 256.
-        max_limbs: pairs of candidates, those with the best prefilter scores first.
-        skeleton: meaning of the channels.
+        max_peaks: number of candidates of each keypoint, the strongest ones; 1 to 256.
+        max_limbs: number of pairs of candidates, those with the best prefilter scores.
+
+    The other arguments are those of ``decode``.
 
     Raises:
         ConfigError: ``max_peaks`` is out of range.
@@ -101,7 +100,7 @@ class CandidateSelector(nn.Module):
         column = cell - row * width
 
         def neighbour(step_y: int, step_x: int) -> Tensor:
-            """(N, K, M) values beside the peaks."""
+            """(N, K, M) values next to the peaks."""
             index = (row + 1 + step_y) * (width + 2) + column + 1 + step_x
             return padded.flatten(2).gather(2, index)
 
@@ -111,12 +110,7 @@ class CandidateSelector(nn.Module):
         return torch.stack([x, y, score], dim=3)
 
     def _select_pairs(self, maps: Tensor, peaks: Tensor) -> tuple[Tensor, Tensor]:
-        """The (N, L, 3) pairs with the best prefilter scores, and these scores, (N, L).
-
-        Args:
-            maps: (N, B, h, w) body-part maps.
-            peaks: (N, K, M, 3).
-        """
+        """The (N, L, 3) pairs with the best (N, L) prefilter scores, from (N, B, h, w) maps and (N, K, M, 3) peaks."""
         first_keypoint = self.part_ends[:, 0]
         second_keypoint = self.part_ends[:, 1]
         first = peaks[:, first_keypoint, :, None]  # (N, B, M, 1, 3)

@@ -10,12 +10,11 @@ import numpy as np
 def group_candidates(keypoint: np.ndarray, ends: np.ndarray, score: np.ndarray) -> np.ndarray:
     """Group candidates so that limbs with high scores join members of one group, and no group has a keypoint twice.
 
-    This is agglomerative clustering. Every candidate starts as a group of its own. The link between two groups is the
-    sum of the scores of all limbs from one to the other. Again and again, the two groups with the strongest link are
-    merged; groups that have a keypoint in common have no link.
+    This is agglomerative clustering. At first, every candidate is a separate group. The link between two groups is the
+    sum of the scores of all limbs between them; groups that have a keypoint in common have no link. In each step, the
+    two groups with the strongest link are merged.
 
-    Because links are sums, the parts of a body vote together. A limb that leads to a neighbour by chance is outvoted
-    once the rest of the body has been merged.
+    Because links are sums, a wrong limb to another person is outvoted once several parts of the body have been merged.
 
     Args:
         keypoint: (N,) keypoint of each candidate.

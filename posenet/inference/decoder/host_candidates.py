@@ -21,15 +21,9 @@ from posenet.skeleton import Skeleton
 
 
 def find_keypoints(maps: np.ndarray, threshold: float, max_peaks: int) -> KeypointCandidates:
-    """Find the peaks of keypoint maps.
-
-    Args:
-        maps: (K, h, w) float32.
-        threshold: lowest peak that counts.
-        max_peaks: candidates of each keypoint, the strongest first.
-    """
-    # The maps are stacked into one tall map, each with a border of zeros. So OpenCV processes all of them in one call,
-    # and no peak is beside another map. np.fmax(NaN, 0) is 0.
+    """Find the peaks of (K, h, w) float32 keypoint maps; see ``decode`` for the arguments."""
+    # The maps are stacked into one tall map, each with a border of zeros. OpenCV processes all of them in one call, and
+    # no peak is next to another map. np.fmax(NaN, 0) is 0.
     num_keypoints, height, width = maps.shape
     padded = np.zeros((num_keypoints, height + 2, width + 2), np.float32)
     np.fmax(maps, 0, out=padded[:, 1:-1, 1:-1])
@@ -68,7 +62,7 @@ def _plateau_centres(is_peak: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     flat = is_peak.ravel()
     if not any(flat[cell + step].any() for step in (1, width - 1, width, width + 1)):  # no two cells are adjacent
         return np.stack([cell % width, cell // width], axis=1), np.ones((len(cell), 2), bool)
-    # For speed, only the rows with peaks are labelled, and the row after each, which keeps regions apart.
+    # For speed, OpenCV gets only the rows with peaks, and the row after each, which separates the regions.
     rows = np.flatnonzero(np.bincount(cell // width, minlength=len(is_peak)))
     rows = np.union1d(rows, rows + 1)
     stats = cv2.connectedComponentsWithStats(is_peak[rows].view(np.uint8), connectivity=8)[2]
@@ -91,14 +85,11 @@ def _peak_offset(before: np.ndarray, peak: np.ndarray, after: np.ndarray) -> np.
 
 
 def find_limbs(maps: np.ndarray, candidates: KeypointCandidates, threshold: float, skeleton: Skeleton) -> Limbs:
-    """Compute the limb scores of the pairs of candidates that pass the prefilter.
+    """Compute the limb scores of at most ``MAX_LIMBS`` pairs of candidates; the scores may be negative.
 
     Args:
         maps: (B, h, w) body-part maps.
         threshold: a pair needs more support than this.
-
-    Returns:
-        At most ``MAX_LIMBS`` limbs. Their scores may be negative.
     """
     part, ends = _candidate_pairs(candidates.keypoint, skeleton)
     first, second = ends.T
@@ -120,7 +111,7 @@ def find_limbs(maps: np.ndarray, candidates: KeypointCandidates, threshold: floa
 
 
 def _candidate_pairs(keypoint: np.ndarray, skeleton: Skeleton) -> tuple[np.ndarray, np.ndarray]:
-    """(M,) part and (M, 2) rows of all pairs of candidates for the ends of a part; candidates sorted by keypoint."""
+    """(M,) part and (M, 2) rows of all pairs of candidates for the ends of a part. ``keypoint`` must be sorted."""
     start = np.searchsorted(keypoint, np.arange(skeleton.num_keypoints + 1))  # first row of each keypoint
     count = start[1:] - start[:-1]
     first, second = skeleton.part_ends.T
@@ -141,7 +132,7 @@ def _points_between(
 
 
 def _nearest_values(maps: np.ndarray, part: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Values of the parts' maps in the cells nearest to the points, all of which lie in the maps."""
+    """Values of the parts' maps in the cells nearest to the points, all of which are in the maps."""
     height, width = maps.shape[1:]
     column = np.rint(x).astype(np.intp)
     row = np.rint(y).astype(np.intp)

@@ -1,7 +1,6 @@
-"""Keypoint candidates and limbs to people.
+"""From keypoint candidates and limbs to people.
 
-This module needs NumPy only. Where another program has selected the candidates, such as an exported network, people are
-found without PyTorch and OpenCV.
+This module needs only NumPy. It finds people in the output of an exported network without PyTorch and OpenCV.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ MIN_SCORE = 0.05
 MIN_LIMB_SCORE = 0.001
 """Limbs with a lower limb score are dropped."""
 MIN_SHARE_OF_BEST = 0.35
-"""So are limbs below this share of the best limb of the same body part at either end."""
+"""Limbs below this share of the best limb of the same body part at either end are dropped, too."""
 
 
 def decode_candidates(
@@ -97,7 +96,7 @@ def assemble_people(
     keypoints = np.zeros((len(kept), skeleton.num_keypoints, 3), np.float32)
     keypoints[person, keypoint, :2] = candidates.xy[is_kept] * stride + (stride - 1) / 2
     keypoints[person, keypoint, 2] = candidates.score[is_kept]
-    return [Person(own, value, skeleton) for own, value in zip(keypoints, score[kept].tolist())]
+    return [Person(rows, value, skeleton) for rows, value in zip(keypoints, score[kept].tolist())]
 
 
 def drop_weak_limbs(limbs: Limbs, num_candidates: int, skeleton: Skeleton) -> Limbs:
@@ -111,11 +110,12 @@ def drop_weak_limbs(limbs: Limbs, num_candidates: int, skeleton: Skeleton) -> Li
 
 
 def label_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Skeleton) -> np.ndarray:
-    """(N,) label of the person that each candidate belongs to; the labels are not consecutive.
+    """(N,) label of the person that each candidate belongs to. The labels are not consecutive.
 
-    The candidates are grouped by their limbs. From these groups the pose model estimates the sizes of the people.
-    Limbs that are too long for their person are weakened, and the candidates are grouped again. Finally, fragments that
-    no limb connects are assigned to people. A skeleton without a layout has no pose model and skips the last two steps.
+    First, the candidates are grouped by their limbs. Second, the pose model estimates the sizes of these people; the
+    scores of limbs that are too long for their person are lowered, and the candidates are grouped again. Third,
+    fragments that no limb connects are assigned to people. A skeleton without a layout has no pose model and skips the
+    last two steps.
     """
     label = group_candidates(candidates.keypoint, limbs.ends, limbs.score)
     if not skeleton.layout or not len(label):

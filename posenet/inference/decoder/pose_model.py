@@ -1,12 +1,12 @@
-"""How the keypoints of one person lie relative to each other.
+"""The pose model: where the keypoints of one person are relative to each other.
 
-The pose model answers two questions about groups of keypoints: whether a limb is too long for its person, and to which
-person a fragment belongs that no limb connects to the rest.
+It answers two questions about groups of keypoints: whether a limb is too long for its person, and to which person a
+fragment belongs.
 
 Coordinates are map cells, x right and y down, as complex numbers x + iy. For each keypoint k of an upright person,
 ``Skeleton.layout`` states an expected height h_k, its distance below the hips, and a spread s_k, its root-mean-square
-distance from there. Both are in torso lengths. A person has an origin o, near the hips, and an axis a, the vector along
-the torso away from the head. The position of keypoint k is then
+distance from that position. Both are in torso lengths. A person has an origin o, near the hips, and an axis a, the
+vector along the torso away from the head. The position of keypoint k is then
 
     z_k = o + a h_k + e_k,    where the mean of |e_k|^2 is |a|^2 s_k^2.
 """
@@ -23,25 +23,25 @@ from posenet.skeleton import Skeleton
 SPREAD_FLOOR = 0.05
 """Added to squared spreads in the weights of the regression, so that no keypoint dominates it."""
 UPRIGHT_WEIGHT = 0.15
-"""Weight of the assumption that people are upright, in the direction of the axis."""
+"""Weight of the upright direction in the estimated direction of the axis."""
 LENGTH_SLACK = 0.5
-"""Torso lengths added, as a further spread, to the expected length of a limb: perspective distorts people."""
+"""A further spread in the expected length of a limb, in torso lengths, because perspective distorts people."""
 LENGTH_TOLERANCE = 1.0
-"""Ratio of a limb's length to its expected length from which on it loses score."""
+"""Ratio of a limb's length to its expected length above which its score is lowered."""
 MAX_LENGTH_PENALTY = 0.6
-"""Share of its score that a limb loses where this ratio is larger by one or more."""
+"""Share by which the score is lowered if this ratio is larger by one or more."""
 POSE_UNCERTAINTY = 0.3
 """Error, in torso lengths, of a pose estimated from one keypoint. It falls with the root of their number."""
 MAX_SQUARE_DEVIATION = 9.0
 """A fragment with a larger mean square deviation, in units of the variance, is not assigned: three sigma."""
 MAX_SCALE_RATIO = 2.5
-"""A fragment whose own scale is larger than the person's by this factor is not assigned."""
+"""A fragment is not assigned if its scale is larger than the person's by this factor."""
 LOG_SCALE_SIGMA = 0.6
-"""Standard deviation of the logarithm of a fragment's own scale over the person's."""
+"""Standard deviation of the logarithm of a fragment's scale divided by the person's."""
 MIN_SCORE_RATIO = 0.6
-"""A fragment whose mean score is below this share of the person's is not assigned."""
+"""A fragment is not assigned if its mean score is below this share of the person's."""
 ROUNDS = 3
-"""Rounds of assignment. The poses are estimated again before each."""
+"""Rounds of assignment. Each starts with a new estimate of the poses."""
 MAX_PEOPLE = 40
 """People that may receive fragments, those with the highest sum of scores."""
 MAX_FRAGMENTS = 120
@@ -70,7 +70,7 @@ class Poses:
 
 
 class AssignmentCosts(NamedTuple):
-    """What it costs to assign fragments to people.
+    """The costs of assigning fragments to people.
 
     Attributes:
         cost: (F, P) negative log likelihood, infinite where the assignment is impossible.
@@ -120,8 +120,8 @@ class PoseModel:
 
             cov(h, z) = M(h z) - M(h) M(z).
 
-        The variance is real and positive, so the direction is that of the covariance. UPRIGHT_WEIGHT |a| i is added,
-        which turns the axis towards upright, most of all where the heights of the keypoints hardly differ.
+        The variance is real and positive, so the direction of the slope is that of the covariance. UPRIGHT_WEIGHT |a| i
+        is added to it. This turns the axis towards upright, most of all if the heights of the keypoints hardly differ.
 
         Origin. The regression line passes through the means: o = M(z) - a M(h).
 
@@ -162,13 +162,8 @@ class PoseModel:
     def length_factor(self, length: np.ndarray, part: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """(M,) factors for limb scores: 1, or less for limbs that are too long for their person.
 
-        With r the ratio of a limb's length to its expected length at the person's scale, the factor is
+        With r the ratio of a limb's length to its expected length at the person's scale (both in cells), the factor is
         1 - MAX_LENGTH_PENALTY clip(r - LENGTH_TOLERANCE, 0, 1).
-
-        Args:
-            length: (M,) length of each limb, in cells.
-            part: (M,) its body part.
-            scale: (M,) scale of its person, in cells.
         """
         ratio = length / np.maximum(scale * self.part_length[part], 1e-6)
         factor: np.ndarray = 1 - MAX_LENGTH_PENALTY * np.clip(ratio - LENGTH_TOLERANCE, 0, 1)
@@ -177,19 +172,11 @@ class PoseModel:
     def assign_fragments(
         self, position: np.ndarray, keypoint: np.ndarray, score: np.ndarray, label: np.ndarray
     ) -> np.ndarray:
-        """Assign fragments to the people whose poses explain them best.
+        """Assign every fragment to the person with the pose that fits it best, and return the new (N,) labels.
 
         A fragment is a group that no limb connects to its person, such as an arm without its shoulder. It is assigned
-        to a person that lacks its keypoints; see ``_assignment_costs`` for the other conditions.
-
-        Args:
-            position: (N,) complex, in cells.
-            keypoint: (N,) index of each keypoint.
-            score: (N,) score of each keypoint.
-            label: (N,) its group.
-
-        Returns:
-            (N,) new labels. They are not consecutive.
+        to a person that lacks its keypoints; see ``_assignment_costs`` for the other conditions. ``score`` is the (N,)
+        score of each keypoint; the other arguments are those of ``estimate_poses``.
         """
         label = label.copy()
         for _ in range(ROUNDS):
@@ -204,8 +191,8 @@ class PoseModel:
             receivers: set[int] = set()
             fragment_row, person_row = np.unravel_index(order, costs.cost.shape)
             for fragment, person in zip(costs.fragments[fragment_row].tolist(), costs.people[person_row].tolist()):
-                # A group may be a fragment and a person. Once assigned, it receives nothing; once it has received
-                # something, it is assigned in a later round, when its pose has been estimated again.
+                # A group may be both a fragment and a person. After it has been assigned, it receives no fragment.
+                # After it has received one, it can be assigned only in a later round, with a new estimate of its pose.
                 is_free = fragment not in person_of and fragment not in receivers and person not in person_of
                 if is_free and not keypoint_bits[fragment] & keypoint_bits[person]:
                     person_of[fragment] = person
@@ -222,13 +209,13 @@ class PoseModel:
 
         For a person with pose (o, a) from n keypoints, the position z of a fragment's keypoint with height h and spread
         s deviates by d = z - o - a h, with variance v = |a|^2 (s^2 + POSE_UNCERTAINTY^2 / n). With g the logarithm of
-        the fragment's own scale over |a| (0 for a single keypoint), the cost is
+        the fragment's scale divided by |a| (0 for a single keypoint), the cost is
 
             mean(|d|^2 / v) + mean(log v) + g^2 / (2 LOG_SCALE_SIGMA^2),
 
-        where the means run over the fragment's keypoints. An assignment is impossible if person and fragment have a
-        keypoint in common, if the fragment has the larger sum of scores, or beyond MIN_SCORE_RATIO,
-        MAX_SQUARE_DEVIATION or MAX_SCALE_RATIO.
+        with means over the fragment's keypoints. An assignment is impossible if person and fragment have a keypoint in
+        common, if the fragment has the larger sum of scores, or beyond MIN_SCORE_RATIO, MAX_SQUARE_DEVIATION or
+        MAX_SCALE_RATIO.
         """
         total = np.bincount(label, score)
         count = np.bincount(label)

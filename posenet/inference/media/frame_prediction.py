@@ -32,13 +32,13 @@ def predict_frames(predictor: Predictor, sources: Iterable[Source]) -> Generator
 
 
 def _predict_one_by_one(predictor: Predictor, frames: Iterable[Frame | UnreadableFrame]) -> Iterator[FramePrediction]:
-    """Predict every frame as it arrives, for cameras: a frame that waited for the next would be out of date."""
+    """Predict every frame as it arrives. For cameras: a frame that waits for the next one would be out of date."""
     for frame in frames:
         yield FramePrediction(frame, predictor(frame.image) if isinstance(frame, Frame) else [])
 
 
 def _predict_stream(predictor: Predictor, frames: Iterable[Frame | UnreadableFrame]) -> Iterator[FramePrediction]:
-    """Predict in batches, and read, prepare and decode other frames while the network runs."""
+    """Predict frames in batches. While the network runs, other frames are read, prepared and decoded."""
     pending: deque[Frame | UnreadableFrame] = deque()
 
     def readable_images() -> Iterator[np.ndarray]:

@@ -1,4 +1,4 @@
-"""Outputs of prediction: files of people, and drawn images and videos."""
+"""Outputs of prediction: JSON files of people, and drawings as images and videos."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class Output(Protocol):
-    """Something that is given every frame, in order, with its people and the drawing of them."""
+    """Receives every frame, in order, with its people and the drawing of them."""
 
     def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None: ...
 
@@ -123,12 +123,12 @@ def drawing_suffix(source: Source) -> str:
 
 
 class DrawingWriter:
-    """Writes drawn images and videos.
+    """Writes drawings as images and videos.
 
     A video is finished when frames of another source arrive, or when the writer is closed.
 
     Args:
-        paths: where the drawing of each source goes.
+        paths: file of each source's drawing.
         codec: four letters, for videos.
     """
 

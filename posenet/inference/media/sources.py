@@ -1,4 +1,4 @@
-"""Inputs in which people are searched: images, videos and cameras, as one stream of frames."""
+"""The inputs of prediction: images, videos and cameras, as one stream of frames."""
 
 from __future__ import annotations
 
@@ -81,15 +81,15 @@ class UnreadableFrame:
 
 
 def find_sources(inputs: Iterable[str], listed: Iterable[str] = (), cameras: Iterable[int] = ()) -> list[Source]:
-    """Turn files, folders, glob patterns and camera numbers into sources; each is taken once, in the given order.
+    """Find the sources that files, folders, glob patterns and camera numbers name, each once, in the given order.
 
     Args:
         inputs: a number that is not the name of a file is a camera; "-" stands for ``listed``.
-        listed: one path each; a path that does not exist is noticed only when it is read.
+        listed: one path each. They are not checked before they are read.
         cameras: numbers of further cameras.
 
     Raises:
-        DataError: an input that does not exist, a folder without images and videos, a pattern without a match.
+        DataError: an input does not exist, a folder has no images or videos, or a pattern has no match.
     """
     sources: dict[object, Source] = {}
     for source in _expand_inputs(inputs, listed):
@@ -118,7 +118,7 @@ def _file_source(path: Path) -> FileSource:
 
 
 def count_frames(sources: Iterable[Source]) -> int | None:
-    """Total number of frames; None if it is unknown, as for cameras and for videos that do not state it."""
+    """Total number of frames; None if it is unknown, as for cameras and for videos without a frame count."""
     total = 0
     for source in sources:
         if source.kind == "camera":
@@ -131,7 +131,7 @@ def count_frames(sources: Iterable[Source]) -> int | None:
 
 
 def _count_video_frames(path: Path) -> int:
-    """The number that the file states, or 0; 1 for an unreadable file, which yields one ``UnreadableFrame``."""
+    """The frame count in the file, or 0; 1 for an unreadable file, which yields one ``UnreadableFrame``."""
     try:
         video = VideoFile(path)
     except DataError:
@@ -151,7 +151,7 @@ def read_frames(sources: Iterable[Source]) -> Generator[Frame | UnreadableFrame,
 
 
 def _read_images(sources: Sequence[FileSource]) -> Iterator[Frame | UnreadableFrame]:
-    """Image files, the next of which are read on other threads."""
+    """Read image files, the next ones on other threads."""
     images = read_images_ahead(source.path for source in sources)
     for source, image in zip(sources, images):
         yield UnreadableFrame(source, image) if isinstance(image, DataError) else Frame(source, image)

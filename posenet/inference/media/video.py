@@ -18,18 +18,18 @@ from posenet.errors import ConfigError, DataError
 VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4 .mpeg .mpg .webm .wmv".split())
 """Files with these suffixes are read as videos."""
 WRITABLE_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
-"""Formats that are also written: these containers hold ``DEFAULT_CODEC``."""
+"""Formats that are also written: these containers support ``DEFAULT_CODEC``."""
 DEFAULT_CODEC = "mp4v"
 """MPEG-4, which every OpenCV with FFmpeg can write; only some can write H.264."""
 DEFAULT_FRAME_RATE = 25.0
-"""Frames per second, where a file or a camera states no plausible rate."""
+"""Frames per second if a file or a camera states no plausible rate."""
 MIN_FRAME_RATE = 1.0
 MAX_FRAME_RATE = 480.0
 """A higher rate is implausible; some files state the ticks of a clock instead."""
 MAX_MISSING_SHARE = 0.05
-"""A video that lacks more than this share of its frames at the end was cut off; frame counts in headers are rough."""
+"""A video ends early if it lacks more than this share of its frames; frame counts in headers are inexact."""
 MAX_UNREADABLE_IN_A_ROW = 100
-"""After this many frames in a row that cannot be decoded, a video counts as ended."""
+"""Number of frames in a row that cannot be decoded after which reading ends."""
 
 
 class VideoFrame(NamedTuple):
@@ -44,11 +44,11 @@ class VideoFrame(NamedTuple):
 
 
 class VideoFile:
-    """A video that is read once, frame by frame, and rotated as its metadata says.
+    """A video that is read once, frame by frame, and rotated according to its metadata.
 
     Attributes:
         rate: frames per second.
-        frame_count: number of frames that the file states; 0 where it states none.
+        frame_count: number of frames that the file states; 0 if it states none.
 
     Raises:
         DataError: no such file, or not a video that OpenCV can read.
@@ -69,10 +69,7 @@ class VideoFile:
         self._capture.release()
 
     def __iter__(self) -> Iterator[VideoFrame | DataError]:
-        """Yield the remaining frames, and an error for each damaged frame that intact frames follow.
-
-        A last error says so if the video was cut off.
-        """
+        """Yield the remaining frames, an error for each damaged frame between them, and one if the video ends early."""
         number = 0
         unreadable = 0  # frames since the last intact one
         seconds = 0.0
@@ -94,13 +91,13 @@ class VideoFile:
             yield DataError(f"{self.path} ends early: it has {read} of {self.frame_count} frames")
 
     def _frame_time(self, number: int, previous: float) -> float:
-        """The time that the file states for the last frame; if it did not increase, the time by frame number."""
+        """The time that the file states for the last frame, or the time by frame number if it did not increase."""
         stated = self._capture.get(cv2.CAP_PROP_POS_MSEC) / 1000
         return stated if number == 0 or stated > previous else number / self.rate
 
 
 class Camera:
-    """A camera, of which always the newest image is read; images that arrive in between are dropped.
+    """A camera. Iterating over it yields the newest image; images that arrive in between are dropped.
 
     Attributes:
         rate: frames per second that the camera states.
@@ -123,7 +120,7 @@ class Camera:
         self._thread.start()
 
     def _read_images(self) -> None:
-        """Keep ``_newest`` up to date until the camera is closed or fails; runs on its own thread."""
+        """Update ``_newest`` until the camera is closed or fails; runs on a separate thread."""
         started = time.monotonic()
         number = 0
         try:
@@ -164,7 +161,7 @@ class VideoWriter:
     Video codecs need even sides: an odd side is extended by one pixel.
 
     Args:
-        path: its suffix, one of ``WRITABLE_SUFFIXES``, gives the format.
+        path: its suffix, one of ``WRITABLE_SUFFIXES``, determines the format.
         rate: frames per second.
         size: (height, width) of the frames.
         codec: four letters.
@@ -204,7 +201,7 @@ class VideoWriter:
         self.frame_count += 1
 
     def write_until(self, image: np.ndarray, seconds: float) -> None:
-        """Repeat a frame until the video has the given length, so that frames of irregular times play at their pace."""
+        """Repeat a frame until the video is ``seconds`` long, so that frames at irregular times play at their speed."""
         for _ in range(max(1, round(seconds * self.rate) - self.frame_count)):
             self.write(image)
 
@@ -216,7 +213,7 @@ class VideoWriter:
 
 @contextlib.contextmanager
 def _silence_opencv() -> Iterator[None]:
-    """Keep OpenCV and FFmpeg from printing on standard error; our own messages say what is wrong."""
+    """Keep OpenCV and FFmpeg from printing on standard error; our error messages are enough."""
     # FFmpeg reads its level once, when it is first used.
     os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
     level = cv2.utils.logging.getLogLevel()
@@ -228,5 +225,5 @@ def _silence_opencv() -> Iterator[None]:
 
 
 def _plausible_rate(rate: float) -> float:
-    """A stated frame rate, or the default where it is implausible or not a number."""
+    """A stated frame rate, or the default if it is implausible or not a number."""
     return rate if MIN_FRAME_RATE <= rate <= MAX_FRAME_RATE else DEFAULT_FRAME_RATE

@@ -36,11 +36,7 @@ class Window:
 
     @staticmethod
     def require_display() -> None:
-        """Check that OpenCV can open a window here.
-
-        Raises:
-            ConfigError: it cannot.
-        """
+        """Raise ``ConfigError`` unless OpenCV can open a window here."""
         reason = _why_no_window()
         if reason:
             raise ConfigError(f"--show needs a display: {reason}; leave out --show and use --output DIR")
@@ -70,7 +66,7 @@ def _why_no_window() -> str:
     display = os.environ.get("DISPLAY", "")
     if not display and not os.environ.get("WAYLAND_DISPLAY"):
         return "there is none (DISPLAY is not set)"
-    # If the display cannot be reached, the window library ends the whole process, so another process tries it.
+    # If the display cannot be reached, the window library ends the whole process. So another process tries it.
     attempt = "import cv2; cv2.namedWindow('posenet'); cv2.destroyAllWindows()"
     try:
         subprocess.run([sys.executable, "-c", attempt], capture_output=True, timeout=60, check=True)
