@@ -1,1 +1,1 @@
-"""Benchmarks: one module for each measured part, and the clocks, tables and baselines that they share."""
+"""Benchmarks: one module for each measured part, and the clocks, reports and inputs that they share."""

@@ -1,4 +1,4 @@
-"""How fast training samples are made, compared with decoding and warping their images and nothing else."""
+"""How fast training samples are made, compared with only decoding and warping their images."""
 
 from __future__ import annotations
 
@@ -32,25 +32,21 @@ from posenet.data.warping import (
 from posenet.devices.runtime import Runtime
 
 LOADER_ROUNDS = 4
-"""Number of times that a loader's epoch contains every sample, so that filling its queue hardly counts."""
+"""Number of times that a loader's epoch contains every sample, so that filling its queue takes a small share of it."""
 RECEIVED_BATCHES = 8
-"""Batches whose transfer from a worker is timed."""
+"""Number of batches for which the transfer from a worker is timed."""
 COPIED_BYTES = 2**26
-"""Memory to copy in order to measure the bandwidth: more than fits into a cache."""
+"""Memory to copy to measure the bandwidth: more than fits into a cache."""
 
 
 def measure_data(
     dataset: PoseDataset, runtime: Runtime, samples: int, batch_size: int, workers: int, repeats: int
 ) -> Report:
-    """Time batches in the order of training, made in this process and, if there are any, by a loader's workers.
+    """Time batches in the order of training, made in this process and by a loader if there are ``workers``.
 
     Args:
         dataset: framed on persons, with augmentation.
         samples: number of samples to make, rounded up to whole batches.
-        workers: processes of the loader; 0 measures no loader.
-
-    Raises:
-        DataError: a sample cannot be read.
     """
     keep_freed_memory()  # as a loader's worker does
     batches = training_batches(dataset, samples, batch_size)
@@ -82,8 +78,8 @@ def measure_data(
     ]
     notes = [
         f"a worker sends {bytes_per_sample / 1e6:.2f} MB per sample; the store is read from the file system's cache",
-        "bound: decoding the JPEG and warping it without colour jitter, by the same functions, and nothing else",
-        "CPU time excludes what other programs take of the core",
+        "bound: only decoding the JPEG and warping it without colour jitter, by the same functions",
+        "CPU time excludes the time that other programs use the core",
         "plain OpenCV: the same two steps by imdecode and warpAffine on whole images",
         f"copying memory at {bandwidth / 1e9:.1f} GB/s moves a sample in {1000 * bytes_per_sample / bandwidth:.3f} ms",
     ]
@@ -91,7 +87,7 @@ def measure_data(
         speed, wait = measure_loader(dataset, batches, workers, repeats)
         numbers |= {"loader_samples_per_s": speed, "receive_ms_per_batch": 1000 * wait, "workers": workers}
         rows.append((f"loader, workers: {workers}", 1000 / speed, speed, None))
-        notes.append(f"receiving a batch that a worker has ready takes {1000 * wait:.2f} ms")
+        notes.append(f"receiving a finished batch from a worker takes {1000 * wait:.2f} ms")
     return Report(
         title=f"data: {num_samples} samples at {dataset.size[0]} x {dataset.size[1]}, batches of {batch_size}",
         header=("stage", "ms/sample", "samples/s", "of the full sample"),
@@ -110,7 +106,7 @@ def training_batches(dataset: PoseDataset, samples: int, batch_size: int) -> lis
 
 
 def measure_samples(dataset: PoseDataset, batches: Sequence[list[SampleKey]], repeats: int) -> dict[str, float]:
-    """Median seconds per sample: of the whole sample, and of the steps that no implementation can leave out."""
+    """Median seconds per sample: of the whole sample, and of the steps that every implementation needs."""
     framed_records = [dataset.frame_record(key) for batch in batches for key in batch]
     size = dataset.size[::-1]
     watch = Stopwatch()
@@ -207,7 +203,7 @@ def mean_sample_bytes(dataset: PoseDataset, batches: Sequence[list[SampleKey]]) 
 
 
 def measure_bandwidth(repeats: int) -> float:
-    """Memory bandwidth of one core in bytes per second. A byte that is read and written counts once."""
+    """Memory bandwidth of one core in copied bytes per second."""
     source = np.ones(COPIED_BYTES, np.uint8)
     return COPIED_BYTES / minimum_seconds(partial(np.copyto, np.empty_like(source), source), repeats)
 
@@ -215,11 +211,7 @@ def measure_bandwidth(repeats: int) -> float:
 def measure_loader(
     dataset: PoseDataset, batches: Sequence[list[SampleKey]], workers: int, repeats: int
 ) -> tuple[float, float]:
-    """Time a loader with worker processes. Starting the workers does not count.
-
-    Returns:
-        Samples per second, and seconds to receive a batch that is ready.
-    """
+    """Samples per second of a loader after its workers have started, and seconds to receive a finished batch."""
     loader = make_loader(dataset, list(batches) * LOADER_ROUNDS, workers)
     speeds = []
     waits = []

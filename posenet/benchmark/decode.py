@@ -33,11 +33,11 @@ from posenet.settings import MAP_STRIDE, InferenceConfig
 PUBLISHED_IMAGES_PER_S = 8.9
 """Speed of the published decoder on one core, for perfect maps of 150 images of COCO's validation split."""
 PUBLISHED_AP = 0.893
-"""Its AP on these maps."""
+"""AP of the published decoder on these maps."""
 
 
 class FixedMapsNetwork(nn.Module):
-    """Returns the maps that were assigned to it, whatever the images."""
+    """Returns the maps that were assigned to it and ignores the images."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,6 @@ def measure_decode(
 
     Args:
         annotations: the file. The pixels of its images are not needed.
-        renderer: renders the maps.
         settings: one inference scale, without flip.
         limit: only the first ``limit`` images.
         repeats: timed runs for every image.
@@ -73,7 +72,7 @@ def measure_decode(
     dataset = read_annotations(annotations, skeleton)
     images = dataset.images[:limit]
     if not images:
-        raise DataError(f"{annotations} holds no images; name another file")
+        raise DataError(f"{annotations} contains no images; name another file")
     split = read_split(annotations, [image.id for image in images], skeleton)
     network = FixedMapsNetwork()
     predictor = Predictor(network, settings, skeleton=skeleton)
@@ -163,12 +162,9 @@ def render_maps(
     renderer: TargetRenderer,
     seed: int | None = None,
 ) -> Tensor:
-    """(1, C, h, w) target maps of an image that is resized and padded; crowds are left out.
+    """(1, C, h, w) target maps of a resized and padded image, without crowds; degraded if ``seed`` is given.
 
-    The person mask, which the decoder does not read, stays empty.
-
-    Args:
-        seed: degrade the maps with random numbers from this seed and the image's id.
+    The decoder does not need the person mask; it stays empty.
     """
     zoom = np.array(letterbox.resized[::-1]) / (image.width, image.height)
     joints = np.array([person.keypoints for person in people if person.labelled], np.float32)
@@ -197,7 +193,7 @@ def decode_seconds(maps: np.ndarray, predictor: Predictor, repeats: int) -> floa
 def _group_candidates_by_truth(
     maps: np.ndarray, truth: Sequence[PersonAnnotation], image: CocoImage, letterbox: Letterbox, predictor: Predictor
 ) -> list[Person]:
-    """The people that the decoder's own candidates form if they are grouped by the annotations."""
+    """The people that the decoder's candidates form if they are grouped by the annotations."""
     skeleton = predictor.skeleton
     candidates = find_keypoints(maps[skeleton.keypoint_channels], predictor.settings.keypoint_threshold, MAX_PEAKS)
     zoom = np.array((image.width, image.height)) / letterbox.resized[::-1]

@@ -1,4 +1,4 @@
-"""Comparison of decoded keypoints with annotated ones: which belongs to whom, and what the decoder got wrong."""
+"""Comparison of decoded keypoints with annotated ones: to whom they belong, and the errors of the decoder."""
 
 from __future__ import annotations
 
@@ -96,19 +96,19 @@ def count_errors(
 def group_by_truth(
     truth: Sequence[PersonAnnotation], keypoint: np.ndarray, xy: np.ndarray, score: np.ndarray, skeleton: Skeleton
 ) -> list[Person]:
-    """The people that keypoint candidates form if each goes to the annotated person it matches.
+    """The people that keypoint candidates form if each is assigned to the annotated person that it matches.
 
-    This bounds what a decoder can reach with these candidates. The arguments are those of ``match_to_truth``, and
-    ``score``, (N,).
+    No decoder can do better with these candidates. ``score`` is (N,); the other arguments are those of
+    ``match_to_truth``.
     """
     truth = [person for person in truth if person.labelled]
     owner, _ = match_to_truth(truth, keypoint, xy, skeleton)
     people = []
     for row in np.unique(owner[owner >= 0]):
-        own = owner == row
+        is_owned = owner == row
         keypoints = np.zeros((skeleton.num_keypoints, 3), np.float32)
-        keypoints[keypoint[own], :2] = xy[own]
-        keypoints[keypoint[own], 2] = score[own]
-        person_score = float(score[own].sum() / np.sqrt(own.sum() * skeleton.num_keypoints))
+        keypoints[keypoint[is_owned], :2] = xy[is_owned]
+        keypoints[keypoint[is_owned], 2] = score[is_owned]
+        person_score = float(score[is_owned].sum() / np.sqrt(is_owned.sum() * skeleton.num_keypoints))
         people.append(Person(keypoints, person_score, skeleton))
     return people

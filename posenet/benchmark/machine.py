@@ -34,27 +34,18 @@ class Machine:
     opencv: str
     system: str
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether other programs already use cores that the benchmark needs."""
-        return self.load is not None and self.load + self.threads > self.usable_cores + 0.5
-
     def as_text(self) -> str:
-        """Two lines with the hardware and the software, and a warning if the machine is busy."""
+        """Two lines with the hardware and the software, and a warning if other programs use cores that are needed."""
         hardware = [self.cpu, f"{self.usable_cores} usable cores", f"threads used: {self.threads}"]
         if self.memory_gib is not None:
             hardware.append(f"{self.memory_gib:.0f} GiB memory")
         if self.load is not None:
             hardware.append(f"load {self.load} at the start")
-        software = [
-            f"device {self.device}",
-            f"PyTorch {self.torch}",
-            f"OpenCV {self.opencv}",
-            f"Python {self.python}",
-            self.system,
-        ]
-        lines = [", ".join(hardware), ", ".join(software)]
-        if self.is_busy:
+        software = (
+            f"device {self.device}, PyTorch {self.torch}, OpenCV {self.opencv}, Python {self.python}, {self.system}"
+        )
+        lines = [", ".join(hardware), software]
+        if self.load is not None and self.load + self.threads > self.usable_cores + 0.5:
             lines.append("WARNING: other programs use the cores; the measured times will be too long")
         return "\n".join(lines)
 
@@ -99,6 +90,4 @@ def _device_name(device: torch.device) -> str:
     if device.type == "cpu":
         return str(device)
     get_name = getattr(torch.get_device_module(device), "get_device_name", None)
-    if get_name is None:
-        return str(device)
-    return f"{device} ({get_name(device)})"
+    return f"{device} ({get_name(device)})" if get_name else str(device)

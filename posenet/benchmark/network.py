@@ -25,8 +25,7 @@ PATHS = {"heatmaps": "heatmaps (inference)", "forward": "forward (training)"}
 def measure_network(config: Config, runtime: Runtime, repeats: int, matmul_side: int) -> Report:
     """Measure ``PoseNet.heatmaps`` in eval mode and ``PoseNet.forward`` in training mode on random images.
 
-    Args:
-        matmul_side: rows and columns of the matrices whose product is the baseline.
+    The baseline is a product of matrices of ``matmul_side`` rows and columns.
     """
     amp = config.train.amp
     batch_size = config.train.batch_size

@@ -26,11 +26,7 @@ TRAINED = "network as trained"
 
 
 class TimedNetwork(nn.Module):
-    """A network that ends the stages "prepare" and "network" of a stopwatch before and after it runs.
-
-    Attributes:
-        shapes: shapes of all inputs so far.
-    """
+    """A network that ends the stages "prepare" and "network" of a stopwatch, and remembers the shapes of its inputs."""
 
     channels_last = True
 
@@ -80,14 +76,7 @@ def measure_predict(
     Args:
         network: has a method ``heatmaps``. A fused copy of it is measured.
         amp: precision of the copy.
-        make_predictor: makes a predictor of a network.
-        paths: the images.
-        runtime: the device.
-        repeats: timed rounds.
         compare: also run the network as it was trained: in float32 and not fused.
-
-    Raises:
-        DataError: an image cannot be read.
     """
     fused = FusedNetwork(network, amp).to(runtime.device)
     trained = network.to(runtime.device).eval()
@@ -172,7 +161,7 @@ def _report(predictor: Predictor, amp: Amp, num_images: int, num_people: int, ti
 
 
 def predict_one(predictor: Predictor, path: Path, stopwatch: Stopwatch) -> int:
-    """Take one image through all stages; return the number of people in it."""
+    """Run all stages on one image; return the number of people in it."""
     stopwatch.skip()
     image = read_image(path)
     stopwatch.lap("read")

@@ -31,9 +31,9 @@ WARM_UP_STEPS = 40
 def measure_scaling(config: Config, device: torch.device, processes: int, repeats: int) -> Report:
     """Measure training steps in one process and in ``processes`` processes; each trains on a batch in its memory.
 
-    Four variants are measured: one process without and with DistributedDataParallel, and ``processes`` processes that
-    train one network each ("strangers") or one network together ("together"). All processes run on this machine, so
-    the speed rises only up to its number of cores or devices.
+    The variants, by their keys in the JSON file, are one process without ("plain") and with DistributedDataParallel
+    ("distributed"), and ``processes`` processes that train one network each ("strangers") or one network together
+    ("together"). All processes run on this machine, so the speed rises only up to its number of cores or devices.
     """
     seconds, host_reads = _measure_one_process(config, device, repeats)
     seconds |= _measure_processes(config, device.type, processes, repeats)
@@ -73,8 +73,8 @@ def measure_scaling(config: Config, device: torch.device, processes: int, repeat
             "sync_bn": config.parallel.sync_bn,
         },
         notes=[
-            f"scaling efficiency from 1 to {processes} processes: {percent(efficiency, 1)}; processes that "
-            f"train one network each reach {percent(bound, 1)}, which is the limit of this machine",
+            f"scaling efficiency from 1 to {processes} processes: {percent(efficiency, 1)}; the limit of this machine, "
+            f"reached by processes that train one network each, is {percent(bound, 1)}",
             f"overhead of the distributed code in one process: {percent(overhead, 1)}",
             f"the host waits for the device {host_reads} times per step: for the guard's vote and the gradient norm",
         ],
@@ -106,10 +106,9 @@ class HostReadCounter(TorchFunctionMode):
 
 def count_host_reads(task: Task) -> int:
     """Count how often a task reads a value of a tensor into Python."""
-    counter = HostReadCounter()
-    with counter:
+    with HostReadCounter() as counter:
         task()
-    return counter.count
+    return int(counter.count)
 
 
 def _measure_one_process(config: Config, device: torch.device, repeats: int) -> tuple[dict[str, float], int]:
@@ -156,7 +155,7 @@ def _measure_rank(rank_info: RankInfo, config: Config, device: str, repeats: int
 
 
 def _make_step(config: Config, runtime: Runtime) -> Task:
-    """A function that runs one optimizer step of a new network; one step has succeeded already.
+    """A function that runs one optimizer step of a new network, after the first step that is not dropped.
 
     Raises:
         TrainingError: the loss guard drops all of the first ``WARM_UP_STEPS`` steps.

@@ -1,4 +1,4 @@
-"""How fast a store is opened, read and built, compared with plain reads and with the work that no builder can avoid."""
+"""How fast a store is opened, read and built, compared with plain reads and with the minimum work of a build."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import contextlib
 import json
 import multiprocessing
 import os
+import signal
 import statistics
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,14 +45,7 @@ class BuildTimes(NamedTuple):
 
     store: float
     floor: float
-    """The same for the work that no builder can avoid."""
-
-
-class BuildMeasurement(NamedTuple):
-    """The result of timing builds."""
-
-    num_images: int
-    by_cores: dict[int, BuildTimes]
+    """The same for the minimum work of a build."""
 
 
 def measure_store(
@@ -59,8 +54,6 @@ def measure_store(
     """Build a store of ``images``; open and read the store at ``path``, or the built one if that is None.
 
     Args:
-        images: folder of the images, see ``build_store``.
-        annotations: COCO keypoint JSON, see ``build_store``.
         folder: empty folder for the built store.
         records: number of records to read in each order, at most.
 
@@ -69,8 +62,8 @@ def measure_store(
     """
     if path:
         Store(path, skeleton=None).close()  # raises errors of the store before the long build
-    # Building comes before reading, which makes this process keep its freed memory, as a loader's worker does.
-    built = measure_building(images, annotations, folder, skeleton, repeats)
+    # Building is measured before reading, because ``measure_reading`` changes how this process allocates memory.
+    num_built, build_times = measure_building(images, annotations, folder, skeleton, repeats)
     path = path or folder / BUILT_NAME
     opening = measure_opening(path, repeats)
     reading = measure_reading(path, records, repeats)
@@ -83,39 +76,38 @@ def measure_store(
         rows.append((f"reading a record, {order}", "us", microseconds, plain_us[order], f"{ratios[order]:.2f} x"))
     crc_us = reading["checksum_us"]
     rows.append(("its CRC-32, part of it", "us", crc_us, None, percent(crc_us, store_us["random"])))
-    for cores, times in built.by_cores.items():
-        speed = built.num_images / times.store
-        floor_speed = built.num_images / times.floor
+    for cores, times in build_times.items():
+        speed = num_built / times.store
+        floor_speed = num_built / times.floor
         rows.append((f"building, cores: {cores}", "images/s", speed, floor_speed, percent(times.floor, times.store)))
     return Report(
         title=f"store: {path.name}, {opening['images']} images of {reading['bytes_per_record'] / 1e3:.0f} kB; "
-        f"building one of {built.num_images}",
-        header=("", "unit", "store", "beside", "ratio"),
+        f"building one of {num_built}",
+        header=("", "unit", "store", "baseline", "ratio"),
         rows=rows,
         numbers={
             **opening,
             **reading,
-            "build_pictures_per_s": {str(c): built.num_images / times.store for c, times in built.by_cores.items()},
-            "floor_pictures_per_s": {str(c): built.num_images / times.floor for c, times in built.by_cores.items()},
-            "build_share_of_floor": {str(c): times.floor / times.store for c, times in built.by_cores.items()},
-            "built_pictures": built.num_images,
+            "build_pictures_per_s": {str(cores): num_built / times.store for cores, times in build_times.items()},
+            "floor_pictures_per_s": {str(cores): num_built / times.floor for cores, times in build_times.items()},
+            "build_share_of_floor": {str(cores): times.floor / times.store for cores, times in build_times.items()},
+            "built_pictures": num_built,
         },
         notes=[
-            "everything is in the file system's cache; medians of runs that take turns",
+            "all files are in the file system's cache; medians of runs that alternate",
             f"opening includes reading the arrays that are kept in memory, {opening['open_bytes'] / 1e6:.1f} MB here",
-            "beside reading: one plain pread of as many bytes as the image, the masks and the joints of the record "
-            f"have, in the same order; one of {NUM_RANKS} ranks reads every {NUM_RANKS}th record of a shuffled order",
-            "beside building: one independent process per core. Each reads the annotations, then its share of the "
-            "images, checks that they decode, makes and encodes their masks, and writes all of it",
+            "baseline of reading: one plain pread of the number of bytes of a record's image, masks and joints, in the "
+            f"same order; one of {NUM_RANKS} ranks reads every {NUM_RANKS}th record of a shuffled order",
+            "baseline of building: one independent process per core. Each reads the annotations, then its share of the "
+            "images, checks that they decode, makes and encodes their masks, and writes everything",
         ],
     )
 
 
 def write_first_images(annotations: Path, count: int, output: Path) -> Path:
-    """Write an annotation file of the first ``count`` images, so that reading it takes its fair share of the time.
+    """Write an annotation file of the first ``count`` images, and return its path.
 
-    Returns:
-        The path of the written file; the given file if it is not a COCO file, so that the builder reports its faults.
+    Returns ``annotations`` itself if that is not a COCO file, so that the builder reports its faults.
     """
     document = read_document(annotations)
     try:
@@ -129,7 +121,7 @@ def write_first_images(annotations: Path, count: int, output: Path) -> Path:
 
 
 def measure_opening(path: Path, repeats: int) -> dict[str, Any]:
-    """Milliseconds to open the store, and the bytes that it then keeps in memory."""
+    """Milliseconds to open the store, and the bytes that it keeps in memory."""
     tracemalloc.start()
     store = Store(path, skeleton=None)
     allocated, _ = tracemalloc.get_traced_memory()
@@ -221,8 +213,8 @@ def checksum_seconds(store: Store, order: Sequence[int], repeats: int) -> float:
 
 def measure_building(
     images: Path, annotations: Path, folder: Path, skeleton: Skeleton, repeats: int
-) -> BuildMeasurement:
-    """Time builds on one core and on all cores, in turn with the unavoidable work on as many cores."""
+) -> tuple[int, dict[int, BuildTimes]]:
+    """The number of images that are built, and the times on one core and on all cores, by number of cores."""
     core_counts = sorted({1, usable_cores()})
     num_images = 0
 
@@ -234,18 +226,24 @@ def measure_building(
             )
         num_images = report.summary.num_images
 
+    def do_minimum_work(pool: ProcessPoolExecutor, cores: int) -> None:
+        task = partial(do_unavoidable_work, images, annotations, folder, skeleton, cores)
+        try:
+            list(pool.map(task, range(cores)))
+        except BrokenProcessPool as error:
+            raise DataError("a process that measures the floor has died; measure again") from error
+
     with contextlib.ExitStack() as stack:
         tasks: dict[str, Callable[[], object]] = {}
         for cores in core_counts:
+            context = multiprocessing.get_context("spawn")
+            pool = stack.enter_context(ProcessPoolExecutor(cores, context, _start_worker))
             tasks[f"build {cores}"] = partial(build, cores)
-            argument_lists = [
-                (images, annotations, folder / f"floor {rank} of {cores}", skeleton, rank, cores)
-                for rank in range(cores)
-            ]
-            tasks[f"floor {cores}"] = stack.enter_context(waiting_processes(argument_lists))
+            tasks[f"floor {cores}"] = partial(do_minimum_work, pool, cores)
         seconds = median_seconds(tasks, repeats)
-    by_cores = {cores: BuildTimes(seconds[f"build {cores}"], seconds[f"floor {cores}"]) for cores in core_counts}
-    return BuildMeasurement(num_images, by_cores)
+    return num_images, {
+        cores: BuildTimes(seconds[f"build {cores}"], seconds[f"floor {cores}"]) for cores in core_counts
+    }
 
 
 @contextlib.contextmanager
@@ -262,62 +260,19 @@ def limit_cores(count: int) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-@contextlib.contextmanager
-def waiting_processes(argument_lists: Sequence[tuple[Any, ...]]) -> Iterator[Callable[[], None]]:
-    """Start one waiting process per argument list of ``do_unavoidable_work``.
-
-    Yields:
-        A function that lets every process do its work once, and returns when all are done.
-    """
-    context = multiprocessing.get_context("spawn")
-    connections: list[Connection] = []
-    started = []
-
-    def work() -> None:
-        try:
-            for connection in connections:
-                connection.send(True)
-            for connection in connections:
-                connection.recv()
-        except (EOFError, OSError) as error:
-            raise DataError("a process that measures the floor has died; measure again") from error
-
-    try:
-        for arguments in argument_lists:
-            ours, theirs = context.Pipe()
-            process = context.Process(target=work_on_request, args=(theirs, arguments), daemon=True)
-            process.start()
-            started.append(process)
-            theirs.close()  # so that each side notices when the other one dies
-            connections.append(ours)
-        yield work
-    finally:
-        for connection in connections:
-            connection.close()
-        for process in started:
-            process.join()
-
-
-def work_on_request(connection: Connection, arguments: tuple[Any, ...]) -> None:
-    """Run ``do_unavoidable_work`` on every request, until the other side closes the connection."""
+def _start_worker() -> None:
     cv2.setNumThreads(0)
-    with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
-        while connection.recv():
-            do_unavoidable_work(*arguments)
-            connection.send(True)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the main process, which ends its workers
 
 
 def do_unavoidable_work(
-    images: Path, annotations: Path, output: Path, skeleton: Skeleton, rank: int, cores: int
+    images: Path, annotations: Path, folder: Path, skeleton: Skeleton, cores: int, rank: int
 ) -> None:
-    """Do what every builder of a store has to do, for the share of one core."""
+    """Do the work that every builder of a store has to do, for the share of one core; write it into ``folder``."""
     dataset = read_annotations(annotations, skeleton)
-    chosen = [
-        image
-        for image in dataset.images
-        if select_main_persons(dataset.people[image.id], skeleton.min_labelled_keypoints)
-    ]
-    with open(output, "wb") as file:
+    min_labelled = skeleton.min_labelled_keypoints
+    chosen = [image for image in dataset.images if select_main_persons(dataset.people[image.id], min_labelled)]
+    with open(folder / f"floor {rank} of {cores}", "wb") as file:
         for image in chosen[rank::cores]:
             with contextlib.suppress(OSError, ValueError):  # a store leaves unreadable images out
                 file.write(read_image_bytes(images / image.file_name, image.height, image.width).data)

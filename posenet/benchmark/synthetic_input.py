@@ -1,4 +1,4 @@
-"""Synthetic images and stores for benchmarks that were given no input."""
+"""Synthetic images and stores, the default input of the benchmarks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clocks: median times of functions that are run in turn, and the times of a pipeline's stages."""
+"""Clocks: the median times of functions, and of the stages of a pipeline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from tqdm import tqdm
 
 Task = Callable[[], object]
-"""A function whose run time is measured."""
+"""A function to measure."""
 
 Synchronize = Callable[[], None]
 """Waits until the device has finished; called before each reading of the clock."""
@@ -31,10 +31,7 @@ def median_seconds(
     Each round runs all tasks once, so that a slow phase of the machine affects all of them. The first round warms up
     and is not counted.
 
-    Args:
-        repeats: timed rounds.
-        progress: show a progress bar on a terminal.
-        clock: returns seconds; None is wall-clock time. ``time.process_time`` excludes the time of other programs.
+    ``clock`` returns seconds; None is wall-clock time, and ``time.process_time`` excludes the time of other programs.
     """
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for turn in tqdm(range(repeats + 1), desc="measure", leave=False, disable=None if progress else True):
@@ -46,7 +43,7 @@ def median_seconds(
 
 
 def minimum_seconds(task: Task, repeats: int, synchronize: Synchronize = no_wait) -> float:
-    """Measure the shortest run time of a task after one warm-up run; used for physical limits."""
+    """Measure the shortest run time of a task after one warm-up run. Used for physical limits."""
     _time(task, synchronize)
     return min(_time(task, synchronize) for _ in range(repeats))
 
@@ -58,7 +55,7 @@ def _time(task: Task, synchronize: Synchronize, clock: Callable[[], float] | Non
     result = task()
     synchronize()
     elapsed = clock() - started
-    del result  # held until here, so that freeing it is not timed
+    del result  # only here, so that freeing it is not timed
     return elapsed
 
 
@@ -73,7 +70,7 @@ class Stopwatch:
         self.reset()
 
     def reset(self) -> None:
-        """Discard all rounds, for example the one that warmed up."""
+        """Discard all rounds so far, such as the one that warms up."""
         self._rounds: list[dict[str, float]] = []
         self._last_reading = time.perf_counter()
 

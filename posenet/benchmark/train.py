@@ -28,7 +28,7 @@ PEOPLE = 5
 """People in each image of the synthetic batch."""
 
 LEARNING_RATE = 1e-12
-"""So small that the loss keeps its first value; the learning rate does not affect the run time."""
+"""So small that the loss does not change; the learning rate does not affect the run time."""
 
 
 def synthetic_batch(config: Config, seed: int = 0) -> Batch:
@@ -59,9 +59,8 @@ def build_train_step(config: Config, runtime: Runtime) -> tuple[TrainStep, Model
 def measure_step(config: Config, train_step: TrainStep, model: ModelWithLoss, repeats: int, matmul_side: int) -> Report:
     """Measure optimizer steps that all train on the same synthetic batch.
 
-    Args:
-        train_step: trains ``model``, as ``build_train_step`` returns them.
-        matmul_side: rows and columns of the matrices whose product is the baseline.
+    ``train_step`` trains ``model``, as ``build_train_step`` returns them. The baseline is a product of matrices of
+    ``matmul_side`` rows and columns.
     """
     runtime = train_step.runtime
     amp = config.train.amp
@@ -128,7 +127,7 @@ def count_step_gflop(config: Config) -> float:
 
 
 def _time_stages(train_step: TrainStep, model: ModelWithLoss, batch: Batch, repeats: int) -> Stopwatch:
-    """Run one step to warm up and ``repeats`` timed steps; hooks take the time at the end of each stage."""
+    """Run one step to warm up and ``repeats`` timed steps; hooks read the clock at the end of each stage."""
     watch = Stopwatch(train_step.runtime.synchronize)
 
     def end_of_stage(stage: str, *_: object) -> None:

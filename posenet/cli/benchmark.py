@@ -31,7 +31,7 @@ from posenet.benchmark.synthetic_input import build_synthetic_store, write_synth
 from posenet.benchmark.targets import measure_targets
 from posenet.benchmark.train import build_train_step, measure_step
 from posenet.checkpoints.weights import load_model
-from posenet.cli.options import add_config_options, non_negative_int, positive_int
+from posenet.cli.options import SWITCH, add_config_options, non_negative_int, positive_int
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.reader import Store
 from posenet.data.targets import TargetRenderer
@@ -46,11 +46,11 @@ from posenet.model.posenet import PoseNet
 from posenet.settings import Config, load_config
 
 SYNTHETIC_IMAGES = 24
-"""Images that are made where no input is given."""
+"""Number of synthetic images if there is no other input."""
 QUICK_SYNTHETIC_IMAGES = 4
-"""The same with --quick."""
+"""Number of synthetic images with --quick."""
 QUICK_REPEATS = 2
-"""Most timed runs with --quick."""
+"""Largest number of timed runs with --quick."""
 
 SETTINGS_OF_FLAGS = {
     "device": "train.device",
@@ -75,10 +75,8 @@ class Benchmark:
     """An entry of ``BENCHMARKS``.
 
     Attributes:
-        help: what the benchmark measures.
-        function: runs it.
         repeats: default of --repeats.
-        flags: its own flags; ``COMMON_FLAGS`` are added.
+        flags: the flags besides ``COMMON_FLAGS``.
         quick_limits: largest values of flags with --quick.
     """
 
@@ -90,7 +88,6 @@ class Benchmark:
 
 
 def benchmark_data(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
-    """Measure making training samples from the store of --h5 or a synthetic one."""
     with tempfile.TemporaryDirectory() as folder:
         path = args.h5 or build_synthetic_store(Path(folder), _synthetic_images(args))
         with Store(path, skeleton=None) as store:
@@ -101,7 +98,6 @@ def benchmark_data(args: argparse.Namespace, config: Config, runtime: Runtime) -
 
 
 def benchmark_store(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
-    """Measure building a store from --images or synthetic images, then opening and reading it or the store of --h5."""
     if (args.images is None) != (args.annotations is None):
         raise ConfigError("give both --images and --annotations, or neither")
     with tempfile.TemporaryDirectory() as name:
@@ -115,18 +111,15 @@ def benchmark_store(args: argparse.Namespace, config: Config, runtime: Runtime) 
 
 
 def benchmark_targets(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
-    """Measure rendering target maps."""
     renderer = TargetRenderer.from_config(config).to(runtime.device)
     return measure_targets(renderer, runtime, config.train.size, config.train.batch_size, args.repeats)
 
 
 def benchmark_network(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
-    """Measure the configured network."""
     return measure_network(config, runtime, args.repeats, _matmul_side(args, runtime))
 
 
 def benchmark_train(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
-    """Measure a training step, and its wait for data if --h5 is given; or several processes."""
     if args.processes:
         return measure_scaling(config, runtime.device, args.processes, args.repeats)
     train_step, model = build_train_step(config, runtime)
@@ -140,7 +133,6 @@ def benchmark_train(args: argparse.Namespace, config: Config, runtime: Runtime) 
 
 
 def benchmark_decode(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
-    """Measure decoding maps that are rendered from --annotations or synthetic ones."""
     renderer = TargetRenderer.from_config(config)
     settings = dataclasses.replace(config.inference, scales=(1.0,), flip=False)
     seed = args.seed if args.degrade else None
@@ -152,7 +144,6 @@ def benchmark_decode(args: argparse.Namespace, config: Config, runtime: Runtime)
 
 
 def benchmark_predict(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
-    """Measure prediction on the inputs or synthetic images."""
     if args.checkpoint:
         network, config = load_model(args.checkpoint, config if args.config else None)
         config = load_config(None, args.overrides + _settings_from_flags(args), base=config)
@@ -174,14 +165,10 @@ def benchmark_predict(args: argparse.Namespace, config: Config, runtime: Runtime
 
 COMMON_FLAGS = [
     Flag("--threads", type=positive_int, default=1, metavar="N", help="CPU threads of PyTorch"),
-    Flag(
-        "--quick",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="few runs on little input: checks that the benchmark works; the times mean nothing",
-    ),
+    Flag("--quick", **SWITCH, help="few runs on little input: checks that the benchmark works; ignore the times"),
     Flag("--json", metavar="FILE", help="write the numbers to this file; an existing file is replaced"),
 ]
+REPEATS = Flag("--repeats", type=positive_int, metavar="N", help="timed runs; the median is reported")
 DEVICE = Flag("--device", metavar="D", help="auto, cpu, cuda, cuda:1, mps ... (train.device)")
 AMP = Flag("--amp", choices=["off", "bf16", "fp16"], help="precision of the network (train.amp)")
 INPUT_SIZE = Flag("--input-size", type=int, metavar="N", help="side of the network's input (train.input_size)")
@@ -194,7 +181,7 @@ BENCHMARKS = {
         function=benchmark_data,
         repeats=5,
         flags=[
-            Flag("--h5", metavar="FILE", help="store to read; by default a small synthetic one is built"),
+            Flag("--h5", metavar="FILE", help="store to read; by default, a small synthetic one is built"),
             Flag("--samples", type=positive_int, default=64, metavar="N", help="different samples to make"),
             Flag("--workers", type=non_negative_int, default=0, metavar="N", help="also measure a loader of N workers"),
             INPUT_SIZE,
@@ -208,9 +195,9 @@ BENCHMARKS = {
         function=benchmark_store,
         repeats=5,
         flags=[
-            Flag("--h5", type=Path, metavar="FILE", help="store to open and read; by default the one that is built"),
+            Flag("--h5", type=Path, metavar="FILE", help="store to open and read; by default, the one that is built"),
             Flag("--records", type=positive_int, default=1000, metavar="N", help="images to read in each order"),
-            Flag("--images", type=Path, metavar="DIR", help="images to build from; by default synthetic ones"),
+            Flag("--images", type=Path, metavar="DIR", help="images to build from; by default, synthetic ones"),
             Flag("--annotations", type=Path, metavar="JSON", help="COCO keypoint file of these images"),
             Flag("--limit", type=positive_int, default=1000, metavar="N", help="build from the first N images"),
         ],
@@ -237,12 +224,12 @@ BENCHMARKS = {
                 "--processes",
                 type=positive_int,
                 metavar="N",
-                help="measure the speed-up of N processes instead, and the overhead of distributed training in one",
+                help="instead, measure the speed-up of N processes and the overhead of distributed training in one",
             ),
             Flag(
                 "--h5",
                 metavar="FILE",
-                help="also train from this store with data.workers processes and report how long steps wait for data",
+                help="also train from this store with data.workers processes and measure how long steps wait for data",
             ),
             INPUT_SIZE,
             BATCH_SIZE,
@@ -258,16 +245,11 @@ BENCHMARKS = {
             Flag(
                 "--annotations",
                 metavar="JSON",
-                help="COCO keypoint file; its images are not needed; by default synthetic annotations",
+                help="COCO keypoint file, without its images; by default, synthetic annotations",
             ),
             Flag("--limit", type=positive_int, metavar="N", help="only the first N images"),
             Flag("--height", type=int, metavar="N", help="height of the images (inference.height)"),
-            Flag(
-                "--degrade",
-                action=argparse.BooleanOptionalAction,
-                default=False,
-                help="add the errors of an imperfect network to the maps",
-            ),
+            Flag("--degrade", **SWITCH, help="add the errors of an imperfect network to the maps"),
             Flag("--seed", type=non_negative_int, default=0, metavar="S", help="seed of --degrade"),
         ],
         quick_limits={"limit": 4},
@@ -281,13 +263,13 @@ BENCHMARKS = {
                 "inputs",
                 nargs="*",
                 metavar="INPUT",
-                help="images, folders, or quoted glob patterns; by default synthetic images",
+                help="images, folders, or quoted glob patterns; by default, synthetic images",
             ),
             Flag(
                 "--checkpoint",
                 "--weights",
                 metavar="FILE",
-                help="checkpoint of a run, or published weights; by default the configured network, untrained",
+                help="checkpoint of a run, or published weights; by default, the configured network, untrained",
             ),
             Flag("--height", type=int, metavar="N", help="resize images to this height (inference.height)"),
             Flag(
@@ -295,13 +277,10 @@ BENCHMARKS = {
                 choices=["auto", "off", "bf16", "fp16"],
                 default="auto",
                 dest="precision",
-                help="precision of the network; auto is the fastest that is as accurate on the device",
+                help="precision of the network; auto is the fastest one without loss of accuracy on the device",
             ),
             Flag(
-                "--compare",
-                action=argparse.BooleanOptionalAction,
-                default=False,
-                help="also measure the network as it was trained: float32, BatchNorm not folded",
+                "--compare", **SWITCH, help="also measure the network as it was trained: float32, BatchNorm not folded"
             ),
             DEVICE,
         ],
@@ -316,26 +295,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         subparser = subparsers.add_parser(
             name, help=benchmark.help, description=benchmark.help, formatter_class=parser.formatter_class
         )
-        repeats = Flag(
-            "--repeats",
-            type=positive_int,
-            default=benchmark.repeats,
-            metavar="N",
-            help="timed runs; the median is reported",
-        )
-        for flag in [*benchmark.flags, repeats, *COMMON_FLAGS]:
+        for flag in [*benchmark.flags, REPEATS, *COMMON_FLAGS]:
             subparser.add_argument(*flag.names, **flag.options)
+        subparser.set_defaults(repeats=benchmark.repeats)
         add_config_options(subparser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run one benchmark, print its table and write its numbers to the file of --json."""
     benchmark = BENCHMARKS[args.benchmark]
     if args.json:
         _check_output(Path(args.json), args)
     if args.quick:
         _apply_limits(args, {"repeats": QUICK_REPEATS, **benchmark.quick_limits})
-    cv2.setNumThreads(0)  # the threads of OpenCV would exceed --threads
+    cv2.setNumThreads(0)  # OpenCV would start threads besides those of --threads
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     config = load_config(args.config, args.overrides + _settings_from_flags(args))
@@ -357,19 +329,19 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _check_output(path: Path, args: argparse.Namespace) -> None:
-    """Raise ``ConfigError`` before the measurement if ``path`` cannot be written or is an input file."""
+    """Raise ``ConfigError`` if ``path`` cannot be written or is an input file."""
     if not path.parent.is_dir():
         raise ConfigError(f"--json {path}: folder {path.parent} does not exist; create it")
     if path.is_dir():
         raise ConfigError(f"--json {path} is a folder; give the name of a file")
     inputs = [getattr(args, name, None) for name in ("h5", "annotations", "checkpoint", "config")]
     inputs += getattr(args, "inputs", [])
-    if path.resolve() in {Path(given).resolve() for given in inputs if given}:
+    if path.resolve() in {Path(name).resolve() for name in inputs if name}:
         raise ConfigError(f"--json {path} would replace an input file; choose another name")
 
 
 def _apply_limits(args: argparse.Namespace, limits: Mapping[str, int]) -> None:
-    """Lower flags to their limits; a flag without a value gets the limit."""
+    """Set flags to their limits if they have a larger value or none."""
     for name, limit in limits.items():
         value = getattr(args, name)
         setattr(args, name, limit if value is None else min(value, limit))
@@ -390,7 +362,7 @@ def _synthetic_images(args: argparse.Namespace) -> int:
 
 
 def _matmul_side(args: argparse.Namespace, runtime: Runtime) -> int:
-    """Side of matrices that are large enough to keep the device busy."""
+    """Side of the matrices of the baseline: large enough to use all cores of the device."""
     if args.quick:
         return 128
     return 1024 if runtime.device.type == "cpu" else 8192

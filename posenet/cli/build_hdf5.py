@@ -1,6 +1,6 @@
 """Build a training store (.h5) from a folder of images and a COCO keypoint file, or inspect one.
 
-Images without a main person are left out. The tool prints what was stored and names every image that could not be read.
+Images without a main person are left out. The tool prints counts and names every image that could not be read.
 Without --images and --annotations, the flags --verify, --stats and --preview inspect the store that --output names.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from posenet.benchmark.report import format_table
-from posenet.cli.options import add_config_options, fraction, positive_int, read_image_ids
+from posenet.cli.options import SWITCH, add_config_options, fraction, positive_int, read_image_ids
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.build import MAX_UNREADABLE, BuildReport, build_store
 from posenet.data.store.comparison import find_shared_images
@@ -33,86 +33,69 @@ IDS_SHOWN = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of ``build-hdf5``."""
-    parser.add_argument("--images", type=Path, metavar="DIR", help="folder of the images")
-    parser.add_argument("--annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--images", type=Path, metavar="DIR", help="folder of the images")
+    add("--annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
+    add(
         "--skeleton",
         metavar="FILE",
         default=BUILT_IN,
         help="skeleton of the annotations: a TOML file (docs/custom_data.md), or coco, the built-in one",
     )
-    parser.add_argument("--output", type=Path, metavar="FILE.h5", help="the store")
-    parser.add_argument(
-        "--workers", type=positive_int, metavar="N", default=usable_cores(), help="threads; the default is one per core"
-    )
-    parser.add_argument(
-        "--verify", action=argparse.BooleanOptionalAction, default=False, help="read the finished store from end to end"
-    )
-    parser.add_argument(
-        "--stats", action=argparse.BooleanOptionalAction, default=False, help="count people, keypoints, sizes and masks"
-    )
-    parser.add_argument(
+    add("--output", type=Path, metavar="FILE.h5", help="the store")
+    add("--workers", type=positive_int, metavar="N", default=usable_cores(), help="threads; by default, one per core")
+    add("--verify", **SWITCH, help="read the whole finished store and check it")
+    add("--stats", **SWITCH, help="count people, keypoints, sizes and masks")
+    add(
         "--preview",
         type=Path,
         metavar="DIR",
         help="draw training samples into this folder, augmented as --config and --set define, with their masks and "
         "target maps",
     )
-    parser.add_argument(
-        "--preview-count", type=positive_int, default=8, metavar="N", help="number of training samples to draw"
-    )
-    parser.add_argument(
+    add("--preview-count", type=positive_int, default=8, metavar="N", help="number of training samples to draw")
+    add(
         "--check-split",
         nargs=2,
         type=Path,
         metavar=("A.h5", "B.h5"),
         help="only look for images that two stores share, by id and by content; exit status 2 if there are any",
     )
-    parser.add_argument(
-        "--image-ids", nargs="+", metavar="ID", help="store only these images: ids, or one text file of ids"
-    )
-    parser.add_argument(
-        "--limit", type=positive_int, metavar="N", help="store only the first N images that have a main person"
-    )
-    parser.add_argument(
+    add("--image-ids", nargs="+", metavar="ID", help="store only these images: ids, or one text file of ids")
+    add("--limit", type=positive_int, metavar="N", help="store only the first N images that have a main person")
+    add(
         "--max-unreadable",
         type=fraction,
         default=MAX_UNREADABLE,
         metavar="SHARE",
         help="fail when more than this share of the images (rounded up) cannot be read",
     )
-    parser.add_argument(
-        "--overwrite",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="replace an existing store when the new one is complete",
-    )
+    add("--overwrite", **SWITCH, help="replace an existing store when the new one is complete")
     add_config_options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
-    """Build a store, inspect one, or both; or compare two stores."""
     if args.check_split:
         _check_split(*args.check_split)
         return
     if args.output is None:
         raise DataError("name the store with --output")
-    building = args.images is not None and args.annotations is not None
-    inspecting = args.verify or args.stats or args.preview is not None
-    if not building and (args.images or args.annotations or not inspecting):
+    is_built = args.images is not None and args.annotations is not None
+    is_inspected = args.verify or args.stats or args.preview is not None
+    if not is_built and (args.images or args.annotations or not is_inspected):
         raise DataError("give both --images and --annotations, or neither and --verify, --stats or --preview")
-    if building:
+    if is_built:
         _print_report(_build(args))
     if args.verify:
         summary = verify_store(args.output, workers=args.workers, progress=True)
-        if not building:
+        if not is_built:
             _print_summary(summary)
         print(f"{args.output} is intact")
     if args.stats or args.preview:
         with Store(args.output, skeleton=None) as store:
             if args.stats:
-                _print_statistics(store)
+                for title, header, rows in compute_statistics(store):
+                    print(f"\n{title}\n{format_table(header, rows)}")
             if args.preview:
                 _write_previews(store, args)
 
@@ -143,10 +126,8 @@ def _write_previews(store: Store, args: argparse.Namespace) -> None:
 def _check_split(first: Path, second: Path) -> None:
     """Print the images that two stores share; ``DataError`` if there are any."""
     with Store(first, skeleton=None) as first_store, Store(second, skeleton=None) as second_store:
-        print(
-            f"{first}: {pluralize(first_store.num_images, 'image')}; "
-            f"{second}: {pluralize(second_store.num_images, 'image')}"
-        )
+        counts = [f"{store.path}: {pluralize(store.num_images, 'image')}" for store in (first_store, second_store)]
+        print("; ".join(counts))
         shared = find_shared_images(first_store, second_store)
     print(f"the same id       {len(shared.ids)}{_first_ids(shared.ids)}")
     print(f"the same content  {len(shared.contents)}{_first_ids(shared.contents[:, 0])}")
@@ -155,15 +136,9 @@ def _check_split(first: Path, second: Path) -> None:
 
 
 def _first_ids(ids: np.ndarray) -> str:
-    if not len(ids):
-        return ""
+    shown = ", ".join(map(str, ids[:IDS_SHOWN].tolist()))
     dots = ", ..." if len(ids) > IDS_SHOWN else ""
-    return f"  ({', '.join(map(str, ids[:IDS_SHOWN].tolist()))}{dots})"
-
-
-def _print_statistics(store: Store) -> None:
-    for title, header, rows in compute_statistics(store):
-        print(f"\n{title}\n{format_table(header, rows)}")
+    return f"  ({shown}{dots})" if shown else ""
 
 
 def _print_summary(summary: StoreSummary) -> None:

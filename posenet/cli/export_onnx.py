@@ -13,13 +13,10 @@ from posenet.inference.onnx_export import INPUTS, OUTPUTS, export_onnx
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--checkpoint", "--weights", required=True, metavar="FILE", help="checkpoint of a run, or a published one"
-    )
-    parser.add_argument(
-        "--output", required=True, metavar="FILE.onnx", help="file to write; an existing file is replaced"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--checkpoint", "--weights", required=True, metavar="FILE", help="checkpoint of a run, or a published one")
+    add("--output", required=True, metavar="FILE.onnx", help="file to write; an existing file is replaced")
+    add(
         "--max-peaks",
         type=positive_int,
         default=MAX_PEAKS,
@@ -30,7 +27,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Write the file."""
     check_outputs([Path(args.output)], [Path(args.checkpoint)])
     network, config = load_network(args)
     settings = config.inference

@@ -14,7 +14,7 @@ from typing import Any, Literal
 LogFormat = Literal["text", "json"]
 
 MEASUREMENTS_LOGGER = "posenet.training.run_log"
-"""Logs the figures of a training run at level DEBUG; in text format the progress bar shows them."""
+"""Logs the measurements of a training run at level DEBUG; in text format, the progress bar shows them."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -38,7 +38,7 @@ class JsonFormatter(logging.Formatter):
 def log_to_stderr(log_format: LogFormat = "text") -> Iterator[None]:
     """Show log messages on standard error.
 
-    In JSON format nothing else is printed there: no progress bars, and warnings become log messages.
+    In JSON format, nothing else is printed there: no progress bars, and warnings become log messages.
     """
     if log_format == "text":
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
@@ -54,7 +54,7 @@ def log_to_stderr(log_format: LogFormat = "text") -> Iterator[None]:
     measurements.setLevel(logging.DEBUG)
     logging.captureWarnings(True)
     try:
-        # The handler keeps the true standard error; everything else that is written there is dropped.
+        # The handler writes to the original standard error; everything else that is written there is dropped.
         with open(os.devnull, "w", encoding="utf-8") as devnull, contextlib.redirect_stderr(devnull):
             yield
     finally:

@@ -1,10 +1,10 @@
-"""The ``posenet`` command, and what all tools share: argument parsing, logging, errors and the exit status.
+"""The ``posenet`` command: argument parsing, logging, error messages and exit status of all tools.
 
-A tool is a module of this package. The first line of its docstring is its help text; its functions are
-``add_arguments(parser)`` and ``run(args)``.
+A tool is a module of this package. The first line of its docstring is its help text. ``add_arguments(parser)`` declares
+its flags; ``run(args)`` runs it.
 
-Exit status: 0 success, also for a training run that was stopped by a signal and has saved its state; 2 bad input or
-another fault that the user can fix; 130 interrupted; 1 an error in the program itself.
+Exit status: 0 success, also of a training run that a signal has stopped and that is saved; 2 bad input or another fault
+that the user can fix; 130 interrupted; 1 an error in the program itself.
 """
 
 from __future__ import annotations
@@ -74,18 +74,18 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
     """Parse the arguments of one tool, run it and return the exit status.
 
     Args:
-        argv: arguments, ``sys.argv[1:]`` by default. Option names may be written with ``-`` or ``_``.
-        prog: program name in messages, that of the script by default.
+        argv: arguments; by default, ``sys.argv[1:]``. Option names may be written with ``-`` or ``_``.
+        prog: program name in messages; by default, that of the script.
     """
     program = Path(sys.argv[0]).name if prog is None else prog
     arguments = normalize_option_names(sys.argv[1:] if argv is None else argv)
     with contextlib.ExitStack() as stack:
 
         def parse_and_run() -> None:
-            # The import loads PyTorch, which takes seconds, so Ctrl-C must be handled here too.
+            # Importing PyTorch takes seconds, so Ctrl-C must be handled during the import, too.
             module = load_tool(name)
             args = make_parser(module, program).parse_args(arguments)
-            # Logging stays set up until an error has been reported.
+            # Logging must stay active until an error has been reported.
             stack.enter_context(log_to_stderr(args.log_format))
             module.run(args)
 
@@ -98,14 +98,14 @@ def load_tool(name: str) -> ModuleType:
 
 
 def make_parser(module: ModuleType, prog: str) -> argparse.ArgumentParser:
-    """Build the parser of a tool: its own flags, and those of all tools."""
+    """Build the parser of a tool."""
     parser = argparse.ArgumentParser(prog=prog, description=_first_line(module.__doc__), formatter_class=_HelpFormatter)
     module.add_arguments(parser)
     parser.add_argument(
         "--log-format",
         choices=["text", "json"],
         default="text",
-        help="format of messages on standard error: text, or one JSON object per line without progress bars",
+        help="format of messages on standard error: text, or one JSON object per line and no progress bars",
     )
     return parser
 

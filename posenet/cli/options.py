@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 from posenet.errors import DataError
+
+SWITCH: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": False}
+"""Arguments of ``add_argument`` for a flag that is off by default and has a negative form, ``--no-...``."""
 
 
 def add_config_options(parser: argparse.ArgumentParser) -> None:
@@ -25,17 +29,11 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 def add_weights_output(parser: argparse.ArgumentParser) -> None:
     """Declare ``--output`` and ``--overwrite`` of the tools that convert weights."""
     parser.add_argument("--output", type=Path, required=True, metavar="FILE.pth", help="file to write")
-    parser.add_argument(
-        "--overwrite", action=argparse.BooleanOptionalAction, default=False, help="replace an existing file"
-    )
+    parser.add_argument("--overwrite", **SWITCH, help="replace an existing file")
 
 
 def check_output_file(output: Path, source: Path, overwrite: bool) -> None:
-    """Check that writing ``output`` replaces neither the input nor, without ``overwrite``, any other file.
-
-    Raises:
-        DataError: it would, or ``output`` is a folder.
-    """
+    """Raise ``DataError`` if ``output`` is a folder, the input or, without ``overwrite``, any other existing file."""
     if output.exists() and output.resolve() == source.resolve():
         raise DataError(f"writing {output} would replace the input; choose another name")
     if output.is_dir():
@@ -69,10 +67,10 @@ def fraction(text: str) -> float:
 
 
 def read_image_ids(words: list[str]) -> set[int]:
-    """Read image ids that are given one by one, or in one text file separated by spaces, commas or line ends.
+    """Parse image ids: ``words`` are the ids, or one text file with ids separated by spaces, commas or line ends.
 
     Raises:
-        DataError: an unreadable file, or an id that is not a whole number.
+        DataError: the file cannot be read, or an id is not a whole number.
     """
     prefix = ""
     if len(words) == 1 and not words[0].lstrip("-").isdecimal():

@@ -9,17 +9,15 @@ from posenet.visualization.training_curves import CURVES_FILE, LOG_FILE, write_c
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of ``plot``."""
     parser.add_argument("run", type=Path, metavar="RUN", help=f"folder of a run, or its {LOG_FILE}")
     parser.add_argument(
         "--output",
         type=Path,
         metavar="FILE",
-        help=f"file to write (.png, .svg or .pdf); by default {CURVES_FILE} in the run's folder",
+        help=f"file to write (.png, .svg or .pdf); by default, {CURVES_FILE} in the run's folder",
     )
 
 
 def run(args: argparse.Namespace) -> None:
-    """Draw the curves and print the path."""
     folder = args.run.parent if args.run.name == LOG_FILE else args.run
     print(f"wrote {write_curves(folder, args.output)}")

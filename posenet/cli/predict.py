@@ -13,7 +13,7 @@ from typing import NamedTuple
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from posenet.cli.options import fraction, non_negative_int
+from posenet.cli.options import SWITCH, fraction, non_negative_int
 from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError, DataError
@@ -29,15 +29,14 @@ from posenet.visualization.heatmaps import HeatmapSheetWriter, heatmap_sheet_suf
 from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 
 BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt}]"
-"""As tqdm's, but never in seconds per image."""
+"""The format of tqdm, but never in seconds per image."""
 MAX_NAMED_FAILURES = 5
-"""How many unreadable sources the last message names."""
+"""Number of unreadable sources that the last message names."""
 
 _log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of ``predict``."""
     add = parser.add_argument
     add(
         "inputs",
@@ -54,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of a camera; the same as N among the inputs",
     )
-    add("--output", metavar="DIR", help="folder for the drawn images and videos; replaces those of an earlier run")
+    add("--output", metavar="DIR", help="folder for drawings of images and videos; replaces those of an earlier run")
     add(
         "--json",
         metavar="FILE",
@@ -62,26 +61,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "times; a .jsonl file gets one person per line while the tool runs",
     )
     add("--heatmaps", metavar="DIR", help="folder for all maps of the network, one labelled sheet per image or frame")
-    add(
-        "--show",
-        action=argparse.BooleanOptionalAction,
-        default=False,
-        help="show the drawings in a window; Q ends, any other key continues with the next image",
-    )
+    add("--show", **SWITCH, help="show the drawings in a window; Q ends, any other key continues with the next image")
     add("--min-score", type=fraction, default=MIN_SCORE, metavar="X", help="leave out people with a lower score, 0-1")
     add(
         "--keypoint-min-score",
         type=fraction,
         default=KEYPOINT_MIN_SCORE,
         metavar="X",
-        help="do not draw keypoints with a lower score, 0-1; the JSON holds them all",
+        help="do not draw keypoints with a lower score, 0-1; the JSON file contains them all",
     )
     add(
         "--line-width",
         type=non_negative_int,
         default=0,
         metavar="N",
-        help="width of the limbs in pixels; 0 follows the sizes of the person and of the image (default: 0)",
+        help="width of the limbs in pixels; 0 depends on the sizes of the person and of the image (default: 0)",
     )
     add(
         "--colours",
@@ -94,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--codec",
         default=DEFAULT_CODEC,
         metavar="FOURCC",
-        help="codec of drawn videos, for example avc1 (H.264) if this OpenCV has it",
+        help="codec of the drawn videos, for example avc1 (H.264) if this OpenCV supports it",
     )
     add_predictor_options(parser)
 
@@ -144,12 +138,12 @@ def _find_sources(args: argparse.Namespace) -> list[Source]:
     listed = sys.stdin if "-" in args.inputs else ()
     sources = find_sources(args.inputs, listed, args.camera)
     if not sources:
-        raise DataError("no input: name images, videos, folders or a camera, or give a list of files on standard input")
+        raise DataError("no input: name images, videos, folders or a camera, or pass a list of files on standard input")
     return sources
 
 
 class OutputPaths(NamedTuple):
-    """Where the outputs of every source go."""
+    """The output files of every source."""
 
     drawings: dict[Source, Path]
     heatmap_sheets: dict[Source, Path]
@@ -161,8 +155,7 @@ def _choose_output_paths(args: argparse.Namespace, sources: Sequence[Source]) ->
         raise ConfigError("--heatmaps and --output give their files the same names; choose two folders")
     drawings = output_paths(sources, Path(args.output), drawing_suffix) if args.output else {}
     sheets = output_paths(sources, Path(args.heatmaps), heatmap_sheet_suffix) if args.heatmaps else {}
-    files = [*drawings.values()]
-    files += [path for source, path in sheets.items() if source.kind == "image"]
+    files = [*drawings.values(), *(path for source, path in sheets.items() if source.kind == "image")]
     if args.json:
         files.append(Path(args.json))
     originals = [source.path for source in sources if source.kind != "camera"]
@@ -173,7 +166,7 @@ def _choose_output_paths(args: argparse.Namespace, sources: Sequence[Source]) ->
 def _open_outputs(
     args: argparse.Namespace, predictor: Predictor, paths: OutputPaths, stack: contextlib.ExitStack
 ) -> list[Output]:
-    """The outputs that the flags ask for, except the window; ``stack`` closes them."""
+    """Open the outputs that the flags request, except the window; ``stack`` closes them."""
     outputs: list[Output] = []
     if args.json:
         outputs.append(stack.enter_context(open_people_file(Path(args.json))))
@@ -186,16 +179,14 @@ def _open_outputs(
 
 @contextlib.contextmanager
 def _progress_bar(sources: Sequence[Source]) -> Iterator[tqdm]:
-    """A progress bar over all frames, which log messages do not break up."""
-    with (
-        logging_redirect_tqdm(),
-        tqdm(total=count_frames(sources), desc="predict", unit=" images", bar_format=BAR_FORMAT) as bar,
-    ):
+    """A progress bar over all frames, which log messages do not interrupt."""
+    bar = tqdm(total=count_frames(sources), desc="predict", unit=" images", bar_format=BAR_FORMAT)
+    with logging_redirect_tqdm(), bar:
         yield bar
 
 
 def _write_frame(args: argparse.Namespace, frame: Frame, people: Sequence[Person], outputs: Sequence[Output]) -> None:
-    """Draw the people if any output needs the drawing, and give the frame to all outputs."""
+    """Draw the people if any output needs the drawing, and write the frame to all outputs."""
     drawing = frame.image
     if args.output or args.heatmaps or args.show:
         drawing = draw_people(
@@ -210,12 +201,10 @@ def _write_frame(args: argparse.Namespace, frame: Frame, people: Sequence[Person
 
 
 class PredictionSummary:
-    """Counts people and frames, and remembers which sources could not be read.
+    """Counts people, images and frames of videos and cameras.
 
     Attributes:
-        num_images: image files that were predicted.
-        num_video_frames: frames of videos and cameras that were predicted.
-        unreadable: the first error of every source that could not be read, or not completely.
+        unreadable: the first error of every source that could not be read completely.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
@@ -254,7 +243,5 @@ class PredictionSummary:
         inputs = pluralize(len(self._sources), "image" if only_images else "input")
         problem = "could not be read" if only_images else "could not be read completely"
         names = [source.name for source in self.unreadable]
-        shown = ", ".join(names[:MAX_NAMED_FAILURES])
-        if len(names) > MAX_NAMED_FAILURES:
-            shown += " ..."
+        shown = ", ".join(names[:MAX_NAMED_FAILURES]) + (" ..." if len(names) > MAX_NAMED_FAILURES else "")
         raise DataError(f"{len(names)} of {inputs} {problem}: {shown}")

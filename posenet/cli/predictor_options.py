@@ -1,4 +1,4 @@
-"""Options shared by the tools that run a trained network, and the predictor they describe."""
+"""Options shared by the tools that run a trained network, and the predictor that they define."""
 
 from __future__ import annotations
 
@@ -25,46 +25,35 @@ def add_predictor_options(parser: argparse.ArgumentParser, amp: str = "auto") ->
     """Add the options that choose a network and how to run it; ``amp`` is the default precision."""
     add = parser.add_argument
     add("--checkpoint", "--weights", required=True, metavar="FILE", help="checkpoint of a run, or a published one")
-    add(
-        "--height",
-        type=int,
-        metavar="N",
-        default=argparse.SUPPRESS,
-        help="resize images to this height (inference.height)",
-    )
+    unset = argparse.SUPPRESS
+    add("--height", type=int, metavar="N", default=unset, help="resize images to this height (inference.height)")
     add(
         "--scales",
         type=float,
         nargs="+",
         metavar="S",
-        default=argparse.SUPPRESS,
+        default=unset,
         help="average over these multiples of the height (inference.scales)",
     )
     add(
         "--flip",
         action=argparse.BooleanOptionalAction,
-        default=argparse.SUPPRESS,
+        default=unset,
         help="average with the mirrored image (inference.flip)",
     )
-    add(
-        "--batch-size",
-        type=int,
-        metavar="N",
-        default=argparse.SUPPRESS,
-        help="images that go through the network together (inference.batch_size)",
-    )
+    add("--batch-size", type=int, metavar="N", default=unset, help="images per batch (inference.batch_size)")
     add("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:1, mps ...")
     add(
         "--amp",
         choices=["auto", "off", "bf16", "fp16"],
         default=amp,
-        help="precision of the network: off is float32, auto the fastest that is as accurate on the device",
+        help="precision of the network: off is float32, auto is the fastest one without loss of accuracy on the device",
     )
     add_config_options(parser)
 
 
 def make_predictor(args: argparse.Namespace) -> Predictor:
-    """The predictor that the options describe. It runs a fused copy of the network.
+    """The predictor that the options define. It runs a fused copy of the network.
 
     Raises:
         PosenetError: the checkpoint, the configuration, an option or the device cannot be used.

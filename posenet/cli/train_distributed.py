@@ -87,7 +87,7 @@ def _train(args: argparse.Namespace, rank_info: RankInfo) -> None:
         train(args, make_runtime)
     except PosenetError as error:
         if rank_info.local_rank and not runtimes:
-            # All processes of a machine read the same flags and files: its first process reports what is wrong.
+            # All processes of a machine read the same flags and files, so only its first process reports the error.
             sys.exit(2)
         raise type(error)(f"rank {rank_info.rank}: {error}" if rank_info.rank else str(error)) from error
     except RuntimeError as error:
@@ -101,7 +101,7 @@ def _train(args: argparse.Namespace, rank_info: RankInfo) -> None:
 
 
 def _resume_after_restart(args: argparse.Namespace, rank_info: RankInfo) -> None:
-    """Make a run that an elastic launcher has restarted continue from the newest checkpoint of its folder."""
+    """Let a run that an elastic launcher has restarted resume from the newest checkpoint of its folder."""
     if not args.resume or args.checkpoint_path:
         args.resume = ""
     elif Path(args.resume).is_file():

@@ -14,7 +14,7 @@ from posenet.devices.data_parallel import DataParallelRuntime, select_devices
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_training_options(parser)
     parser.add_argument(
-        "--devices", type=_indices, metavar="I,J", help="numbers of the devices, for example 0,1; unset, all of them"
+        "--devices", type=_indices, metavar="I,J", help="numbers of the devices, for example 0,1; by default, all"
     )
 
 

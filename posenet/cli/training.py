@@ -1,4 +1,4 @@
-"""The training tools: a run from flags, new or resumed."""
+"""A training run from flags, new or resumed; shared by the training tools."""
 
 from __future__ import annotations
 
@@ -27,25 +27,21 @@ from posenet.training.schedule import lr_factor
 from posenet.training.setup import build_network, build_trainer, open_stores
 
 MAX_EARLY_MESSAGES = 1000
-"""Messages to keep for the run's log until the run's folder is known and the input has been checked."""
+"""Messages to remember for the run's log until it is opened."""
 
 _log = logging.getLogger(__name__)
 _package_logger = logging.getLogger("posenet")
 
 
 class ResumedCheckpoint(NamedTuple):
-    """The checkpoint from which a run continues, and its content."""
+    """The checkpoint to resume, and its content."""
 
     path: Path
     state: dict[str, Any]
 
 
 def train(args: argparse.Namespace, make_runtime: Callable[[torch.device], Runtime] = Runtime) -> None:
-    """Train as the flags say.
-
-    Args:
-        make_runtime: makes the devices and processes from the configured device.
-    """
+    """Run the training that the flags define. ``make_runtime`` creates the runtime for the configured device."""
     early_messages = logging.handlers.MemoryHandler(MAX_EARLY_MESSAGES, flushLevel=logging.CRITICAL + 1)
     _package_logger.addHandler(early_messages)
     try:
@@ -73,7 +69,7 @@ def _train(
         network = build_network(config, fine_tune=resumed is None)
         if runtime.is_main:
             stack.enter_context(run_lock(folder.path))
-            # Another run may have come and gone since the first look.
+            # Another run may have written checkpoints between the first check and the lock.
             _refuse_another_run(folder, continues)
         log = _open_log(config, runtime, early_messages)
         stack.callback(log.close)
@@ -81,13 +77,9 @@ def _train(
         stack.callback(trainer.close)
         if resumed is not None:
             trainer.load_state_dict(resumed.state, str(resumed.path))
-            _log.info(
-                "Resuming from %s: epoch %d, step %d of %d",
-                resumed.path,
-                trainer.progress.epoch + 1,
-                trainer.progress.step,
-                trainer.input.steps_per_epoch,
-            )
+            progress = trainer.progress
+            position = f"epoch {progress.epoch + 1}, step {progress.step} of {trainer.input.steps_per_epoch}"
+            _log.info("Resuming from %s: %s", resumed.path, position)
         if len(set(runtime.gather_objects(trainer.progress.total_steps))) > 1:
             raise CheckpointError(
                 f"the processes do not all find the same checkpoint in {folder.path}; use a folder "
@@ -103,7 +95,7 @@ def _train(
 
 
 def _open_log(config: Config, runtime: Runtime, early_messages: logging.handlers.MemoryHandler) -> RunLog | SilentLog:
-    """The log of the run, with the messages so far; from here on it takes all messages itself."""
+    """Open the log of the run, write the messages so far to it, and let it receive all further messages."""
     _package_logger.removeHandler(early_messages)
     folder = Path(config.checkpoint.path)
     log = RunLog(folder, config.log) if runtime.is_main else SilentLog()
@@ -114,20 +106,20 @@ def _open_log(config: Config, runtime: Runtime, early_messages: logging.handlers
 def _refuse_another_run(folder: CheckpointFolder, continues: bool) -> None:
     if folder.has_checkpoints() and not continues:
         raise CheckpointError(
-            f"{folder.path} already holds a run; continue it with --resume, or choose another folder "
+            f"{folder.path} already contains a run; continue it with --resume, or choose another folder "
             "with --checkpoint-path"
         )
 
 
 def _configure(args: argparse.Namespace) -> tuple[Config, ResumedCheckpoint | None]:
-    """The settings of the run, and the checkpoint from which it continues."""
+    """The settings of the run, and the checkpoint to resume; None for a new run."""
     overrides = args.overrides + flag_overrides(args)
     resumed = _find_checkpoint(args, overrides)
     if resumed is None:
         return _with_folder_and_warmup(load_config(args.config, overrides), args), None
     path, state = resumed
     if missing := [key for key in ("model", "optimizer", "progress", "config") if key not in state]:
-        raise CheckpointError(f"{path} holds no run to resume (no {missing[0]}); fine-tune from it with --weights")
+        raise CheckpointError(f"{path} contains no run to resume (no {missing[0]}); fine-tune from it with --weights")
     # The folder may have moved since the checkpoint was written.
     base = load_config(None, [override("checkpoint.path", str(path.parent))], base=config_of_checkpoint(state, path))
     config = _with_folder_and_warmup(load_config(args.config, overrides, base=base), args)
@@ -145,7 +137,7 @@ def _configure(args: argparse.Namespace) -> tuple[Config, ResumedCheckpoint | No
 def _find_checkpoint(args: argparse.Namespace, overrides: list[str]) -> ResumedCheckpoint | None:
     """The checkpoint that ``--resume`` names; None for a new run.
 
-    Without a path it is the newest intact one of the run's own folder, or a new run if there is none.
+    Without a path, it is the newest intact one of the run's folder; None if there is none.
     """
     if args.resume is None:
         return None
@@ -155,20 +147,20 @@ def _find_checkpoint(args: argparse.Namespace, overrides: list[str]) -> ResumedC
             return ResumedCheckpoint(path, read_checkpoint(path))
         found = CheckpointFolder(path).newest_intact()
         if found is None:
-            raise CheckpointError(f"{path} holds no checkpoint to resume; leave out --resume to start a new run")
+            raise CheckpointError(f"{path} contains no checkpoint to resume; leave out --resume to start a new run")
         return ResumedCheckpoint(*found)
     folder = _with_folder_and_warmup(load_config(args.config, overrides), args).checkpoint.path
     found = CheckpointFolder(Path(folder)).newest_intact()
     if found is None:
         _log.info(
-            "%s holds no checkpoint: starting a new run; to resume another one, use --resume FOLDER/last.pth", folder
+            "%s contains no checkpoint: starting a new run; to resume another one, use --resume FOLDER/last.pth", folder
         )
         return None
     return ResumedCheckpoint(*found)
 
 
 def _with_folder_and_warmup(config: Config, args: argparse.Namespace) -> Config:
-    """Add the default folder if none is configured, and the default warmup if ``--warmup`` asks for one."""
+    """Add the default folder if none is configured, and the default warmup if ``--warmup`` is set without one."""
     overrides = []
     if not config.checkpoint.path:
         name = Path(args.config).stem if args.config else "run"
@@ -179,7 +171,7 @@ def _with_folder_and_warmup(config: Config, args: argparse.Namespace) -> Config:
 
 
 def _describe_lr(config: Config, world_size: int) -> str:
-    """The learning rate of all processes together, and how it follows from the settings."""
+    """The learning rate of all processes together, and the settings that determine it."""
     samples = config.train.batch_size * world_size * config.optim.accumulate
     lr = config.optim.lr * lr_factor(config.optim, world_size)
     processes = pluralize(world_size, "process", "processes")

@@ -1,4 +1,4 @@
-"""The flags of the training tools, and the settings that they set."""
+"""The flags of the training tools, and the settings that they override."""
 
 from __future__ import annotations
 
@@ -30,31 +30,32 @@ FLAG_KEYS = {
     "sync_bn": "parallel.sync_bn",
     "compile": "parallel.compile",
 }
-"""Flags and the setting that each of them sets."""
+"""The flags, and the setting that each of them overrides."""
 
 OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
 """Apex's optimization levels and the precision that replaces them."""
 
 
 def add_training_options(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of every training tool. The help of a flag that sets a setting names the setting."""
+    """Add the flags of every training tool. The help of a flag names the setting that it overrides."""
     add_config_options(parser)
     add = parser.add_argument
+    switch = argparse.BooleanOptionalAction
     add(
         "-r",
         "--resume",
         nargs="?",
         const="",
         metavar="PATH",
-        help="continue from this checkpoint or run folder; without PATH from the newest intact checkpoint of the "
-        "run's own folder, or start a new run if it holds none",
+        help="continue from this checkpoint or run folder; without PATH, from the newest intact checkpoint of the "
+        "run's folder, or start a new run if it contains none",
     )
     add(
         "--no-resume",
         dest="resume",
         action="store_const",
         const=None,
-        help="start a new run, in a folder that holds no run (the default)",
+        help="start a new run, in a folder that contains no run (the default)",
     )
     add(
         "-p",
@@ -67,7 +68,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         "--freeze",
         nargs="+",
         metavar="PATTERN",
-        help="freeze the parameters whose names match a glob pattern, or all-but-heads (train.freeze)",
+        help="freeze the parameters with names that match a glob pattern, or all-but-heads (train.freeze)",
     )
     add("--no-freeze", dest="freeze", action="store_const", const=[], help="freeze nothing")
     add("--amp", choices=["off", "bf16", "fp16"], help="precision of the network; off is float32 (train.amp)")
@@ -78,37 +79,25 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add("--lr", type=float, metavar="X", help="learning rate (optim.lr)")
     add(
         "--warmup",
-        action=argparse.BooleanOptionalAction,
+        action=switch,
         help="raise the learning rate over the first epochs, 3 if the configuration has none (optim.warmup_epochs)",
     )
     add(
         "--max-grad-norm",
         type=float,
         metavar="X",
-        help="clip the norm of the gradient, 0 does not (optim.max_grad_norm)",
+        help="clip the norm of the gradient to this; 0 does not clip (optim.max_grad_norm)",
     )
     add("--print-freq", type=int, metavar="N", help="steps between log lines (log.every_steps)")
-    add(
-        "--scale-lr",
-        action=argparse.BooleanOptionalAction,
-        help="multiply the learning rate by the number of processes (optim.scale_lr)",
-    )
-    add(
-        "--sync-bn",
-        action=argparse.BooleanOptionalAction,
-        help="BatchNorm statistics over all processes (parallel.sync_bn)",
-    )
-    add(
-        "--channels-last",
-        action=argparse.BooleanOptionalAction,
-        help="weights in channels-last memory layout, faster in half precision (train.channels_last)",
-    )
-    add("--compile", action=argparse.BooleanOptionalAction, help="torch.compile the network (parallel.compile)")
+    add("--scale-lr", action=switch, help="multiply the learning rate by the number of processes (optim.scale_lr)")
+    add("--sync-bn", action=switch, help="BatchNorm statistics over all processes (parallel.sync_bn)")
+    add("--channels-last", action=switch, help="channels-last weights, faster in half precision (train.channels_last)")
+    add("--compile", action=switch, help="torch.compile the network (parallel.compile)")
     add(
         "--patience",
         type=non_negative_int,
         metavar="N",
-        help="stop after N epochs without a better score, 0 does not (train.patience)",
+        help="stop after N epochs without a better score; 0 does not stop (train.patience)",
     )
     add("--device", metavar="D", help="auto, cpu, cuda, cuda:1, mps and so on (train.device)")
     add(
@@ -116,20 +105,16 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         type=non_negative_int,
         default=0,
         metavar="N",
-        help="stop after the run's N-th optimizer step, counted from its very start; 0 does not",
+        help="stop after the run's N-th optimizer step, counted from its start; 0 does not stop",
     )
 
 
 def flag_overrides(args: argparse.Namespace) -> list[str]:
-    """The flags as overrides of settings.
-
-    Raises:
-        ConfigError: a loss scale that is neither a number nor "dynamic".
-    """
+    """The flags as overrides of settings; ``ConfigError`` for a loss scale that is not a number or "dynamic"."""
     values = {key: getattr(args, flag) for flag, key in FLAG_KEYS.items() if getattr(args, flag) is not None}
     if args.opt_level:
         values["train.amp"] = OPT_LEVELS[args.opt_level]
-        _log.info("--opt-level %s is Apex's; using --amp %s, PyTorch's own", args.opt_level, values["train.amp"])
+        _log.info("--opt-level %s is an option of Apex; using --amp %s", args.opt_level, values["train.amp"])
     if "train.loss_scale" in values:
         values["train.loss_scale"] = _parse_loss_scale(values["train.loss_scale"])
     if args.warmup is False:

@@ -47,5 +47,5 @@ def test_annotations_without_images_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "empty.json"
     category = {"id": 1, "name": "person", "keypoints": list(COCO.file_names)}
     path.write_text(json.dumps({"images": [], "annotations": [], "categories": [category]}))
-    with pytest.raises(DataError, match="holds no images"):
+    with pytest.raises(DataError, match="contains no images"):
         measure_decode(path, TargetRenderer(TargetsConfig(), COCO), InferenceConfig(), limit=None, repeats=1)

@@ -49,12 +49,12 @@ def test_the_orders_in_which_a_store_is_read() -> None:
 
 def test_the_floor_of_a_build_does_a_share_of_its_work(tmp_path: Path, coco: tuple[Path, Path]) -> None:
     for turn in range(2):
-        do_unavoidable_work(*coco, tmp_path / str(turn), COCO, turn, 2)
+        do_unavoidable_work(*coco, tmp_path, COCO, 2, turn)
     build_store(*coco, tmp_path / "a.h5")
     with Store(tmp_path / "a.h5") as store:
         for turn in range(2):
             records = [store.read_record(row) for row in range(turn, 3, 2)]
-            assert (tmp_path / str(turn)).read_bytes() == b"".join(
+            assert (tmp_path / f"floor {turn} of 2").read_bytes() == b"".join(
                 record.image_bytes.tobytes() + record.mask_all_rle + record.mask_miss_rle for record in records
             )
 

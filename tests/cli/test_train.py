@@ -134,7 +134,7 @@ def test_another_run_is_not_overwritten_by_resuming_into_it(train):
     train("-p", "one", "--max-steps", "1")
     train("-p", "two", "--max-steps", "2")
     status, error = train("--resume", "one/last.pth", "-p", "two")
-    assert status == 2 and "two already holds a run" in error
+    assert status == 2 and "two already contains a run" in error
     assert train("--resume", "one/last.pth", "-p", "three", "--max-steps", "2")[0] == 0
     assert read_checkpoint("three/last.pth")["progress"]["total_steps"] == 2
 
@@ -250,5 +250,5 @@ def test_a_run_that_came_and_went_meanwhile_is_not_overwritten(train, tmp_path, 
 
     monkeypatch.setattr(training, "run_lock", late)
     status, error = train("-p", "run", "--max-steps", "1")
-    assert status == 2 and "already holds a run" in error
+    assert status == 2 and "already contains a run" in error
     assert os.listdir("run") == ["last.pth"]
