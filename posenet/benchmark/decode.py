@@ -76,56 +76,40 @@ def measure_decode(
     split = read_split(annotations, [image.id for image in images], skeleton)
     network = FixedMapsNetwork()
     predictor = Predictor(network, settings, skeleton=skeleton)
+    kind = "perfect" if seed is None else f"degraded (seed {seed})"
     seconds: list[float] = []
     results = []
     bound_results = []
-    error_counts: Counter[str] = Counter()
-    distances = []
+    errors: Counter[str] = Counter()
+    distances: list[float] = []
     for image in tqdm(images, desc="decode", unit="image", leave=False, disable=None):
         truth = dataset.people[image.id]
         letterbox = predictor.letterbox((image.height, image.width))
         network.maps = render_maps(truth, image, letterbox, renderer, seed)
-        rows, columns = letterbox.image_cells
-        image_maps = network.maps[0, :, :rows, :columns].numpy()
+        height, width = letterbox.image_cells
+        image_maps = network.maps[0, :, :height, :width].numpy()
         seconds.append(decode_seconds(image_maps, predictor, repeats))
         people = predictor(np.zeros((image.height, image.width, 3), np.uint8))
         grouped = _group_candidates_by_truth(image_maps, truth, image, letterbox, predictor)
         results += [to_coco_result(person, image.id, split.category, fill_missing=True) for person in people]
         bound_results += [to_coco_result(person, image.id, split.category, fill_missing=True) for person in grouped]
         counts, distance = count_errors(truth, people, skeleton)
-        error_counts.update(counts)
-        distances.append(distance)
-    return _report(
-        kind="perfect" if seed is None else f"degraded (seed {seed})",
-        seconds=seconds,
-        metrics=compute_coco_metrics(results, split, skeleton).metrics,
-        bound_metrics=compute_coco_metrics(bound_results, split, skeleton).metrics,
-        errors=dict(error_counts),
-        distances=np.concatenate(distances),
-        height=settings.height,
-    )
+        errors.update(counts)
+        distances += distance.tolist()
 
-
-def _report(
-    kind: str,
-    seconds: Sequence[float],
-    metrics: dict[str, float],
-    bound_metrics: dict[str, float],
-    errors: dict[str, int],
-    distances: np.ndarray,
-    height: int,
-) -> Report:
+    metrics = compute_coco_metrics(results, split, skeleton).metrics
+    bound_metrics = compute_coco_metrics(bound_results, split, skeleton).metrics
     images_per_s = len(seconds) / sum(seconds)
     slowest_ms = 1000 * max(seconds)
     median_error = float(np.median(distances)) if len(distances) else 0.0
     rows: list[tuple[str | float | None, ...]] = [
         ("ours", metrics["AP"], metrics["AR"], images_per_s, 1000 / images_per_s, slowest_ms)
     ]
-    if kind == "perfect":
+    if seed is None:
         rows.append(("published", PUBLISHED_AP, None, PUBLISHED_IMAGES_PER_S, 1000 / PUBLISHED_IMAGES_PER_S, None))
     rows.append(("grouped perfectly", bound_metrics["AP"], bound_metrics["AR"], None, None, None))
     return Report(
-        title=f"decode: {kind} maps of {len(seconds)} images, {height} pixels high",
+        title=f"decode: {kind} maps of {len(seconds)} images, {settings.height} pixels high",
         header=("decoder", "AP", "AR", "images/s", "ms/image", "slowest ms"),
         rows=rows,
         numbers={
@@ -136,11 +120,11 @@ def _report(
             "metrics": metrics,
             "bound_ap": bound_metrics["AP"],
             "bound_metrics": bound_metrics,
-            "errors": errors,
+            "errors": dict(errors),
             "median_error_px": median_error,
             "speed_up": images_per_s / PUBLISHED_IMAGES_PER_S,
             "images": len(seconds),
-            "height": height,
+            "height": settings.height,
             "maps": kind,
         },
         notes=[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -43,20 +43,6 @@ class TimedNetwork(nn.Module):
         maps = self.network.heatmaps(images)
         self.stopwatch.lap("network")
         return maps
-
-
-class Times(NamedTuple):
-    """Median milliseconds per image.
-
-    Attributes:
-        stages: of each stage, one image at a time.
-        one_by_one: of all stages together.
-        runs: of the stream, of the network alone, and of the network as trained if it was compared.
-    """
-
-    stages: dict[str, float]
-    one_by_one: float
-    runs: dict[str, float]
 
 
 def measure_predict(
@@ -110,50 +96,42 @@ def measure_predict(
         """Milliseconds."""
         return 1000 * seconds / len(paths)
 
-    times = Times(
-        stages={stage: per_image(seconds) for stage, seconds in stages.stage_medians().items()},
-        one_by_one=per_image(stages.round_median()),
-        runs={run: per_image(seconds) for run, seconds in runs.stage_medians().items()},
-    )
-    return _report(predictor, amp, len(paths), num_people, times)
-
-
-def _report(predictor: Predictor, amp: Amp, num_images: int, num_people: int, times: Times) -> Report:
     settings = predictor.settings
-    network = times.stages["network"]
-    stream = times.runs[STREAM]
-    alone = times.runs[ALONE]
+    stage_ms = {stage: per_image(seconds) for stage, seconds in stages.stage_medians().items()}
+    whole_ms = per_image(stages.round_median())
+    network_ms = stage_ms["network"]
+    run_ms = {run: per_image(seconds) for run, seconds in runs.stage_medians().items()}
+    stream_ms = run_ms[STREAM]
+    alone_ms = run_ms[ALONE]
+    rows: list[tuple[str | float | None, ...]] = []
+    for stage, time in [*stage_ms.items(), ("whole, one by one", whole_ms)]:
+        rows.append((stage, time, percent(time, whole_ms), percent(time, network_ms)))
+    rows += [(run, time, None, percent(time, alone_ms)) for run, time in run_ms.items()]
     notes = [
         f"{num_people} people found; in a stream, where other threads read, prepare and decode images, prediction "
-        f"takes {stream / alone:.2f} times as long as the network alone"
+        f"takes {stream_ms / alone_ms:.2f} times as long as the network alone"
     ]
     if not num_people:
         notes.append("decoding and drawing take longer where there are people to find")
     return Report(
-        title=f"predict: {num_images} images, {settings.height} pixels high, scales "
+        title=f"predict: {len(paths)} images, {settings.height} pixels high, scales "
         f"{' '.join(map(str, settings.scales))}, {'with' if settings.flip else 'no'} flip, amp {amp}, "
         f"batches of up to {settings.batch_size} in the stream",
         header=("stage", "ms/image", "of the whole", "of the network"),
-        rows=[
-            *(
-                (stage, time, percent(time, times.one_by_one), percent(time, network))
-                for stage, time in [*times.stages.items(), ("whole, one by one", times.one_by_one)]
-            ),
-            *((run, time, None, percent(time, alone)) for run, time in times.runs.items()),
-        ],
+        rows=rows,
         numbers={
-            "stage_ms": times.stages,
-            "whole_ms": times.one_by_one,
-            "pictures_per_s": 1000 / times.one_by_one,
-            "network_ms": network,
-            "whole_over_network": times.one_by_one / network,
-            "stream_ms": stream,
-            "stream_pictures_per_s": 1000 / stream,
-            "alone_ms": alone,
-            "stream_over_alone": stream / alone,
-            "trained_ms": times.runs.get(TRAINED),
+            "stage_ms": stage_ms,
+            "whole_ms": whole_ms,
+            "pictures_per_s": 1000 / whole_ms,
+            "network_ms": network_ms,
+            "whole_over_network": whole_ms / network_ms,
+            "stream_ms": stream_ms,
+            "stream_pictures_per_s": 1000 / stream_ms,
+            "alone_ms": alone_ms,
+            "stream_over_alone": stream_ms / alone_ms,
+            "trained_ms": run_ms.get(TRAINED),
             "amp": amp,
-            "pictures": num_images,
+            "pictures": len(paths),
             "people": num_people,
         },
         notes=notes,

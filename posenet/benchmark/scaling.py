@@ -39,13 +39,8 @@ def measure_scaling(config: Config, device: torch.device, processes: int, repeat
     seconds |= _measure_processes(config, device.type, processes, repeats)
     batch_size = config.train.batch_size
     height, width = config.train.size
-    samples_per_step = {
-        "plain": batch_size,
-        "distributed": batch_size,
-        "strangers": processes * batch_size,
-        "together": processes * batch_size,
-    }
-    speed = {variant: samples / seconds[variant] for variant, samples in samples_per_step.items()}
+    num_processes = {"plain": 1, "distributed": 1, "strangers": processes, "together": processes}
+    speed = {variant: count * batch_size / seconds[variant] for variant, count in num_processes.items()}
     efficiency = speed["together"] / (processes * speed["distributed"])
     bound = speed["strangers"] / (processes * speed["plain"])
     overhead = seconds["distributed"] / seconds["plain"] - 1

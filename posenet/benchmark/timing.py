@@ -12,17 +12,13 @@ Task = Callable[[], object]
 """A function to measure."""
 
 Synchronize = Callable[[], None]
-"""Waits until the device has finished; called before each reading of the clock."""
-
-
-def no_wait() -> None:
-    """The ``Synchronize`` of the CPU, where a call returns only when its work is done."""
+"""Waits until the device has finished; called before each reading of the clock. A CPU does not need it."""
 
 
 def median_seconds(
     tasks: Mapping[str, Task],
     repeats: int,
-    synchronize: Synchronize = no_wait,
+    synchronize: Synchronize = lambda: None,
     progress: bool = True,
     clock: Callable[[], float] | None = None,
 ) -> dict[str, float]:
@@ -42,7 +38,7 @@ def median_seconds(
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
-def minimum_seconds(task: Task, repeats: int, synchronize: Synchronize = no_wait) -> float:
+def minimum_seconds(task: Task, repeats: int, synchronize: Synchronize = lambda: None) -> float:
     """Measure the shortest run time of a task after one warm-up run. Used for physical limits."""
     _time(task, synchronize)
     return min(_time(task, synchronize) for _ in range(repeats))
@@ -65,7 +61,7 @@ class Stopwatch:
     A stage may occur several times in a round, for example once per image; its times are added up.
     """
 
-    def __init__(self, synchronize: Synchronize = no_wait) -> None:
+    def __init__(self, synchronize: Synchronize = lambda: None) -> None:
         self._synchronize = synchronize
         self.reset()
 

@@ -23,6 +23,7 @@ from posenet.errors import CheckpointError, ConfigError
 from posenet.messages import pluralize
 from posenet.settings import Config, OptimConfig, config_differences, load_config
 from posenet.training.run_log import RunLog, SilentLog
+from posenet.training.run_state import require_run
 from posenet.training.schedule import lr_factor
 from posenet.training.setup import build_network, build_trainer, open_stores
 
@@ -118,8 +119,7 @@ def _configure(args: argparse.Namespace) -> tuple[Config, ResumedCheckpoint | No
     if resumed is None:
         return _with_folder_and_warmup(load_config(args.config, overrides), args), None
     path, state = resumed
-    if missing := [key for key in ("model", "optimizer", "progress", "config") if key not in state]:
-        raise CheckpointError(f"{path} contains no run to resume (no {missing[0]}); fine-tune from it with --weights")
+    require_run(state, path)
     # The folder may have moved since the checkpoint was written.
     base = load_config(None, [override("checkpoint.path", str(path.parent))], base=config_of_checkpoint(state, path))
     config = _with_folder_and_warmup(load_config(args.config, overrides, base=base), args)

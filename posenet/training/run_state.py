@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,8 +21,6 @@ from posenet.training.loss_guard import LossGuard
 from posenet.training.optimizer import restore_optimizer
 from posenet.training.progress import Progress
 from posenet.training.weight_averaging import NoAverage, trained_weights
-
-_REQUIRED_KEYS = ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch")
 
 _log = logging.getLogger(__name__)
 
@@ -63,10 +62,7 @@ class RunState:
         Raises:
             CheckpointError: it is not the checkpoint of a run, or belongs to another network or optimizer.
         """
-        if missing := [key for key in _REQUIRED_KEYS if key not in state]:
-            raise CheckpointError(
-                f"{path} contains no run to resume (no {missing[0]}); fine-tune from it with --weights"
-            )
+        require_run(state, path)
         try:
             self.load_weights(state, path)
             self.guard.load_state_dict(state["guard"])
@@ -95,6 +91,13 @@ class RunState:
             ) from error
         if _has_dynamic_scale(self.scaler) and state["scaler"].get("backoff_factor", 1) < 1:
             self.scaler.load_state_dict(state["scaler"])
+
+
+def require_run(state: dict[str, Any], path: str | Path) -> None:
+    """Raise ``CheckpointError`` if a checkpoint has no run to resume, as a file of weights."""
+    for key in ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch", "config"):
+        if key not in state:
+            raise CheckpointError(f"{path} contains no run to resume (no {key}); fine-tune from it with --weights")
 
 
 def _has_dynamic_scale(scaler: torch.amp.GradScaler) -> bool:

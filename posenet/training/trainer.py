@@ -280,9 +280,9 @@ class Trainer:
                 # The BatchNorm statistics differ between the ranks. A checkpoint contains those of rank 0, so all ranks
                 # validate with them.
                 self.runtime.broadcast_tensors(batch_norm_statistics(self.model))
-                self.model.eval()
                 values["val_loss"] = self.validate()
                 if self.evaluate and (epoch % settings.evaluate_every == 0 or epoch == settings.epochs):
+                    self.model.eval()
                     values |= self.evaluate(epoch, progress.total_steps, self._raise_if_stopped)
         except StopRequested:
             return False
@@ -296,6 +296,7 @@ class Trainer:
         """Mean validation loss per image over all processes; None without validation samples."""
         if self.validation_loader is None:
             return None
+        self.model.eval()
         max_unreadable = self.config.data.max_unreadable
         return validation_loss(
             self.wrapped_model, self.validation_loader, max_unreadable, self.runtime, self._stop_signal_received
