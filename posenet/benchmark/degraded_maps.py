@@ -49,14 +49,11 @@ def degraded_maps(
     rng: np.random.Generator,
     degradation: Degradation = Degradation(),
 ) -> np.ndarray:
-    """Render people and degrade the maps.
+    """Render people and degrade the maps. The person mask stays empty.
 
     Args:
         joints: (P, K, 3) x, y in network-input pixels and visibility.
-        size: (h, w) of the maps, in cells.
-
-    Returns:
-        (C, h, w) float32 in [0, 1]. The person mask stays empty.
+        size: (h, w) of the maps, in cells. The result is (C, h, w) float32 in [0, 1].
     """
     return _Degrader(renderer, rng, degradation).degrade(joints, size)
 

@@ -12,20 +12,14 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True)
 class Report:
-    """The result of one benchmark.
-
-    Attributes:
-        title: one line that names what was measured and on which input.
-        header: names of the table's columns.
-        rows: rows of the table.
-        numbers: the measured values for ``--json``, under names that include the unit.
-        notes: explanations of the numbers.
-    """
+    """The result of one benchmark: a table with a title and notes, and numbers for ``--json``."""
 
     title: str
+    """One line that names the measured part and the input."""
     header: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     numbers: dict[str, Any]
+    """Measured values by name; the name includes the unit."""
     notes: Sequence[str] = ()
 
     def as_text(self) -> str:
@@ -36,9 +30,7 @@ class Report:
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> str:
     """Align the first column left and the others right, with two spaces between columns."""
-    lines = [list(header)]
-    for row in rows:
-        lines.append([_format_cell(value) for value in row])
+    lines = [list(header), *([_format_cell(value) for value in row] for row in rows)]
     widths = [max(len(cell) for cell in column) for column in zip(*lines)]
     lines.insert(1, ["-" * width for width in widths])
     return "\n".join(_format_line(line, widths) for line in lines)
@@ -50,10 +42,8 @@ def percent(part: float, whole: float) -> str:
 
 
 def _format_line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    aligned = [cells[0].ljust(widths[0])]
-    for cell, width in zip(cells[1:], widths[1:]):
-        aligned.append(cell.rjust(width))
-    return "  ".join(aligned).rstrip()
+    right_aligned = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:])]
+    return "  ".join([cells[0].ljust(widths[0]), *right_aligned]).rstrip()
 
 
 def _format_cell(value: Cell) -> str:

@@ -150,11 +150,7 @@ def _measure_rank(rank_info: RankInfo, config: Config, device: str, repeats: int
 
 
 def _make_step(config: Config, runtime: Runtime) -> Task:
-    """A function that runs one optimizer step of a new network, after the first step that is not dropped.
-
-    Raises:
-        TrainingError: the loss guard drops all of the first ``WARM_UP_STEPS`` steps.
-    """
+    """A function that runs one optimizer step of a new network, after the first step that is not dropped."""
     torch.manual_seed(0)
     train_step, _ = build_train_step(config, runtime)
     batch = synthetic_batch(config, seed=runtime.rank).to(runtime.device)

@@ -53,12 +53,7 @@ def measure_store(
 ) -> Report:
     """Build a store of ``images``; open and read the store at ``path``, or the built one if that is None.
 
-    Args:
-        folder: empty folder for the built store.
-        records: number of records to read in each order, at most.
-
-    Raises:
-        DataError: the input cannot be used.
+    ``folder`` is an empty folder for the built store; ``records`` is the largest number to read in each order.
     """
     if path:
         Store(path, skeleton=None).close()  # raises errors of the store before the long build

@@ -66,12 +66,9 @@ def standing_people(
 def measure_targets(
     renderer: TargetRenderer, runtime: Runtime, size: tuple[int, int], batch_size: int, repeats: int
 ) -> Report:
-    """Time the rendering of batches of samples with 1 to 20 people.
+    """Time the rendering of batches of samples with 1 to 20 people, for a network input of (height, width) ``size``.
 
     The limit is the time to write the maps once, without computing anything.
-
-    Args:
-        size: (height, width) of the network input.
     """
     rng = np.random.default_rng(0)
     mask = torch.ones(batch_size, size[0] // MAP_STRIDE, size[1] // MAP_STRIDE, device=runtime.device)

@@ -201,17 +201,13 @@ def _write_frame(args: argparse.Namespace, frame: Frame, people: Sequence[Person
 
 
 class PredictionSummary:
-    """Counts people, images and frames of videos and cameras.
-
-    Attributes:
-        unreadable: the first error of every source that could not be read completely.
-    """
+    """Counts people, images and video frames, and remembers the sources that could not be read completely."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.num_people = 0
         self.num_images = 0
         self.num_video_frames = 0
-        self.unreadable: dict[Source, DataError] = {}
+        self.unreadable: dict[Source, DataError] = {}  # the first error of every source
         self._sources = sources
 
     def add(self, frame: Frame | UnreadableFrame, people: Sequence[Person]) -> None:

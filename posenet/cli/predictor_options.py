@@ -53,11 +53,7 @@ def add_predictor_options(parser: argparse.ArgumentParser, amp: str = "auto") ->
 
 
 def make_predictor(args: argparse.Namespace) -> Predictor:
-    """The predictor that the options define. It runs a fused copy of the network.
-
-    Raises:
-        PosenetError: the checkpoint, the configuration, an option or the device cannot be used.
-    """
+    """The predictor that the options define. It runs a fused copy of the network."""
     device = select_device(args.device)
     network, config = load_network(args)
     overrides = {name: getattr(args, name) for name in _INFERENCE_OPTIONS if name in args}
@@ -69,9 +65,6 @@ def load_network(args: argparse.Namespace) -> tuple[PoseNet, Config]:
     """The network in the file ``--checkpoint``, and its configuration.
 
     ``--config`` replaces the configuration in the checkpoint; ``--set`` overrides single keys.
-
-    Raises:
-        PosenetError: the checkpoint or the configuration cannot be used.
     """
     return load_model(args.checkpoint, requested_config(args, args.checkpoint))
 

@@ -113,14 +113,10 @@ class Augmentation:
         return self._matrix(center, self.person_height / (person_scale * height / (height - 1)), size)
 
     def image_matrix(self, image_size: tuple[int, int], size: tuple[int, int]) -> np.ndarray:
-        """Compute the warp that frames a whole image at the largest scale that fits into the network input.
+        """Compute the warp that frames a whole image, of (width, height) ``image_size``, as large as possible.
 
         The formula is that of ``matrix`` with the image's centre and
         f = min(W / image width, H / image height) · scale.
-
-        Args:
-            image_size: (width, height) of the image.
-            size: (W, H) of the network input.
         """
         image_center = ((image_size[0] - 1) / 2, (image_size[1] - 1) / 2)
         return self._matrix(image_center, min(size[0] / image_size[0], size[1] / image_size[1]), size)

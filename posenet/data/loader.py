@@ -28,11 +28,7 @@ M_MMAP_THRESHOLD = -3
 def make_loader(
     dataset: PoseDataset, batches: Iterable[list[SampleKey]], workers: int, pin_memory: bool = False
 ) -> DataLoader[Batch]:
-    """Create a loader that yields one batch for each list of keys.
-
-    Args:
-        workers: worker processes, which run until the loader is closed; 0 loads in this process.
-    """
+    """Create a loader that yields one batch for each list of keys. With 0 workers it loads in this process."""
     # PyTorch warns about more workers than cores, but their number is the user's choice.
     warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
     loader = DataLoader(

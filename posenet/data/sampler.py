@@ -24,12 +24,10 @@ class TrainSampler(Sampler[list[SampleKey]]):
         length: samples in the data set.
         batch_size: samples per process and batch.
         batches_per_step: batches per optimizer step; an epoch consists of whole steps.
-
-    Attributes:
-        skip: number of batches that the next iteration leaves out at its start.
     """
 
     skip = 0
+    """Number of batches that the next iteration leaves out at its start."""
 
     def __init__(
         self, length: int, batch_size: int, seed: int, batches_per_step: int = 1, rank: int = 0, world_size: int = 1
@@ -81,13 +79,10 @@ class TrainSampler(Sampler[list[SampleKey]]):
 
 
 class ValidationSampler(Sampler[list[SampleKey]]):
-    """Every index exactly once over all processes, in order. The last batch may be smaller.
-
-    Attributes:
-        skip: number of batches that the next iteration leaves out at its start.
-    """
+    """Every index exactly once over all processes, in order. The last batch may be smaller."""
 
     skip = 0
+    """Number of batches that the next iteration leaves out at its start."""
 
     def __init__(self, length: int, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
         self.indices = range(rank, length, world_size)

@@ -67,8 +67,7 @@ def crop_visible(image: np.ndarray, matrix: np.ndarray, size: tuple[int, int]) -
 
     Most people fill a small part of their image; the rest need not be converted or copied.
 
-    Returns:
-        The crop, which is a view and is empty if the warp reads no pixel; and the matrix that warps it.
+    Returns the crop, which is a view and is empty if the warp reads no pixel, and the matrix that warps it.
     """
     (a, b, dx), (c, d, dy) = matrix.tolist()
     determinant = a * d - b * c

@@ -164,9 +164,8 @@ def find_image_files(images_dir: str | Path, images: Sequence[CocoImage]) -> dic
 def to_coco_result(person: Person, image_id: int | str, category: int = 1, *, fill_missing: bool = False) -> Result:
     """Convert a person to an entry of a COCO results file. Keypoints that were not found have score 0.
 
-    Args:
-        fill_missing: put these at the mean of the others; else they are at (0, 0). COCO ignores scores when it compares
-            keypoints, and it measures the size of a person over all keypoints.
+    They are at (0, 0), or with ``fill_missing`` at the mean of the others: COCO ignores scores when it compares
+    keypoints, and it measures the size of a person over all keypoints.
     """
     keypoints = person.to_coco().astype(float)
     missing = keypoints[:, 2] <= 0

@@ -136,11 +136,7 @@ class Predictor:
         amp: Amp = "off",
         **overrides: Any,
     ) -> Predictor:
-        """A predictor with the settings of ``config.inference``; ``overrides`` replace keys of that section.
-
-        Raises:
-            ConfigError: an override is out of range.
-        """
+        """A predictor with the settings of ``config.inference``, except for keys of that section in ``overrides``."""
         try:
             settings = dataclasses.replace(config.inference, **overrides)
         except ValueError as error:
@@ -247,11 +243,7 @@ class Predictor:
     def average_over_flip(self, inputs: np.ndarray) -> Tensor:
         """Maps of images at one scale, averaged with those of the mirrored images if ``flip`` is set.
 
-        Args:
-            inputs: (N, H, W, 3) BGR uint8; H and W are multiples of 64. See ``Letterbox.apply``.
-
-        Returns:
-            (N, C, H/4, W/4) float32 on the device.
+        Maps (N, H, W, 3) BGR uint8, with H and W multiples of 64, to (N, C, H/4, W/4) float32 on the device.
         """
         heatmaps = cast(Callable[[Tensor], Tensor], self.network.heatmaps)
         images = images_to_input(

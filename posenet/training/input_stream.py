@@ -40,13 +40,9 @@ class CollectiveDataError(DataError):
 
 
 class RestartingLoader:
-    """A data loader that restarts dead worker processes.
+    """A data loader that restarts dead worker processes. ``sampler`` is its ``batch_sampler``.
 
     Samples depend on their keys alone, so a restart changes no sample. It takes some seconds to notice a death.
-
-    Args:
-        loader: its ``batch_sampler`` is ``sampler``.
-        sampler: the keys of every batch.
     """
 
     def __init__(self, loader: DataLoader[Batch], sampler: TrainSampler | ValidationSampler) -> None:
@@ -109,13 +105,9 @@ class UnreadableSampleBudget:
         self.count = count
 
     def spend(self, faults: Sequence[str]) -> None:
-        """Count and log further unreadable samples.
+        """Count and log further unreadable samples; ``CollectiveDataError`` if the limit is exceeded.
 
-        Args:
-            faults: one message per sample, the same on all ranks.
-
-        Raises:
-            CollectiveDataError: the limit is exceeded.
+        ``faults`` are one message per sample, the same on all ranks.
         """
         if not faults:
             return
@@ -127,12 +119,8 @@ class UnreadableSampleBudget:
         self.count += len(faults)
         for fault in faults[:MAX_NAMED_SAMPLES]:
             _log.warning("WARNING: %s", fault)
-        _log.warning(
-            "WARNING: samples replaced by others: %d, so far in this epoch %d of at most %d",
-            len(faults),
-            self.count,
-            self.limit,
-        )
+        message = "WARNING: samples replaced by others: %d, so far in this epoch %d of at most %d"
+        _log.warning(message, len(faults), self.count, self.limit)
 
 
 def raise_on_all_ranks(runtime: Runtime, error: DataError | None, faults: Sequence[str] = ()) -> list[str]:
@@ -167,11 +155,8 @@ class InputStream:
         loader: the training samples.
         sampler: their order; the ``batch_sampler`` of the loader.
         accumulate: batches per optimizer step.
-        epochs: last epoch of the run.
+        epochs: number of epochs of the run.
         max_unreadable: share of the samples of an epoch that may be unreadable.
-
-    Attributes:
-        meter: counts samples and the time spent waiting for them.
     """
 
     def __init__(

@@ -56,10 +56,8 @@ class FocalL2Loss(nn.Module):
 
     For a prediction s and a target t, let q = s where t is foreground (t >= ``positive_threshold``) and q = 1 - s
     elsewhere. The loss of one cell is ``(s - t)^2 * |1 - q|^gamma * mask_miss * channel_weight``. It is summed over
-    channels and cells, averaged over stacks and averaged over scales; both averages are weighted.
-
-    Attributes:
-        meter: in training mode, the mean contribution of every stack and scale.
+    channels and cells, averaged over stacks and averaged over scales; both averages are weighted. In training mode,
+    ``meter`` is the mean contribution of every stack and scale.
     """
 
     channel_weights: Tensor
@@ -83,10 +81,9 @@ class FocalL2Loss(nn.Module):
         return cls(config.loss, config.model.skeleton)
 
     def forward(self, predictions: Predictions, target: Tensor, mask_miss: Tensor) -> Tensor:
-        """The loss of every image: the sum of its ``terms``.
+        """(N,) float32: the loss of every image, the sum of its ``terms``.
 
-        Returns:
-            (N,) float32. One value per image, so that the mean over images is the same on one device and on several.
+        There is one value per image, so that the mean over images is the same on one device and on several.
         """
         terms = self.terms(predictions, target, mask_miss)
         if self.training:

@@ -15,11 +15,7 @@ FUSED_DEVICE_TYPES = frozenset({"cpu", "cuda", "mps", "xpu"})
 
 
 def make_optimizer(model: nn.Module, settings: OptimConfig) -> Optimizer:
-    """The configured optimizer over the parameters that are not frozen.
-
-    Raises:
-        ConfigError: all parameters are frozen.
-    """
+    """The configured optimizer over the parameters that are not frozen; ``ConfigError`` if all are frozen."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         raise ConfigError("train.freeze leaves nothing to train; freeze fewer parameters")
@@ -40,8 +36,7 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
 def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
     """Restore the accumulated state, such as momentum. Hyperparameters keep their present values.
 
-    Raises:
-        ValueError: the state belongs to another kind of optimizer or to other parameters.
+    ``ValueError`` if the state belongs to another kind of optimizer or to other parameters.
     """
     hyperparameters = [
         {name: value for name, value in group.items() if name != "params"} for group in optimizer.param_groups

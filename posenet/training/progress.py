@@ -102,19 +102,16 @@ class Progress:
 
 
 class SpeedMeter:
-    """Speed since the last reading.
-
-    Attributes:
-        samples: samples trained on, over all processes.
-        seconds_waited: time spent waiting for data.
-    """
+    """Speed since the last reading."""
 
     def __init__(self) -> None:
         self.restart()
 
     def restart(self) -> None:
         self.samples = 0
+        """Samples trained on, over all processes."""
         self.seconds_waited = 0.0
+        """Time spent waiting for data."""
         self._started_at = time.monotonic()
 
     def read(self) -> dict[str, float]:

@@ -77,8 +77,7 @@ class RunState:
     def load_weights(self, state: dict[str, Any], path: str) -> None:
         """Restore the weights, their average, the state of the optimizer and the loss scale.
 
-        Raises:
-            CheckpointError: they belong to another network or optimizer.
+        ``CheckpointError`` if they belong to another network or optimizer.
         """
         load_weights(self.network, path, state={"model": trained_weights(state)}, min_loaded_share=0).require_all()
         self.average.load_state_dict(state)

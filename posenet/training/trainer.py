@@ -52,16 +52,13 @@ before every batch, which raises ``StopRequested`` after a stop signal."""
 
 @dataclass(frozen=True)
 class StepResult:
-    """The result of one optimizer step.
-
-    Attributes:
-        loss: mean loss over its batches and all processes; None if the step was dropped.
-        bad_value: this rank's loss or gradient norm if the step was dropped because of it; None if the step was not
-            dropped, or only because the loss scale of fp16 was too large.
-    """
+    """The result of one optimizer step."""
 
     loss: float | None = None
+    """Mean loss over its batches and all processes; None if the step was dropped."""
     bad_value: float | None = None
+    """This rank's loss or gradient norm if it caused the step to be dropped; None if the step was not dropped, or only
+    because the loss scale of fp16 was too large."""
 
 
 class TrainStep:
@@ -222,11 +219,8 @@ class Trainer:
                     if self.runtime.any_rank(self._stop_due()) or not (self.train_one_epoch() and self.finish_epoch()):
                         self.save()
                         self.writer.finish()
-                        _log.info(
-                            "Stopped after step %d (epoch %d); --resume continues from there",
-                            self.progress.total_steps,
-                            self.progress.epoch + 1,
-                        )
+                        position = f"step {self.progress.total_steps} (epoch {self.progress.epoch + 1})"
+                        _log.info("Stopped after %s; --resume continues from there", position)
                         return False
                 self.writer.finish()
             except (DataError, OSError) as error:

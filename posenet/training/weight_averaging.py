@@ -29,10 +29,9 @@ class NoAverage:
         yield
 
     def state_dict(self, weights: dict[str, Tensor]) -> dict[str, Any]:
-        """The entries of a checkpoint that hold weights: ``model``, and what the average needs to continue.
+        """The entries of a checkpoint with weights: ``model``, and ``average`` if there is one.
 
-        Args:
-            weights: the state dict of the network, with the trained weights.
+        ``weights`` is the state dict of the network, with the trained weights.
         """
         return {"model": weights}
 

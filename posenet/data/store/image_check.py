@@ -10,11 +10,7 @@ from posenet.images.decoding import JPEG_START, declared_size, decode_annotated_
 
 
 def read_image_bytes(path: Path, height: int, width: int) -> np.ndarray:
-    """Read an image file as (bytes,) uint8, and check that it decodes to the annotated size.
-
-    Raises:
-        OSError, ValueError: the file cannot be read, or is not such an image.
-    """
+    """Read an image file as (bytes,) uint8; ``OSError`` or ``ValueError`` unless it decodes to the annotated size."""
     data = path.read_bytes()
     last_scan = data.rfind(b"\xff\xda")
     last_end = data.rfind(b"\xff\xd9")

@@ -116,11 +116,7 @@ class Store:
         return self.read_record(image), person
 
     def read_record(self, index: int) -> Record:
-        """Read the image in row ``index`` with all its people.
-
-        Raises:
-            DataError: the file cannot be read, or its content has changed since it was written.
-        """
+        """Read the image in row ``index`` with all its people; ``DataError`` if the file is damaged."""
         if not 0 <= index < self.num_images:
             raise IndexError(f"image {index} of {self.num_images}")
         for seconds in RETRY_SECONDS:

@@ -42,17 +42,12 @@ class Record:
 
     @property
     def is_jpeg(self) -> bool:
-        """Whether the image is a JPEG, which can be decoded at a reduced size."""
         return self.image_bytes[:2].tobytes() == JPEG_START
 
     def decode_image(self, reduction: int = 1) -> np.ndarray:
-        """Decode the image to (H, W, 3) BGR uint8.
+        """Decode the image to (H, W, 3) BGR uint8; ``DataError`` if it is damaged or does not have the annotated size.
 
-        Args:
-            reduction: 2, 4 or 8 decodes a JPEG at that fraction of its size, rounded up, in less time.
-
-        Raises:
-            DataError: the bytes are damaged, or the image does not have the annotated size.
+        A reduction of 2, 4 or 8 decodes a JPEG at that fraction of its size, rounded up, in less time.
         """
         try:
             return decode_annotated_image(self.image_bytes, self.height, self.width, reduction)

@@ -33,11 +33,7 @@ class RowReader:
         return np.frombuffer(self.read_bytes(start, stop), self._dtype).reshape(stop - start, *self._row_shape)
 
     def read_bytes(self, start: int, stop: int) -> bytes:
-        """The bytes of the rows ``start`` up to but not including ``stop``.
-
-        Raises:
-            OSError: the file cannot be read or ends early.
-        """
+        """The bytes of these rows; ``OSError`` if the file cannot be read or ends early."""
         if not self._block_offsets:
             return bytes(self._dataset[start:stop].tobytes())
         position = start * self._row_bytes

@@ -22,9 +22,7 @@ def verify_store(
 ) -> StoreSummary:
     """Read a whole store: compare all digests and decode every image and mask.
 
-    Args:
-        skeleton: the skeleton that the store must have been built for; None accepts any.
-        workers: threads; None means one per usable core.
+    See ``Store`` for ``skeleton``. ``workers`` are threads; None means one per usable core.
 
     Raises:
         DataError: the store is damaged. The message counts the damaged images and names the first.

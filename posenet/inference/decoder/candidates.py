@@ -60,29 +60,23 @@ SAMPLE_POSITIONS = np.linspace(0, 1, 10, dtype=np.float32)
 
 @dataclass(frozen=True)
 class KeypointCandidates:
-    """N keypoint candidates of one image, sorted by keypoint and then by falling score.
-
-    Attributes:
-        keypoint: (N,) int, index of the keypoint.
-        xy: (N, 2) float32, position in map cells.
-        score: (N,) float32, height of the peak.
-    """
+    """N keypoint candidates of one image, sorted by keypoint and then by falling score."""
 
     keypoint: np.ndarray
+    """(N,) int, index of the keypoint."""
     xy: np.ndarray
+    """(N, 2) float32, position in map cells."""
     score: np.ndarray
+    """(N,) float32, height of the peak."""
 
 
 @dataclass(frozen=True)
 class Limbs:
-    """M pairs of candidates that may be the two ends of a body part.
-
-    Attributes:
-        part: (M,) int, index of the body part.
-        ends: (M, 2) int, rows of the two candidates.
-        score: (M,) float32, limb score.
-    """
+    """M pairs of candidates that may be the two ends of a body part."""
 
     part: np.ndarray
+    """(M,) int, index of the body part."""
     ends: np.ndarray
+    """(M, 2) int, rows of the two candidates."""
     score: np.ndarray
+    """(M,) float32, limb score."""

@@ -85,12 +85,7 @@ def _peak_offset(before: np.ndarray, peak: np.ndarray, after: np.ndarray) -> np.
 
 
 def find_limbs(maps: np.ndarray, candidates: KeypointCandidates, threshold: float, skeleton: Skeleton) -> Limbs:
-    """Compute the limb scores of at most ``MAX_LIMBS`` pairs of candidates; the scores may be negative.
-
-    Args:
-        maps: (B, h, w) body-part maps.
-        threshold: a pair needs more support than this.
-    """
+    """At most ``MAX_LIMBS`` limbs in (B, h, w) body-part maps. Their scores may be negative."""
     part, ends = _candidate_pairs(candidates.keypoint, skeleton)
     first, second = ends.T
     weight = candidates.score**CONFIDENCE_POWER

@@ -50,17 +50,14 @@ MAX_FRAGMENTS = 120
 
 @dataclass(frozen=True)
 class Poses:
-    """Poses of G groups of keypoints.
-
-    Attributes:
-        origin: (G,) complex, in cells.
-        axis: (G,) complex, in cells; 0 for single keypoints.
-        count: (G,) int, number of keypoints.
-    """
+    """Poses of G groups of keypoints."""
 
     origin: np.ndarray
+    """(G,) complex, in cells."""
     axis: np.ndarray
+    """(G,) complex, in cells; 0 for single keypoints."""
     count: np.ndarray
+    """(G,) int, number of keypoints."""
 
     @property
     def scale(self) -> np.ndarray:
@@ -70,17 +67,14 @@ class Poses:
 
 
 class AssignmentCosts(NamedTuple):
-    """The costs of assigning fragments to people.
-
-    Attributes:
-        cost: (F, P) negative log likelihood, infinite where the assignment is impossible.
-        fragments: (F,) labels of the fragments.
-        people: (P,) labels of the people.
-    """
+    """The costs of assigning fragments to people."""
 
     cost: np.ndarray
+    """(F, P) negative log likelihood, infinite where the assignment is impossible."""
     fragments: np.ndarray
+    """(F,) labels of the fragments."""
     people: np.ndarray
+    """(P,) labels of the people."""
 
 
 class PoseModel:

@@ -94,10 +94,8 @@ def people_entry(frame: Frame, person: Person) -> dict[str, Any]:
 def output_paths(sources: Sequence[Source], folder: Path, suffix_of: Callable[[Source], str]) -> dict[Source, Path]:
     """Choose an output path in ``folder`` for every source.
 
-    An output has the name of its source; it is numbered if an earlier output has that name.
-
-    Args:
-        suffix_of: returns the suffix of a source's output.
+    An output has the name of its source and the suffix that ``suffix_of`` returns. It is numbered if an earlier output
+    has the same name.
     """
     paths: dict[Source, Path] = {}
     taken: set[str] = set()
@@ -123,13 +121,9 @@ def drawing_suffix(source: Source) -> str:
 
 
 class DrawingWriter:
-    """Writes drawings as images and videos.
+    """Writes the drawings of each source to a file, as an image or as a video with a four-letter ``codec``.
 
     A video is finished when frames of another source arrive, or when the writer is closed.
-
-    Args:
-        paths: file of each source's drawing.
-        codec: four letters, for videos.
     """
 
     def __init__(self, paths: Mapping[Source, Path], codec: str = video.DEFAULT_CODEC) -> None:

@@ -46,12 +46,10 @@ class VideoFrame(NamedTuple):
 class VideoFile:
     """A video that is read once, frame by frame, and rotated according to its metadata.
 
-    Attributes:
-        rate: frames per second.
-        frame_count: number of frames that the file states; 0 if it states none.
+    ``rate`` is in frames per second. ``frame_count`` is the number of frames that the file states; 0 if it states none.
 
     Raises:
-        DataError: no such file, or not a video that OpenCV can read.
+        DataError: the file does not exist, or OpenCV cannot read it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -97,13 +95,9 @@ class VideoFile:
 
 
 class Camera:
-    """A camera. Iterating over it yields the newest image; images that arrive in between are dropped.
+    """A camera; ``DataError`` if it cannot be opened. ``rate`` is the frames per second that it states.
 
-    Attributes:
-        rate: frames per second that the camera states.
-
-    Raises:
-        DataError: no camera with this number.
+    Iterating over it yields the newest image each time. Images that arrive in between are dropped.
     """
 
     def __init__(self, index: int) -> None:

@@ -21,17 +21,11 @@ CLOSE_KEYS = frozenset([ord("q"), ord("Q"), ESCAPE])
 
 
 class Window:
-    """Shows the drawings; Q or Escape closes it. A single image stays until a key is pressed.
-
-    Args:
-        stop_requested: checked while an image stays; true ends the wait.
-
-    Attributes:
-        closed: whether the user has closed the window.
-    """
+    """Shows the drawings. An image stays until a key is pressed or ``stop_requested`` returns true."""
 
     def __init__(self, stop_requested: Callable[[], bool] = lambda: False) -> None:
         self.closed = False
+        """Whether the user has closed the window, by Q or Escape."""
         self._stop_requested = stop_requested
 
     @staticmethod
