@@ -19,27 +19,24 @@ FALSE_RESPONSE = (0.1, 0.4)
 
 @dataclass(frozen=True)
 class Degradation:
-    """The errors of a network. Map values are between 0 and 1.
-
-    Attributes:
-        strength: mean response at a keypoint, or along a part, that was found.
-        missing: share of the keypoints and of the parts that were not found.
-        faded: factor for the response of a part that is close to the same part of another person.
-        jitter: standard deviation of the error of a keypoint's position, as a share of the person's size.
-        width: the Gaussians are between 1 / width and width times as wide as in the targets.
-        ripple: standard deviation of smooth noise in every map.
-        confused: share of the left or right keypoints that also cause a false peak in the map of the other side.
-        blobs: mean number of false peaks in a keypoint map at random positions.
-    """
+    """The errors of a network. Map values are between 0 and 1."""
 
     strength: float = 0.7
+    """Mean response at a keypoint, or along a part, that was found."""
     missing: float = 0.08
+    """Share of the keypoints and of the parts that were not found."""
     faded: float = 0.5
+    """Factor for the response of a part that is close to the same part of another person."""
     jitter: float = 0.0135
+    """Standard deviation of the error of a keypoint's position, as a share of the person's size."""
     width: float = 1.25
+    """The Gaussians are between 1 / width and width times as wide as in the targets."""
     ripple: float = 0.03
+    """Standard deviation of smooth noise in every map."""
     confused: float = 0.25
+    """Share of the left or right keypoints that also cause a false peak in the map of the other side."""
     blobs: float = 0.25
+    """Mean number of false peaks in a keypoint map at random positions."""
 
 
 def degraded_maps(

@@ -15,19 +15,16 @@ from posenet.devices.cpu import usable_cores
 
 @dataclass(frozen=True)
 class Machine:
-    """The hardware and software that measured times depend on; None where the system does not report a value.
-
-    Attributes:
-        threads: CPU threads of PyTorch.
-        load: average number of running processes in the last minute.
-    """
+    """The hardware and software that measured times depend on; None where the system does not report a value."""
 
     cpu: str
     usable_cores: int
     threads: int
+    """CPU threads of PyTorch."""
     opencv_threads: int
     memory_gib: float | None
     load: float | None
+    """Average number of running processes in the last minute."""
     device: str
     python: str
     torch: str

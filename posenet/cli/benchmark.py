@@ -72,19 +72,16 @@ class Flag:
 
 @dataclasses.dataclass(frozen=True)
 class Benchmark:
-    """An entry of ``BENCHMARKS``.
-
-    Attributes:
-        repeats: default of --repeats.
-        flags: the flags besides ``COMMON_FLAGS``.
-        quick_limits: largest values of flags with --quick.
-    """
+    """An entry of ``BENCHMARKS``."""
 
     help: str
     function: Callable[[argparse.Namespace, Config, Runtime], Report]
     repeats: int
+    """Default of --repeats."""
     flags: Sequence[Flag] = ()
+    """The flags besides ``COMMON_FLAGS``."""
     quick_limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Largest values of flags with --quick."""
 
 
 def benchmark_data(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:

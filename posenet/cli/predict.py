@@ -8,7 +8,6 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
@@ -23,7 +22,6 @@ from posenet.inference.media.sources import Frame, Source, UnreadableFrame, coun
 from posenet.inference.media.video import DEFAULT_CODEC
 from posenet.inference.media.window import Window
 from posenet.inference.person import Person
-from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
 from posenet.visualization.heatmaps import HeatmapSheetWriter, heatmap_sheet_suffix
 from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
@@ -101,15 +99,21 @@ def run(args: argparse.Namespace) -> None:
         KeyboardInterrupt: after Ctrl-C, when the frames in progress are written.
     """
     sources = _find_sources(args)
-    paths = _choose_output_paths(args, sources)
+    drawing_paths, sheet_paths = _choose_output_paths(args, sources)
     if args.show:
         Window.require_display()
     predictor = make_predictor(args)
     summary = PredictionSummary(sources)
     with contextlib.ExitStack() as stack:
         stop_requested = stack.enter_context(catch_stop_signals())
+        outputs: list[Output] = []
+        if args.json:
+            outputs.append(stack.enter_context(open_people_file(Path(args.json))))
+        if args.output:
+            outputs.append(stack.enter_context(contextlib.closing(DrawingWriter(drawing_paths, args.codec))))
+        if args.heatmaps:
+            outputs.append(HeatmapSheetWriter(predictor, sheet_paths))
         window = stack.enter_context(contextlib.closing(Window(stop_requested))) if args.show else None
-        outputs = _open_outputs(args, predictor, paths, stack)
         if window:
             outputs.append(window)
         bar = stack.enter_context(_progress_bar(sources))
@@ -142,14 +146,9 @@ def _find_sources(args: argparse.Namespace) -> list[Source]:
     return sources
 
 
-class OutputPaths(NamedTuple):
-    """The output files of every source."""
-
-    drawings: dict[Source, Path]
-    heatmap_sheets: dict[Source, Path]
-
-
-def _choose_output_paths(args: argparse.Namespace, sources: Sequence[Source]) -> OutputPaths:
+def _choose_output_paths(
+    args: argparse.Namespace, sources: Sequence[Source]
+) -> tuple[dict[Source, Path], dict[Source, Path]]:
     """Choose paths for drawings and heatmap sheets, and check that no output replaces an input or another output."""
     if args.output and args.heatmaps and Path(args.output).resolve() == Path(args.heatmaps).resolve():
         raise ConfigError("--heatmaps and --output give their files the same names; choose two folders")
@@ -160,21 +159,7 @@ def _choose_output_paths(args: argparse.Namespace, sources: Sequence[Source]) ->
         files.append(Path(args.json))
     originals = [source.path for source in sources if source.kind != "camera"]
     check_outputs(files, [*originals, Path(args.checkpoint)])
-    return OutputPaths(drawings, sheets)
-
-
-def _open_outputs(
-    args: argparse.Namespace, predictor: Predictor, paths: OutputPaths, stack: contextlib.ExitStack
-) -> list[Output]:
-    """Open the outputs that the flags request, except the window; ``stack`` closes them."""
-    outputs: list[Output] = []
-    if args.json:
-        outputs.append(stack.enter_context(open_people_file(Path(args.json))))
-    if args.output:
-        outputs.append(stack.enter_context(contextlib.closing(DrawingWriter(paths.drawings, args.codec))))
-    if args.heatmaps:
-        outputs.append(HeatmapSheetWriter(predictor, paths.heatmap_sheets))
-    return outputs
+    return drawings, sheets
 
 
 @contextlib.contextmanager

@@ -48,23 +48,20 @@ def random_numbers(seed: int, epoch: int, index: int) -> RandomNumbers:
 
 @dataclass(frozen=True)
 class Augmentation:
-    """The parameters of one augmentation. The default changes nothing.
-
-    Attributes:
-        flip: mirror the image and swap left and right keypoints.
-        degrees: rotation; positive turns the x axis towards negative y.
-        shift: x, y in network-input pixels, applied last.
-        scale: factor on top of the scale of the framing.
-        jitter: shifts of hue (OpenCV's 0-180), saturation and value (0-255); None leaves the colours unchanged.
-        person_height: share of the input height that the framed person fills at scale 1.
-    """
+    """The parameters of one augmentation. The default changes nothing."""
 
     flip: bool = False
+    """Mirror the image and swap left and right keypoints."""
     degrees: float = 0.0
+    """Rotation; positive turns the x axis towards negative y."""
     shift: tuple[float, float] = (0.0, 0.0)
+    """x, y in network-input pixels, applied last."""
     scale: float = 1.0
+    """Factor on top of the scale of the framing."""
     jitter: tuple[float, float, float] | None = None
+    """Shifts of hue (OpenCV's 0-180), saturation and value (0-255); None leaves the colours unchanged."""
     person_height: float = AugmentConfig.person_height
+    """Share of the input height that the framed person fills at scale 1."""
 
     @classmethod
     def from_random_numbers(cls, numbers: RandomNumbers, config: AugmentConfig) -> Augmentation:

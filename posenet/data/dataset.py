@@ -46,7 +46,7 @@ class PoseDataset(Dataset[Sample]):
         size: (height, width) of the network input.
         framing: "person" for one sample per main person, "image" for one per image.
         augment: ranges and probabilities of the augmentation; None does not augment.
-        seed: the random numbers of a sample depend on the seed, the epoch and the index, and on nothing else.
+        seed: the random numbers of a sample depend only on the seed, the epoch and the index.
     """
 
     def __init__(

@@ -37,10 +37,6 @@ class TargetRenderer(nn.Module):
 
     Only the cells of these squares and rectangles are computed, so that time and memory depend on the number of people
     and not on people times channels times cells.
-
-    Args:
-        settings: sigmas, margin, threshold and floor.
-        skeleton: keypoints and body parts, which define the channels.
     """
 
     part_ends: Tensor
@@ -70,9 +66,6 @@ class TargetRenderer(nn.Module):
         Returns:
             (N, C, h, w) float32 in [0, 1]: the maps of the body parts and of the keypoints; the person mask, eroded by
             3 x 3 cells; and the maximum over the keypoint maps.
-
-        Raises:
-            ValueError: an argument has another shape.
         """
         if joints.ndim != 4 or joints.shape[2:] != (self.skeleton.num_keypoints, 3):
             raise ValueError(f"joints must be (N, P, {self.skeleton.num_keypoints}, 3), not {tuple(joints.shape)}")

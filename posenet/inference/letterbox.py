@@ -21,15 +21,12 @@ PADDING = 128
 
 @dataclass(frozen=True)
 class Letterbox:
-    """Resizes an image, then pads it on the right and below.
-
-    Attributes:
-        resized: (height, width) of the resized image, in network-input pixels.
-        padded: (height, width) of the network input.
-    """
+    """Resizes an image, then pads it on the right and below."""
 
     resized: tuple[int, int]
+    """(height, width) of the resized image, in network-input pixels."""
     padded: tuple[int, int]
+    """(height, width) of the network input."""
 
     @property
     def image_cells(self) -> tuple[int, int]:

@@ -11,18 +11,15 @@ from posenet.skeleton import COCO, Skeleton
 
 @dataclass(frozen=True, eq=False)
 class Person:
-    """One person found in an image. People are compared by value.
-
-    Attributes:
-        keypoints: (K, 3) float32, in the skeleton's channel order: x and y in pixels of the image (the centre of the
-            first pixel is (0, 0)) and a score. A keypoint that was not found has score 0.
-        score: for ranking people. It grows with the scores and with the number of the keypoints found.
-        skeleton: meaning of the rows of ``keypoints``.
-    """
+    """One person found in an image. People are compared by value."""
 
     keypoints: np.ndarray
+    """(K, 3) float32, in the skeleton's channel order: x and y in pixels of the image (the centre of the first pixel is
+    (0, 0)) and a score. A keypoint that was not found has score 0."""
     score: float
+    """For ranking people. It grows with the scores and with the number of the keypoints found."""
     skeleton: Skeleton = COCO
+    """Meaning of the rows of ``keypoints``."""
 
     def __eq__(self, other: object) -> bool:
         return (

@@ -35,36 +35,23 @@ class CocoValidation:
     Every rank predicts its share of the images; rank 0 computes the scores and sends them to the others. The log gets a
     contact sheet that shows annotated and predicted people of some images side by side.
 
-    Args:
-        predictor: uses the network that is being trained.
-        images: folder of the images.
-        annotations: COCO keypoint JSON with people.
-        num_drawn: number of images with people to draw on the contact sheet.
-
     Raises:
         DataError: the annotations or images cannot be used. The run fails before its first epoch.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        predictor: Predictor,
-        images: str,
-        annotations: str,
-        log: RunLog | SilentLog,
-        num_drawn: int,
-    ) -> None:
+    def __init__(self, config: Config, network: PoseNet, runtime: Runtime, log: RunLog | SilentLog) -> None:
         self.runtime = runtime
-        self.predictor = predictor
-        self.images_dir = images
+        self.predictor = Predictor.from_config(network, config, device=runtime.device)
+        self.images_dir = config.data.val_images
         self.log = log
-        self.split = read_split(annotations, skeleton=predictor.skeleton)
+        annotations = config.data.val_annotations
+        self.split = read_split(annotations, skeleton=config.model.skeleton)
         if not self.split.annotated:
             raise DataError(f"{annotations} contains no annotated people; name another file as data.val_annotations")
-        find_image_files(images, self.split.images)
+        find_image_files(self.images_dir, self.split.images)
         self.share = share_of_rank(self.split.images, runtime.rank, runtime.world_size)
-        self.truth = _labelled_people(self.split.people, predictor.skeleton)
-        self.drawn_indices = self._choose_drawn(num_drawn)
+        self.truth = _labelled_people(self.split.people, config.model.skeleton)
+        self.drawn_indices = self._choose_drawn(config.log.pictures)
 
     @classmethod
     def from_config(
@@ -72,10 +59,8 @@ class CocoValidation:
     ) -> CocoValidation | None:
         """The configured validation; None if ``data.val_images`` or ``data.val_annotations`` is not set."""
         data = config.data
-        if not (data.val_images and data.val_annotations and config.train.evaluate_every):
-            return None
-        predictor = Predictor.from_config(network, config, device=runtime.device)
-        return cls(runtime, predictor, data.val_images, data.val_annotations, log, config.log.pictures)
+        is_configured = data.val_images and data.val_annotations and config.train.evaluate_every
+        return cls(config, network, runtime, log) if is_configured else None
 
     def __call__(self, epoch: int, step: int, check_stop: Callable[[], None] = lambda: None) -> dict[str, float]:
         """Compute COCO's ten keypoint scores, "AP" first.

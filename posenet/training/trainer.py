@@ -155,8 +155,6 @@ class Trainer:
     Args:
         config: the settings of the run; every checkpoint contains them.
         network: on the runtime's device, perhaps partly frozen.
-        runtime: the devices and processes.
-        input_stream: provides the batches of every step.
         validation_loader: this rank's validation samples; None computes no validation loss.
         evaluate: computes COCO's scores every ``train.evaluate_every`` epochs; None computes none.
         max_steps: stop after this many steps since the start of the run; 0 does not.

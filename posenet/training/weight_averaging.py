@@ -47,8 +47,8 @@ class WeightAverage(NoAverage):
     """
 
     def __init__(self, network: nn.Module) -> None:
-        self.count = 0  # updates so far
-        self.epochs = 0  # epochs of the run at the last update
+        self.count = 0  # number of updates
+        self.epochs = 0  # completed epochs at the last update
         state = network.state_dict()
         self._trained = {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
         self._average = {name: tensor.clone() for name, tensor in self._trained.items()}

@@ -37,20 +37,17 @@ MAX_UNREADABLE = 0.05
 
 @dataclass(frozen=True)
 class BuildReport:
-    """The result of a build.
-
-    Attributes:
-        num_crowds: crowd regions in the stored images.
-        num_without_outline: people and crowds in the stored images without a usable outline; their box is the mask.
-        num_without_main_person: requested images without a main person.
-        skipped: one line for every unreadable image.
-    """
+    """The result of a build."""
 
     summary: StoreSummary
     num_crowds: int
+    """Crowd regions in the stored images."""
     num_without_outline: int
+    """People and crowds in the stored images without a usable outline; their box is the mask."""
     num_without_main_person: int
+    """Requested images without a main person."""
     skipped: tuple[str, ...]
+    """One line for every unreadable image."""
     seconds: float
 
 
@@ -85,14 +82,13 @@ def build_store(
 
     Args:
         images: folder of the images.
-        annotations: COCO keypoint JSON.
+        annotations: COCO keypoint JSON for ``skeleton``.
         image_ids: store only these images; None stores all.
         limit: store only the first ``limit`` images that have a main person.
         workers: threads; None means one per usable core. The bytes of the store do not depend on it.
         max_unreadable: share of the images, rounded up to whole images, that may be missing, damaged or of another size
             than annotated. They are skipped and reported.
         overwrite: replace an existing store when the new one is complete.
-        skeleton: the skeleton of the annotations.
 
     Raises:
         DataError: the input or the output cannot be used, or too many images are unreadable. No store is written.

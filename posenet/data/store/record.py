@@ -14,31 +14,28 @@ from posenet.images.decoding import JPEG_START, decode_annotated_image
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One image and its P people. Coordinates are pixels of the stored image; EXIF orientation is ignored.
-
-    Attributes:
-        source: path of the store, named in error messages.
-        image_bytes: (bytes,) uint8, the original bytes of the image file, in any format that OpenCV reads.
-        joints: (P, K, 3) float32: x, y, visibility of every keypoint.
-        boxes: (P, 4) float32: x, y, width, height.
-        areas: (P,) float32, in square pixels.
-        annotation_ids: (P,) int64.
-        mask_all_rle: packed run lengths of the mask that is 1 on people.
-        mask_miss_rle: packed run lengths of the mask that is 1 where the loss supervises.
-    """
+    """One image and its P people. Coordinates are pixels of the stored image; EXIF orientation is ignored."""
 
     source: Path
+    """Path of the store, for error messages."""
     image_id: int
     file_name: str
     height: int
     width: int
     image_bytes: np.ndarray
+    """(bytes,) uint8, the original bytes of the image file, in any format that OpenCV reads."""
     joints: np.ndarray
+    """(P, K, 3) float32: x, y, visibility of every keypoint."""
     boxes: np.ndarray
+    """(P, 4) float32: x, y, width, height."""
     areas: np.ndarray
+    """(P,) float32, in square pixels."""
     annotation_ids: np.ndarray
+    """(P,) int64."""
     mask_all_rle: bytes
+    """Packed run lengths of the mask that is 1 on people."""
     mask_miss_rle: bytes
+    """Packed run lengths of the mask that is 1 where the loss supervises."""
 
     @property
     def is_jpeg(self) -> bool:

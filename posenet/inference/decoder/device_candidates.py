@@ -30,13 +30,10 @@ class CandidateSelector(nn.Module):
     """Selects keypoint candidates and scored pairs of them from maps. All outputs have a fixed size.
 
     Args:
-        max_peaks: number of candidates of each keypoint, the strongest ones; 1 to 256.
+        max_peaks: number of candidates of each keypoint, the strongest ones; 1 to 256, else ``ConfigError``.
         max_limbs: number of pairs of candidates, those with the best prefilter scores.
 
     The other arguments are those of ``decode``.
-
-    Raises:
-        ConfigError: ``max_peaks`` is out of range.
     """
 
     part_ends: Tensor  # (B, 2)

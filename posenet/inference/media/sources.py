@@ -56,20 +56,17 @@ Source = FileSource | CameraSource
 
 @dataclass(frozen=True)
 class Frame:
-    """An image file, or one image of a video or a camera.
-
-    Attributes:
-        image: (H, W, 3) BGR uint8.
-        number: counts the frames of a source from 0; None for an image file.
-        seconds: time since the source's first frame.
-        rate: frames per second of the source; 0 for an image file.
-    """
+    """An image file, or one image of a video or a camera."""
 
     source: Source
     image: np.ndarray
+    """(H, W, 3) BGR uint8."""
     number: int | None = None
+    """Counts the frames of a source from 0; None for an image file."""
     seconds: float = 0.0
+    """Time since the source's first frame."""
     rate: float = 0.0
+    """Frames per second of the source; 0 for an image file."""
 
 
 @dataclass(frozen=True)
