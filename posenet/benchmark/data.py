@@ -44,9 +44,7 @@ def measure_data(
 ) -> Report:
     """Time batches in the order of training, made in this process and by a loader if there are ``workers``.
 
-    Args:
-        dataset: framed on persons, with augmentation.
-        samples: number of samples to make, rounded up to whole batches.
+    ``dataset`` is framed on persons, with augmentation. ``samples`` is rounded up to whole batches.
     """
     keep_freed_memory()  # as a loader's worker does
     batches = training_batches(dataset, samples, batch_size)

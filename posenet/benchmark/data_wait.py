@@ -24,9 +24,8 @@ def measure_data_wait(
 
     The first epoch warms up and is not counted. Then as many whole epochs follow as ``steps`` needs.
 
-    Returns:
-        ``data_wait``: the share of waiting in all steps except the first of each epoch; and the medians, in
-        milliseconds, of a step and of the wait for the first batch of an epoch. The names are those of the JSON file.
+    Returns ``data_wait``, the share of waiting in all steps except the first of each epoch; and the medians, in
+    milliseconds, of a step and of the wait for the first batch of an epoch. The names are those of the JSON file.
     """
     sampler = TrainSampler(len(dataset), batch_size, dataset.seed)
     epochs = 1 + math.ceil(steps / sampler.steps)

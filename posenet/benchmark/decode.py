@@ -23,11 +23,10 @@ from posenet.data.targets import TargetRenderer
 from posenet.errors import DataError
 from posenet.inference.coco_evaluation import compute_coco_metrics, to_coco_result
 from posenet.inference.decoder.candidates import MAX_PEAKS
-from posenet.inference.decoder.decode import decode
 from posenet.inference.decoder.host_candidates import find_keypoints
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.person import Person
-from posenet.inference.predictor import Predictor
+from posenet.inference.predictor import HostMaps, Predictor
 from posenet.settings import MAP_STRIDE, InferenceConfig
 
 PUBLISHED_IMAGES_PER_S = 8.9
@@ -58,15 +57,13 @@ def measure_decode(
 ) -> Report:
     """Render maps from a COCO keypoint file, decode them, and compare the people with the annotations.
 
+    The images themselves are not needed.
+
     Args:
-        annotations: the file. The pixels of its images are not needed.
         settings: one inference scale, without flip.
         limit: only the first ``limit`` images.
         repeats: timed runs for every image.
         seed: degrade the maps with random numbers from this seed; None leaves them perfect.
-
-    Raises:
-        DataError: the annotation file cannot be used, or has no images.
     """
     skeleton = renderer.skeleton
     dataset = read_annotations(annotations, skeleton)
@@ -88,7 +85,8 @@ def measure_decode(
         network.maps = render_maps(truth, image, letterbox, renderer, seed)
         height, width = letterbox.image_cells
         image_maps = network.maps[0, :, :height, :width].numpy()
-        seconds.append(decode_seconds(image_maps, predictor, repeats))
+        task = partial(HostMaps(image_maps).decode, settings, skeleton)
+        seconds.append(median_seconds({"decode": task}, repeats, progress=False)["decode"])
         people = predictor(np.zeros((image.height, image.width, 3), np.uint8))
         grouped = _group_candidates_by_truth(image_maps, truth, image, letterbox, predictor)
         results += [to_coco_result(person, image.id, split.category, fill_missing=True) for person in people]
@@ -160,18 +158,6 @@ def render_maps(
         return maps
     rng = np.random.default_rng((seed, abs(image.id)))
     return torch.from_numpy(degraded_maps(joints, size, renderer, rng))[None]
-
-
-def decode_seconds(maps: np.ndarray, predictor: Predictor, repeats: int) -> float:
-    """Median seconds for decoding (C, h, w) maps."""
-    task = partial(
-        decode,
-        maps,
-        keypoint_threshold=predictor.settings.keypoint_threshold,
-        part_threshold=predictor.settings.part_threshold,
-        skeleton=predictor.skeleton,
-    )
-    return median_seconds({"decode": task}, repeats, progress=False)["decode"]
 
 
 def _group_candidates_by_truth(

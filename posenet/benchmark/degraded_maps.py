@@ -98,8 +98,7 @@ class _Degrader:
             self.renderer.settings, keypoint_sigma=self.keypoint_sigma * factor, part_sigma=self.part_sigma * factor
         )
         renderer = TargetRenderer(settings, self.skeleton)
-        maps: np.ndarray = renderer(torch.from_numpy(joints)[None], torch.zeros(1, *size))[0].numpy()
-        return maps
+        return np.asarray(renderer(torch.from_numpy(joints)[None], torch.zeros(1, *size))[0])
 
     def weaken_responses(self, maps: np.ndarray, person: np.ndarray, everyone: np.ndarray) -> None:
         """Scale down the response at each keypoint and along each part of one person."""
@@ -171,5 +170,4 @@ def _window(
 
 def _cell_centre(cell: np.ndarray) -> np.ndarray:
     """Cells to network-input pixels."""
-    centre: np.ndarray = cell * MAP_STRIDE + (MAP_STRIDE - 1) / 2
-    return centre
+    return np.asarray(cell * MAP_STRIDE + (MAP_STRIDE - 1) / 2)

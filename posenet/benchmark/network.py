@@ -30,9 +30,10 @@ def measure_network(config: Config, runtime: Runtime, repeats: int, matmul_side:
     amp = config.train.amp
     batch_size = config.train.batch_size
     height, width = config.train.size
-    network = build_network(config, runtime.device)
-    images = torch.rand(batch_size, 3, height, width)
-    images = images.to(runtime.device, memory_format=memory_format(config))
+    layout = torch.channels_last if config.train.channels_last else torch.contiguous_format
+    network = PoseNet.from_config(config)
+    network.to(device=runtime.device, memory_format=layout)  # type: ignore[call-overload]  # PyTorch's types lack it
+    images = torch.rand(batch_size, 3, height, width).to(runtime.device, memory_format=layout)
 
     def heatmaps() -> Tensor:
         network.eval()
@@ -79,18 +80,6 @@ def measure_network(config: Config, runtime: Runtime, repeats: int, matmul_side:
             "one multiplication and one addition count as 2 FLOP"
         ],
     )
-
-
-def build_network(config: Config, device: torch.device) -> PoseNet:
-    """Build the configured network on a device, in the memory layout of ``train.channels_last``."""
-    network = PoseNet.from_config(config).to(device)
-    network.to(memory_format=memory_format(config))  # type: ignore[call-overload]  # PyTorch's annotations lack it
-    return network
-
-
-def memory_format(config: Config) -> torch.memory_format:
-    """Memory layout of the network and its input."""
-    return torch.channels_last if config.train.channels_last else torch.contiguous_format
 
 
 def count_forward_gflop(config: Config) -> dict[str, float]:

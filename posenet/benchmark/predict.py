@@ -59,10 +59,8 @@ def measure_predict(
     The three are measured in turn in every round, so that a slow phase of the machine affects all of them. The first
     round warms up and is not counted.
 
-    Args:
-        network: has a method ``heatmaps``. A fused copy of it is measured.
-        amp: precision of the copy.
-        compare: also run the network as it was trained: in float32 and not fused.
+    The network that is measured is a fused copy of ``network`` in the precision ``amp``. ``compare`` also runs the
+    network as it was trained: in float32 and not fused.
     """
     fused = FusedNetwork(network, amp).to(runtime.device)
     trained = network.to(runtime.device).eval()

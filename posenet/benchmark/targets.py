@@ -40,7 +40,7 @@ def standing_people(
 ) -> np.ndarray:
     """People of random size, position and posture, as in a sample that is framed on the first of them.
 
-    If the skeleton is not COCO's, the keypoints are on an ellipse.
+    The keypoints of other skeletons than COCO's are on an ellipse.
 
     Args:
         size: (height, width) of the network input.

@@ -71,11 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = None) -> int:
-    """Parse the arguments of one tool, run it and return the exit status.
+    """Parse the arguments of one tool (by default ``sys.argv[1:]``), run it and return the exit status.
 
-    Args:
-        argv: arguments; by default, ``sys.argv[1:]``. Option names may be written with ``-`` or ``_``.
-        prog: program name in messages; by default, that of the script.
+    Option names may be written with ``-`` or ``_``. ``prog`` is the name in messages; by default, that of the script.
     """
     program = Path(sys.argv[0]).name if prog is None else prog
     arguments = normalize_option_names(sys.argv[1:] if argv is None else argv)

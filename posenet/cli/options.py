@@ -67,11 +67,7 @@ def fraction(text: str) -> float:
 
 
 def read_image_ids(words: list[str]) -> set[int]:
-    """Parse image ids: ``words`` are the ids, or one text file with ids separated by spaces, commas or line ends.
-
-    Raises:
-        DataError: the file cannot be read, or an id is not a whole number.
-    """
+    """Parse image ids: ``words`` are the ids, or one text file with ids separated by spaces, commas or line ends."""
     prefix = ""
     if len(words) == 1 and not words[0].lstrip("-").isdecimal():
         [path] = words

@@ -81,8 +81,7 @@ def requested_config(args: argparse.Namespace, path: Path) -> Config | None:
 def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
     """Check the paths of all files that will be written, and make their folders, before any work is done.
 
-    Raises:
-        DataError: an output is an input, appears twice, or is an existing folder; or its folder is an existing file.
+    ``DataError`` if an output is an input, appears twice, or is an existing folder; or if its folder is a file.
     """
     protected = {path.resolve() for path in inputs}
     checked: set[Path] = set()

@@ -41,22 +41,17 @@ Predict = Callable[[Iterable[np.ndarray]], Iterable[list[Person]]]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """COCO's keypoint metrics of predictions.
-
-    Attributes:
-        metrics: value of each of ``METRICS``, 0-1; -1 where the split has no such person.
-        images: number of images in the split.
-        keypoints: for every keypoint of the annotation file, its mean similarity, 0-1, over all people in whom it is
-            labelled. Similarity is the keypoint's term in the OKS, and 0 in people not found at OKS 0.5. The mean is -1
-            if the keypoint is labelled in no person.
-        precision: (10, 101) precision at OKS 0.50, 0.55 ... 0.95 and recall 0, 0.01 ... 1, for people of any size; -1
-            where the split has no people.
-    """
+    """COCO's keypoint metrics of predictions; -1 where the split has no people to compute a value from."""
 
     metrics: dict[str, float]
+    """Value of each of ``METRICS``, 0-1."""
     images: int
+    """Number of images in the split."""
     keypoints: dict[str, float] = field(default_factory=dict)
+    """For every keypoint of the annotation file, its mean similarity, 0-1, over all people in whom it is labelled.
+    Similarity is the keypoint's term in the OKS, and 0 in people not found at OKS 0.5."""
     precision: np.ndarray = field(default_factory=lambda: np.full((10, 101), -1.0), compare=False, repr=False)
+    """(10, 101) precision at OKS 0.50, 0.55 ... 0.95 and recall 0, 0.01 ... 1, for people of any size."""
 
     def table(self) -> str:
         """The metrics as two lines, names above values."""
@@ -84,8 +79,6 @@ def evaluate(
     """Predict every image of a split once and compare the predictions with the annotations.
 
     Args:
-        predict: BGR images to people.
-        images_dir: folder of the images.
         annotations: COCO keypoint JSON, or an image-info JSON without annotations.
         results_path: where to write the predictions as a COCO results file.
         image_ids: restricts the split.

@@ -36,18 +36,16 @@ class ImagesToCandidates(nn.Module):
         self.selector = selector
 
     def forward(self, images: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Candidates of a batch of images.
+        """Peaks, pairs and limb scores of a batch of images, as ``CandidateSelector`` returns them.
 
         Args:
             images: (N, H, W, 3) uint8 BGR; H and W are multiples of 64.
             sizes: (N, 2) int64: height and width of each image, which is at the upper left; the rest is padding.
-
-        Returns:
-            peaks, pairs and limb scores, as ``CandidateSelector`` returns them.
         """
         cells = (sizes + MAP_STRIDE - 1) // MAP_STRIDE
-        peaks, pairs, limb_scores = self.selector(self.network.heatmaps(images_to_input(images)), cells)
-        return peaks, pairs, limb_scores
+        candidates: tuple[Tensor, Tensor, Tensor]
+        candidates = self.selector(self.network.heatmaps(images_to_input(images)), cells)
+        return candidates
 
 
 def export_onnx(network: nn.Module, selector: CandidateSelector, path: str | Path, height: int) -> None:

@@ -32,8 +32,7 @@ class Person:
     @property
     def found(self) -> np.ndarray:
         """(K,) bool: which keypoints were found."""
-        found: np.ndarray = self.keypoints[:, 2] > 0
-        return found
+        return np.asarray(self.keypoints[:, 2] > 0)
 
     def named(self) -> dict[str, tuple[float, float, float]]:
         """x, y and score of the keypoints found, by name."""

@@ -172,11 +172,7 @@ class Predictor:
     def __call__(self, image: np.ndarray) -> list[Person]:
         """The people in an image, by falling score, with keypoints in pixels of the image.
 
-        Args:
-            image: (H, W, 3) BGR uint8; grey, BGRA and 16-bit images are converted.
-
-        Raises:
-            DataError: the array is not an image.
+        The image is (H, W, 3) BGR uint8; grey, BGRA and 16-bit images are converted. ``DataError`` for other arrays.
         """
         return self.batch([image])[0]
 
@@ -296,9 +292,8 @@ def resample_maps(maps: Tensor, letterboxes: list[Letterbox], target: list[Lette
     Resizing by s maps x to (x + 0.5) s - 0.5, for pixels and also for cells, because the stride is the same. The two
     scales are padded differently, so s is the ratio of the sizes of the resized images, not of the maps.
 
-    Args:
-        letterboxes: how each image is resized and padded in ``maps``.
-        target: the same for the result. If it is ``letterboxes`` itself, the maps are returned unchanged.
+    ``letterboxes`` say how each image was resized for ``maps``, ``target`` for the result. If ``target`` is
+    ``letterboxes`` itself, the maps are returned unchanged.
     """
     if letterboxes is target:
         return maps

@@ -16,13 +16,9 @@ ALL_BUT_HEADS = "all-but-heads"
 
 
 def freeze(network: PoseNet, patterns: Iterable[str]) -> list[str]:
-    """Freeze the parameters with names that match any pattern, and return these names, sorted.
+    """Freeze the parameters with names that match any glob pattern, and return these names, sorted.
 
-    Args:
-        patterns: globs over parameter names; "all-but-heads" stands for all parameters outside the heads.
-
-    Raises:
-        ConfigError: a pattern matches no parameter.
+    The pattern "all-but-heads" stands for all parameters outside the heads. ``ConfigError`` if a pattern matches none.
     """
     parameters = dict(network.named_parameters())
     frozen: set[str] = set()

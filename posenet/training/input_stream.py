@@ -152,8 +152,7 @@ class InputStream:
     epoch. The stream is repositioned only if the run continues at another step, as after loading a checkpoint.
 
     Args:
-        loader: the training samples.
-        sampler: their order; the ``batch_sampler`` of the loader.
+        sampler: the ``batch_sampler`` of the loader.
         accumulate: batches per optimizer step.
         epochs: number of epochs of the run.
         max_unreadable: share of the samples of an epoch that may be unreadable.

@@ -17,12 +17,8 @@ from posenet.training.loss import FocalL2Loss
 class ModelWithLoss(nn.Module):
     """Computes one loss per image of a uint8 batch, on the device of the batch.
 
-    It also renders the targets, so that several devices share this work as well.
-
-    Args:
-        network: (N, 3, H, W) images to predictions[stack][scale].
-        amp: precision of the network. Targets and loss are always float32.
-        channels_last: memory layout of the images; use that of the network.
+    It also renders the targets, so that several devices share this work as well. Only the network runs in the precision
+    ``amp``; targets and loss are float32. ``channels_last`` is the memory layout of the network.
     """
 
     def __init__(

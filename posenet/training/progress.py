@@ -16,29 +16,26 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class Progress:
-    """The position of a run. Checkpoints contain all of it.
-
-    Attributes:
-        epoch: epochs completed.
-        step: steps completed in the present epoch.
-        total_steps: steps since the start of the run, skipped ones included.
-        loss_sum: sum of the losses of this epoch's steps that were not skipped.
-        loss_steps: number of these steps.
-        replaced: samples of this epoch that were unreadable and have been replaced by others.
-        best: best score so far; greater is better.
-        stale: epochs since the best score.
-        best_kind: what the score measures, "AP" or "val_loss".
-    """
+    """The position of a run. Checkpoints contain all of it."""
 
     epoch: int = 0
+    """Completed epochs."""
     step: int = 0
+    """Completed steps of the present epoch."""
     total_steps: int = 0
+    """Steps since the start of the run, skipped ones included."""
     loss_sum: float = 0.0
+    """Sum of the losses of this epoch's steps that were not skipped."""
     loss_steps: int = 0
+    """Number of these steps."""
     replaced: int = 0
+    """Unreadable samples of this epoch that were replaced by others."""
     best: float = -math.inf
+    """Best score so far; greater is better."""
     stale: int = 0
+    """Epochs since the best score."""
     best_kind: str = ""
+    """Kind of the score: "AP" or "val_loss"."""
 
     @property
     def mean_loss(self) -> float | None:

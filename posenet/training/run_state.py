@@ -53,11 +53,9 @@ class RunState:
         }
 
     def load_state_dict(self, state: dict[str, Any], path: str, steps_per_epoch: int, runtime: Runtime) -> None:
-        """Restore the run of a checkpoint.
+        """Restore the run of the checkpoint at ``path``.
 
-        Args:
-            path: the checkpoint, for messages.
-            steps_per_epoch: that of this run. Its data set, batch size or number of processes may have changed.
+        ``steps_per_epoch`` is that of this run. Its data set, batch size or number of processes may have changed.
 
         Raises:
             CheckpointError: it is not the checkpoint of a run, or belongs to another network or optimizer.

@@ -35,9 +35,7 @@ _log = logging.getLogger(__name__)
 def open_stores(config: Config, stack: contextlib.ExitStack) -> tuple[Store, Store | None]:
     """The training store and, if configured, the validation store; ``stack`` closes them.
 
-    Raises:
-        ConfigError: no training store is configured.
-        DataError: a store that cannot be used, or two stores that share images.
+    ``ConfigError`` if no training store is configured; ``DataError`` if a store is unusable or the two share images.
     """
     data = config.data
     if not data.train:

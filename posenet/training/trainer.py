@@ -69,7 +69,6 @@ class TrainStep:
 
     Args:
         model: wrapped by the runtime; returns one loss per image of a batch.
-        guard: decides which losses are bad.
         max_grad_norm: clip the norm of the true (unscaled, averaged) gradient to this value; 0 does not clip.
     """
 

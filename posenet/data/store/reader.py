@@ -52,13 +52,6 @@ class Store:
     COCO. Every process, forked or spawned, opens the file again. Pickling transfers only the path, the skeleton and the
     fingerprint.
 
-    Attributes:
-        skeleton: the skeleton that the joints follow.
-        fingerprint: see ``schema``.
-        image_ids: (N,) int64.
-        digests: (N, 16) uint8, half of the SHA-256 of each image's bytes.
-        samples: (S, 2) int64: row of the image, and row of the main person within that image.
-
     Args:
         skeleton: the skeleton that the store must have been built for; None accepts any.
 
@@ -74,9 +67,9 @@ class Store:
             self._table = read_table(file, self.skeleton)
             self.fingerprint = str(read_attribute(file, "fingerprint"))
         table = self._table
-        self.image_ids = table["image_id"]
-        self.digests = table["digest"]
-        self.samples = table["sample"]
+        self.image_ids = table["image_id"]  # (N,) int64
+        self.digests = table["digest"]  # (N, 16) uint8, half of the SHA-256 of each image's bytes
+        self.samples = table["sample"]  # (S, 2) int64: row of the image, and row of the main person within that image
         # Reading one row of these takes some microseconds less than reading one entry of every array.
         self._image_sizes = np.stack([table["image_id"], table["height"], table["width"]], axis=1)
         self._offsets = np.stack(

@@ -56,11 +56,7 @@ def compute_statistics(store: Store) -> list[Table]:
         "file, kB": kilobytes,
         "main person's height, pixels": np.concatenate(main_heights),
     }
-    counts = {
-        "images": store.num_images,
-        "people": store.num_people,
-        "main persons (training samples)": len(store),
-    }
+    counts = {"images": store.num_images, "people": store.num_people, "main persons (training samples)": len(store)}
     quartiles = ("minimum", "lower quartile", "median", "upper quartile", "maximum")
     size_rows = [(name, *np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist()) for name, values in quantities.items()]
     mask_rows = [_mask_row("people", people_shares), _mask_row("not supervised", 1 - supervised_shares)]

@@ -34,13 +34,9 @@ class StoreWriter:
     files of builds that were killed are removed by the next build of the same store.
 
     Args:
-        path: name of the store; its folder is created if it is missing.
-        skeleton: the skeleton that ``Record.joints`` follow.
+        path: file of the store; its folder is created if it is missing.
         source: path of the annotation file. Its name is stored, but not used.
         overwrite: replace an existing store. A file that is not HDF5 is never replaced.
-
-    Raises:
-        DataError: the path cannot be written, or a file exists there.
     """
 
     _file: h5py.File

@@ -147,11 +147,9 @@ def _interpolated_values(maps: np.ndarray, part: np.ndarray, x: np.ndarray, y: n
     below = (row < height - 1) * width
     upper = _clipped(flat[cell]) * (1 - x) + _clipped(flat[cell + right]) * x
     lower = _clipped(flat[cell + below]) * (1 - x) + _clipped(flat[cell + below + right]) * x
-    values: np.ndarray = upper * (1 - y) + lower * y
-    return values
+    return np.asarray(upper * (1 - y) + lower * y)
 
 
 def _clipped(values: np.ndarray) -> np.ndarray:
     """Values between 0 and ``MAX_VALUE``; NaN becomes 0."""
-    clipped: np.ndarray = np.minimum(np.fmax(values, 0), MAX_VALUE)
-    return clipped
+    return np.asarray(np.minimum(np.fmax(values, 0), MAX_VALUE))

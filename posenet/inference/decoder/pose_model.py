@@ -62,8 +62,7 @@ class Poses:
     @property
     def scale(self) -> np.ndarray:
         """(G,) length of the torso in cells; 0 for single keypoints."""
-        scale: np.ndarray = np.abs(self.axis)
-        return scale
+        return np.asarray(np.abs(self.axis))
 
 
 class AssignmentCosts(NamedTuple):
@@ -78,18 +77,12 @@ class AssignmentCosts(NamedTuple):
 
 
 class PoseModel:
-    """The layout of a skeleton as arrays, and estimates from it.
-
-    Attributes:
-        height: (K,) expected height of each keypoint.
-        spread: (K,) spread of each keypoint.
-        part_length: (B,) root-mean-square length of each body part. All are in torso lengths.
-    """
+    """The layout of a skeleton as arrays in torso lengths, and estimates from it."""
 
     def __init__(self, skeleton: Skeleton) -> None:
-        self.height, self.spread = np.array([skeleton.layout[name] for name in skeleton.keypoints]).T
+        self.height, self.spread = np.array([skeleton.layout[name] for name in skeleton.keypoints]).T  # (K,) each
         a, b = skeleton.part_ends.T
-        self.part_length = np.sqrt(
+        self.part_length = np.sqrt(  # (B,), root mean square
             (self.height[a] - self.height[b]) ** 2 + self.spread[a] ** 2 + self.spread[b] ** 2 + LENGTH_SLACK**2
         )
 
@@ -160,8 +153,7 @@ class PoseModel:
         1 - MAX_LENGTH_PENALTY clip(r - LENGTH_TOLERANCE, 0, 1).
         """
         ratio = length / np.maximum(scale * self.part_length[part], 1e-6)
-        factor: np.ndarray = 1 - MAX_LENGTH_PENALTY * np.clip(ratio - LENGTH_TOLERANCE, 0, 1)
-        return factor
+        return np.asarray(1 - MAX_LENGTH_PENALTY * np.clip(ratio - LENGTH_TOLERANCE, 0, 1))
 
     def assign_fragments(
         self, position: np.ndarray, keypoint: np.ndarray, score: np.ndarray, label: np.ndarray
@@ -250,5 +242,4 @@ class PoseModel:
 def _fragment_means(values: np.ndarray, is_member: np.ndarray) -> np.ndarray:
     """Mean of (m, P) values over the members of each fragment, (F, P); ``is_member`` is (F, m)."""
     weights = is_member.astype(values.dtype)
-    means: np.ndarray = weights @ values / weights.sum(1, keepdims=True)
-    return means
+    return np.asarray(weights @ values / weights.sum(1, keepdims=True))
