@@ -96,7 +96,7 @@ def measure_data(
 
 
 def training_batches(dataset: PoseDataset, samples: int, batch_size: int) -> list[list[SampleKey]]:
-    """The first batches of training that hold ``samples`` samples, over as many epochs as that takes."""
+    """The first batches of training with at least ``samples`` samples, over as many epochs as necessary."""
     sampler = TrainSampler(len(dataset), batch_size, dataset.seed)
     num_batches = math.ceil(samples / batch_size)
     sampler.start(0, epochs=math.ceil(num_batches / sampler.steps))

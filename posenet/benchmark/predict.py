@@ -110,7 +110,7 @@ def measure_predict(
         f"takes {stream_ms / alone_ms:.2f} times as long as the network alone"
     ]
     if not num_people:
-        notes.append("decoding and drawing take longer where there are people to find")
+        notes.append("decoding and drawing take longer if the images contain people")
     return Report(
         title=f"predict: {len(paths)} images, {settings.height} pixels high, scales "
         f"{' '.join(map(str, settings.scales))}, {'with' if settings.flip else 'no'} flip, amp {amp}, "

@@ -36,9 +36,9 @@ class RandomNumbers(NamedTuple):
 
 
 def random_numbers(seed: int, epoch: int, index: int) -> RandomNumbers:
-    """The random numbers of a sample, each with 32 random bits. They depend on the arguments alone.
+    """The random numbers of a sample, each with 32 random bits: a hash of the arguments.
 
-    They are a hash of the arguments: seeding a generator of NumPy for ten numbers takes longer than warping the masks.
+    Seeding a generator of NumPy for ten numbers would take longer than warping the masks.
     """
     key = repr((int(seed), int(epoch), int(index)))  # int, because the repr of NumPy's integers differs
     count = len(RandomNumbers._fields)

@@ -185,7 +185,7 @@ def _jitter(image: np.ndarray, jitter: tuple[float, float, float]) -> np.ndarray
 def _add_saturated(plane: np.ndarray, shift: int) -> np.ndarray:
     """Add a number to a (H, W) uint8 plane; the result stops at 0 and 255.
 
-    The plane is flattened because OpenCV takes one of four columns for a second image, not for four numbers.
+    The plane is flattened because OpenCV would add the four numbers as a second image to a plane with four columns.
     """
     total = cv2.add(plane.reshape(1, -1), (shift, 0, 0, 0))  # type: ignore[call-overload]  # OpenCV's types omit this
     return np.asarray(total).reshape(plane.shape)

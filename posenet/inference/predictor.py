@@ -292,7 +292,7 @@ def resample_maps(maps: Tensor, letterboxes: list[Letterbox], target: list[Lette
     Resizing by s maps x to (x + 0.5) s - 0.5, for pixels and also for cells, because the stride is the same. The two
     scales are padded differently, so s is the ratio of the sizes of the resized images, not of the maps.
 
-    ``letterboxes`` say how each image was resized for ``maps``, ``target`` for the result. If ``target`` is
+    ``letterboxes`` describe how the images were resized for ``maps``, ``target`` how for the result. If ``target`` is
     ``letterboxes`` itself, the maps are returned unchanged.
     """
     if letterboxes is target:

@@ -36,7 +36,7 @@ class NoAverage:
         return {"model": weights}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the average from a checkpoint. The network must have the ``trained_weights`` of it already."""
+        """Restore the average from a checkpoint, after the network has loaded its ``trained_weights``."""
 
 
 class WeightAverage(NoAverage):

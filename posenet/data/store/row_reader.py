@@ -29,7 +29,7 @@ class RowReader:
         self._file_descriptor = dataset.file.id.get_vfd_handle() if self._block_offsets else -1
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Rows ``start`` up to but not including ``stop``, as a read-only array."""
+        """Rows ``start`` to ``stop - 1`` as a read-only array."""
         return np.frombuffer(self.read_bytes(start, stop), self._dtype).reshape(stop - start, *self._row_shape)
 
     def read_bytes(self, start: int, stop: int) -> bytes:

@@ -1,8 +1,8 @@
 """The layout of a store's HDF5 file. ``writer`` writes it and ``reader`` reads it.
 
-Layout. Three flat byte arrays hold the original bytes of the image files and the packed run lengths of their two masks
-(see ``run_lengths``). In the file, the array of the image bytes is called ``jpeg``, although an image may be a PNG or
-of another format. This name is part of the file format and must not change. In Python it is ``Record.image_bytes``.
+Layout. Three flat byte arrays contain the original bytes of the image files and the packed run lengths of their two
+masks (see ``run_lengths``). The array of the image bytes is called ``jpeg``, although an image may be a PNG or of
+another format. This name is part of the file format and must not change. In Python it is ``Record.image_bytes``.
 
 An array ``*_offset`` has one entry more than there are images: the slice of image i is from entry i to entry i + 1. The
 people of all images are in ``joints``, ``box``, ``area`` and ``annotation_id``, in the order of the images;

@@ -25,7 +25,7 @@ class FileSource:
 
     @property
     def name(self) -> str:
-        """The path as it was given."""
+        """The path, as the user wrote it."""
         return str(self.path)
 
     @property
