@@ -51,7 +51,6 @@ class TargetRenderer(nn.Module):
 
     @classmethod
     def from_config(cls, config: Config) -> TargetRenderer:
-        """The renderer of an experiment."""
         return cls(config.targets, config.model.skeleton)
 
     @torch.no_grad()

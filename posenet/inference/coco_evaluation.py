@@ -76,16 +76,13 @@ def evaluate(
     progress: bool = True,
     skeleton: Skeleton = COCO,
 ) -> Evaluation | None:
-    """Predict every image of a split once and compare the predictions with the annotations.
+    """Predict every image of a split once and compare the predictions with the annotations, if the file has any.
 
     Args:
         annotations: COCO keypoint JSON, or an image-info JSON without annotations.
         results_path: where to write the predictions as a COCO results file.
         image_ids: restricts the split.
         batch_size: see ``predict_split``.
-
-    Returns:
-        The metrics, or None if the file has no annotations.
 
     Raises:
         DataError: an annotation file or image cannot be used.
@@ -106,17 +103,15 @@ def predict_split(
     batch_size: int | None = 16,
     progress: bool = True,
 ) -> list[Result]:
-    """Predict images, and read the next ones on background threads.
+    """Predict images, and return the people in COCO's results format, in the order of ``images``.
 
-    Several processes can each predict a share of the images and join their lists for ``compute_coco_metrics``.
+    Background threads read the next images. Several processes can each predict a share of the images
+    and join their lists for ``compute_coco_metrics``.
 
     Args:
         category: id of the category in the results.
         batch_size: number of images in the list that ``predict`` receives. None passes all of them as one iterator, so
             that ``Predictor.stream`` never waits between batches.
-
-    Returns:
-        The people in COCO's results format, in the order of ``images``.
 
     Raises:
         DataError: an image is missing or cannot be read.

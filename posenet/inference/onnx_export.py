@@ -51,13 +51,8 @@ class ImagesToCandidates(nn.Module):
 def export_onnx(network: nn.Module, selector: CandidateSelector, path: str | Path, height: int) -> None:
     """Write an ONNX file for any batch size, height and width, in float32.
 
-    Args:
-        network: has a method ``heatmaps``. It is copied, not changed.
-        height: height to which images should be resized. It is stored in the file's metadata, together with everything
-            else that is needed to use the file.
-
-    Raises:
-        ConfigError: the package ``onnx`` is not installed.
+    The network needs a method ``heatmaps``. It is copied, not changed. ``height``, to which images should be resized,
+    is stored in the file's metadata, together with everything else that is needed to use the file.
     """
     if importlib.util.find_spec("onnx") is None:
         raise ConfigError("exporting needs the package onnx; install posenet[export]")

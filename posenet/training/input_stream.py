@@ -124,14 +124,13 @@ class UnreadableSampleBudget:
 
 
 def raise_on_all_ranks(runtime: Runtime, error: DataError | None, faults: Sequence[str] = ()) -> list[str]:
-    """Exchange data errors between the ranks. All ranks must call it at the same step.
+    """Exchange data errors between the ranks, and return the faults of all ranks.
+
+    All ranks must call this at the same step.
 
     Args:
         error: the error that ends the run on this rank; None if it can continue.
         faults: messages of the samples that were replaced on this rank.
-
-    Returns:
-        The faults of all ranks.
 
     Raises:
         CollectiveDataError: any rank has an error. All ranks raise it.
