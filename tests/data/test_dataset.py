@@ -1,4 +1,4 @@
-"""The data set: shapes, framing, flips and determinism. Unreadable samples: ``training/test_input_stream``."""
+"""The data set: shapes, framing, flips and determinism. Unreadable samples: ``test_unreadable_samples``."""
 
 import numpy as np
 import pytest
