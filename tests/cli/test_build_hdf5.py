@@ -19,6 +19,8 @@ from posenet.data.store.reader import Store
 from posenet.data.store.verification import verify_store
 from tests.helpers.drawn_data import document, person, write_annotations, write_coco
 
+SCRIPT = Path(__file__).parents[2] / "tools" / "build_hdf5.py"
+
 
 @pytest.fixture
 def coco(tmp_path):
@@ -163,6 +165,20 @@ class TestCommand:
         assert caught.value.code == 2
 
 
+RUN_SCRIPT_WITH_DEFAULT_SIGINT = """
+import runpy, signal, sys
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs a script that Ctrl-C interrupts, as in a terminal.
+
+A program that a shell script starts in the background inherits that SIGINT is ignored, and Python leaves it ignored.
+This is right for the tools, because Ctrl-C is meant for the program in the foreground, but the tests may run like this.
+"""
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals")
 class TestInterruption:
     @pytest.fixture
@@ -175,8 +191,8 @@ class TestInterruption:
         (tmp_path / "images").mkdir()
         cv2.imwrite(str(tmp_path / "images" / "same.jpg"), pixels)
         coco = tmp_path / "images", write_annotations(tmp_path / "a.json", content)
-        script = Path(__file__).parents[2] / "tools" / "build_hdf5.py"
-        command = [sys.executable, script, *map(str, tool_arguments(coco, tmp_path / "a.h5"))]
+        arguments = [str(argument) for argument in tool_arguments(coco, tmp_path / "a.h5")]
+        command = [sys.executable, "-c", RUN_SCRIPT_WITH_DEFAULT_SIGINT, str(SCRIPT), *arguments]
         process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
         while not any(path.stat().st_size > 0 for path in tmp_path.glob("a.h5.*.partial")):
             assert process.poll() is None
