@@ -37,7 +37,9 @@ def tool_arguments(coco, output) -> list:
 
 
 class TestCommand:
-    def test_build_verify_and_summary(self, coco, tmp_path, capsys):
+    def test_build_verify_and_summary(
+        self, coco: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         (coco[0] / "000000000002.jpg").unlink()
         assert tool(*tool_arguments(coco, tmp_path / "new" / "folder" / "a.h5"), "--verify") == 0
         output = capsys.readouterr().out
@@ -47,7 +49,9 @@ class TestCommand:
         assert tool("--output", tmp_path / "new" / "folder" / "a.h5", "--verify") == 0
         assert "a.h5 is intact" in capsys.readouterr().out
 
-    def test_statistics_and_previews(self, coco, tmp_path, capsys):
+    def test_statistics_and_previews(
+        self, coco: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         store = tmp_path / "a.h5"
         assert tool(*tool_arguments(coco, store), "--stats") == 0
         assert "main persons (training samples)      3" in capsys.readouterr().out
@@ -67,7 +71,9 @@ class TestCommand:
         )
         assert "2 samples" in capsys.readouterr().out and len(list((tmp_path / "previews").iterdir())) == 2
 
-    def test_stores_that_share_images_give_status_2(self, coco, tmp_path, capsys):
+    def test_stores_that_share_images_give_status_2(
+        self, coco: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         for name, ids in (("a", (1, 2)), ("b", (3,)), ("c", (2, 3))):
             assert tool(*tool_arguments(coco, tmp_path / f"{name}.h5"), "--image-ids", *ids) == 0
         assert tool("--check-split", tmp_path / "a.h5", tmp_path / "b.h5") == 0
@@ -76,14 +82,16 @@ class TestCommand:
         assert "the same id       1  (2)" in captured.out and "the same content  1  (2)" in captured.out
         assert "share images" in captured.err
 
-    def test_image_ids_one_by_one_and_from_a_file(self, coco, tmp_path):
+    def test_image_ids_one_by_one_and_from_a_file(self, coco: tuple[Path, Path], tmp_path: Path) -> None:
         (tmp_path / "ids.txt").write_text("1\n3, 2")
         assert tool(*tool_arguments(coco, tmp_path / "a.h5"), "--image-ids", 1, 3) == 0
         assert tool(*tool_arguments(coco, tmp_path / "b.h5"), "--image-ids", tmp_path / "ids.txt", "--limit", 2) == 0
         assert Store(tmp_path / "a.h5").image_ids.tolist() == [1, 3]
         assert Store(tmp_path / "b.h5").image_ids.tolist() == [1, 2]
 
-    def test_an_existing_store_needs_overwrite(self, coco, tmp_path, capsys):
+    def test_an_existing_store_needs_overwrite(
+        self, coco: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         arguments = tool_arguments(coco, tmp_path / "a.h5")
         assert [tool(*arguments, "--limit", 1), tool(*arguments), tool(*arguments, "--overwrite")] == [0, 2, 0]
         assert "--overwrite" in capsys.readouterr().err
@@ -150,7 +158,15 @@ class TestCommand:
             ),
         ],
     )
-    def test_errors_are_one_line_and_status_2(self, coco, tmp_path, monkeypatch, capsys, arguments, expected):
+    def test_errors_are_one_line_and_status_2(
+        self,
+        coco: tuple[Path, Path],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        arguments: list[str],
+        expected: str,
+    ) -> None:
         monkeypatch.chdir(tmp_path)
         before = sorted(tmp_path.rglob("*"))
         assert tool(*arguments) == 2
@@ -159,7 +175,9 @@ class TestCommand:
         assert sorted(tmp_path.rglob("*")) == before
 
     @pytest.mark.parametrize("arguments", [["--workers", "0"], ["--limit", "0"], ["--max-unreadable", "2"]])
-    def test_numbers_out_of_range_are_rejected(self, coco, tmp_path, arguments):
+    def test_numbers_out_of_range_are_rejected(
+        self, coco: tuple[Path, Path], tmp_path: Path, arguments: list[str]
+    ) -> None:
         with pytest.raises(SystemExit) as caught:
             tool(*tool_arguments(coco, tmp_path / "a.h5"), *arguments)
         assert caught.value.code == 2
@@ -201,13 +219,13 @@ class TestInterruption:
         process.kill()
         process.wait()
 
-    def test_control_c_leaves_nothing(self, long_build, tmp_path):
+    def test_control_c_leaves_nothing(self, long_build: subprocess.Popen[str], tmp_path: Path) -> None:
         long_build.send_signal(signal.SIGINT)
         _, errors = long_build.communicate(timeout=30)
         assert long_build.returncode == 130 and "Traceback" not in errors
         assert not list(tmp_path.glob("a.h5*"))
 
-    def test_after_a_kill_the_next_build_succeeds(self, long_build, tmp_path):
+    def test_after_a_kill_the_next_build_succeeds(self, long_build: subprocess.Popen[str], tmp_path: Path) -> None:
         long_build.kill()
         long_build.wait()
         assert not (tmp_path / "a.h5").exists() and list(tmp_path.glob("a.h5.*.partial"))

@@ -42,7 +42,7 @@ def killed_build(coco: tuple[Path, Path], output: Path, after: float, overwrite:
 
 @pytest.mark.parametrize("overwrite", [False, True], ids=["new", "overwrite"])
 @pytest.mark.parametrize("kills", [3, pytest.param(40, marks=pytest.mark.torture)])
-def test_builds_killed_at_random_moments(tmp_path, kills, overwrite):
+def test_builds_killed_at_random_moments(tmp_path: Path, kills: int, overwrite: bool) -> None:
     coco = write_coco(tmp_path, range(1, NUM_IMAGES + 1))
     output = tmp_path / "out" / "a.h5"
     start = time.perf_counter()
@@ -71,7 +71,7 @@ def test_builds_killed_at_random_moments(tmp_path, kills, overwrite):
         assert leftovers
 
 
-def test_an_incomplete_store_is_rejected(tmp_path):
+def test_an_incomplete_store_is_rejected(tmp_path: Path) -> None:
     coco = write_coco(tmp_path, range(1, 6))
     output = tmp_path / "a.h5"
     build(coco, output)
