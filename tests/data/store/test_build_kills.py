@@ -17,6 +17,7 @@ from posenet.data.store.reader import Store
 from posenet.data.store.verification import verify_store
 from posenet.errors import DataError
 from tests.helpers.drawn_data import write_coco
+from tests.helpers.process_runs import fork_process, wait_for_exit
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -29,15 +30,16 @@ def build(coco: tuple[Path, Path], output: Path, limit: int | None = None, overw
 
 def killed_build(coco: tuple[Path, Path], output: Path, after: float, overwrite: bool) -> bool:
     """Build in a child process and kill it after some seconds. Returns whether the build was still running."""
-    child = os.fork()
-    if child == 0:
+
+    def build_in_child() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         writer.BUFFER_BYTES = 100_000  # so that images are written while others are read, as in large stores
         build(coco, output, overwrite=overwrite)
-        os._exit(0)
+
+    pid = fork_process(build_in_child)
     time.sleep(after)
-    os.kill(child, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    os.kill(pid, signal.SIGKILL)
+    return wait_for_exit(pid) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("overwrite", [False, True], ids=["new", "overwrite"])
