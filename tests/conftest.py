@@ -1,4 +1,6 @@
-"""Shared fixtures: pinned threads, and real data where the environment points to it."""
+"""Shared fixtures: data sets of drawn people, and real data if the environment names it. Threads are limited to one."""
+
+from __future__ import annotations
 
 import os
 from pathlib import Path
@@ -14,7 +16,7 @@ torch.set_num_threads(1)
 cv2.setNumThreads(0)
 
 
-def _folder(variable: str) -> Path:
+def _folder_from_environment(variable: str) -> Path:
     value = os.environ.get(variable)
     if not value:
         pytest.skip(f"{variable} is not set")
@@ -27,13 +29,13 @@ def _folder(variable: str) -> Path:
 @pytest.fixture(scope="session")
 def coco_sample() -> Path:
     """A COCO-layout folder with real photographs (annotations/, train2017/, val2017/)."""
-    return _folder("POSENET_COCO_SAMPLE")
+    return _folder_from_environment("POSENET_COCO_SAMPLE")
 
 
 @pytest.fixture(scope="session")
 def parity() -> Path:
-    """Measured fixtures that hold COCO annotations and so are not part of the project."""
-    return _folder("POSENET_PARITY")
+    """Measured fixtures that contain COCO annotations; for this reason they are not part of the project."""
+    return _folder_from_environment("POSENET_PARITY")
 
 
 @pytest.fixture(scope="session")

@@ -116,14 +116,14 @@ def test_programs_and_other_archives_are_no_checkpoints(tmp_path):
     assert not (tmp_path / "trace").exists()
 
 
-# Bombs: a child has ROOM bytes more than this process; what unpacks to more is refused before it does
+# Bombs: a child has MAX_GROWTH_BYTES more than this process; what unpacks to more is refused before it does
 
-ROOM = 200 * 2**20
+MAX_GROWTH_BYTES = 200 * 2**20
 
 
 def refused(attempt) -> None:
-    """``attempt`` ends in a ``PosenetError`` within ``ROOM`` bytes of memory."""
-    findings = try_all(1, lambda _: attempt(), room=ROOM)
+    """``attempt`` ends in a ``PosenetError`` within ``MAX_GROWTH_BYTES`` of memory."""
+    findings = try_all(1, lambda _: attempt(), max_growth=MAX_GROWTH_BYTES)
     assert findings.counts == {"refused": 1}, findings.faults or findings
 
 

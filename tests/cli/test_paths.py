@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 
 import h5py
 import pytest
@@ -34,7 +35,7 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_annotations_with_a_file_name_outside_the_image_folder_are_refused(tmp_path, name):
+def test_annotations_with_a_file_name_outside_the_image_folder_are_refused(tmp_path: Path, name: str) -> None:
     content = document([1], [person(1, 1)])
     content["images"][0]["file_name"] = name
     path = write_annotations(tmp_path / "a.json", content)
@@ -43,13 +44,15 @@ def test_annotations_with_a_file_name_outside_the_image_folder_are_refused(tmp_p
             read(path)
 
 
-def test_a_checkpoint_whose_skeleton_is_a_file_name_is_refused(tmp_path):
+def test_a_checkpoint_whose_skeleton_is_a_file_name_is_refused(tmp_path: Path) -> None:
     torch.save({"model": {"a": torch.zeros(1)}, "config": {"model": {"skeleton": "/etc/passwd"}}}, tmp_path / "a.pth")
     with pytest.raises(CheckpointError, match="names a file as its skeleton"):
         load_model(tmp_path / "a.pth")
 
 
-def test_file_names_in_a_store_are_never_opened_and_are_printed_safely(tmp_path, capsys, monkeypatch):
+def test_file_names_in_a_store_are_never_opened_and_are_printed_safely(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     record = make_record(1)
     object.__setattr__(record, "file_name", "../../\x1b]0;owned\x07secret.jpg")
     path = write_store(tmp_path / "a.h5", [record])
@@ -77,7 +80,7 @@ def test_file_names_in_a_store_are_never_opened_and_are_printed_safely(tmp_path,
         "train2017",
     ],
 )
-def test_make_synthetic_never_writes_through_a_link(tmp_path, name):
+def test_make_synthetic_never_writes_through_a_link(tmp_path: Path, name: str) -> None:
     output, precious = tmp_path / "set", tmp_path / "precious"
     write_dataset(output, 1, 1, workers=1, size=64)
     target = output / name
@@ -95,7 +98,7 @@ def test_make_synthetic_never_writes_through_a_link(tmp_path, name):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the memory limit of child processes needs Linux")
 @pytest.mark.parametrize("count", [10**12, float("inf"), "many", -5, [1]])
-def test_a_data_set_marker_with_an_invalid_count_is_refused(tmp_path, count):
+def test_a_data_set_marker_with_an_invalid_count_is_refused(tmp_path: Path, count: object) -> None:
     (tmp_path / "set").mkdir()
     marker = {"tool": "posenet make-synthetic", "train": count, "val": 1}
     (tmp_path / "set" / "synthetic.json").write_text(json.dumps(marker))

@@ -1,8 +1,12 @@
 """``posenet predict`` from its inputs to its files, messages and exit status."""
 
+from __future__ import annotations
+
 import json
 import signal
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -15,8 +19,9 @@ from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.images.image_files import read_image, write_image
 from posenet.inference.media import sources
-from posenet.inference.media.sources import FileSource, UnreadableFrame
+from posenet.inference.media.sources import FileSource, Frame, UnreadableFrame
 from posenet.inference.media.video import VideoWriter
+from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
 from posenet.settings import InferenceConfig, config_from_dict, config_to_dict
@@ -27,14 +32,14 @@ SPOTS = ((40.2, 20.0), (90.0, 60.4))
 
 
 @pytest.fixture
-def stub(monkeypatch):
+def stub(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tool with a network that finds spots of light."""
     settings = InferenceConfig(height=128, batch_size=3)
     monkeypatch.setattr(tool, "make_predictor", lambda args: Predictor(SpotNetwork(), settings))
 
 
 @pytest.fixture
-def photos(tmp_path):
+def photos(tmp_path: Path) -> Path:
     folder = tmp_path / "photos"
     for name in ("a.png", "b.png", "000000000139.png"):
         write_image(folder / name, spot_image(97, 131, *SPOTS, 4))
@@ -42,11 +47,13 @@ def photos(tmp_path):
     return folder
 
 
-def predict(*words):
+def predict(*words: str | Path) -> int:
     return run_tool("predict", ["--checkpoint", "x.pth", *map(str, words)])
 
 
-def test_images_are_drawn_and_people_written(stub, photos, tmp_path, capsys):
+def test_images_are_drawn_and_people_written(
+    stub: None, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, path = tmp_path / "out", tmp_path / "people.json"
     assert predict(photos, "--output", out, "--json", path) == 0
     assert sorted(p.name for p in out.iterdir()) == ["000000000139.png", "a.png", "b.png", "empty.png"]
@@ -61,19 +68,21 @@ def test_images_are_drawn_and_people_written(stub, photos, tmp_path, capsys):
     assert "3 people in 4 images" in capsys.readouterr().out
 
 
-def test_min_score_leaves_people_out(stub, photos, tmp_path):
+def test_min_score_leaves_people_out(stub: None, photos: Path, tmp_path: Path) -> None:
     assert predict(photos, "--json", tmp_path / "people.json", "--min-score", "0.5") == 0
     assert json.loads((tmp_path / "people.json").read_text()) == []
 
 
-def test_weak_keypoints_are_written_but_not_drawn(stub, photos, tmp_path):
+def test_weak_keypoints_are_written_but_not_drawn(stub: None, photos: Path, tmp_path: Path) -> None:
     out, path = tmp_path / "out", tmp_path / "people.json"
     assert predict(photos, "--output", out, "--json", path, "--keypoint-min-score", "1") == 0
     assert np.array_equal(read_image(out / "a.png"), read_image(photos / "a.png"))
     assert len(json.loads(path.read_text())) == 3
 
 
-def test_unreadable_images_are_skipped_and_reported(stub, photos, tmp_path, capsys):
+def test_unreadable_images_are_skipped_and_reported(
+    stub: None, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (photos / "aa.png").write_bytes(b"nonsense")
     out, path = tmp_path / "out", tmp_path / "people.json"
     assert predict(photos, "--output", out, "--json", path) == 2
@@ -82,7 +91,7 @@ def test_unreadable_images_are_skipped_and_reported(stub, photos, tmp_path, caps
     assert "1 of 5 images could not be read" in error and "aa.png" in error and "Traceback" not in error
 
 
-def test_the_last_message_names_at_most_five_unreadable_sources():
+def test_the_last_message_names_at_most_five_unreadable_sources() -> None:
     images = [FileSource("image", Path(f"{number}.png")) for number in range(7)]
     summary = tool.PredictionSummary(images)
     for image in images[:6]:
@@ -91,7 +100,7 @@ def test_the_last_message_names_at_most_five_unreadable_sources():
         summary.raise_if_unreadable()
 
 
-def test_a_damaged_video_is_reported_once(caplog):
+def test_a_damaged_video_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     video = FileSource("video", Path("v.mp4"))
     summary = tool.PredictionSummary([video])
     for number in range(3):
@@ -101,7 +110,7 @@ def test_a_damaged_video_is_reported_once(caplog):
         summary.raise_if_unreadable()
 
 
-def test_outputs_with_equal_names_are_numbered(stub, photos, tmp_path):
+def test_outputs_with_equal_names_are_numbered(stub: None, photos: Path, tmp_path: Path) -> None:
     for name in ("A.png", "b.gif"):
         write_image(tmp_path / "more" / "x.png", spot_image(97, 131, *SPOTS, 4))
         (tmp_path / "more" / "x.png").rename(tmp_path / "more" / name)
@@ -117,7 +126,9 @@ def test_outputs_with_equal_names_are_numbered(stub, photos, tmp_path):
     ]
 
 
-def test_inputs_are_never_replaced(stub, photos, tmp_path, capsys):
+def test_inputs_are_never_replaced(
+    stub: None, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = (photos / "a.png").read_bytes()
     assert predict(photos, "--output", photos) == 2
     assert predict(photos / "a.png", "--json", photos / ".." / "photos" / "a.png") == 2
@@ -140,7 +151,15 @@ def test_inputs_are_never_replaced(stub, photos, tmp_path, capsys):
         (["photos/a.png", "--json", "photos/b.png/people.json"], "photos/b.png cannot be a folder"),
     ],
 )
-def test_bad_input_is_one_line_and_status_2(stub, photos, tmp_path, capsys, monkeypatch, words, message):
+def test_bad_input_is_one_line_and_status_2(
+    stub: None,
+    photos: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    message: str,
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "bare").mkdir()
     assert predict(*words) == 2
@@ -162,13 +181,15 @@ def test_bad_input_is_one_line_and_status_2(stub, photos, tmp_path, capsys, monk
     ],
     ids=["grey", "alpha", "16-bit", "16-bit grey", "1x1", "large", "strip"],
 )
-def test_images_of_every_kind_are_drawn(stub, tmp_path, image):
+def test_images_of_every_kind_are_drawn(stub: None, tmp_path: Path, image: np.ndarray) -> None:
     (tmp_path / "in.png").write_bytes(cv2.imencode(".png", image, [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes())
     assert predict(tmp_path / "in.png", "--output", tmp_path / "out") == 0
     assert read_image(tmp_path / "out" / "in.png").shape == (*image.shape[:2], 3)
 
 
-def test_a_checkpoint_with_all_predictor_flags(photos, tmp_path, capsys):
+def test_a_checkpoint_with_all_predictor_flags(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = config_from_dict({"model": {"stacks": 1, "width": 16, "growth": 0}, "inference": {"height": 64}})
     checkpoint = tmp_path / "tiny.pth"
     torch.save(
@@ -192,20 +213,20 @@ def test_a_checkpoint_with_all_predictor_flags(photos, tmp_path, capsys):
     assert "config" in read_checkpoint(checkpoint)
 
 
-def test_an_image_format_without_colours_is_drawn_in_another(stub, tmp_path):
+def test_an_image_format_without_colours_is_drawn_in_another(stub: None, tmp_path: Path) -> None:
     grey = cv2.cvtColor(spot_image(97, 131, *SPOTS, 4), cv2.COLOR_BGR2GRAY)
     (tmp_path / "in.pgm").write_bytes(cv2.imencode(".pgm", grey)[1].tobytes())
     assert predict(tmp_path, "--output", tmp_path / "out") == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["in.png"]
 
 
-def test_the_stub_network_finds_nose_and_neck():
+def test_the_stub_network_finds_nose_and_neck() -> None:
     [person] = Predictor(SpotNetwork(), InferenceConfig(height=128))(spot_image(97, 131, *SPOTS, 4))
     assert person.found.nonzero()[0].tolist() == [NOSE, NECK]
 
 
 @pytest.fixture
-def clip(tmp_path):
+def clip(tmp_path: Path) -> Path:
     writer = VideoWriter(tmp_path / "clip.mp4", 10, (98, 132))
     for _ in range(7):
         writer.write(spot_image(98, 132, *SPOTS, 4))
@@ -213,7 +234,9 @@ def clip(tmp_path):
     return tmp_path / "clip.mp4"
 
 
-def test_a_video_is_drawn_and_its_people_written(stub, clip, photos, tmp_path, capsys):
+def test_a_video_is_drawn_and_its_people_written(
+    stub: None, clip: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, path = tmp_path / "out", tmp_path / "people.jsonl"
     assert predict(clip, photos / "a.png", "--output", out, "--json", path) == 0
     frames = read_video(out / "clip.mp4")
@@ -225,37 +248,45 @@ def test_a_video_is_drawn_and_its_people_written(stub, clip, photos, tmp_path, c
     assert "8 people in 1 image and 7 video frames" in captured.out and "images/s" in captured.err
 
 
-def test_heatmaps_are_written_and_one_person_is_not_plural(stub, photos, tmp_path, capsys):
+def test_heatmaps_are_written_and_one_person_is_not_plural(
+    stub: None, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert predict(photos / "a.png", "--heatmaps", tmp_path / "maps") == 0
     assert [path.name for path in (tmp_path / "maps").iterdir()] == ["a.jpg"]
     assert "1 person in 1 image\n" in capsys.readouterr().out
 
 
-def test_no_output_replaces_another(stub, photos, tmp_path, capsys):
+def test_no_output_replaces_another(
+    stub: None, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert predict(photos / "a.png", "--output", tmp_path / "out", "--json", tmp_path / "out" / "a.png") == 2
     assert "would be written twice" in capsys.readouterr().err
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_a_list_on_standard_input(stub, photos, tmp_path, capsys, monkeypatch):
+def test_a_list_on_standard_input(
+    stub: None, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", [f"{photos / 'a.png'}\n", f"{tmp_path / 'gone.png'}\n", f"{photos / 'b.png'}\n"])
     assert predict("-", "--json", tmp_path / "people.json") == 2
     assert len(json.loads((tmp_path / "people.json").read_text())) == 2
     assert "1 of 3 images could not be read" in capsys.readouterr().err
 
 
-def test_ctrl_c_keeps_the_people_found_and_finishes_the_video(stub, clip, tmp_path, monkeypatch):
-    seen = []
+def test_ctrl_c_keeps_the_people_found_and_finishes_the_video(
+    stub: None, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = []
 
-    def interrupt(image, people, **_):
-        seen.append(people)
-        if len(seen) == 2:
+    def draw_and_interrupt(image: np.ndarray, people: Sequence[Person], **_: Any) -> np.ndarray:
+        drawn.append(people)
+        if len(drawn) == 2:
             signal.raise_signal(signal.SIGINT)
         return image
 
-    monkeypatch.setattr(tool, "draw_people", interrupt)
+    monkeypatch.setattr(tool, "draw_people", draw_and_interrupt)
     for name in ("people.json", "people.jsonl"):
-        seen.clear()
+        drawn.clear()
         assert predict(clip, "--output", tmp_path / "out", "--json", tmp_path / name) == 130
         assert len(read_video(tmp_path / "out" / "clip.mp4")) == 2
     assert len(json.loads((tmp_path / "people.json").read_text())) == 2
@@ -263,30 +294,32 @@ def test_ctrl_c_keeps_the_people_found_and_finishes_the_video(stub, clip, tmp_pa
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["clip.mp4"]
 
 
-def test_a_camera_is_shown_until_the_window_is_closed(stub, tmp_path, monkeypatch):
+def test_a_camera_is_shown_until_the_window_is_closed(
+    stub: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     events = []
     delivered = []
 
     class TestCamera(FakeCamera):
         count = 100
 
-        def __init__(self, index):
+        def __init__(self, index: int) -> None:
             events.append(f"open camera {index}")
 
         @staticmethod
-        def image_at(number):
+        def image_at(number: int) -> np.ndarray:
             delivered.append(number)
             return spot_image(98, 132, *SPOTS, 4)
 
-        def close(self):
+        def close(self) -> None:
             events.append("close camera")
 
     class TestWindow(FakeWindow):
         @staticmethod
-        def require_display():
+        def require_display() -> None:
             events.append("check display")
 
-        def write(self, frame, people, drawing):
+        def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
             events.append(f"show {frame.number}")
             assert delivered[-1] == frame.number, "a frame waited for the next"
             self.closed = frame.number == 2
@@ -298,7 +331,9 @@ def test_a_camera_is_shown_until_the_window_is_closed(stub, tmp_path, monkeypatc
     assert (tmp_path / "camera-3.mp4").stat().st_size > 500
 
 
-def test_bad_video_and_camera_input_is_reported_in_one_line(stub, clip, tmp_path, capsys, monkeypatch):
+def test_bad_video_and_camera_input_is_reported_in_one_line(
+    stub: None, clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("DISPLAY", raising=False)
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     for words, message in (
@@ -314,7 +349,7 @@ def test_bad_video_and_camera_input_is_reported_in_one_line(stub, clip, tmp_path
         assert message in error and "Traceback" not in error
 
 
-def test_colours_and_line_width_change_the_drawing(stub, photos, tmp_path):
+def test_colours_and_line_width_change_the_drawing(stub: None, photos: Path, tmp_path: Path) -> None:
     for i, words in enumerate(([], ["--colours", "person"], ["--line-width", "9"])):
         assert predict(photos / "a.png", "--output", tmp_path / str(i), *words) == 0
     plain, coloured, wide = (read_image(tmp_path / str(i) / "a.png") for i in range(3))
@@ -323,7 +358,9 @@ def test_colours_and_line_width_change_the_drawing(stub, photos, tmp_path):
 
 @pytest.mark.parametrize("flag", ["--min-score", "--keypoint-min-score"])
 @pytest.mark.parametrize("value", ["nan", "-0.1", "1.5"])
-def test_minimum_scores_outside_0_to_1_are_refused(stub, photos, tmp_path, capsys, flag, value):
+def test_minimum_scores_outside_0_to_1_are_refused(
+    stub: None, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str, value: str
+) -> None:
     with pytest.raises(SystemExit) as ended:
         predict(photos, "--output", tmp_path / "out", f"{flag}={value}")
     assert ended.value.code == 2

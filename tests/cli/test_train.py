@@ -1,10 +1,13 @@
-"""tools/train.py as a user runs it: flags, refusals, resuming, fine-tuning and clean errors."""
+"""tools/train.py as a user runs it: flags, resuming, fine-tuning, and errors of one line."""
+
+from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import h5py
 import pytest
@@ -13,8 +16,11 @@ import torch
 from posenet.checkpoints.file import read_checkpoint
 from posenet.cli import training
 from posenet.cli.main import run_tool
-from posenet.settings import config_from_dict
+from posenet.settings import Config, config_from_dict
 from tests.helpers.run_locks import locked_by_another_process
+from tests.helpers.run_logs import read_log
+
+Train = Callable[..., tuple[int, str]]
 
 TINY = [
     "model.stacks=1",
@@ -31,8 +37,13 @@ TINY = [
 
 
 @pytest.fixture
-def train(stores, tmp_path, capsys, monkeypatch):
-    """Runs the tool on a tiny network in ``tmp_path``; gives status and what was printed to standard error."""
+def train(
+    stores: dict[str, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Train:
+    """A function that runs the tool on a tiny network in ``tmp_path``; returns exit status and standard error."""
     monkeypatch.chdir(tmp_path)
 
     def run(*flags: str) -> tuple[int, str]:
@@ -43,165 +54,177 @@ def train(stores, tmp_path, capsys, monkeypatch):
     return run
 
 
-def config_in(path):
-    return config_from_dict(read_checkpoint(path)["config"])
+def read_config(checkpoint: str) -> Config:
+    """The settings of the run that wrote a checkpoint."""
+    return config_from_dict(read_checkpoint(checkpoint)["config"])
 
 
-def test_trains_into_the_default_folder_and_refuses_to_train_over_it(train, tmp_path):
+def total_steps(checkpoint: str) -> int:
+    return read_checkpoint(checkpoint)["progress"]["total_steps"]
+
+
+def test_a_new_run_is_refused_in_the_folder_of_another(train: Train) -> None:
     assert train()[0] == 0
-    last = tmp_path / "checkpoints" / "run" / "last.pth"
+    last = Path("checkpoints/run/last.pth")
     before = last.read_bytes()
-    lines = [json.loads(line) for line in (last.parent / "log.jsonl").read_text().splitlines()]
-    [terms] = next(line["terms"] for line in lines if line["kind"] == "train")
-    assert sum(terms) == pytest.approx(lines[-1]["train_loss"], rel=1e-3), "of one stack and five scales"
     status, error = train()
-    assert status == 2 and "--resume" in error and error.count("\n") == 1
+    assert status == 2
+    assert "--resume" in error
+    assert error.count("\n") == 1
     assert last.read_bytes() == before
 
 
-def test_the_run_folder_is_named_after_the_experiment_file(train, tmp_path):
-    (tmp_path / "mine.toml").write_text("[train]\nseed = 3\n")
+def test_the_logged_terms_of_the_loss_add_up_to_the_loss_of_the_epoch(train: Train) -> None:
+    assert train("-p", "run")[0] == 0
+    (terms_of_the_only_stack,) = read_log(Path("run"), "train")[0]["terms"]
+    (epoch,) = read_log(Path("run"), "epoch")
+    assert sum(terms_of_the_only_stack) == pytest.approx(epoch["train_loss"], rel=1e-3)
+
+
+def test_the_run_folder_is_named_after_the_experiment_file(train: Train) -> None:
+    Path("mine.toml").write_text("[train]\nseed = 3\n")
     assert train("--config", "mine.toml")[0] == 0
-    assert config_in(tmp_path / "checkpoints" / "mine" / "last.pth").train.seed == 3
+    assert read_config("checkpoints/mine/last.pth").train.seed == 3
 
 
-def test_flags_set_their_keys(train):
-    flags = [
-        "-p",
-        "run",
-        "--epochs",
-        "1",
-        "--batch-size=3",
-        "--lr",
-        "0.01",
-        "--max_grad_norm",
-        "5",
-        "--print-freq",
-        "7",
-        "--no-warmup",
-        "--device",
-        "cpu",
-        "--amp",
-        "bf16",
-        "--freeze",
-        "stem.*",
-        "merges*",
-        "--max-steps",
-        "1",
-    ]
-    status, error = train(*flags)
-    assert status == 2 and "'merges*' matches no parameter" in error
-    assert train(*[f for f in flags if f != "merges*"])[0] == 0
-    config = config_in("run/last.pth")
-    assert (config.train.batch_size, config.optim.lr, config.optim.max_grad_norm) == (3, 0.01, 5)
-    assert (config.log.every_steps, config.optim.warmup_epochs) == (7, 0)
-    assert config.train.amp == "bf16" and config.train.freeze == ("stem.*",)
+def test_flags_change_their_settings(train: Train) -> None:
+    flags = "--epochs 1 --batch-size=3 --lr 0.01 --max_grad_norm 5 --print-freq 7 --no-warmup --device cpu --amp bf16"
+    assert train("-p", "run", *flags.split(), "--freeze", "stem.*", "--max-steps", "1")[0] == 0
+    config = read_config("run/last.pth")
+    assert config.train.batch_size == 3
+    assert config.train.amp == "bf16"
+    assert config.train.freeze == ("stem.*",)
+    assert config.optim.lr == 0.01
+    assert config.optim.max_grad_norm == 5
+    assert config.optim.warmup_epochs == 0
+    assert config.log.every_steps == 7
 
 
-def test_apex_names_are_mapped_with_a_word(train, caplog):
+def test_every_pattern_of_freeze_must_match(train: Train) -> None:
+    status, error = train("-p", "run", "--freeze", "stem.*", "merges*")
+    assert status == 2
+    assert "'merges*' matches no parameter" in error
+
+
+def test_options_of_apex_are_translated_with_a_message(train: Train, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         assert train("-p", "run", "--opt-level", "O0", "--loss-scale", "dynamic", "--warmup")[0] == 0
-    config = config_in("run/last.pth")
-    assert config.train.amp == "off" and config.train.loss_scale == 0 and config.optim.warmup_epochs == 3
+    config = read_config("run/last.pth")
+    assert config.train.amp == "off"
+    assert config.train.loss_scale == 0
+    assert config.optim.warmup_epochs == 3
     assert "--opt-level O0" in caplog.text
-    assert "--loss-scale" in train("-p", "other", "--loss-scale", "large")[1]
+    _, error = train("-p", "other", "--loss-scale", "large")
+    assert "--loss-scale" in error
 
 
-def test_max_steps_counts_from_the_very_start(train):
+def test_max_steps_counts_from_the_start_of_the_run(train: Train) -> None:
     assert train("-p", "run", "--epochs", "3", "--max-steps", "1")[0] == 0
-    assert read_checkpoint("run/last.pth")["progress"]["total_steps"] == 1
+    assert total_steps("run/last.pth") == 1
     assert train("-p", "run", "--resume", "--max-steps", "2")[0] == 0
-    assert read_checkpoint("run/last.pth")["progress"]["total_steps"] == 2
+    assert total_steps("run/last.pth") == 2
 
 
-def test_resume_by_file_by_folder_and_with_nothing_to_resume(train, caplog):
+def test_resuming_an_empty_folder_starts_a_run_with_a_message(train: Train, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
-        assert train("-p", "run", "--resume")[0] == 0
+        assert train("-p", "run", "--resume", "--max-steps", "1")[0] == 0
     assert "starting a new run" in caplog.text
-    steps = read_checkpoint("run/last.pth")["progress"]["total_steps"]
+    assert total_steps("run/last.pth") == 1
+
+
+@pytest.mark.parametrize("source", ["moved/last.pth", "moved"], ids=["file", "folder"])
+def test_a_run_resumes_where_its_checkpoint_is(train: Train, source: str) -> None:
+    train("-p", "run", "--epochs", "2", "--max-steps", "1")
     shutil.copytree("run", "moved")
-    for where in ("moved/last.pth", "moved"):
-        status = run_tool("train", ["--resume", where, "--epochs", "2", "--max-steps", str(steps + 2)])
-        assert status == 0
-        assert config_in("moved/last.pth").checkpoint.path == "moved"
-    assert read_checkpoint("moved/last.pth")["progress"]["total_steps"] == steps + 2
-    assert read_checkpoint("run/last.pth")["progress"]["total_steps"] == steps
+    assert run_tool("train", ["--resume", source, "--max-steps", "2"]) == 0
+    assert read_config("moved/last.pth").checkpoint.path == "moved"
+    assert total_steps("moved/last.pth") == 2
+    assert total_steps("run/last.pth") == 1
+
+
+def test_resuming_a_missing_checkpoint_is_an_error(train: Train) -> None:
     status, error = train("--resume", "nowhere.pth")
-    assert status == 2 and "nowhere.pth" in error
+    assert status == 2
+    assert "nowhere.pth" in error
 
 
-def test_another_run_is_not_overwritten_by_resuming_into_it(train):
+def test_a_run_is_not_resumed_into_the_folder_of_another(train: Train) -> None:
     train("-p", "one", "--max-steps", "1")
     train("-p", "two", "--max-steps", "2")
     status, error = train("--resume", "one/last.pth", "-p", "two")
-    assert status == 2 and "two already contains a run" in error
+    assert status == 2
+    assert "two already contains a run" in error
     assert train("--resume", "one/last.pth", "-p", "three", "--max-steps", "2")[0] == 0
-    assert read_checkpoint("three/last.pth")["progress"]["total_steps"] == 2
+    assert total_steps("three/last.pth") == 2
 
 
-def test_an_experiment_file_keeps_what_the_checkpoint_was_given_besides(train, tmp_path, stores):
-    (tmp_path / "mine.toml").write_text("[train]\nseed = 3\n")
+def test_resuming_with_an_experiment_file_keeps_the_settings_of_flags(train: Train) -> None:
+    Path("mine.toml").write_text("[train]\nseed = 3\n")
     assert train("--config", "mine.toml", "--max-steps", "1")[0] == 0
     assert run_tool("train", ["--config", "mine.toml", "--resume", "--max-steps", "2"]) == 0
-    config = config_in("checkpoints/mine/last.pth")
-    assert config.model.width == 16 and config.train.seed == 3
+    config = read_config("checkpoints/mine/last.pth")
+    assert config.model.width == 16
+    assert config.train.seed == 3
 
 
-def test_warmup_on_resuming_looks_at_the_runs_own_length(train):
+def test_warmup_turns_a_run_s_disabled_warmup_on_again(train: Train) -> None:
     train("-p", "run", "--no-warmup", "--max-steps", "1")
     assert run_tool("train", ["--resume", "run", "--warmup", "--max-steps", "1"]) == 0
-    assert config_in("run/last.pth").optim.warmup_epochs == 3
+    assert read_config("run/last.pth").optim.warmup_epochs == 3
 
 
-def test_resuming_says_what_changed(train, caplog):
+def test_resuming_logs_the_settings_that_changed(train: Train, caplog: pytest.LogCaptureFixture) -> None:
     train("-p", "run", "--max-steps", "1")
     with caplog.at_level("INFO"):
         assert train("-p", "run", "--resume", "--lr", "0.5", "--max-steps", "1")[0] == 0
     assert "optim.lr: 0.00025 -> 0.5" in caplog.text
 
 
-def test_damaged_last_checkpoint_is_passed_over(train, caplog):
+def test_a_run_with_a_damaged_last_checkpoint_resumes_from_an_older_one(
+    train: Train, caplog: pytest.LogCaptureFixture
+) -> None:
     train("-p", "run", "--set", "checkpoint.every_steps=1")
     with open("run/last.pth", "r+b") as file:
         file.truncate(1000)
     assert train("-p", "run", "--resume", "--max-steps", "1")[0] == 0
-    assert "last.pth" in caplog.text and "using " in caplog.text
+    assert "last.pth" in caplog.text
+    assert "using " in caplog.text
 
 
-def test_fine_tuning_loads_the_weights_and_reports(train, caplog, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+def test_fine_tuning_starts_from_the_weights_and_keeps_frozen_ones(
+    train: Train, caplog: pytest.LogCaptureFixture
+) -> None:
     train("-p", "first")
     with caplog.at_level("INFO"):
-        assert (
-            train(
-                "-p",
-                "second",
-                "--weights",
-                "first/best.pth",
-                "--freeze",
-                "all-but-heads",
-                "--set",
-                "log.tensorboard=true",
-            )[0]
-            == 0
-        )
-    assert "Fine-tuning" in caplog.text and "Frozen" in caplog.text
-    log = open("second/log.txt").read()
-    assert "Fine-tuning" in log and log.count("TensorBoard is not installed") == 1
-    first, second = read_checkpoint("first/best.pth")["model"], read_checkpoint("second/last.pth")["model"]
-    stem = [n for n in first if n.startswith("stem.")]
-    assert stem and all(torch.equal(first[n], second[n]) for n in stem)
+        assert train("-p", "second", "--weights", "first/best.pth", "--freeze", "all-but-heads")[0] == 0
+    assert "Fine-tuning" in caplog.text
+    assert "Frozen" in caplog.text
+    first = read_checkpoint("first/best.pth")["model"]
+    second = read_checkpoint("second/last.pth")["model"]
+    stem = [name for name in first if name.startswith("stem.")]
+    assert stem
+    assert all(torch.equal(first[name], second[name]) for name in stem)
 
 
-def test_shared_images_are_refused_unless_wanted(train, stores):
-    same = f"data.val={stores['train']}"
-    status, error = train("-p", "run", "--set", same)
-    assert status == 2 and "data.allow_overlap" in error
-    assert train("-p", "run", "--max-steps", "1", "--set", same, "data.allow_overlap=true")[0] == 0
+def test_messages_from_before_the_run_are_in_its_log_once(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    train("-p", "first", "--max-steps", "1")
+    train("-p", "second", "--weights", "first/last.pth", "--max-steps", "1", "--set", "log.tensorboard=true")
+    text = Path("second/log.txt").read_text()
+    assert text.count("Fine-tuning") == 1
+    assert text.count("TensorBoard is not installed") == 1
+
+
+def test_stores_that_share_images_are_refused_unless_allowed(train: Train, stores: dict[str, Path]) -> None:
+    same_store = f"data.val={stores['train']}"
+    status, error = train("-p", "run", "--set", same_store)
+    assert status == 2
+    assert "data.allow_overlap" in error
+    assert train("-p", "run", "--max-steps", "1", "--set", same_store, "data.allow_overlap=true")[0] == 0
 
 
 @pytest.mark.parametrize(
-    "flags, words",
+    "flags, named",
     [
         (["--set", "data.train=missing.h5"], "missing.h5"),
         (["--set", "data.train="], "build_hdf5"),
@@ -215,40 +238,55 @@ def test_shared_images_are_refused_unless_wanted(train, stores):
         (["--set", "data.val_images=nowhere", "data.val_annotations=nowhere.json"], "nowhere.json"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing_behind(train, tmp_path, flags, words):
+def test_bad_input_is_reported_in_one_line_and_no_checkpoint_is_written(
+    train: Train, tmp_path: Path, flags: list[str], named: str
+) -> None:
     status, error = train("-p", "run", *flags)
-    last = error.splitlines()[-1]
-    assert status == 2 and words in last and "error:" in last and "Traceback" not in error
+    last_line = error.splitlines()[-1]
+    assert status == 2
+    assert named in last_line
+    assert "error:" in last_line
+    assert "Traceback" not in error
     assert not list(tmp_path.glob("run/*.pth"))
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_damaged_picture_in_the_store_is_named(train, stores, tmp_path, workers):
+def test_a_store_with_damaged_images_is_named_in_one_short_line(
+    train: Train, stores: dict[str, Path], tmp_path: Path, workers: int
+) -> None:
     damaged = tmp_path / "damaged.h5"
     shutil.copy(stores["train"], damaged)
     with h5py.File(damaged, "r+") as file:
         file["jpeg"][:] = 0
     status, error = train("-p", "run", "--set", f"data.train={damaged}", f"data.workers={workers}")
-    last = error.splitlines()[-1]
-    assert status == 2 and "damaged.h5" in last and "Traceback" not in last and len(last) < 300
+    last_line = error.splitlines()[-1]
+    assert status == 2
+    assert "damaged.h5" in last_line
+    assert "Traceback" not in last_line
+    assert len(last_line) < 300
 
 
-def test_a_folder_in_use_is_refused(train, tmp_path):
+def test_a_folder_that_another_process_uses_is_refused(train: Train, tmp_path: Path) -> None:
     with locked_by_another_process(tmp_path / "run"):
         status, error = train("-p", "run", "--max-steps", "1")
-        assert status == 2 and "in use by process" in error and error.splitlines()[-1].count("error:") == 1
+        assert status == 2
+        assert "in use by process" in error
+        assert error.splitlines()[-1].count("error:") == 1
         assert os.listdir("run") == ["run.lock"]
     assert train("-p", "run", "--max-steps", "1")[0] == 0
 
 
-def test_a_run_that_came_and_went_meanwhile_is_not_overwritten(train, tmp_path, monkeypatch):
+def test_a_run_that_another_process_wrote_before_the_lock_was_taken_is_not_overwritten(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
     @contextlib.contextmanager
-    def late(folder):
+    def lock_after_another_run(folder: Path) -> Iterator[None]:
         folder.mkdir()
-        (folder / "last.pth").write_bytes(b"another's")
+        (folder / "last.pth").write_bytes(b"of another process")
         yield
 
-    monkeypatch.setattr(training, "run_lock", late)
+    monkeypatch.setattr(training, "run_lock", lock_after_another_run)
     status, error = train("-p", "run", "--max-steps", "1")
-    assert status == 2 and "already contains a run" in error
+    assert status == 2
+    assert "already contains a run" in error
     assert os.listdir("run") == ["last.pth"]

@@ -21,6 +21,8 @@ from posenet.devices.rank_info import RankInfo
 from posenet.errors import ConfigError
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "train_distributed.py"
+Start = Callable[..., subprocess.Popen[bytes]]
+
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 TIMEOUT_SECONDS = 150
 """Time limit of a run; most need about ten seconds."""
@@ -58,7 +60,7 @@ sys.exit(run_tool("train-distributed"))
 
 
 @pytest.fixture
-def start(stores: dict[str, Path], tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen]]:
+def start(stores: dict[str, Path], tmp_path: Path) -> Iterator[Start]:
     """A function that starts a command with the options of a tiny run; its output is in ``NAME.txt``."""
     processes = []
     settings = [*SETTINGS, f"data.train={stores['train']}", f"data.val={stores['val']}"]
@@ -67,7 +69,7 @@ def start(stores: dict[str, Path], tmp_path: Path) -> Iterator[Callable[..., sub
     }
     environment["OMP_NUM_THREADS"] = "1"
 
-    def start_command(name: str, command: Sequence[str | Path], *options: str) -> subprocess.Popen:
+    def start_command(name: str, command: Sequence[str | Path], *options: str) -> subprocess.Popen[bytes]:
         run_options = ["-p", str(tmp_path / "run"), *options, "--device", "cpu", "--set", *settings]
         with open(tmp_path / f"{name}.txt", "w") as output:
             process = subprocess.Popen(
@@ -88,7 +90,7 @@ def find_free_port() -> int:
         return listener.getsockname()[1]
 
 
-def test_two_machines_with_two_processes_each_train_one_network(start, tmp_path):
+def test_two_machines_with_two_processes_each_train_one_network(start: Start, tmp_path: Path) -> None:
     rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{find_free_port()}", "--rdzv-id", "test"]
     command = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "2", *rendezvous, SCRIPT]
     machines = [start(name, command) for name in ("one", "two")]
@@ -102,7 +104,7 @@ def test_two_machines_with_two_processes_each_train_one_network(start, tmp_path)
     assert "0.00025 x 4 processes" in output
 
 
-def test_a_run_resumes_by_itself_after_a_restart_by_torchrun(start, tmp_path):
+def test_a_run_resumes_by_itself_after_a_restart_by_torchrun(start: Start, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT_THAT_KILLS_RANK_1_ONCE)
     torchrun = start("output", [*TORCHRUN, "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", script])
@@ -115,7 +117,7 @@ def test_a_run_resumes_by_itself_after_a_restart_by_torchrun(start, tmp_path):
     assert read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["epoch"] == 2
 
 
-def test_a_run_without_a_launcher_stops_cleanly_on_sigterm(start, tmp_path):
+def test_a_run_without_a_launcher_stops_cleanly_on_sigterm(start: Start, tmp_path: Path) -> None:
     launcher = start("output", [sys.executable, SCRIPT, "--nproc", "2"], "--epochs", "9999")
     last = tmp_path / "run" / "last.pth"
     deadline = time.monotonic() + TIMEOUT_SECONDS
@@ -130,7 +132,7 @@ def test_a_run_without_a_launcher_stops_cleanly_on_sigterm(start, tmp_path):
     assert f"Stopped after step {steps} " in output
 
 
-def test_an_input_error_is_reported_once_per_machine(tmp_path, monkeypatch):
+def test_an_input_error_is_reported_once_per_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parser = argparse.ArgumentParser()
     train_distributed.add_arguments(parser)
     args = parser.parse_args(["-p", str(tmp_path / "run"), "--device", "toaster"])

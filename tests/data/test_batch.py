@@ -1,6 +1,10 @@
 """Batches: padding, pickling, and their memory."""
 
+from __future__ import annotations
+
 import pickle
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +12,7 @@ import pytest
 import torch
 
 from posenet.data import batch as batch_module
-from posenet.data.batch import BatchBuffers, Sample, collate
+from posenet.data.batch import Batch, BatchBuffers, Sample, collate
 from posenet.data.dataset import PoseDataset
 from posenet.data.shared_buffers import ReceivedBuffers, SharedBufferPool
 from posenet.data.store.reader import Store
@@ -18,28 +22,28 @@ KEYS = [(0, 0), (0, 1), (0, 2)]
 
 
 @pytest.fixture
-def dataset(stores):
+def dataset(stores: dict[str, Path]) -> Iterator[PoseDataset]:
     with Store(stores["train"]) as store:
         yield PoseDataset(store, (64, 128), augment=AugmentConfig())
 
 
 @pytest.fixture
-def as_worker(monkeypatch):
+def as_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """This process acts as a worker, and as the main process that receives its batches."""
     monkeypatch.setattr(batch_module, "get_worker_info", lambda: SimpleNamespace(num_workers=2))
     monkeypatch.setattr(batch_module, "worker_buffers", SharedBufferPool())
     monkeypatch.setattr(batch_module, "received_buffers", ReceivedBuffers())
 
 
-def assert_equal(a, b):
+def assert_equal(a: Batch, b: Batch) -> None:
     assert all(torch.equal(x, y) for x, y in zip(a[:5], b[:5])) and a.faults == b.faults
 
 
-def copied(batch):
+def copied(batch: Batch) -> Batch:
     return type(batch)(*(part.clone() if isinstance(part, torch.Tensor) else part for part in batch))
 
 
-def test_collate_pads_people_with_unlabelled_rows():
+def test_collate_pads_people_with_unlabelled_rows() -> None:
     def sample(people: int) -> Sample:
         return Sample(
             np.zeros((8, 8, 3), np.uint8),
@@ -55,7 +59,7 @@ def test_collate_pads_people_with_unlabelled_rows():
     assert batch.images.dtype == torch.uint8 and batch.image_ids.tolist() == [1, 3]
 
 
-def test_a_worker_sends_a_batch_as_two_buffers(dataset, as_worker):
+def test_a_worker_sends_a_batch_as_two_buffers(dataset: PoseDataset, as_worker: None) -> None:
     batch = dataset.__getitems__(KEYS)
     _, (pixels, joints, *rest) = batch.__reduce__()
     assert pixels.buffer.nbytes == sum(part.nbytes for part in (batch.images, batch.person_mask, batch.mask_miss))
@@ -63,7 +67,7 @@ def test_a_worker_sends_a_batch_as_two_buffers(dataset, as_worker):
     assert not any(isinstance(value, torch.Tensor) for value in rest)
 
 
-def test_a_worker_sends_no_buffer_twice_and_short_messages_from_then_on(dataset, as_worker):
+def test_a_worker_sends_no_buffer_twice_and_short_messages_from_then_on(dataset: PoseDataset, as_worker: None) -> None:
     keys = [(0, index % 3) for index in range(250)]
     for turn in range(6):
         batch = dataset.__getitems__(keys)
@@ -75,7 +79,9 @@ def test_a_worker_sends_no_buffer_twice_and_short_messages_from_then_on(dataset,
             assert len(message) < 4096 < batch.joints.nbytes
 
 
-def test_other_batches_are_pickled_by_value(dataset, as_worker, monkeypatch):
+def test_other_batches_are_pickled_by_value(
+    dataset: PoseDataset, as_worker: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shared = dataset.__getitems__(KEYS)
     for batch in (
         copied(shared),
@@ -88,7 +94,7 @@ def test_other_batches_are_pickled_by_value(dataset, as_worker, monkeypatch):
     assert_equal(pickle.loads(pickle.dumps(in_main_process)), in_main_process)
 
 
-def test_a_batch_moves_to_a_device(dataset):
+def test_a_batch_moves_to_a_device(dataset: PoseDataset) -> None:
     batch = dataset.__getitems__(KEYS)._replace(faults=("one",))
     moved = batch.to(torch.device("meta"))
     assert all(tensor.device.type == "meta" for tensor in moved[:5]) and moved.faults == ("one",)

@@ -1,4 +1,9 @@
-"""The data set: shapes, framing, flips and determinism. Unreadable samples: ``training/test_input_stream``."""
+"""The data set: shapes, framing, flips and determinism. Unreadable samples: ``test_unreadable_samples``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +16,7 @@ from posenet.skeleton import COCO
 
 
 @pytest.fixture
-def store(stores):
+def store(stores: dict[str, Path]) -> Iterator[Store]:
     with Store(stores["train"]) as store:
         yield store
 
@@ -21,7 +26,7 @@ def equal(a: Sample, b: Sample) -> bool:
 
 
 @pytest.mark.parametrize("framing", ["person", "image"])
-def test_sample_shapes_and_types(store, framing):
+def test_sample_shapes_and_types(store: Store, framing: str) -> None:
     dataset = PoseDataset(store, (128, 192), framing, AugmentConfig())
     assert len(dataset) == (len(store) if framing == "person" else store.num_images)
     sample = dataset[0, 0]
@@ -32,12 +37,12 @@ def test_sample_shapes_and_types(store, framing):
     assert sample.person_mask.max() == 255
 
 
-def test_a_sample_of_512_pixels_takes_less_than_850_kilobytes(store):
+def test_a_sample_of_512_pixels_takes_less_than_850_kilobytes(store: Store) -> None:
     sample = PoseDataset(store, (512, 512))[0, 0]
     assert sum(part.nbytes for part in sample[:4]) < 0.85e6
 
 
-def test_person_framing_centres_the_main_person_at_the_configured_height(store):
+def test_person_framing_centres_the_main_person_at_the_configured_height(store: Store) -> None:
     dataset = PoseDataset(store, (256, 256), "person")
     for index in range(len(store)):
         record, row = store.read_sample(index)
@@ -49,7 +54,7 @@ def test_person_framing_centres_the_main_person_at_the_configured_height(store):
         assert np.allclose(joints[labelled, :2], expected, atol=1e-3)
 
 
-def test_image_framing_shows_the_whole_image(store):
+def test_image_framing_shows_the_whole_image(store: Store) -> None:
     dataset = PoseDataset(store, (256, 384), "image")
     record = store.read_record(0)
     joints = dataset[0, 0].joints
@@ -59,7 +64,7 @@ def test_image_framing_shows_the_whole_image(store):
     assert np.allclose(joints[labelled][:, :2], expected[labelled], atol=1e-3)
 
 
-def test_a_sample_depends_on_seed_epoch_and_index_alone(store):
+def test_a_sample_depends_on_seed_epoch_and_index_alone(store: Store) -> None:
     one, two = (PoseDataset(store, (64, 64), augment=AugmentConfig(), seed=3) for _ in range(2))
     two[5, 2], two[0, 0]  # earlier reads must not matter
     np.random.seed(0)
@@ -68,7 +73,7 @@ def test_a_sample_depends_on_seed_epoch_and_index_alone(store):
     assert not equal(one[1, 0], PoseDataset(store, (64, 64), augment=AugmentConfig(), seed=4)[1, 0])
 
 
-def test_a_batch_is_its_samples(store):
+def test_a_batch_is_its_samples(store: Store) -> None:
     dataset = PoseDataset(store, (64, 128), augment=AugmentConfig())
     keys = [(2, index) for index in range(len(dataset))]
     batch = dataset.__getitems__(keys)
@@ -82,7 +87,7 @@ def test_a_batch_is_its_samples(store):
         assert batch.image_ids[row] == sample.image_id
 
 
-def test_a_flip_mirrors_a_sample_and_swaps_left_and_right(store):
+def test_a_flip_mirrors_a_sample_and_swaps_left_and_right(store: Store) -> None:
     plain = AugmentConfig(jitter_probability=0, scale_probability=0, degrees=0, shift=0, flip_probability=0)
     mirrored = AugmentConfig(jitter_probability=0, scale_probability=0, degrees=0, shift=0, flip_probability=1)
     a = PoseDataset(store, (128, 128), augment=plain)[0, 0]

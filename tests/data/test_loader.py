@@ -1,11 +1,14 @@
 """Loaders and their worker processes: the same batches, memory, open files and signals."""
 
+from __future__ import annotations
+
 import contextlib
 import multiprocessing
 import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,12 +25,12 @@ needs_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="lo
 
 
 @pytest.fixture
-def store(stores):
+def store(stores: dict[str, Path]) -> Iterator[Store]:
     with Store(stores["train"]) as store:
         yield store
 
 
-def test_workers_load_the_same_batches_as_the_main_process(store):
+def test_workers_load_the_same_batches_as_the_main_process(store: Store) -> None:
     dataset = PoseDataset(store, (64, 64), augment=AugmentConfig())
     batches = {}
     for workers in (0, 2):
@@ -39,7 +42,7 @@ def test_workers_load_the_same_batches_as_the_main_process(store):
         assert all(torch.equal(x, y) for x, y in zip(a[:5], b[:5])) and a.faults == b.faults == ()
 
 
-def test_received_batches_stay_unchanged_while_workers_reuse_their_buffers(store):
+def test_received_batches_stay_unchanged_while_workers_reuse_their_buffers(store: Store) -> None:
     """Batches of several sizes are kept to the end."""
     dataset = PoseDataset(store, (64, 64), augment=AugmentConfig())
     keys = [[(epoch, i % len(dataset)) for i in range(1 + epoch * 7 % 5)] for epoch in range(30)]
@@ -57,7 +60,7 @@ def test_received_batches_stay_unchanged_while_workers_reuse_their_buffers(store
 
 
 @needs_proc
-def test_workers_do_not_keep_the_memory_of_another_loader_s_workers(store):
+def test_workers_do_not_keep_the_memory_of_another_loader_s_workers(store: Store) -> None:
     """A worker is forked while the main process holds the other workers' buffers, and lives as long as the run."""
     loaders = [make_loader(PoseDataset(store, (64, 64)), [[(0, 0)]], workers=1) for _ in range(2)]
     assert all(len(list(loader)) == 1 for loader in loaders)
@@ -69,7 +72,7 @@ def test_workers_do_not_keep_the_memory_of_another_loader_s_workers(store):
 
 
 @needs_proc
-def test_a_worker_closes_the_inherited_file_before_it_reads(store):
+def test_a_worker_closes_the_inherited_file_before_it_reads(store: Store) -> None:
     store.read_record(0)  # opens the file that a worker inherits
     loader = make_loader(PoseDataset(store, (64, 64)), [], workers=1)
     assert list(loader) == []
@@ -91,7 +94,7 @@ def open_files(pid: int) -> list[str]:
 
 
 @pytest.mark.skipif(not hasattr(signal, "alarm"), reason="signals of POSIX only")
-def test_workers_survive_signals_until_the_loader_is_closed(store):
+def test_workers_survive_signals_until_the_loader_is_closed(store: Store) -> None:
     dataset = PoseDataset(store, (64, 64))
     loader = make_loader(dataset, [[(0, i)] for i in range(4)], workers=2)
     batches = iter(loader)
@@ -105,7 +108,7 @@ def test_workers_survive_signals_until_the_loader_is_closed(store):
     assert len(workers) == 2 and not any(worker.is_alive() for worker in workers)
 
 
-def test_closing_a_loader_twice_or_unused_does_nothing(store):
+def test_closing_a_loader_twice_or_unused_does_nothing(store: Store) -> None:
     loader = make_loader(PoseDataset(store, (64, 64)), [[(0, 0)]], workers=1)
     close_loader(loader)
     list(loader)

@@ -1,4 +1,4 @@
-"""Trying inputs in children of this process that may crash, hang or swell; and making such inputs."""
+"""Malformed inputs: making them, and trying them in child processes, which may crash, hang or use too much memory."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ import numpy as np
 from posenet.errors import PosenetError
 
 SECONDS = 30
-"""How long one input may take."""
-ROOM = 2**30
-"""Bytes of address space that a child may take besides what it begins with."""
+"""Time limit of one input."""
+MAX_GROWTH_BYTES = 2**30
+"""Address space that a child may use in addition to what it has at its start."""
 
 
 @dataclass
 class Findings:
-    """How many inputs were accepted, how many refused by a ``PosenetError``; ``faults`` are all others, by number."""
+    """How many inputs were accepted or refused by a ``PosenetError``; ``faults`` describes all others, by number."""
 
     counts: Counter[str] = field(default_factory=Counter)
     faults: dict[int, str] = field(default_factory=dict)
@@ -36,11 +36,14 @@ class Findings:
         return ", ".join(f"{name} {count}" for name, count in sorted(self.counts.items())) or "nothing"
 
 
-def try_all(count: int, attempt: Callable[[int], None], seconds: float = SECONDS, room: int = ROOM) -> Findings:
+def try_all(
+    count: int, attempt: Callable[[int], None], seconds: float = SECONDS, max_growth: int = MAX_GROWTH_BYTES
+) -> Findings:
     """Call ``attempt(0)`` to ``attempt(count - 1)`` in children, each child until it crashes or hangs."""
-    findings, first = Findings(), 0
+    findings = Findings()
+    first = 0
     while first < count:
-        for number, kind, text in _child(range(first, count), attempt, seconds, room):
+        for number, kind, text in _try_in_child(range(first, count), attempt, seconds, max_growth):
             findings.counts[kind] += 1
             if kind not in ("accepted", "refused"):
                 findings.faults[number] = f"{kind}: {text}"
@@ -48,15 +51,15 @@ def try_all(count: int, attempt: Callable[[int], None], seconds: float = SECONDS
     return findings
 
 
-def _child(
-    numbers: Sequence[int], attempt: Callable[[int], None], seconds: float, room: int
+def _try_in_child(
+    numbers: Sequence[int], attempt: Callable[[int], None], seconds: float, max_growth: int
 ) -> Iterator[tuple[int, str, str]]:
     """Number, kind and description of every outcome, up to the first crash or hang."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reader)
-        _work(numbers, attempt, writer, room)
+        _try_inputs(numbers, attempt, writer, max_growth)
     os.close(writer)
     number = numbers[0]
     with os.fdopen(reader, "rb") as results:
@@ -76,9 +79,9 @@ def _child(
         yield number, "crash", f"status {status}"
 
 
-def _work(numbers: Sequence[int], attempt: Callable[[int], None], writer: int, room: int) -> None:
+def _try_inputs(numbers: Sequence[int], attempt: Callable[[int], None], writer: int, max_growth: int) -> None:
     pages = int(open("/proc/self/statm").read().split()[0])
-    limit = pages * os.sysconf("SC_PAGE_SIZE") + room
+    limit = pages * os.sysconf("SC_PAGE_SIZE") + max_growth
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -98,31 +101,31 @@ def _work(numbers: Sequence[int], attempt: Callable[[int], None], writer: int, r
 
 
 def mutate_bytes(rng: np.random.Generator, data: bytes, around: Sequence[int] = ()) -> bytes:
-    """Some flips, overwritten numbers, cuts, repeats and swaps; near one of ``around`` where any are given."""
+    """A copy with flipped bits, overwritten numbers, and bytes removed or repeated, mostly near ``around``."""
     result = bytearray(data)
     for _ in range(int(rng.choice([1, 1, 2, 4, 16]))):
         if not result:
             return b""
-        place = int(rng.integers(len(result)))
+        position = int(rng.integers(len(result)))
         if len(around) and rng.random() < 0.8:
-            place = min(max(int(rng.choice(around)) + int(rng.integers(-8, 64)), 0), len(result) - 1)
-        size = int(min(rng.geometric(0.05), len(result) - place))
+            position = min(max(int(rng.choice(around)) + int(rng.integers(-8, 64)), 0), len(result) - 1)
+        size = int(min(rng.geometric(0.05), len(result) - position))
         kind = rng.integers(12)
         if kind <= 4:
-            result[place] ^= 1 << int(rng.integers(8))
+            result[position] ^= 1 << int(rng.integers(8))
         elif kind == 5:
-            result[place] = int(rng.integers(256))
+            result[position] = int(rng.integers(256))
         elif kind <= 7:
             number = int(rng.choice([0, 1, -1, 2**31 - 1, 2**32 - 1, 2**62, 255, 4096]))
-            result[place : place + 8] = struct.pack("<q", number)[: max(1, min(8, len(result) - place))]
+            result[position : position + 8] = struct.pack("<q", number)[: max(1, min(8, len(result) - position))]
         elif kind == 8:
-            del result[place : place + size]
+            del result[position : position + size]
         elif kind == 9:
-            result[place:place] = result[place : place + size]
+            result[position:position] = result[position : position + size]
         elif kind == 10:
-            result[place : place + size] = rng.bytes(size)
+            result[position : position + size] = rng.bytes(size)
         elif rng.random() < 0.3:
-            del result[place:]
+            del result[position:]
     return bytes(result)
 
 

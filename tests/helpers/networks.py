@@ -28,3 +28,8 @@ def random_network(stacks: int = 2, skeleton: Skeleton = COCO) -> PoseNet:
             nn.init.uniform_(module.running_mean, -0.2, 0.2)
             nn.init.uniform_(module.running_var, 0.5, 1.5)
     return network
+
+
+def conv_and_batch_norm() -> nn.Sequential:
+    """Two convolutions, each with a BatchNorm layer: layers 0 to 3, from 1 to 2 channels."""
+    return nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.Conv2d(2, 2, 1), nn.BatchNorm2d(2))

@@ -1,10 +1,9 @@
-"""Runs in pieces: interrupted in several ways, resumed, and compared with a run that was never interrupted."""
+"""Runs that are interrupted, resumed, and compared with a run that was never interrupted; forked processes."""
 
 from __future__ import annotations
 
 import faulthandler
 import gc
-import json
 import os
 import random
 import signal
@@ -23,7 +22,8 @@ from posenet.checkpoints.checkpoint_folder import CheckpointFolder
 from posenet.checkpoints.file import read_checkpoint
 from posenet.devices.runtime import Runtime
 from posenet.training.trainer import Trainer
-from tests.helpers.tiny_training import CPU, tiny_trainer
+from tests.helpers.run_logs import read_log
+from tests.helpers.tiny_training import CPU, before_step, tiny_trainer
 
 STATEFUL_OVERRIDES = (
     "train.batch_size=2",
@@ -80,7 +80,8 @@ def start_or_resume(
     with tiny_trainer(runtime, stores, folder, *settings, steps=last_step, resume=resume) as trainer:
         trainer.evaluate = lambda *_: {"AP": _weight_dependent_score(trainer)}
         if interruption and interruption.kind in SIGNALS and runtime.rank == interruption.rank:
-            _raise_signal_in_step(trainer, SIGNALS[interruption.kind], interruption.step)
+            number = SIGNALS[interruption.kind]
+            before_step(trainer, interruption.step, lambda: os.kill(os.getpid(), number))
         on_start(trainer)
         trainer.run()
 
@@ -88,17 +89,6 @@ def start_or_resume(
 def _weight_dependent_score(trainer: Trainer) -> float:
     """A score that any changed bit of a weight changes, so that another epoch becomes the best one."""
     return sum(p.detach().double().abs().sum().item() for p in trainer.model.network.parameters()) * 1e4 % 1
-
-
-def _raise_signal_in_step(trainer: Trainer, number: int, step: int) -> None:
-    train_step = trainer.train_step
-
-    def interrupted_step(batches: Any) -> Any:
-        if trainer.progress.total_steps + 1 == step:
-            os.kill(os.getpid(), number)
-        return train_step(batches)
-
-    trainer.train_step = interrupted_step
 
 
 def fork_process(task: Callable[[], Any]) -> int:
@@ -156,7 +146,7 @@ def logged_losses(folder: Path) -> dict[tuple[str, int], set[Any]]:
     A step that was repeated after an interruption has one value if the repetition gave the same result.
     """
     values: dict[tuple[str, int], set[Any]] = {}
-    for line in _log_lines(folder):
+    for line in read_log(folder):
         for name in ("loss", "train_loss", "val_loss", "AP"):
             if name in line:
                 values.setdefault((name, line["step"]), set()).add(line[name])
@@ -165,11 +155,7 @@ def logged_losses(folder: Path) -> dict[tuple[str, int], set[Any]]:
 
 def skipped_steps(folder: Path) -> set[int]:
     """The steps that the loss guard skipped."""
-    return {line["step"] for line in _log_lines(folder) if line["kind"] == "skip"}
-
-
-def _log_lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    return {line["step"] for line in read_log(folder, "skip")}
 
 
 def assert_same_run(folder: Path, reference: Path) -> None:

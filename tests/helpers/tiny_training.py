@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,17 @@ TINY_OVERRIDES = [
     "optim.max_grad_norm=50",
     "checkpoint.every_minutes=0",
 ]
+
+
+def coco_overrides(coco: Path) -> list[str]:
+    """Settings that compute COCO's scores on the small validation images of ``coco``, a folder in COCO's layout."""
+    annotations = coco / "annotations" / "person_keypoints_val2017.json"
+    return [
+        f"data.val_images={str(coco / 'val2017')!r}",
+        f"data.val_annotations={str(annotations)!r}",
+        "inference.height=64",
+        "log.pictures=0",
+    ]
 
 
 @contextlib.contextmanager
@@ -99,3 +110,15 @@ def train_tiny_network(runtime: Runtime, *args: Any, **options: Any) -> tuple[li
 def copy_weights(trainer: Trainer) -> dict[str, Tensor]:
     """A copy of the trained network's state dict."""
     return {name: tensor.clone() for name, tensor in trainer.model.network.state_dict().items()}
+
+
+def before_step(trainer: Trainer, step: int, action: Callable[[], None]) -> None:
+    """Call ``action`` before the run's optimizer step number ``step``, counted from 1."""
+    train_step = trainer.train_step
+
+    def act_and_train(batches: Any) -> Any:
+        if trainer.progress.total_steps + 1 == step:
+            action()
+        return train_step(batches)
+
+    trainer.train_step = act_and_train

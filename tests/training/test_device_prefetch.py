@@ -1,4 +1,4 @@
-"""Prefetching: batches come whole and in order, one ahead on an accelerator."""
+"""Prefetching: the order of batches, and copies that overlap with the step before."""
 
 from __future__ import annotations
 
@@ -11,89 +11,85 @@ import pytest
 import torch
 
 from posenet.devices.runtime import Runtime
-from posenet.training import device_prefetch as prefetch_module
+from posenet.training import device_prefetch
 from posenet.training.device_prefetch import prefetch_to_device
-
-CPU = torch.device("cpu")
-
-
-class Placed(tuple):
-    """A batch, which the runtime has placed."""
+from tests.helpers.tiny_training import CPU
 
 
-class Recorder(Runtime):
-    """Notes what happens in which order."""
+class RecordingRuntime(Runtime):
+    """Records the order of events. Its batches are tuples of one number."""
 
     def __init__(self) -> None:
         super().__init__(CPU)
-        self.events: list[Any] = []
-        self.stream = "main"
+        self.events: list[tuple[str, int]] = []
+        self.current_stream = "main stream"
 
     def to_device(self, batch: Any) -> Any:
-        self.events.append((f"copy on {self.stream}", batch[0]))
-        return Placed(batch)
+        self.events.append((f"copy on {self.current_stream}", batch[0]))
+        return batch
 
-    def loaded(self, count: int) -> Iterator[tuple[int]]:
+    def load_batches(self, count: int) -> Iterator[tuple[int]]:
         for number in range(count):
-            self.events.append(("loaded", number))
+            self.events.append(("load", number))
             yield (number,)
 
 
 @pytest.fixture
-def recorder() -> Recorder:
-    return Recorder()
+def runtime() -> RecordingRuntime:
+    return RecordingRuntime()
 
 
 @pytest.fixture
-def accelerator(monkeypatch: pytest.MonkeyPatch, recorder: Recorder) -> None:
-    """A device whose streams only note what is asked of them."""
+def accelerator(monkeypatch: pytest.MonkeyPatch, runtime: RecordingRuntime) -> None:
+    """Makes the device one whose streams only record what they are asked to do."""
 
-    class Stream:
+    class FakeStream:
         def __init__(self, device: torch.device) -> None:
-            self.device, self.copies = device, 0
+            self.num_events = 0
 
         def record_event(self) -> int:
-            self.copies += 1
-            return self.copies - 1
+            self.num_events += 1
+            return self.num_events - 1
 
         def wait_event(self, event: int) -> None:
-            recorder.events.append(("wait for copy", event))
+            runtime.events.append(("wait for copy", event))
 
     @contextlib.contextmanager
-    def on(stream: Stream) -> Iterator[None]:
-        recorder.stream = "side"
+    def use_stream(stream: FakeStream) -> Iterator[None]:
+        runtime.current_stream = "copy stream"
         yield
-        recorder.stream = "main"
+        runtime.current_stream = "main stream"
 
-    fake = SimpleNamespace(Stream=Stream, stream=on, current_stream=Stream)
-    monkeypatch.setattr(prefetch_module, "_module_with_streams", lambda device: fake)
-
-
-def test_a_cpu_takes_batches_as_they_come(recorder: Recorder) -> None:
-    found = prefetch_to_device(recorder.loaded(2), recorder)
-    assert next(found) == (0,)
-    assert recorder.events == [("loaded", 0), ("copy on main", 0)]
-    assert list(found) == [(1,)]
+    module = SimpleNamespace(Stream=FakeStream, stream=use_stream, current_stream=FakeStream)
+    monkeypatch.setattr(device_prefetch, "_module_with_streams", lambda device: module)
 
 
-def test_a_copy_begins_before_the_batch_ahead_of_it_is_given_away(recorder: Recorder, accelerator: None) -> None:
-    found = prefetch_to_device(recorder.loaded(3), recorder)
-    assert next(found) == (0,)
-    assert recorder.events == [
-        ("loaded", 0),
-        ("copy on side", 0),
-        ("loaded", 1),
-        ("copy on side", 1),
+def test_on_a_cpu_no_batch_is_loaded_ahead(runtime: RecordingRuntime) -> None:
+    batches = prefetch_to_device(runtime.load_batches(2), runtime)
+    assert next(batches) == (0,)
+    assert runtime.events == [("load", 0), ("copy on main stream", 0)]
+    assert list(batches) == [(1,)]
+
+
+def test_on_an_accelerator_the_next_copy_starts_before_a_batch_is_returned(
+    runtime: RecordingRuntime, accelerator: None
+) -> None:
+    batches = prefetch_to_device(runtime.load_batches(3), runtime)
+    assert next(batches) == (0,)
+    assert runtime.events == [
+        ("load", 0),
+        ("copy on copy stream", 0),
+        ("load", 1),
+        ("copy on copy stream", 1),
         ("wait for copy", 0),
     ]
-    assert [*found] == [(1,), (2,)]
-    waits = [number for what, number in recorder.events if what == "wait for copy"]
-    assert waits == [0, 1, 2]  # for its own copy, never for the next one's
+    assert list(batches) == [(1,), (2,)]
+    waits = [number for event, number in runtime.events if event == "wait for copy"]
+    assert waits == [0, 1, 2]
 
 
-def test_an_empty_loader_gives_nothing(recorder: Recorder, accelerator: None) -> None:
-    assert list(prefetch_to_device(recorder.loaded(0), recorder)) == []
-
-
-def test_the_last_of_an_odd_or_single_batch_comes(recorder: Recorder, accelerator: None) -> None:
-    assert list(prefetch_to_device(recorder.loaded(1), recorder)) == [(0,)]
+@pytest.mark.parametrize("count", [0, 1])
+def test_on_an_accelerator_no_batch_or_a_single_one_is_returned(
+    runtime: RecordingRuntime, accelerator: None, count: int
+) -> None:
+    assert list(prefetch_to_device(runtime.load_batches(count), runtime)) == [(0,)] * count

@@ -1,153 +1,193 @@
-"""One process, several, DataParallel's halves and accumulated batches train the same network.
+"""One process, several processes, DataParallel and accumulated batches train the same network.
 
-The network runs in float64, and what remains is the float32 of targets and loss: its rounding of 6e-8, times sixteen
-for what the steps add, is the tolerance. In float32 throughout, BatchNorm over the few cells of a tiny network doubles
-rounding errors from layer to layer, and no mode agrees with another, nor with itself in another order of summation, to
-more than two digits. Threads are pinned, since sums also differ with their number.
+The network computes in float64, so that only targets and loss are rounded to float32. The tolerance is the float32
+rounding error of 6e-8, times sixteen for what accumulates over the steps. With a float32 network no two modes would
+agree to more than two digits: BatchNorm over the few cells of a tiny network doubles rounding errors in every layer,
+and even the order of a sum changes the result. Sums also depend on the number of threads, which is fixed in
+``tests/conftest.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from posenet.checkpoints.file import read_checkpoint
 from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
 from tests.helpers.process_groups import FakeDataParallelRuntime, run_in_processes, single_process_group
-from tests.helpers.tiny_training import CPU, tiny_trainer, train_tiny_network
+from tests.helpers.tiny_training import CPU, copy_weights, tiny_trainer, train_tiny_network
 
 STEPS = 10
 TOLERANCE = 1e-6
-NORMS = ("*.norm.*",)
-Curve = tuple[list[float | None], dict[str, torch.Tensor]]
+BATCH_NORM = ("*.norm.*",)
+NON_SQUARE = "train.input_size=[64, 128]"
+"""An input size with enough cells for batches of one image."""
 
 
-def difference(a: Curve, b: Curve) -> float:
-    """The largest relative difference of losses and of weights, each tensor by its own largest value."""
-    assert len(a[0]) == len(b[0]) and a[1].keys() == b[1].keys()
-    losses = [abs(x - y) / abs(y) for x, y in zip(a[0], b[0])]
-    weights = [((a[1][n] - t).abs().max() / t.abs().max().clamp(min=1e-3)).item() for n, t in b[1].items()]
-    return max(losses + weights)
+class RunResult(NamedTuple):
+    losses: list[float | None]
+    weights: dict[str, Tensor]
 
 
-def moved(curve: Curve, start: Curve) -> bool:
-    return difference(([], curve[1]), ([], start[1])) > 100 * TOLERANCE
+Train = Callable[..., RunResult]
+Weights = dict[str, Tensor]
+
+
+def weight_difference(weights: Weights, reference: Weights) -> float:
+    """The largest difference between two state dicts, relative to the largest value of each tensor."""
+    assert weights.keys() == reference.keys()
+    differences = []
+    for name, tensor in reference.items():
+        largest = tensor.abs().max().clamp(min=1e-3)
+        differences.append(((weights[name] - tensor).abs().max() / largest).item())
+    return max(differences)
+
+
+def run_difference(run: RunResult, reference: RunResult) -> float:
+    """The largest relative difference between the losses and weights of two runs."""
+    assert len(run.losses) == len(reference.losses)
+    losses = [abs(loss - expected) / abs(expected) for loss, expected in zip(run.losses, reference.losses)]
+    return max([*losses, weight_difference(run.weights, reference.weights)])
 
 
 @pytest.fixture(autouse=True)
-def in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    build = PoseNet.from_config
-    monkeypatch.setattr(PoseNet, "from_config", lambda config: build(config).double())
+def compute_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    from_config = PoseNet.from_config
+    monkeypatch.setattr(PoseNet, "from_config", lambda config: from_config(config).double())
     monkeypatch.setattr(
         "posenet.training.model_with_loss.images_to_input",
-        lambda images, _: images.permute(0, 3, 1, 2).double().div_(255),
+        lambda images, channels_last: images.permute(0, 3, 1, 2).double().div_(255),
     )
 
 
 @pytest.fixture
-def start(stores: dict[str, Path], tmp_path: Path) -> Curve:
-    with tiny_trainer(Runtime(CPU), stores, tmp_path / "start") as trainer:
-        return [], {n: t.clone() for n, t in trainer.model.network.state_dict().items()}
+def initial_weights(stores: dict[str, Path], tmp_path: Path) -> Weights:
+    with tiny_trainer(Runtime(CPU), stores, tmp_path / "initial") as trainer:
+        return copy_weights(trainer)
 
 
 @pytest.fixture
-def one(stores: dict[str, Path], tmp_path: Path) -> Callable[..., Curve]:
-    """A run in this process: name of its folder, overrides, and other arguments of ``tiny_trainer``."""
+def train_here(stores: dict[str, Path], tmp_path: Path) -> Train:
+    """A function that trains in this process; its arguments are a folder name, settings, and those of tiny_trainer."""
 
-    def call(name: str, *overrides: str, runtime: Runtime = Runtime(CPU), **options: Any) -> Curve:
-        return train_tiny_network(runtime, stores, tmp_path / name, *overrides, **options)
+    def train(name: str, *overrides: str, runtime: Runtime = Runtime(CPU), **options: Any) -> RunResult:
+        return RunResult(*train_tiny_network(runtime, stores, tmp_path / name, *overrides, **options))
 
-    return call
+    return train
 
 
 @pytest.fixture
-def two(stores: dict[str, Path], tmp_path: Path) -> Callable[..., Curve]:
-    """The same in two processes, which must agree bit for bit."""
+def train_in_two_processes(stores: dict[str, Path], tmp_path: Path) -> Train:
+    """The same function for two processes; it checks that both have the same losses and weights."""
 
-    def call(name: str, *overrides: str, **options: Any) -> Curve:
-        first, second = run_in_processes(
-            2,
-            tmp_path / f"{name}.results",
-            lambda runtime: train_tiny_network(runtime, stores, tmp_path / name, *overrides, **options),
-        )
-        assert first[0] == second[0] and difference(first, second) == 0
+    def train(name: str, *overrides: str, **options: Any) -> RunResult:
+        def train_rank(runtime: Runtime) -> tuple[list[float | None], Weights]:
+            return train_tiny_network(runtime, stores, tmp_path / name, *overrides, **options)
+
+        results = run_in_processes(2, tmp_path / f"{name}.results", train_rank)
+        first, second = (RunResult(*result) for result in results)
+        assert first.losses == second.losses
+        assert run_difference(first, second) == 0
         return first
 
-    return call
+    return train
 
 
-def test_two_processes_with_shared_statistics_are_one_with_twice_the_batch(one, two, start):
-    reference = one("one", "train.batch_size=4", steps=STEPS)
-    assert len(reference[0]) == STEPS and moved(reference, start)
-    found = two("two", "train.batch_size=2", "parallel.sync_bn=true", steps=STEPS)
-    assert difference(found, reference) < TOLERANCE
+def test_two_processes_with_synchronized_batch_norm_are_one_process_with_twice_the_batch(
+    train_here: Train, train_in_two_processes: Train, initial_weights: Weights
+) -> None:
+    reference = train_here("one", "train.batch_size=4", steps=STEPS)
+    assert len(reference.losses) == STEPS
+    assert weight_difference(reference.weights, initial_weights) > 100 * TOLERANCE
+    two = train_in_two_processes("two", "train.batch_size=2", "parallel.sync_bn=true", steps=STEPS)
+    assert run_difference(two, reference) < TOLERANCE
 
 
-def test_with_frozen_statistics_all_modes_agree(one, two, start):
-    frozen, wide = {"frozen": NORMS, "steps": STEPS}, "train.input_size=[64, 128]"  # which lets a batch be 1
-    reference = one("one", wide, "train.batch_size=4", **frozen)
-    assert moved(reference, start)
-    for found in (
-        one("in two", wide, "train.batch_size=4", runtime=FakeDataParallelRuntime(CPU), **frozen),
-        one("accumulated", wide, "train.batch_size=2", "optim.accumulate=2", **frozen),
-        two("two", wide, "train.batch_size=2", **frozen),
-        two("two accumulated", wide, "train.batch_size=1", "optim.accumulate=2", **frozen),
-    ):
-        assert difference(found, reference) < TOLERANCE
+def test_with_frozen_batch_norm_all_modes_agree(
+    train_here: Train, train_in_two_processes: Train, initial_weights: Weights
+) -> None:
+    options: dict[str, Any] = {"frozen": BATCH_NORM, "steps": STEPS}
+    accumulate = "optim.accumulate=2"
+    reference = train_here("one", NON_SQUARE, "train.batch_size=4", **options)
+    assert weight_difference(reference.weights, initial_weights) > 100 * TOLERANCE
+    data_parallel = FakeDataParallelRuntime(CPU)
+    runs = {
+        "DataParallel": train_here("dp", NON_SQUARE, "train.batch_size=4", runtime=data_parallel, **options),
+        "accumulated": train_here("accumulated", NON_SQUARE, "train.batch_size=2", accumulate, **options),
+        "two processes": train_in_two_processes("two", NON_SQUARE, "train.batch_size=2", **options),
+        "two, accumulated": train_in_two_processes("both", NON_SQUARE, "train.batch_size=1", accumulate, **options),
+    }
+    for name, run in runs.items():
+        assert run_difference(run, reference) < TOLERANCE, name
 
 
-def test_a_single_distributed_process_is_the_plain_tool_bit_for_bit(one):
-    plain = one("plain", "train.batch_size=2", "optim.accumulate=2", steps=4)
+def test_a_process_group_of_one_process_trains_bit_for_bit_like_no_group(train_here: Train) -> None:
+    settings = ("train.batch_size=2", "optim.accumulate=2")
+    plain = train_here("plain", *settings, steps=4)
     with single_process_group() as runtime:
-        found = one("world", "train.batch_size=2", "optim.accumulate=2", runtime=runtime, steps=4)
-    assert difference(found, plain) == 0
+        distributed = train_here("group", *settings, runtime=runtime, steps=4)
+    assert run_difference(distributed, plain) == 0
 
 
-MODES = ("plain", "in two", "compiled", "two processes")
+MODES = ("plain", "DataParallel", "compiled", "two processes")
+STEPS_BEFORE = 2
+STEPS_IN_ALL = 4
 
 
-def go_on(runtime: Runtime, checkpoints: list[Path | None], *args: Any, **options: Any) -> list[Curve]:
-    """The curves of one run that goes on from each of the checkpoints; None is its start."""
-    curves = []
+def continue_from_each(
+    runtime: Runtime, checkpoints: list[Path | None], *args: Any, **options: Any
+) -> list[tuple[list[float | None], Weights]]:
+    """Losses and weights of runs that continue from the checkpoints; None starts a run.
+
+    One trainer makes all of these runs, so that it is compiled once.
+    """
+    results = []
     with tiny_trainer(runtime, *args, **options) as trainer:
-        trainer.validation_loader = None  # which would be compiled once more
+        trainer.validation_loader = None  # validation would be compiled too
         for path in checkpoints:
             if path is not None:
                 trainer.load_state_dict(read_checkpoint(path), str(path))
             trainer.losses.clear()
             trainer.run()
-            curves.append((trainer.losses[:], {n: t.clone() for n, t in trainer.model.network.state_dict().items()}))
-    return curves
+            results.append((list(trainer.losses), copy_weights(trainer)))
+    return results
 
 
-def test_every_mode_goes_on_from_every_other_s_checkpoint(stores, tmp_path, monkeypatch):
-    compile_ = torch.nn.Module.compile
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compile_(module, backend="eager"))
+def test_every_mode_continues_from_the_checkpoints_of_every_other_mode(
+    stores: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_module = nn.Module.compile
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compile_module(module, backend="eager"))
 
-    def phase(mode: str, name: str, steps: int, *checkpoints: Path | None) -> list[Curve]:
-        def go(runtime: Runtime) -> list[Curve]:
-            return go_on(
-                runtime,
-                list(checkpoints),
-                stores,
-                tmp_path / name,
+    def train(mode: str, name: str, steps: int, checkpoints: list[Path | None]) -> list[RunResult]:
+        def train_rank(runtime: Runtime) -> list[tuple[list[float | None], Weights]]:
+            settings = (
                 f"train.batch_size={4 // runtime.world_size}",
-                f"parallel.compile={str(mode == 'compiled').lower()}",
-                frozen=NORMS,
-                steps=steps,
+                f"parallel.compile={'true' if mode == 'compiled' else 'false'}",
             )
+            folder = tmp_path / name
+            return continue_from_each(runtime, checkpoints, stores, folder, *settings, frozen=BATCH_NORM, steps=steps)
 
         if mode == "two processes":
-            return run_in_processes(2, tmp_path / f"{name}.results", go)[0]
-        return go(FakeDataParallelRuntime(CPU) if mode == "in two" else Runtime(CPU))
+            results = run_in_processes(2, tmp_path / f"{name}.results", train_rank)[0]
+        elif mode == "DataParallel":
+            results = train_rank(FakeDataParallelRuntime(CPU))
+        else:
+            results = train_rank(Runtime(CPU))
+        return [RunResult(*result) for result in results]
 
-    (whole,), begun = phase("plain", "whole", 4, None), [phase(mode, mode, 2, None)[0] for mode in MODES]
-    for second in MODES:
-        curves = phase(second, f"on {second}", 4, *(tmp_path / first / "last.pth" for first in MODES))
-        for (losses, _), (rest, weights) in zip(begun, curves, strict=True):
-            assert len(losses + rest) == 4 and difference((losses + rest, weights), whole) < TOLERANCE
+    (uninterrupted,) = train("plain", "uninterrupted", STEPS_IN_ALL, [None])
+    interrupted = {mode: train(mode, mode, STEPS_BEFORE, [None])[0] for mode in MODES}
+    checkpoints = [tmp_path / mode / "last.pth" for mode in MODES]
+    for mode in MODES:
+        continued = train(mode, f"continued {mode}", STEPS_IN_ALL, checkpoints)
+        for first_mode, rest in zip(MODES, continued, strict=True):
+            whole = RunResult(interrupted[first_mode].losses + rest.losses, rest.weights)
+            assert len(whole.losses) == STEPS_IN_ALL
+            assert run_difference(whole, uninterrupted) < TOLERANCE, f"{first_mode}, then {mode}"

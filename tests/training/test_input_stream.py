@@ -1,210 +1,128 @@
-"""A run goes on, or ends well, when samples are damaged and the processes that read them die."""
+"""The input of a run: dead workers, unreadable samples, and data errors on all ranks."""
+
+from __future__ import annotations
 
 import itertools
 import logging
-import math
 import multiprocessing
 import os
 import shutil
 import signal
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
-import torch
+from torch import Tensor
+from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from posenet.checkpoints.file import read_checkpoint
-from posenet.data.batch import BatchBuffers
+from posenet.data.batch import Batch
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import close_loader, make_loader
-from posenet.data.sampler import TrainSampler
-from posenet.data.store import reader as store_module
+from posenet.data.store import reader
 from posenet.data.store.reader import Store
-from posenet.data.store.row_reader import RowReader
+from posenet.devices.distributed import DistributedRuntime
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
-from posenet.settings import AugmentConfig
 from posenet.training.input_stream import CollectiveDataError, RestartingLoader, UnreadableSampleBudget
+from tests.helpers.batches import load_epoch, same_batches
 from tests.helpers.drawn_data import flip_bit, make_record, write_store
 from tests.helpers.process_groups import run_in_processes
-from tests.helpers.tiny_training import CPU, tiny_trainer
+from tests.helpers.process_runs import find_differences
+from tests.helpers.tiny_training import CPU, before_step, copy_weights, tiny_trainer
 
-SHORT = ["train.epochs=1", "train.batch_size=2"]
+Stores = dict[str, Path]
+Key = tuple[int, int]
+
+ONE_EPOCH = ("train.epochs=1", "train.batch_size=2")
+PIPE_BYTES = 2**16
+"""Capacity of a pipe between processes."""
+TIMEOUT_SECONDS = 30
+
+
+class RunResult(NamedTuple):
+    completed: bool
+    losses: list[float | None]
+    weights: dict[str, Tensor]
+
+
+def train(stores: Stores, folder: Path, *overrides: str, **options: Any) -> RunResult:
+    with tiny_trainer(Runtime(CPU), stores, folder, *ONE_EPOCH, *overrides, **options) as trainer:
+        completed = trainer.run()
+        return RunResult(completed, trainer.losses, copy_weights(trainer))
 
 
 @pytest.fixture
-def damaged(stores, tmp_path):
-    """The stores, with one image and one mask of the training store damaged."""
+def damaged(stores: Stores, tmp_path: Path) -> Stores:
+    """The stores, with one image and the mask of another image damaged in the training store."""
     path = tmp_path / "damaged.h5"
     shutil.copy(stores["train"], path)
     flip_bit(path, "jpeg", 0)
     flip_bit(path, "mask_miss", 3)
-    return {**stores, "train": path}
+    return stores | {"train": path}
 
 
 @pytest.fixture
-def quick(monkeypatch):
-    """Deaths of workers are noticed, and file systems asked again, soon."""
+def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deaths of workers are noticed, and reads that failed are repeated, soon."""
     monkeypatch.setattr(_MultiProcessingDataLoaderIter._try_get_data, "__defaults__", (0.2,))
-    monkeypatch.setattr(store_module, "RETRY_SECONDS", (0.0, 0.01, 0.02))
+    monkeypatch.setattr(reader, "RETRY_SECONDS", (0.0, 0.01, 0.02))
 
 
-def restarting(loader):
+@pytest.fixture
+def time_limit() -> Iterator[None]:
+    """Makes a test that hangs fail."""
+    previous = signal.signal(signal.SIGALRM, lambda *_: pytest.fail(f"longer than {TIMEOUT_SECONDS} s"))
+    signal.alarm(TIMEOUT_SECONDS)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, previous)
+
+
+def restarting(loader: DataLoader[Batch]) -> RestartingLoader:
     return RestartingLoader(loader, loader.batch_sampler)
 
 
-def batches(path, workers=0, take=restarting):
-    dataset = PoseDataset(Store(path), (64, 64), augment=AugmentConfig())
-    loader = make_loader(dataset, TrainSampler(len(dataset), 2, seed=1), workers)
-    try:
-        return list(take(loader))
-    finally:
-        if workers:
-            close_loader(loader)
-
-
-@pytest.fixture
-def give_up():
-    """A test that waits for ever fails."""
-    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits for ever"))
-    signal.alarm(30)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-
-
-class Skipping(list):
-    """Batches of keys, the first ``skip`` of which are left out."""
+class KeySampler(list[list[Key]]):
+    """A sampler with given keys of every batch; iteration leaves out the first ``skip`` batches."""
 
     skip = 0
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[list[Key]]:
         return itertools.islice(super().__iter__(), self.skip, None)
 
 
-def equal(a, b):
-    return all(torch.equal(x, y) for x, y in zip(a[:5], b[:5])) and list(a.faults) == list(b.faults)
-
-
-def end(runtime, stores, folder, *overrides, **options):
-    """Losses, final state and epoch lines of a run."""
-    with tiny_trainer(runtime, stores, folder, *SHORT, *overrides, **options) as trainer:
-        finished = trainer.run()
-        return finished, trainer.losses, {n: t.clone() for n, t in trainer.model.network.state_dict().items()}
-
-
-def test_a_damaged_sample_gives_way_to_the_next_whoever_reads_it(damaged):
-    alone, shared = batches(damaged["train"]), batches(damaged["train"], workers=2)
-    assert len(alone) == len(shared) and all(map(equal, alone, shared))
-    faults = [fault for batch in alone for fault in batch.faults]
-    assert faults and all("damaged.h5: image " in fault and "than were written" in fault for fault in faults)
-
-
-def test_the_replacement_is_the_next_sound_sample(damaged):
-    dataset = PoseDataset(Store(damaged["train"]), (64, 64), augment=AugmentConfig())
-    bad = [i for i in range(len(dataset)) if dataset[4, i].faults]
-    images = dataset.store.samples[bad, 0].tolist()
-    assert set(images) == {0, 3}
-    for index in bad:
-        following = next(i % len(dataset) for i in (index + 1, index + 2, index + 4) if i % len(dataset) not in bad)
-        assert equal_samples(dataset[4, index], load_without_substitute(dataset, (4, following)))
-
-
-def load_without_substitute(dataset, key):
-    (buffers,) = BatchBuffers.allocate(1, *dataset.size).per_sample()
-    return dataset.load_sample(key, buffers)
-
-
-def equal_samples(a, b):
-    return all((x == y).all() for x, y in zip(a[:4], b[:4])) and a.image_id == b.image_id
-
-
-def test_damage_in_a_stretch_is_left_behind_and_damage_everywhere_is_an_error(tmp_path):
-    path = write_store(tmp_path / "long.h5", [make_record(i, 1) for i in range(20)])
-    for image in range(2, 12):
-        flip_bit(path, "jpeg", image)
-    with Store(path) as store:
-        dataset = PoseDataset(store, (64, 64))
-        assert dataset[0, 2].image_id == 18 and len(dataset[0, 2].faults) == 5
-    for image in (0, 1, *range(12, 20)):
-        flip_bit(path, "mask_all", image)
-    with Store(path) as store, pytest.raises(DataError, match="sample 2 cannot be read, nor can 5 others .*image 2 "):
-        PoseDataset(store, (64, 64))[0, 2]
-    for workers in (0, 1):
-        with pytest.raises(DataError, match=r"\Asample \d+ cannot be read, nor can 5 others .* rebuild the store\Z"):
-            batches(path, workers)
-
-
-def test_a_run_counts_names_and_resumes_with_replacements(damaged, tmp_path, caplog):
-    allowed = "data.max_unreadable=0.9"
+def test_unreadable_samples_are_counted_logged_and_replaced_after_resuming_too(
+    damaged: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    setting = "data.max_unreadable=0.9"
     with caplog.at_level(logging.WARNING):
-        whole = end(Runtime(CPU), damaged, tmp_path / "whole", allowed)
+        uninterrupted = train(damaged, tmp_path / "uninterrupted", setting)
     assert "image 1 (000000000001.jpg) has another image" in caplog.text
     assert "samples replaced by others: " in caplog.text
-    assert not end(Runtime(CPU), damaged, tmp_path / "cut", allowed, steps=2)[0]
-    last = tmp_path / "cut" / "last.pth"
+    interrupted = train(damaged, tmp_path / "interrupted", setting, steps=2)
+    assert not interrupted.completed
+    last = tmp_path / "interrupted" / "last.pth"
     assert read_checkpoint(last)["progress"]["replaced"] > 0
-    rest = end(Runtime(CPU), damaged, tmp_path / "cut", allowed, resume=last)
-    assert rest[1] == whole[1][2:]
-    assert all(torch.equal(rest[2][n], whole[2][n]) for n in whole[2])
+    resumed = train(damaged, tmp_path / "interrupted", setting, resume=last)
+    assert resumed.losses == uninterrupted.losses[2:]
+    assert find_differences(resumed.weights, uninterrupted.weights) == []
 
 
-def test_the_next_epoch_s_samples_are_made_while_this_one_is_validated(stores, tmp_path):
-    under_way = []
-
-    def evaluate(*_):
-        iterator = trainer.input.loader.loader._iterator
-        under_way.append(iterator._send_idx - iterator._rcvd_idx)
-        return {"AP": 0.0}
-
-    with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *SHORT, "train.epochs=3", "data.workers=1") as trainer:
-        trainer.evaluate = evaluate
-        assert trainer.run()
-    assert min(under_way[:2]) > 0 and under_way[2] == 0
-
-
-def test_a_run_that_was_closed_goes_on_with_new_workers(stores, tmp_path):
-    overrides = [*SHORT, "train.epochs=2", "data.workers=1"]
-    whole = end(Runtime(CPU), stores, tmp_path / "whole", *overrides)
-    with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *overrides) as trainer:
-        trainer.evaluate = lambda *_: trainer.close() or {"AP": 0.0}
-        assert trainer.run() and trainer.losses == whole[1]
-
-
-def test_too_many_replacements_end_the_run_with_a_checkpoint(damaged, tmp_path):
-    with tiny_trainer(Runtime(CPU), damaged, tmp_path / "run", *SHORT, "data.max_unreadable=0.0") as trainer:
-        with pytest.raises(
-            CollectiveDataError, match="more than 0 of .* data.max_unreadable allows; the latest: .*damaged.h5"
-        ):
+def test_too_many_unreadable_samples_end_the_run_with_a_checkpoint(damaged: Stores, tmp_path: Path) -> None:
+    with tiny_trainer(Runtime(CPU), damaged, tmp_path / "run", *ONE_EPOCH, "data.max_unreadable=0.0") as trainer:
+        message = "more than 0 of .* data.max_unreadable allows; the latest: .*damaged.h5"
+        with pytest.raises(CollectiveDataError, match=message):
             trainer.run()
-        done = trainer.progress.total_steps
-        assert read_checkpoint(trainer.folder.last)["progress"]["total_steps"] == done == len(trainer.losses)
+        total_steps = trainer.progress.total_steps
+        assert total_steps == len(trainer.losses)
+        assert read_checkpoint(trainer.folder.last)["progress"]["total_steps"] == total_steps
 
 
-def test_an_epoch_without_steps_left_leaves_no_workers(stores, tmp_path):
-    """As where a run is resumed that was stopped while it validated."""
-    with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *SHORT, "data.workers=1") as trainer:
-        trainer.progress.step = trainer.input.steps_per_epoch
-        assert trainer.train_one_epoch() and not multiprocessing.active_children()
-
-
-def test_validation_counts_as_well(stores, tmp_path):
-    path = tmp_path / "val.h5"
-    shutil.copy(stores["val"], path)
-    flip_bit(path, "jpeg", 0)
-    for share, message in ((0.9, None), (0.0, "more than 0 of")):
-        with tiny_trainer(
-            Runtime(CPU), stores | {"val": path}, tmp_path / f"run{share}", *SHORT, f"data.max_unreadable={share}"
-        ) as trainer:
-            if message is None:
-                assert math.isfinite(trainer.validate())
-            else:
-                with pytest.raises(CollectiveDataError, match=message):
-                    trainer.run()
-                assert read_checkpoint(trainer.folder.last)["progress"]["step"] == trainer.input.steps_per_epoch
-
-
-def test_the_share_is_rounded_up_to_whole_samples():
+def test_the_limit_of_unreadable_samples_is_rounded_up_to_whole_samples() -> None:
     budget = UnreadableSampleBudget(num_samples=6, max_share=0.01)
     budget.spend(["one"])
     with pytest.raises(CollectiveDataError, match="more than 1 of 6"):
@@ -212,149 +130,182 @@ def test_the_share_is_rounded_up_to_whole_samples():
     assert budget.count == 1
 
 
-def test_a_file_system_that_fails_for_a_moment_changes_nothing(stores, monkeypatch, quick):
-    expected, read, calls = batches(stores["train"]), RowReader.read_bytes, []
-
-    def failing(self, start, stop):
-        calls.append(start)
-        if len(calls) % 7 in (1, 2):
-            raise OSError(5, "Input/output error")
-        return read(self, start, stop)
-
-    monkeypatch.setattr(RowReader, "read_bytes", failing)
-    assert all(map(equal, batches(stores["train"]), expected))
-    assert len(calls) > 5 and not any(batch.faults for batch in expected)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_error_of_a_store_without_readable_samples_has_no_traceback_of_a_worker(
+    tmp_path: Path, workers: int
+) -> None:
+    path = write_store(tmp_path / "unreadable.h5", [make_record(image, people=1) for image in range(20)])
+    for image in range(20):
+        flip_bit(path, "mask_all", image)
+    message = r"\Asample \d+ cannot be read, nor can 5 others .* rebuild the store\Z"
+    with pytest.raises(DataError, match=message):
+        load_epoch(path, workers, restarting)
 
 
-def test_a_file_system_that_is_gone_ends_the_run_with_a_checkpoint(stores, tmp_path, quick):
+def test_a_store_that_disappears_ends_the_run_with_a_checkpoint(
+    stores: Stores, tmp_path: Path, short_waits: None
+) -> None:
     path = tmp_path / "train.h5"
     shutil.copy(stores["train"], path)
-    with tiny_trainer(Runtime(CPU), stores | {"train": path}, tmp_path / "run", *SHORT) as trainer:
+    with tiny_trainer(Runtime(CPU), stores | {"train": path}, tmp_path / "run", *ONE_EPOCH) as trainer:
         path.unlink()
         with pytest.raises(CollectiveDataError, match="train.h5 does not exist"):
             trainer.run()
         assert trainer.folder.last.exists()
 
 
-@pytest.mark.parametrize("share", [0.3, 0.8, 0.97])
-def test_a_store_cut_short_under_the_run_gives_no_wrong_sample(stores, tmp_path, quick, share):
-    path = tmp_path / "cut.h5"
-    shutil.copy(stores["train"], path)
-    store = Store(path)
-    dataset = PoseDataset(store, (64, 64))
-    expected = [dataset[0, i] for i in range(len(dataset))]
-    os.truncate(path, int(path.stat().st_size * share))
-    for index, sample in enumerate(expected):
-        try:
-            found = load_without_substitute(dataset, (0, index))
-        except DataError:
-            continue
-        assert equal_samples(found, sample)
+def test_workers_load_samples_of_the_next_epoch_during_the_validation(stores: Stores, tmp_path: Path) -> None:
+    batches_in_progress = []
+
+    def evaluate(*_: Any) -> dict[str, float]:
+        iterator = trainer.input.loader.loader._iterator
+        batches_in_progress.append(iterator._send_idx - iterator._rcvd_idx)
+        return {"AP": 0.0}
+
+    settings = ("train.batch_size=2", "train.epochs=3", "data.workers=1")
+    with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *settings) as trainer:
+        trainer.evaluate = evaluate
+        assert trainer.run()
+    first, second, last = batches_in_progress
+    assert first > 0
+    assert second > 0
+    assert last == 0
 
 
-def kill_one(loader):
-    """The loader's batches; a worker is killed after the first."""
-    for number, batch in enumerate(restarting(loader)):
-        yield batch
-        if number == 0:
-            os.kill(loader._iterator._workers[0].pid, signal.SIGKILL)
+def test_a_closed_input_stream_starts_new_workers_when_it_is_used_again(stores: Stores, tmp_path: Path) -> None:
+    settings = ("train.batch_size=2", "train.epochs=2", "data.workers=1")
+    expected = train(stores, tmp_path / "expected", *settings)
+    with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *settings) as trainer:
+
+        def evaluate(*_: Any) -> dict[str, float]:
+            trainer.close()
+            return {"AP": 0.0}
+
+        trainer.evaluate = evaluate
+        assert trainer.run()
+        assert trainer.losses == expected.losses
+
+
+def test_an_epoch_without_remaining_steps_starts_no_workers(stores: Stores, tmp_path: Path) -> None:
+    """A run that was stopped during its validation resumes with such an epoch."""
+    with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *ONE_EPOCH, "data.workers=1") as trainer:
+        trainer.progress.step = trainer.input.steps_per_epoch
+        assert trainer.train_one_epoch()
+        assert not multiprocessing.active_children()
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="signals of POSIX only")
 class TestDeadWorkers:
-    def test_a_killed_worker_changes_nothing(self, stores, caplog, quick):
-        expected = batches(stores["train"])
+    def test_a_killed_worker_changes_no_batch(
+        self, stores: Stores, caplog: pytest.LogCaptureFixture, short_waits: None
+    ) -> None:
+        def kill_a_worker_after_the_first_batch(loader: DataLoader[Batch]) -> Iterator[Batch]:
+            for number, batch in enumerate(restarting(loader)):
+                yield batch
+                if number == 0:
+                    os.kill(loader._iterator._workers[0].pid, signal.SIGKILL)
+
+        expected = load_epoch(stores["train"])
         with caplog.at_level(logging.WARNING):
-            found = batches(stores["train"], workers=2, take=kill_one)
-        assert len(found) == len(expected) and all(map(equal, found, expected))
+            batches = load_epoch(stores["train"], workers=2, iterate=kill_a_worker_after_the_first_batch)
+        assert same_batches(batches, expected)
         assert "a data worker was ended by SIGKILL" in caplog.text
         assert not multiprocessing.active_children()
 
-    def test_a_run_whose_workers_are_killed_ends_as_if_they_were_not(self, stores, tmp_path, quick):
-        whole = end(Runtime(CPU), stores, tmp_path / "whole")
-        with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *SHORT, "data.workers=1") as trainer:
-            update, pids = trainer.train_step, []
+    def test_a_run_whose_workers_are_killed_has_the_same_losses(
+        self, stores: Stores, tmp_path: Path, short_waits: None
+    ) -> None:
+        expected = train(stores, tmp_path / "expected")
+        killed = []
+        with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *ONE_EPOCH, "data.workers=1") as trainer:
 
-            def kill_and_go_on(group):
-                pids.append(trainer.input.loader.loader._iterator._workers[0].pid)
-                os.kill(pids[-1], signal.SIGKILL)
-                return update(group)
+            def kill_worker() -> None:
+                (worker,) = trainer.input.loader.loader._iterator._workers
+                killed.append(worker.pid)
+                os.kill(worker.pid, signal.SIGKILL)
 
-            trainer.train_step = kill_and_go_on
-            assert trainer.run() and trainer.losses == whole[1] and len(set(pids)) > 1
+            for step in range(1, trainer.input.steps_per_epoch + 1):
+                before_step(trainer, step, kill_worker)
+            assert trainer.run()
+            assert trainer.losses == expected.losses
+        assert len(set(killed)) > 1
 
-    def test_a_worker_killed_while_nobody_reads_leaves_no_half_message(self, stores, quick, give_up):
+    def test_a_worker_that_is_killed_while_it_sends_a_batch_leaves_no_partial_batch(
+        self, stores: Stores, short_waits: None, time_limit: None
+    ) -> None:
+        keys = [(0, 0)] * 250
         with Store(stores["train"]) as store:
-            keys = [(0, 0)] * 250
-            loader = make_loader(PoseDataset(store, (64, 64)), Skipping([keys] * 6), 1)
+            loader = make_loader(PoseDataset(store, (64, 64)), KeySampler([keys] * 6), workers=1)
+            batches = []
             for number, batch in enumerate(restarting(loader)):
                 if number == 1:
-                    time.sleep(1)  # the worker fills the pipe meanwhile
+                    time.sleep(1)  # meanwhile the worker fills the pipe, which cannot hold a batch
                     os.kill(loader._iterator._workers[0].pid, signal.SIGKILL)
-            assert number == 5 and batch.joints.nbytes > 2**16 and equal(batch, loader.dataset.__getitems__(keys))
+                batches.append(batch)
+            expected = loader.dataset.__getitems__(keys)
             close_loader(loader)
+        assert expected.joints.nbytes > PIPE_BYTES
+        assert same_batches(batches, [expected] * 6)
 
-    def test_workers_that_always_die_end_the_run_with_a_checkpoint(self, stores, tmp_path, quick, monkeypatch):
-        monkeypatch.setattr(PoseDataset, "read_masks_and_joints", lambda *_: os.kill(os.getpid(), signal.SIGSEGV))
-        with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *SHORT, "data.workers=1") as trainer:
-            with pytest.raises(
-                CollectiveDataError, match="died 3 times .* the last was ended by SIGSEGV; .*data.workers"
-            ):
+    def test_workers_that_always_die_end_the_run_with_a_checkpoint(
+        self, stores: Stores, tmp_path: Path, short_waits: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def crash(*_: Any) -> None:
+            os.kill(os.getpid(), signal.SIGSEGV)
+
+        monkeypatch.setattr(PoseDataset, "read_masks_and_joints", crash)
+        with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *ONE_EPOCH, "data.workers=1") as trainer:
+            message = "died 3 times .* the last was ended by SIGSEGV; .*data.workers"
+            with pytest.raises(CollectiveDataError, match=message):
                 trainer.run()
             assert trainer.folder.last.exists()
 
 
-def _fail_on_one(runtime, stores, folder, where):
-    with tiny_trainer(runtime, stores, folder, *SHORT) as trainer:
-        if runtime.rank == 1 and where == "train":
+def test_a_data_error_on_one_rank_ends_all_ranks_at_the_same_step_with_a_checkpoint(
+    stores: Stores, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+
+    def train_until_error(runtime: DistributedRuntime) -> tuple[str, str, int]:
+        with tiny_trainer(runtime, stores, folder, *ONE_EPOCH) as trainer:
             dataset = trainer.input.loader.loader.dataset
             load_batch = dataset.__getitems__
-            loaded = []
+            num_loaded = 0
 
-            def fail_on_the_third(keys):
-                loaded.append(keys)
-                if len(loaded) == 3:
+            def fail_in_third_batch(keys: list[Key]) -> Batch:
+                nonlocal num_loaded
+                num_loaded += 1
+                if num_loaded == 3:
                     raise DataError("the disk of rank 1 is gone")
                 return load_batch(keys)
 
-            dataset.__getitems__ = fail_on_the_third
-        if where == "evaluate":
-            trainer.evaluate = lambda *_: {"AP": 0.0}
-        try:
-            trainer.run()
-        except DataError as error:
-            return type(error).__name__, str(error), trainer.progress.total_steps
-        return None
+            if runtime.rank == 1:
+                dataset.__getitems__ = fail_in_third_batch
+            with pytest.raises(DataError) as caught:
+                trainer.run()
+            return type(caught.value).__name__, str(caught.value), trainer.progress.total_steps
 
-
-def test_all_processes_end_together_and_save_where_one_cannot_read(stores, tmp_path):
-    folder = tmp_path / "run"
-    said = run_in_processes(2, tmp_path / "results", lambda runtime: _fail_on_one(runtime, stores, folder, "train"))
-    assert said == [("CollectiveDataError", "the disk of rank 1 is gone", 2)] * 2
+    results = run_in_processes(2, tmp_path / "results", train_until_error)
+    assert results == [("CollectiveDataError", "the disk of rank 1 is gone", 2)] * 2
     assert read_checkpoint(folder / "last.pth")["progress"]["total_steps"] == 2
 
 
-def _train_damaged(runtime, stores, folder, share):
-    with tiny_trainer(
-        runtime,
-        stores,
-        folder,
-        "train.epochs=1",
-        "train.batch_size=1",
-        "train.input_size=128",
-        f"data.max_unreadable={share}",
-    ) as trainer:
-        try:
-            return trainer.run(), trainer.progress.total_steps
-        except CollectiveDataError as error:
-            return str(error), trainer.folder.last.exists() or runtime.rank
+SMALL_BATCHES = ("train.epochs=1", "train.batch_size=1", "train.input_size=128")
 
 
-def test_replacements_are_counted_over_all_processes(damaged, tmp_path):
-    said = run_in_processes(
-        2,
-        tmp_path / "results",
-        lambda runtime: [_train_damaged(runtime, damaged, tmp_path / str(share), share) for share in (0.9, 0.0)],
-    )
-    kept, ended = said[0]
-    assert said[0] == said[1] and kept[0] is True and "more than 0 of" in ended[0] and ended[1]
+def test_unreadable_samples_of_any_rank_count_on_all_ranks(damaged: Stores, tmp_path: Path) -> None:
+    def train_with_two_limits(runtime: DistributedRuntime) -> tuple[bool, int, str]:
+        with tiny_trainer(runtime, damaged, tmp_path / "high", *SMALL_BATCHES, "data.max_unreadable=0.9") as trainer:
+            completed = trainer.run()
+            total_steps = trainer.progress.total_steps
+        with tiny_trainer(runtime, damaged, tmp_path / "low", *SMALL_BATCHES, "data.max_unreadable=0.0") as trainer:
+            with pytest.raises(CollectiveDataError) as caught:
+                trainer.run()
+        return completed, total_steps, str(caught.value)
+
+    first, second = run_in_processes(2, tmp_path / "results", train_with_two_limits)
+    assert first == second
+    completed, _, message = first
+    assert completed
+    assert "more than 0 of" in message
+    assert (tmp_path / "low" / "last.pth").exists()

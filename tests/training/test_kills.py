@@ -1,4 +1,4 @@
-"""Runs that are killed again and again, while they save and at any moment, become what they would have been."""
+"""Runs that are killed again and again, while they save a checkpoint or at any moment, end as if undisturbed."""
 
 from __future__ import annotations
 
@@ -17,185 +17,228 @@ import torch
 from posenet.checkpoints.checkpoint_folder import CheckpointFolder
 from posenet.checkpoints.checksum import verify_checksum
 from posenet.devices.runtime import Runtime
-from tests.helpers.process_runs import assert_same_run, fork_process, start_or_resume, wait_for_exit
+from posenet.training.trainer import Trainer
+from tests.helpers.process_runs import assert_same_run, fork_process, run_in_fork, start_or_resume, wait_for_exit
 from tests.helpers.tiny_training import CPU
 
+Stores = dict[str, Path]
+Signal = Callable[[], None]
+"""Tells the parent process that the time until the kill starts."""
+
 OFTEN = ("train.patience=0", "checkpoint.every_steps=1")
+"""Settings of a run that saves a checkpoint after every step."""
+SAVE_SECONDS = 0.04
+"""A little less than what a save takes in these tests, so that kills are spread evenly over a save."""
+FILE_CALLS = ("fsync", "replace", "link", "unlink")
+"""Functions of ``os`` with which a save changes files."""
 
 
-def killed_after(seconds: Callable[[], float], task: Callable[[Callable[[], None]], Any]) -> int:
-    """Run a task in a process that is killed some time after it first says so; how the process ended."""
-    said, say = os.pipe()
-    pid = fork_process(lambda: (os.close(said), task(lambda: os.write(say, b"!"))))
-    os.close(say)
-    if os.read(said, 1):
-        time.sleep(seconds())
+def kill_after(choose_delay: Callable[[], float], task: Callable[[Signal], Any]) -> int:
+    """Run a task in a process that is killed some seconds after its first signal; return how the process ended."""
+    reader, writer = os.pipe()
+
+    def run_task() -> None:
+        os.close(reader)
+        task(lambda: os.write(writer, b"!"))
+
+    pid = fork_process(run_task)
+    os.close(writer)
+    has_signalled = bool(os.read(reader, 1))
+    if has_signalled:
+        time.sleep(choose_delay())
         os.kill(pid, signal.SIGKILL)
-    os.close(said)
+    os.close(reader)
     return wait_for_exit(pid)
 
 
-def assert_intact(folder: Path) -> None:
-    """Whatever stands under a checkpoint's name is a whole checkpoint."""
+def assert_checkpoints_are_intact(folder: Path) -> None:
     for path in folder.glob("*.pth"):
         with open(path, "rb") as file:
             assert verify_checksum(file), path
 
 
-def kill_while_saving(stores, folder: Path, rng: random.Random, kills: int, *overrides: str) -> Counter:
-    """Kill so many lives of one run while each writes its first or second checkpoint, then let it end.
+def newest_step(folder: Path) -> int:
+    """The step of the newest intact checkpoint; 0 without one."""
+    newest = CheckpointFolder(folder).newest_intact()
+    return newest[1]["progress"]["total_steps"] if newest else 0
 
-    Gives in how many cases the kill left half a file behind, came between two names, or came late.
+
+def signal_before_save(trainer: Trainer, number: int, send_signal: Signal) -> None:
+    """Call ``send_signal`` before the trainer's save number ``number``, counted from 1."""
+    save = trainer.folder.save
+    num_saves = 0
+
+    def signal_and_save(*args: Any) -> None:
+        nonlocal num_saves
+        num_saves += 1
+        if num_saves == number:
+            send_signal()
+        save(*args)
+
+    trainer.folder.save = signal_and_save
+
+
+def describe_kill(folder: Path) -> str:
+    """At which stage of a save a process was killed, as its files show."""
+    if list(folder.glob(".*.tmp")):
+        return "while writing a file"
+    last = folder / "last.pth"
+    numbered = CheckpointFolder(folder).history()
+    if numbered and not (last.exists() and numbered[0].samefile(last)):
+        return "between two files"
+    return "before or after"
+
+
+def kill_while_saving(stores: Stores, folder: Path, rng: random.Random, kills: int, *overrides: str) -> Counter[str]:
+    """Kill a run while it saves its first or second checkpoint, and resume it, up to ``kills`` times or to its end.
+
+    Returns:
+        How many kills came at which stage of a save.
     """
-    met: Counter = Counter()
+    stages: Counter[str] = Counter()
     for _ in range(kills):
-        which = rng.choice((1, 2))
+        number = rng.choice((1, 2))
 
-        def aim(trainer: Any, say: Callable[[], None]) -> None:
-            save, saves = trainer.folder.save, []
+        def train(send_signal: Signal) -> None:
+            def prepare(trainer: Trainer) -> None:
+                signal_before_save(trainer, number, send_signal)
 
-            def announced(*args: Any) -> None:
-                saves.append(1)
-                if len(saves) == which:
-                    say()
-                save(*args)
+            start_or_resume(Runtime(CPU), stores, folder, *overrides, on_start=prepare)
 
-            trainer.folder.save = announced
-
-        def life(say: Callable[[], None]) -> None:
-            start_or_resume(Runtime(CPU), stores, folder, *overrides, on_start=lambda trainer: aim(trainer, say))
-
-        before = newest_step(folder)
-        status = killed_after(lambda: rng.uniform(0, SAVING), life)
+        step_before = newest_step(folder)
+        status = kill_after(lambda: rng.uniform(0, SAVE_SECONDS), train)
         if status == 0:
             break
         assert status == -signal.SIGKILL
-        assert_intact(folder)
-        assert newest_step(folder) >= before
-        numbered = CheckpointFolder(folder).history()
-        if list(folder.glob(".*.tmp")):
-            met["half a file"] += 1
-        elif (numbered and not (folder / "last.pth").exists()) or (
-            numbered and not numbered[0].samefile(folder / "last.pth")
-        ):
-            met["between two names"] += 1
-        else:
-            met["before or after"] += 1
-    return met
+        assert_checkpoints_are_intact(folder)
+        assert newest_step(folder) >= step_before
+        stages[describe_kill(folder)] += 1
+    return stages
 
 
-SAVING = 0.04
-"""Seconds, or a little less, that a save of these tests takes: kills fall into it evenly."""
-
-
-def newest_step(folder: Path) -> int:
-    found = CheckpointFolder(folder).newest_intact()
-    return found[1]["progress"]["total_steps"] if found else 0
-
-
-def finish(stores, folder: Path, *overrides: str) -> None:
-    assert wait_for_exit(fork_process(lambda: start_or_resume(Runtime(CPU), stores, folder, *overrides))) == 0
-
-
-def test_killed_while_it_saves(stores, tmp_path):
+def test_a_run_that_is_killed_while_it_saves_ends_like_an_undisturbed_one(stores: Stores, tmp_path: Path) -> None:
     overrides = (*OFTEN, "train.epochs=1")
-    finish(stores, tmp_path / "whole", *overrides)
-    kill_while_saving(stores, tmp_path / "run", random.Random(1), 3, *overrides)
-    finish(stores, tmp_path / "run", *overrides)
-    assert_same_run(tmp_path / "run", tmp_path / "whole")
+    assert run_in_fork(stores, tmp_path / "undisturbed", *overrides) == 0
+    kill_while_saving(stores, tmp_path / "killed", random.Random(1), 3, *overrides)
+    assert run_in_fork(stores, tmp_path / "killed", *overrides) == 0
+    assert_same_run(tmp_path / "killed", tmp_path / "undisturbed")
 
 
-@pytest.mark.parametrize("after", [False, True])
-def test_killed_at_each_system_call_of_a_save(tmp_path, after):
-    state, at, status = {"w": torch.randn(5000)}, 0, -signal.SIGKILL
-    while status == -signal.SIGKILL:
-        folder, at = CheckpointFolder(tmp_path / f"{at}"), at + 1
-        folder.save(state | {"step": 1}, 1, best=True)
-        status = wait_for_exit(
-            fork_process(lambda: (kill_at_call(at, after), folder.save(state | {"step": 2}, 2, best=True)))
-        )
-        assert_intact(folder.path)
-        found = folder.newest_intact()[1]["step"]
-        assert found in (1, 2) and (found == 2 or status)
-        folder.save(state | {"step": 3}, 3)
-        assert folder.newest_intact()[1]["step"] == 3 and not list(folder.path.glob(".*.tmp"))
-    assert status == 0 and at > 12
+def kill_this_process_at_call(number: int, after: bool) -> None:
+    """Let this process be killed before or after call number ``number``, counted from 1, of ``FILE_CALLS``."""
+    num_calls = 0
 
-
-def kill_at_call(at: int, after: bool) -> None:
-    """Let this process be killed before or after its ``at``-th call that changes files, from now on."""
-    calls = []
-
-    def fatal(real: Callable[..., Any]) -> Callable[..., Any]:
+    def make_deadly(function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
-            calls.append(1)
-            if len(calls) == at and not after:
+            nonlocal num_calls
+            num_calls += 1
+            if num_calls == number and not after:
                 os.kill(os.getpid(), signal.SIGKILL)
             try:
-                return real(*args, **options)
+                return function(*args, **options)
             finally:
-                if len(calls) == at:
+                if num_calls == number:
                     os.kill(os.getpid(), signal.SIGKILL)
 
         return call
 
-    for name in ("fsync", "replace", "link", "unlink"):
-        setattr(os, name, fatal(getattr(os, name)))
+    for name in FILE_CALLS:
+        setattr(os, name, make_deadly(getattr(os, name)))
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before the call", "after the call"])
+def test_a_kill_at_any_system_call_of_a_save_leaves_an_intact_checkpoint(tmp_path: Path, after: bool) -> None:
+    model = {"w": torch.randn(5000)}
+    number = 0
+    status = -signal.SIGKILL
+    while status == -signal.SIGKILL:
+        number += 1
+        folder = CheckpointFolder(tmp_path / str(number))
+        folder.save(model | {"step": 1}, 1, best=True)
+
+        def save_and_die() -> None:
+            kill_this_process_at_call(number, after)
+            folder.save(model | {"step": 2}, 2, best=True)
+
+        status = wait_for_exit(fork_process(save_and_die))
+        assert_checkpoints_are_intact(folder.path)
+        step = folder.newest_intact()[1]["step"]
+        assert step in (1, 2)
+        if status == 0:
+            assert step == 2
+        folder.save(model | {"step": 3}, 3)
+        assert folder.newest_intact()[1]["step"] == 3
+        assert not list(folder.path.glob(".*.tmp"))
+    assert status == 0
+    assert number > 12, "a save makes at least twelve calls"
 
 
 @pytest.mark.torture
-def test_three_hundred_kills_while_saving(stores, tmp_path):
-    overrides, rng, met = (*OFTEN, "train.epochs=12"), random.Random(1), Counter()
-    finish(stores, tmp_path / "whole", *overrides)
-    run = 0
-    while met.total() < 300:
-        folder = tmp_path / str(run)
-        met += kill_while_saving(stores, folder, rng, 40, *overrides)
-        finish(stores, folder, *overrides)
-        assert_same_run(folder, tmp_path / "whole")
-        run += 1
-    print(f"\n{met.total()} kills while saving, {run} runs: {dict(met)}")
-    assert met["half a file"] >= 100
+def test_runs_with_three_hundred_kills_while_saving_end_like_an_undisturbed_one(stores: Stores, tmp_path: Path) -> None:
+    overrides = (*OFTEN, "train.epochs=12")
+    rng = random.Random(1)
+    assert run_in_fork(stores, tmp_path / "undisturbed", *overrides) == 0
+    stages: Counter[str] = Counter()
+    num_runs = 0
+    while stages.total() < 300:
+        folder = tmp_path / str(num_runs)
+        stages += kill_while_saving(stores, folder, rng, 40, *overrides)
+        assert run_in_fork(stores, folder, *overrides) == 0
+        assert_same_run(folder, tmp_path / "undisturbed")
+        num_runs += 1
+    print(f"\n{stages.total()} kills while saving, {num_runs} runs: {dict(stages)}")
+    assert stages["while writing a file"] >= 100
 
 
 @pytest.mark.torture
-def test_the_same_kills_break_what_torch_saves_alone(tmp_path):
-    """Else the kills above would prove nothing."""
-    rng, broken, state = random.Random(1), 0, {str(i): torch.randn(1000) for i in range(400)}
+def test_the_same_kills_damage_files_that_torch_saves_directly(tmp_path: Path) -> None:
+    """Otherwise the kills above would prove nothing."""
+    rng = random.Random(1)
+    state = {str(i): torch.randn(1000) for i in range(400)}
+    path = tmp_path / "direct.pth"
 
-    def save(say: Callable[[], None]) -> None:
-        torch.save(state, tmp_path / "plain.pth")
-        say()
+    def save_for_ever(send_signal: Signal) -> None:
+        torch.save(state, path)
+        send_signal()
         while True:
-            torch.save(state, tmp_path / "plain.pth")
+            torch.save(state, path)
 
+    num_damaged = 0
     for _ in range(30):
-        assert killed_after(lambda: rng.uniform(0, SAVING), save) == -signal.SIGKILL
+        assert kill_after(lambda: rng.uniform(0, SAVE_SECONDS), save_for_ever) == -signal.SIGKILL
         try:
-            torch.load(tmp_path / "plain.pth", weights_only=True)
+            torch.load(path, weights_only=True)
         except (RuntimeError, EOFError, OSError):
-            broken += 1
-    print(f"\n{broken} of 30 files are broken")
-    assert broken >= 15
+            num_damaged += 1
+    print(f"\n{num_damaged} of 30 files are damaged")
+    assert num_damaged >= 15
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("workers", [0, 2])
-def test_killed_at_any_moment(stores, tmp_path, workers):
-    overrides, rng, kills, run = (*OFTEN, f"data.workers={workers}"), random.Random(workers), 0, 0
-    began = time.monotonic()
-    finish(stores, tmp_path / "whole", *overrides)
-    longest = (time.monotonic() - began) / 3
-    while kills < 30:
-        folder, status = tmp_path / str(run), -signal.SIGKILL
+def test_runs_that_are_killed_at_any_moment_end_like_an_undisturbed_one(
+    stores: Stores, tmp_path: Path, workers: int
+) -> None:
+    overrides = (*OFTEN, f"data.workers={workers}")
+    rng = random.Random(workers)
+    started = time.monotonic()
+    assert run_in_fork(stores, tmp_path / "undisturbed", *overrides) == 0
+    max_delay = (time.monotonic() - started) / 3
+    num_kills = 0
+    num_runs = 0
+    while num_kills < 30:
+        folder = tmp_path / str(num_runs)
+
+        def train(send_signal: Signal) -> None:
+            send_signal()
+            start_or_resume(Runtime(CPU), stores, folder, *overrides)
+
+        status = -signal.SIGKILL
         while status == -signal.SIGKILL:
-            status = killed_after(
-                lambda: rng.uniform(0, longest),
-                lambda say: (say(), start_or_resume(Runtime(CPU), stores, folder, *overrides)),
-            )
-            kills += status == -signal.SIGKILL
-            assert_intact(folder)
+            status = kill_after(lambda: rng.uniform(0, max_delay), train)
+            num_kills += status == -signal.SIGKILL
+            assert_checkpoints_are_intact(folder)
         assert status == 0
-        assert_same_run(folder, tmp_path / "whole")
-        run += 1
-    print(f"\n{kills} kills at any moment, {run} runs, {workers} workers")
+        assert_same_run(folder, tmp_path / "undisturbed")
+        num_runs += 1
+    print(f"\n{num_kills} kills at any moment, {num_runs} runs, {workers} workers")

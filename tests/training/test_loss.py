@@ -1,4 +1,4 @@
-"""The focal L2 loss: parity with measured values, its formula, masks, weights and gradients."""
+"""The focal L2 loss: measured values, its formula, masks, weights and gradients."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from posenet.settings import LossConfig, load_config
@@ -16,49 +17,55 @@ from posenet.skeleton import COCO
 from posenet.training.loss import FocalL2Loss
 
 MEASURED = json.loads((Path(__file__).parents[1] / "fixtures" / "loss.json").read_text())
+NUM_SCALES = 5
+FINEST_SCALE_ONLY = (1, 0, 0, 0, 0)
+NO_WEIGHTS = dict.fromkeys(("part_weight", "keypoint_weight", "mask_weight", "foreground_weight"), 0.0)
+
 Predictions = list[list[Tensor]]
+"""One list per stack of (N, C, H, W) maps per scale, fine to coarse."""
 
 
 def make_loss(**changes: Any) -> FocalL2Loss:
-    """The loss with the default settings but for ``changes``."""
+    """The loss with the default settings, except for ``changes``."""
     return FocalL2Loss(LossConfig(**changes), COCO)
 
 
 def measured_input(case: dict[str, Any]) -> tuple[Predictions, Tensor, Tensor]:
-    """The fixture's recipe: predictions stack by stack, fine to coarse, then targets and mask."""
-    n, size = case["batch"], case["size"]
-    r = np.random.default_rng(case["seed"])
-    predictions = [
-        [
-            torch.from_numpy(r.standard_normal((n, 50, size >> j, size >> j)).astype(np.float32) * 0.3 + 0.1)
-            for j in range(5)
-        ]
-        for _ in range(case["nstack"])
-    ]
-    r = np.random.default_rng(case["seed"] + 1000)
-    target = np.clip(r.standard_normal((n, 50, size, size)), 0, 1).astype(np.float32)
-    target = target * (r.random(target.shape) > 0.7)
-    mask = (r.random((n, 1, size, size)) > 0.2).astype(np.float32)
+    """The random predictions, target and mask with which a case was measured; the order of the numbers matters."""
+    num_images = case["batch"]
+    size = case["size"]
+    rng = np.random.default_rng(case["seed"])
+
+    def random_maps(size: int) -> Tensor:
+        return torch.from_numpy(rng.standard_normal((num_images, 50, size, size)).astype(np.float32) * 0.3 + 0.1)
+
+    predictions = [[random_maps(size >> scale) for scale in range(NUM_SCALES)] for _ in range(case["nstack"])]
+    rng = np.random.default_rng(case["seed"] + 1000)
+    target = np.clip(rng.standard_normal((num_images, 50, size, size)), 0, 1).astype(np.float32)
+    target = target * (rng.random(target.shape) > 0.7)
+    mask = (rng.random((num_images, 1, size, size)) > 0.2).astype(np.float32)
     return predictions, torch.from_numpy(target), torch.from_numpy(mask)
 
 
-def random_input(stacks: int = 1, n: int = 2, size: int = 16, seed: int = 0) -> tuple[Predictions, Tensor, Tensor]:
-    predictions, target, _ = measured_input({"seed": seed, "batch": n, "size": size, "nstack": stacks})
-    return predictions, target, torch.ones(n, 1, size, size)
+def random_input(stacks: int = 1, num_images: int = 2) -> tuple[Predictions, Tensor, Tensor]:
+    """Random predictions and target of 16 x 16 cells, and a mask that supervises all of them."""
+    predictions, target, _ = measured_input({"seed": 0, "batch": num_images, "size": 16, "nstack": stacks})
+    return predictions, target, torch.ones(num_images, 1, 16, 16)
 
 
-def constant(value: float, n: int = 1, size: int = 16) -> Tensor:
-    return torch.full((n, 50, size, size), value)
+def constant_target(value: float) -> Tensor:
+    return torch.full((1, 50, 16, 16), value)
 
 
-def constant_predictions(value: float, n: int = 1, size: int = 16) -> Predictions:
-    return [[torch.full((n, 50, size >> j, size >> j), value) for j in range(5)]]
+def constant_predictions(value: float) -> Predictions:
+    return [[torch.full((1, 50, 16 >> scale, 16 >> scale), value) for scale in range(NUM_SCALES)]]
 
 
 @pytest.mark.parametrize("case", MEASURED, ids=lambda case: f"stacks{case['nstack']}-gamma{case['gamma']}")
-def test_losses_are_the_measured_ones(case: dict[str, Any]) -> None:
+def test_losses_equal_the_measured_ones(case: dict[str, Any]) -> None:
     losses = make_loss(gamma=case["gamma"])(*measured_input(case))
-    assert losses.shape == (case["batch"],) and losses.dtype == torch.float32
+    assert losses.shape == (case["batch"],)
+    assert losses.dtype == torch.float32
     assert losses.mean().item() == pytest.approx(case["loss"], rel=1e-4)
     if "per_image" in case:
         np.testing.assert_allclose(losses.numpy(), case["per_image"], rtol=1e-4)
@@ -76,11 +83,13 @@ def test_losses_are_the_measured_ones(case: dict[str, Any]) -> None:
         (0.3, 0.009, 0.3),
     ],
 )
-def test_one_cell_follows_the_formula(gamma: float, prediction: float, target: float, difficulty: float) -> None:
-    loss = make_loss(
-        gamma=gamma, scale_weights=(1, 0, 0, 0, 0), part_weight=0, keypoint_weight=0, mask_weight=1, foreground_weight=0
-    )
-    value = loss(constant_predictions(prediction), constant(target), torch.ones(1, 1, 16, 16))
+def test_the_loss_of_a_cell_follows_the_formula(
+    gamma: float, prediction: float, target: float, difficulty: float
+) -> None:
+    """Only the person mask counts, in 256 cells with the same values."""
+    weights = NO_WEIGHTS | {"mask_weight": 1.0}
+    loss = make_loss(gamma=gamma, scale_weights=FINEST_SCALE_ONLY, **weights)
+    value = loss(constant_predictions(prediction), constant_target(target), torch.ones(1, 1, 16, 16))
     assert value.item() == pytest.approx(256 * (prediction - target) ** 2 * difficulty**gamma, rel=1e-5)
 
 
@@ -93,26 +102,28 @@ def test_one_cell_follows_the_formula(gamma: float, prediction: float, target: f
         (slice(49, 50), {"foreground_weight": 2.0}),
     ],
 )
-def test_each_weight_belongs_to_its_channels(channels: slice, weights: dict[str, float]) -> None:
-    nothing = dict.fromkeys(("part_weight", "keypoint_weight", "mask_weight", "foreground_weight"), 0.0)
+def test_each_weight_multiplies_the_loss_of_its_channels(channels: slice, weights: dict[str, float]) -> None:
     predictions, target, mask = random_input()
-    value = make_loss(gamma=0, scale_weights=(1, 0, 0, 0, 0), **nothing | weights)(predictions, target, mask)
+    loss = make_loss(gamma=0, scale_weights=FINEST_SCALE_ONLY, **NO_WEIGHTS | weights)
+    value = loss(predictions, target, mask)
     squared = (predictions[0][0] - target)[:, channels] ** 2
     torch.testing.assert_close(value, 2 * squared.sum((1, 2, 3)))
 
 
 def test_targets_are_average_pooled_to_every_scale() -> None:
-    target = random_input()[1]
-    pooled = [torch.nn.functional.avg_pool2d(target, 1 << j) for j in range(5)]
-    assert make_loss()([pooled], target, torch.ones(2, 1, 16, 16)).max() < 1e-6
+    _, target, mask = random_input()
+    pooled = [F.avg_pool2d(target, 1 << scale) for scale in range(NUM_SCALES)]
+    assert make_loss()([pooled], target, mask).max() < 1e-6
 
 
 def test_scales_are_averaged_by_their_weights() -> None:
     predictions, target, mask = random_input()
-    alone = [make_loss(scale_weights=[float(i == j) for i in range(5)])(predictions, target, mask) for j in range(5)]
     weights = (0.1, 0.2, 0.4, 1.6, 6.4)
-    expected = sum(w * loss for w, loss in zip(weights, alone)) / sum(weights)
-    torch.testing.assert_close(make_loss()(predictions, target, mask), expected)
+    weighted_sum = torch.zeros(2)
+    for scale, weight in enumerate(weights):
+        only_this_scale = [float(other == scale) for other in range(NUM_SCALES)]
+        weighted_sum += weight * make_loss(scale_weights=only_this_scale)(predictions, target, mask)
+    torch.testing.assert_close(make_loss()(predictions, target, mask), weighted_sum / sum(weights))
 
 
 def test_stacks_are_averaged_equally_unless_weighted() -> None:
@@ -123,101 +134,111 @@ def test_stacks_are_averaged_equally_unless_weighted() -> None:
     torch.testing.assert_close(weighted, (first + 3 * second) / 4)
 
 
-def test_predictions_in_ignored_cells_change_nothing() -> None:
+def test_predictions_in_ignored_cells_do_not_change_the_loss() -> None:
     predictions, target, mask = random_input()
     mask[:, :, :, :8] = 0
     before = make_loss()(predictions, target, mask)
-    for j, scale in enumerate(predictions[0][:-1]):
-        scale[..., : 8 >> j] += 5
+    for scale, maps in enumerate(predictions[0][:-1]):
+        maps[..., : 8 >> scale] += 5
     torch.testing.assert_close(make_loss()(predictions, target, mask), before, rtol=0, atol=0)
     predictions[0][0][..., 8:] += 5
     assert (make_loss()(predictions, target, mask) > before).all()
 
 
-def test_a_coarse_cell_counts_by_its_supervised_share_from_a_half_up() -> None:
+def test_a_coarse_cell_is_weighted_by_its_supervised_share_or_ignored_below_one_half() -> None:
     loss = make_loss(gamma=0, scale_weights=(0, 1, 0, 0, 0))
-    predictions, target = constant_predictions(1), constant(0)
-
-    def value(ignored: int) -> float:
+    fine_cells = [(4, 6), (4, 7), (5, 6), (5, 7)]  # of one of the 64 coarse cells
+    values = []
+    for num_ignored in range(5):
         mask = torch.ones(1, 1, 16, 16)
-        for y, x in [(4, 6), (4, 7), (5, 6), (5, 7)][:ignored]:  # the four cells of one coarse cell
+        for y, x in fine_cells[:num_ignored]:
             mask[0, 0, y, x] = 0
-        return loss(predictions, target, mask).item()
+        values.append(loss(constant_predictions(1), constant_target(0), mask).item())
+    loss_of_a_cell = values[0] / 64
+    supervised_cells = [64, 63.75, 63.5, 63, 63]
+    assert values == pytest.approx([loss_of_a_cell * cells for cells in supervised_cells])
 
-    cell = value(0) / 64
-    assert value(1) == pytest.approx(63.75 * cell) and value(2) == pytest.approx(63.5 * cell)
-    assert value(3) == pytest.approx(63 * cell) and value(4) == pytest.approx(63 * cell)
 
-
-def test_an_ignored_picture_costs_nothing() -> None:
+def test_the_loss_of_an_ignored_image_is_zero() -> None:
     predictions, target, mask = random_input()
     mask[1] = 0
     losses = make_loss()(predictions, target, mask)
-    assert losses[0] > 0 and losses[1] == 0
+    assert losses[0] > 0
+    assert losses[1] == 0
 
 
-def test_a_picture_does_not_feel_its_batch_mates() -> None:
-    predictions, target, mask = random_input(n=3, stacks=2)
+def test_the_loss_of_an_image_does_not_depend_on_the_rest_of_the_batch() -> None:
+    predictions, target, mask = random_input(stacks=2, num_images=3)
     together = make_loss()(predictions, target, mask)
     for i in range(3):
-        own = [[scale[i : i + 1] for scale in stack] for stack in predictions]
-        torch.testing.assert_close(make_loss()(own, target[i : i + 1], mask[i : i + 1])[0], together[i])
+        own_predictions = [[maps[i : i + 1] for maps in stack] for stack in predictions]
+        alone = make_loss()(own_predictions, target[i : i + 1], mask[i : i + 1])
+        torch.testing.assert_close(alone[0], together[i])
 
 
 @pytest.mark.parametrize("gamma", [0, 1, 1.5, 2])
-def test_gradients_are_finite_also_where_predictions_are_exact(gamma: float) -> None:
-    for value, truth in ((0.0, 0.0), (1.0, 1.0), (0.5, 0.5), (1.0, 0.5), (0.0, 0.5), (-1e4, 0.0), (1e4, 1.0)):
-        predictions = [[scale.requires_grad_() for scale in constant_predictions(value)[0]]]
-        make_loss(gamma=gamma)(predictions, constant(truth), torch.ones(1, 1, 16, 16)).mean().backward()
-        for scale in predictions[0]:
-            assert torch.isfinite(scale.grad).all()
-            assert scale.grad.eq(0).all() == (value == truth or (gamma > 0 and value == float(truth > 0)))
+@pytest.mark.parametrize(
+    "prediction, truth", [(0.0, 0.0), (1.0, 1.0), (0.5, 0.5), (1.0, 0.5), (0.0, 0.5), (-1e4, 0.0), (1e4, 1.0)]
+)
+def test_gradients_are_finite_and_zero_only_where_a_factor_of_the_loss_is_zero(
+    gamma: float, prediction: float, truth: float
+) -> None:
+    """The factors are the error, and the difficulty: the distance from 1 for foreground, from 0 for background."""
+    predictions = constant_predictions(prediction)
+    for maps in predictions[0]:
+        maps.requires_grad_()
+    make_loss(gamma=gamma)(predictions, constant_target(truth), torch.ones(1, 1, 16, 16)).mean().backward()
+    is_exact = prediction == truth
+    is_easy = gamma > 0 and prediction == float(truth > 0)
+    for maps in predictions[0]:
+        assert maps.grad.isfinite().all()
+        assert maps.grad.eq(0).all() == (is_exact or is_easy)
 
 
-def test_the_gradient_is_that_of_finite_differences() -> None:
-    predictions, target, mask = random_input(n=1)
+def test_the_gradient_equals_finite_differences() -> None:
+    predictions, target, mask = random_input(num_images=1)
     finest = predictions[0][0].requires_grad_()
-    loss = make_loss(scale_weights=(1, 0, 0, 0, 0))
+    loss = make_loss(scale_weights=FINEST_SCALE_ONLY)
     (gradient,) = torch.autograd.grad(loss(predictions, target, mask).sum(), finest)
     step = 1e-2
     for cell in ((0, 0, 0, 0), (0, 35, 3, 7), (0, 48, 9, 2), (0, 49, 15, 15)):
         values = []
-        for sign in (1, -1):
-            moved = finest.detach().clone()
-            moved[cell] += sign * step
-            values.append(loss([[moved, *predictions[0][1:]]], target, mask).double().item())
+        for change in (step, -step):
+            changed = finest.detach().clone()
+            changed[cell] += change
+            values.append(loss([[changed, *predictions[0][1:]]], target, mask).double().item())
         assert (values[0] - values[1]) / (2 * step) == pytest.approx(gradient[cell].item(), abs=0.02)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_predictions_give_a_single_precision_loss(dtype: torch.dtype) -> None:
+def test_the_loss_of_half_precision_predictions_is_computed_in_single_precision(dtype: torch.dtype) -> None:
     predictions, target, mask = random_input()
-    halves = [[scale.to(dtype) for scale in stack] for stack in predictions]
+    halves = [[maps.to(dtype) for maps in stack] for stack in predictions]
     losses = make_loss()(halves, target, mask)
     assert losses.dtype == torch.float32
-    exact = make_loss()([[scale.float() for scale in stack] for stack in halves], target, mask)
-    torch.testing.assert_close(losses, exact, rtol=0, atol=0)
+    expected = make_loss()([[maps.float() for maps in stack] for stack in halves], target, mask)
+    assert torch.equal(losses, expected)
 
 
-def test_a_prediction_that_is_not_a_number_shows_in_its_own_picture_only() -> None:
+def test_a_nan_prediction_makes_only_the_loss_of_its_image_nan() -> None:
     predictions, target, mask = random_input()
     predictions[0][0][1, 0, 0, 0] = float("nan")
     assert make_loss()(predictions, target, mask).isnan().tolist() == [False, True]
 
 
 @pytest.mark.parametrize("stacks", [1, 3])
-def test_stack_weights_must_fit_the_stacks(stacks: int) -> None:
+def test_another_number_of_stack_weights_than_stacks_is_an_error(stacks: int) -> None:
     with pytest.raises(ValueError, match=f"2 stack weights for {stacks} stacks"):
         make_loss(stack_weights=(1, 2))(*random_input(stacks))
 
 
-def test_every_stack_must_predict_every_scale() -> None:
+def test_a_stack_without_all_scales_is_an_error() -> None:
     predictions, target, mask = random_input(2)
     with pytest.raises(ValueError, match="every stack must predict 5 scales"):
         make_loss()([predictions[0], predictions[1][:4]], target, mask)
 
 
-def test_from_config_takes_every_setting() -> None:
+def test_from_config_applies_every_setting() -> None:
     config = load_config(
         None,
         [
@@ -244,4 +265,4 @@ def test_from_config_takes_every_setting() -> None:
         positive_threshold=0.1,
     )
     inputs = random_input(2)
-    torch.testing.assert_close(configured(*inputs), direct(*inputs), rtol=0, atol=0)
+    assert torch.equal(configured(*inputs), direct(*inputs))

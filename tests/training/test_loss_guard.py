@@ -1,75 +1,85 @@
-"""The loss guard: what is bad, when a run rolls back, when it fails and when all is forgiven."""
+"""The loss guard: bad losses, and when a run skips a step, returns to a checkpoint or fails."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
+import torch
 
 from posenet.settings import GuardConfig
 from posenet.training.loss_guard import GuardAction, LossGuard
 
-CONTINUE, SKIP, ROLL_BACK, FAIL = GuardAction.CONTINUE, GuardAction.SKIP, GuardAction.ROLL_BACK, GuardAction.FAIL
+CONTINUE = GuardAction.CONTINUE
+SKIP = GuardAction.SKIP
+ROLL_BACK = GuardAction.ROLL_BACK
+FAIL = GuardAction.FAIL
 
 
-def actions(guard: LossGuard, story: str) -> list[GuardAction]:
-    """The actions on a story of good (.) and bad (x) steps."""
-    return [guard.record_outcome(bad=step == "x") for step in story]
+def record_steps(guard: LossGuard, steps: str) -> list[GuardAction]:
+    """The actions after good (.) and bad (x) steps."""
+    return [guard.record_outcome(bad=step == "x") for step in steps]
 
 
 @pytest.mark.parametrize("loss", [math.nan, -math.nan, math.inf, -math.inf, 100.1, 1e30])
-def test_what_is_not_finite_or_above_the_threshold_is_bad(loss: float) -> None:
-    assert LossGuard(GuardConfig(threshold=100)).is_bad(loss)
+def test_a_loss_that_is_not_finite_or_exceeds_the_threshold_is_bad(loss: float) -> None:
+    guard = LossGuard(GuardConfig(threshold=100))
+    assert guard.is_bad(loss)
+    assert guard.is_bad_loss(torch.tensor(loss)).item() == 1
 
 
 @pytest.mark.parametrize("loss", [0.0, 1e-30, 99.9, 100.0, -5.0])
-def test_what_is_up_to_the_threshold_is_good(loss: float) -> None:
-    assert not LossGuard(GuardConfig(threshold=100)).is_bad(loss)
+def test_a_loss_up_to_the_threshold_is_good(loss: float) -> None:
+    guard = LossGuard(GuardConfig(threshold=100))
+    assert not guard.is_bad(loss)
+    assert guard.is_bad_loss(torch.tensor(loss)).item() == 0
 
 
-def test_the_default_threshold_is_that_of_the_recipe() -> None:
-    assert LossGuard(GuardConfig()).is_bad(2.1e5) and not LossGuard(GuardConfig()).is_bad(1.9e5)
+def test_the_default_threshold_is_two_hundred_thousand() -> None:
+    guard = LossGuard(GuardConfig())
+    assert guard.is_bad(2.1e5)
+    assert not guard.is_bad(1.9e5)
 
 
-def test_as_many_skips_in_a_row_as_allowed_roll_back() -> None:
-    assert actions(LossGuard(GuardConfig(max_skips=3)), "xxx") == [SKIP, SKIP, ROLL_BACK]
+def test_the_last_allowed_skip_in_a_row_rolls_back() -> None:
+    assert record_steps(LossGuard(GuardConfig(max_skips=3)), "xxx") == [SKIP, SKIP, ROLL_BACK]
 
 
-def test_a_good_step_starts_the_count_anew() -> None:
-    skips = [SKIP, SKIP, CONTINUE]
-    assert actions(LossGuard(GuardConfig(max_skips=3)), "xx.xx.xxx") == skips + skips + [SKIP, SKIP, ROLL_BACK]
+def test_a_good_step_resets_the_count_of_skips() -> None:
+    actions = record_steps(LossGuard(GuardConfig(max_skips=3)), "xx.xx.xxx")
+    assert actions == [SKIP, SKIP, CONTINUE, SKIP, SKIP, CONTINUE, SKIP, SKIP, ROLL_BACK]
 
 
-def test_the_count_starts_anew_after_the_roll_back_and_then_the_run_fails() -> None:
+def test_a_roll_back_resets_the_count_of_skips_and_a_second_one_is_a_failure() -> None:
     guard = LossGuard(GuardConfig(max_skips=3))
-    actions(guard, "xxx")
-    assert actions(guard, "xxx") == [SKIP, SKIP, FAIL]
+    assert record_steps(guard, "xxxxxx") == [SKIP, SKIP, ROLL_BACK, SKIP, SKIP, FAIL]
 
 
-def test_a_few_good_steps_do_not_make_up_for_a_roll_back() -> None:
+def test_too_few_good_steps_after_a_roll_back_do_not_allow_another() -> None:
     guard = LossGuard(GuardConfig(max_skips=2), recovery_steps=5)
-    actions(guard, "xx")
-    assert actions(guard, "....xx")[-1] is FAIL
+    assert record_steps(guard, "xx....xx")[-1] is FAIL
 
 
-def test_enough_good_steps_do() -> None:
+def test_enough_good_steps_after_a_roll_back_allow_another() -> None:
+    """They need not be in a row."""
     guard = LossGuard(GuardConfig(max_skips=2), recovery_steps=5)
-    actions(guard, "xx")
-    assert actions(guard, "..x...xx")[-1] is ROLL_BACK
+    assert record_steps(guard, "xx..x...xx")[-1] is ROLL_BACK
 
 
-def test_with_one_skip_allowed_the_first_bad_step_rolls_back() -> None:
-    assert actions(LossGuard(GuardConfig(max_skips=1)), ".x.x") == [CONTINUE, ROLL_BACK, CONTINUE, FAIL]
+def test_if_one_skip_is_allowed_the_first_bad_step_rolls_back() -> None:
+    assert record_steps(LossGuard(GuardConfig(max_skips=1)), ".x.x") == [CONTINUE, ROLL_BACK, CONTINUE, FAIL]
 
 
 @pytest.mark.parametrize("cut", range(1, 9))
-@pytest.mark.parametrize("story, end", [("xx.xxx..xxx", ROLL_BACK), ("xx.xxx.xxx", FAIL)])
-def test_a_restored_guard_judges_as_if_nothing_had_happened(story: str, end: GuardAction, cut: int) -> None:
-    expected = actions(LossGuard(GuardConfig(max_skips=3), recovery_steps=2), story)
-    guard, restored = (
-        LossGuard(GuardConfig(max_skips=3), recovery_steps=2),
-        LossGuard(GuardConfig(max_skips=3), recovery_steps=2),
-    )
-    actions(guard, story[:cut])
-    restored.load_state_dict(guard.state_dict())
-    assert actions(restored, story[cut:]) == expected[cut:] and expected[-1] is end
+@pytest.mark.parametrize("steps, last_action", [("xx.xxx..xxx", ROLL_BACK), ("xx.xxx.xxx", FAIL)])
+def test_a_restored_guard_acts_as_if_the_run_had_not_been_interrupted(
+    steps: str, last_action: GuardAction, cut: int
+) -> None:
+    settings = GuardConfig(max_skips=3)
+    expected = record_steps(LossGuard(settings, recovery_steps=2), steps)
+    assert expected[-1] is last_action
+    interrupted = LossGuard(settings, recovery_steps=2)
+    record_steps(interrupted, steps[:cut])
+    restored = LossGuard(settings, recovery_steps=2)
+    restored.load_state_dict(interrupted.state_dict())
+    assert record_steps(restored, steps[cut:]) == expected[cut:]

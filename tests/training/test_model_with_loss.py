@@ -1,65 +1,87 @@
-"""The training step as one module: frames, precision, and agreement with its parts."""
+"""Network, target renderer and loss as one module: its parts, precision, and the terms of the loss."""
 
+from __future__ import annotations
+
+import math
+
+import pytest
 import torch
+from torch import Tensor
 
 from posenet.data.targets import TargetRenderer
+from posenet.devices.precision import Amp
 from posenet.settings import LossConfig, TargetsConfig
 from posenet.skeleton import COCO
 from posenet.training.loss import FocalL2Loss
 from posenet.training.model_with_loss import ModelWithLoss
 from tests.helpers.networks import tiny_network
 
+SIZE = 64
+NUM_SCALES = 5
 
-def make_batch(n: int = 2, size: int = 64):
+
+def make_model(amp: Amp = "off") -> ModelWithLoss:
+    renderer = TargetRenderer(TargetsConfig(), COCO)
+    loss = FocalL2Loss(LossConfig(), COCO)
+    return ModelWithLoss(tiny_network(stacks=1), renderer, loss, amp, channels_last=False).eval()
+
+
+def random_batch(num_images: int = 2) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Images, joints, person masks, and masks of the supervised cells."""
     generator = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (n, size, size, 3), dtype=torch.uint8, generator=generator)
-    joints = torch.rand(n, 3, 18, 3, generator=generator) * size
-    person_mask = torch.randint(0, 256, (n, size // 4, size // 4), dtype=torch.uint8, generator=generator)
+    images = torch.randint(0, 256, (num_images, SIZE, SIZE, 3), dtype=torch.uint8, generator=generator)
+    joints = torch.rand(num_images, 3, 18, 3, generator=generator) * SIZE
+    mask_shape = (num_images, SIZE // 4, SIZE // 4)
+    person_mask = torch.randint(0, 256, mask_shape, dtype=torch.uint8, generator=generator)
     return images, joints, person_mask, torch.full_like(person_mask, 255)
 
 
-def make_step(amp="off"):
-    renderer = TargetRenderer(TargetsConfig(), COCO)
-    loss = FocalL2Loss(LossConfig(), COCO)
-    return ModelWithLoss(tiny_network(stacks=1), renderer, loss, amp, False).eval()
+def test_the_loss_is_that_of_the_network_s_predictions_and_the_rendered_targets() -> None:
+    model = make_model()
+    images, joints, person_mask, mask_miss = random_batch()
+    target = model.renderer(joints, person_mask / 255)
+    predictions = model.network(images.permute(0, 3, 1, 2) / 255)
+    expected = model.loss(predictions, target, mask_miss[:, None] / 255)
+    torch.testing.assert_close(model(images, joints, person_mask, mask_miss), expected)
 
 
-def test_step_is_renderer_network_and_loss():
-    step, (images, joints, person_mask, mask_miss) = make_step(), make_batch()
-    target = step.renderer(joints, person_mask / 255)
-    expected = step.loss(step.network(images.permute(0, 3, 1, 2) / 255), target, mask_miss[:, None] / 255)
-    assert torch.allclose(step(images, joints, person_mask, mask_miss), expected, rtol=1e-5)
+def test_the_loss_of_an_image_does_not_depend_on_the_rest_of_the_batch() -> None:
+    model = make_model()
+    batch = random_batch(3)
+    together = model(*batch)
+    one_by_one = [model(*(tensor[i : i + 1] for tensor in batch)) for i in range(3)]
+    torch.testing.assert_close(together, torch.cat(one_by_one))
 
 
-def test_loss_of_an_image_does_not_depend_on_its_neighbours():
-    step, batch = make_step(), make_batch(3)
-    together = step(*batch)
-    alone = torch.cat([step(*(t[i : i + 1] for t in batch)) for i in range(3)])
-    assert together.shape == (3,) and torch.allclose(together, alone, rtol=1e-5)
+def test_in_bf16_the_loss_is_float32_and_close_to_the_exact_one() -> None:
+    batch = random_batch()
+    loss = make_model("bf16")(*batch)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, make_model()(*batch), rtol=0.05, atol=0)
 
 
-def test_bf16_gives_a_float32_loss_near_the_exact_one():
-    batch = make_batch()
-    exact, rough = make_step()(*batch), make_step("bf16")(*batch)
-    assert rough.dtype == torch.float32 and torch.allclose(exact, rough, rtol=0.05)
+def test_the_terms_of_the_loss_are_recorded_in_training_only() -> None:
+    model = make_model()
+    assert model.loss.meter.read() is None
+    model(*random_batch())
+    assert model.loss.meter.read() is None
+    model.train()
+    model(*random_batch())
+    assert model.loss.meter.read() is not None
+    assert model.loss.meter.read() is None, "reading starts a new record"
 
 
-def test_terms_are_counted_in_training_only_and_add_up_to_the_loss():
-    step, batch = make_step(), make_batch()
-    assert step.loss.meter.read() is None
-    step(*batch)
-    assert step.loss.meter.read() is None
-    step.train()
-    losses = torch.cat([step(*batch), step(*make_batch(3))]).detach()
-    terms = step.loss.meter.read()
-    assert [len(row) for row in terms] == [5]
-    assert abs(sum(map(sum, terms)) / losses.mean().item() - 1) < 1e-4
-    assert step.loss.meter.read() is None, "read once"
+def test_the_terms_add_up_to_the_mean_loss_of_all_images() -> None:
+    model = make_model().train()
+    losses = torch.cat([model(*random_batch(2)), model(*random_batch(3))])
+    (terms,) = model.loss.meter.read()
+    assert len(terms) == NUM_SCALES
+    assert sum(terms) == pytest.approx(losses.mean().item(), rel=1e-4)
 
 
-def test_terms_of_an_explosion_are_not_told():
-    step = make_step()
-    step.loss.meter.add(torch.tensor([[[float("nan")]]]))
-    assert step.loss.meter.read() is None
-    step.loss.meter.add(torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]]]))
-    assert step.loss.meter.read() == [[2.0, 3.0]]
+def test_terms_that_are_not_finite_are_not_reported() -> None:
+    meter = make_model().loss.meter
+    meter.add(torch.tensor([[[math.nan]]]))
+    assert meter.read() is None
+    meter.add(torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]]]))
+    assert meter.read() == [[2.0, 3.0]]

@@ -1,8 +1,9 @@
-"""A run that is interrupted and resumed again and again gives, to the bit, the one that never stopped."""
+"""A run that is interrupted and resumed again and again ends, to the bit, as if it had never been interrupted."""
 
 from __future__ import annotations
 
 import random
+import signal
 from pathlib import Path
 
 import pytest
@@ -24,39 +25,42 @@ from tests.helpers.process_runs import (
 )
 from tests.helpers.tiny_training import CPU
 
+Stores = dict[str, Path]
+
 SHORT = ("train.epochs=2", "train.patience=0", "guard.threshold=25")
+"""Settings of two epochs in which the loss guard skips some steps."""
 
 
 @pytest.fixture(scope="session")
-def more_stores(tmp_path_factory) -> dict[str, Path]:
-    """Stores that give an epoch some ten steps."""
-    folder = tmp_path_factory.mktemp("more")
+def larger_stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    """Stores with about ten steps in an epoch."""
+    folder = tmp_path_factory.mktemp("larger")
     write_dataset(folder, train=16, val=3, seed=7, workers=1)
     return build_both(folder)
 
 
-def steps_of(folder: Path) -> int:
+def count_steps(folder: Path) -> int:
+    """The steps of a finished run."""
     return read_final_checkpoints(folder)["last"]["progress"]["total_steps"]
 
 
-def run_with_interruptions(stores, folder: Path, interruptions: list[Interruption], *overrides: str) -> None:
+def run_with_interruptions(stores: Stores, folder: Path, interruptions: list[Interruption], *overrides: str) -> None:
+    """Make a run that is resumed after each interruption until it ends."""
     for interruption in interruptions:
-        assert run_in_fork(stores, folder, *overrides, interruption=interruption) == (
-            -9 if interruption.kind == "SIGKILL" else 0
-        ), interruption
+        expected_status = -signal.SIGKILL if interruption.kind == "SIGKILL" else 0
+        assert run_in_fork(stores, folder, *overrides, interruption=interruption) == expected_status, interruption
     assert run_in_fork(stores, folder, *overrides) == 0
 
 
-def run_two_processes(stores, folder: Path, *overrides: str, interruption: Interruption | None = None) -> None:
-    run_in_processes(
-        2,
-        folder.with_suffix(".world"),
-        lambda runtime: start_or_resume(runtime, stores, folder, *overrides, interruption=interruption),
-    )
+def run_two_processes(stores: Stores, folder: Path, *overrides: str, interruption: Interruption | None = None) -> None:
+    def start_or_resume_rank(runtime: Runtime) -> None:
+        start_or_resume(runtime, stores, folder, *overrides, interruption=interruption)
+
+    run_in_processes(2, folder.with_suffix(".results"), start_or_resume_rank)
 
 
 def run_two_processes_with_interruptions(
-    stores, folder: Path, interruptions: list[Interruption], *overrides: str
+    stores: Stores, folder: Path, interruptions: list[Interruption], *overrides: str
 ) -> None:
     for interruption in interruptions:
         if interruption.kind == "SIGKILL":
@@ -67,8 +71,8 @@ def run_two_processes_with_interruptions(
     run_two_processes(stores, folder, *overrides)
 
 
-def test_interrupted_in_every_way_it_is_the_uninterrupted_run(stores, tmp_path):
-    assert run_in_fork(stores, tmp_path / "whole", *SHORT) == 0
+def test_a_run_that_is_interrupted_in_every_way_ends_like_an_uninterrupted_one(stores: Stores, tmp_path: Path) -> None:
+    assert run_in_fork(stores, tmp_path / "uninterrupted", *SHORT) == 0
     interruptions = [
         Interruption("SIGKILL", 2),
         Interruption("SIGINT", 3),
@@ -76,55 +80,62 @@ def test_interrupted_in_every_way_it_is_the_uninterrupted_run(stores, tmp_path):
         Interruption("SIGTERM", 5),
     ]
     run_with_interruptions(stores, tmp_path / "interrupted", interruptions, *SHORT)
-    assert_same_run(tmp_path / "interrupted", tmp_path / "whole")
-    assert skipped_steps(tmp_path / "whole")
+    assert_same_run(tmp_path / "interrupted", tmp_path / "uninterrupted")
+    assert skipped_steps(tmp_path / "uninterrupted")
 
 
-def test_two_processes_interrupted_are_the_uninterrupted_ones(stores, tmp_path):
+def test_a_run_of_two_processes_of_which_one_is_killed_ends_like_an_uninterrupted_one(
+    stores: Stores, tmp_path: Path
+) -> None:
     overrides = (*SHORT, "optim.accumulate=1", "checkpoint.every_steps=2")
-    run_two_processes(stores, tmp_path / "whole", *overrides)
-    run_two_processes_with_interruptions(
-        stores, tmp_path / "interrupted", [Interruption("SIGKILL", 5, rank=1)], *overrides
-    )
-    assert_same_run(tmp_path / "interrupted", tmp_path / "whole")
+    interruptions = [Interruption("SIGKILL", 5, rank=1)]
+    run_two_processes(stores, tmp_path / "uninterrupted", *overrides)
+    run_two_processes_with_interruptions(stores, tmp_path / "interrupted", interruptions, *overrides)
+    assert_same_run(tmp_path / "interrupted", tmp_path / "uninterrupted")
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("workers", [0, 2])
-def test_random_interruptions(more_stores, tmp_path, workers):
-    overrides = (f"data.workers={workers}",)
-    assert run_in_fork(more_stores, tmp_path / "whole", *overrides) == 0
+def test_runs_with_random_interruptions_end_like_an_uninterrupted_one(
+    larger_stores: Stores, tmp_path: Path, workers: int
+) -> None:
+    setting = f"data.workers={workers}"
+    uninterrupted = tmp_path / "uninterrupted"
+    assert run_in_fork(larger_stores, uninterrupted, setting) == 0
     rng = random.Random(workers)
-    for chain in range(8):
-        folder = tmp_path / str(chain)
-        run_with_interruptions(
-            more_stores, folder, random_interruptions(rng, steps_of(tmp_path / "whole"), count=6), *overrides
-        )
-        assert_same_run(folder, tmp_path / "whole")
+    for number in range(8):
+        interruptions = random_interruptions(rng, count_steps(uninterrupted), count=6)
+        run_with_interruptions(larger_stores, tmp_path / str(number), interruptions, setting)
+        assert_same_run(tmp_path / str(number), uninterrupted)
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize("workers", [0, 2])
-def test_random_interruptions_of_two_processes(more_stores, tmp_path, workers):
-    overrides = (f"data.workers={workers}",)
-    run_two_processes(more_stores, tmp_path / "whole", *overrides)
+def test_runs_of_two_processes_with_random_interruptions_end_like_an_uninterrupted_one(
+    larger_stores: Stores, tmp_path: Path, workers: int
+) -> None:
+    setting = f"data.workers={workers}"
+    uninterrupted = tmp_path / "uninterrupted"
+    run_two_processes(larger_stores, uninterrupted, setting)
     rng = random.Random(workers)
-    for chain in range(4):
-        folder = tmp_path / str(chain)
-        interruptions = random_interruptions(rng, steps_of(tmp_path / "whole"), count=4, ranks=2)
-        run_two_processes_with_interruptions(more_stores, folder, interruptions, *overrides)
-        assert_same_run(folder, tmp_path / "whole")
+    for number in range(4):
+        interruptions = random_interruptions(rng, count_steps(uninterrupted), count=4, ranks=2)
+        run_two_processes_with_interruptions(larger_stores, tmp_path / str(number), interruptions, setting)
+        assert_same_run(tmp_path / str(number), uninterrupted)
 
 
-def test_another_number_of_processes_and_another_batch_are_said(stores, tmp_path, caplog):
-    folder, overrides = tmp_path / "run", ("train.epochs=2", "train.patience=0")
-    run_two_processes(stores, folder, *overrides, "optim.accumulate=1", interruption=Interruption("max-steps", 2))
-    begun = CheckpointFolder(folder).newest_intact()[1]
-    assert len(begun["random"]) == 2
+def test_a_run_continues_with_another_number_of_processes_and_another_batch_size_and_logs_both(
+    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "run"
+    overrides = ("train.epochs=2", "train.patience=0")
+    first_part = Interruption("max-steps", 2)
+    second_part = Interruption("max-steps", 3)
+    run_two_processes(stores, folder, *overrides, "optim.accumulate=1", interruption=first_part)
+    _, state = CheckpointFolder(folder).newest_intact()
+    assert len(state["random"]) == 2
     with caplog.at_level("INFO"):
-        start_or_resume(
-            Runtime(CPU), stores, folder, *overrides, "train.batch_size=3", interruption=Interruption("max-steps", 3)
-        )
+        start_or_resume(Runtime(CPU), stores, folder, *overrides, "train.batch_size=3", interruption=second_part)
     assert "had 2 processes and continues with 1" in caplog.text
     assert "An epoch had 3 steps and now has 2: step 2 of it becomes step 1" in caplog.text
-    assert read_final_checkpoints(folder)["last"]["progress"]["total_steps"] == 3
+    assert count_steps(folder) == 3

@@ -1,8 +1,11 @@
-"""What a run tells: text, JSON lines, images."""
+"""The log of a run: text, JSON lines, TensorBoard, drawings and curves."""
+
+from __future__ import annotations
 
 import json
 import logging
 import sys
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -10,62 +13,82 @@ import pytest
 
 from posenet.cli.logging_setup import log_to_stderr
 from posenet.settings import LogConfig
-from posenet.training import run_log as runlog
+from posenet.training import run_log
 from posenet.training.run_log import RunLog
+from tests.helpers.run_logs import read_log
+
+FULL_DISK = "/dev/full"
 
 
-def test_everything_lands_in_the_folder_and_resuming_appends(tmp_path):
+def open_log(folder: Path, tensorboard: bool = False, curves: bool = True) -> RunLog:
+    return RunLog(folder, LogConfig(tensorboard=tensorboard, curves=curves))
+
+
+def log_epoch(log: RunLog, epoch: int, **scores: float) -> None:
+    """Log one step and the end of an epoch."""
+    step = 10 * epoch
+    log.record("train", step, {"epoch": epoch - 1, "loss": 1.5, "lr": 1e-3, "samples_per_s": 9.0})
+    log.epoch(epoch, step, {"train_loss": 1.25, "val_loss": None, **scores})
+
+
+def test_a_log_holds_messages_values_and_drawings_and_a_resumed_run_appends_to_it(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
     for epoch in (1, 2):
-        log = RunLog(tmp_path / "run", LogConfig(tensorboard=False, curves=False))
+        log = open_log(folder, curves=False)
         logging.getLogger("posenet.anything").info("a message of the package")
-        log.record("train", 10 * epoch, {"loss": 1.5})
-        log.epoch(epoch, 10 * epoch, {"train_loss": 1.25, "val_loss": None, "AP": 0.5})
+        log_epoch(log, epoch, AP=0.5)
         log.drawing(f"epoch_{epoch:04d}", np.full((4, 6, 3), 200, np.uint8), 10)
         log.close()
-    text = (tmp_path / "run" / "log.txt").read_text()
+    text = (folder / "log.txt").read_text()
     assert text.count("a message of the package") == 2
-    assert "Epoch 2  train_loss 1.2500  AP 0.5000" in text and "val_loss" not in text
-    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
-    assert [line["kind"] for line in lines] == ["train", "epoch"] * 2
-    assert [line["step"] for line in lines] == [10, 10, 20, 20]
-    assert lines[0]["loss"] == 1.5 and lines[3]["AP"] == 0.5 and lines[3]["val_loss"] is None
-    assert cv2.imread(str(tmp_path / "run" / "pictures" / "epoch_0002.jpg")).shape == (4, 6, 3)
+    assert "Epoch 2  train_loss 1.2500  AP 0.5000" in text
+    assert "val_loss" not in text
+    entries = read_log(folder)
+    assert [entry["kind"] for entry in entries] == ["train", "epoch", "train", "epoch"]
+    assert [entry["step"] for entry in entries] == [10, 10, 20, 20]
+    assert entries[0]["loss"] == 1.5
+    assert entries[3]["AP"] == 0.5
+    assert entries[3]["val_loss"] is None
+    assert cv2.imread(str(folder / "pictures" / "epoch_0002.jpg")).shape == (4, 6, 3)
 
 
-def test_a_closed_log_writes_no_more(tmp_path):
-    log = RunLog(tmp_path, LogConfig(tensorboard=False))
-    log.close()
+def test_a_closed_log_receives_no_messages(tmp_path: Path) -> None:
+    open_log(tmp_path).close()
     logging.getLogger("posenet").warning("too late")
     assert "too late" not in (tmp_path / "log.txt").read_text()
 
 
-def test_messages_do_not_tear_the_bar(tmp_path):
-    log = RunLog(tmp_path, LogConfig(tensorboard=False))
+def test_the_progress_bar_starts_at_the_steps_that_are_done(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
     with log.progress_bar("epoch 1/1", 10, done=4) as bar:
         bar.update()
-        assert bar.n == 5 and bar.total == 10
+        assert bar.n == 5
+        assert bar.total == 10
     log.close()
 
 
-def test_a_full_disk_costs_the_log_its_lines_and_not_the_run(tmp_path, caplog, capfd):
-    log = RunLog(tmp_path, LogConfig(tensorboard=False))
+def test_on_a_full_disk_the_run_continues_after_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    log = open_log(tmp_path)
     log._json_file.close()
     log._text_handler.close()
-    log._json_file = open("/dev/full", "a", encoding="utf-8")
-    log._text_handler.stream = open("/dev/full", "a", encoding="utf-8")
+    log._json_file = open(FULL_DISK, "a", encoding="utf-8")
+    log._text_handler.stream = open(FULL_DISK, "a", encoding="utf-8")
     for step in range(3):
         log.record("train", step, {"loss": 1.0})
         logging.getLogger("posenet").info("a line")
     log.close()
-    assert caplog.text.count("cannot log into") == 1 and "No space left on device" in caplog.text
+    assert caplog.text.count("cannot log into") == 1
+    assert "No space left on device" in caplog.text
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_tensorboard_gets_the_numbers_and_the_pictures(tmp_path):
+def test_tensorboard_receives_values_and_drawings(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    log = RunLog(tmp_path, LogConfig(tensorboard=True))
+    log = open_log(tmp_path, tensorboard=True)
     log.record("train", 7, {"loss": 0.25})
     log.drawing("epoch_0001", np.zeros((4, 4, 3), np.uint8), 7)
     log.close()
@@ -74,62 +97,81 @@ def test_tensorboard_gets_the_numbers_and_the_pictures(tmp_path):
     assert events.Tags()["images"] == ["predictions"]
 
 
-def test_without_tensorboard_the_log_says_what_to_install(tmp_path, monkeypatch):
+def test_without_tensorboard_the_log_names_the_package_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    RunLog(tmp_path, LogConfig(tensorboard=True)).close()
+    open_log(tmp_path, tensorboard=True).close()
     assert "pip install tensorboard" in (tmp_path / "log.txt").read_text()
 
 
-def test_programs_can_follow_what_people_see_in_the_bar(tmp_path, capsys):
+def test_json_messages_on_standard_error_hold_the_values_of_every_entry(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with log_to_stderr("json"):
-        log = RunLog(tmp_path, LogConfig(tensorboard=False))
+        log = open_log(tmp_path)
         log.record("train", 10, {"loss": 1.5})
         log.epoch(1, 10, {"train_loss": 1.25})
         log.close()
-    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert [line["message"] for line in lines] == ["train", "Epoch 1  train_loss 1.2500", "epoch"]
-    assert lines[0]["loss"] == 1.5 and lines[2]["train_loss"] == 1.25 and lines[2]["step"] == 10
+    messages = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert [message["message"] for message in messages] == ["train", "Epoch 1  train_loss 1.2500", "epoch"]
+    assert messages[0]["loss"] == 1.5
+    assert messages[2]["train_loss"] == 1.25
+    assert messages[2]["step"] == 10
     assert "train\n" not in (tmp_path / "log.txt").read_text()
 
 
-def full_epoch(log, epoch, **scores):
-    log.record("train", 10 * epoch, {"epoch": epoch - 1, "loss": 1.5, "lr": 1e-3, "samples_per_s": 9.0})
-    log.epoch(epoch, 10 * epoch, {"train_loss": 1.25, "val_loss": None, **scores})
+@pytest.fixture
+def drawn_folders(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The folders whose curves were drawn; no curves are really drawn."""
+    folders: list[Path] = []
+    monkeypatch.setattr(run_log, "write_curves", folders.append)
+    return folders
 
 
-def test_curves_are_drawn_at_validations_and_at_the_end(tmp_path, monkeypatch):
-    drawn = []
-    monkeypatch.setattr(runlog, "write_curves", drawn.append)
-    log = RunLog(tmp_path, LogConfig(tensorboard=False))
-    full_epoch(log, 1)
-    assert drawn == []
-    full_epoch(log, 2, AP=0.5)
-    assert drawn == [tmp_path]
+def test_curves_are_drawn_after_a_validation_but_not_again_at_the_end(
+    tmp_path: Path, drawn_folders: list[Path]
+) -> None:
+    log = open_log(tmp_path)
+    log_epoch(log, 1)
+    assert drawn_folders == []
+    log_epoch(log, 2, AP=0.5)
+    assert drawn_folders == [tmp_path]
     log.close()
-    assert drawn == [tmp_path]
-    log = RunLog(tmp_path, LogConfig(tensorboard=False))
-    full_epoch(log, 3)
-    log.close()
-    assert drawn == [tmp_path] * 2
-    log = RunLog(tmp_path, LogConfig(tensorboard=False, curves=False))
-    full_epoch(log, 4, AP=0.5)
-    log.close()
-    assert drawn == [tmp_path] * 2
+    assert drawn_folders == [tmp_path]
 
 
-def test_a_run_goes_on_where_its_curves_cannot_be_drawn(tmp_path, monkeypatch):
-    log = RunLog(tmp_path, LogConfig(tensorboard=False))
+def test_curves_are_drawn_at_the_end_if_the_last_epoch_had_no_validation(
+    tmp_path: Path, drawn_folders: list[Path]
+) -> None:
+    log = open_log(tmp_path)
+    log_epoch(log, 1)
+    log.close()
+    assert drawn_folders == [tmp_path]
+
+
+def test_no_curves_are_drawn_if_they_are_turned_off(tmp_path: Path, drawn_folders: list[Path]) -> None:
+    log = open_log(tmp_path, curves=False)
+    log_epoch(log, 1, AP=0.5)
+    log.close()
+    assert drawn_folders == []
+
+
+def test_a_run_continues_if_its_curves_cannot_be_drawn(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
     (tmp_path / "curves.png").mkdir()
-    full_epoch(log, 1, AP=0.5)
+    log_epoch(log, 1, AP=0.5)
     log.close()
     assert "curves.png was not drawn" in (tmp_path / "log.txt").read_text()
 
 
-def test_without_matplotlib_a_run_says_so_once(tmp_path, monkeypatch):
+def test_without_matplotlib_the_log_names_the_package_to_install_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    log = RunLog(tmp_path, LogConfig(tensorboard=False))
+    log = open_log(tmp_path)
     for epoch in (1, 2):
-        full_epoch(log, epoch, AP=0.5)
+        log_epoch(log, epoch, AP=0.5)
     log.close()
     assert (tmp_path / "log.txt").read_text().count("pip install 'posenet[plot]'") == 1
     assert not (tmp_path / "curves.png").exists()

@@ -1,10 +1,11 @@
-"""A long run does not swell: memory, open files and threads of all its processes stay as they are."""
+"""A long run does not leak: memory, open files and threads of all its processes stay constant."""
 
 from __future__ import annotations
 
 import os
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -13,57 +14,74 @@ from tests.helpers.tiny_training import CPU, tiny_trainer
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
-STEPS, WARM, EVERY = 2000, 500, 100
-"""Steps in all, steps until caches are full, steps between measurements."""
-MEGABYTES = 32
-"""How much the memory of all processes together may differ between the two halves of what follows."""
+STEPS = 2000
+WARMUP_STEPS = 500
+"""Steps after which all caches are full."""
+MEASURE_EVERY = 100
+MAX_GROWTH_MEGABYTES = 32
+"""Allowed growth of the memory of all processes between the two halves of the steps after the warmup."""
+MAX_GROWTH_FILES = 8
+"""Allowed growth of the number of open files. A worker's larger batch may need another shared memory file."""
+OVERRIDES = (
+    "train.batch_size=2",
+    "train.epochs=9999",
+    "data.workers=2",
+    "checkpoint.every_steps=50",
+    "average.kind='ema'",
+    "log.every_steps=10",
+)
 
-FILES = 8
-"""How much the number of open files may: now and then a worker's larger batch takes a new piece of shared memory."""
+
+class Usage(NamedTuple):
+    """What several processes use together."""
+
+    megabytes: float
+    files: int
+    threads: int
 
 
-def usage(workers: list[int]) -> dict[str, float]:
-    """Megabytes of memory that are these processes' own or shared among them, open files and threads.
+def measure_usage(pids: list[int]) -> Usage:
+    """Measure the usage of processes, without the memory of libraries, which they share with other programs."""
+    kilobytes = 0
+    files = 0
+    threads = 0
+    for pid in pids:
+        process = Path(f"/proc/{pid}")
+        for line in (process / "smaps_rollup").read_text().splitlines():
+            if line.startswith(("Pss_Anon:", "Pss_Shmem:")):
+                kilobytes += int(line.split()[1])
+        files += len(os.listdir(process / "fd"))
+        threads += len(os.listdir(process / "task"))
+    return Usage(kilobytes / 1024, files, threads)
 
-    Libraries do not count: they are shared with whatever else runs on the machine, which comes and goes.
-    """
-    pids = [os.getpid(), *workers]
-    lines = [line for pid in pids for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()]
-    memory = sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
-    return {
-        "MB": memory / 1024,
-        "files": sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids),
-        "threads": sum(len(os.listdir(f"/proc/{pid}/task")) for pid in pids),
-    }
+
+def peak(usages: list[Usage]) -> Usage:
+    """The largest value of every field."""
+    return Usage(*map(max, zip(*usages)))
 
 
 @pytest.mark.torture
-def test_two_thousand_steps(stores, tmp_path, record_property):
-    measured: list[dict[str, float]] = []
-    overrides = [
-        "train.batch_size=2",
-        "train.epochs=9999",
-        "data.workers=2",
-        "checkpoint.every_steps=50",
-        "average.kind='ema'",
-        "log.every_steps=10",
-    ]
-    with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *overrides, steps=STEPS) as trainer:
-        update = trainer.train_step
+def test_two_thousand_steps_do_not_leak_memory_files_or_threads(stores: dict[str, Path], tmp_path: Path) -> None:
+    usages: list[Usage] = []
+    with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *OVERRIDES, steps=STEPS) as trainer:
+        train_step = trainer.train_step
 
-        def measure(batches):
-            outcome = update(batches)
-            if len(trainer.losses) % EVERY == 0:
-                measured.append(usage([w.pid for w in trainer.input.loader.loader._iterator._workers]))
-                sys.__stdout__.write(f"step {len(trainer.losses)}: {measured[-1]}\n")
-            return outcome
+        def train_and_measure(batches: Any) -> Any:
+            result = train_step(batches)
+            step = len(trainer.losses)
+            if step % MEASURE_EVERY == 0:
+                workers = [worker.pid for worker in trainer.input.loader.loader._iterator._workers]
+                usages.append(measure_usage([os.getpid(), *workers]))
+                sys.__stdout__.write(f"step {step}: {usages[-1]}\n")
+            return result
 
-        trainer.train_step = measure
+        trainer.train_step = train_and_measure
         trainer.run()
     assert len(trainer.losses) == STEPS
-    warm = measured[WARM // EVERY :]
-    first, second = warm[: len(warm) // 2], warm[len(warm) // 2 :]
-    record_property("soak", str((first[0], second[-1])))
-    assert max(m["MB"] for m in second) < max(m["MB"] for m in first) + MEGABYTES
-    assert max(m["files"] for m in second) <= max(m["files"] for m in first) + FILES
-    assert max(m["threads"] for m in second) <= max(m["threads"] for m in first)
+    after_warmup = usages[WARMUP_STEPS // MEASURE_EVERY :]
+    middle = len(after_warmup) // 2
+    first_peak = peak(after_warmup[:middle])
+    second_peak = peak(after_warmup[middle:])
+    assert second_peak.megabytes < first_peak.megabytes + MAX_GROWTH_MEGABYTES
+    assert second_peak.files <= first_peak.files + MAX_GROWTH_FILES
+    assert second_peak.threads <= first_peak.threads

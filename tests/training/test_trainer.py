@@ -1,338 +1,313 @@
-"""Training runs on drawn people: learning, resuming, guarding, freezing and what they leave behind."""
+"""The training step, and training runs: bad losses, stop signals, validation, checkpoints and logs."""
 
-import json
+from __future__ import annotations
+
+import copy
 import math
 import os
 import signal
+import threading
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from posenet.checkpoints.file import read_checkpoint
-from posenet.data.store.reader import Store
+from posenet.data.batch import Batch
+from posenet.devices.precision import Amp, make_grad_scaler
 from posenet.devices.runtime import Runtime
-from posenet.errors import CheckpointError, DataError, TrainingError
-from posenet.model.posenet import PoseNet
-from posenet.settings import LogConfig, load_config
-from posenet.training.freezing import freeze
-from posenet.training.run_log import RunLog
-from posenet.training.setup import build_trainer
+from posenet.errors import DataError, TrainingError
+from posenet.settings import GuardConfig, OptimConfig
+from posenet.training.loss_guard import LossGuard
+from posenet.training.optimizer import make_optimizer
+from posenet.training.trainer import Trainer, TrainStep
+from tests.helpers.process_runs import find_differences, start_or_resume
+from tests.helpers.run_logs import read_log
+from tests.helpers.tiny_training import CPU, before_step, copy_weights
+
+MakeTrainer = Callable[..., Trainer]
+
+BATCH_SIZE = 6
+LR = 0.1
 
 
-@pytest.fixture
-def make(stores, tmp_path):
-    """Builds trainers of a tiny network; keyword ``steps`` is --max-steps, the rest are overrides."""
-    opened = []
+class LinearModelWithLoss(nn.Module):
+    """A tiny model with BatchNorm that returns one loss per image, scaled by ``mask_miss``."""
 
-    def build(*overrides: str, folder: str = "run", steps: int = 0, frozen=()):
-        path = tmp_path / folder
-        config = load_config(
-            None,
-            [
-                f"checkpoint.path={str(path)!r}",
-                "model.stacks=1",
-                "model.width=16",
-                "model.growth=2",
-                "train.input_size=64",
-                "train.batch_size=2",
-                "train.epochs=2",
-                "optim.name='adamw'",
-                "optim.lr=1e-3",
-                "optim.warmup_epochs=1",
-                "data.workers=0",
-                "log.tensorboard=false",
-                "log.every_steps=2",
-                f"data.train={str(stores['train'])!r}",
-                f"data.val={str(stores['val'])!r}",
-                *overrides,
-            ],
-        )
-        torch.manual_seed(config.train.seed)
-        network = PoseNet.from_config(config)
-        freeze(network, frozen)
-        log = RunLog(path, LogConfig(tensorboard=False, curves=False))
-        train, val = Store(config.data.train), Store(config.data.val)
-        opened.extend([log, train, val])
-        runtime = Runtime(torch.device("cpu"))
-        return build_trainer(config, network, runtime, train, val, log, steps)
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.linear = nn.Linear(4, 1)
 
-    yield build
-    for thing in opened:
-        thing.close()
+    def forward(self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor) -> Tensor:
+        return self.linear(self.norm(images))[:, 0] ** 2 * mask_miss
 
 
-def weights(trainer):
-    return {n: t.clone() for n, t in trainer.model.network.state_dict().items()}
+def make_batch(seed: int, loss_scale: float = 1.0) -> Batch:
+    images = torch.randn(BATCH_SIZE, 4, generator=torch.Generator().manual_seed(seed))
+    return Batch(images, images, images, torch.full((BATCH_SIZE,), loss_scale), torch.arange(BATCH_SIZE))
 
 
-def assert_equal(a, b):
-    assert a.keys() == b.keys()
-    assert [n for n in a if not torch.equal(a[n], b[n])] == []
+def make_train_step(
+    amp: Amp = "off", max_grad_norm: float = 0.0, loss_scale: float = 0.0
+) -> tuple[LinearModelWithLoss, Optimizer, TrainStep]:
+    torch.manual_seed(0)
+    model = LinearModelWithLoss().train()
+    optimizer = make_optimizer(model, OptimConfig(lr=LR, momentum=0.9, weight_decay=0.0))
+    scaler = make_grad_scaler(CPU, amp, loss_scale)
+    return model, optimizer, TrainStep(model, optimizer, scaler, LossGuard(GuardConfig()), Runtime(CPU), max_grad_norm)
 
 
-def lines(trainer, kind):
-    text = (trainer.folder.path / "log.jsonl").read_text()
-    return [line for line in map(json.loads, text.splitlines()) if line["kind"] == kind]
+def copy_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+    return copy.deepcopy({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
 
 
-def losses(trainer):
-    return [(e["epoch"], e["train_loss"], e["val_loss"]) for e in lines(trainer, "epoch")]
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_a_step_with_one_bad_loss_changes_nothing(bad: float, position: int) -> None:
+    model, optimizer, train_step = make_train_step()
+    train_step([make_batch(1)])
+    before = copy_state(model, optimizer)
+    batches = [make_batch(2), make_batch(3), make_batch(4)]
+    batches[position] = make_batch(9, loss_scale=bad)
+    result = train_step(batches)
+    assert result.loss is None
+    assert result.bad_value is not None
+    assert find_differences(copy_state(model, optimizer), before) == []
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert train_step([make_batch(5)]).loss is not None
 
 
-def test_a_run_leaves_checkpoints_and_logs(make):
-    trainer = make()
+def test_a_step_with_a_gradient_that_is_not_finite_changes_nothing() -> None:
+    model, optimizer, train_step = make_train_step()
+    before = copy_state(model, optimizer)
+    model.linear.weight.register_hook(lambda gradient: gradient * math.nan)
+    result = train_step([make_batch(1)])
+    assert result.loss is None
+    assert math.isnan(result.bad_value)
+    assert find_differences(copy_state(model, optimizer), before) == []
+
+
+def test_accumulated_batches_train_on_the_mean_of_their_gradients() -> None:
+    model, _, train_step = make_train_step()
+    model.norm.eval()
+    reference = copy.deepcopy(model)
+    first = make_batch(1)
+    second = make_batch(2)
+    train_step([first, second])
+    reference(*(torch.cat(tensors) for tensors in zip(first[:4], second[:4]))).mean().backward()
+    for parameter, expected in zip(model.parameters(), reference.parameters()):
+        torch.testing.assert_close(parameter.detach(), expected.detach() - LR * expected.grad, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("amp, loss_scale", [("off", 0.0), ("fp16", 1024.0)])
+def test_the_gradient_is_clipped_after_the_loss_scale_is_removed(amp: Amp, loss_scale: float) -> None:
+    model, _, train_step = make_train_step(amp, max_grad_norm=0.01, loss_scale=loss_scale)
+    before = nn.utils.parameters_to_vector(model.parameters()).detach()
+    train_step([make_batch(1, loss_scale=100.0)])
+    after = nn.utils.parameters_to_vector(model.parameters()).detach()
+    assert (after - before).norm().item() == pytest.approx(LR * 0.01, rel=1e-3)
+
+
+def test_an_overflow_that_a_lower_loss_scale_fixes_is_no_bad_step() -> None:
+    model, _, train_step = make_train_step("fp16")
+
+    def overflow_at_large_scales(gradient: Tensor) -> Tensor:
+        return gradient * (math.inf if train_step.scaler.get_scale() > 20_000 else 1)
+
+    model.linear.weight.register_hook(overflow_at_large_scales)
+    results = [train_step([make_batch(1)]) for _ in range(4)]
+    assert [result.loss is None for result in results] == [True, True, False, False]
+    assert all(result.bad_value is None for result in results)
+
+
+def make_losses_nan(trainer: Trainer, steps: Collection[int]) -> None:
+    """Make the losses of the given training steps, counted from 1, NaN."""
+    forward = trainer.model.forward
+
+    def forward_with_nan(*batch: Tensor) -> Tensor:
+        is_bad = trainer.model.training and trainer.progress.total_steps + 1 in steps
+        return forward(*batch) * (math.nan if is_bad else 1)
+
+    trainer.model.forward = forward_with_nan
+
+
+def test_a_run_writes_checkpoints_and_logs(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer()
     assert trainer.run()
-    path = trainer.folder.path
-    assert {"last.pth", "best.pth", "log.txt", "log.jsonl"} <= set(os.listdir(path))
-    epochs = lines(trainer, "epoch")
-    assert [e["epoch"] for e in epochs] == [1, 2]
-    assert epochs[1]["train_loss"] < epochs[0]["train_loss"] and epochs[1]["val_loss"] > 0
-    assert lines(trainer, "train")[0].keys() >= {"loss", "lr", "samples_per_s", "data_wait"}
-    assert "Epoch 1  train_loss" in (path / "log.txt").read_text()
-    best = min(epochs, key=lambda e: e["val_loss"])
-    assert read_checkpoint(path / "best.pth")["progress"]["epoch"] == best["epoch"]
-
-
-@pytest.mark.parametrize("cut", [1, 2, 3, 5])
-def test_resuming_anywhere_gives_the_uninterrupted_run(make, cut):
-    extra = ["optim.accumulate=2", "guard.max_skips=2"]
-    whole = make(*extra, "train.epochs=3", folder="whole")
-    assert whole.run()
-    first = make(*extra, "train.epochs=3", folder="cut", steps=cut)
-    assert not first.run() and first.progress.total_steps == cut
-    second = make(*extra, "train.epochs=3", folder="cut")
-    path, state = second.folder.newest_intact()
-    second.load_state_dict(state, str(path))
-    assert second.run()
-    assert_equal(weights(second), weights(whole))
-    assert losses(second) == losses(whole)
-    assert second.progress.best == whole.progress.best
+    folder = trainer.folder.path
+    assert {"last.pth", "best.pth", "log.txt", "log.jsonl"} <= set(os.listdir(folder))
+    first, second = read_log(folder, "epoch")
+    assert (first["epoch"], second["epoch"]) == (1, 2)
+    assert second["train_loss"] < first["train_loss"]
+    assert second["val_loss"] > 0
+    assert read_log(folder, "train")[0].keys() >= {"loss", "lr", "samples_per_s", "data_wait"}
+    assert "Epoch 1  train_loss" in (folder / "log.txt").read_text()
+    best = min((first, second), key=lambda entry: entry["val_loss"])
+    assert read_checkpoint(folder / "best.pth")["progress"]["epoch"] == best["epoch"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_finishes_the_step_and_saves(make, number):
-    trainer = make("train.epochs=50")
-    update, calls = trainer.train_step, []
-
-    def interrupted(batches):
-        calls.append(1)
-        if len(calls) == 3:
-            os.kill(os.getpid(), number)
-        return update(batches)
-
-    trainer.train_step = interrupted
+def test_a_stop_signal_ends_the_run_after_the_step_with_a_checkpoint(make_trainer: MakeTrainer, number: int) -> None:
+    trainer = make_trainer("train.epochs=50")
+    before_step(trainer, 3, lambda: os.kill(os.getpid(), number))
     assert not trainer.run()
     assert read_checkpoint(trainer.folder.last)["progress"]["total_steps"] == 3
 
 
-def exploding(trainer, at):
-    """Make the loss of the given calls NaN."""
-    forward, calls = trainer.model.forward, []
-
-    def explode(*batch):
-        calls.append(1)
-        return forward(*batch) * (math.nan if len(calls) in at else 1)
-
-    trainer.model.forward = explode
-    return calls
-
-
-def test_guard_skips_and_names_the_images(make):
-    trainer = make()
-    exploding(trainer, {2})
+def test_a_step_with_a_bad_loss_is_skipped_and_the_log_names_its_images(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer()
+    make_losses_nan(trainer, {2})
     assert trainer.run()
-    (skip,) = lines(trainer, "skip")
-    assert skip["step"] == 2 and len(skip["image_ids"]) == 2
-    assert all(torch.isfinite(t).all() for t in weights(trainer).values())
-    assert all(math.isfinite(e["train_loss"]) for e in lines(trainer, "epoch"))
+    (skip,) = read_log(trainer.folder.path, "skip")
+    assert skip["step"] == 2
+    assert len(skip["image_ids"]) == 2
+    assert all(tensor.isfinite().all() for tensor in copy_weights(trainer).values())
+    assert all(math.isfinite(entry["train_loss"]) for entry in read_log(trainer.folder.path, "epoch"))
 
 
-def test_skips_in_a_row_return_to_the_checkpoint_and_go_on_after_them(make):
-    trainer = make("guard.max_skips=2", "checkpoint.every_steps=1", "train.epochs=3")
-    restored = []
+def test_too_many_skips_in_a_row_return_to_the_checkpoint_before_them(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer("guard.max_skips=2", "checkpoint.every_steps=1", "train.epochs=3")
+    restored_steps = []
     load_weights = trainer.state.load_weights
 
-    def remember(state, *rest):
-        restored.append(state["progress"]["total_steps"])
-        load_weights(state, *rest)
+    def load_and_record(state: dict[str, Any], path: str) -> None:
+        restored_steps.append(state["progress"]["total_steps"])
+        load_weights(state, path)
 
-    trainer.state.load_weights = remember
-    exploding(trainer, {3, 4})
+    trainer.state.load_weights = load_and_record
+    make_losses_nan(trainer, {3, 4})
     assert trainer.run()
-    assert len(restored) == 1 and restored[0] >= 2
+    assert restored_steps == [2]
     assert trainer.progress.total_steps == 3 * trainer.input.steps_per_epoch
 
 
-def test_the_return_is_to_weights_from_before_the_explosion(make):
-    trainer = make("guard.max_skips=3", "guard.threshold=1e4", "checkpoint.every_steps=1", "train.epochs=3")
-    update, calls = trainer.train_step, []
+def test_the_return_restores_weights_from_before_the_explosion(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer("guard.max_skips=3", "guard.threshold=1e4", "checkpoint.every_steps=1", "train.epochs=3")
 
-    def explode_once(batches):
-        calls.append(1)
-        if len(calls) == 5:
-            with torch.no_grad():
-                for parameter in trainer.model.parameters():
-                    parameter.mul_(1e4)
-        return update(batches)
+    def explode() -> None:
+        with torch.no_grad():
+            for parameter in trainer.model.parameters():
+                parameter.mul_(1e4)
 
-    trainer.train_step = explode_once
+    before_step(trainer, 5, explode)
     assert trainer.run()
-    assert len(lines(trainer, "skip")) == 3
-    assert all(t.abs().max() < 1e4 for n, t in weights(trainer).items() if "running" not in n)
+    assert len(read_log(trainer.folder.path, "skip")) == 3
+    assert all(parameter.abs().max() < 1e4 for parameter in trainer.model.parameters())
 
 
-def test_explosion_after_the_return_ends_the_run_with_a_typed_error(make):
-    trainer = make("guard.max_skips=2", "checkpoint.every_steps=1", "train.epochs=9")
-    exploding(trainer, set(range(3, 99)))
+def test_the_return_waits_for_the_checkpoint_that_is_being_written(stores: dict[str, Path], tmp_path: Path) -> None:
+    """It must not use an older one: which weights a run returns to must not depend on the speed of the disk."""
+    restored_steps: list[int] = []
+
+    def return_once_with_a_slow_disk(trainer: Trainer) -> None:
+        save = trainer.folder.save
+        load_weights = trainer.state.load_weights
+
+        def save_slowly(*args: Any) -> None:
+            threading.Event().wait(0.2)
+            save(*args)
+
+        def load_and_record(state: dict[str, Any], path: str) -> None:
+            restored_steps.append(state["progress"]["total_steps"])
+            load_weights(state, path)
+
+        trainer.folder.save = save_slowly
+        trainer.state.load_weights = load_and_record
+        before_step(trainer, 3, trainer._return_to_checkpoint)
+
+    settings = ("train.epochs=1", "checkpoint.every_steps=2", "guard.threshold=2e5")
+    start_or_resume(Runtime(CPU), stores, tmp_path / "run", *settings, on_start=return_once_with_a_slow_disk)
+    assert restored_steps == [2]
+
+
+def test_an_explosion_soon_after_a_return_ends_the_run(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer("guard.max_skips=2", "checkpoint.every_steps=1", "train.epochs=9")
+    make_losses_nan(trainer, range(3, 99))
     with pytest.raises(TrainingError, match="explodes again"):
         trainer.run()
 
 
-def test_explosion_from_the_start_says_so(make):
-    trainer = make("guard.max_skips=2")
-    exploding(trainer, set(range(99)))
+def test_an_explosion_before_the_first_checkpoint_ends_the_run(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer("guard.max_skips=2")
+    make_losses_nan(trainer, range(99))
     with pytest.raises(TrainingError, match="before the first checkpoint"):
         trainer.run()
 
 
-def test_frozen_weights_and_statistics_stay_bit_identical(make):
-    trainer = make(frozen=["stem.*", "stacks.0.hourglass.*"])
-    before = weights(trainer)
+def test_frozen_parameters_and_their_statistics_stay_bit_identical(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(frozen=("stem.*", "stacks.0.hourglass.*"))
+    before = copy_weights(trainer)
     assert trainer.run()
-    after = weights(trainer)
-    frozen = [n for n in before if n.startswith(("stem.", "stacks.0.hourglass."))]
-    assert any("running_mean" in n for n in frozen)
-    assert_equal({n: before[n] for n in frozen}, {n: after[n] for n in frozen})
-    assert any(not torch.equal(before[n], after[n]) for n in before if n.startswith("stacks.0.heads."))
+    after = copy_weights(trainer)
+    frozen = [name for name in before if name.startswith(("stem.", "stacks.0.hourglass."))]
+    heads = [name for name in before if name.startswith("stacks.0.heads.")]
+    assert any("running_mean" in name for name in frozen)
+    assert all(torch.equal(before[name], after[name]) for name in frozen)
+    assert any(not torch.equal(before[name], after[name]) for name in heads)
 
 
-def test_another_network_is_not_resumed(make):
-    make(steps=1).run()
-    other = make("model.width=32")
-    with pytest.raises(CheckpointError, match="another architecture"):
-        other.load_state_dict(read_checkpoint(other.folder.last), "last.pth")
-
-
-def test_other_frozen_parameters_are_not_resumed_silently(make):
-    make(steps=1).run()
-    other = make(frozen=["stem.*"])
-    with pytest.raises(CheckpointError, match="train.freeze"):
-        other.load_state_dict(read_checkpoint(other.folder.last), "last.pth")
-
-
-@pytest.mark.parametrize("first, second", [("adamw", "sgd"), ("sgd", "adamw")])
-def test_another_optimizer_is_not_resumed(make, first, second):
-    make(f"optim.name={first!r}", steps=1).run()
-    other = make(f"optim.name={second!r}")
-    with pytest.raises(CheckpointError, match="optim.name"):
-        other.load_state_dict(read_checkpoint(other.folder.last), "last.pth")
-
-
-def test_new_optimizer_settings_hold_after_resuming(make):
-    make("optim.name='sgd'", steps=1).run()
-    trainer = make("optim.name='sgd'", "optim.weight_decay=0.3", "optim.momentum=0.1")
-    trainer.load_state_dict(read_checkpoint(trainer.folder.last), "last.pth")
-    (group,) = trainer.optimizer.param_groups
-    assert (group["weight_decay"], group["momentum"]) == (0.3, 0.1)
-    assert any("momentum_buffer" in state for state in trainer.optimizer.state.values())
-
-
-def test_bare_weights_are_not_a_run(make, tmp_path):
-    trainer = make()
-    with pytest.raises(CheckpointError, match="--weights"):
-        trainer.load_state_dict({"model": trainer.model.network.state_dict()}, "bare.pth")
-
-
-def test_best_is_judged_by_ap_where_it_is_evaluated(make):
-    trainer = make("train.epochs=4")
+def test_the_best_checkpoint_has_the_highest_ap(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer("train.epochs=4")
     scores = iter([0.1, 0.4, 0.3, 0.2])
     trainer.evaluate = lambda epoch, step, check_stop: {"AP": next(scores)}
     assert trainer.run()
-    best = read_checkpoint(trainer.folder.best)["progress"]
-    assert best["epoch"] == 2 and best["best"] == 0.4
+    progress = read_checkpoint(trainer.folder.best)["progress"]
+    assert progress["epoch"] == 2
+    assert progress["best"] == 0.4
 
 
-def test_bf16_trains(make):
-    trainer = make("train.amp='bf16'", steps=2)
+def test_a_run_in_bf16_keeps_its_weights_finite(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer("train.amp='bf16'", steps=2)
     assert not trainer.run()
-    assert all(torch.isfinite(t).all() for t in weights(trainer).values())
+    assert trainer.progress.total_steps == 2
+    assert all(tensor.isfinite().all() for tensor in copy_weights(trainer).values())
 
 
-def resumed(make, *overrides, **rest):
-    trainer = make(*overrides, **rest)
-    trainer.load_state_dict(read_checkpoint(trainer.folder.last), "last.pth")
-    return trainer
+@pytest.mark.parametrize("minutes, num_checkpoints", [(1e-9, 3), (60.0, 1)])
+def test_checkpoints_are_saved_after_the_configured_minutes(
+    make_trainer: MakeTrainer, minutes: float, num_checkpoints: int
+) -> None:
+    trainer = make_trainer(f"checkpoint.every_minutes={minutes}", "train.epochs=1")
+    assert trainer.run()
+    assert len(trainer.folder.history()) == num_checkpoints
 
 
-def test_loss_scale_is_a_state_where_dynamic_and_a_setting_where_fixed(make):
-    fp16, fixed = "train.amp='fp16'", "train.loss_scale=32.0"
-    make(fp16, steps=1).run()
-    trainer = make(fp16)
-    state = read_checkpoint(trainer.folder.last)
-    state["scaler"]["scale"] = 2048.0
-    trainer.load_state_dict(state, "last.pth")
-    assert trainer.scaler.get_scale() == 2048
-    assert resumed(make, fp16, fixed).scaler.get_scale() == 32
-    assert not resumed(make).scaler.is_enabled()
-    make(fp16, fixed, folder="fixed", steps=1).run()
-    scaler = resumed(make, fp16, folder="fixed").scaler
-    assert scaler.get_backoff_factor() < 1 and scaler.get_growth_interval() < 10**6
+@pytest.mark.parametrize("stage", ["loss", "AP"])
+def test_a_stop_signal_ends_the_validation_and_the_resumed_run_repeats_it(
+    make_trainer: MakeTrainer, stage: str
+) -> None:
+    trainer = make_trainer("train.epochs=1")
 
-
-def test_guard_and_random_states_come_back(make):
-    trainer = make(steps=2)
-    trainer.guard.good_since_roll_back = 7
-    torch.manual_seed(123)
-    trainer.run()
-    expected = torch.rand(3)
-    torch.manual_seed(5)
-    other = resumed(make)
-    assert other.guard.good_since_roll_back == 9
-    assert torch.equal(torch.rand(3), expected)
-
-
-def test_resuming_with_another_batch_size_keeps_the_share_of_the_epoch(make):
-    trainer = make("train.batch_size=1", "train.input_size=128", steps=4)
-    whole = trainer.input.steps_per_epoch
-    trainer.run()
-    other = resumed(make, "train.batch_size=2", "train.input_size=128")
-    assert other.progress.step == 4 * other.input.steps_per_epoch // whole and other.progress.total_steps == 4
-
-
-def test_checkpoints_by_the_clock(make):
-    for minutes, count in ((1e-9, 3), (60.0, 1)):
-        trainer = make(f"checkpoint.every_minutes={minutes}", "train.epochs=1", folder=f"every_{minutes}")
-        assert trainer.run()
-        assert len(trainer.folder.history()) == count
-
-
-@pytest.mark.parametrize("where", ["validate", "evaluate"])
-def test_a_signal_breaks_validation_off_and_the_resumed_run_repeats_it(make, where):
-    trainer = make("train.epochs=1")
-
-    def evaluate(epoch, step, check_stop):
+    def evaluate(epoch: int, step: int, check_stop: Callable[[], None]) -> dict[str, float]:
+        if stage == "AP":
+            os.kill(os.getpid(), signal.SIGTERM)
         check_stop()
         return {"AP": 0.5}
 
+    def set_eval_mode() -> nn.Module:
+        if stage == "loss":
+            os.kill(os.getpid(), signal.SIGTERM)
+        return nn.Module.eval(trainer.model)
+
     trainer.evaluate = evaluate
-    ask = {"validate": trainer.model.eval, "evaluate": trainer.validate}[where]
-
-    def ask_and_go_on():
-        os.kill(os.getpid(), signal.SIGTERM)
-        return ask()
-
-    setattr(*{"validate": (trainer.model, "eval"), "evaluate": (trainer, "validate")}[where], ask_and_go_on)
+    trainer.model.eval = set_eval_mode
     assert not trainer.run()
-    assert lines(trainer, "epoch") == []
-    other = resumed(make, "train.epochs=1")
-    assert other.progress.step == other.input.steps_per_epoch and other.run()
-    assert len(lines(other, "epoch")) == 1
+    assert read_log(trainer.folder.path, "epoch") == []
+    resumed = make_trainer("train.epochs=1", resume=trainer.folder.last)
+    assert resumed.progress.step == resumed.input.steps_per_epoch
+    assert resumed.run()
+    assert len(read_log(resumed.folder.path, "epoch")) == 1
 
 
-def test_an_error_while_validating_loses_nothing(make):
-    trainer = make("train.epochs=1")
+def test_an_error_in_the_validation_does_not_lose_the_steps_before_it(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer("train.epochs=1")
 
-    def evaluate(*_):
+    def evaluate(*_: Any) -> dict[str, float]:
         raise DataError("an image is damaged")
 
     trainer.evaluate = evaluate
@@ -341,28 +316,17 @@ def test_an_error_while_validating_loses_nothing(make):
     assert read_checkpoint(trainer.folder.last)["progress"]["step"] == trainer.input.steps_per_epoch
 
 
-@pytest.mark.parametrize("every, evaluated", [(1, [1, 2, 3]), (2, [2, 3]), (5, [3])])
-def test_evaluation_comes_every_so_many_epochs_and_last(make, every, evaluated):
-    trainer = make(f"train.evaluate_every={every}", "train.epochs=3")
-    seen = []
-    trainer.evaluate = lambda epoch, step, check_stop: seen.append(epoch) or {"AP": 0.0}
-    assert trainer.run() and seen == evaluated
+@pytest.mark.parametrize("every, expected", [(1, [1, 2, 3]), (2, [2, 3]), (5, [3])])
+def test_coco_scores_are_computed_every_few_epochs_and_after_the_last(
+    make_trainer: MakeTrainer, every: int, expected: list[int]
+) -> None:
+    trainer = make_trainer(f"train.evaluate_every={every}", "train.epochs=3")
+    evaluated = []
 
+    def evaluate(epoch: int, step: int, check_stop: Callable[[], None]) -> dict[str, float]:
+        evaluated.append(epoch)
+        return {"AP": 0.0}
 
-def test_scores_of_different_kinds_are_not_compared(make):
-    trainer = make("train.epochs=1")
-    trainer.evaluate = lambda *_: {"AP": 0.5}
+    trainer.evaluate = evaluate
     assert trainer.run()
-    other = resumed(make, "train.epochs=2")
-    assert other.run()
-    assert read_checkpoint(other.folder.best)["progress"]["epoch"] == 2
-
-
-@pytest.mark.parametrize("channels_last", [False, True])
-def test_memory_layout_is_the_configured_one(make, channels_last):
-    trainer = make(f"train.channels_last={str(channels_last).lower()}", steps=1)
-    seen = []
-    trainer.model.network.stem.register_forward_hook(lambda *x: seen.append(x[2]))
-    trainer.run()
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    assert seen[0].is_contiguous(memory_format=layout)
+    assert evaluated == expected

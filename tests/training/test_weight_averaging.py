@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -10,103 +13,114 @@ from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.weights import load_model
 from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError
-from posenet.settings import AverageConfig, OptimConfig
-from posenet.training.schedule import learning_rate
 from posenet.training.weight_averaging import ExponentialMovingAverage, StochasticWeightAverage, WeightAverage
-from tests.helpers.tiny_training import CPU, tiny_trainer
+from tests.helpers.process_runs import find_differences
+from tests.helpers.tiny_training import CPU, copy_weights, tiny_trainer
 
-EMA = ("average.kind='ema'", "average.decay=0.9", "train.batch_size=2")
-SWA = ("average.kind='swa'", "average.cycle_epochs=1", "average.cycle_lr=[2e-5, 1e-5]", "train.batch_size=2")
-NORMS = ("*.norm.*",)
+SMALL = "train.batch_size=2"
+EMA = ("average.kind='ema'", "average.decay=0.9", SMALL)
+SWA = ("average.kind='swa'", "average.cycle_epochs=1", "average.cycle_lr=[2e-5, 1e-5]", SMALL)
+BATCH_NORM = ("*.norm.*",)
 
 
-def linear(value: float) -> nn.Linear:
+def linear_layer(weight: float) -> nn.Linear:
     layer = nn.Linear(1, 1, bias=False)
-    nn.init.constant_(layer.weight, value)
+    nn.init.constant_(layer.weight, weight)
     return layer
 
 
-def follow(average: WeightAverage, layer: nn.Linear, values: list[float]) -> None:
-    for epoch, value in enumerate(values, 1):
-        nn.init.constant_(layer.weight, value)
+def train_through(weights: list[float], layer: nn.Linear, average: WeightAverage) -> None:
+    """Give the layer each of the weights, as one optimizer step and one epoch."""
+    for epoch, weight in enumerate(weights, start=1):
+        nn.init.constant_(layer.weight, weight)
         average.after_step()
         average.after_epoch(epoch)
 
 
-def averaged(average: WeightAverage, layer: nn.Linear) -> float:
+def averaged_weight(average: WeightAverage, layer: nn.Linear) -> float:
     with average.applied():
         return layer.weight.item()
 
 
-def test_ema_follows_its_formula_and_gives_the_weights_back() -> None:
-    layer = linear(1.0)
-    average = ExponentialMovingAverage(layer, 0.25)
-    follow(average, layer, [2.0, 4.0])
-    first = 1 * 2 / 11 + 2 * 9 / 11  # n = 1: decay 2/11
-    assert averaged(average, layer) == pytest.approx(first * 0.25 + 4 * 0.75)  # n = 2: 3/12, the ceiling
+def test_ema_follows_its_formula_and_the_trained_weights_return() -> None:
+    layer = linear_layer(1.0)
+    average = ExponentialMovingAverage(layer, decay=0.24)
+    train_through([2.0, 4.0], layer, average)
+    first_decay = 2 / 11  # (1 + n) / (10 + n) for n = 1
+    second_decay = 0.24  # because (1 + n) / (10 + n) is 0.25 for n = 2
+    first_average = first_decay * 1.0 + (1 - first_decay) * 2.0
+    expected = second_decay * first_average + (1 - second_decay) * 4.0
+    assert averaged_weight(average, layer) == pytest.approx(expected)
     assert layer.weight.item() == 4
 
 
-def test_swa_is_the_mean_over_ends_of_cycles_and_nothing_before_the_first() -> None:
-    layer = linear(1.0)
+def test_swa_is_the_mean_over_the_ends_of_cycles() -> None:
+    layer = linear_layer(1.0)
     average = StochasticWeightAverage(layer, cycle_epochs=2)
-    follow(average, layer, [2.0])
-    assert averaged(average, layer) == 2
-    follow(average, layer, [5.0, 7.0, 9.0, 11.0])
-    assert averaged(average, layer) == pytest.approx((7 + 11) / 2)
+    train_through([2.0, 5.0, 7.0, 9.0, 11.0], layer, average)
+    assert averaged_weight(average, layer) == pytest.approx((5 + 9) / 2)
 
 
-def test_the_cyclic_rate_falls_linearly_and_starts_again() -> None:
-    average = AverageConfig("swa", cycle_epochs=2, cycle_lr=(4e-5, 2e-5))
-    optim = OptimConfig(scale_lr=True)
-    table = [(0, 0, 7.5e-5), (0, 3, 6e-5), (1, 3, 4e-5), (2, 0, 7.5e-5), (99, 3, 4e-5)]
-    for epoch, step, lr in table:
-        assert learning_rate(optim, average, 2, epoch, step, 4) == pytest.approx(lr)
+def test_before_the_end_of_the_first_cycle_swa_equals_the_trained_weights() -> None:
+    layer = linear_layer(1.0)
+    average = StochasticWeightAverage(layer, cycle_epochs=2)
+    train_through([2.0], layer, average)
+    assert averaged_weight(average, layer) == 2
 
 
-@pytest.mark.parametrize("kind, frozen", [(EMA, ()), (SWA, NORMS)])
-def test_a_run_with_averages_resumes_bit_for_bit(stores, tmp_path, kind, frozen):
-    def go(name, steps, resume=None):
-        with tiny_trainer(
-            Runtime(CPU), stores, tmp_path / name, *kind, frozen=frozen, steps=steps, resume=resume
-        ) as trainer:
+def test_an_epoch_that_is_finished_twice_enters_swa_once() -> None:
+    layer = linear_layer(1.0)
+    average = StochasticWeightAverage(layer, cycle_epochs=1)
+    train_through([2.0, 6.0], layer, average)
+    average.after_epoch(2)
+    assert average.count == 2
+    assert averaged_weight(average, layer) == 4
+
+
+def test_a_run_with_swa_resumes_bit_for_bit(stores: dict[str, Path], tmp_path: Path) -> None:
+    def train(name: str, steps: int, resume: Path | None = None) -> dict[str, Any]:
+        folder = tmp_path / name
+        with tiny_trainer(Runtime(CPU), stores, folder, *SWA, frozen=BATCH_NORM, steps=steps, resume=resume) as trainer:
             trainer.run()
-            return read_checkpoint(tmp_path / name / "last.pth")
+        return read_checkpoint(folder / "last.pth")
 
-    whole = go("whole", 8)
-    length = whole["steps_per_epoch"]
-    go("cut", length + 1)
-    resumed = go("cut", 8, tmp_path / "cut" / "last.pth")
-    assert whole["average"]["count"] == resumed["average"]["count"] > 0
-    for a, b in ((whole["model"], resumed["model"]), (whole["average"]["trained"], resumed["average"]["trained"])):
-        assert a.keys() == b.keys() and all(torch.equal(a[n], b[n]) for n in a)
-    trained = whole["average"]["trained"]
-    assert any(not torch.equal(whole["model"][n], trained[n]) for n in trained)
+    uninterrupted = train("uninterrupted", 8)
+    train("interrupted", uninterrupted["steps_per_epoch"] + 1)
+    resumed = train("interrupted", 8, resume=tmp_path / "interrupted" / "last.pth")
+    assert uninterrupted["average"]["count"] > 0
+    for key in ("model", "average"):
+        assert find_differences(resumed[key], uninterrupted[key]) == []
+    trained = uninterrupted["average"]["trained"]
+    assert any(not torch.equal(uninterrupted["model"][name], trained[name]) for name in trained)
 
 
-def test_what_is_validated_is_what_others_load(stores, tmp_path):
+def test_the_average_is_validated_saved_and_loaded(stores: dict[str, Path], tmp_path: Path) -> None:
     with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *EMA, "train.epochs=1") as trainer:
-        seen = []
-        trainer.validate = lambda: seen.append({n: t.clone() for n, t in trainer.model.network.state_dict().items()})
+        validated = []
+        trainer.validate = lambda: validated.append(copy_weights(trainer))
         trainer.run()
-        trained = trainer.model.network.state_dict()
-        state = read_checkpoint(trainer.folder.last)
-    assert all(torch.equal(seen[0][n], state["model"][n]) for n in trained)
-    assert any(not torch.equal(trained[n], seen[0][n]) for n in trained)
-    model, _ = load_model(tmp_path / "run" / "last.pth")
-    assert all(torch.equal(t, state["model"][n]) for n, t in model.state_dict().items())
+        trained = copy_weights(trainer)
+        path = trainer.folder.last
+    saved = read_checkpoint(path)["model"]
+    network, _ = load_model(path)
+    assert find_differences(validated, [dict(saved)]) == []
+    assert find_differences(network.state_dict(), saved) == []
+    assert find_differences(trained, saved) != []
 
 
-def test_a_run_goes_on_from_its_trained_weights_without_the_average(stores, tmp_path):
+@pytest.mark.parametrize("configured", [(SMALL,), SWA[1:]], ids=["constant", "cyclic"])
+def test_a_run_that_turns_averaging_off_continues_from_the_trained_weights(
+    stores: dict[str, Path], tmp_path: Path, configured: tuple[str, ...]
+) -> None:
     with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *EMA, steps=3) as trainer:
         trainer.run()
-        trained = {n: t.clone() for n, t in trainer.model.network.state_dict().items()}
-    with tiny_trainer(Runtime(CPU), stores, tmp_path / "on", *SWA[3:], resume=tmp_path / "run" / "last.pth") as trainer:
-        assert all(torch.equal(t, trained[n]) for n, t in trainer.model.network.state_dict().items())
+        trained = copy_weights(trainer)
+        last = trainer.folder.last
+    with tiny_trainer(Runtime(CPU), stores, tmp_path / "continued", *configured, resume=last) as trainer:
+        assert find_differences(copy_weights(trainer), trained) == []
 
 
-def test_swa_wants_frozen_statistics_and_a_cycle(stores, tmp_path):
-    with pytest.raises(ConfigError, match="--freeze"), tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *SWA):
-        pass
-    with pytest.raises(ValueError, match="average.cycle_epochs"):
-        AverageConfig("swa")
+def test_swa_of_trained_batch_norm_layers_is_refused(stores: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--freeze"):
+        with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *SWA):
+            pass

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
@@ -11,7 +13,7 @@ import pytest
 from posenet.annotations.coco_dataset import read_annotations
 from posenet.annotations.main_persons import select_main_persons
 from posenet.annotations.masks import person_masks
-from posenet.data.store.build import build_store
+from posenet.data.store.build import BuildReport, build_store
 from posenet.data.store.reader import Store
 from posenet.data.store.verification import verify_store
 from posenet.errors import DataError
@@ -28,12 +30,12 @@ from tests.helpers.drawn_data import (
 
 
 @pytest.fixture
-def coco(tmp_path):
+def coco(tmp_path: Path) -> tuple[Path, Path]:
     """Image folder and annotations of three images."""
     return write_coco(tmp_path)
 
 
-def build(coco, output, **options):
+def build(coco: tuple[Path, Path], output: Path, **options: Any) -> BuildReport:
     return build_store(*coco, output, workers=options.pop("workers", 2), **options)
 
 
@@ -59,7 +61,7 @@ def cmyk_jpeg() -> bytes:
 
 
 class TestContent:
-    def test_images_people_and_samples(self, tmp_path):
+    def test_images_people_and_samples(self, tmp_path: Path) -> None:
         secondary, far = person(2, 5, (22, 20, 50, 60)), person(3, 5, (100, 40, 50, 60))
         content = document(
             [9, 5, 4, 2],
@@ -95,7 +97,7 @@ class TestContent:
             0,
         )
 
-    def test_images_of_all_formats_keep_their_bytes(self, tmp_path):
+    def test_images_of_all_formats_keep_their_bytes(self, tmp_path: Path) -> None:
         pixels = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
         colour = cv2.imencode(".jpg", pixels)[1].tobytes()
         grey, png = cv2.imencode(".jpg", pixels[..., 0])[1].tobytes(), cv2.imencode(".png", pixels)[1].tobytes()
@@ -114,13 +116,13 @@ class TestContent:
         np.testing.assert_array_equal(records[3].decode_image(), records[0].decode_image())
         np.testing.assert_array_equal(records[2].decode_image(), pixels)
 
-    def test_the_store_does_not_depend_on_the_number_of_workers(self, tmp_path):
+    def test_the_store_does_not_depend_on_the_number_of_workers(self, tmp_path: Path) -> None:
         coco = write_coco(tmp_path, range(30))
         for workers in (1, 3):
             build(coco, tmp_path / f"{workers}.h5", workers=workers)
         assert (tmp_path / "1.h5").read_bytes() == (tmp_path / "3.h5").read_bytes()
 
-    def test_images_can_be_selected_by_id_and_limit(self, tmp_path):
+    def test_images_can_be_selected_by_id_and_limit(self, tmp_path: Path) -> None:
         coco = write_coco(tmp_path, (4, 3, 2, 1))
         build(coco, tmp_path / "ids.h5", image_ids=[1, 3])
         build(coco, tmp_path / "both.h5", image_ids=[1, 3, 2], limit=2)
@@ -129,13 +131,13 @@ class TestContent:
         with pytest.raises(DataError, match="annotations.json has no image 77 .*--image-ids"):
             build(coco, tmp_path / "none.h5", image_ids=[1, 77])
 
-    def test_people_without_an_outline_are_counted(self, tmp_path):
+    def test_people_without_an_outline_are_counted(self, tmp_path: Path) -> None:
         content = document([1], [person(1, 1, segmentation=[]), person(2, 1, labelled=0, segmentation=None)])
         coco = write_images(tmp_path / "images", content), write_annotations(tmp_path / "a.json", content)
         assert build(coco, tmp_path / "a.h5").num_without_outline == 2
 
     @pytest.mark.parametrize("split", ["train2017", "val2017"])
-    def test_real_photographs(self, coco_sample, tmp_path, split):
+    def test_real_photographs(self, coco_sample: Path, tmp_path: Path, split: str) -> None:
         annotations = coco_sample / "annotations" / f"person_keypoints_{split}.json"
         report = build((coco_sample / split, annotations), tmp_path / "a.h5")
         dataset = read_annotations(annotations)
@@ -166,7 +168,7 @@ DAMAGES = {
 
 class TestUnreadable:
     @pytest.mark.parametrize("name", DAMAGES)
-    def test_is_skipped_and_named(self, coco, tmp_path, name):
+    def test_is_skipped_and_named(self, coco: tuple[Path, Path], tmp_path: Path, name: str) -> None:
         change, reason = DAMAGES[name]
         change(coco[0] / "000000000002.jpg")
         report = build(coco, tmp_path / "a.h5", max_unreadable=0.05)
@@ -175,19 +177,21 @@ class TestUnreadable:
         assert "000000000002.jpg (image 2)" in line and reason in line and "\n" not in line
 
     @pytest.mark.parametrize("share, broken", [(0.0, 1), (0.05, 2), (0.4, 3), (1.0, 3)])
-    def test_too_many_unreadable_images_write_nothing(self, coco, tmp_path, share, broken):
+    def test_too_many_unreadable_images_write_nothing(
+        self, coco: tuple[Path, Path], tmp_path: Path, share: float, broken: int
+    ) -> None:
         for number in range(1, broken + 1):
             (coco[0] / f"{number:012d}.jpg").unlink()
         with pytest.raises(DataError, match="images cannot be read.*image 1|no readable image"):
             build(coco, tmp_path / "a.h5", max_unreadable=share)
         assert not list(tmp_path.glob("a.h5*"))
 
-    def test_the_share_is_rounded_up_to_whole_images(self, coco, tmp_path):
+    def test_the_share_is_rounded_up_to_whole_images(self, coco: tuple[Path, Path], tmp_path: Path) -> None:
         for number in (1, 2):
             (coco[0] / f"{number:012d}.jpg").unlink()
         assert len(build(coco, tmp_path / "a.h5", max_unreadable=0.4).skipped) == 2
 
-    def test_impossible_sizes_allocate_no_memory(self, tmp_path):
+    def test_impossible_sizes_allocate_no_memory(self, tmp_path: Path) -> None:
         content = document([1, 2], [person(1, 1), person(2, 2)])
         folder = write_images(tmp_path / "images", content)
         content["images"][0].update(height=16384, width=16384)

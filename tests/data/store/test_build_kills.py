@@ -17,6 +17,7 @@ from posenet.data.store.reader import Store
 from posenet.data.store.verification import verify_store
 from posenet.errors import DataError
 from tests.helpers.drawn_data import write_coco
+from tests.helpers.process_runs import fork_process, wait_for_exit
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -29,20 +30,21 @@ def build(coco: tuple[Path, Path], output: Path, limit: int | None = None, overw
 
 def killed_build(coco: tuple[Path, Path], output: Path, after: float, overwrite: bool) -> bool:
     """Build in a child process and kill it after some seconds. Returns whether the build was still running."""
-    child = os.fork()
-    if child == 0:
+
+    def build_in_child() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         writer.BUFFER_BYTES = 100_000  # so that images are written while others are read, as in large stores
         build(coco, output, overwrite=overwrite)
-        os._exit(0)
+
+    pid = fork_process(build_in_child)
     time.sleep(after)
-    os.kill(child, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    os.kill(pid, signal.SIGKILL)
+    return wait_for_exit(pid) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("overwrite", [False, True], ids=["new", "overwrite"])
 @pytest.mark.parametrize("kills", [3, pytest.param(40, marks=pytest.mark.torture)])
-def test_builds_killed_at_random_moments(tmp_path, kills, overwrite):
+def test_builds_killed_at_random_moments(tmp_path: Path, kills: int, overwrite: bool) -> None:
     coco = write_coco(tmp_path, range(1, NUM_IMAGES + 1))
     output = tmp_path / "out" / "a.h5"
     start = time.perf_counter()
@@ -71,7 +73,7 @@ def test_builds_killed_at_random_moments(tmp_path, kills, overwrite):
         assert leftovers
 
 
-def test_an_incomplete_store_is_rejected(tmp_path):
+def test_an_incomplete_store_is_rejected(tmp_path: Path) -> None:
     coco = write_coco(tmp_path, range(1, 6))
     output = tmp_path / "a.h5"
     build(coco, output)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import cv2
 import numpy as np
 import pytest
@@ -35,7 +37,7 @@ def damage(jpeg: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     [(), (cv2.IMWRITE_JPEG_PROGRESSIVE, 1), (cv2.IMWRITE_JPEG_RST_INTERVAL, 3)],
     ids=["plain", "progressive", "restarts"],
 )
-def test_the_check_at_reduced_size_accepts_what_decodes_at_full_size(options, tmp_path):
+def test_the_check_at_reduced_size_accepts_what_decodes_at_full_size(options: tuple[int, ...], tmp_path: Path) -> None:
     """JPEG data that end early are the one exception: some releases of OpenCV decode them."""
     rng = np.random.default_rng(len(options))
     path = tmp_path / "a.jpg"
@@ -61,7 +63,7 @@ def succeeds(function, *args) -> bool:
     return True
 
 
-def test_an_image_one_pixel_smaller_than_annotated_is_rejected(tmp_path):
+def test_an_image_one_pixel_smaller_than_annotated_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "a.jpg"
     cv2.imwrite(str(path), np.zeros((HEIGHT, WIDTH - 1, 3), np.uint8))
     with pytest.raises(ValueError, match=f"is {WIDTH - 1} x {HEIGHT} pixels, annotated as {WIDTH} x {HEIGHT}"):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -19,11 +21,11 @@ from tests.helpers.drawn_data import make_record, write_store
 
 
 @pytest.fixture
-def path(tmp_path):
+def path(tmp_path: Path) -> Path:
     return write_store(tmp_path / "tiny.h5", [make_record(7, 3), make_record(3, 1), make_record(5, 2)])
 
 
-def with_file(change):
+def with_file(change: Callable[[h5py.File], None]) -> Callable[[Path], None]:
     """A change to the open file, as a change to the file at a path."""
 
     def apply(path: Path) -> None:
@@ -97,7 +99,7 @@ def truncate(share: float):
     return lambda path: path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
 
 
-def set_attributes(**values):
+def set_attributes(**values: Any) -> Callable[[Path], None]:
     return with_file(
         lambda file: file.attrs.update(
             {name: np.bytes_(value) if isinstance(value, str) else value for name, value in values.items()}
@@ -162,7 +164,7 @@ FAULTS = {
 }
 
 
-def test_opening_allocates_memory_for_the_table_only(tmp_path):
+def test_opening_allocates_memory_for_the_table_only(tmp_path: Path) -> None:
     """At most 300 bytes per image, however large the images are, and about 2 MB in addition while opening."""
     small = make_record(1, 1, 16, 16)
     images = 60000
@@ -181,7 +183,7 @@ def test_opening_allocates_memory_for_the_table_only(tmp_path):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_unusable_files_are_rejected_on_opening(path, name):
+def test_unusable_files_are_rejected_on_opening(path: Path, name: str) -> None:
     change, expected = FAULTS[name]
     change(path)
     with pytest.raises(DataError, match=expected) as caught:
@@ -191,14 +193,14 @@ def test_unusable_files_are_rejected_on_opening(path, name):
     assert "rebuild it with tools/build_hdf5.py" in message or "update posenet" in message
 
 
-def test_missing_files_and_folders_are_rejected(tmp_path):
+def test_missing_files_and_folders_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="none.h5 does not exist; build it with tools/build_hdf5.py"):
         Store(tmp_path / "none.h5")
     with pytest.raises(DataError, match="cannot read store"):
         Store(tmp_path)
 
 
-def test_another_skeleton_is_rejected(path):
+def test_another_skeleton_is_rejected(path: Path) -> None:
     with pytest.raises(DataError, match="another skeleton"):
         Store(path, dataclasses.replace(COCO, keypoints=COCO.keypoints[::-1]))
     other_neck = dataclasses.replace(COCO, derived={"neck": ("Rhip", "Lhip")})
@@ -206,5 +208,5 @@ def test_another_skeleton_is_rejected(path):
         Store(path, other_neck)
 
 
-def test_a_skeleton_with_other_body_parts_is_accepted(path):
+def test_a_skeleton_with_other_body_parts_is_accepted(path: Path) -> None:
     assert len(Store(path, dataclasses.replace(COCO, parts=COCO.parts[:3]))) == 5

@@ -7,6 +7,7 @@ import multiprocessing
 import pickle
 import threading
 from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
 
 import cv2
 import h5py
@@ -23,12 +24,12 @@ from tests.helpers.drawn_data import flip_bit, make_record, write_store
 
 
 @pytest.fixture
-def records():
+def records() -> list[Record]:
     return [make_record(7, 3), make_record(3, 1), make_record(5, 2)]
 
 
 @pytest.fixture
-def path(tmp_path, records):
+def path(tmp_path: Path, records: list[Record]) -> Path:
     return write_store(tmp_path / "tiny.h5", records)
 
 
@@ -51,7 +52,9 @@ def send_everything(store: Store, connection) -> None:
 
 class TestRoundTrip:
     @pytest.mark.parametrize("buffer", [1, 30_000, 2**24])
-    def test_records_are_read_as_written(self, tmp_path, records, monkeypatch, buffer):
+    def test_records_are_read_as_written(
+        self, tmp_path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch, buffer: int
+    ) -> None:
         monkeypatch.setattr(writer, "BUFFER_BYTES", buffer)
         with Store(write_store(tmp_path / "a.h5", records, source="/private/folder/train.json")) as store:
             assert (store.num_images, store.num_people, len(store)) == (3, 6, 5)
@@ -71,7 +74,7 @@ class TestRoundTrip:
             assert file.attrs["source"] == b"train.json"
             assert all(file.attrs.get_id(key).dtype.kind != "O" for key in file.attrs)
 
-    def test_masks_and_image_are_decoded(self, path, records):
+    def test_masks_and_image_are_decoded(self, path: Path, records: list[Record]) -> None:
         with Store(path) as store:
             image, (mask_all, mask_miss) = store.read_record(0).decode_image(), store.read_record(0).decode_masks()
         np.testing.assert_array_equal(image, cv2.imdecode(records[0].image_bytes, cv2.IMREAD_COLOR))
@@ -79,7 +82,7 @@ class TestRoundTrip:
             assert mask.shape == (96, 128) and mask.dtype == np.uint8 and mask.flags.c_contiguous
             np.testing.assert_array_equal(mask, rle.decode_mask(rle.unpack_run_lengths(counts), 96, 128))
 
-    def test_rows_that_do_not_exist_are_index_errors(self, path):
+    def test_rows_that_do_not_exist_are_index_errors(self, path: Path) -> None:
         with Store(path) as store:
             for bad in (-1, 5):
                 with pytest.raises(IndexError):
@@ -88,14 +91,14 @@ class TestRoundTrip:
                 with pytest.raises(IndexError):
                     store.read_record(bad)
 
-    def test_a_tiny_store_has_no_padding(self, path, records):
+    def test_a_tiny_store_has_no_padding(self, path: Path, records: list[Record]) -> None:
         image_bytes = sum(record.image_bytes.nbytes for record in records)
         masks = sum(len(record.mask_all_rle + record.mask_miss_rle) for record in records)
         with Store(path) as store:
             assert store.num_image_bytes == image_bytes
         assert path.stat().st_size < image_bytes + masks + 20_000
 
-    def test_errors_of_damaged_records_name_store_image_and_file(self, tmp_path, records):
+    def test_errors_of_damaged_records_name_store_image_and_file(self, tmp_path: Path, records: list[Record]) -> None:
         broken = dataclasses.replace(records[1], image_bytes=records[1].image_bytes[:50], mask_miss_rle=b"0")
         resized = dataclasses.replace(records[2], height=95)
         with Store(write_store(tmp_path / "broken.h5", [broken, resized])) as store:
@@ -108,7 +111,7 @@ class TestRoundTrip:
 
 
 @pytest.mark.parametrize("array", BYTE_ARRAYS)
-def test_a_flipped_bit_is_detected(path, array):
+def test_a_flipped_bit_is_detected(path: Path, array: str) -> None:
     flip_bit(path, array, 1)
     with Store(path) as store:
         store.read_record(0), store.read_record(2)
@@ -116,7 +119,7 @@ def test_a_flipped_bit_is_detected(path, array):
             store.read_record(1)
 
 
-def test_changed_joints_are_detected(path):
+def test_changed_joints_are_detected(path: Path) -> None:
     with h5py.File(path, "r+") as file:
         file["joints"][0, :, 2] += 0.5
     with Store(path) as store:
@@ -125,7 +128,7 @@ def test_changed_joints_are_detected(path):
             store.read_record(0)
 
 
-def test_joints_that_are_not_finite_are_rejected(tmp_path):
+def test_joints_that_are_not_finite_are_rejected(tmp_path: Path) -> None:
     record = make_record(1)
     path = write_store(
         tmp_path / "nan.h5", [dataclasses.replace(record, joints=record.joints * np.nan), make_record(2)]
@@ -136,7 +139,7 @@ def test_joints_that_are_not_finite_are_rejected(tmp_path):
         store.read_record(1)
 
 
-def test_damage_found_while_reading_is_a_data_error(path):
+def test_damage_found_while_reading_is_a_data_error(path: Path) -> None:
     store = Store(path)
     with h5py.File(path, "r+") as file:
         del file["mask_miss"]
@@ -145,27 +148,27 @@ def test_damage_found_while_reading_is_a_data_error(path):
 
 
 class TestProcesses:
-    def test_a_pickle_holds_no_open_file_and_no_arrays(self, path):
+    def test_a_pickle_holds_no_open_file_and_no_arrays(self, path: Path) -> None:
         with Store(path) as store:
             expected = read_everything(store)
             pickled = pickle.dumps(store)
             assert len(pickled) < 5000
         assert read_everything(pickle.loads(pickled)) == expected
 
-    def test_a_closed_store_can_be_read_again(self, path):
+    def test_a_closed_store_can_be_read_again(self, path: Path) -> None:
         store = Store(path)
         expected = read_everything(store)
         store.close()
         store.close()
         assert read_everything(store) == expected
 
-    def test_a_spawned_worker_reads(self, path):
+    def test_a_spawned_worker_reads(self, path: Path) -> None:
         store = Store(path)
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
             assert pool.submit(read_everything, store).result() == read_everything(store)
 
     @pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="no fork here")
-    def test_forked_workers_open_the_file_for_themselves(self, path):
+    def test_forked_workers_open_the_file_for_themselves(self, path: Path) -> None:
         store = Store(path)
         expected = read_everything(store)
         context = multiprocessing.get_context("fork")
@@ -179,7 +182,7 @@ class TestProcesses:
             worker.join()
         assert read_everything(store) == expected
 
-    def test_threads_share_a_store(self, path):
+    def test_threads_share_a_store(self, path: Path) -> None:
         store, found = Store(path), []
         threads = [threading.Thread(target=lambda: found.append(read_everything(store))) for _ in range(4)]
         for thread in threads:
@@ -188,13 +191,13 @@ class TestProcesses:
             thread.join()
         assert found == [read_everything(store)] * 4
 
-    def test_a_store_rebuilt_while_open_is_detected(self, path):
+    def test_a_store_rebuilt_while_open_is_detected(self, path: Path) -> None:
         store = Store(path)
         write_store(path, [make_record(1), make_record(2), make_record(4)], overwrite=True)
         with pytest.raises(DataError, match="rebuilt while in use"):
             store.read_record(0)
 
-    def test_a_store_rebuilt_before_unpickling_is_detected(self, path):
+    def test_a_store_rebuilt_before_unpickling_is_detected(self, path: Path) -> None:
         pickled = pickle.dumps(Store(path))
         write_store(path, [make_record(7, 3), make_record(3, 1), make_record(6, 2)], overwrite=True)
         with pytest.raises(DataError, match="rebuilt while in use"):

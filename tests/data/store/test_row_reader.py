@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import h5py
@@ -22,7 +23,7 @@ LAYOUTS = {
 
 
 @pytest.fixture(params=LAYOUTS)
-def dataset(tmp_path: Path, request: pytest.FixtureRequest):
+def dataset(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[h5py.Dataset]:
     options = dict(LAYOUTS[request.param])
     values = VALUES.reshape(options.pop("shape", VALUES.shape))
     with h5py.File(tmp_path / "a.h5", "w") as file:

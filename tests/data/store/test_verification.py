@@ -16,7 +16,7 @@ from tests.helpers.drawn_data import write_coco
 
 
 @pytest.fixture
-def store(tmp_path):
+def store(tmp_path: Path) -> Path:
     build_store(*write_coco(tmp_path), tmp_path / "a.h5", workers=2)
     return tmp_path / "a.h5"
 
@@ -30,7 +30,7 @@ def flip_bit_at(path: Path, name: str, position: int) -> None:
     path.write_bytes(data)
 
 
-def test_an_intact_store_is_summarised(store):
+def test_an_intact_store_is_summarised(store: Path) -> None:
     summary = verify_store(store)
     assert (summary.num_images, summary.num_people, summary.num_samples) == (3, 3, 3)
 
@@ -50,7 +50,7 @@ def test_an_intact_store_is_summarised(store):
         ("area", 1),
     ],
 )
-def test_one_flipped_bit_is_found(store, name, position):
+def test_one_flipped_bit_is_found(store: Path, name: str, position: int) -> None:
     with h5py.File(store) as file:
         size = file[name].nbytes
     flip_bit_at(store, name, position % size)
@@ -58,7 +58,7 @@ def test_one_flipped_bit_is_found(store, name, position):
         verify_store(store)
 
 
-def test_the_digest_finds_damage_that_the_checksum_misses(store, monkeypatch):
+def test_the_digest_finds_damage_that_the_checksum_misses(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     flip_bit_at(store, "jpeg", 700)
     with Store(store) as opened:
         monkeypatch.setattr(
@@ -71,7 +71,7 @@ def test_the_digest_finds_damage_that_the_checksum_misses(store, monkeypatch):
             verify_store(store)
 
 
-def test_damaged_images_are_counted_and_the_first_is_named(store):
+def test_damaged_images_are_counted_and_the_first_is_named(store: Path) -> None:
     with Store(store) as opened:
         length = len(opened.read_record(0).image_bytes)
     flip_bit_at(store, "jpeg", 0)

@@ -1,0 +1,35 @@
+"""BatchNorm layers and the snapshot of their statistics."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from posenet.training.batch_norm import BatchNormSnapshot, batch_norm_layers, batch_norm_statistics
+from tests.helpers.networks import conv_and_batch_norm
+
+
+def test_synchronized_layers_are_batch_norm_layers_too() -> None:
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(conv_and_batch_norm())
+    assert [type(layer) for layer in batch_norm_layers(model)] == [nn.SyncBatchNorm, nn.SyncBatchNorm]
+
+
+def test_a_snapshot_restores_all_statistics_as_often_as_needed() -> None:
+    model = conv_and_batch_norm()
+    snapshot = BatchNormSnapshot(model)
+    model(torch.randn(4, 1, 8, 8))
+    snapshot.save()
+    saved = [statistic.clone() for statistic in batch_norm_statistics(model)]
+    assert len(saved) == 2 * len(("running_mean", "running_var", "num_batches_tracked"))
+    for _ in range(2):
+        model(torch.randn(4, 1, 8, 8))
+        changed = batch_norm_statistics(model)
+        assert not any(torch.equal(statistic, old) for statistic, old in zip(changed, saved))
+        snapshot.restore()
+        assert all(torch.equal(statistic, old) for statistic, old in zip(batch_norm_statistics(model), saved))
+
+
+def test_a_snapshot_of_a_model_without_batch_norm_does_nothing() -> None:
+    snapshot = BatchNormSnapshot(nn.Linear(1, 1))
+    snapshot.save()
+    snapshot.restore()

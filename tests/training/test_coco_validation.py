@@ -1,0 +1,92 @@
+"""COCO's scores during training: the contact sheet, refused data, and the shares of the ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import cv2
+import pytest
+
+from posenet.annotations.coco_file import CocoImage
+from posenet.devices.runtime import Runtime
+from posenet.errors import DataError
+from posenet.inference.coco_evaluation import METRICS
+from posenet.model.posenet import PoseNet
+from posenet.settings import LogConfig, load_config
+from posenet.training.coco_validation import TILE_SIZE, CocoValidation, share_of_rank
+from posenet.training.run_log import RunLog
+from posenet.visualization.contact_sheet import GAP, LABEL_HEIGHT
+from tests.helpers.tiny_training import CPU, TINY_OVERRIDES, coco_overrides
+
+MakeValidation = Callable[..., CocoValidation | None]
+
+
+@pytest.fixture
+def make_validation(tiny_coco: Path, tmp_path: Path) -> Iterator[MakeValidation]:
+    """A function that makes the validation of a tiny network; its arguments are settings."""
+    log = RunLog(tmp_path, LogConfig(tensorboard=False, curves=False))
+
+    def make(*overrides: str) -> CocoValidation | None:
+        config = load_config(None, [*TINY_OVERRIDES, *coco_overrides(tiny_coco), "log.pictures=2", *overrides])
+        return CocoValidation.from_config(config, PoseNet.from_config(config), Runtime(CPU), log)
+
+    yield make
+    log.close()
+
+
+def test_the_scores_are_those_of_coco_and_a_contact_sheet_is_written(
+    make_validation: MakeValidation, tmp_path: Path
+) -> None:
+    scores = make_validation()(epoch=3, step=10)
+    assert tuple(scores) == METRICS
+    assert (tmp_path / "pictures" / "epoch_0003.jpg").stat().st_size > 1000
+
+
+def test_without_images_or_with_evaluation_turned_off_there_is_no_validation(make_validation: MakeValidation) -> None:
+    assert make_validation("data.val_images=''") is None
+    assert make_validation("train.evaluate_every=0") is None
+
+
+def test_annotations_without_people_are_refused_before_the_first_epoch(
+    make_validation: MakeValidation, tmp_path: Path
+) -> None:
+    path = tmp_path / "image_info.json"
+    content = {"images": [{"id": 1, "file_name": "a.jpg", "width": 4, "height": 4}], "categories": []}
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match="annotat"):
+        make_validation(f"data.val_annotations={str(path)!r}")
+
+
+def test_the_contact_sheet_shows_an_image_with_people_and_the_truth_beside_the_predictions(
+    make_validation: MakeValidation, tmp_path: Path, tiny_coco: Path
+) -> None:
+    """The images before it have no people. There are no predictions, so that nothing is drawn on the right half."""
+    content = json.loads((tiny_coco / "annotations" / "person_keypoints_val2017.json").read_text())
+    image_id = content["annotations"][-1]["image_id"]
+    content["annotations"] = [person for person in content["annotations"] if person["image_id"] == image_id]
+    path = tmp_path / "one_image.json"
+    path.write_text(json.dumps(content))
+    validation = make_validation(f"data.val_annotations={str(path)!r}")
+    assert [validation.share[index].id for index in validation.drawn_indices] == [image_id]
+    validation.predictor.batch = lambda images: [[] for _ in images]
+    validation(epoch=1, step=1)
+    sheet = cv2.imread(str(tmp_path / "pictures" / "epoch_0001.jpg")).astype(int)
+    height, width = TILE_SIZE
+    assert sheet.shape == (height + LABEL_HEIGHT + 2 * GAP, 2 * width + 3 * GAP, 3)
+    tiles = sheet[GAP + LABEL_HEIGHT :]
+    truth = tiles[:, GAP : GAP + width]
+    predictions = tiles[:, 2 * GAP + width : 2 * GAP + 2 * width]
+    num_different_pixels = (abs(truth - predictions).max(axis=2) > 60).sum()
+    assert num_different_pixels > 100
+
+
+def test_the_shares_of_all_ranks_hold_every_image_once_and_similar_numbers_of_every_shape() -> None:
+    images = [CocoImage(i, f"{i}.jpg", height=100, width=100 + 100 * (i % 2)) for i in range(11)]
+    shares = [share_of_rank(images, rank, 3) for rank in range(3)]
+    assert sorted(image.id for share in shares for image in share) == list(range(11))
+    assert [len(share) for share in shares] == [4, 4, 3]
+    for share in shares:
+        num_wide = sum(image.width == 200 for image in share)
+        assert num_wide in (1, 2)
