@@ -1,5 +1,6 @@
 """The second half of the decoder: from candidates to people."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -7,9 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from posenet.inference.decoder.candidates import KeypointCandidates, Limbs
 from posenet.inference.decoder.device_candidates import CandidateSelector
-from posenet.inference.decoder.people import decode_candidates
+from posenet.inference.decoder.people import assemble_people, decode_candidates, drop_weak_limbs
+from posenet.skeleton import COCO
 from tests.helpers.rendered_maps import render_people, standing_person
+
+WITHOUT_LAYOUT = dataclasses.replace(COCO, layout={})
+"""The same skeleton without a pose model."""
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +74,69 @@ np.save(sys.argv[2], np.stack([person.keypoints for person in people]))
     np.testing.assert_array_equal(
         np.load(tmp_path / "people.npy"), np.stack([person.keypoints for person in decode_candidates(*arrays)])
     )
+
+
+def assemble(candidates, limbs=(), skeleton=COCO, **settings):
+    """The people of candidates (keypoint name, x, y, score) in map cells and limbs (row, row, score)."""
+    names, x, y, scores = zip(*candidates)
+    keypoint = np.array([skeleton.index(name) for name in names])
+    xy = np.stack([x, y], axis=1).astype(np.float32)
+    ends = np.array([(a, b) for a, b, _ in limbs], int).reshape(-1, 2)
+    parts = skeleton.part_ends.tolist()
+    part = np.array([parts.index(pair) for pair in keypoint[ends].tolist()], int)
+    return assemble_people(
+        KeypointCandidates(keypoint, xy, np.array(scores, np.float32)),
+        Limbs(part, ends, np.array([score for *_, score in limbs], np.float32)),
+        **dict(stride=1, min_keypoints=1, min_score=0.05, skeleton=skeleton) | settings,
+    )
+
+
+def test_the_score_is_the_mean_times_the_root_of_the_share_of_keypoints_found():
+    [pair, single] = assemble([("neck", 5, 9, 0.5), ("nose", 5, 5, 0.9), ("Lank", 90, 90, 0.8)], [(0, 1, 0.6)])
+    assert pair.score == pytest.approx(0.7 * (2 / 18) ** 0.5)
+    assert single.score == pytest.approx(0.8 * (1 / 18) ** 0.5)
+
+
+def test_people_at_the_limits_are_kept():
+    candidates = [("neck", 5, 9, 0.25), ("nose", 5, 5, 0.25)]
+    score = 0.25 * (2 / 18) ** 0.5
+    assert len(assemble(candidates, [(0, 1, 0.6)], min_score=score, min_keypoints=2)) == 1
+    assert assemble(candidates, [(0, 1, 0.6)], min_score=score + 1e-6) == []
+    assert assemble(candidates, [(0, 1, 0.6)], min_keypoints=3) == []
+
+
+def test_limbs_need_a_thousandth_and_35_percent_of_the_best_one_of_their_part_at_either_end():
+    part = np.array([0, 0, 0, 0, 0, 1, 2])
+    ends = np.array([(0, 5), (0, 6), (0, 7), (1, 5), (2, 5), (0, 5), (3, 8)])
+    score = np.array([1.0, 0.36, 0.34, 0.36, 0.34, 0.002, 0.0009], np.float32)
+    kept = drop_weak_limbs(Limbs(part, ends, score), 9, COCO)
+    assert kept.part.tolist() == [0, 0, 0, 1]
+    assert kept.ends.tolist() == [[0, 5], [0, 6], [1, 5], [0, 5]]
+    np.testing.assert_array_equal(kept.score, score[[0, 1, 3, 5]])
+
+
+def test_candidates_at_the_upper_and_left_border_are_found():
+    peaks = np.zeros((18, 1, 3), np.float32)
+    peaks[COCO.index("nose"), 0] = (0, 7, 0.9)
+    peaks[COCO.index("Lank"), 0] = (30, 0, 0.8)
+    no_pairs = np.zeros((0, 3), int), np.zeros(0, np.float32)
+    people = decode_candidates(peaks, *no_pairs, stride=1)
+    assert [person.keypoints[person.found].tolist()[0][:2] for person in people] == [[0, 7], [30, 0]]
+
+
+def test_rows_without_a_score_are_no_candidates_even_without_a_lowest_score():
+    peaks = np.zeros((18, 3, 3), np.float32)
+    peaks[COCO.index("nose"), 1] = (5, 7, 0.9)
+    pairs = np.array([(0, 0, 3)])
+    [person] = decode_candidates(peaks, pairs, np.zeros(1, np.float32), min_score=0.0, min_keypoints=0)
+    assert person.found.sum() == 1
+
+
+def test_fragments_are_assigned_if_the_skeleton_has_a_layout():
+    """A standing person of 18 keypoints, two cells per limb unit; no limb connects the forearm."""
+    joints = standing_person(60, 60, 0.4)
+    candidates = [(name, *joints[row, :2], 1.0) for row, name in enumerate(COCO.keypoints)]
+    forearm = {COCO.index("Lelb"), COCO.index("Lwri")}
+    limbs = [(a, b, 0.5) for a, b in COCO.part_ends.tolist() if (a in forearm) == (b in forearm)]
+    assert [person.found.sum() for person in assemble(candidates, limbs)] == [18]
+    assert [person.found.sum() for person in assemble(candidates, limbs, WITHOUT_LAYOUT)] == [16, 2]

@@ -137,3 +137,12 @@ def test_fragments_with_a_keypoint_of_the_person_are_not_assigned():
     position = upright(30, 60, 10)
     np.testing.assert_array_equal(MODEL.assign_fragments(position, keypoint, np.ones(18), label), label)
     assert not MODEL._assignment_costs(position, keypoint, np.ones(18), label).cost.size
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_person_whose_keypoints_coincide_receives_no_fragment():
+    """Its scale is 0, so every distance is too far."""
+    keypoint = np.array([COCO.index(name) for name in ("nose", "neck", "Lwri")])
+    position = np.array([5 + 5j, 5 + 5j, 30 + 5j])
+    label = np.array([0, 0, 1])
+    np.testing.assert_array_equal(MODEL.assign_fragments(position, keypoint, np.ones(3), label), label)
