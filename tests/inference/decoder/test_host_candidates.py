@@ -157,12 +157,16 @@ def test_a_peak_at_the_threshold_is_a_candidate_and_a_lower_one_is_not():
 
 
 def test_the_1500_pairs_with_the_best_prefilter_scores_are_kept():
-    """Keypoint k has 40 candidates in row k; all maps are constant, so the candidates' scores decide."""
-    keypoint = np.repeat([0, 1], 40)
-    xy = np.stack([np.tile(np.arange(40), 2), keypoint], axis=1).astype(np.float32)
-    score = np.tile(np.linspace(1, 0.1, 40), 2).astype(np.float32)
-    maps = np.ones((COCO.num_parts, 2, 40), np.float32)
-    limbs = find_limbs(maps, KeypointCandidates(keypoint, xy, score), 0.1, COCO)
-    products = np.sort(np.outer(score[:40], score[40:]).ravel())[::-1]
-    assert len(limbs.score) == 1500
-    np.testing.assert_allclose(np.sort(limbs.score)[::-1], 0.9 * products[:1500] ** 1.5, rtol=1e-4)
+    """Three keypoints have 40 candidates each. The map of one body part is 1, that of another one 0.3, and others 0."""
+    neck, nose, shoulder = (COCO.index(name) for name in ("neck", "nose", "Rsho"))
+    keypoint = np.repeat(sorted((neck, nose, shoulder)), 40)
+    xy = np.stack([np.tile(np.arange(40), 3), keypoint], axis=1).astype(np.float32)
+    score = np.linspace(1, 0.1, 40).astype(np.float32)
+    maps = np.zeros((COCO.num_parts, 18, 40), np.float32)
+    maps[COCO.parts.index(("neck", "nose"))] = 1
+    maps[COCO.parts.index(("neck", "Rsho"))] = 0.3
+    limbs = find_limbs(maps, KeypointCandidates(keypoint, xy, np.tile(score, 3)), 0.1, COCO)
+    confidence = np.outer(score, score).ravel() ** 1.5
+    expected = np.sort(np.concatenate([0.9 * confidence, 0.2 * confidence]))[::-1][:1500]
+    assert len(limbs.score) == 1500 and len(np.unique(limbs.part)) == 2
+    np.testing.assert_allclose(np.sort(limbs.score)[::-1], expected, rtol=1e-4)

@@ -140,3 +140,32 @@ def test_fragments_are_assigned_if_the_skeleton_has_a_layout():
     limbs = [(a, b, 0.5) for a, b in COCO.part_ends.tolist() if (a in forearm) == (b in forearm)]
     assert [person.found.sum() for person in assemble(candidates, limbs)] == [18]
     assert [person.found.sum() for person in assemble(candidates, limbs, WITHOUT_LAYOUT)] == [16, 2]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mirrored_candidates_are_assembled_to_the_mirrored_people(seed):
+    """Three people stand close together. Two thirds of their limbs are missing, so that there are many fragments."""
+    rng = np.random.default_rng(seed)
+    joints = np.stack([standing_person(50 + 9 * i, 60 + 7 * rng.random(), 0.4, 30 * rng.random()) for i in range(3)])
+    candidates = [
+        (name, *joints[person, row, :2], rng.uniform(0.5, 1))
+        for person in range(3)
+        for row, name in enumerate(COCO.keypoints)
+    ]
+    flip = COCO.flip_keypoints.tolist()
+    parts = COCO.part_ends.tolist()
+    symmetric_parts = [(a, b) for a, b in parts if [flip[a], flip[b]] in parts]
+    limbs = [
+        (18 * person + a, 18 * person + b, rng.uniform(0.2, 1))
+        for person in range(3)
+        for a, b in symmetric_parts
+        if rng.random() < 1 / 3
+    ]
+    mirrored = [(COCO.keypoints[flip[COCO.index(name)]], 200 - x, y, score) for name, x, y, score in candidates]
+    people = assemble(candidates, limbs)
+    mirrored_people = assemble(mirrored, limbs)
+    assert len(people) == len(mirrored_people) < 3 * 18 - len(limbs)
+    for one, other in zip(people, mirrored_people):
+        back = other.keypoints[flip]
+        back[:, 0] = np.where(other.found[flip], 200 - back[:, 0], 0)
+        np.testing.assert_allclose(back, one.keypoints, atol=1e-4)

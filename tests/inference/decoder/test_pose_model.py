@@ -143,6 +143,7 @@ def test_fragments_with_a_keypoint_of_the_person_are_not_assigned():
 def test_a_person_whose_keypoints_coincide_receives_no_fragment():
     """Its scale is 0, so every distance is too far."""
     keypoint = np.array([COCO.index(name) for name in ("nose", "neck", "Lwri")])
-    position = np.array([5 + 5j, 5 + 5j, 30 + 5j])
+    position = np.array([3 + 4j, 3 + 4j, 30 + 4j])
     label = np.array([0, 0, 1])
+    assert MODEL.estimate_poses(position, keypoint, label).scale[0] == 0
     np.testing.assert_array_equal(MODEL.assign_fragments(position, keypoint, np.ones(3), label), label)
