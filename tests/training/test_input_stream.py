@@ -11,10 +11,11 @@ import time
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from posenet.checkpoints.file import read_checkpoint
-from posenet.data.batch import BatchBuffers
+from posenet.data.batch import Batch, BatchBuffers
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import close_loader, make_loader
 from posenet.data.sampler import TrainSampler
@@ -24,7 +25,8 @@ from posenet.data.store.row_reader import RowReader
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig
-from posenet.training.input_stream import CollectiveDataError, RestartingLoader, UnreadableSampleBudget
+from posenet.training.input_stream import CollectiveDataError, InputStream, RestartingLoader, UnreadableSampleBudget
+from posenet.training.progress import Progress
 from tests.helpers.drawn_data import flip_bit, make_record, write_store
 from tests.helpers.process_groups import run_in_processes
 from tests.helpers.tiny_training import CPU, tiny_trainer
@@ -358,3 +360,120 @@ def test_replacements_are_counted_over_all_processes(damaged, tmp_path):
     )
     kept, ended = said[0]
     assert said[0] == said[1] and kept[0] is True and "more than 0 of" in ended[0] and ended[1]
+
+
+def collate_keys(keys):
+    """A batch whose image ids are the indices of its keys, and whose images have four pixels."""
+    images = torch.zeros(len(keys), 2, 2, 3, dtype=torch.uint8)
+    empty = torch.zeros(len(keys), 0)
+    return Batch(images, empty, empty, empty, torch.tensor([index for _, index in keys]))
+
+
+class Keys(Dataset):
+    """A data set whose samples are their keys."""
+
+    def __init__(self, length):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, key):
+        return key
+
+
+class ExitingDataset(Keys):
+    """A data set whose worker exits with status 3."""
+
+    def __getitem__(self, key):
+        os._exit(3)
+
+
+def stream_of_keys(length, accumulate=1, epochs=3, runtime=None):
+    """A stream of batches of two samples, and the list to which it appends every (epoch, step) it is positioned at."""
+    sampler = TrainSampler(length, 2, seed=0, batches_per_step=accumulate)
+    loader = DataLoader(Keys(length), batch_sampler=sampler, collate_fn=collate_keys)
+    positions = []
+    start = sampler.start
+    sampler.start = lambda epoch, step, epochs: positions.append((epoch, step)) or start(epoch, step, epochs)
+    stream = InputStream(
+        loader, sampler, runtime or Runtime(CPU), accumulate=accumulate, epochs=epochs, max_unreadable=0.0
+    )
+    return stream, positions
+
+
+def image_ids(stream, progress):
+    """The image ids of each remaining step of an epoch."""
+    return [[batch.image_ids.tolist() for batch in batches] for batches in stream.steps(progress)]
+
+
+def expected_image_ids(length, accumulate, epoch):
+    sampler = TrainSampler(length, 2, seed=0, batches_per_step=accumulate)
+    sampler.start(epoch)
+    batches = [[index for _, index in keys] for keys in sampler]
+    return [batches[i : i + accumulate] for i in range(0, len(batches), accumulate)]
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_one_iteration_of_the_loader_covers_all_epochs(accumulate):
+    stream, positions = stream_of_keys(700, accumulate)
+    for epoch in range(3):
+        assert image_ids(stream, Progress(epoch=epoch)) == expected_image_ids(700, accumulate, epoch)
+    assert positions == [(0, 0)]
+
+
+def test_the_stream_continues_where_the_progress_is():
+    stream, positions = stream_of_keys(20)
+    assert image_ids(stream, Progress(epoch=1, step=7)) == expected_image_ids(20, 1, epoch=1)[7:]
+    assert image_ids(stream, Progress(epoch=0, step=2)) == expected_image_ids(20, 1, epoch=0)[2:]
+    assert image_ids(stream, Progress(epoch=1)) == expected_image_ids(20, 1, epoch=1)
+    stream.close()
+    assert image_ids(stream, Progress(epoch=2)) == expected_image_ids(20, 1, epoch=2)
+    assert positions == [(1, 7), (0, 2), (2, 0)]
+
+
+def test_samples_are_counted_over_all_processes():
+    runtime = Runtime(CPU)
+    runtime.world_size = 4
+    stream, _ = stream_of_keys(20, accumulate=2, runtime=runtime)
+    steps = stream.steps(Progress())
+    next(steps), next(steps)
+    assert stream.meter.samples == 2 * 2 * 2 * 4
+    assert 0 < stream.meter.seconds_waited < 10
+
+
+def test_an_interrupted_iteration_leaves_the_sampler_complete():
+    sampler = TrainSampler(20, 2, seed=0)
+    loader = DataLoader(Keys(20), batch_sampler=sampler, collate_fn=collate_keys)
+    iterator = iter(RestartingLoader(loader, sampler))
+    next(iterator), next(iterator)
+    iterator.close()
+    assert len(list(sampler)) == 10
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks a worker")
+def test_a_worker_that_exits_is_named_with_its_status(quick, caplog):
+    sampler = TrainSampler(20, 2, seed=0)
+    options = {"num_workers": 1, "multiprocessing_context": "fork", "persistent_workers": True}
+    loader = DataLoader(ExitingDataset(20), batch_sampler=sampler, collate_fn=collate_keys, **options)
+    with pytest.raises(DataError, match="died 3 times without giving a batch, the last ended with status 3;"):
+        list(RestartingLoader(loader, sampler))
+    assert caplog.text.count("a data worker ended with status 3; the workers are restarted") == 2
+
+
+def test_the_log_names_ten_unreadable_samples_of_a_step_and_counts_all(caplog):
+    budget = UnreadableSampleBudget(num_samples=100, max_share=0.5)
+    with caplog.at_level(logging.WARNING):
+        budget.spend([f"sample {number} is damaged" for number in range(12)])
+        budget.spend([])
+    named = [record.getMessage() for record in caplog.records]
+    assert named[:-1] == [f"WARNING: sample {number} is damaged" for number in range(10)]
+    assert named[-1] == "WARNING: samples replaced by others: 12, so far in this epoch 12 of at most 50"
+
+
+def test_the_limit_of_unreadable_samples_may_be_reached():
+    budget = UnreadableSampleBudget(num_samples=10, max_share=0.3, count=1)
+    budget.spend(["one", "two"])
+    assert budget.count == budget.limit == 3
+    with pytest.raises(CollectiveDataError, match="more than 3 of 10 .*; the latest: three"):
+        budget.spend(["three"])

@@ -1,22 +1,29 @@
 """Training runs on drawn people: learning, resuming, guarding, freezing and what they leave behind."""
 
+import contextlib
 import json
 import math
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 import torch
+from torch import nn
 
 from posenet.checkpoints.file import read_checkpoint
+from posenet.data.batch import Batch
 from posenet.data.store.reader import Store
+from posenet.devices.precision import make_grad_scaler
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, DataError, TrainingError
 from posenet.model.posenet import PoseNet
-from posenet.settings import LogConfig, load_config
+from posenet.settings import GuardConfig, LogConfig, load_config
 from posenet.training.freezing import freeze
+from posenet.training.loss_guard import LossGuard
 from posenet.training.run_log import RunLog
 from posenet.training.setup import build_trainer
+from posenet.training.trainer import TrainStep
 
 
 @pytest.fixture
@@ -366,3 +373,109 @@ def test_memory_layout_is_the_configured_one(make, channels_last):
     trainer.run()
     layout = torch.channels_last if channels_last else torch.contiguous_format
     assert seen[0].is_contiguous(memory_format=layout)
+
+
+class RecordingRuntime(Runtime):
+    """A runtime of one process that records the calls which only several processes need.
+
+    Attributes:
+        synced: for each backward pass, whether it would average the gradients over the processes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(torch.device("cpu"))
+        self.synced: list[bool] = []
+        self._sync = True
+
+    @contextlib.contextmanager
+    def no_gradient_sync(self, module: nn.Module) -> Iterator[None]:
+        self._sync = False
+        yield
+        self._sync = True
+
+    def record_backward(self, gradient: torch.Tensor) -> None:
+        self.synced.append(self._sync)
+
+
+class Linear(nn.Module):
+    """A module that takes a batch as the training step does; its weights are 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, images, joints, person_mask, mask_miss):
+        return images @ self.weight * mask_miss
+
+
+def ones_batch(factor: float = 1.0) -> Batch:
+    """Two images of four ones; the loss of each is 4 times the factor."""
+    images = torch.ones(2, 4)
+    return Batch(images, images, images, torch.full((2,), factor), torch.arange(2))
+
+
+def linear_step(runtime: Runtime, clip: float = 0.0) -> tuple[Linear, TrainStep]:
+    module = Linear()
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    scaler = make_grad_scaler(torch.device("cpu"), "off", 0.0)
+    return module, TrainStep(module, optimizer, scaler, LossGuard(GuardConfig(threshold=100)), runtime, clip)
+
+
+@pytest.mark.parametrize("num_batches", [1, 3])
+def test_only_the_last_backward_pass_of_a_step_averages_the_gradients(num_batches: int) -> None:
+    runtime = RecordingRuntime()
+    module, step = linear_step(runtime)
+    module.weight.register_hook(runtime.record_backward)
+    step([ones_batch() for _ in range(num_batches)])
+    assert runtime.synced == [False] * (num_batches - 1) + [True]
+
+
+@pytest.mark.parametrize(
+    "world_size, num_batches, bad, synced",
+    [
+        (1, 1, 0, []),
+        (1, 3, 0, []),
+        (1, 3, 2, [False, False]),
+        (2, 1, 0, []),
+        (2, 3, 0, []),
+        (2, 3, 1, [False]),
+        (2, 3, 2, [False, False, True]),
+    ],
+)
+def test_a_bad_last_batch_still_averages_if_several_processes_accumulate(
+    world_size: int, num_batches: int, bad: int, synced: list[bool]
+) -> None:
+    """DistributedDataParallel has prepared for it in the forward pass."""
+    runtime = RecordingRuntime()
+    runtime.world_size = world_size
+    module, step = linear_step(runtime)
+    module.weight.register_hook(runtime.record_backward)
+    result = step([ones_batch(1e9 if number == bad else 1.0) for number in range(num_batches)])
+    assert result.loss is None and result.bad_value == 4e9
+    assert runtime.synced == synced
+    assert module.weight.grad is None and module.weight.tolist() == [1.0] * 4
+
+
+def test_the_loss_of_a_step_is_the_mean_over_its_batches_and_all_processes() -> None:
+    runtime = RecordingRuntime()
+    runtime.world_size = 2
+    runtime.all_reduce_sum = lambda values: values + torch.tensor([10.0, 0.0])  # the other process's loss is 10
+    _, step = linear_step(runtime)
+    result = step([ones_batch(1.0), ones_batch(2.0)])
+    assert result.loss == pytest.approx((4 + 10 + 8 + 10) / 4)
+
+
+def test_a_step_is_dropped_if_another_process_has_a_bad_loss() -> None:
+    runtime = RecordingRuntime()
+    runtime.all_reduce_sum = lambda values: values + torch.tensor([0.0, 1.0])
+    module, step = linear_step(runtime)
+    result = step([ones_batch()])
+    assert result.loss is None and result.bad_value == 4
+    assert module.weight.tolist() == [1.0] * 4
+
+
+def test_a_gradient_up_to_the_limit_is_not_clipped() -> None:
+    for clip, weight in ((0.0, 0.0), (2.0, 0.0), (1.0, 0.5)):  # the gradient is (1, 1, 1, 1), its norm 2
+        module, step = linear_step(Runtime(torch.device("cpu")), clip)
+        step([ones_batch()])
+        torch.testing.assert_close(module.weight.detach(), torch.full((4,), weight), atol=1e-5, rtol=0)
