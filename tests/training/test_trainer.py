@@ -1,11 +1,13 @@
 """Training runs on drawn people: learning, resuming, guarding, freezing and what they leave behind."""
 
 import contextlib
+import itertools
 import json
 import math
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,10 +22,12 @@ from posenet.errors import CheckpointError, DataError, TrainingError
 from posenet.model.posenet import PoseNet
 from posenet.settings import GuardConfig, LogConfig, load_config
 from posenet.training.freezing import freeze
+from posenet.training.input_stream import CollectiveDataError
 from posenet.training.loss_guard import LossGuard
 from posenet.training.run_log import RunLog
 from posenet.training.setup import build_trainer
-from posenet.training.trainer import TrainStep
+from posenet.training.trainer import StepResult, Trainer, TrainStep
+from tests.helpers.tiny_training import tiny_trainer
 
 
 @pytest.fixture
@@ -479,3 +483,137 @@ def test_a_gradient_up_to_the_limit_is_not_clipped() -> None:
         module, step = linear_step(Runtime(torch.device("cpu")), clip)
         step([ones_batch()])
         torch.testing.assert_close(module.weight.detach(), torch.full((4,), weight), atol=1e-5, rtol=0)
+
+
+@contextlib.contextmanager
+def trainer_with_results(
+    stores: dict[str, Path],
+    folder: Path,
+    *overrides: str,
+    results: Iterable[StepResult] = (),
+    val_losses: Iterable[float] = (),
+    steps: int = 0,
+) -> Iterator[Trainer]:
+    """Yield a trainer whose network never runs: steps and validations return the given values, in the end 1."""
+    step_results = itertools.chain(results, itertools.repeat(StepResult(loss=1.0)))
+    losses = itertools.chain(val_losses, itertools.repeat(1.0))
+    settings = ("train.batch_size=1", "train.input_size=128", "train.epochs=4", "checkpoint.keep=99", *overrides)
+    with tiny_trainer(Runtime(torch.device("cpu")), stores, folder, *settings, steps=steps) as trainer:
+        trainer.train_step = lambda batches: next(step_results)
+        trainer.validate = lambda: next(losses)
+        yield trainer
+
+
+@pytest.mark.parametrize("patience, epochs", [(0, 9), (1, 4), (2, 7)])
+def test_a_run_stops_early_after_as_many_epochs_without_a_better_score(
+    stores: dict[str, Path], tmp_path: Path, patience: int, epochs: int
+) -> None:
+    val_losses = [5.0, 4.0, 3.0, 3.0, 2.0, 2.5, 2.0, 1.0, 1.0]
+    overrides = (f"train.patience={patience}", "train.epochs=9")
+    with trainer_with_results(stores, tmp_path / "run", *overrides, val_losses=val_losses) as trainer:
+        assert trainer.run() == (patience == 0)
+        assert trainer.progress.epoch == epochs
+        assert read_checkpoint(trainer.folder.last)["progress"]["epoch"] == epochs
+
+
+def test_the_log_has_every_nth_step_and_the_last_one_of_every_epoch(stores: dict[str, Path], tmp_path: Path) -> None:
+    overrides = ("log.every_steps=4", "train.epochs=2")
+    with trainer_with_results(stores, tmp_path / "run", *overrides) as trainer:
+        trainer.run()
+        length = trainer.input.steps_per_epoch
+        steps = [line["step"] for line in lines(trainer, "train")]
+    assert length > 4
+    assert steps == [step for step in range(1, 2 * length + 1) if step % 4 == 0 or step % length == 0]
+
+
+def test_a_run_that_ends_with_an_epoch_validates_before_it_stops(stores: dict[str, Path], tmp_path: Path) -> None:
+    with trainer_with_results(stores, tmp_path / "probe") as trainer:
+        length = trainer.input.steps_per_epoch
+    for steps, epochs in ((length - 1, 0), (length, 1), (length + 1, 1)):
+        with trainer_with_results(stores, tmp_path / str(steps), steps=steps) as trainer:
+            assert not trainer.run()
+            assert (trainer.progress.total_steps, trainer.progress.epoch) == (steps, epochs)
+            assert len(lines(trainer, "epoch")) == epochs
+
+
+def test_every_step_has_the_learning_rate_of_the_schedule(stores: dict[str, Path], tmp_path: Path) -> None:
+    rates = []
+    with trainer_with_results(stores, tmp_path / "run", "train.epochs=2", "optim.warmup_epochs=2") as trainer:
+        length = trainer.input.steps_per_epoch
+
+        def record_rate(batches: Sequence[Batch]) -> StepResult:
+            rates.append(trainer.optimizer.param_groups[0]["lr"])
+            return StepResult(loss=1.0)
+
+        trainer.train_step = record_rate
+        trainer.run()
+    assert rates == pytest.approx([1e-5 * (step + 1) / (2 * length) for step in range(2 * length)])
+
+
+def test_an_overflow_of_the_loss_scale_is_neither_logged_nor_counted_nor_averaged(
+    stores: dict[str, Path], tmp_path: Path
+) -> None:
+    results = [StepResult(loss=1.0), StepResult(), StepResult(loss=3.0), StepResult(bad_value=math.nan)]
+    with trainer_with_results(stores, tmp_path / "run", "train.epochs=1", results=results) as trainer:
+        averaged_after = []
+        trainer.average.after_step = lambda: averaged_after.append(trainer.progress.total_steps)
+        trainer.run()
+        length = trainer.input.steps_per_epoch
+        assert [line["step"] for line in lines(trainer, "skip")] == [4]
+        assert averaged_after == [1, 3, *range(5, length + 1)]
+        [epoch] = lines(trainer, "epoch")
+        assert epoch["train_loss"] == pytest.approx((1 + 3 + length - 4) / (length - 2))
+
+
+def test_no_checkpoint_is_saved_between_bad_steps(stores: dict[str, Path], tmp_path: Path) -> None:
+    bad = StepResult(bad_value=math.inf)
+    results = [StepResult(loss=1.0), bad, bad, StepResult(loss=1.0)]
+    overrides = ("train.epochs=1", "checkpoint.every_steps=1", "guard.max_skips=3")
+    with trainer_with_results(stores, tmp_path / "run", *overrides, results=results) as trainer:
+        trainer.run()
+        names = {path.name for path in trainer.folder.history()}
+        assert {"step-00000001.pth", "step-00000004.pth"} <= names
+        assert not {"step-00000002.pth", "step-00000003.pth"} & names
+
+
+def test_the_cause_of_a_bad_step_are_the_images_of_the_ranks_with_a_bad_loss(
+    stores: dict[str, Path], tmp_path: Path
+) -> None:
+    batches = [ones_batch(), ones_batch()]
+    with trainer_with_results(stores, tmp_path / "run") as trainer:
+        trainer.runtime.gather_objects = lambda own: [own, (math.inf, [7]), (3.0, [8]), (1e30, [9])]
+        assert trainer._find_cause(1.0, batches) == (math.inf, [7, 9])
+        assert trainer._find_cause(1e20, batches) == (1e20, [0, 1, 0, 1, 7, 9])
+        trainer.runtime.gather_objects = lambda own: [own, own]
+        assert trainer._find_cause(1.0, batches) == (1.0, [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    "world_size, error, saved",
+    [
+        (1, DataError("the disk is gone"), True),
+        (1, OSError("the disk is gone"), True),
+        (2, CollectiveDataError("the disk is gone"), True),
+        (2, DataError("the disk is gone"), False),
+    ],
+)
+def test_a_run_is_saved_after_a_data_error_that_all_processes_know_of(
+    stores: dict[str, Path], tmp_path: Path, world_size: int, error: Exception, saved: bool
+) -> None:
+    with trainer_with_results(stores, tmp_path / "run") as trainer:
+        trainer.runtime.world_size = world_size
+
+        def fail() -> None:
+            raise error
+
+        trainer.validate = fail
+        with pytest.raises(type(error), match="the disk is gone"):
+            trainer.run()
+        assert trainer.folder.last.exists() == saved
+
+
+def test_the_validation_loss_is_none_without_validation_data(stores: dict[str, Path], tmp_path: Path) -> None:
+    with tiny_trainer(Runtime(torch.device("cpu")), stores, tmp_path / "run") as trainer:
+        assert trainer.validate() > 0
+        trainer.validation_data = None
+        assert trainer.validate() is None
