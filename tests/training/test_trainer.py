@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -493,12 +494,14 @@ def trainer_with_results(
     results: Iterable[StepResult] = (),
     val_losses: Iterable[float] = (),
     steps: int = 0,
+    resume: Path | None = None,
 ) -> Iterator[Trainer]:
     """Yield a trainer whose network never runs: steps and validations return the given values, in the end 1."""
     step_results = itertools.chain(results, itertools.repeat(StepResult(loss=1.0)))
     losses = itertools.chain(val_losses, itertools.repeat(1.0))
     settings = ("train.batch_size=1", "train.input_size=128", "train.epochs=4", "checkpoint.keep=99", *overrides)
-    with tiny_trainer(Runtime(torch.device("cpu")), stores, folder, *settings, steps=steps) as trainer:
+    runtime = Runtime(torch.device("cpu"))
+    with tiny_trainer(runtime, stores, folder, *settings, steps=steps, resume=resume) as trainer:
         trainer.train_step = lambda batches: next(step_results)
         trainer.validate = lambda: next(losses)
         yield trainer
@@ -574,6 +577,29 @@ def test_no_checkpoint_is_saved_between_bad_steps(stores: dict[str, Path], tmp_p
         names = {path.name for path in trainer.folder.history()}
         assert {"step-00000001.pth", "step-00000004.pth"} <= names
         assert not {"step-00000002.pth", "step-00000003.pth"} & names
+
+
+def test_the_return_is_to_the_newest_checkpoint_from_before_the_bad_steps(
+    stores: dict[str, Path], tmp_path: Path
+) -> None:
+    good, bad = StepResult(loss=1.0), StepResult(bad_value=math.inf)
+    overrides = ("checkpoint.every_steps=1", "guard.max_skips=2")
+    with trainer_with_results(stores, tmp_path, *overrides, results=[good, good, bad], steps=3) as trainer:
+        trainer.run()
+    last = tmp_path / "last.pth"
+    assert read_checkpoint(last)["guard"]["bad_in_a_row"] == 1  # saved by the end of the run after a bad step
+    with trainer_with_results(stores, tmp_path, *overrides, results=[bad], steps=6, resume=last) as trainer:
+        restored = []
+        load_weights = trainer.state.load_weights
+
+        def record_and_load(state: dict[str, Any], path: str) -> None:
+            restored.append((state["progress"]["total_steps"], Path(path).name))
+            load_weights(state, path)
+
+        trainer.state.load_weights = record_and_load
+        trainer.run()
+        assert restored == [(2, "step-00000002.pth")]
+        assert trainer.progress.total_steps == 6
 
 
 def test_the_cause_of_a_bad_step_are_the_images_of_the_ranks_with_a_bad_loss(
