@@ -602,9 +602,7 @@ def test_the_return_is_to_the_newest_checkpoint_from_before_the_bad_steps(
         assert trainer.progress.total_steps == 6
 
 
-def test_the_cause_of_a_bad_step_are_the_images_of_the_ranks_with_a_bad_loss(
-    stores: dict[str, Path], tmp_path: Path
-) -> None:
+def test_the_images_of_all_ranks_with_a_bad_loss_are_named(stores: dict[str, Path], tmp_path: Path) -> None:
     batches = [ones_batch(), ones_batch()]
     with trainer_with_results(stores, tmp_path / "run") as trainer:
         trainer.runtime.gather_objects = lambda own: [own, (math.inf, [7]), (3.0, [8]), (1e30, [9])]

@@ -169,3 +169,33 @@ def test_mirrored_candidates_are_assembled_to_the_mirrored_people(seed):
         back = other.keypoints[flip]
         back[:, 0] = np.where(other.found[flip], 200 - back[:, 0], 0)
         np.testing.assert_allclose(back, one.keypoints, atol=1e-4)
+
+
+def test_every_fragment_is_assigned_to_the_person_whose_pose_it_fits():
+    """Two people stand side by side and two one above the other; no limb connects their left forearms."""
+    forearm = {COCO.index("Lelb"), COCO.index("Lwri")}
+    joints = np.stack([standing_person(x, y, 0.2) for x, y in ((40, 40), (80, 40), (40, 130), (80, 130))])
+    candidates = [(name, *own[row, :2], 1.0) for own in joints for row, name in enumerate(COCO.keypoints)]
+    limbs = [
+        (18 * person + a, 18 * person + b, 0.5)
+        for person in range(4)
+        for a, b in COCO.part_ends.tolist()
+        if (a in forearm) == (b in forearm)
+    ]
+    people = assemble(candidates, limbs)
+    found = sorted(person.keypoints[:, :2].tolist() for person in people)
+    assert found == sorted(own[:, :2].tolist() for own in joints)
+
+
+def test_a_limb_that_is_too_long_for_its_person_loses_against_a_shorter_one():
+    """The wrist candidates lie beside the elbow: one at the length of a forearm, and one ten times as far away."""
+    elbow, wrist = COCO.index("Lelb"), COCO.index("Lwri")
+    joints = standing_person(60, 60, 0.4)
+    candidates = [(name, *joints[row, :2], 1.0) for row, name in enumerate(COCO.keypoints) if row != wrist]
+    names = [name for name, *_ in candidates]
+    x, y = joints[elbow, :2]
+    candidates += [("Lwri", x + 15, y, 1.0), ("Lwri", x + 150, y, 1.0)]
+    limbs = [(names.index(a), names.index(b), 0.5) for a, b in COCO.parts if "Lwri" not in (a, b)]
+    limbs += [(names.index("Lelb"), 17, 0.5), (names.index("Lelb"), 18, 0.7)]
+    assert assemble(candidates, limbs)[0].keypoints[wrist, 0] == pytest.approx(x + 15)
+    assert assemble(candidates, limbs, WITHOUT_LAYOUT)[0].keypoints[wrist, 0] == pytest.approx(x + 150)
