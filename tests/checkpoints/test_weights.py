@@ -10,6 +10,7 @@ from torch import nn
 
 from posenet.checkpoints.weights import (
     LoadReport,
+    config_of_checkpoint,
     extract_weights,
     load_model,
     load_weights,
@@ -181,3 +182,15 @@ def test_half_of_the_tensors_must_fit(num_fitting: int, accepted: bool) -> None:
         with pytest.raises(CheckpointError, match="only 1 of 4 tensors fit"):
             load_weights(model, "some.pth", state=state)
     assert [tensor.item() for tensor in model.state_dict().values()] == [float(accepted)] * 2 + [0.0] * 2
+
+
+def test_a_checkpoint_cannot_name_a_file_as_its_skeleton() -> None:
+    state = {"config": {"model": {"skeleton": "/etc/passwd"}}}
+    with pytest.raises(CheckpointError, match="names a file as its skeleton"):
+        config_of_checkpoint(state, "some.pth")
+    assert config_of_checkpoint({"config": {"model": {"skeleton": "coco"}}}, "some.pth") is not None
+    assert config_of_checkpoint({}, "some.pth") is None
+
+
+def test_a_report_of_five_names_lists_them_all() -> None:
+    assert str(LoadReport("a.pth", missing=list("abcde"))) == "a.pth: loaded 0 tensors\n  missing 5: a, b, c, d, e"

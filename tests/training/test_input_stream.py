@@ -383,10 +383,14 @@ class Keys(Dataset):
 
 
 class ExitingDataset(Keys):
-    """A data set whose worker exits with status 3."""
+    """A data set whose workers exit with a status instead of loading a sample."""
+
+    def __init__(self, length, status):
+        super().__init__(length)
+        self.status = status
 
     def __getitem__(self, key):
-        os._exit(3)
+        os._exit(self.status)
 
 
 def stream_of_keys(length, accumulate=1, epochs=3, runtime=None):
@@ -452,13 +456,14 @@ def test_an_interrupted_iteration_leaves_the_sampler_complete():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks a worker")
-def test_a_worker_that_exits_is_named_with_its_status(quick, caplog):
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_worker_that_exits_is_named_with_its_status(quick, caplog, status):
     sampler = TrainSampler(20, 2, seed=0)
     options = {"num_workers": 1, "multiprocessing_context": "fork", "persistent_workers": True}
-    loader = DataLoader(ExitingDataset(20), batch_sampler=sampler, collate_fn=collate_keys, **options)
-    with pytest.raises(DataError, match="died 3 times without giving a batch, the last ended with status 3;"):
+    loader = DataLoader(ExitingDataset(20, status), batch_sampler=sampler, collate_fn=collate_keys, **options)
+    with pytest.raises(DataError, match=f"died 3 times without giving a batch, the last ended with status {status};"):
         list(RestartingLoader(loader, sampler))
-    assert caplog.text.count("a data worker ended with status 3; the workers are restarted") == 2
+    assert caplog.text.count(f"a data worker ended with status {status}; the workers are restarted") == 2
 
 
 def test_the_log_names_ten_unreadable_samples_of_a_step_and_counts_all(caplog):

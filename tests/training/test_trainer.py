@@ -3,6 +3,7 @@
 import contextlib
 import itertools
 import json
+import logging
 import math
 import os
 import signal
@@ -641,3 +642,26 @@ def test_the_validation_loss_is_none_without_validation_data(stores: dict[str, P
         assert trainer.validate() > 0
         trainer.validation_data = None
         assert trainer.validate() is None
+
+
+def test_the_other_ranks_return_to_the_checkpoint_that_rank_0_has_found(
+    stores: dict[str, Path], tmp_path: Path
+) -> None:
+    with trainer_with_results(stores, tmp_path, steps=2) as trainer:
+        trainer.run()
+        weights_at_step_2 = weights(trainer)
+        with torch.no_grad():
+            for parameter in trainer.model.parameters():
+                parameter.mul_(2)
+        trainer.runtime.rank = 1
+        trainer.runtime.broadcast_object = lambda value: trainer.folder.last
+        trainer._return_to_checkpoint()
+        assert_equal(weights(trainer), weights_at_step_2)
+
+
+def test_a_stopped_run_logs_where_it_continues(
+    stores: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with trainer_with_results(stores, tmp_path, steps=2) as trainer, caplog.at_level(logging.INFO):
+        trainer.run()
+    assert "Stopped after step 2 (epoch 1); --resume continues from there" in caplog.text
