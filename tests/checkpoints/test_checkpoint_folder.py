@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,16 @@ def test_without_hard_links_last_and_best_are_copies(tmp_path: Path, monkeypatch
     folder = CheckpointFolder(tmp_path)
     folder.save({"step": 1}, 1, best=True)
     assert read_checkpoint(folder.last) == read_checkpoint(folder.best) == {"step": 1}
+
+
+def test_only_a_folder_that_was_removed_during_the_run_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = CheckpointFolder(tmp_path / "run")
+    folder.save({"step": 1}, 1)
+    folder.save({"step": 2}, 2)
+    assert caplog.text == ""
+    shutil.rmtree(folder.path)
+    folder.save({"step": 3}, 3)
+    assert "run was removed during the run" in caplog.text
+    assert read_checkpoint(folder.last)["step"] == 3

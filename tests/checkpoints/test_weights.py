@@ -8,7 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from posenet.checkpoints.weights import load_model, load_weights, strip_wrapper_prefixes
+from posenet.checkpoints.weights import (
+    LoadReport,
+    config_of_checkpoint,
+    extract_weights,
+    load_model,
+    load_weights,
+    strip_wrapper_prefixes,
+)
 from posenet.errors import CheckpointError
 from posenet.model.posenet import PoseNet
 from posenet.model.published_names import rename_to_published
@@ -135,3 +142,55 @@ def test_load_model_refuses_another_architecture(model: PoseNet, tmp_path: Path)
     torch.save({"model": model.state_dict(), "config": config_to_dict(TINY)}, path)
     with pytest.raises(CheckpointError, match="another architecture"):
         load_model(path, load_config(None, ["model.stacks=2"], base=TINY))
+
+
+def test_only_named_tensors_of_a_checkpoint_are_weights() -> None:
+    weight = torch.ones(2)
+    state = {"stem.weight": weight, "epoch": 3, 7: weight}
+    assert list(extract_weights(state, "some.pth")) == ["stem.weight"]
+    with pytest.raises(CheckpointError, match=r"some\.pth contains no weights"):
+        extract_weights({"epoch": 3}, "some.pth")
+
+
+@pytest.mark.parametrize(
+    "report, message",
+    [
+        (
+            LoadReport("a.pth", missing=["stem.weight", "b"], unexpected=["c"]),
+            r"\(3 tensors do not fit, first stem.weight\)",
+        ),
+        (LoadReport("a.pth", reshaped=["stem.weight"]), r"\(1 tensors do not fit, first stem.weight\)"),
+        (LoadReport("a.pth", unexpected=["c"]), r"\(1 tensors do not fit, first c\)"),
+    ],
+)
+def test_any_difference_from_the_network_is_named_as_another_architecture(report: LoadReport, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        report.require_all()
+
+
+def test_a_file_that_fits_is_accepted() -> None:
+    LoadReport("a.pth", loaded=["stem.weight"]).require_all()
+
+
+@pytest.mark.parametrize("num_fitting, accepted", [(2, True), (1, False)])
+def test_half_of_the_tensors_must_fit(num_fitting: int, accepted: bool) -> None:
+    model = nn.ParameterDict({name: nn.Parameter(torch.zeros(1)) for name in ("a", "b", "c", "d")})
+    state = {name: torch.ones(1) for name in ("a", "b")[:num_fitting]}
+    if accepted:
+        assert load_weights(model, "some.pth", state=state).loaded == ["a", "b"]
+    else:
+        with pytest.raises(CheckpointError, match="only 1 of 4 tensors fit"):
+            load_weights(model, "some.pth", state=state)
+    assert [tensor.item() for tensor in model.state_dict().values()] == [float(accepted)] * 2 + [0.0] * 2
+
+
+def test_a_checkpoint_cannot_name_a_file_as_its_skeleton() -> None:
+    state = {"config": {"model": {"skeleton": "/etc/passwd"}}}
+    with pytest.raises(CheckpointError, match="names a file as its skeleton"):
+        config_of_checkpoint(state, "some.pth")
+    assert config_of_checkpoint({"config": {"model": {"skeleton": "coco"}}}, "some.pth") is not None
+    assert config_of_checkpoint({}, "some.pth") is None
+
+
+def test_a_report_of_five_names_lists_them_all() -> None:
+    assert str(LoadReport("a.pth", missing=list("abcde"))) == "a.pth: loaded 0 tensors\n  missing 5: a, b, c, d, e"

@@ -237,3 +237,7 @@ def test_targets_require_no_gradient() -> None:
 def test_wrong_shapes_are_rejected(joints: tuple[int, ...], mask: tuple[int, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         render(torch.zeros(joints), torch.zeros(mask))
+
+
+def test_the_renderer_has_no_state() -> None:
+    assert TargetRenderer(TargetsConfig(), COCO).state_dict() == {}

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from posenet.devices.distributed import DistributedRuntime, device_of_rank, is_lost_contact, process_group_backends
 from posenet.devices.rank_info import RankInfo
 from posenet.errors import ConfigError, TrainingError
-from tests.helpers.process_groups import run_in_processes
+from tests.helpers.process_groups import run_in_processes, single_process_group
 
 
 def test_collective_calls_return_the_same_on_both_ranks(tmp_path: Path) -> None:
@@ -125,3 +126,10 @@ def test_accelerators_use_the_sync_batch_norm_of_pytorch() -> None:
     runtime = DistributedRuntime.__new__(DistributedRuntime)
     runtime.device = torch.device("cuda")
     assert isinstance(runtime.convert_sync_batch_norm(nn.Sequential(nn.BatchNorm2d(2)))[0], nn.SyncBatchNorm)
+
+
+def test_a_closed_runtime_has_left_the_process_group() -> None:
+    with single_process_group() as runtime:
+        assert dist.is_initialized()
+    assert not dist.is_initialized()
+    runtime.close()  # closing again does nothing

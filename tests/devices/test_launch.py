@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+from posenet.devices.distributed import DistributedRuntime
 from posenet.devices.launch import launch
 from posenet.devices.rank_info import RankInfo, rank_info_from_environment
 from posenet.devices.signals import STOP_SIGNALS
@@ -91,3 +93,45 @@ def test_the_launcher_restores_the_signal_handlers() -> None:
     with pytest.raises(TrainingError):
         launch(1, lambda rank_info: sys.exit(1), start_method="fork")
     assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
+
+
+def test_the_processes_can_form_a_group() -> None:
+    def sum_ranks(rank_info: RankInfo) -> None:
+        runtime = DistributedRuntime(torch.device("cpu"), rank_info, timeout_minutes=0.5)
+        assert runtime.gather_objects(rank_info.rank) == [0, 1]
+        runtime.close()
+
+    launch(2, sum_ranks, start_method="fork")
+
+
+def test_launchers_that_run_at_the_same_time_use_different_ports(tmp_path: Path) -> None:
+    def write_port(rank_info: RankInfo, name: str) -> None:
+        (tmp_path / name).write_text(os.environ["MASTER_PORT"])
+
+    def launch_another(rank_info: RankInfo) -> None:
+        write_port(rank_info, "outer")
+        launch(1, write_port, "inner", start_method="fork")
+
+    launch(1, launch_another, start_method="fork")
+    assert (tmp_path / "outer").read_text() != (tmp_path / "inner").read_text()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_a_stop_signal_after_one_process_has_ended_reaches_the_other(tmp_path: Path) -> None:
+    def end_or_wait(rank_info: RankInfo) -> None:
+        received: list[int] = []
+        signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+        (tmp_path / f"{rank_info.rank}.pid").write_text(str(os.getpid()))
+        if rank_info.rank == 1:
+            wait_until(lambda: bool(received))
+            (tmp_path / "received").touch()
+
+    def has_ended(rank: int) -> bool:
+        path = tmp_path / f"{rank}.pid"
+        return path.exists() and bool(path.read_text()) and not Path(f"/proc/{path.read_text()}").exists()
+
+    launcher = fork_process(lambda: launch(2, end_or_wait, start_method="fork"))
+    wait_until(lambda: has_ended(0) and (tmp_path / "1.pid").exists() and catches(launcher, signal.SIGTERM))
+    os.kill(launcher, signal.SIGTERM)
+    assert wait_for_exit(launcher) == 0
+    assert (tmp_path / "received").exists()

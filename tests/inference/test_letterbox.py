@@ -1,3 +1,4 @@
+import cv2
 import numpy as np
 import pytest
 
@@ -46,3 +47,20 @@ def test_mapping_back_leaves_the_given_people_unchanged():
     person = Person(np.ones((18, 3), np.float32), 1.0)
     Letterbox(resized=(100, 80), padded=(128, 128)).map_back([person], (300, 160))
     assert (person.keypoints == 1).all()
+
+
+def test_a_shrunken_image_is_the_mean_over_areas():
+    image = np.random.default_rng(0).integers(0, 256, (96, 96, 3), np.uint8)
+    shrunken = Letterbox(resized=(24, 24), padded=(64, 64)).apply(image)[:24, :24]
+    np.testing.assert_allclose(shrunken, image.reshape(24, 4, 24, 4, 3).mean((1, 3)), atol=0.51)
+
+
+def test_an_enlarged_image_is_interpolated_by_cubic_polynomials():
+    image = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
+    enlarged = Letterbox(resized=(40, 60), padded=(64, 64)).apply(image)[:40, :60]
+    np.testing.assert_array_equal(enlarged, cv2.resize(image, (60, 40), interpolation=cv2.INTER_CUBIC))
+
+
+def test_the_padding_is_grey():
+    padded = Letterbox(resized=(1, 1), padded=(64, 64)).apply(np.zeros((1, 1, 3), np.uint8))
+    assert (padded[1:] == 128).all()

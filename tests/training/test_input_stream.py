@@ -14,20 +14,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from posenet.checkpoints.file import read_checkpoint
 from posenet.data.batch import Batch
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import close_loader, make_loader
+from posenet.data.sampler import TrainSampler
 from posenet.data.store import reader
 from posenet.data.store.reader import Store
 from posenet.devices.distributed import DistributedRuntime
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
-from posenet.training.input_stream import CollectiveDataError, RestartingLoader, UnreadableSampleBudget
+from posenet.training.input_stream import CollectiveDataError, InputStream, RestartingLoader, UnreadableSampleBudget
+from posenet.training.progress import Progress
 from tests.helpers.batches import load_epoch, same_batches
 from tests.helpers.drawn_data import flip_bit, make_record, write_store
 from tests.helpers.process_groups import run_in_processes
@@ -309,3 +312,136 @@ def test_unreadable_samples_of_any_rank_count_on_all_ranks(damaged: Stores, tmp_
     assert completed
     assert "more than 0 of" in message
     assert (tmp_path / "low" / "last.pth").exists()
+
+
+def collate_keys(keys: list[Key]) -> Batch:
+    """A batch whose image ids are the indices of its keys, and whose images have four pixels."""
+    images = torch.zeros(len(keys), 2, 2, 3, dtype=torch.uint8)
+    empty = torch.zeros(len(keys), 0)
+    return Batch(images, empty, empty, empty, torch.tensor([index for _, index in keys]))
+
+
+class Keys(Dataset[Key]):
+    """A data set whose samples are their keys."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, key: Key) -> Key:
+        return key
+
+
+class ExitingDataset(Keys):
+    """A data set whose workers exit with a status instead of loading a sample."""
+
+    def __init__(self, length: int, status: int) -> None:
+        super().__init__(length)
+        self.status = status
+
+    def __getitem__(self, key: Key) -> Key:
+        os._exit(self.status)
+
+
+def stream_of_keys(
+    length: int, accumulate: int = 1, epochs: int = 3, runtime: Runtime | None = None
+) -> tuple[InputStream, list[tuple[int, int]]]:
+    """A stream of batches of two samples, and the list of the (epoch, step) at which it was positioned."""
+    sampler = TrainSampler(length, 2, seed=0, batches_per_step=accumulate)
+    loader = DataLoader(Keys(length), batch_sampler=sampler, collate_fn=collate_keys)
+    positions: list[tuple[int, int]] = []
+    start = sampler.start
+
+    def record_start(epoch: int, step: int, epochs: int) -> None:
+        positions.append((epoch, step))
+        start(epoch, step, epochs)
+
+    sampler.start = record_start
+    stream = InputStream(
+        loader, sampler, runtime or Runtime(CPU), accumulate=accumulate, epochs=epochs, max_unreadable=0.0
+    )
+    return stream, positions
+
+
+def image_ids(stream: InputStream, progress: Progress) -> list[list[list[int]]]:
+    """The image ids of each remaining step of an epoch."""
+    return [[batch.image_ids.tolist() for batch in batches] for batches in stream.steps(progress)]
+
+
+def expected_image_ids(length: int, accumulate: int, epoch: int) -> list[list[list[int]]]:
+    sampler = TrainSampler(length, 2, seed=0, batches_per_step=accumulate)
+    sampler.start(epoch)
+    batches = [[index for _, index in keys] for keys in sampler]
+    return [batches[i : i + accumulate] for i in range(0, len(batches), accumulate)]
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_one_iteration_of_the_loader_covers_all_epochs(accumulate: int) -> None:
+    stream, positions = stream_of_keys(700, accumulate)
+    for epoch in range(3):
+        assert image_ids(stream, Progress(epoch=epoch)) == expected_image_ids(700, accumulate, epoch)
+    assert positions == [(0, 0)]
+
+
+def test_the_stream_continues_where_the_progress_is() -> None:
+    stream, positions = stream_of_keys(20)
+    assert image_ids(stream, Progress(epoch=1, step=7)) == expected_image_ids(20, 1, epoch=1)[7:]
+    assert image_ids(stream, Progress(epoch=0, step=2)) == expected_image_ids(20, 1, epoch=0)[2:]
+    assert image_ids(stream, Progress(epoch=1)) == expected_image_ids(20, 1, epoch=1)
+    stream.close()
+    assert image_ids(stream, Progress(epoch=2)) == expected_image_ids(20, 1, epoch=2)
+    assert positions == [(1, 7), (0, 2), (2, 0)]
+
+
+def test_samples_are_counted_over_all_processes() -> None:
+    runtime = Runtime(CPU)
+    runtime.world_size = 4
+    stream, _ = stream_of_keys(20, accumulate=2, runtime=runtime)
+    steps = stream.steps(Progress())
+    next(steps)
+    next(steps)
+    assert stream.meter.samples == 2 * 2 * 2 * 4
+    assert 0 < stream.meter.seconds_waited < 10
+
+
+def test_an_interrupted_iteration_leaves_the_sampler_complete() -> None:
+    sampler = TrainSampler(20, 2, seed=0)
+    loader = DataLoader(Keys(20), batch_sampler=sampler, collate_fn=collate_keys)
+    iterator = iter(RestartingLoader(loader, sampler))
+    next(iterator)
+    next(iterator)
+    iterator.close()
+    assert len(list(sampler)) == 10
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks a worker")
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_worker_that_exits_is_named_with_its_status(
+    short_waits: None, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    sampler = TrainSampler(20, 2, seed=0)
+    options = {"num_workers": 1, "multiprocessing_context": "fork", "persistent_workers": True}
+    loader = DataLoader(ExitingDataset(20, status), batch_sampler=sampler, collate_fn=collate_keys, **options)
+    with pytest.raises(DataError, match=f"died 3 times without making a batch, the last ended with status {status};"):
+        list(RestartingLoader(loader, sampler))
+    assert caplog.text.count(f"a data worker ended with status {status}; the workers are restarted") == 2
+
+
+def test_the_log_names_ten_unreadable_samples_of_a_step_and_counts_all(caplog: pytest.LogCaptureFixture) -> None:
+    budget = UnreadableSampleBudget(num_samples=100, max_share=0.5)
+    with caplog.at_level(logging.WARNING):
+        budget.spend([f"sample {number} is damaged" for number in range(12)])
+        budget.spend([])
+    named = [record.getMessage() for record in caplog.records]
+    assert named[:-1] == [f"WARNING: sample {number} is damaged" for number in range(10)]
+    assert named[-1] == "WARNING: samples replaced by others: 12, so far in this epoch 12 of at most 50"
+
+
+def test_the_limit_of_unreadable_samples_may_be_reached() -> None:
+    budget = UnreadableSampleBudget(num_samples=10, max_share=0.3, count=1)
+    budget.spend(["one", "two"])
+    assert budget.count == budget.limit == 3
+    with pytest.raises(CollectiveDataError, match="more than 3 of 10 .*; the latest: three"):
+        budget.spend(["three"])

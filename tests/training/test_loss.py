@@ -14,7 +14,7 @@ from torch import Tensor
 
 from posenet.settings import LossConfig, load_config
 from posenet.skeleton import COCO
-from posenet.training.loss import FocalL2Loss
+from posenet.training.loss import FocalL2Loss, LossTermMeter
 
 MEASURED = json.loads((Path(__file__).parents[1] / "fixtures" / "loss.json").read_text())
 NUM_SCALES = 5
@@ -266,3 +266,37 @@ def test_from_config_applies_every_setting() -> None:
     )
     inputs = random_input(2)
     assert torch.equal(configured(*inputs), direct(*inputs))
+
+
+def test_an_exponent_above_2_follows_the_formula() -> None:
+    only_mask_channel = dict(part_weight=0, keypoint_weight=0, mask_weight=1, foreground_weight=0)
+    loss = make_loss(gamma=3, scale_weights=(1, 0, 0, 0, 0), **only_mask_channel)
+    value = loss(constant_predictions(0.3), constant_target(0.8), torch.ones(1, 1, 16, 16))
+    assert value.item() == pytest.approx(256 * (0.3 - 0.8) ** 2 * (1 - 0.3) ** 3, rel=1e-5)
+
+
+def test_predictions_must_have_the_shape_of_the_target() -> None:
+    predictions, target, mask = random_input(num_images=2)
+    one_image = [[scale[:1] for scale in predictions[0]]]
+    with pytest.raises(ValueError, match=r"predictions \(1, 50, 16, 16\) do not fit target \(2, 50, 16, 16\)"):
+        make_loss()(one_image, target, mask)
+
+
+def test_the_weights_of_the_loss_are_settings_and_no_state() -> None:
+    assert make_loss().state_dict() == {}
+
+
+def test_the_logged_terms_are_the_mean_over_images_with_five_digits() -> None:
+    meter = LossTermMeter()
+    meter.add(torch.tensor([[[1.0, 2.0]]]))
+    meter.add(torch.tensor([[[4.0, 123456.0]], [[4.0, 123456.0]]]))
+    assert meter.read() == [[3.0, 82305.0]]
+    assert meter.read() is None
+
+
+def test_the_logged_terms_start_again_if_the_number_of_stacks_changes() -> None:
+    meter = LossTermMeter()
+    meter.add(torch.tensor([[[1.0], [2.0]]]))
+    meter.add(torch.tensor([[[5.0]]]))
+    meter.add(torch.tensor([[[7.0]]]))
+    assert meter.read() == [[6.0]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -83,3 +84,35 @@ def test_a_restored_guard_acts_as_if_the_run_had_not_been_interrupted(
     restored = LossGuard(settings, recovery_steps=2)
     restored.load_state_dict(interrupted.state_dict())
     assert record_steps(restored, steps[cut:]) == expected[cut:]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 100.1, 100.0, 99.9, 0.0, -5.0])
+def test_a_loss_on_the_device_is_judged_as_one_on_the_host(loss: float, dtype: torch.dtype) -> None:
+    guard = LossGuard(GuardConfig(threshold=100))
+    bad = guard.is_bad_loss(torch.tensor(loss, dtype=dtype))
+    assert bad.dtype == dtype
+    assert bad.item() == float(guard.is_bad(loss))
+
+
+@pytest.mark.parametrize("good_steps, action", [(99, FAIL), (100, ROLL_BACK)])
+def test_a_run_may_return_to_a_checkpoint_again_after_100_good_steps(good_steps: int, action: GuardAction) -> None:
+    guard = LossGuard(GuardConfig(max_skips=1))
+    assert record_steps(guard, "x" + "." * good_steps + "x")[-1] is action
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"bad_in_a_row": "2", "good_since_roll_back": None},
+        {"bad_in_a_row": 1.5, "good_since_roll_back": 3},
+        {"bad_in_a_row": None, "good_since_roll_back": None},
+        {"bad_in_a_row": 2, "good_since_roll_back": "3"},
+    ],
+)
+def test_counts_that_are_not_numbers_are_refused_and_change_nothing(state: dict[str, Any]) -> None:
+    guard = LossGuard(GuardConfig())
+    before = guard.state_dict()
+    with pytest.raises(ValueError, match="not numbers"):
+        guard.load_state_dict(state)
+    assert guard.state_dict() == before

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import itertools
+import logging
 import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +25,13 @@ from posenet.devices.precision import Amp, make_grad_scaler
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError, TrainingError
 from posenet.settings import GuardConfig, OptimConfig
+from posenet.training.input_stream import CollectiveDataError
 from posenet.training.loss_guard import LossGuard
 from posenet.training.optimizer import make_optimizer
-from posenet.training.trainer import Trainer, TrainStep
+from posenet.training.trainer import StepResult, Trainer, TrainStep
 from tests.helpers.process_runs import find_differences, start_or_resume
 from tests.helpers.run_logs import read_log
-from tests.helpers.tiny_training import CPU, before_step, copy_weights
+from tests.helpers.tiny_training import CPU, before_step, copy_weights, tiny_trainer
 
 MakeTrainer = Callable[..., Trainer]
 
@@ -330,3 +334,289 @@ def test_coco_scores_are_computed_every_few_epochs_and_after_the_last(
     trainer.evaluate = evaluate
     assert trainer.run()
     assert evaluated == expected
+
+
+class RecordingRuntime(Runtime):
+    """A runtime of one process that records the calls which only several processes need.
+
+    Attributes:
+        synced: for each backward pass, whether it would average the gradients over the processes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(CPU)
+        self.synced: list[bool] = []
+        self._sync = True
+
+    @contextlib.contextmanager
+    def no_gradient_sync(self, module: nn.Module) -> Iterator[None]:
+        self._sync = False
+        yield
+        self._sync = True
+
+    def record_backward(self, gradient: Tensor) -> None:
+        self.synced.append(self._sync)
+
+
+class Linear(nn.Module):
+    """A module that takes a batch as the training step does; its weights are 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+
+    def forward(self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor) -> Tensor:
+        return images @ self.weight * mask_miss
+
+
+def ones_batch(factor: float = 1.0) -> Batch:
+    """Two images of four ones; the loss of each is 4 times the factor."""
+    images = torch.ones(2, 4)
+    return Batch(images, images, images, torch.full((2,), factor), torch.arange(2))
+
+
+def linear_step(runtime: Runtime, clip: float = 0.0) -> tuple[Linear, TrainStep]:
+    module = Linear()
+    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
+    scaler = make_grad_scaler(CPU, "off", 0.0)
+    return module, TrainStep(module, optimizer, scaler, LossGuard(GuardConfig(threshold=100)), runtime, clip)
+
+
+@pytest.mark.parametrize("num_batches", [1, 3])
+def test_only_the_last_backward_pass_of_a_step_averages_the_gradients(num_batches: int) -> None:
+    runtime = RecordingRuntime()
+    module, step = linear_step(runtime)
+    module.weight.register_hook(runtime.record_backward)
+    step([ones_batch() for _ in range(num_batches)])
+    assert runtime.synced == [False] * (num_batches - 1) + [True]
+
+
+@pytest.mark.parametrize(
+    "world_size, num_batches, bad, synced",
+    [
+        (1, 1, 0, []),
+        (1, 3, 0, []),
+        (1, 3, 2, [False, False]),
+        (2, 1, 0, []),
+        (2, 3, 0, []),
+        (2, 3, 1, [False]),
+        (2, 3, 2, [False, False, True]),
+    ],
+)
+def test_a_bad_last_batch_still_averages_if_several_processes_accumulate(
+    world_size: int, num_batches: int, bad: int, synced: list[bool]
+) -> None:
+    """DistributedDataParallel has prepared for it in the forward pass."""
+    runtime = RecordingRuntime()
+    runtime.world_size = world_size
+    module, step = linear_step(runtime)
+    module.weight.register_hook(runtime.record_backward)
+    result = step([ones_batch(1e9 if number == bad else 1.0) for number in range(num_batches)])
+    assert result.loss is None and result.bad_value == 4e9
+    assert runtime.synced == synced
+    assert module.weight.grad is None and module.weight.tolist() == [1.0] * 4
+
+
+def test_the_loss_of_a_step_is_the_mean_over_its_batches_and_all_processes() -> None:
+    runtime = RecordingRuntime()
+    runtime.world_size = 2
+    runtime.all_reduce_sum = lambda values: values + torch.tensor([10.0, 0.0])  # the other process's loss is 10
+    _, step = linear_step(runtime)
+    result = step([ones_batch(1.0), ones_batch(2.0)])
+    assert result.loss == pytest.approx((4 + 10 + 8 + 10) / 4)
+
+
+def test_a_step_is_dropped_if_another_process_has_a_bad_loss() -> None:
+    runtime = RecordingRuntime()
+    runtime.all_reduce_sum = lambda values: values + torch.tensor([0.0, 1.0])
+    module, step = linear_step(runtime)
+    result = step([ones_batch()])
+    assert result.loss is None and result.bad_value == 4
+    assert module.weight.tolist() == [1.0] * 4
+
+
+def test_a_gradient_up_to_the_limit_is_not_clipped() -> None:
+    for clip, weight in ((0.0, 0.0), (2.0, 0.0), (1.0, 0.5)):  # the gradient is (1, 1, 1, 1), its norm 2
+        module, step = linear_step(Runtime(CPU), clip)
+        step([ones_batch()])
+        torch.testing.assert_close(module.weight.detach(), torch.full((4,), weight), atol=1e-5, rtol=0)
+
+
+@contextlib.contextmanager
+def trainer_with_results(
+    stores: dict[str, Path],
+    folder: Path,
+    *overrides: str,
+    results: Iterable[StepResult] = (),
+    val_losses: Iterable[float] = (),
+    steps: int = 0,
+    resume: Path | None = None,
+) -> Iterator[Trainer]:
+    """Yield a trainer whose network never runs: steps and validations return the given values, in the end 1."""
+    step_results = itertools.chain(results, itertools.repeat(StepResult(loss=1.0)))
+    losses = itertools.chain(val_losses, itertools.repeat(1.0))
+    settings = ("train.batch_size=1", "train.input_size=128", "train.epochs=4", "checkpoint.keep=99", *overrides)
+    runtime = Runtime(CPU)
+    with tiny_trainer(runtime, stores, folder, *settings, steps=steps, resume=resume) as trainer:
+        trainer.train_step = lambda batches: next(step_results)
+        trainer.validate = lambda: next(losses)
+        yield trainer
+
+
+@pytest.mark.parametrize("patience, epochs", [(0, 9), (1, 4), (2, 7)])
+def test_a_run_stops_early_after_as_many_epochs_without_a_better_score(
+    stores: dict[str, Path], tmp_path: Path, patience: int, epochs: int
+) -> None:
+    val_losses = [5.0, 4.0, 3.0, 3.0, 2.0, 2.5, 2.0, 1.0, 1.0]
+    overrides = (f"train.patience={patience}", "train.epochs=9")
+    with trainer_with_results(stores, tmp_path / "run", *overrides, val_losses=val_losses) as trainer:
+        assert trainer.run() == (patience == 0)
+        assert trainer.progress.epoch == epochs
+        assert read_checkpoint(trainer.folder.last)["progress"]["epoch"] == epochs
+
+
+def test_the_log_has_every_nth_step_and_the_last_one_of_every_epoch(stores: dict[str, Path], tmp_path: Path) -> None:
+    overrides = ("log.every_steps=4", "train.epochs=2")
+    with trainer_with_results(stores, tmp_path / "run", *overrides) as trainer:
+        trainer.run()
+        length = trainer.input.steps_per_epoch
+        steps = [line["step"] for line in read_log(trainer.folder.path, "train")]
+    assert length > 4
+    assert steps == [step for step in range(1, 2 * length + 1) if step % 4 == 0 or step % length == 0]
+
+
+def test_a_run_that_ends_with_an_epoch_validates_before_it_stops(stores: dict[str, Path], tmp_path: Path) -> None:
+    with trainer_with_results(stores, tmp_path / "probe") as trainer:
+        length = trainer.input.steps_per_epoch
+    for steps, epochs in ((length - 1, 0), (length, 1), (length + 1, 1)):
+        with trainer_with_results(stores, tmp_path / str(steps), steps=steps) as trainer:
+            assert not trainer.run()
+            assert (trainer.progress.total_steps, trainer.progress.epoch) == (steps, epochs)
+            assert len(read_log(trainer.folder.path, "epoch")) == epochs
+
+
+def test_every_step_has_the_learning_rate_of_the_schedule(stores: dict[str, Path], tmp_path: Path) -> None:
+    rates = []
+    with trainer_with_results(stores, tmp_path / "run", "train.epochs=2", "optim.warmup_epochs=2") as trainer:
+        length = trainer.input.steps_per_epoch
+
+        def record_rate(batches: Sequence[Batch]) -> StepResult:
+            rates.append(trainer.optimizer.param_groups[0]["lr"])
+            return StepResult(loss=1.0)
+
+        trainer.train_step = record_rate
+        trainer.run()
+    assert rates == pytest.approx([1e-5 * (step + 1) / (2 * length) for step in range(2 * length)])
+
+
+def test_an_overflow_of_the_loss_scale_is_neither_logged_nor_counted_nor_averaged(
+    stores: dict[str, Path], tmp_path: Path
+) -> None:
+    results = [StepResult(loss=1.0), StepResult(), StepResult(loss=3.0), StepResult(bad_value=math.nan)]
+    with trainer_with_results(stores, tmp_path / "run", "train.epochs=1", results=results) as trainer:
+        averaged_after = []
+        trainer.average.after_step = lambda: averaged_after.append(trainer.progress.total_steps)
+        trainer.run()
+        length = trainer.input.steps_per_epoch
+        assert [line["step"] for line in read_log(trainer.folder.path, "skip")] == [4]
+        assert averaged_after == [1, 3, *range(5, length + 1)]
+        [epoch] = read_log(trainer.folder.path, "epoch")
+        assert epoch["train_loss"] == pytest.approx((1 + 3 + length - 4) / (length - 2))
+
+
+def test_no_checkpoint_is_saved_between_bad_steps(stores: dict[str, Path], tmp_path: Path) -> None:
+    bad = StepResult(bad_value=math.inf)
+    results = [StepResult(loss=1.0), bad, bad, StepResult(loss=1.0)]
+    overrides = ("train.epochs=1", "checkpoint.every_steps=1", "guard.max_skips=3")
+    with trainer_with_results(stores, tmp_path / "run", *overrides, results=results) as trainer:
+        trainer.run()
+        names = {path.name for path in trainer.folder.history()}
+        assert {"step-00000001.pth", "step-00000004.pth"} <= names
+        assert not {"step-00000002.pth", "step-00000003.pth"} & names
+
+
+def test_the_return_is_to_the_newest_checkpoint_from_before_the_bad_steps(
+    stores: dict[str, Path], tmp_path: Path
+) -> None:
+    good, bad = StepResult(loss=1.0), StepResult(bad_value=math.inf)
+    overrides = ("checkpoint.every_steps=1", "guard.max_skips=2")
+    with trainer_with_results(stores, tmp_path, *overrides, results=[good, good, bad], steps=3) as trainer:
+        trainer.run()
+    last = tmp_path / "last.pth"
+    assert read_checkpoint(last)["guard"]["bad_in_a_row"] == 1  # saved by the end of the run after a bad step
+    with trainer_with_results(stores, tmp_path, *overrides, results=[bad], steps=6, resume=last) as trainer:
+        restored = []
+        load_weights = trainer.state.load_weights
+
+        def record_and_load(state: dict[str, Any], path: str) -> None:
+            restored.append((state["progress"]["total_steps"], Path(path).name))
+            load_weights(state, path)
+
+        trainer.state.load_weights = record_and_load
+        trainer.run()
+        assert restored == [(2, "step-00000002.pth")]
+        assert trainer.progress.total_steps == 6
+
+
+def test_the_images_of_all_ranks_with_a_bad_loss_are_named(stores: dict[str, Path], tmp_path: Path) -> None:
+    batches = [ones_batch(), ones_batch()]
+    with trainer_with_results(stores, tmp_path / "run") as trainer:
+        trainer.runtime.gather_objects = lambda own: [own, (math.inf, [7]), (3.0, [8]), (1e30, [9])]
+        assert trainer._find_cause(1.0, batches) == (math.inf, [7, 9])
+        assert trainer._find_cause(1e20, batches) == (1e20, [0, 1, 0, 1, 7, 9])
+        trainer.runtime.gather_objects = lambda own: [own, own]
+        assert trainer._find_cause(1.0, batches) == (1.0, [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    "world_size, error, saved",
+    [
+        (1, DataError("the disk is gone"), True),
+        (1, OSError("the disk is gone"), True),
+        (2, CollectiveDataError("the disk is gone"), True),
+        (2, DataError("the disk is gone"), False),
+    ],
+)
+def test_a_run_is_saved_after_a_data_error_that_all_processes_know_of(
+    stores: dict[str, Path], tmp_path: Path, world_size: int, error: Exception, saved: bool
+) -> None:
+    with trainer_with_results(stores, tmp_path / "run") as trainer:
+        trainer.runtime.world_size = world_size
+
+        def fail() -> None:
+            raise error
+
+        trainer.validate = fail
+        with pytest.raises(type(error), match="the disk is gone"):
+            trainer.run()
+        assert trainer.folder.last.exists() == saved
+
+
+def test_the_validation_loss_is_none_without_validation_loader(stores: dict[str, Path], tmp_path: Path) -> None:
+    with tiny_trainer(Runtime(CPU), stores, tmp_path / "run") as trainer:
+        assert trainer.validate() > 0
+        trainer.validation_loader = None
+        assert trainer.validate() is None
+
+
+def test_the_other_ranks_return_to_the_checkpoint_that_rank_0_has_found(
+    stores: dict[str, Path], tmp_path: Path
+) -> None:
+    with trainer_with_results(stores, tmp_path, steps=2) as trainer:
+        trainer.run()
+        weights_at_step_2 = copy_weights(trainer)
+        with torch.no_grad():
+            for parameter in trainer.model.parameters():
+                parameter.mul_(2)
+        trainer.runtime.rank = 1
+        trainer.runtime.broadcast_object = lambda value: trainer.folder.last
+        trainer._return_to_checkpoint()
+        assert find_differences(copy_weights(trainer), weights_at_step_2) == []
+
+
+def test_a_stopped_run_logs_where_it_continues(
+    stores: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with trainer_with_results(stores, tmp_path, steps=2) as trainer, caplog.at_level(logging.INFO):
+        trainer.run()
+    assert "Stopped after step 2 (epoch 1); --resume continues from there" in caplog.text

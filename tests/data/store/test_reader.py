@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from posenet.annotations import run_lengths as rle
-from posenet.data.store import writer
+from posenet.data.store import reader, writer
 from posenet.data.store.reader import Store
 from posenet.data.store.record import Record
 from posenet.data.store.schema import BYTE_ARRAYS
@@ -202,3 +202,46 @@ class TestProcesses:
         write_store(path, [make_record(7, 3), make_record(3, 1), make_record(6, 2)], overwrite=True)
         with pytest.raises(DataError, match="rebuilt while in use"):
             pickle.loads(pickled).read_record(2)
+
+
+def test_a_folder_is_named_as_one(tmp_path):
+    with pytest.raises(DataError, match=rf"cannot read store {tmp_path}: Is a directory"):
+        Store(tmp_path)
+
+
+def test_the_summary_counts_what_was_written(path, records):
+    with Store(path) as store:
+        summary = store.summary()
+    assert (summary.num_images, summary.num_people, summary.num_samples) == (3, 6, 5)
+    assert summary.num_image_bytes == sum(len(record.image_bytes) for record in records)
+    assert summary.num_file_bytes == path.stat().st_size
+
+
+def test_reading_is_tried_again_after_a_failure_of_the_file_system(path, records, monkeypatch):
+    waits = []
+    monkeypatch.setattr(reader.time, "sleep", waits.append)
+    read = reader.Store._read_record_once
+
+    def fail_three_times(store, index):
+        if len(waits) < 3:
+            raise OSError(5, "Input/output error")
+        return read(store, index)
+
+    monkeypatch.setattr(reader.Store, "_read_record_once", fail_three_times)
+    with Store(path) as store:
+        assert_same(store.read_record(1), records[1])
+        assert waits == sorted(waits) and 2 < sum(waits) < 5
+
+
+def test_a_file_system_that_keeps_failing_is_a_data_error(path, monkeypatch):
+    attempts = []
+    monkeypatch.setattr(reader.time, "sleep", lambda seconds: None)
+
+    def fail(store, index):
+        attempts.append(index)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(reader.Store, "_read_record_once", fail)
+    with Store(path) as store, pytest.raises(DataError, match="Input/output error"):
+        store.read_record(1)
+    assert attempts == [1] * 4

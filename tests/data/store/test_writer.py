@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import h5py
 import pytest
 
 from posenet.data.store import writer
@@ -126,3 +127,8 @@ class TestWriting:
         running.communicate()
         assert {p.name for p in tmp_path.iterdir()} == {"a.h5", "a.h5.126.partial", "other.h5.125.partial"}
         assert Store(tmp_path / "a.h5").num_images == 3
+
+    def test_images_that_do_not_fit_into_memory_lie_in_chunks_of_a_mebibyte(self, tmp_path, records, monkeypatch):
+        monkeypatch.setattr(writer, "BUFFER_BYTES", 1)
+        with h5py.File(write_store(tmp_path / "a.h5", records)) as file:
+            assert file["jpeg"].chunks == (2**20,)

@@ -223,3 +223,17 @@ def test_a_person_is_found_in_blurred_maps():
     joints = standing_person(250, 190)
     maps = np.stack([cv2.GaussianBlur(m, (0, 0), 1.5) for m in render_people(joints)])
     assert_all_found(decode(maps), [joints], 2.5)
+
+
+def test_maps_of_a_batch_are_refused():
+    with pytest.raises(ValueError, match=r"maps must be \(50, h, w\), not \(50, 1, 32, 32\)"):
+        decode(np.zeros((50, 1, 32, 32)))
+
+
+def test_the_40_strongest_candidates_of_a_keypoint_are_used_by_default():
+    """All peaks are noses, so each candidate is a person."""
+    maps = np.zeros((50, 32, 32), np.float32)
+    scores = np.linspace(0.5, 1, 49)
+    maps[COCO.num_parts + NOSE, 2:30:4, 2:30:4] = scores.reshape(7, 7)
+    found = [one.keypoints[NOSE, 2] for one in decode(maps)]
+    np.testing.assert_allclose(found, scores[::-1][:40])

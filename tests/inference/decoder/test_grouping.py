@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from posenet.inference.decoder.grouping import group_candidates
 
@@ -38,3 +39,32 @@ def test_the_order_of_the_limbs_does_not_matter():
     score = rng.random(len(ends))
     order = rng.permutation(len(ends))
     assert groups(keypoint, ends, score) == groups(keypoint, ends[order], score[order])
+
+
+def merge_one_by_one(keypoint, ends, score):
+    """The groups by definition: compute all links, merge the two groups with the strongest one, and repeat."""
+    members = [{row} for row in range(len(keypoint))]
+    while True:
+        best_link, best_pair = 0.0, None
+        for a in members:
+            for b in members:
+                if a is b or {keypoint[row] for row in a} & {keypoint[row] for row in b}:
+                    continue
+                link = sum(s for (i, j), s in zip(ends, score) if (i in a and j in b) or (i in b and j in a))
+                if link > best_link:
+                    best_link, best_pair = link, (a, b)
+        if best_pair is None:
+            return sorted(sorted(group) for group in members)
+        first, second = best_pair
+        first |= second
+        members.remove(second)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_groups_equal_those_merged_one_by_one(seed):
+    rng = np.random.default_rng(seed)
+    keypoint = np.sort(rng.integers(0, 7, 18)).tolist()
+    pairs = [(a, b) for a in range(18) for b in range(a) if keypoint[a] != keypoint[b]]
+    ends = [pairs[row] for row in rng.permutation(len(pairs))[:45]]
+    score = rng.random(45).tolist()
+    assert groups(keypoint, ends, score) == merge_one_by_one(keypoint, ends, score)

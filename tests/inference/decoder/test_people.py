@@ -1,5 +1,6 @@
 """The second half of the decoder: from candidates to people."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -7,9 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from posenet.inference.decoder.candidates import KeypointCandidates, Limbs
 from posenet.inference.decoder.device_candidates import CandidateSelector
-from posenet.inference.decoder.people import decode_candidates
+from posenet.inference.decoder.people import assemble_people, decode_candidates, drop_weak_limbs
+from posenet.skeleton import COCO
 from tests.helpers.rendered_maps import render_people, standing_person
+
+WITHOUT_LAYOUT = dataclasses.replace(COCO, layout={})
+"""The same skeleton without a pose model."""
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +74,128 @@ np.save(sys.argv[2], np.stack([person.keypoints for person in people]))
     np.testing.assert_array_equal(
         np.load(tmp_path / "people.npy"), np.stack([person.keypoints for person in decode_candidates(*arrays)])
     )
+
+
+def assemble(candidates, limbs=(), skeleton=COCO, **settings):
+    """The people of candidates (keypoint name, x, y, score) in map cells and limbs (row, row, score)."""
+    names, x, y, scores = zip(*candidates)
+    keypoint = np.array([skeleton.index(name) for name in names])
+    xy = np.stack([x, y], axis=1).astype(np.float32)
+    ends = np.array([(a, b) for a, b, _ in limbs], int).reshape(-1, 2)
+    parts = skeleton.part_ends.tolist()
+    part = np.array([parts.index(pair) for pair in keypoint[ends].tolist()], int)
+    return assemble_people(
+        KeypointCandidates(keypoint, xy, np.array(scores, np.float32)),
+        Limbs(part, ends, np.array([score for *_, score in limbs], np.float32)),
+        **dict(stride=1, min_keypoints=1, min_score=0.05, skeleton=skeleton) | settings,
+    )
+
+
+def test_the_score_is_the_mean_times_the_root_of_the_share_of_keypoints_found():
+    [pair, single] = assemble([("neck", 5, 9, 0.5), ("nose", 5, 5, 0.9), ("Lank", 90, 90, 0.8)], [(0, 1, 0.6)])
+    assert pair.score == pytest.approx(0.7 * (2 / 18) ** 0.5)
+    assert single.score == pytest.approx(0.8 * (1 / 18) ** 0.5)
+
+
+def test_people_at_the_limits_are_kept():
+    candidates = [("neck", 5, 9, 0.25), ("nose", 5, 5, 0.25)]
+    score = 0.25 * (2 / 18) ** 0.5
+    assert len(assemble(candidates, [(0, 1, 0.6)], min_score=score, min_keypoints=2)) == 1
+    assert assemble(candidates, [(0, 1, 0.6)], min_score=score + 1e-6) == []
+    assert assemble(candidates, [(0, 1, 0.6)], min_keypoints=3) == []
+
+
+def test_limbs_need_a_thousandth_and_35_percent_of_the_best_one_of_their_part_at_either_end():
+    part = np.array([0, 0, 0, 0, 0, 1, 2])
+    ends = np.array([(0, 5), (0, 6), (0, 7), (1, 5), (2, 5), (0, 5), (3, 8)])
+    score = np.array([1.0, 0.36, 0.34, 0.36, 0.34, 0.002, 0.0009], np.float32)
+    kept = drop_weak_limbs(Limbs(part, ends, score), 9, COCO)
+    assert kept.part.tolist() == [0, 0, 0, 1]
+    assert kept.ends.tolist() == [[0, 5], [0, 6], [1, 5], [0, 5]]
+    np.testing.assert_array_equal(kept.score, score[[0, 1, 3, 5]])
+
+
+def test_candidates_at_the_upper_and_left_border_are_found():
+    peaks = np.zeros((18, 1, 3), np.float32)
+    peaks[COCO.index("nose"), 0] = (0, 7, 0.9)
+    peaks[COCO.index("Lank"), 0] = (30, 0, 0.8)
+    no_pairs = np.zeros((0, 3), int), np.zeros(0, np.float32)
+    people = decode_candidates(peaks, *no_pairs, stride=1)
+    assert [person.keypoints[person.found].tolist()[0][:2] for person in people] == [[0, 7], [30, 0]]
+
+
+def test_rows_without_a_score_are_no_candidates_even_without_a_lowest_score():
+    peaks = np.zeros((18, 3, 3), np.float32)
+    peaks[COCO.index("nose"), 1] = (5, 7, 0.9)
+    pairs = np.array([(0, 0, 3)])
+    [person] = decode_candidates(peaks, pairs, np.zeros(1, np.float32), min_score=0.0, min_keypoints=0)
+    assert person.found.sum() == 1
+
+
+def test_fragments_are_assigned_if_the_skeleton_has_a_layout():
+    """A standing person of 18 keypoints, two cells per limb unit; no limb connects the forearm."""
+    joints = standing_person(60, 60, 0.4)
+    candidates = [(name, *joints[row, :2], 1.0) for row, name in enumerate(COCO.keypoints)]
+    forearm = {COCO.index("Lelb"), COCO.index("Lwri")}
+    limbs = [(a, b, 0.5) for a, b in COCO.part_ends.tolist() if (a in forearm) == (b in forearm)]
+    assert [person.found.sum() for person in assemble(candidates, limbs)] == [18]
+    assert [person.found.sum() for person in assemble(candidates, limbs, WITHOUT_LAYOUT)] == [16, 2]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_mirrored_candidates_are_assembled_to_the_mirrored_people(seed):
+    """Three people stand close together. Two thirds of their limbs are missing, so that there are many fragments."""
+    rng = np.random.default_rng(seed)
+    joints = np.stack([standing_person(50 + 9 * i, 60 + 7 * rng.random(), 0.4, 30 * rng.random()) for i in range(3)])
+    candidates = [
+        (name, *joints[person, row, :2], rng.uniform(0.5, 1))
+        for person in range(3)
+        for row, name in enumerate(COCO.keypoints)
+    ]
+    flip = COCO.flip_keypoints.tolist()
+    parts = COCO.part_ends.tolist()
+    symmetric_parts = [(a, b) for a, b in parts if [flip[a], flip[b]] in parts]
+    limbs = [
+        (18 * person + a, 18 * person + b, rng.uniform(0.2, 1))
+        for person in range(3)
+        for a, b in symmetric_parts
+        if rng.random() < 1 / 3
+    ]
+    mirrored = [(COCO.keypoints[flip[COCO.index(name)]], 200 - x, y, score) for name, x, y, score in candidates]
+    people = assemble(candidates, limbs)
+    mirrored_people = assemble(mirrored, limbs)
+    assert len(people) == len(mirrored_people) < 3 * 18 - len(limbs)
+    for one, other in zip(people, mirrored_people):
+        back = other.keypoints[flip]
+        back[:, 0] = np.where(other.found[flip], 200 - back[:, 0], 0)
+        np.testing.assert_allclose(back, one.keypoints, atol=1e-4)
+
+
+def test_every_fragment_is_assigned_to_the_person_whose_pose_it_fits():
+    """Two people stand side by side and two one above the other; no limb connects their left forearms."""
+    forearm = {COCO.index("Lelb"), COCO.index("Lwri")}
+    joints = np.stack([standing_person(x, y, 0.2) for x, y in ((40, 40), (80, 40), (40, 130), (80, 130))])
+    candidates = [(name, *own[row, :2], 1.0) for own in joints for row, name in enumerate(COCO.keypoints)]
+    limbs = [
+        (18 * person + a, 18 * person + b, 0.5)
+        for person in range(4)
+        for a, b in COCO.part_ends.tolist()
+        if (a in forearm) == (b in forearm)
+    ]
+    people = assemble(candidates, limbs)
+    found = sorted(person.keypoints[:, :2].tolist() for person in people)
+    assert found == sorted(own[:, :2].tolist() for own in joints)
+
+
+def test_a_limb_that_is_too_long_for_its_person_loses_against_a_shorter_one():
+    """The wrist candidates lie beside the elbow: one at the length of a forearm, and one ten times as far away."""
+    elbow, wrist = COCO.index("Lelb"), COCO.index("Lwri")
+    joints = standing_person(60, 60, 0.4)
+    candidates = [(name, *joints[row, :2], 1.0) for row, name in enumerate(COCO.keypoints) if row != wrist]
+    names = [name for name, *_ in candidates]
+    x, y = joints[elbow, :2]
+    candidates += [("Lwri", x + 15, y, 1.0), ("Lwri", x + 150, y, 1.0)]
+    limbs = [(names.index(a), names.index(b), 0.5) for a, b in COCO.parts if "Lwri" not in (a, b)]
+    limbs += [(names.index("Lelb"), 17, 0.5), (names.index("Lelb"), 18, 0.7)]
+    assert assemble(candidates, limbs)[0].keypoints[wrist, 0] == pytest.approx(x + 15)
+    assert assemble(candidates, limbs, WITHOUT_LAYOUT)[0].keypoints[wrist, 0] == pytest.approx(x + 150)

@@ -137,3 +137,34 @@ def test_fragments_with_a_keypoint_of_the_person_are_not_assigned():
     position = upright(30, 60, 10)
     np.testing.assert_array_equal(MODEL.assign_fragments(position, keypoint, np.ones(18), label), label)
     assert not MODEL._assignment_costs(position, keypoint, np.ones(18), label).cost.size
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_person_whose_keypoints_coincide_receives_no_fragment():
+    """Its scale is 0, so every distance is too far."""
+    keypoint = np.array([COCO.index(name) for name in ("nose", "neck", "Lwri")])
+    position = np.array([3 + 4j, 3 + 4j, 30 + 4j])
+    label = np.array([0, 0, 1])
+    assert MODEL.estimate_poses(position, keypoint, label).scale[0] == 0
+    np.testing.assert_array_equal(MODEL.assign_fragments(position, keypoint, np.ones(3), label), label)
+
+
+def test_the_score_of_a_limb_falls_linearly_with_the_excess_of_its_length():
+    parts = np.repeat(np.arange(COCO.num_parts), 4)
+    scale = np.tile([0.5, 2.0, 10.0, 40.0], COCO.num_parts)
+    a, b = COCO.part_ends[parts].T
+    squared = (MODEL.height[a] - MODEL.height[b]) ** 2 + MODEL.spread[a] ** 2 + MODEL.spread[b] ** 2 + 0.5**2
+    expected_length = scale * np.sqrt(squared)
+    for ratio, factor in ((0.5, 1.0), (1.0, 1.0), (1.25, 0.85), (1.5, 0.7), (2.0, 0.4), (9.0, 0.4)):
+        np.testing.assert_allclose(MODEL.length_factor(ratio * expected_length, parts, scale), factor)
+
+
+def test_only_the_40_people_with_the_highest_scores_receive_fragments():
+    """The forearm of every person is a fragment; people that come later have lower scores."""
+    position = np.concatenate([upright(100 * number, 60, 10) for number in range(42)])
+    label = np.repeat(2 * np.arange(42), 18).reshape(42, 18)
+    label[:, FOREARM] += 1
+    score = np.repeat(np.linspace(1, 0.9, 42), 18)
+    assigned = MODEL.assign_fragments(position, np.tile(ALL, 42), score, label.ravel()).reshape(42, 18)
+    assert (assigned[:40] == assigned[:40, :1]).all()
+    np.testing.assert_array_equal(assigned[40:], label[40:])
