@@ -25,7 +25,7 @@ from posenet.errors import TrainingError
 from posenet.settings import Config
 
 WARM_UP_STEPS = 40
-"""Steps that may be dropped before one succeeds: the initial loss scale of fp16 is too large and falls step by step."""
+"""Steps that may be skipped before one succeeds: the initial loss scale of fp16 is too large and falls step by step."""
 
 
 def measure_scaling(config: Config, device: torch.device, processes: int, repeats: int) -> Report:
@@ -150,11 +150,11 @@ def _measure_rank(rank_info: RankInfo, config: Config, device: str, repeats: int
 
 
 def _make_step(config: Config, runtime: Runtime) -> Task:
-    """A function that runs one optimizer step of a new network, after the first step that is not dropped."""
+    """A function that runs one optimizer step of a new network, after the first step that is not skipped."""
     torch.manual_seed(0)
     train_step, _ = build_train_step(config, runtime)
     batch = synthetic_batch(config, seed=runtime.rank).to(runtime.device)
     for _ in range(WARM_UP_STEPS):
         if train_step([batch]).loss is not None:
             return lambda: train_step([batch])
-    raise TrainingError(f"the loss guard dropped the first {WARM_UP_STEPS} steps; benchmark another configuration")
+    raise TrainingError(f"the loss guard skipped the first {WARM_UP_STEPS} steps; benchmark another configuration")

@@ -145,7 +145,7 @@ def _time_stages(train_step: TrainStep, model: ModelWithLoss, batch: Batch, repe
         watch.lap("update")
         if result.loss is None:
             raise TrainingError(
-                f"the loss guard dropped the step (loss {result.bad_value}); benchmark another configuration"
+                f"the loss guard skipped the step (loss {result.bad_value}); benchmark another configuration"
             )
         if turn == 0:
             watch.reset()

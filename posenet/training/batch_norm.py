@@ -18,7 +18,7 @@ def batch_norm_statistics(model: nn.Module) -> list[Tensor]:
 
 
 class BatchNormSnapshot:
-    """A copy of the BatchNorm statistics, to undo the forward pass of a dropped step.
+    """A copy of the BatchNorm statistics, to undo the forward pass of a skipped step.
 
     The copies are allocated once and filled by a single call. Cloning every buffer in every step would take about a
     thousand small operations on the device.

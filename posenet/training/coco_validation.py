@@ -20,7 +20,7 @@ from posenet.messages import pluralize
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config
 from posenet.skeleton import Skeleton
-from posenet.training.input_stream import raise_on_all_ranks
+from posenet.training.input_stream import exchange_faults
 from posenet.training.run_log import RunLog, SilentLog
 from posenet.visualization.contact_sheet import contact_sheet, label_tile
 from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
@@ -76,7 +76,7 @@ class CocoValidation:
             pass
         except DataError as caught:
             error = caught
-        raise_on_all_ranks(self.runtime, error)
+        exchange_faults(self.runtime, error)
         rank_results = self.runtime.gather_objects(results)
         if None in rank_results:
             raise StopRequested

@@ -123,7 +123,7 @@ class UnreadableSampleBudget:
         _log.warning(message, len(faults), self.count, self.limit)
 
 
-def raise_on_all_ranks(runtime: Runtime, error: DataError | None, faults: Sequence[str] = ()) -> list[str]:
+def exchange_faults(runtime: Runtime, error: DataError | None, faults: Sequence[str] = ()) -> list[str]:
     """Exchange data errors between the ranks, and return the faults of all ranks.
 
     All ranks must call this at the same step.
@@ -197,7 +197,7 @@ class InputStream:
         for _ in range(progress.step, self.steps_per_epoch):
             batches, error = self._take_batches()
             faults = [fault for batch in batches for fault in batch.faults]
-            budget.spend(raise_on_all_ranks(self.runtime, error, faults))
+            budget.spend(exchange_faults(self.runtime, error, faults))
             progress.replaced = budget.count
             self.meter.samples += sum(len(batch.images) for batch in batches) * self.runtime.world_size
             yield batches

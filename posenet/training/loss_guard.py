@@ -19,11 +19,11 @@ class GuardAction(enum.Enum):
     CONTINUE = "continue"
     """The step was good."""
     SKIP = "skip"
-    """The step was bad: leave it out."""
+    """The step was bad and has been skipped: continue with the next batches."""
     ROLL_BACK = "roll back"
     """Too many bad steps in a row: return to the last checkpoint and continue after the bad batches."""
     FAIL = "fail"
-    """As ROLL_BACK, but the run has returned to a checkpoint shortly before."""
+    """Too many bad steps in a row again, soon after a return to a checkpoint: end the run."""
 
 
 class LossGuard:

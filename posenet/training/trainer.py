@@ -55,16 +55,16 @@ class StepResult:
     """The result of one optimizer step."""
 
     loss: float | None = None
-    """Mean loss over its batches and all processes; None if the step was dropped."""
+    """Mean loss over its batches and all processes; None if the step was skipped."""
     bad_value: float | None = None
-    """This rank's loss or gradient norm if it caused the step to be dropped; None if the step was not dropped, or only
+    """This rank's loss or gradient norm if it caused the step to be skipped; None if the step was not skipped, or only
     because the loss scale of fp16 was too large."""
 
 
 class TrainStep:
     """One optimizer step: forward, vote, backward, clip, update.
 
-    A step with a bad loss or gradient is dropped: weights, optimizer state and BatchNorm statistics do not change. Only
+    A step with a bad loss or gradient is skipped: weights, optimizer state and BatchNorm statistics do not change. Only
     the loss scale of fp16 may be lowered.
 
     Args:
@@ -100,7 +100,7 @@ class TrainStep:
             with contextlib.nullcontext() if is_last else self.runtime.no_gradient_sync(self.model):
                 # Forward.
                 loss = self.model(batch.images, batch.joints, batch.person_mask, batch.mask_miss).mean()
-                # Vote before the backward pass, so that either all ranks drop the step or none does. The host waits for
+                # Vote before the backward pass, so that either all ranks skip the step or none does. The host waits for
                 # the device only here and for the gradient norm.
                 loss_and_vote = torch.stack([loss.detach(), self.guard.is_bad_loss(loss)])
                 rank_loss_sum, bad_votes = self.runtime.all_reduce_sum(loss_and_vote).tolist()
@@ -110,7 +110,7 @@ class TrainStep:
                         # this backward pass it would average those of the next step's first batch instead. The sum of
                         # the gradients would be the same, but rounded differently.
                         loss.backward()
-                    return self._drop_step(bad_value=loss.item())
+                    return self._skip_step(bad_value=loss.item())
                 loss_sum += rank_loss_sum / self.runtime.world_size
                 # Backward.
                 self.scaler.scale(loss / len(batches)).backward()
@@ -118,14 +118,14 @@ class TrainStep:
         self.scaler.unscale_(self.optimizer)
         gradient_norm = self._clip_gradient()
         if not math.isfinite(gradient_norm):
-            return self._drop_step(bad_value=None if self._lower_loss_scale() else gradient_norm)
+            return self._skip_step(bad_value=None if self._lower_loss_scale() else gradient_norm)
         # Update.
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         return StepResult(loss=loss_sum / len(batches))
 
-    def _drop_step(self, bad_value: float | None) -> StepResult:
+    def _skip_step(self, bad_value: float | None) -> StepResult:
         """Undo all changes that a step has made so far."""
         self._batch_norm.restore()
         self.optimizer.zero_grad(set_to_none=True)

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested
 from posenet.errors import DataError
-from posenet.training.input_stream import RestartingLoader, UnreadableSampleBudget, raise_on_all_ranks
+from posenet.training.input_stream import RestartingLoader, UnreadableSampleBudget, exchange_faults
 
 
 @torch.no_grad()
@@ -48,7 +48,7 @@ def validation_loss(
     except DataError as caught:
         error = caught
     budget = UnreadableSampleBudget(loader.num_samples, max_unreadable)
-    budget.spend(raise_on_all_ranks(runtime, error, faults))
+    budget.spend(exchange_faults(runtime, error, faults))
     if runtime.any_rank(stop_requested()):
         raise StopRequested
     loss, count = runtime.all_reduce_sum(loss_and_count).tolist()

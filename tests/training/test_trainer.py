@@ -426,7 +426,7 @@ def test_the_loss_of_a_step_is_the_mean_over_its_batches_and_all_processes() -> 
     assert result.loss == pytest.approx((4 + 10 + 8 + 10) / 4)
 
 
-def test_a_step_is_dropped_if_another_process_has_a_bad_loss() -> None:
+def test_a_step_is_skipped_if_another_process_has_a_bad_loss() -> None:
     runtime = RecordingRuntime()
     runtime.all_reduce_sum = lambda values: values + torch.tensor([0.0, 1.0])
     module, step = linear_step(runtime)
