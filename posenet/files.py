@@ -13,12 +13,15 @@ from posenet.errors import ConfigError
 
 
 @contextlib.contextmanager
-def atomic_replacement(path: Path) -> Iterator[Path]:
+def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]:
     """Yield a temporary path beside ``path``, and rename that file to ``path`` when the block ends without an error.
 
     Other processes find either the old or the new content, complete, also after a kill or a power failure.
+
+    Args:
+        temporary_suffix: suffix of the temporary path, for libraries that choose the format of a file by it.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp{temporary_suffix}")
     # A killed process with the same id may have left this file. It may be a hard link to a file that matters, so it is
     # removed, not overwritten.
     temporary.unlink(missing_ok=True)

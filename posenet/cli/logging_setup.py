@@ -64,6 +64,18 @@ def log_to_stderr(log_format: LogFormat = "text") -> Iterator[None]:
         measurements.setLevel(previous_levels[1])
 
 
+@contextlib.contextmanager
+def log_only_warnings() -> Iterator[None]:
+    """Show only warnings and errors."""
+    root = logging.getLogger()
+    previous_level = root.level
+    root.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        root.setLevel(previous_level)
+
+
 def report_error(prog: str, message: str) -> None:
     """Print, in the chosen format, why a tool ends."""
     if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):

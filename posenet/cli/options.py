@@ -66,6 +66,14 @@ def fraction(text: str) -> float:
     return value
 
 
+def seconds(text: str) -> float:
+    """Argument type: a time in seconds, not negative."""
+    value = float(text)
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of seconds from 0 on")
+    return value
+
+
 def read_image_ids(words: list[str]) -> set[int]:
     """Parse image ids: ``words`` are the ids, or one text file with ids separated by spaces, commas or line ends."""
     prefix = ""

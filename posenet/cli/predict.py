@@ -1,25 +1,30 @@
-"""Find people in images, videos and cameras; draw them, and write their keypoints as JSON."""
+"""Find people in images, videos, streams and cameras; draw them, and write their keypoints as JSON."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import logging
+import math
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
-from posenet.cli.options import SWITCH, fraction, non_negative_int
+from posenet.cli.logging_setup import log_only_warnings
+from posenet.cli.options import SWITCH, fraction, non_negative_int, positive_int, seconds
 from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError, DataError
 from posenet.inference.media.frame_prediction import predict_frames
 from posenet.inference.media.outputs import DrawingWriter, Output, drawing_suffix, open_people_file, output_paths
-from posenet.inference.media.sources import Frame, Source, UnreadableFrame, count_frames, find_sources
-from posenet.inference.media.video import DEFAULT_CODEC
+from posenet.inference.media.sources import FileSource, Frame, Source, UnreadableFrame, count_frames, find_sources
+from posenet.inference.media.video import FrameSelection
+from posenet.inference.media.video_library import WITHOUT_PYAV, has_pyav
 from posenet.inference.media.window import Window
 from posenet.inference.person import Person
 from posenet.messages import pluralize
@@ -40,8 +45,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "inputs",
         nargs="*",
         metavar="INPUT",
-        help="images, videos, folders, quoted glob patterns or camera numbers; - reads a list of files from standard "
-        "input",
+        help="images, videos, folders, quoted glob patterns, numbered images (frame_%%04d.png), addresses (http, "
+        "https, rtsp) or cameras (0, /dev/video0); - reads a list of files from standard input",
     )
     add(
         "--camera",
@@ -51,6 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of a camera; the same as N among the inputs",
     )
+    add("--start", type=seconds, default=0.0, metavar="SECONDS", help="skip the beginning of every video")
+    add("--duration", type=seconds, default=math.inf, metavar="SECONDS", help="read only this long from every video")
+    add("--stride", type=positive_int, default=1, metavar="N", help="read only every N-th frame of videos")
     add("--output", metavar="DIR", help="folder for drawings of images and videos; replaces those of an earlier run")
     add(
         "--json",
@@ -84,10 +92,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--codec",
-        default=DEFAULT_CODEC,
         metavar="FOURCC",
-        help="codec of the drawn videos, for example avc1 (H.264) if this OpenCV supports it",
+        help="codec of the drawn videos, as four letters such as avc1 or mp4v (default: H.264 with PyAV, else MPEG-4)",
     )
+    add("--quiet", **SWITCH, help="print only warnings and errors")
     add_predictor_options(parser)
 
 
@@ -98,26 +106,29 @@ def run(args: argparse.Namespace) -> None:
         DataError: at the end, if frames could not be read.
         KeyboardInterrupt: after Ctrl-C, when the frames in progress are written.
     """
-    sources = _find_sources(args)
-    drawing_paths, sheet_paths = _choose_output_paths(args, sources)
-    if args.show:
-        Window.require_display()
-    predictor = make_predictor(args)
-    summary = PredictionSummary(sources)
     with contextlib.ExitStack() as stack:
+        if args.quiet:
+            stack.enter_context(log_only_warnings())
+        sources = _find_sources(args)
+        selection = FrameSelection(args.start, args.duration, args.stride)
+        drawing_paths, sheet_paths = _choose_output_paths(args, sources)
+        if args.show:
+            Window.require_display()
+        predictor = make_predictor(args)
+        summary = PredictionSummary(sources)
         stop_requested = stack.enter_context(catch_stop_signals())
         outputs: list[Output] = []
         if args.json:
             outputs.append(stack.enter_context(open_people_file(Path(args.json))))
         if args.output:
-            outputs.append(stack.enter_context(contextlib.closing(DrawingWriter(drawing_paths, args.codec))))
+            outputs.append(stack.enter_context(DrawingWriter(drawing_paths, args.codec)))
         if args.heatmaps:
             outputs.append(HeatmapSheetWriter(predictor, sheet_paths))
         window = stack.enter_context(contextlib.closing(Window(stop_requested))) if args.show else None
         if window:
             outputs.append(window)
-        bar = stack.enter_context(_progress_bar(sources))
-        for frame, people in stack.enter_context(contextlib.closing(predict_frames(predictor, sources))):
+        bar = stack.enter_context(_progress_bar(sources, selection, args.quiet))
+        for frame, people in stack.enter_context(contextlib.closing(predict_frames(predictor, sources, selection))):
             people = [person for person in people if person.score >= args.min_score]
             summary.add(frame, people)
             if isinstance(frame, Frame):
@@ -125,12 +136,13 @@ def run(args: argparse.Namespace) -> None:
             bar.update()
             if stop_requested() or (window and window.closed):
                 break
-        # Ctrl-C is the ordinary way to end a camera.
-        interrupted = stop_requested() and all(source.kind != "camera" for source in sources)
-    print(summary)
-    written = [path for path in (args.output, args.json, args.heatmaps) if path]
-    if written and summary.num_images + summary.num_video_frames > 0:
-        print("wrote " + ", ".join(written))
+        # Ctrl-C is the ordinary way to end a camera or a live stream.
+        interrupted = stop_requested() and not summary.has_live_frames
+    if not args.quiet:
+        print(summary)
+        written = [path for path in (args.output, args.json, args.heatmaps) if path]
+        if written and summary.num_images + summary.num_video_frames > 0:
+            print("wrote " + ", ".join(written))
     if interrupted:
         raise KeyboardInterrupt
     summary.raise_if_unreadable()
@@ -139,11 +151,20 @@ def run(args: argparse.Namespace) -> None:
 def _find_sources(args: argparse.Namespace) -> list[Source]:
     if not (args.output or args.json or args.heatmaps or args.show):
         raise ConfigError("nothing to write: give --output DIR, --json FILE, --heatmaps DIR or --show")
-    listed = sys.stdin if "-" in args.inputs else ()
+    listed = read_file_list(sys.stdin.buffer) if "-" in args.inputs else []
     sources = find_sources(args.inputs, listed, args.camera)
     if not sources:
         raise DataError("no input: name images, videos, folders or a camera, or pass a list of files on standard input")
+    if not has_pyav() and any(source.kind == "video" for source in sources):
+        _log.info(WITHOUT_PYAV)
     return sources
+
+
+def read_file_list(file: BinaryIO) -> list[str]:
+    """Read a list of files with one per line, or with a NUL after each, as ``find -print0`` writes it."""
+    data = file.read()
+    entries = data.split(b"\0") if b"\0" in data else [line.strip() for line in data.splitlines()]
+    return [os.fsdecode(entry) for entry in entries if entry]
 
 
 def _choose_output_paths(
@@ -157,15 +178,16 @@ def _choose_output_paths(
     files = [*drawings.values(), *(path for source, path in sheets.items() if source.kind == "image")]
     if args.json:
         files.append(Path(args.json))
-    originals = [source.path for source in sources if source.kind != "camera"]
+    originals = [source.path for source in sources if isinstance(source, FileSource)]
     check_outputs(files, [*originals, Path(args.checkpoint)])
     return drawings, sheets
 
 
 @contextlib.contextmanager
-def _progress_bar(sources: Sequence[Source]) -> Iterator[tqdm]:
+def _progress_bar(sources: Sequence[Source], selection: FrameSelection, quiet: bool) -> Iterator[tqdm]:
     """A progress bar over all frames, which log messages do not interrupt."""
-    bar = tqdm(total=count_frames(sources), desc="predict", unit=" images", bar_format=BAR_FORMAT)
+    total = None if quiet else count_frames(sources, selection)
+    bar = tqdm(total=total, desc="predict", unit=" images", bar_format=BAR_FORMAT, disable=quiet)
     with logging_redirect_tqdm(), bar:
         yield bar
 
@@ -192,6 +214,7 @@ class PredictionSummary:
         self.num_people = 0
         self.num_images = 0
         self.num_video_frames = 0
+        self.has_live_frames = False
         self.unreadable: dict[Source, DataError] = {}  # the first error of every source
         self._sources = sources
 
@@ -207,6 +230,7 @@ class PredictionSummary:
             self.num_images += 1
         else:
             self.num_video_frames += 1
+            self.has_live_frames = self.has_live_frames or frame.is_live
 
     def __str__(self) -> str:
         counts = []

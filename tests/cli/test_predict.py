@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,15 +20,16 @@ from posenet.checkpoints.file import read_checkpoint
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.images.image_files import read_image, write_image
-from posenet.inference.media import sources
-from posenet.inference.media.sources import FileSource, Frame, UnreadableFrame
-from posenet.inference.media.video import VideoWriter
+from posenet.inference.media import sources, video_library
+from posenet.inference.media.sources import CameraSource, FileSource, Frame, UnreadableFrame
+from posenet.inference.media.video_library import open_video_writer
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
 from posenet.settings import InferenceConfig, config_from_dict, config_to_dict
+from tests.helpers.media_server import media_server
 from tests.helpers.spot_networks import NECK, NOSE, SpotNetwork, spot_image
-from tests.helpers.videos import FakeCamera, FakeWindow, read_video
+from tests.helpers.videos import FakeCamera, FakeWindow, full_disk, read_video, write_media
 
 SPOTS = ((40.2, 20.0), (90.0, 60.4))
 
@@ -227,10 +230,9 @@ def test_the_stub_network_finds_nose_and_neck() -> None:
 
 @pytest.fixture
 def clip(tmp_path: Path) -> Path:
-    writer = VideoWriter(tmp_path / "clip.mp4", 10, (98, 132))
-    for _ in range(7):
-        writer.write(spot_image(98, 132, *SPOTS, 4))
-    writer.close()
+    with open_video_writer(tmp_path / "clip.mp4", (98, 132), 10) as writer:
+        for number in range(7):
+            writer.write(spot_image(98, 132, *SPOTS, 4), number / 10)
     return tmp_path / "clip.mp4"
 
 
@@ -264,10 +266,28 @@ def test_no_output_replaces_another(
     assert not list((tmp_path / "out").iterdir())
 
 
+def give_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+
+
+def test_a_list_with_nul_after_each_name_as_find_print0_writes_it(
+    stub: None, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [photos / "line\nbreak.png", photos / os.fsdecode(b"latin-\xe9.png")]
+    for name in names:
+        (photos / "a.png").rename(name)
+        write_image(photos / "a.png", spot_image(97, 131, *SPOTS, 4))
+    give_input(monkeypatch, b"".join(b"%s\0" % bytes(name) for name in names))
+    assert predict("-", "--json", tmp_path / "people.json") == 0
+    people = json.loads((tmp_path / "people.json").read_text())
+    assert [person["file_name"] for person in people] == list(map(str, names))
+
+
 def test_a_list_on_standard_input(
     stub: None, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", [f"{photos / 'a.png'}\n", f"{tmp_path / 'gone.png'}\n", f"{photos / 'b.png'}\n"])
+    names = [photos / "a.png", tmp_path / "gone.png", photos / "b.png"]
+    give_input(monkeypatch, b"".join(b"%s\n" % bytes(name) for name in names))
     assert predict("-", "--json", tmp_path / "people.json") == 2
     assert len(json.loads((tmp_path / "people.json").read_text())) == 2
     assert "1 of 3 images could not be read" in capsys.readouterr().err
@@ -303,8 +323,8 @@ def test_a_camera_is_shown_until_the_window_is_closed(
     class TestCamera(FakeCamera):
         count = 100
 
-        def __init__(self, index: int) -> None:
-            events.append(f"open camera {index}")
+        def __init__(self, source: CameraSource) -> None:
+            events.append(f"open {source.name}")
 
         @staticmethod
         def image_at(number: int) -> np.ndarray:
@@ -324,7 +344,7 @@ def test_a_camera_is_shown_until_the_window_is_closed(
             assert delivered[-1] == frame.number, "a frame waited for the next"
             self.closed = frame.number == 2
 
-    monkeypatch.setattr(sources, "Camera", TestCamera)
+    monkeypatch.setattr(sources, "open_camera", TestCamera)
     monkeypatch.setattr(tool, "Window", TestWindow)
     assert predict("--camera", "3", "--show", "--output", tmp_path) == 0
     assert events == ["check display", "open camera 3", "show 0", "show 1", "show 2", "close camera"]
@@ -366,3 +386,90 @@ def test_minimum_scores_outside_0_to_1_are_refused(
     assert ended.value.code == 2
     assert f"{flag}: {value} is not between 0 and 1" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def no_pyav(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool, "has_pyav", lambda: False)
+    monkeypatch.setattr(video_library, "has_pyav", lambda: False)
+
+
+def test_a_part_of_a_video_is_predicted(
+    stub: None, clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--start", "0.15", "--duration", "0.4", "--stride", "2"]
+    assert predict(clip, "--output", tmp_path / "out", "--json", tmp_path / "people.json", *words) == 0
+    people = json.loads((tmp_path / "people.json").read_text())
+    assert [(person["frame"], person["time"]) for person in people] == [(2, 0.2), (4, 0.4)]
+    frames = read_video(tmp_path / "out" / "clip.mp4")
+    assert [frame.seconds for frame in frames] == pytest.approx([0, 0.2], abs=1e-3)
+    assert "2 people in 2 video frames" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--stride", "0"], ["--start", "-1"], ["--duration", "nan"]])
+def test_an_impossible_part_of_a_video_is_refused(
+    stub: None, clip: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        predict(clip, "--output", tmp_path / "out", *words)
+    assert ended.value.code == 2 and words[0] in capsys.readouterr().err
+
+
+def test_quiet_prints_only_warnings_and_errors(
+    stub: None, clip: Path, photos: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert predict(clip, photos, "--output", tmp_path / "out", "--quiet") == 0
+    assert capfd.readouterr() == ("", "")
+    (photos / "a.png").write_bytes(b"nonsense")
+    assert predict(photos, "--output", tmp_path / "out", "--quiet") == 2
+    assert "a.png" in capfd.readouterr().err
+
+
+def test_a_full_disk_is_an_error_and_the_earlier_video_stays(
+    stub: None, clip: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    earlier = tmp_path / "out" / "clip.mp4"
+    earlier.parent.mkdir()
+    earlier.write_bytes(b"earlier")
+    with full_disk(1000):
+        assert predict(clip, "--output", earlier.parent) == 2
+    error = capfd.readouterr().err
+    assert "File too large" in error and "WARN" not in error
+    assert earlier.read_bytes() == b"earlier" and list(earlier.parent.iterdir()) == [earlier]
+
+
+def test_a_full_disk_is_noticed_without_pyav(
+    no_pyav: None, stub: None, clip: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    test_a_full_disk_is_an_error_and_the_earlier_video_stays(stub, clip, tmp_path, capfd)
+
+
+def test_one_line_tells_what_pyav_would_add(
+    no_pyav: None, stub: None, clip: Path, photos: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    assert predict(photos, "--json", tmp_path / "people.json") == 0
+    assert video_library.WITHOUT_PYAV not in caplog.messages
+    assert predict(clip, clip, "--json", tmp_path / "people.json") == 0
+    assert caplog.messages.count(video_library.WITHOUT_PYAV) == 1
+
+
+def test_the_drawn_video_has_the_sound_and_the_rate_of_the_original(stub: None, tmp_path: Path) -> None:
+    times = [0.0, 0.1, 0.15, 1.0, 1.6]
+    path = write_media(tmp_path / "in.mp4", times, sound=1.7)
+    assert predict(path, "--output", tmp_path / "out") == 0
+    np.testing.assert_allclose([frame.seconds for frame in read_video(tmp_path / "out" / "in.mp4")], times, atol=1e-3)
+    av = pytest.importorskip("av")
+    with av.open(str(tmp_path / "out" / "in.mp4")) as container:
+        assert container.streams.audio[0].codec_context.name == "aac"
+
+
+def test_ctrl_c_ends_a_live_stream_with_status_0(stub: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(image: np.ndarray, people: Sequence[Person], **_: object) -> np.ndarray:
+        signal.raise_signal(signal.SIGINT)
+        return image
+
+    monkeypatch.setattr(tool, "draw_people", interrupt)
+    with media_server(tmp_path) as address:
+        assert predict(f"{address}/live", "--output", tmp_path / "out") == 0
+    assert len(read_video(tmp_path / "out" / "live.mp4")) == 1

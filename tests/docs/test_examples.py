@@ -30,18 +30,18 @@ from posenet.data.store.build import build_store
 from posenet.errors import ConfigError
 from posenet.images.image_files import write_image
 from posenet.inference.media import sources
-from posenet.inference.media.video import VideoWriter
 from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
 from posenet.synthetic.dataset import write_dataset
 from tests.helpers.documentation import PAGES, Block, Command, page_name, parse_commands, read_blocks
 from tests.helpers.source_files import ROOT
-from tests.helpers.videos import FakeCamera, FakeWindow
+from tests.helpers.videos import FakeCamera, FakeWindow, grey_image, write_animation, write_video
 
 NOT_RUN = {
     r"make ": "installs packages; the other tests run what its targets call",
     r"source ": "activates the environment that make setup creates",
     r"pip install ": "downloads packages",
+    r"posenet predict .*(rtsp|https)://": "needs a server; tests/inference/media/test_sources.py starts one",
     r"data/download_coco\.sh": "downloads 19 GB",
     r"tensorboard ": "a server that does not end",
     r"torchrun ": "starts processes, also on other machines; tests/cli/test_train_distributed.py runs it",
@@ -140,8 +140,8 @@ def run_command(command: Command, monkeypatch: pytest.MonkeyPatch) -> int:
     tool, arguments = tool_and_arguments(command)
     assert tool, f"this test can only run tools of posenet: list {command} in NOT_RUN with the reason"
     if command.piped_from:
-        piped = subprocess.run(command.piped_from, check=True, capture_output=True, text=True).stdout
-        monkeypatch.setattr("sys.stdin", io.StringIO(piped))
+        piped = subprocess.run(command.piped_from, check=True, capture_output=True).stdout
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(piped)))
     remove_outputs_of_the_project(tool, arguments)
     try:
         return cli.main([tool, *arguments, *SHORTER.get(tool, [])])
@@ -232,15 +232,15 @@ def renumber_images(path: Path) -> None:
 
 
 def write_inputs() -> None:
-    """Images and a video for prediction."""
+    """Images, a video, numbered images and an animation for prediction."""
     images = sorted(Path("data/demo/coco/val2017").glob("*.jpg"))
     shutil.copytree(images[0].parent, "photos")
     shutil.copy(images[0], images[0].with_name("000010000005.jpg"))
     write_image(Path("b.png"), np.zeros((40, 50, 3), np.uint8))
-    video = VideoWriter(Path("clip.mp4"), 10.0, (48, 64))
-    for _ in range(3):
-        video.write(np.zeros((48, 64, 3), np.uint8))
-    video.close()
+    write_video(Path("clip.mp4"), count=3)
+    for number in range(3):
+        write_image(Path("frames", f"frame_{number:04d}.png"), grey_image(number))
+    write_animation(Path("wave.webp"), count=3)
 
 
 def write_weights() -> None:
@@ -260,7 +260,7 @@ def project(project_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """A copy of the folder as the working directory, and a camera and a window that need no hardware."""
     shutil.copytree(project_template, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sources, "Camera", FakeCamera)
+    monkeypatch.setattr(sources, "open_camera", FakeCamera)
     monkeypatch.setattr(predict, "Window", FakeWindow)
     return tmp_path
 

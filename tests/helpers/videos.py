@@ -2,54 +2,126 @@
 
 from __future__ import annotations
 
+import contextlib
+import resource
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 from pathlib import Path
 
+import cv2
 import numpy as np
+import pytest
 
 from posenet.errors import DataError
-from posenet.inference.media.sources import Frame
-from posenet.inference.media.video import DEFAULT_CODEC, VideoFile, VideoFrame, VideoWriter
+from posenet.inference.media.sources import CameraSource, Frame
+from posenet.inference.media.video import ALL_FRAMES, FrameSelection, VideoFrame
+from posenet.inference.media.video_library import open_video, open_video_writer
 from posenet.inference.person import Person
 
 GREY = np.full((48, 64, 3), 90, np.uint8)
 """An image without people."""
 
 
+def grey_image(number: int, size: tuple[int, int] = (48, 64)) -> np.ndarray:
+    """An image with noise, so that every frame takes some bytes; a later one is lighter."""
+    noise = np.random.default_rng(number).integers(0, 30, (*size, 3))
+    return np.clip(noise + 15 * number, 0, 255).astype(np.uint8)
+
+
 def write_video(
-    path: Path, count: int = 12, size: tuple[int, int] = (48, 64), rate: float = 10.0, codec: str = DEFAULT_CODEC
+    path: Path, count: int = 12, size: tuple[int, int] = (48, 64), rate: float = 10.0, codec: str | None = None
 ) -> Path:
-    """Write grey frames that grow lighter, with noise, so that every frame takes some bytes."""
+    """Write grey frames that grow lighter."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    writer = VideoWriter(path, rate, size, codec)
-    noise = np.random.default_rng(0)
-    for i in range(count):
-        writer.write(np.clip(noise.integers(0, 30, (*size, 3)) + 15 * i, 0, 255).astype(np.uint8))
-    writer.close()
+    with open_video_writer(path, size, rate, codec=codec) as writer:
+        for number in range(count):
+            writer.write(grey_image(number, size), number / rate)
     return path
 
 
-def read_video(path: Path) -> list[VideoFrame | DataError]:
-    reader = VideoFile(path)
+def read_video(path: Path, selection: FrameSelection = ALL_FRAMES) -> list[VideoFrame | DataError]:
+    with contextlib.closing(open_video(path, str(path))) as reader:
+        return list(reader.frames(selection))
+
+
+def write_media(
+    path: Path,
+    times: Sequence[float] = tuple(np.arange(20) / 10),
+    *,
+    codec: str = "libx264",
+    pixels: str = "yuv420p",
+    aspect: Fraction = Fraction(1),
+    sound: float = 0.0,
+    sound_codec: str = "aac",
+) -> Path:
+    """Write grey frames of 64 x 48 pixels at some times, and silence of ``sound`` seconds, with PyAV."""
+    av = pytest.importorskip("av", reason="needs PyAV to make the file")
+    with av.open(str(path), "w") as container:
+        video = container.add_stream(codec, rate=10)
+        video.width = 64
+        video.height = 48
+        video.pix_fmt = pixels
+        video.sample_aspect_ratio = aspect
+        video.codec_context.time_base = Fraction(1, 1000)
+        video.codec_context.max_b_frames = 0
+        if sound:
+            audio = container.add_stream(sound_codec, rate=48000, layout="mono")
+        for number, time in enumerate(times):
+            frame = av.VideoFrame.from_ndarray(grey_image(number % 12), format="bgr24")
+            frame.pts = round(time * 1000)
+            frame.time_base = Fraction(1, 1000)
+            container.mux(video.encode(frame))
+        container.mux(video.encode(None))
+        if sound:
+            for start in range(0, round(sound * 48000), 960):
+                block = av.AudioFrame(format="s16", layout="mono", samples=960)
+                block.planes[0].update(bytes(block.planes[0].buffer_size))
+                block.pts = start
+                block.sample_rate = 48000
+                container.mux(audio.encode(block))
+            container.mux(audio.encode(None))
+    return path
+
+
+def write_animation(path: Path, count: int = 20) -> Path:
+    """An animation of one image every 100 ms, or a TIFF file with as many pages."""
+    images = [grey_image(number % 12) for number in range(count)]
+    if path.suffix == ".tif":
+        assert cv2.imwritemulti(str(path), images)
+    else:
+        animation = cv2.Animation()
+        animation.frames = images
+        animation.durations = [100] * count
+        assert cv2.imwriteanimation(str(path), animation)
+    return path
+
+
+@contextlib.contextmanager
+def full_disk(size: int = 20_000) -> Iterator[None]:
+    """In this context no file can grow beyond ``size`` bytes: writing fails as on a full disk."""
+    previous = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, previous[1]))
     try:
-        return list(reader)
+        yield
     finally:
-        reader.close()
+        resource.setrlimit(resource.RLIMIT_FSIZE, previous)
 
 
 class FakeCamera:
-    """Stands in for ``Camera``: delivers the images of ``image_at(number)``."""
+    """Stands in for a camera: delivers the images of ``image_at(number)``."""
 
     rate = 10.0
+    aspect = 1.0
+    is_live = True
     count = 2
 
-    def __init__(self, index: int) -> None: ...
+    def __init__(self, source: CameraSource) -> None: ...
 
     @staticmethod
     def image_at(number: int) -> np.ndarray:
         return GREY
 
-    def __iter__(self) -> Iterator[VideoFrame]:
+    def frames(self, selection: FrameSelection) -> Iterator[VideoFrame]:
         return (VideoFrame(number, number / 5, self.image_at(number)) for number in range(self.count))
 
     def close(self) -> None: ...

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from posenet.inference.media.sources import Frame, Source, UnreadableFrame, read_frames
+from posenet.inference.media.video import ALL_FRAMES, FrameSelection
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 
@@ -23,16 +24,18 @@ class FramePrediction(NamedTuple):
     """Empty for an unreadable frame."""
 
 
-def predict_frames(predictor: Predictor, sources: Iterable[Source]) -> Generator[FramePrediction, None, None]:
-    """Predict all frames of all sources, in order; only a few frames are in memory at a time."""
-    with contextlib.closing(read_frames(sources)) as frames:
-        for is_camera, group in itertools.groupby(frames, lambda frame: frame.source.kind == "camera"):
-            predict = _predict_one_by_one if is_camera else _predict_stream
+def predict_frames(
+    predictor: Predictor, sources: Iterable[Source], selection: FrameSelection = ALL_FRAMES
+) -> Generator[FramePrediction, None, None]:
+    """Predict the selected frames of all sources, in order; only a few frames are in memory at a time."""
+    with contextlib.closing(read_frames(sources, selection)) as frames:
+        for is_live, group in itertools.groupby(frames, lambda frame: frame.is_live):
+            predict = _predict_one_by_one if is_live else _predict_stream
             yield from predict(predictor, group)
 
 
 def _predict_one_by_one(predictor: Predictor, frames: Iterable[Frame | UnreadableFrame]) -> Iterator[FramePrediction]:
-    """Predict every frame as it arrives. For cameras: a frame that waits for the next one would be out of date."""
+    """Predict every frame as it arrives. For live sources: a frame that waits for the next one would be out of date."""
     for frame in frames:
         yield FramePrediction(frame, predictor(frame.image) if isinstance(frame, Frame) else [])
 

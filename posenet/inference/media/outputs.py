@@ -8,7 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol, Self, TextIO
 
 import numpy as np
 
@@ -16,8 +16,9 @@ from posenet.files import atomic_replacement
 from posenet.images import image_files
 from posenet.inference.coco_evaluation import to_coco_result
 from posenet.inference.media import video
-from posenet.inference.media.sources import Frame, Source
+from posenet.inference.media.sources import FileSource, Frame, Source
 from posenet.inference.media.video import VideoWriter
+from posenet.inference.media.video_library import open_video_writer
 from posenet.inference.person import Person
 
 _log = logging.getLogger(__name__)
@@ -114,43 +115,59 @@ def output_paths(sources: Sequence[Source], folder: Path, suffix_of: Callable[[S
 
 def drawing_suffix(source: Source) -> str:
     """Suffix of a source's drawing: that of the source if the format can be written, else .png or .mp4."""
-    suffix = "" if source.kind == "camera" else source.path.suffix
     if source.kind == "image":
-        return suffix if suffix.lower() in image_files.WRITABLE_SUFFIXES else ".png"
-    return suffix if suffix.lower() in video.WRITABLE_SUFFIXES else ".mp4"
+        return source.suffix if source.suffix.lower() in image_files.WRITABLE_SUFFIXES else ".png"
+    return source.suffix if source.suffix.lower() in video.WRITABLE_SUFFIXES else ".mp4"
 
 
 class DrawingWriter:
     """Writes the drawings of each source to a file, as an image or as a video with a four-letter ``codec``.
 
-    A video is finished when frames of another source arrive, or when the writer is closed.
+    A video is finished when frames of another source arrive, or when the context ends. If it ends with an error, the
+    video is discarded, and an earlier file of its name stays.
+
+    Args:
+        paths: where the drawing of each source goes.
+        codec: of videos; None for the default of the video library.
     """
 
-    def __init__(self, paths: Mapping[Source, Path], codec: str = video.DEFAULT_CODEC) -> None:
+    def __init__(self, paths: Mapping[Source, Path], codec: str | None = None) -> None:
         self._paths = paths
         self._codec = codec
         self._video: VideoWriter | None = None
         self._video_source: Source | None = None
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
 
     def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
         path = self._paths[frame.source]
         if frame.source != self._video_source:
-            self.close()
+            self._stack.close()
+            self._video = None
         if frame.number is None:
             image_files.write_image(path, drawing)
             return
         if self._video is None:
-            height, width = drawing.shape[:2]
-            self._video = VideoWriter(path, frame.rate, (height, width), self._codec)
+            opened = open_video_writer(
+                path,
+                drawing.shape[:2],
+                frame.rate,
+                aspect=frame.aspect,
+                codec=self._codec,
+                sound_from=_file_with_sound(frame.source),
+            )
+            self._video = self._stack.enter_context(opened)
             self._video_source = frame.source
-        if frame.source.kind == "camera":
-            self._video.write_until(drawing, frame.seconds)
-        else:
-            self._video.write(drawing)
+        self._video.write(drawing, frame.seconds)
 
-    def close(self) -> None:
-        """Finish the current video, if there is one."""
-        if self._video is not None:
-            self._video.close()
-        self._video = None
-        self._video_source = None
+
+def _file_with_sound(source: Source) -> Path | None:
+    """The file of a source that may have sound."""
+    if isinstance(source, FileSource) and source.suffix.lower() in video.VIDEO_SUFFIXES:
+        return source.path
+    return None

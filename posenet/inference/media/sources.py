@@ -1,24 +1,40 @@
-"""The inputs of prediction: images, videos and cameras, as one stream of frames."""
+"""The inputs of prediction: images, videos, streams and cameras, as one stream of frames."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal, cast
+from typing import ClassVar, Literal
+from urllib.parse import urlsplit
 
 import numpy as np
 
+from posenet.devices.background import map_in_background
 from posenet.errors import DataError
-from posenet.images.image_files import IMAGE_SUFFIXES, find_images, read_images_ahead
-from posenet.inference.media.video import VIDEO_SUFFIXES, Camera, VideoFile
+from posenet.images.downloading import download_image
+from posenet.images.image_files import IMAGE_SUFFIXES, find_images, read_image
+from posenet.inference.media.image_series import (
+    MULTI_IMAGE_SUFFIXES,
+    MultiImageFile,
+    NumberedImages,
+    has_several_images,
+    is_numbered_pattern,
+    numbered_files,
+    stem_of_pattern,
+)
+from posenet.inference.media.live_video import LiveVideo
+from posenet.inference.media.opencv_video import OpenCVVideo
+from posenet.inference.media.video import ALL_FRAMES, VIDEO_SUFFIXES, FrameSelection, VideoReader
+from posenet.inference.media.video_library import open_video
 
 
 @dataclass(frozen=True)
 class FileSource:
-    """An image file or a video file."""
+    """An image file or a video file. A pattern of numbered images such as ``frame_%04d.png`` is a video."""
 
     kind: Literal["image", "video"]
     path: Path
@@ -31,32 +47,64 @@ class FileSource:
     @property
     def stem(self) -> str:
         """Name of output files, without the suffix."""
-        return self.path.stem
+        return stem_of_pattern(self.path) if is_numbered_pattern(self.path) else self.path.stem
+
+    @property
+    def suffix(self) -> str:
+        return self.path.suffix
 
 
 @dataclass(frozen=True)
 class CameraSource:
-    """A camera."""
+    """A camera: its number, or its device file such as ``/dev/video0``."""
 
     kind: ClassVar[Literal["camera"]] = "camera"
-    index: int
+    device: int | str
 
     @property
     def name(self) -> str:
-        return f"camera {self.index}"
+        return f"camera {self.device}"
 
     @property
     def stem(self) -> str:
         """Name of output files, without the suffix."""
-        return f"camera-{self.index}"
+        return f"camera-{str(self.device).rpartition('/')[2]}"
+
+    @property
+    def suffix(self) -> str:
+        return ""
 
 
-Source = FileSource | CameraSource
+@dataclass(frozen=True)
+class UrlSource:
+    """An image, a video or a live stream at an address such as ``https://...`` or ``rtsp://...``."""
+
+    kind: Literal["image", "video"]
+    url: str
+
+    @property
+    def name(self) -> str:
+        """The address, without a user name and a password."""
+        address = urlsplit(self.url)
+        return address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
+
+    @property
+    def stem(self) -> str:
+        """Name of output files, without the suffix."""
+        address = urlsplit(self.url)
+        return Path(address.path).stem or address.hostname or "stream"
+
+    @property
+    def suffix(self) -> str:
+        return _url_suffix(self.url)
+
+
+Source = FileSource | CameraSource | UrlSource
 
 
 @dataclass(frozen=True)
 class Frame:
-    """An image file, or one image of a video or a camera."""
+    """An image file, or one image of a video, a stream or a camera."""
 
     source: Source
     image: np.ndarray
@@ -66,7 +114,11 @@ class Frame:
     seconds: float = 0.0
     """Time since the source's first frame."""
     rate: float = 0.0
-    """Frames per second of the source; 0 for an image file."""
+    """Frames per second that are read from the source; 0 for an image file."""
+    aspect: float = 1.0
+    """Width of a pixel divided by its height."""
+    is_live: bool = False
+    """Whether the source is a camera or a live stream, which does not wait for its reader."""
 
 
 @dataclass(frozen=True)
@@ -75,14 +127,15 @@ class UnreadableFrame:
 
     source: Source
     error: DataError
+    is_live: ClassVar[bool] = False
 
 
 def find_sources(inputs: Iterable[str], listed: Iterable[str] = (), cameras: Iterable[int] = ()) -> list[Source]:
-    """Find the sources that files, folders, glob patterns and camera numbers name, each once, in the given order.
+    """Find the sources that files, folders, patterns, addresses and cameras name, each once, in the given order.
 
     Args:
         inputs: a number that is not the name of a file is a camera; "-" stands for ``listed``.
-        listed: one path each. They are not checked before they are read.
+        listed: one path or address each. They are not checked before they are read.
         cameras: numbers of further cameras.
 
     Raises:
@@ -90,80 +143,156 @@ def find_sources(inputs: Iterable[str], listed: Iterable[str] = (), cameras: Ite
     """
     sources: dict[object, Source] = {}
     for source in _expand_inputs(inputs, listed):
-        key = source.name if source.kind == "camera" else source.path.resolve()
+        key = source.path.resolve() if isinstance(source, FileSource) else source
         sources.setdefault(key, source)
     for index in cameras:
         camera = CameraSource(index)
-        sources.setdefault(camera.name, camera)
+        sources.setdefault(camera, camera)
     return list(sources.values())
 
 
 def _expand_inputs(inputs: Iterable[str], listed: Iterable[str]) -> Iterator[Source]:
     for item in inputs:
+        path = Path(item)
         if item == "-":
-            lines = (line.strip() for line in listed)
-            yield from (_file_source(Path(line)) for line in lines if line)
-        elif item.isascii() and item.isdecimal() and not Path(item).exists():
+            yield from (_named_source(entry) for entry in listed)
+        elif item.isascii() and item.isdecimal() and not path.exists():
             yield CameraSource(int(item))
+        elif _is_camera(path):
+            yield CameraSource(item)
+        elif is_url(item):
+            yield _named_source(item)
+        elif is_numbered_pattern(path):
+            numbered_files(path)  # raises an error if there are none
+            yield FileSource("video", path)
         else:
-            for path in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES):
-                yield _file_source(path)
+            for path in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES | {".gif"}):
+                yield _named_source(str(path))
 
 
-def _file_source(path: Path) -> FileSource:
-    return FileSource("video" if path.suffix.lower() in VIDEO_SUFFIXES else "image", path)
+def _named_source(item: str) -> Source:
+    """The source of a path or an address; its suffix decides between images and videos."""
+    if is_url(item):
+        return UrlSource("image" if _url_suffix(item) in IMAGE_SUFFIXES else "video", item)
+    path = Path(item)
+    is_video = path.suffix.lower() in VIDEO_SUFFIXES or has_several_images(path)
+    return FileSource("video" if is_video else "image", path)
 
 
-def count_frames(sources: Iterable[Source]) -> int | None:
-    """Total number of frames; None if it is unknown, as for cameras and for videos without a frame count."""
+def _is_camera(path: Path) -> bool:
+    """Whether a path is the device file of a camera, also of one that is not connected."""
+    return path.is_char_device() or (path.parent.name == "dev" and re.fullmatch(r"video\d+", path.name) is not None)
+
+
+def is_url(item: str) -> bool:
+    return re.match(r"[a-z][a-z0-9+.-]+://", item, re.IGNORECASE) is not None
+
+
+def _url_suffix(url: str) -> str:
+    return Path(urlsplit(url).path).suffix.lower()
+
+
+def count_frames(sources: Iterable[Source], selection: FrameSelection = ALL_FRAMES) -> int | None:
+    """Total number of frames; None if it is unknown, as for cameras, streams and videos without a frame count."""
     total = 0
     for source in sources:
-        if source.kind == "camera":
+        if source.kind == "image":
+            count: int | None = 1
+        elif isinstance(source, FileSource):
+            count = _count_video_frames(source, selection)
+        else:
             return None
-        count = 1 if source.kind == "image" else _count_video_frames(source.path)
-        if count == 0:
+        if count is None:
             return None
         total += count
     return total
 
 
-def _count_video_frames(path: Path) -> int:
-    """The frame count in the file, or 0; 1 for an unreadable file, which yields one ``UnreadableFrame``."""
+def _count_video_frames(source: FileSource, selection: FrameSelection) -> int | None:
+    """The number of selected frames; None if it is unknown; 1 for an unreadable file, which has one error."""
     try:
-        video = VideoFile(path)
+        video = _open_file(source)
     except DataError:
         return 1
     video.close()
-    return video.frame_count
+    return selection.count(video.frame_count, video.rate) if video.frame_count else None
 
 
-def read_frames(sources: Iterable[Source]) -> Generator[Frame | UnreadableFrame, None, None]:
-    """Yield the frames of all sources, one source after the other."""
+def read_frames(
+    sources: Iterable[Source], selection: FrameSelection = ALL_FRAMES
+) -> Generator[Frame | UnreadableFrame, None, None]:
+    """Yield the frames of all sources, one source after the other.
+
+    Args:
+        selection: which frames of a video are read.
+    """
     for kind, group in itertools.groupby(sources, lambda source: source.kind):
         if kind == "image":
-            yield from _read_images(cast("list[FileSource]", list(group)))
+            yield from _read_images(list(group))
         else:
             for source in group:
-                yield from _read_video(source)
+                yield from _read_video(source, selection)
 
 
-def _read_images(sources: Sequence[FileSource]) -> Iterator[Frame | UnreadableFrame]:
-    """Read image files, the next ones on other threads."""
-    images = read_images_ahead(source.path for source in sources)
-    for source, image in zip(sources, images):
-        yield UnreadableFrame(source, image) if isinstance(image, DataError) else Frame(source, image)
+def _read_images(sources: Sequence[Source]) -> Iterator[Frame | UnreadableFrame]:
+    """Image files, the next of which are read on other threads."""
+    yield from map_in_background(_read_image, sources, workers=2, ahead=8)
 
 
-def _read_video(source: Source) -> Iterator[Frame | UnreadableFrame]:
-    """The frames of a video or a camera."""
+def _read_image(source: Source) -> Frame | UnreadableFrame:
     try:
-        reader = Camera(source.index) if source.kind == "camera" else VideoFile(source.path)
+        if isinstance(source, UrlSource):
+            return Frame(source, download_image(source.url))
+        assert isinstance(source, FileSource)
+        return Frame(source, read_image(source.path))
+    except DataError as error:
+        return UnreadableFrame(source, error)
+
+
+def _read_video(source: Source, selection: FrameSelection) -> Iterator[Frame | UnreadableFrame]:
+    """The frames of a video, a stream or a camera."""
+    try:
+        reader = _open_reader(source)
     except DataError as error:
         yield UnreadableFrame(source, error)
         return
+    # Of a live source the newest frame is read: it has no stride.
+    rate = reader.rate if reader.is_live else reader.rate / selection.stride
     with contextlib.closing(reader):
-        for item in reader:
+        for item in reader.frames(selection):
             if isinstance(item, DataError):
                 yield UnreadableFrame(source, item)
             else:
-                yield Frame(source, item.image, item.number, item.seconds, reader.rate)
+                yield Frame(source, item.image, item.number, item.seconds, rate, reader.aspect, reader.is_live)
+
+
+def _open_reader(source: Source) -> VideoReader | LiveVideo:
+    if isinstance(source, FileSource):
+        return _open_file(source)
+    if isinstance(source, CameraSource):
+        return open_camera(source)
+    reader = open_video(source.url, source.name)
+    if reader.frame_count:
+        return reader
+    return LiveVideo(reader, reopen=lambda: open_video(source.url, source.name))
+
+
+def _open_file(source: FileSource) -> VideoReader:
+    if is_numbered_pattern(source.path):
+        return NumberedImages(source.path)
+    if source.path.suffix.lower() in MULTI_IMAGE_SUFFIXES:
+        return MultiImageFile(source.path)
+    return open_video(source.path, source.name)
+
+
+def open_camera(source: CameraSource) -> LiveVideo:
+    """Open a camera.
+
+    Raises:
+        DataError: there is none, or another program uses it.
+    """
+    try:
+        reader = OpenCVVideo(source.device, source.name)
+    except DataError as error:
+        raise DataError(f"{source.name} cannot be opened; connect it, and close other programs that use it") from error
+    return LiveVideo(reader)

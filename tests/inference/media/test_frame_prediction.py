@@ -24,7 +24,7 @@ def predictor():
 def test_only_a_few_frames_are_in_memory_at_a_time(predictor, monkeypatch):
     num_read = 0
 
-    def read_frames(sources):
+    def read_frames(sources, selection):
         nonlocal num_read
         for number in range(60):
             num_read += 1
@@ -41,14 +41,15 @@ def test_people_belong_to_their_frames_among_unreadable_ones(predictor, monkeypa
     unreadable = {0, 1, 5, 6, 7, 8, 15, 23}
     empty = {12, 13}
 
-    def read_frames(sources):
+    def read_frames(sources, selection):
         for number in range(24):
             if number in unreadable:
                 yield UnreadableFrame(source, DataError(f"frame {number}"))
             elif number in empty:
-                yield Frame(source, np.zeros((98, 132, 3), np.uint8), number)
+                yield Frame(source, np.zeros((98, 132, 3), np.uint8), number, is_live=source != VIDEO)
             else:
-                yield Frame(source, spot_image(98, 132, (20 + 2 * number, 20), (90, 60), 4), number)
+                image = spot_image(98, 132, (20 + 2 * number, 20), (90, 60), 4)
+                yield Frame(source, image, number, is_live=source != VIDEO)
 
     monkeypatch.setattr(frame_prediction, "read_frames", read_frames)
     predictions = list(predict_frames(predictor, [source]))

@@ -12,6 +12,7 @@ from posenet.inference.media.sources import (
     find_sources,
     read_frames,
 )
+from tests.helpers.media_server import media_server
 from tests.helpers.videos import GREY, write_video
 
 
@@ -26,7 +27,7 @@ def folder(tmp_path):
 def test_every_source_is_found_once_in_the_given_order(folder):
     found = find_sources(
         [str(folder), str(folder / "b.png"), "7", "-"],
-        [f"{folder / 'clip.mp4'}\n", "\n", "missing.jpg\n"],
+        [str(folder / "clip.mp4"), "missing.jpg"],
         cameras=[7, 8],
     )
     assert [(source.kind, source.name) for source in found] == [
@@ -43,6 +44,29 @@ def test_a_number_is_a_camera_unless_a_file_has_that_name(folder, monkeypatch):
     monkeypatch.chdir(folder)
     (folder / "b.png").rename(folder / "5")
     assert [source.kind for source in find_sources(["5", "6"])] == ["image", "camera"]
+
+
+def test_addresses_and_device_files_are_sources():
+    found = find_sources(
+        ["https://me:secret@host/a/b.JPG?size=2", "rtsp://host:554/live", "/dev/video3", "-"],
+        ["http://host/clip.mp4", "/dev/video3"],
+    )
+    assert [(source.kind, source.name, source.stem, source.suffix) for source in found[:4]] == [
+        ("image", "https://host/a/b.JPG?size=2", "b", ".jpg"),
+        ("video", "rtsp://host:554/live", "live", ""),
+        ("camera", "camera /dev/video3", "camera-video3", ""),
+        ("video", "http://host/clip.mp4", "clip", ".mp4"),
+    ]
+
+
+def test_images_and_videos_are_read_from_a_server(library, folder):
+    with media_server(folder) as address:
+        urls = [f"{address}/b.png", f"{address}/clip.mp4", f"{address}/missing.png", f"{address}/missing.mp4"]
+        image, *video, missing_image, missing_video = read_frames(find_sources(urls))
+    assert image.number is None and image.image.shape == GREY.shape
+    assert [frame.number for frame in video] == list(range(5)) and not video[0].is_live
+    assert "missing.png" in str(missing_image.error) and "404" in str(missing_image.error)
+    assert "missing.mp4 cannot be opened" in str(missing_video.error)
 
 
 def test_a_missing_input_is_refused(folder):

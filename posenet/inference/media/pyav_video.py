@@ -1,0 +1,330 @@
+"""Videos and streams through PyAV (the extra ``video``), which brings its own FFmpeg.
+
+Times are exact, also where the frame rate varies; the sound and the shape of the pixels are kept; videos are written
+as H.264, which players and browsers show.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, cast
+
+import av
+import numpy as np
+from av.audio.stream import AudioStream
+from av.container import InputContainer, OutputContainer
+from av.packet import Packet
+from av.stream import Stream
+from av.video.reformatter import Colorspace
+from av.video.stream import VideoStream
+
+from posenet.errors import ConfigError, DataError
+from posenet.inference.media.video import (
+    MIN_MISSING_FRAMES,
+    VideoReader,
+    VideoWriter,
+    is_cut_off,
+    plausible_rate,
+)
+
+_log = logging.getLogger(__name__)
+
+DEFAULT_CODEC = "libx264"
+ENCODERS = {
+    "av01": "libsvtav1",
+    "avc1": "libx264",
+    "hvc1": "libx265",
+    "mjpg": "mjpeg",
+    "mp4v": "mpeg4",
+    "vp09": "libvpx-vp9",
+}
+"""FFmpeg's encoders by the four letters that OpenCV has for the codecs."""
+ENCODER_OPTIONS = {"libx264": {"crf": "20", "preset": "veryfast"}}
+TICKS_PER_SECOND = 60000
+"""Clock of written videos; MPEG-4 allows at most 65535."""
+INDEXED_SUFFIXES = frozenset([".m4v", ".mov", ".mp4"])
+"""Formats with an index."""
+STREAM_TIMEOUT = 10.0
+"""Seconds without data after which a stream counts as lost."""
+STREAM_OPTIONS = {
+    "reconnect": "1",
+    "reconnect_on_network_error": "1",
+    "reconnect_delay_max": "5",
+    "rtsp_transport": "tcp",
+}
+
+
+class PyAVVideo(VideoReader):
+    """A video file or a stream.
+
+    Args:
+        location: a path or a URL.
+        name: for messages.
+
+    Raises:
+        DataError: FFmpeg cannot open it, or it has no images.
+    """
+
+    def __init__(self, location: Path | str, name: str) -> None:
+        self.name = name
+        try:
+            self._container = _open_input(location)
+        except av.FFmpegError as error:
+            remedy = "; it may be cut off or damaged" if isinstance(location, Path) else ""
+            raise DataError(f"{name} cannot be opened as a video: {error.strerror}{remedy}") from error
+        stream = self._container.streams.best("video")
+        if not isinstance(stream, VideoStream) or stream.codec_context is None:
+            self._container.close()
+            raise DataError(f"{name} has no images in a codec that FFmpeg knows; convert it to MP4 (H.264)")
+        # Threads that decode several frames at a time would delay a live stream by as many frames.
+        stream.thread_type = "AUTO" if isinstance(location, Path) else "SLICE"
+        self._stream = stream
+        self._frame: av.VideoFrame
+        # AVI has no times, and FFmpeg's are wrong if frames are not stored in order: frames follow at a constant rate.
+        self._has_times = self._container.format.name != "avi"
+        self._first_time = math.nan
+        if stream.start_time is not None and self._has_times:
+            self._first_time = _seconds(stream.start_time, stream)
+        self._packets = self._read_packets()
+        self._pending: list[Packet[Any] | None] = []  # were read, but not decoded
+        self._from_time = -math.inf  # frames before this are not complete without frames that were skipped
+        self._end = 0.0
+        self._length = (self._container.duration or 0) / av.time_base
+        self.rate = plausible_rate(float(stream.average_rate or stream.guessed_rate or 0))
+        self.frame_count = stream.frames or round(self._length * self.rate)
+
+    def _decode(self) -> Iterator[float | None]:
+        for packet in itertools.chain(self._pending, self._packets):
+            try:
+                frames = packet.decode() if packet is not None else self._stream.codec_context.decode(None)
+            except av.FFmpegError:
+                yield None
+                continue
+            for frame in frames:
+                is_timed = self._has_times and frame.pts is not None
+                seconds = _seconds(frame.pts or 0, self._stream) if is_timed else math.nan
+                if math.isnan(self._first_time):
+                    self._first_time = seconds
+                if not seconds < self._from_time:
+                    self._frame = frame
+                    yield seconds - self._first_time
+
+    def _read_packets(self) -> Iterator[Packet[Any] | None]:
+        """The packets of the images; None instead of the last, empty one if the file is damaged."""
+        try:
+            # Sound and images may end at different times: the later end is compared with the stated length.
+            for packet in self._container.demux(self._stream, *self._container.streams.audio):
+                if packet.pts is not None:
+                    self._end = max(self._end, _seconds(packet.pts + (packet.duration or 0), packet.stream))
+                if packet.stream is self._stream:
+                    yield packet
+        except av.FFmpegError:
+            yield None
+
+    def _image(self) -> np.ndarray:
+        aspect = self._stream.sample_aspect_ratio or Fraction(1)
+        quarter_turns = round(self._frame.rotation / 90)
+        self.aspect = float(1 / aspect if quarter_turns % 2 else aspect)
+        return np.ascontiguousarray(np.rot90(self._frame.to_ndarray(format="bgr24"), quarter_turns))
+
+    def _seek(self, seconds: float) -> int:
+        """Skip all before the last keyframe before ``seconds``; its frames are counted, not decoded."""
+        if seconds <= 0 or math.isnan(self._first_time):
+            return 0
+        start = self._first_time + seconds
+        times: list[float] = []
+        for packet in self._packets:
+            time = math.inf if packet is None else _packet_time(packet)
+            if packet is not None and packet.is_keyframe and time <= start:
+                self._from_time = time
+                self._pending.clear()
+            self._pending.append(packet)
+            times.append(time)
+            # No later packet is shown before it is decoded.
+            if packet is None or packet.dts is None or _seconds(packet.dts, self._stream) > start:
+                break
+        return sum(time < self._from_time for time in times)
+
+    def _why_incomplete(self, frames_read: int) -> str:
+        if not self._has_times:
+            if is_cut_off(frames_read, self._stream.frames, MIN_MISSING_FRAMES):
+                return f"it has {frames_read} of {self._stream.frames} frames"
+        elif is_cut_off(self._end, self._length, MIN_MISSING_FRAMES / self.rate):
+            return f"it has {self._end:.2f} of {self._length:.2f} seconds"
+        return ""
+
+    def _why_undecodable(self) -> str:
+        return f"is damaged: no frame of its codec ({self._stream.codec_context.name}) can be decoded"
+
+    def close(self) -> None:
+        self._container.close()
+
+
+class PyAVWriter(VideoWriter):
+    """Writes a video with the exact times of its images, and copies the sound of another.
+
+    Args:
+        path: its suffix, one of ``WRITABLE_SUFFIXES``, gives the format.
+        size: (height, width) of the images.
+        rate: frames per second, on average.
+        aspect: width of a pixel divided by its height.
+        codec: an encoder of FFmpeg, or four letters of ``ENCODERS``.
+        sound_from: a video file whose sound is copied.
+
+    Raises:
+        ConfigError: FFmpeg cannot write the codec in this format and size.
+    """
+
+    def __init__(
+        self, path: Path, size: tuple[int, int], rate: float, aspect: float, codec: str, sound_from: Path | None
+    ) -> None:
+        super().__init__(size)
+        height, width = self._encoded_size
+        encoder = ENCODERS.get(codec.lower(), codec)
+        exact_rate = Fraction(rate).limit_denominator(1001)
+        # AVI has no times: its frames follow each other at the rate of its clock.
+        suffix = path.suffix.lower()
+        has_times = suffix != ".avi"
+        self._time_base = Fraction(1, TICKS_PER_SECOND) if has_times else 1 / exact_rate
+        self._frame_length = 1 / rate
+        self._last_tick = -1
+        self._start: float | None = None
+        # The index comes first, so that browsers need not load the whole file before they play it.
+        options = {"movflags": "faststart"} if suffix in INDEXED_SUFFIXES else {}
+        self._container = av.open(f"file:{path}", "w", options=options)
+        try:
+            self._stream = cast(
+                VideoStream, self._container.add_stream(encoder, exact_rate, options=ENCODER_OPTIONS.get(encoder))
+            )
+            context = self._stream.codec_context
+            context.width = width
+            context.height = height
+            formats = context.codec.video_formats
+            context.pix_fmt = formats[0].name if formats else "yuv420p"
+            context.time_base = self._time_base
+            context.sample_aspect_ratio = Fraction(aspect).limit_denominator(1000)
+            context.colorspace = Colorspace.ITU709
+            # Frames that are stored out of order confuse the length of files with a variable rate, and AVI altogether.
+            context.max_b_frames = 0
+            self._sound = _SoundCopy(sound_from, self._container) if sound_from else None
+            self._container.start_encoding()
+        except (av.FFmpegError, ValueError) as error:
+            self._container.close()
+            if isinstance(error, OSError):
+                raise
+            raise ConfigError(
+                f"this PyAV cannot write {suffix} with codec {codec!r} at {width} x {height}; "
+                f"leave out --codec, or name another, for example {DEFAULT_CODEC} or mpeg4"
+            ) from error
+
+    def write(self, image: np.ndarray, seconds: float) -> None:
+        if self._start is None:
+            self._start = seconds
+            if self._sound:
+                self._sound.skip_to(seconds)
+        time = seconds - self._start
+        if self._sound:
+            time += self._sound.image_delay
+            self._sound.copy_until(time + self._frame_length)
+        self._last_tick = max(self._last_tick + 1, round(time / self._time_base))
+        frame = av.VideoFrame.from_ndarray(self._fit(image), format="bgr24")
+        frame = frame.reformat(format=self._stream.codec_context.pix_fmt, dst_colorspace=Colorspace.ITU709)
+        frame.pts = self._last_tick
+        frame.time_base = self._time_base
+        frame.duration = round(self._frame_length / self._time_base)
+        self._container.mux(self._stream.encode(frame))
+
+    def close(self) -> None:
+        try:
+            self._container.mux(self._stream.encode(None))
+        finally:
+            if self._sound:
+                self._sound.close()
+            self._container.close()
+
+
+class _SoundCopy:
+    """Copies the sound of a video into another one, unchanged, a little at a time.
+
+    Attributes:
+        image_delay: seconds between the start of the copied sound and the first image.
+    """
+
+    def __init__(self, source: Path, target: OutputContainer) -> None:
+        self._target = target
+        self._name = str(source)
+        self._source = _open_input(source)
+        images = self._source.streams.best("video")
+        start = (self._source.start_time or 0) / av.time_base
+        self._first_image = start
+        if images is not None and images.start_time is not None:
+            self._first_image = _seconds(images.start_time, images)
+        self._start = start
+        self.image_delay = self._first_image - start
+        self._streams: dict[int, AudioStream] = {}
+        for stream in self._source.streams.audio:
+            if stream.codec_context is None or stream.codec_context.codec.canonical_name not in target.supported_codecs:
+                _log.warning("The sound of %s is left out: %s does not hold its codec", self._name, target.format.name)
+            else:
+                self._streams[stream.index] = target.add_stream_from_template(stream)
+        self._packets = self._read_packets()
+        self._next = next(self._packets, None)
+
+    def _read_packets(self) -> Iterator[Packet[Any]]:
+        if not self._streams:
+            return
+        with contextlib.suppress(av.FFmpegError):  # the reader of the images reports damage
+            for packet in self._source.demux([self._source.streams[index] for index in self._streams]):
+                if packet.dts is not None:
+                    yield packet
+
+    def skip_to(self, seconds: float) -> None:
+        """Leave out the sound before an image, which is at ``seconds`` after the first image."""
+        if seconds > 0:
+            self._start = self._first_image + seconds
+            self.image_delay = 0.0
+            while self._next is not None and _packet_time(self._next) < self._start:
+                self._next = next(self._packets, None)
+
+    def copy_until(self, seconds: float) -> None:
+        """Copy the sound up to a time of the target."""
+        while self._next is not None and _packet_time(self._next) < self._start + seconds:
+            packet = self._next
+            shift = round(self._start / packet.time_base)
+            packet.dts = None if packet.dts is None else packet.dts - shift
+            packet.pts = None if packet.pts is None else packet.pts - shift
+            packet.stream = self._streams[packet.stream_index]
+            try:
+                self._target.mux(packet)
+            except av.FFmpegError as error:
+                if isinstance(error, OSError):
+                    raise
+                _log.warning("The rest of the sound of %s is left out: it is damaged", self._name)
+                self._next = None
+                return
+            self._next = next(self._packets, None)
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def _open_input(location: Path | str) -> InputContainer:
+    if isinstance(location, Path):
+        return av.open(f"file:{location}")
+    return av.open(location, options=STREAM_OPTIONS, timeout=STREAM_TIMEOUT)
+
+
+def _seconds(ticks: int, stream: Stream) -> float:
+    return float(ticks * (stream.time_base or 0))
+
+
+def _packet_time(packet: Packet[Any]) -> float:
+    """When a packet is shown; some files state only when it is decoded."""
+    ticks = packet.dts if packet.pts is None else packet.pts
+    return math.inf if ticks is None else float(ticks * packet.time_base)
