@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import cv2
 import numpy as np
 
-from posenet.devices.background import map_in_background
 from posenet.errors import DataError
 from posenet.files import write_atomically
 from posenet.images.decoding import decode_image
@@ -70,21 +69,6 @@ def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:
         return decode_image(data, upright=upright)
     except ValueError as error:
         raise DataError(f"{path} {error}; save it as JPEG or PNG, smaller if it is very large") from error
-
-
-def read_images_ahead(paths: Iterable[Path], *, workers: int = 2, ahead: int = 8) -> Iterator[np.ndarray | DataError]:
-    """Read images in the given order on ``workers`` threads, up to ``ahead`` images before they are requested.
-
-    An unreadable image yields its error, and the caller decides whether to continue.
-    """
-
-    def read_or_error(path: Path) -> np.ndarray | DataError:
-        try:
-            return read_image(path)
-        except DataError as error:
-            return error
-
-    return map_in_background(read_or_error, paths, workers=workers, ahead=ahead)
 
 
 def to_bgr(image: np.ndarray) -> np.ndarray:

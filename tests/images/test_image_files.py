@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from posenet.errors import DataError
-from posenet.images.image_files import find_images, read_image, read_images_ahead, to_bgr, write_image
+from posenet.images.image_files import find_images, read_image, to_bgr, write_image
 from tests.helpers.image_bytes import encode, png_declaring, with_orientation
 
 
@@ -52,16 +52,6 @@ def test_an_unreadable_file_is_named(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"bad\.png .*; save it as JPEG or PNG"):
         read_image(path)
-
-
-def test_reading_ahead_keeps_the_order_and_yields_errors(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{i}.png" for i in range(30)]
-    for i, path in enumerate(paths):
-        if i != 7:
-            write_image(path, np.full((2, 2, 3), i, np.uint8))
-    images = list(read_images_ahead(paths, ahead=4))
-    assert isinstance(images[7], DataError)
-    assert [int(image[0, 0, 0]) for i, image in enumerate(images) if i != 7] == [i for i in range(30) if i != 7]
 
 
 def touch(folder: Path, *names: str) -> None:

@@ -1,5 +1,10 @@
 """From inputs to frames."""
 
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
 import pytest
 
 from posenet.errors import DataError
@@ -83,6 +88,17 @@ def test_frames_come_in_the_order_of_the_sources_with_errors_among_them(folder):
     assert [frame.number for frame in video] == list(range(5))
     assert video[-1].rate == 10 and video[-1].seconds == pytest.approx(0.4)
     assert [frame.source for frame in (image, missing_image, missing_video, video[0])] == sources
+
+
+def test_images_are_read_ahead_in_order_with_errors_among_them(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.png" for number in range(30)]
+    for number, path in enumerate(paths):
+        if number != 7:
+            write_image(path, np.full((2, 2, 3), number, np.uint8))
+    frames = list(read_frames(find_sources(["-"], map(str, paths))))
+    values = [int(frame.image[0, 0, 0]) if isinstance(frame, Frame) else str(frame.error) for frame in frames]
+    assert str(paths[7]) in str(values.pop(7))
+    assert values == [number for number in range(30) if number != 7]
 
 
 def test_frames_are_counted_unless_a_source_does_not_know(folder):
