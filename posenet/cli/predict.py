@@ -128,7 +128,8 @@ def run(args: argparse.Namespace) -> None:
         if window:
             outputs.append(window)
         bar = stack.enter_context(_progress_bar(sources, selection, args.quiet))
-        for frame, people in stack.enter_context(contextlib.closing(predict_frames(predictor, sources, selection))):
+        predictions = predict_frames(predictor, sources, selection, stop_requested)
+        for frame, people in stack.enter_context(contextlib.closing(predictions)):
             people = [person for person in people if person.score >= args.min_score]
             summary.add(frame, people)
             if isinstance(frame, Frame):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -25,10 +25,13 @@ class FramePrediction(NamedTuple):
 
 
 def predict_frames(
-    predictor: Predictor, sources: Iterable[Source], selection: FrameSelection = ALL_FRAMES
+    predictor: Predictor,
+    sources: Iterable[Source],
+    selection: FrameSelection = ALL_FRAMES,
+    stop_requested: Callable[[], bool] = lambda: False,
 ) -> Generator[FramePrediction, None, None]:
     """Predict the selected frames of all sources, in order; only a few frames are in memory at a time."""
-    with contextlib.closing(read_frames(sources, selection)) as frames:
+    with contextlib.closing(read_frames(sources, selection, stop_requested)) as frames:
         for is_live, group in itertools.groupby(frames, lambda frame: frame.is_live):
             predict = _predict_one_by_one if is_live else _predict_stream
             yield from predict(predictor, group)

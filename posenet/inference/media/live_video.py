@@ -12,6 +12,8 @@ from posenet.inference.media.video import ALL_FRAMES, FrameSelection, VideoFrame
 
 RECONNECT_SECONDS = 60.0
 """For how long a lost stream is opened again and again."""
+STOP_CHECK_SECONDS = 0.2
+"""How often a request to stop is looked for while no image arrives."""
 RETRY_SECONDS = 1.0
 """Pause before every attempt."""
 
@@ -89,19 +91,27 @@ class LiveVideo:
         self._thread.join()
         self._reader.close()
 
-    def frames(self, selection: FrameSelection = ALL_FRAMES) -> Iterator[VideoFrame | DataError]:
+    def frames(
+        self, selection: FrameSelection = ALL_FRAMES, stop_requested: Callable[[], bool] = lambda: False
+    ) -> Iterator[VideoFrame | DataError]:
         """Yield the newest image each time, until the selection ends, or the source is closed or lost; then an error.
 
         The stride does not apply: which images are dropped depends on the speed of the reader.
+
+        Args:
+            stop_requested: checked while no image arrives; true ends the frames.
         """
-        while True:
+        while not stop_requested():
             with self._changed:
-                self._changed.wait_for(lambda: self._newest is not None or self._ended)
+                self._changed.wait_for(lambda: self._newest is not None or self._ended, STOP_CHECK_SECONDS)
                 frame = self._newest
                 self._newest = None
+                has_ended = self._ended
             if frame is None:
-                yield DataError(f"{self.name} delivers no more images")
-                return
+                if has_ended:
+                    yield DataError(f"{self.name} delivers no more images")
+                    return
+                continue
             if frame.seconds >= selection.start + selection.duration:
                 return
             if frame.seconds >= selection.start:

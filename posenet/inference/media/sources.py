@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -219,19 +219,22 @@ def _count_video_frames(source: FileSource, selection: FrameSelection) -> int | 
 
 
 def read_frames(
-    sources: Iterable[Source], selection: FrameSelection = ALL_FRAMES
+    sources: Iterable[Source],
+    selection: FrameSelection = ALL_FRAMES,
+    stop_requested: Callable[[], bool] = lambda: False,
 ) -> Generator[Frame | UnreadableFrame, None, None]:
     """Yield the frames of all sources, one source after the other.
 
     Args:
         selection: which frames of a video are read.
+        stop_requested: checked while a live source delivers no image; true ends its frames.
     """
     for kind, group in itertools.groupby(sources, lambda source: source.kind):
         if kind == "image":
             yield from _read_images(list(group))
         else:
             for source in group:
-                yield from _read_video(source, selection)
+                yield from _read_video(source, selection, stop_requested)
 
 
 def _read_images(sources: Sequence[Source]) -> Iterator[Frame | UnreadableFrame]:
@@ -249,17 +252,23 @@ def _read_image(source: Source) -> Frame | UnreadableFrame:
         return UnreadableFrame(source, error)
 
 
-def _read_video(source: Source, selection: FrameSelection) -> Iterator[Frame | UnreadableFrame]:
+def _read_video(
+    source: Source, selection: FrameSelection, stop_requested: Callable[[], bool]
+) -> Iterator[Frame | UnreadableFrame]:
     """The frames of a video, a stream or a camera."""
     try:
         reader = _open_reader(source)
     except DataError as error:
         yield UnreadableFrame(source, error)
         return
-    # Of a live source the newest frame is read: it has no stride.
-    rate = reader.rate if reader.is_live else reader.rate / selection.stride
+    if isinstance(reader, LiveVideo):
+        rate = reader.rate
+        frames = reader.frames(selection, stop_requested)
+    else:
+        rate = reader.rate / selection.stride
+        frames = reader.frames(selection)
     with contextlib.closing(reader):
-        for item in reader.frames(selection):
+        for item in frames:
             if isinstance(item, DataError):
                 yield UnreadableFrame(source, item)
             else:

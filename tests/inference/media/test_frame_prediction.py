@@ -24,7 +24,7 @@ def predictor():
 def test_only_a_few_frames_are_in_memory_at_a_time(predictor, monkeypatch):
     num_read = 0
 
-    def read_frames(sources, selection):
+    def read_frames(sources, selection, stop_requested):
         nonlocal num_read
         for number in range(60):
             num_read += 1
@@ -41,7 +41,7 @@ def test_people_belong_to_their_frames_among_unreadable_ones(predictor, monkeypa
     unreadable = {0, 1, 5, 6, 7, 8, 15, 23}
     empty = {12, 13}
 
-    def read_frames(sources, selection):
+    def read_frames(sources, selection, stop_requested):
         for number in range(24):
             if number in unreadable:
                 yield UnreadableFrame(source, DataError(f"frame {number}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,3 +152,13 @@ def test_a_live_http_stream_is_connected_again(
 def test_a_stream_without_a_server_is_an_error(library: str) -> None:
     [frame] = read_frames([UrlSource("video", "rtsp://me:secret@127.0.0.1:9/live")])
     assert "rtsp://127.0.0.1:9/live cannot be opened" in str(frame.error) and "secret" not in str(frame.error)
+
+
+def test_a_request_to_stop_ends_a_stream_that_delivers_nothing(no_pause: None) -> None:
+    taken = threading.Semaphore(1)
+    live = LiveVideo(ThreeImages(taken))
+    asked = itertools.count()
+    frames = list(live.frames(stop_requested=lambda: next(asked) == 3))
+    assert [frame.number for frame in frames] == [0], "no error follows"
+    taken.release(2)
+    live.close()
