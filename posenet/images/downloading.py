@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import urllib.request
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
@@ -14,8 +16,14 @@ TIMEOUT = 30.0
 """Seconds without an answer after which a server counts as lost."""
 
 
+def without_credentials(url: str) -> str:
+    """An address without a user name and a password, for messages."""
+    address = urlsplit(url)
+    return address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
+
+
 def download_image(url: str) -> np.ndarray:
-    """Read the image at an address (http, https or ftp).
+    """Read the image at an address (http, https or ftp), which may have a user name and a password.
 
     Returns:
         (H, W, 3) uint8 BGR, upright.
@@ -23,12 +31,17 @@ def download_image(url: str) -> np.ndarray:
     Raises:
         DataError: it cannot be downloaded, or is not an image that OpenCV can decode.
     """
+    name = without_credentials(url)
     try:
-        with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
+        request = urllib.request.Request(name)
+        credentials = unquote(urlsplit(url).netloc.rpartition("@")[0])
+        if credentials:
+            request.add_header("Authorization", "Basic " + base64.b64encode(credentials.encode()).decode())
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
             data = response.read()
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise DataError(f"cannot read {url}: {error}") from error
+        raise DataError(f"cannot read {name}: {error}") from error
     try:
         return decode_image(np.frombuffer(data, np.uint8))
     except ValueError as error:
-        raise DataError(f"{url} {error}") from error
+        raise DataError(f"{name} {error}") from error

@@ -18,6 +18,9 @@ IMAGES_PER_CONNECTION = 8
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
+        if "secret" in self.path and self.headers["Authorization"] != "Basic bWU6cEBzcw==":  # me:p@ss
+            self.send_error(401)
+            return
         if self.path != "/live":
             super().do_GET()
             return

@@ -19,6 +19,15 @@ def test_an_image_is_downloaded(tmp_path: Path) -> None:
         assert (download_image(f"{address}/a.png") == GREY).all()
 
 
+def test_a_user_name_and_a_password_are_sent_and_not_shown(tmp_path: Path) -> None:
+    write_image(tmp_path / "secret.png", GREY)
+    with media_server(tmp_path) as address:
+        address = address.replace("http://", "http://me:{}@")
+        assert (download_image(f"{address.format('p%40ss')}/secret.png") == GREY).all()
+        with pytest.raises(DataError, match="cannot read http://127.0.0.1:[0-9]+/secret.png: .*401"):
+            download_image(f"{address.format('wrong')}/secret.png")
+
+
 @pytest.mark.parametrize(
     "name, message",
     [("missing.png", "404"), ("bad.png", "cannot be decoded"), ("empty.png", "empty|cannot be decoded")],

@@ -15,7 +15,7 @@ import numpy as np
 
 from posenet.devices.background import map_in_background
 from posenet.errors import DataError
-from posenet.images.downloading import download_image
+from posenet.images.downloading import download_image, without_credentials
 from posenet.images.image_files import IMAGE_SUFFIXES, find_images, read_image
 from posenet.inference.media.image_series import (
     MULTI_IMAGE_SUFFIXES,
@@ -85,8 +85,7 @@ class UrlSource:
     @property
     def name(self) -> str:
         """The address, without a user name and a password."""
-        address = urlsplit(self.url)
-        return address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
+        return without_credentials(self.url)
 
     @property
     def stem(self) -> str:
