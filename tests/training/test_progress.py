@@ -58,6 +58,12 @@ def test_an_epoch_of_another_length_keeps_the_completed_share(caplog: pytest.Log
     assert "An epoch had 6 steps and now has 5: step 3 of it becomes step 2" in caplog.text
 
 
+@pytest.mark.parametrize("old_steps", [2, 0, -4, 6.0, "6", None])
+def test_a_position_outside_its_epoch_is_refused(old_steps: Any) -> None:
+    with pytest.raises(ValueError, match="step 3 of an epoch of"):
+        Progress(step=3).rescale_epoch(old_steps, new_steps=7)
+
+
 def test_progress_survives_a_checkpoint() -> None:
     progress = Progress(2, 3, 45, 6.5, 3, 1, -0.25, 4, "val_loss")
     assert Progress.from_state(asdict(progress)) == progress
