@@ -285,7 +285,7 @@ def parse_area(entry: Entry) -> float:
 
 
 def parse_crowd_flag(entry: Entry) -> bool:
-    """Return whether ``iscrowd`` marks an annotation as a region of several people; False if that is missing."""
+    """Return whether ``iscrowd`` marks an annotation as a region of several people; False if it is missing."""
     flag = entry.get("iscrowd", 0)
     if flag not in (0, 1):
         fault = f"has iscrowd {truncate_for_message(flag)}, which is neither 0 nor 1"

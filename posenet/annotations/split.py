@@ -18,8 +18,8 @@ from posenet.skeleton import COCO, Skeleton
 class Split:
     """The images to predict and the people in them.
 
-    The category is that of the predictions: of those with the skeleton's keypoints the one called "person", else the
-    first. The annotations of all of them are changed to this category.
+    Predictions have one category: of those with the skeleton's keypoints, the one called "person", else the first. The
+    annotations of all these categories are changed to it.
     """
 
     images: list[CocoImage]

@@ -28,7 +28,7 @@ from posenet.skeleton import Skeleton
 
 DUPLICATE_FILE = warning_kind(
     "duplicate-file",
-    "files that several images name",
+    "files with several entries in images",
     "merge the images: let all annotations name one of them, and delete the others",
 )
 MISSING_FILE = error_kind(
@@ -46,17 +46,17 @@ WRONG_SIZE = error_kind(
 )
 OTHER_KEYPOINTS = warning_kind(
     "other-keypoints",
-    "categories with other keypoints than the skeleton, which the tools leave out",
+    "categories with other keypoints than the skeleton; the tools leave them out",
     "draft a skeleton for them with posenet skeleton --category",
 )
 MIXED_CATEGORIES = warning_kind(
     "mixed-categories",
     "categories with different keypoints in one file",
-    "train one network for each: name its skeleton, which leaves the others out",
+    "train one network for each: the tools leave out the categories that do not fit its skeleton",
 )
 KEYPOINT_TWICE = error_kind("keypoint-twice", "categories that name a keypoint twice", "rename one")
 NO_CATEGORY = warning_kind(
-    "no-category", "annotations with keypoints in a category without, which the tools leave out", "correct category_id"
+    "no-category", "annotations with keypoints in a category that lists none, which are left out", "correct category_id"
 )
 ZERO_AREA = error_kind(
     "zero-area",
