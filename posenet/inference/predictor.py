@@ -170,7 +170,7 @@ class Predictor:
         return cls.from_config(fused, config, device=selected, **overrides)
 
     def __call__(self, image: np.ndarray) -> list[Person]:
-        """The people in an image, by falling score, with keypoints in pixels of the image.
+        """The people in an image, highest score first, with keypoints in pixels of the image.
 
         The image is (H, W, 3) BGR uint8; grey, BGRA and 16-bit images are converted. ``DataError`` for other arrays.
         """
