@@ -71,7 +71,7 @@ def measure_predict(
     streamed = TimedNetwork(fused, unused)
     stream = make_predictor(streamed).stream
     num_people = 0
-    for turn in tqdm(range(repeats + 1), desc="measure", leave=False, disable=None):
+    for round_index in tqdm(range(repeats + 1), desc="measure", leave=False, disable=None):
         for stopwatch in (stages, runs, unused):
             stopwatch.start_round()
         num_people = sum(predict_one(predictor, path, stages) for path in paths)
@@ -86,7 +86,7 @@ def measure_predict(
         if compare:
             _run_alone(trained, streamed.shapes, runtime, torch.contiguous_format)
             runs.lap(TRAINED)
-        if turn == 0:
+        if round_index == 0:
             stages.reset()
             runs.reset()
 

@@ -136,14 +136,14 @@ def _measure_rank(rank_info: RankInfo, config: Config, device: str, repeats: int
     runtime = DistributedRuntime(device_of_rank(torch.device(device), rank_info), rank_info)
     steps = {"separate": _make_step(config, Runtime(runtime.device)), "together": _make_step(config, runtime)}
     seconds: dict[str, list[float]] = {variant: [] for variant in steps}
-    for turn in range(repeats + 1):
+    for round_index in range(repeats + 1):
         for variant, step in steps.items():
             runtime.synchronize()
             runtime.any_rank(False)  # a barrier: all processes start the step together
             started = time.perf_counter()
             step()
             runtime.synchronize()
-            if turn > 0:  # the first step warms up
+            if round_index > 0:  # the first step warms up
                 seconds[variant].append(time.perf_counter() - started)
     Path(folder, str(runtime.rank)).write_text(json.dumps(seconds), encoding="utf-8")
     runtime.close()
