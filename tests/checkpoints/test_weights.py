@@ -186,7 +186,7 @@ def test_half_of_the_tensors_must_fit(num_fitting: int, accepted: bool) -> None:
 
 def test_a_checkpoint_cannot_name_a_file_as_its_skeleton() -> None:
     state = {"config": {"model": {"skeleton": "/etc/passwd"}}}
-    with pytest.raises(CheckpointError, match="names a file as its skeleton"):
+    with pytest.raises(CheckpointError, match="has a file name as its skeleton"):
         config_of_checkpoint(state, "some.pth")
     assert config_of_checkpoint({"config": {"model": {"skeleton": "coco"}}}, "some.pth") is not None
     assert config_of_checkpoint({}, "some.pth") is None
