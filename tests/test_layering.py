@@ -1,4 +1,4 @@
-"""Modules of ``posenet`` import only downward: from lower rooms or their own, and never in circles."""
+"""Modules of ``posenet`` import only from their own or lower subpackages, and never in circles."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import pytest
 
 from tests.helpers.source_files import FILES, INITS, MODULES, package_imports
 
-# The rooms (folders or single modules), lowest first. A module may import from its own room and from rooms that
-# come earlier in this list.
-ROOMS = [
+# The subpackages and the top-level modules, lowest first. A module may import from its own and from earlier ones.
+SUBPACKAGES = [
     "errors",  # errors that a user can act on
     "messages",  # texts of messages
     "files",  # writing files atomically
@@ -29,21 +28,22 @@ ROOMS = [
     "benchmark",  # one module for each measured part
     "cli",  # one module for each tool
 ]
-HEIGHTS = {room: height for height, room in enumerate(ROOMS)}
+HEIGHTS = {name: height for height, name in enumerate(SUBPACKAGES)}
 
 
-def room_of(module: str) -> str:
+def subpackage_of(module: str) -> str:
     return module.partition(".")[0]
 
 
-def test_the_table_lists_every_room() -> None:
-    assert {room_of(module) for module in MODULES} == set(ROOMS)
+def test_the_list_names_every_subpackage() -> None:
+    assert {subpackage_of(module) for module in MODULES} == set(SUBPACKAGES)
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_a_module_imports_from_its_own_room_and_lower_ones(module: str) -> None:
+def test_a_module_imports_from_its_own_subpackage_and_lower_ones(module: str) -> None:
+    height = HEIGHTS[subpackage_of(module)]
     for imported in package_imports(MODULES[module]):
-        assert HEIGHTS[room_of(imported)] <= HEIGHTS[room_of(module)], f"{module} may not import {imported}"
+        assert HEIGHTS[subpackage_of(imported)] <= height, f"{module} may not import {imported}"
 
 
 def test_no_imports_run_in_circles() -> None:

@@ -89,7 +89,7 @@ def _parse_people(
     num_labelled = np.count_nonzero(keypoints[..., 2], axis=1).tolist()
     boxes = np.array([coco_file.parse_box(entry) for entry in entries], np.float32).reshape(-1, 4)
     areas = np.array([coco_file.parse_area(entry) for entry in entries], np.float32).tolist()
-    people: dict[int, list[PersonAnnotation]] = {number: [] for number in images}
+    people: dict[int, list[PersonAnnotation]] = {image_id: [] for image_id in images}
     for index, entry in enumerate(entries):
         image_id = entry["image_id"]
         person = PersonAnnotation(

@@ -163,20 +163,20 @@ class UniqueIds:
 
     def parse(self, entry: Entry) -> int:
         """Return the entry's id; ``AnnotationProblem`` if it is not a whole number or has appeared before."""
-        number = parse_id(entry, self.noun)
-        if number in self._seen:
-            raise AnnotationProblem(DUPLICATE_ID[self.noun], number, f"{self.noun} id {number} appears twice")
-        self._seen.add(number)
-        return number
+        entry_id = parse_id(entry, self.noun)
+        if entry_id in self._seen:
+            raise AnnotationProblem(DUPLICATE_ID[self.noun], entry_id, f"{self.noun} id {entry_id} appears twice")
+        self._seen.add(entry_id)
+        return entry_id
 
 
 def parse_id(entry: Entry, noun: str) -> int:
     """Return the id of an image, annotation or category (``noun``)."""
-    number = entry.get("id")
-    if not _is_integer(number):
-        shown = truncate_for_message(number)
-        raise AnnotationProblem(INVALID_ID[noun], number, f"{noun} id {shown} is not a whole number")
-    return number
+    entry_id = entry.get("id")
+    if not _is_integer(entry_id):
+        text = truncate_for_message(entry_id)
+        raise AnnotationProblem(INVALID_ID[noun], entry_id, f"{noun} id {text} is not a whole number")
+    return entry_id
 
 
 def parse_images(entries: Sequence[Entry]) -> dict[int, CocoImage]:
@@ -184,8 +184,8 @@ def parse_images(entries: Sequence[Entry]) -> dict[int, CocoImage]:
     ids = UniqueIds("image")
     images = {}
     for entry in entries:
-        number = ids.parse(entry)
-        images[number] = CocoImage(number, parse_file_name(entry), *parse_image_size(entry))
+        image_id = ids.parse(entry)
+        images[image_id] = CocoImage(image_id, parse_file_name(entry), *parse_image_size(entry))
     return images
 
 
@@ -197,8 +197,8 @@ def parse_file_name(entry: Entry) -> str:
     windows = PureWindowsPath(name)
     posix = PurePosixPath(name)
     if ".." in posix.parts + windows.parts or posix.root or windows.anchor or not name.isprintable():
-        fault = f"has file_name {truncate_for_message(name)}, which is not a path inside the image folder"
-        raise _problem(FILE_NAME, "image", entry, fault)
+        detail = f"has file_name {truncate_for_message(name)}, which is not a path inside the image folder"
+        raise _problem(FILE_NAME, "image", entry, detail)
     return name
 
 
@@ -248,10 +248,10 @@ def require_skeleton(categories: Collection[Category], skeleton: Skeleton) -> li
 def parse_reference(entry: Entry, key: str, listed: Container[int] | None = None) -> int:
     """Return an annotation's ``image_id`` or ``category_id`` (``key``), one of the ``listed`` ids if they are given."""
     kind = UNLISTED_IMAGE if key == "image_id" else UNLISTED_CATEGORY
-    number = _parse_integer(entry, key, "annotation", kind)
-    if listed is not None and number not in listed:
-        raise _problem(kind, "annotation", entry, f"has {key} {number}, which is not listed")
-    return number
+    reference = _parse_integer(entry, key, "annotation", kind)
+    if listed is not None and reference not in listed:
+        raise _problem(kind, "annotation", entry, f"has {key} {reference}, which is not listed")
+    return reference
 
 
 def parse_keypoints(entry: Entry, count: int) -> list[float]:
@@ -285,11 +285,11 @@ def parse_area(entry: Entry) -> float:
 
 
 def parse_crowd_flag(entry: Entry) -> bool:
-    """Return whether ``iscrowd`` marks an annotation as a region of several people; False if that is missing."""
+    """Return whether ``iscrowd`` marks an annotation as a region of several people; False if it is missing."""
     flag = entry.get("iscrowd", 0)
     if flag not in (0, 1):
-        fault = f"has iscrowd {truncate_for_message(flag)}, which is neither 0 nor 1"
-        raise _problem(CROWD_FLAG, "annotation", entry, fault)
+        detail = f"has iscrowd {truncate_for_message(flag)}, which is neither 0 nor 1"
+        raise _problem(CROWD_FLAG, "annotation", entry, detail)
     return bool(flag)
 
 
@@ -353,8 +353,8 @@ def _parse_numbers(
     if not isinstance(values, list) or len(values) != count:
         raise _problem(wrong_count, "annotation", entry, f"has no list of {count} numbers as {key}")
     if not set(map(type, values)) <= {int, float} or not all(abs(number) < MAX_NUMBER for number in values):
-        fault = f"has a value in {key} that is not a finite number below {MAX_NUMBER:g}"
-        raise _problem(not_finite, "annotation", entry, fault)
+        detail = f"has a value in {key} that is not a finite number below {MAX_NUMBER:g}"
+        raise _problem(not_finite, "annotation", entry, detail)
     return values
 
 
@@ -368,6 +368,6 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else truncate_for_message(value)
 
 
-def _problem(kind: ProblemKind, noun: str, entry: Entry, fault: str) -> AnnotationProblem:
-    number = entry.get("id")
-    return AnnotationProblem(kind, number, f"{noun} {truncate_for_message(number)} {fault}")
+def _problem(kind: ProblemKind, noun: str, entry: Entry, detail: str) -> AnnotationProblem:
+    entry_id = entry.get("id")
+    return AnnotationProblem(kind, entry_id, f"{noun} {truncate_for_message(entry_id)} {detail}")

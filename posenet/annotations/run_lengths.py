@@ -8,9 +8,9 @@ mask; the first one is background and may be 0 pixels long.
 
 **COCO's compressed text** is a quarter smaller and takes ninety times as long to read. Each run is a sequence of
 characters. Each character is 48 plus a 6-bit group: bits 0-4 are the next five bits of the number, the lowest first;
-bit 5 means that another group follows. Bit 4 of the last group is the sign. From the fourth number on, the text
-contains the difference from the number two before. It is read here and not by pycocotools, which trusts its input and
-reads past its buffers on damaged text.
+bit 5 means that another group follows. Bit 4 of the last group is the sign. From the fourth number on, each is
+stored as the difference from the number two positions earlier. The text is read here and not by pycocotools, which
+trusts its input and reads past its buffers on damaged text.
 """
 
 from __future__ import annotations

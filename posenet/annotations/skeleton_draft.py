@@ -43,7 +43,7 @@ class SkeletonDraft:
 
     skeleton: Skeleton
     category: str  # name of the category that it describes
-    remarks: dict[str, str]  # comments for the keys of the skeleton file: the source of a value and what to check
+    comments: dict[str, str]  # for the keys of the skeleton file: the source of a value and what to check
 
 
 def draft_skeleton(annotations: str | Path, category: str | None = None, bridges: bool = True) -> SkeletonDraft:
@@ -88,8 +88,8 @@ def draft_skeleton(annotations: str | Path, category: str | None = None, bridges
         )
     except ValueError as error:
         raise DataError(f"{annotations}: category {chosen.name}: {error}; correct the category") from error
-    remarks = _remarks(skeleton, len(parts) - len(edges), len(joining), len(bridging), len(joints))
-    return SkeletonDraft(skeleton, chosen.name, remarks)
+    comments = _comments(skeleton, len(parts) - len(edges), len(joining), len(bridging), len(joints))
+    return SkeletonDraft(skeleton, chosen.name, comments)
 
 
 def pair_left_right(names: Sequence[str]) -> tuple[Pair, ...]:
@@ -121,12 +121,12 @@ def measure_layout(names: Sequence[str], joints: np.ndarray) -> dict[str, tuple[
     for _ in range(FITTING_ROUNDS):
         fitted = (points - centres) / sizes
         shape = np.broadcast_to(np.average(fitted, 0, weights, keepdims=True), fitted.shape)
-        # Compare each example with the part of the shape that is labelled in it.
+        # Compare each example with the mean positions of the keypoints that are labelled in it.
         sizes = _size(points, weights) / _size(shape, weights)
         shape_centres = np.average(shape, 1, weights, keepdims=True)
         centres = np.average(points, 1, weights, keepdims=True) - sizes * shape_centres
     heights = shape[0].imag
-    # The whole distance from the vertical axis counts, because a body is seen from the front or from behind.
+    # Measured from the vertical axis, not from the mean position: left and right change sides in a body from behind.
     spreads = np.sqrt(np.average(np.abs(fitted - 1j * heights) ** 2, 0, weights))
     coco_heights, coco_spreads = np.array(list(COCO.layout.values())).T
     unit = _layout_size(coco_heights, coco_spreads) / max(_layout_size(heights, spreads), 1e-6)
@@ -232,7 +232,7 @@ def _bridging_parts(names: Sequence[str], parts: Sequence[Pair]) -> tuple[Pair, 
     return tuple((a, b) for a, b in pairs if b not in neighbours[a] and neighbours[a] & neighbours[b])
 
 
-def _remarks(
+def _comments(
     skeleton: Skeleton, num_mirrored: int, num_joining: int, num_bridging: int, num_people: int
 ) -> dict[str, str]:
     """Comments for the skeleton file, by key."""

@@ -18,8 +18,8 @@ from posenet.skeleton import COCO, Skeleton
 class Split:
     """The images to predict and the people in them.
 
-    The category is that of the predictions: of those with the skeleton's keypoints the one called "person", else the
-    first. The annotations of all of them are changed to this category.
+    Predictions have one category: of those with the skeleton's keypoints, the one called "person", else the first. The
+    annotations of all these categories are changed to it.
     """
 
     images: list[CocoImage]
@@ -55,7 +55,7 @@ def read_split(path: str | Path, image_ids: Collection[int] | None = None, skele
     if image_ids is not None:
         if unknown := set(image_ids) - set(images):
             raise DataError(f"{path} has no image {min(unknown)}; correct --image-ids")
-        images = {number: images[number] for number in image_ids}
+        images = {image_id: images[image_id] for image_id in image_ids}
     if not images:
         raise DataError(f"{path} lists no images; use person_keypoints_*.json")
     return Split(list(images.values()), category, people)

@@ -146,7 +146,7 @@ def measure_stages(
 ) -> dict[str, float]:
     """Median seconds per sample of every stage."""
     watch = Stopwatch()
-    for turn in tqdm(range(repeats + 1), desc="stages", leave=False, disable=None):
+    for round_index in tqdm(range(repeats + 1), desc="stages", leave=False, disable=None):
         watch.start_round()
         for keys in batches:
             batch_buffers = BatchBuffers.allocate(len(keys), *dataset.size)
@@ -154,8 +154,8 @@ def measure_stages(
             runtime.to_device(batch)
             runtime.synchronize()
             watch.lap("transfer")
-        if not turn:
-            watch.reset()  # the first turn warms up
+        if not round_index:
+            watch.reset()  # the first round warms up
     num_samples = sum(len(batch) for batch in batches)
     return {stage: seconds / num_samples for stage, seconds in watch.stage_medians().items()}
 
@@ -214,10 +214,10 @@ def measure_loader(
     speeds = []
     waits = []
     try:
-        for turn in tqdm(range(repeats + 1), desc="loader", leave=False, disable=None):
+        for round_index in tqdm(range(repeats + 1), desc="loader", leave=False, disable=None):
             started = time.perf_counter()
             num_samples = sum(len(batch.images) for batch in loader)
-            if turn:
+            if round_index:
                 speeds.append(num_samples / (time.perf_counter() - started))
         iterator = iter(loader)
         for _ in zip(range(RECEIVED_BATCHES), iterator):

@@ -71,7 +71,7 @@ def measure_predict(
     streamed = TimedNetwork(fused, unused)
     stream = make_predictor(streamed).stream
     num_people = 0
-    for turn in tqdm(range(repeats + 1), desc="measure", leave=False, disable=None):
+    for round_index in tqdm(range(repeats + 1), desc="measure", leave=False, disable=None):
         for stopwatch in (stages, runs, unused):
             stopwatch.start_round()
         num_people = sum(predict_one(predictor, path, stages) for path in paths)
@@ -86,7 +86,7 @@ def measure_predict(
         if compare:
             _run_alone(trained, streamed.shapes, runtime, torch.contiguous_format)
             runs.lap(TRAINED)
-        if turn == 0:
+        if round_index == 0:
             stages.reset()
             runs.reset()
 
@@ -120,16 +120,16 @@ def measure_predict(
         numbers={
             "stage_ms": stage_ms,
             "whole_ms": whole_ms,
-            "pictures_per_s": 1000 / whole_ms,
+            "images_per_s": 1000 / whole_ms,
             "network_ms": network_ms,
             "whole_over_network": whole_ms / network_ms,
             "stream_ms": stream_ms,
-            "stream_pictures_per_s": 1000 / stream_ms,
+            "stream_images_per_s": 1000 / stream_ms,
             "alone_ms": alone_ms,
             "stream_over_alone": stream_ms / alone_ms,
             "trained_ms": run_ms.get(TRAINED),
             "amp": amp,
-            "pictures": len(paths),
+            "images": len(paths),
             "people": num_people,
         },
         notes=notes,

@@ -30,10 +30,10 @@ def median_seconds(
     ``clock`` returns seconds; None is wall-clock time, and ``time.process_time`` excludes the time of other programs.
     """
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
-    for turn in tqdm(range(repeats + 1), desc="measure", leave=False, disable=None if progress else True):
+    for round_index in tqdm(range(repeats + 1), desc="measure", leave=False, disable=None if progress else True):
         for name, task in tasks.items():
             elapsed = _time(task, synchronize, clock)
-            if turn > 0:
+            if round_index > 0:
                 seconds[name].append(elapsed)
     return {name: statistics.median(values) for name, values in seconds.items()}
 

@@ -139,7 +139,7 @@ def _time_stages(train_step: TrainStep, model: ModelWithLoss, batch: Batch, repe
         model.loss.register_forward_hook(partial(end_of_stage, "loss")),
         train_step.optimizer.register_step_pre_hook(partial(end_of_stage, "backward")),
     ]
-    for turn in range(repeats + 1):
+    for round_index in range(repeats + 1):
         watch.start_round()
         result = train_step([batch])
         watch.lap("update")
@@ -147,7 +147,7 @@ def _time_stages(train_step: TrainStep, model: ModelWithLoss, batch: Batch, repe
             raise TrainingError(
                 f"the loss guard skipped the step (loss {result.bad_value}); benchmark another configuration"
             )
-        if turn == 0:
+        if round_index == 0:
             watch.reset()
     for hook in hooks:
         hook.remove()

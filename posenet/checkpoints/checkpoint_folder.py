@@ -78,9 +78,9 @@ class CheckpointFolder:
         Raises:
             CheckpointError: there are checkpoints, and all of them are damaged.
         """
-        candidates = [path for path in [self.last, *self.history(), self.best] if path.exists()]
+        paths = [path for path in [self.last, *self.history(), self.best] if path.exists()]
         num_damaged = 0
-        for path in candidates:
+        for path in paths:
             try:
                 state = read_checkpoint(path)
             except (CheckpointError, OSError) as error:
@@ -91,7 +91,7 @@ class CheckpointFolder:
                 if num_damaged:
                     _log.warning("WARNING: using %s instead", path)
                 return path, state
-        if candidates and num_damaged == len(candidates):
+        if paths and num_damaged == len(paths):
             raise CheckpointError(f"every checkpoint in {self.path} is damaged; start a new run in another folder")
         return None
 

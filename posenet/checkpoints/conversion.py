@@ -81,6 +81,6 @@ def _infer_network_size(settings: ModelConfig, weights: dict[str, Tensor], sourc
     if num_channels != settings.skeleton.num_channels:
         raise CheckpointError(
             f"{source} predicts {num_channels} maps, the skeleton has {settings.skeleton.num_channels}; "
-            "name its skeleton by --set model.skeleton=FILE.toml"
+            "give its skeleton with --set model.skeleton=FILE.toml"
         )
     return settings

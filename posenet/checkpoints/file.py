@@ -28,7 +28,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """
     path = Path(path)
     if path.is_dir():
-        raise CheckpointError(f"checkpoint {path} is a folder; name a file in it, such as last.pth")
+        raise CheckpointError(f"checkpoint {path} is a folder; give a file in it, such as last.pth")
     if not path.is_file():
         raise CheckpointError(f"checkpoint {path} is not a file; check the path")
     with open(path, "rb") as file:
@@ -63,7 +63,7 @@ def _read(file: BinaryIO, path: Path) -> Any:
 def _refuse_damaged(file: BinaryIO, path: Path) -> None:
     """Check what ``torch.load`` does not check: compression, our checksum, and the checksums of the zip entries."""
     if is_compressed(file):
-        raise CheckpointError(f"checkpoint {path} is compressed, which PyTorch's never are; unpack it first")
+        raise CheckpointError(f"checkpoint {path} is compressed, unlike those that PyTorch writes; unpack it first")
     matches = verify_checksum(file)
     if matches is False:
         raise CheckpointError(f"checkpoint {path} is damaged (its checksum does not match); use an older one")

@@ -42,8 +42,8 @@ class LoadReport:
 
     def __str__(self) -> str:
         lines = [f"{self.path}: loaded {len(self.loaded)} tensors"]
-        for kind in ("missing", "unexpected", "reshaped"):
-            names = getattr(self, kind)
+        kinds = {"missing": self.missing, "unexpected": self.unexpected, "other shape": self.reshaped}
+        for kind, names in kinds.items():
             if names:
                 listed = ", ".join(names[:MAX_LISTED_NAMES])
                 num_more = len(names) - MAX_LISTED_NAMES
@@ -161,5 +161,7 @@ def config_of_checkpoint(state: Mapping[str, Any], path: str | Path) -> Config |
     model = tables.get("model")
     skeleton = model.get("skeleton") if isinstance(model, dict) else None
     if isinstance(skeleton, str) and skeleton != BUILT_IN:
-        raise CheckpointError(f"{path} names a file as its skeleton, which checkpoints never do; use another one")
+        raise CheckpointError(
+            f"{path} has a file name as its skeleton, which no checkpoint of a run has; use another checkpoint"
+        )
     return config_from_dict(tables, source=str(path))

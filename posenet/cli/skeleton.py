@@ -36,19 +36,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Describe the skeleton, and write it if ``--output`` is given."""
-    remarks = {}
+    comments = {}
     if args.show:
         skeleton = load_skeleton(args.show)
     else:
         draft = draft_skeleton(args.from_annotations, args.category, args.bridges)
         skeleton = draft.skeleton
-        remarks = draft.remarks
+        comments = draft.comments
         print(f"category    {to_single_line(draft.category)}")
     _print_skeleton(skeleton)
     if args.output is None:
         return
     check_output_file(args.output, Path(args.show or args.from_annotations), args.overwrite)
-    write_atomically(args.output, skeleton_to_toml(skeleton, remarks).encode())
+    write_atomically(args.output, skeleton_to_toml(skeleton, comments).encode())
     print(
         f"wrote {args.output}; check it, then pass it to build-hdf5 and lint-annotations with --skeleton and to "
         f"train with --set model.skeleton={args.output}"

@@ -28,7 +28,7 @@ from posenet.training.schedule import lr_factor
 from posenet.training.setup import build_network, build_trainer, open_stores
 
 MAX_EARLY_MESSAGES = 1000
-"""Messages to remember for the run's log until it is opened."""
+"""Messages kept for the run's log until it is opened."""
 
 _log = logging.getLogger(__name__)
 _package_logger = logging.getLogger("posenet")
@@ -58,8 +58,8 @@ def _train(
 ) -> None:
     config, resumed = _configure(args)
     folder = CheckpointFolder(Path(config.checkpoint.path), config.checkpoint.keep)
-    continues = resumed is not None and resumed.path.parent.resolve() == folder.path.resolve()
-    _refuse_another_run(folder, continues)
+    continues_run = resumed is not None and resumed.path.parent.resolve() == folder.path.resolve()
+    _refuse_another_run(folder, continues_run)
     if config.train.threads:
         torch.set_num_threads(config.train.threads)
     torch.manual_seed(config.train.seed)
@@ -71,7 +71,7 @@ def _train(
         if runtime.is_main:
             stack.enter_context(run_lock(folder.path))
             # Another run may have written checkpoints between the first check and the lock.
-            _refuse_another_run(folder, continues)
+            _refuse_another_run(folder, continues_run)
         log = _open_log(config, runtime, early_messages)
         stack.callback(log.close)
         trainer = build_trainer(config, network, runtime, train_store, val_store, log, args.max_steps)
@@ -104,8 +104,8 @@ def _open_log(config: Config, runtime: Runtime, early_messages: logging.handlers
     return log
 
 
-def _refuse_another_run(folder: CheckpointFolder, continues: bool) -> None:
-    if folder.has_checkpoints() and not continues:
+def _refuse_another_run(folder: CheckpointFolder, continues_run: bool) -> None:
+    if folder.has_checkpoints() and not continues_run:
         raise CheckpointError(
             f"{folder.path} already contains a run; continue it with --resume, or choose another folder "
             "with --checkpoint-path"

@@ -84,8 +84,8 @@ class TargetRenderer(nn.Module):
         num_samples, _, num_keypoints, _ = joints.shape
         sample, person, keypoint = torch.nonzero(joints[..., 2] > 0, as_tuple=True)  # (M,) each
         xy = joints[sample, person, keypoint, :2]  # (M, 2)
-        steps = torch.arange(-self.reach, self.reach + 1, device=joints.device)  # (S,)
-        cells = torch.round(xy / MAP_STRIDE).long()[:, :, None] + steps  # (M, 2, S), columns and rows
+        offsets = torch.arange(-self.reach, self.reach + 1, device=joints.device)  # (S,)
+        cells = torch.round(xy / MAP_STRIDE).long()[:, :, None] + offsets  # (M, 2, S), columns and rows
         distance = _cell_centre(cells) - xy[:, :, None]  # (M, 2, S)
         # A two-dimensional Gaussian is the product of two one-dimensional ones.
         gaussian = torch.exp(-(distance**2) / (2 * self.settings.keypoint_sigma**2))  # (M, 2, S)

@@ -18,7 +18,7 @@ from posenet.skeleton import Skeleton
 BORDER_COLOUR = (124, 127, 127)
 """BGR colour of the network input outside the image."""
 NUM_HUES = 180
-"""OpenCV stores a hue of 360 degrees as a byte from 0 to 179."""
+"""OpenCV stores the hue, 0 to 360 degrees, as a byte from 0 to 179."""
 
 
 def warp_image(
@@ -120,7 +120,7 @@ def warp_mask(
     if not runs_unlike_border.any():  # the case of most supervision masks
         out[:] = 255 * border
         return out
-    # ``rle.columns`` returns the transposed mask, so the matrix takes y before x.
+    # ``rle.decode_columns`` returns the transposed mask, so the matrix takes y before x.
     to_cells = matrix[:, [1, 0, 2]] / MAP_STRIDE
     # Cell i is centred on input pixel stride * i + (stride - 1) / 2.
     to_cells[:, 2] -= (MAP_STRIDE - 1) / 2 / MAP_STRIDE
@@ -185,7 +185,7 @@ def _jitter(image: np.ndarray, jitter: tuple[float, float, float]) -> np.ndarray
 def _add_saturated(plane: np.ndarray, shift: int) -> np.ndarray:
     """Add a number to a (H, W) uint8 plane; the result stops at 0 and 255.
 
-    The plane is flattened because OpenCV would add the four numbers as a second image to a plane with four columns.
+    The plane is flattened, because for a plane with four columns OpenCV would take the scalar for a second image.
     """
     total = cv2.add(plane.reshape(1, -1), (shift, 0, 0, 0))  # type: ignore[call-overload]  # OpenCV's types omit this
     return np.asarray(total).reshape(plane.shape)

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 def select_devices(device: torch.device, indices: Sequence[int] | None = None) -> list[torch.device]:
-    """The devices that share each batch: those of the type of ``device`` with the given indices, or all; or the CPU.
+    """The devices that share each batch: all devices of the type of ``device``, or those with the given indices.
 
     Raises:
         ConfigError: this machine lacks one of the devices, or an index appears twice.
@@ -27,7 +27,7 @@ def select_devices(device: torch.device, indices: Sequence[int] | None = None) -
     if indices is None:
         indices = range(torch.accelerator.device_count())
     if len(set(indices)) < len(indices):
-        raise ConfigError(f"--devices names a device twice ({', '.join(map(str, indices))}); name each once")
+        raise ConfigError(f"--devices names a device twice ({', '.join(map(str, indices))}); give each once")
     return [select_device(f"{device.type}:{index}") for index in indices]
 
 

@@ -35,7 +35,7 @@ def device_of_rank(device: torch.device, rank_info: RankInfo) -> torch.device:
         return device
     if device.index is not None:
         raise ConfigError(
-            f"--device {device}: every process uses another device; name only the type ({device.type}), "
+            f"--device {device}: every process uses another device; give only the type ({device.type}), "
             "and choose the devices with CUDA_VISIBLE_DEVICES or its equivalent"
         )
     device_count = torch.accelerator.device_count()

@@ -170,7 +170,7 @@ class Predictor:
         return cls.from_config(fused, config, device=selected, **overrides)
 
     def __call__(self, image: np.ndarray) -> list[Person]:
-        """The people in an image, by falling score, with keypoints in pixels of the image.
+        """The people in an image, highest score first, with keypoints in pixels of the image.
 
         The image is (H, W, 3) BGR uint8; grey, BGRA and 16-bit images are converted. ``DataError`` for other arrays.
         """
@@ -192,7 +192,7 @@ class Predictor:
         Consecutive images with network inputs of equal size run together, so images sorted by shape make full batches.
         """
         # Three threads work at the same time: one prepares the next batch, the caller's thread runs the network on this
-        # batch, and one decodes the batch before.
+        # batch, and one decodes the previous batch.
         batches = self._split_into_batches(map(to_bgr, images))
         inputs = map_in_background(self.prepare_inputs, batches)
         outputs = map(self.run_network, inputs)

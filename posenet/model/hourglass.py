@@ -18,12 +18,12 @@ class Hourglass(nn.Module):
 
     def __init__(self, channels: Sequence[int]) -> None:
         super().__init__()
-        here, below = channels[:2]
-        self.skip = Residual(here, here)
-        self.down = Residual(here, below)
-        self.inner = Hourglass(channels[1:]) if len(channels) > 2 else Residual(below, below)
-        self.up = Residual(below, here)
-        self.smooth = ConvNorm(here, here, 3)
+        fine, coarse = channels[:2]
+        self.skip = Residual(fine, fine)
+        self.down = Residual(fine, coarse)
+        self.inner = Hourglass(channels[1:]) if len(channels) > 2 else Residual(coarse, coarse)
+        self.up = Residual(coarse, fine)
+        self.smooth = ConvNorm(fine, fine, 3)
 
     def forward(self, x: Tensor) -> list[Tensor]:
         """The features (N, Cj, h >> j, w >> j) of every level j, fine to coarse, from x (N, C0, h, w)."""

@@ -53,7 +53,7 @@ class PoseNet(nn.Module):
         """Compute only the final maps (N, num_channels, H/4, W/4), which are ``forward(images)[-1][0]``.
 
         The stride-4 maps of a stack do not depend on coarser predictions, so coarser ones are not computed. Arguments
-        and errors are those of ``forward``. The caller sets training or evaluation mode and the recording of gradients.
+        and errors are those of ``forward``. This changes neither training mode nor gradient recording.
         """
         return self._predict(images, 1)[-1][0]
 

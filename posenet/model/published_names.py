@@ -1,7 +1,7 @@
 """Parameter names of the authors' published checkpoints and our names for the same tensors.
 
 Only the names differ; the tensors are the same. A published name may have the prefix ``posenet.``. The prefixes of
-wrappers, such as ``module.``, are removed before, in ``posenet.checkpoints.weights``.
+wrappers, such as ``module.``, are removed earlier, in ``posenet.checkpoints.weights``.
 """
 
 from __future__ import annotations

@@ -310,7 +310,7 @@ class GuardConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """``checkpoint``: where and how often a run is saved, besides once per epoch."""
+    """``checkpoint``: where a run is saved, and when, in addition to the end of every epoch."""
 
     path: str = ""
     """Folder of the run; empty means checkpoints/<name of the experiment file>."""
@@ -363,7 +363,7 @@ class InferenceConfig:
     keypoint_threshold: float = 0.1
     """Smallest peak value of a keypoint map that becomes a candidate."""
     part_threshold: float = 0.1
-    """A limb needs a higher score on its body-part map than this."""
+    """A limb needs a higher response than this on its body-part map."""
 
     def __post_init__(self) -> None:
         _check(self.height >= INPUT_MULTIPLE, f"inference.height must be at least {INPUT_MULTIPLE}")

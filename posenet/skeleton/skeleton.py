@@ -19,15 +19,15 @@ class Skeleton:
 
     Attributes:
         keypoints: names of the K keypoints, in channel order.
-        parts: b body parts, each a pair of keypoint names, in channel order.
+        parts: B body parts, each a pair of keypoint names, in channel order.
         left_right: pairs of names that a horizontal flip swaps.
         derived: keypoints that annotation files lack, each computed as the midpoint of two that they contain.
         file_keypoints: the F keypoints in annotation files, in their order, under our names.
         file_names: the same keypoints under the names in the ``categories`` of annotation files.
         sigmas: the OKS constants of the same keypoints.
         layout: for every keypoint, (height, spread) in an upright body, in lengths of the torso. Height is the mean
-            distance below the hips; spread is the root mean square distance from that height on the body's axis.
-            Empty if unknown.
+            distance below the hips; spread is the root mean square distance from the point of the body's axis at that
+            height. Empty if unknown.
         drawn: the pairs of keypoints that drawings join; if empty, all parts.
         colours: colours "#rrggbb" of keypoints in drawings; other keypoints have the colour of their side.
 
@@ -68,7 +68,7 @@ class Skeleton:
         if repeated := _repeated(self.keypoints):
             raise ValueError(f"keypoint {repeated[0]} appears twice")
         if chained := [name for pair in self.derived.values() for name in pair if name in self.derived]:
-            raise ValueError(f"a keypoint is derived from {chained[0]}, itself derived; derive it from the file's")
+            raise ValueError(f"a keypoint is derived from {chained[0]}, itself derived; use keypoints of the file")
         if repeated := _repeated(chain.from_iterable(self.left_right)):
             raise ValueError(f"keypoint {repeated[0]} is in two pairs of left and right")
 
@@ -135,7 +135,7 @@ class Skeleton:
 
     @property
     def _mirror(self) -> dict[str, str]:
-        """The keypoint that every keypoint becomes in a mirrored image."""
+        """The name of every keypoint in a mirrored image."""
         return {name: name for name in self.keypoints} | twins(self.left_right)
 
     def predicts_like(self, other: Skeleton) -> bool:

@@ -29,7 +29,7 @@ def load_skeleton(path: str | Path) -> Skeleton:
     """Read a skeleton file, or return the built-in skeleton for "coco"; ``ConfigError`` if the file is not valid."""
     if str(path) == BUILT_IN:
         return COCO
-    table = read_toml(path, "skeleton", f"name a TOML file such as posenet skeleton writes, or {BUILT_IN}")
+    table = read_toml(path, "skeleton", f"give a TOML file, such as posenet skeleton writes, or {BUILT_IN}")
     try:
         return skeleton_from_table(table)
     except ValueError as error:
@@ -100,14 +100,14 @@ def skeleton_to_table(skeleton: Skeleton) -> dict[str, Any]:
     return table
 
 
-def skeleton_to_toml(skeleton: Skeleton, remarks: Mapping[str, str] | None = None) -> str:
-    """The text of a skeleton file; ``remarks`` are the comments to write above keys."""
+def skeleton_to_toml(skeleton: Skeleton, comments: Mapping[str, str] | None = None) -> str:
+    """The text of a skeleton file, with ``comments`` above the keys that they are for."""
     table = skeleton_to_table(skeleton)
     blocks = []
     for key in _KEYS:
         if key not in table:
             continue
-        lines = [f"# {line}" for line in (remarks or {}).get(key, "").splitlines()]
+        lines = [f"# {line}" for line in (comments or {}).get(key, "").splitlines()]
         value = table[key]
         if isinstance(value, dict):
             lines += [f"[{key}]", *(f"{_to_toml(name)} = {_to_toml(item)}" for name, item in value.items())]
@@ -141,7 +141,7 @@ def _parse_names(value: Any, key: str) -> tuple[str, ...]:
     names = _parse_list(value, key)
     for name in names:
         if not isinstance(name, str) or not name:
-            raise ValueError(f"{key} must contain words, not {name!r}")
+            raise ValueError(f"{key} must contain names, not {name!r}")
     return tuple(names)
 
 

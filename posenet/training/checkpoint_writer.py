@@ -35,17 +35,17 @@ class CheckpointWriter:
     def is_due(self, step: int) -> bool:
         """Whether a checkpoint is due after the run's ``step``-th step.
 
-        A checkpoint by the clock waits until the one before is written, so that a slow disk does not slow down
-        training. A checkpoint by steps does not wait, so that a return to a checkpoint does not depend on the disk.
+        A checkpoint that is due by the clock waits until the previous one is written, so that a slow disk does not slow
+        down training. One that is due by steps does not, so that a return to a checkpoint does not depend on the disk.
         """
         if self.every_steps and step % self.every_steps == 0:
             return True
-        is_time = bool(self.every_seconds) and time.monotonic() - self._saved_at >= self.every_seconds
+        due_by_clock = bool(self.every_seconds) and time.monotonic() - self._saved_at >= self.every_seconds
         is_writing = self._thread is not None and self._thread.is_alive()
-        return is_time and not is_writing
+        return due_by_clock and not is_writing
 
     def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
-        """Copy ``state`` and write the copy in the background, after the checkpoint before is written."""
+        """Copy ``state`` and write the copy in the background, after the previous checkpoint."""
         self.wait()
         self._thread = threading.Thread(target=self._write, args=(copy_to_host(state), step, best), name="checkpoint")
         self._thread.start()
@@ -75,7 +75,7 @@ class CheckpointWriter:
 
 
 def copy_to_host(value: Any) -> Any:
-    """A deep copy in the host's memory, which is independent of later changes to the tensors."""
+    """A deep copy in host memory, which later changes to the tensors do not affect."""
     if isinstance(value, Tensor):
         return value.detach().to("cpu", copy=True)
     if isinstance(value, Mapping):

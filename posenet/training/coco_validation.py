@@ -47,7 +47,7 @@ class CocoValidation:
         annotations = config.data.val_annotations
         self.split = read_split(annotations, skeleton=config.model.skeleton)
         if not self.split.annotated:
-            raise DataError(f"{annotations} contains no annotated people; name another file as data.val_annotations")
+            raise DataError(f"{annotations} contains no annotated people; set data.val_annotations to another file")
         find_image_files(self.images_dir, self.split.images)
         self.share = share_of_rank(self.split.images, runtime.rank, runtime.world_size)
         self.truth = _labelled_people(self.split.people, config.model.skeleton)

@@ -13,7 +13,7 @@ from posenet.devices.runtime import Runtime
 
 
 def prefetch_to_device(batches: Iterable[Batch], runtime: Runtime) -> Iterator[Batch]:
-    """Move every batch to the network's device. An accelerator copies it while it computes on the batch before.
+    """Move every batch to the network's device. An accelerator copies it while it computes on the previous batch.
 
     On an accelerator, one batch is copied ahead from the loader's pinned memory, on a separate stream, so that the copy
     delays nothing else. On a CPU there is nothing to copy.

@@ -28,7 +28,7 @@ from posenet.training.device_prefetch import prefetch_to_device
 from posenet.training.progress import Progress, SpeedMeter
 
 MAX_DEATHS = 3
-"""Deaths of workers in a row without a batch between them after which the run fails."""
+"""The run fails after this many worker deaths without a batch between them."""
 MAX_NAMED_SAMPLES = 10
 """Unreadable samples of one step that the log names; further ones are only counted."""
 
@@ -88,7 +88,7 @@ class RestartingLoader:
                     self.close()
                     if deaths == MAX_DEATHS:
                         raise DataError(
-                            f"data workers died {deaths} times without making a batch, the last {cause}; "
+                            f"data workers died {deaths} times without a batch in between, the last {cause}; "
                             "free some memory or lower data.workers"
                         ) from error
                     _log.warning("WARNING: a data worker %s; the workers are restarted and nothing is lost", cause)
@@ -187,7 +187,7 @@ class InputStream:
         self._position = -1
 
     def steps(self, progress: Progress) -> Iterator[list[Batch]]:
-        """The batches of each remaining step of the present epoch. Counts replaced samples in ``progress.replaced``.
+        """The batches of each remaining step of the current epoch. Counts replaced samples in ``progress.replaced``.
 
         Raises:
             CollectiveDataError: any rank cannot continue. All ranks raise it.

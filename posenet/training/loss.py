@@ -16,7 +16,7 @@ Predictions = Sequence[Sequence[Tensor]]
 
 
 class LossTermMeter:
-    """Mean of the terms of a loss over all images since the last reading. Adding does not wait for the device.
+    """Mean of the terms of a loss over all images since the last reading. ``add`` does not wait for the device.
 
     The replicas that DataParallel makes of a module share one meter. It has one sum for each device.
     """
@@ -37,7 +37,7 @@ class LossTermMeter:
             self._images[device] = len(terms)
 
     def read(self) -> list[list[float]] | None:
-        """Return the mean terms by stack and scale, or None if there are none or they are not finite; then restart."""
+        """Return the mean terms by stack and scale and reset; None if there are none or they are not finite."""
         sums = [total.cpu() for total in self._sums.values()]
         images = sum(self._images.values())
         self._sums = {}
@@ -57,7 +57,7 @@ class FocalL2Loss(nn.Module):
     For a prediction s and a target t, let q = s where t is foreground (t >= ``positive_threshold``) and q = 1 - s
     elsewhere. The loss of one cell is ``(s - t)^2 * |1 - q|^gamma * mask_miss * channel_weight``. It is summed over
     channels and cells, averaged over stacks and averaged over scales; both averages are weighted. In training mode,
-    ``meter`` is the mean contribution of every stack and scale.
+    ``meter`` averages the contribution of every stack and scale.
     """
 
     channel_weights: Tensor

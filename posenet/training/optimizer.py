@@ -34,7 +34,7 @@ def set_lr(optimizer: Optimizer, lr: float) -> None:
 
 
 def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Restore the accumulated state, such as momentum. Hyperparameters keep their present values.
+    """Restore the accumulated state, such as momentum. Hyperparameters keep their current values.
 
     ``ValueError`` if the state belongs to another kind of optimizer or to other parameters.
     """
@@ -49,5 +49,5 @@ def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
             # Scalars, such as Adam's number of steps, have no shape to compare.
             if isinstance(value, Tensor) and value.ndim and value.shape != parameter.shape:
                 raise ValueError("the optimizer's state has another shape")
-    for group, present in zip(optimizer.param_groups, hyperparameters):
-        group.update(present)
+    for group, current in zip(optimizer.param_groups, hyperparameters):
+        group.update(current)

@@ -21,7 +21,7 @@ class Progress:
     epoch: int = 0
     """Completed epochs."""
     step: int = 0
-    """Completed steps of the present epoch."""
+    """Completed steps of the current epoch."""
     total_steps: int = 0
     """Steps since the start of the run, skipped ones included."""
     loss_sum: float = 0.0
@@ -33,7 +33,7 @@ class Progress:
     best: float = -math.inf
     """Best score so far; greater is better."""
     stale: int = 0
-    """Epochs since the best score."""
+    """Epochs without a better score."""
     best_kind: str = ""
     """Kind of the score: "AP" or "val_loss"."""
 

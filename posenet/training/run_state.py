@@ -91,7 +91,7 @@ class RunState:
 
 
 def require_run(state: dict[str, Any], path: str | Path) -> None:
-    """Raise ``CheckpointError`` if a checkpoint has no run to resume, as a file of weights."""
+    """Raise ``CheckpointError`` if a checkpoint has no run to resume but, for example, only weights."""
     for key in ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch", "config"):
         if key not in state:
             raise CheckpointError(f"{path} contains no run to resume (no {key}); fine-tune from it with --weights")

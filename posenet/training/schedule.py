@@ -1,6 +1,6 @@
 """The learning rate of every step, as a pure function of the settings and the position in the run.
 
-In all functions, ``epoch`` is the number of completed epochs, and ``step`` the number of completed steps of the present
+In all functions, ``epoch`` is the number of completed epochs, and ``step`` the number of completed steps of the current
 epoch. ``factor`` multiplies all learning rates; see ``lr_factor``.
 """
 

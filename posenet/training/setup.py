@@ -32,22 +32,22 @@ PINNED_MEMORY_DEVICES = frozenset({"cuda", "npu", "xpu"})
 _log = logging.getLogger(__name__)
 
 
-def open_stores(config: Config, stack: contextlib.ExitStack) -> tuple[Store, Store | None]:
-    """The training store and, if configured, the validation store; ``stack`` closes them.
+def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> tuple[Store, Store | None]:
+    """The training store and, if configured, the validation store; ``exit_stack`` closes them.
 
     ``ConfigError`` if no training store is configured; ``DataError`` if a store is unusable or the two share images.
     """
     data = config.data
     if not data.train:
         raise ConfigError(
-            "data.train is not set; build a store with tools/build_hdf5.py and name it in the experiment "
-            "file or by --set data.train=FILE.h5"
+            "data.train is not set; build a store with tools/build_hdf5.py and set it in the experiment "
+            "file or with --set data.train=FILE.h5"
         )
-    train_store = stack.enter_context(Store(data.train, config.model.skeleton))
+    train_store = exit_stack.enter_context(Store(data.train, config.model.skeleton))
     if not data.val:
         _log.info("data.val is not set: no validation loss")
         return train_store, None
-    val_store = stack.enter_context(Store(data.val, config.model.skeleton))
+    val_store = exit_stack.enter_context(Store(data.val, config.model.skeleton))
     shared = overlapping_image_ids(train_store, val_store)
     if len(shared) and not data.allow_overlap:
         raise DataError(

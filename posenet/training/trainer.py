@@ -132,7 +132,7 @@ class TrainStep:
         return StepResult(bad_value=bad_value)
 
     def _clip_gradient(self) -> float:
-        """Clip the gradient if configured. Return its norm before, which is not finite if any gradient is not."""
+        """Clip the gradient if configured. Return its original norm, which is not finite if any gradient is not."""
         if self.max_grad_norm:
             return clip_grad_norm_(self._parameters, self.max_grad_norm).item()
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
@@ -153,10 +153,10 @@ class Trainer:
 
     Args:
         config: the settings of the run; every checkpoint contains them.
-        network: on the runtime's device, perhaps partly frozen.
+        network: on the runtime's device; parameters may be frozen.
         validation_loader: this rank's validation samples; None computes no validation loss.
         evaluate: computes COCO's scores every ``train.evaluate_every`` epochs; None computes none.
-        max_steps: stop after this many steps since the start of the run; 0 does not.
+        max_steps: stop after this many steps since the start of the run; 0 never stops.
     """
 
     def __init__(
@@ -228,7 +228,7 @@ class Trainer:
         return True
 
     def train_one_epoch(self) -> bool:
-        """Train from the present step to the end of the epoch; return False if the run was stopped before that."""
+        """Train from the current step to the end of the epoch; return False if the run was stopped before that."""
         config = self.config
         progress = self.progress
         steps = self.input.steps_per_epoch
@@ -254,7 +254,7 @@ class Trainer:
                 stop_due = progress.step < steps and self._stop_due()
                 save, stop = self.runtime.vote(save_due, stop_due)
                 if save:
-                    self._save_unless_exploding()
+                    self._save_unless_skipping()
                 if stop:
                     return False
         return True
@@ -350,7 +350,7 @@ class Trainer:
         path = self.runtime.broadcast_object(found and found[0])
         if path is None:
             raise TrainingError(
-                f"{self.guard.max_skips} steps in a row exploded before the first checkpoint; "
+                f"{self.guard.max_skips} steps in a row were skipped before the first checkpoint; "
                 "lower optim.lr or raise optim.warmup_epochs"
             )
         _log.warning("%d steps skipped in a row: returning to %s", self.guard.max_skips, path)
@@ -382,15 +382,15 @@ class Trainer:
         if self._stop_signal_received():
             raise StopRequested
 
-    def _save_unless_exploding(self) -> None:
-        """Save, except in the middle of an explosion: a return to a checkpoint must find the weights before it."""
+    def _save_unless_skipping(self) -> None:
+        """Save, unless the last step was bad: a return to a checkpoint must find weights from before the bad steps."""
         if not self.guard.bad_in_a_row:
             self.save()
 
     def _save_after_error(self, error: Exception) -> None:
         """Save the run after a data error, unless the other ranks do not know of the error."""
         if self.runtime.world_size == 1 or isinstance(error, CollectiveDataError):
-            self._save_unless_exploding()
+            self._save_unless_skipping()
             self.writer.wait()
             # The launcher ends all processes when one ends, so no rank may end before rank 0 has written the file.
             self.runtime.any_rank(False)

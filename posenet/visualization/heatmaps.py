@@ -30,7 +30,7 @@ BACKGROUND_BRIGHTNESS = 0.6
 class HeatmapSheetWriter:
     """Writes one sheet with all maps for every image or frame.
 
-    The path of an image is that of its sheet, the path of a video or camera a folder of sheets named by frame number.
+    The path of an image is a file, that of a video or camera a folder, with sheets named by frame number.
     """
 
     def __init__(self, predictor: Predictor, paths: Mapping[Source, Path]) -> None:

@@ -77,7 +77,7 @@ def read_log(path: Path) -> RunHistory:
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}; name the folder of a run") from error
+        raise DataError(f"cannot read {path}: {error.strerror or error}; give the folder of a run") from error
     for line in text.splitlines():
         try:
             entry = json.loads(line)

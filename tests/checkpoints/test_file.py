@@ -74,7 +74,7 @@ def test_the_error_of_a_foreign_file_names_it_in_one_line(tmp_path: Path, make_f
 
 
 def test_a_folder_and_a_missing_file_have_different_errors(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="is a folder; name a file in it, such as last.pth"):
+    with pytest.raises(CheckpointError, match="is a folder; give a file in it, such as last.pth"):
         read_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match="none.pth is not a file; check the path"):
         read_checkpoint(tmp_path / "none.pth")

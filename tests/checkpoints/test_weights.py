@@ -116,7 +116,7 @@ def test_load_weights_reports_what_does_not_fit_and_loads_the_rest(
     assert torch.equal(after[missing], before[missing]) and torch.equal(after[reshaped], before[reshaped])
     assert torch.equal(after[loaded], weights[loaded])
     assert f"loaded {len(report.loaded)} tensors" in str(report)
-    assert "missing 1" in str(report) and "reshaped 1" in str(report)
+    assert "missing 1" in str(report) and "other shape 1" in str(report)
     with pytest.raises(CheckpointError, match="another architecture"):
         report.require_all()
 
@@ -186,7 +186,7 @@ def test_half_of_the_tensors_must_fit(num_fitting: int, accepted: bool) -> None:
 
 def test_a_checkpoint_cannot_name_a_file_as_its_skeleton() -> None:
     state = {"config": {"model": {"skeleton": "/etc/passwd"}}}
-    with pytest.raises(CheckpointError, match="names a file as its skeleton"):
+    with pytest.raises(CheckpointError, match="has a file name as its skeleton"):
         config_of_checkpoint(state, "some.pth")
     assert config_of_checkpoint({"config": {"model": {"skeleton": "coco"}}}, "some.pth") is not None
     assert config_of_checkpoint({}, "some.pth") is None

@@ -60,7 +60,7 @@ def test_with_and_without_workers_the_same_samples_are_replaced(damaged_store: P
     assert faults
     for fault in faults:
         assert "copy.h5: image " in fault
-        assert "than were written" in fault
+        assert "do not match the checksum" in fault
 
 
 def test_the_next_readable_sample_replaces_an_unreadable_one(damaged_store: Path) -> None:

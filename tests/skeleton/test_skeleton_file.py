@@ -70,7 +70,7 @@ def test_small_skeletons_need_fewer_labelled_keypoints(count: int, least: int) -
         ('["nose", "L_ear", "R_ear"]', '["nose", "L_ear", "R_ear", "nose"]', "nose appears twice"),
         ('left_right = [["L_ear", "R_ear"]]', 'left_right = [["L_ear", "R_ear"], ["nose", "L_ear"]]', "in two pairs"),
         ('[["L_ear", "R_ear"]]', '[["L_ear", "R_ear", "nose"]]', "left_right must contain pairs"),
-        ('[["L_ear", "R_ear"]]', '[["L_ear", 3]]', "left_right must contain words, not 3"),
+        ('[["L_ear", "R_ear"]]', '[["L_ear", 3]]', "left_right must contain names, not 3"),
         ('[["L_ear", "R_ear"]]', '"L_ear"', "left_right must be a list"),
         ("\nparts", "\nsigmas = 3\nparts", "sigmas must be a table"),
         ("\nparts", "\nsigmas = {nose = -0.1}\nparts", "sigmas must be positive"),

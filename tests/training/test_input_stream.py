@@ -104,7 +104,7 @@ def test_unreadable_samples_are_counted_logged_and_replaced_after_resuming_too(
     setting = "data.max_unreadable=0.9"
     with caplog.at_level(logging.WARNING):
         uninterrupted = train(damaged, tmp_path / "uninterrupted", setting)
-    assert "image 1 (000000000001.jpg) has another image" in caplog.text
+    assert "image 1 (000000000001.jpg) is damaged" in caplog.text
     assert "samples replaced by others: " in caplog.text
     interrupted = train(damaged, tmp_path / "interrupted", setting, steps=2)
     assert not interrupted.completed
@@ -424,7 +424,9 @@ def test_a_worker_that_exits_is_named_with_its_status(
     sampler = TrainSampler(20, 2, seed=0)
     options = {"num_workers": 1, "multiprocessing_context": "fork", "persistent_workers": True}
     loader = DataLoader(ExitingDataset(20, status), batch_sampler=sampler, collate_fn=collate_keys, **options)
-    with pytest.raises(DataError, match=f"died 3 times without making a batch, the last ended with status {status};"):
+    with pytest.raises(
+        DataError, match=f"died 3 times without a batch in between, the last ended with status {status};"
+    ):
         list(RestartingLoader(loader, sampler))
     assert caplog.text.count(f"a data worker ended with status {status}; the workers are restarted") == 2
 

@@ -104,7 +104,7 @@ def test_the_tool_writes_the_given_file_and_refuses_bad_input(run, tmp_path, cap
     assert "<svg" in (tmp_path / "new" / "c.svg").read_text()
     capsys.readouterr()
     for words, message in (
-        ([str(tmp_path)], "name the folder of a run"),
+        ([str(tmp_path)], "give the folder of a run"),
         ([str(run(name="empty"))], "nothing to draw yet"),
         ([str(folder), "--output", "c.docx"], "choose .png"),
         ([str(folder), "--output", "c"], "choose .png"),

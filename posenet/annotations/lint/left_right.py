@@ -20,7 +20,7 @@ from posenet.skeleton.skeleton import twins
 NO_SIDES = warning_kind(
     "no-sides",
     "no keypoint has a left or right twin, so a mirrored image swaps none",
-    "nothing if the object has no sides; else name the pairs in left_right of the skeleton",
+    "nothing if the object has no sides; else list the pairs in left_right of the skeleton",
 )
 SWAPPED_PAIR = error_kind(
     "swapped-pair",
@@ -39,12 +39,12 @@ FLIP_PAIR = error_kind(
 )
 FLIP_ORDER = warning_kind(
     "flip-order",
-    "pairs of the skeleton that name the right keypoint first",
-    "name the left one first: drawings colour the sides by it",
+    "pairs of the skeleton with the right keypoint first",
+    "put the left one first: drawings colour the sides by it",
 )
 FLIP_MISSING = warning_kind(
     "flip-missing",
-    "left and right by name that the skeleton does not pair",
+    "left and right names that the skeleton does not pair",
     "add them to left_right, or a mirrored image teaches the wrong side",
 )
 

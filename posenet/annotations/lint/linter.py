@@ -28,7 +28,7 @@ from posenet.skeleton import Skeleton
 
 DUPLICATE_FILE = warning_kind(
     "duplicate-file",
-    "files that several images name",
+    "files with several entries in images",
     "merge the images: let all annotations name one of them, and delete the others",
 )
 MISSING_FILE = error_kind(
@@ -46,17 +46,17 @@ WRONG_SIZE = error_kind(
 )
 OTHER_KEYPOINTS = warning_kind(
     "other-keypoints",
-    "categories with other keypoints than the skeleton, which the tools leave out",
+    "categories with other keypoints than the skeleton; the tools leave them out",
     "draft a skeleton for them with posenet skeleton --category",
 )
 MIXED_CATEGORIES = warning_kind(
     "mixed-categories",
     "categories with different keypoints in one file",
-    "train one network for each: name its skeleton, which leaves the others out",
+    "train one network for each: the tools leave out the categories that do not fit its skeleton",
 )
 KEYPOINT_TWICE = error_kind("keypoint-twice", "categories that name a keypoint twice", "rename one")
 NO_CATEGORY = warning_kind(
-    "no-category", "annotations with keypoints in a category without, which the tools leave out", "correct category_id"
+    "no-category", "annotations with keypoints in a category that lists none, which are left out", "correct category_id"
 )
 ZERO_AREA = error_kind(
     "zero-area",
@@ -141,11 +141,11 @@ def _check_images(entries: Sequence[Entry], findings: Findings) -> dict[int, Coc
     ids = coco_file.UniqueIds("image")
     images = {}
     for entry in entries:
-        number = findings.check(ids.parse, entry)
+        image_id = findings.check(ids.parse, entry)
         name = findings.check(coco_file.parse_file_name, entry)
         size = findings.check(coco_file.parse_image_size, entry)
-        if number is not None and name is not None and size is not None:
-            images[number] = CocoImage(number, name, *size)
+        if image_id is not None and name is not None and size is not None:
+            images[image_id] = CocoImage(image_id, name, *size)
     for name, count in Counter(image.file_name for image in images.values()).items():
         if count > 1:
             findings.add(DUPLICATE_FILE, name)
@@ -180,9 +180,9 @@ def _check_categories(entries: Sequence[Entry], findings: Findings) -> dict[int,
     ids = coco_file.UniqueIds("category")
     categories = {}
     for entry in entries:
-        number = findings.check(ids.parse, entry)
-        if number is not None:
-            categories[number] = coco_file.parse_category(entry)
+        category_id = findings.check(ids.parse, entry)
+        if category_id is not None:
+            categories[category_id] = coco_file.parse_category(entry)
     return categories
 
 
@@ -277,18 +277,18 @@ def _check_outline(entry: Entry, image: CocoImage | None, findings: Findings) ->
 def _check_keypoints(entry: Entry, keypoints: np.ndarray, image: CocoImage | None, findings: Findings) -> None:
     """Check the (K, 3) keypoints of one annotation."""
     findings.check(coco_file.check_visibility, keypoints[None], [entry])
-    number = entry.get("id")
+    entry_id = entry.get("id")
     x, y, visibility = keypoints.T
     labelled = visibility > 0
     at_zero = (x == 0) & (y == 0)
     if (~labelled & ~at_zero).any():
-        findings.add(UNLABELLED_PLACE, number)
+        findings.add(UNLABELLED_PLACE, entry_id)
     if (labelled & at_zero).any():
-        findings.add(LABELLED_AT_ZERO, number)
+        findings.add(LABELLED_AT_ZERO, entry_id)
     stated = entry.get("num_keypoints")
     if stated is not None and stated != int(labelled.sum()):
-        findings.add(NUM_KEYPOINTS, number)
+        findings.add(NUM_KEYPOINTS, entry_id)
     if image is not None:
         inside = (x >= 0) & (y >= 0) & (x <= image.width) & (y <= image.height)
         if (labelled & ~inside).any():
-            findings.add(OUTSIDE, number)
+            findings.add(OUTSIDE, entry_id)

@@ -96,7 +96,7 @@ def build_store(
     start = time.perf_counter()
     check_output(Path(output), overwrite)
     if not Path(images).is_dir():
-        raise DataError(f"image folder {images} does not exist; name the folder that contains the images")
+        raise DataError(f"image folder {images} does not exist; give the folder that contains the images")
     dataset = read_annotations(annotations, skeleton)
     requested = _select_images(dataset, image_ids)
     with_main_person = [

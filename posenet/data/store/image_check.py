@@ -1,4 +1,4 @@
-"""Reads image files and checks at the lowest cost that they decode."""
+"""Reads image files and checks, as cheaply as possible, that they decode."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def read_image_bytes(path: Path, height: int, width: int) -> np.ndarray:
     last_end = data.rfind(b"\xff\xd9")
     if data.startswith(JPEG_START) and last_end < last_scan:
         # Some releases of OpenCV fill the missing rows with grey and report no error.
-        raise ValueError("the JPEG data end early")
+        raise ValueError("the JPEG file is truncated")
     image_bytes = np.frombuffer(data, np.uint8)
     decode_annotated_image(image_bytes, height, width, reduction_for_check(image_bytes, height, width))
     return image_bytes
 
 
 def reduction_for_check(image_bytes: np.ndarray, height: int, width: int) -> int:
-    """The reduction at which to decode an image if the only question is whether it decodes.
+    """The reduction at which to decode an image only to check that it decodes.
 
     Decoding a JPEG at an eighth of its size also reads all of its data, in three quarters of the time. The size of the
     result cannot distinguish 640 pixels from 639, so the header must declare the annotated size.

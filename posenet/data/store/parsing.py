@@ -1,4 +1,4 @@
-"""Reads the header and the tables of a store's HDF5 file, and refuses files that are damaged or not ours.
+"""Reads the header and the tables of a store's HDF5 file, and refuses files that are damaged or not stores.
 
 The file is not trusted: everything is checked before memory is allocated for it. Errors are a ``ValueError`` with the
 reason, or an error that h5py raises on a damaged file; ``reader.Store`` turns both into a ``DataError``.
@@ -54,7 +54,7 @@ def read_skeleton(file: h5py.File, expected: Skeleton | None) -> Skeleton:
             f"{file.filename} has schema {version}, this program reads up to {schema.SCHEMA_VERSION}; update posenet"
         )
     if version < schema.SCHEMA_VERSION:
-        raise ValueError(f"schema {version} is no longer read")
+        raise ValueError(f"schema {version} is no longer supported")
     stored = json.loads(read_attribute(file, "skeleton"))
     skeleton = expected
     if skeleton is None:
@@ -90,7 +90,7 @@ def read_table(file: h5py.File, skeleton: Skeleton) -> dict[str, np.ndarray]:
     _check_samples(table, counts["images"])
     _check_images_and_people(table)
     if schema.fingerprint(table) != read_attribute(file, "fingerprint"):
-        raise ValueError("its people or its table of images are not those that were written")
+        raise ValueError("its tables do not match its fingerprint")
     return table
 
 

@@ -66,10 +66,10 @@ def _find_blocks(dataset: h5py.Dataset) -> tuple[int, list[int]]:
     rows_per_chunk = dataset.chunks[0]
     offsets = [-1] * math.ceil(len(dataset) / rows_per_chunk)
 
-    def note_offset(chunk: h5py.h5d.StoreInfo) -> None:
+    def record_offset(chunk: h5py.h5d.StoreInfo) -> None:
         offsets[chunk.chunk_offset[0] // rows_per_chunk] = chunk.byte_offset
 
-    dataset.id.chunk_iter(note_offset)
+    dataset.id.chunk_iter(record_offset)
     if min(offsets, default=-1) < 0:
         return 0, []
     return rows_per_chunk * dataset.dtype.itemsize, offsets

@@ -9,11 +9,11 @@ people of all images are in ``joints``, ``box``, ``area`` and ``annotation_id``,
 ``person_offset`` defines the slice of each image. ``sample`` has one row for every main person: the row of the image
 and the row of the person within that image. No array is compressed, so a record is read by reading slices.
 
-Integrity. The structures of HDF5 have checksums (in the layout of HDF5 1.10), which the library compares when it reads
-them. ``checksum`` is the CRC-32 of an image's bytes, masks and joints. It is compared whenever the record is read.
-``digest`` is a SHA-256 of the image's bytes alone. It is compared when a store is verified. The attribute
-``fingerprint`` is a SHA-256 of all other arrays. It is compared when the store is opened. A CRC-32 detects every single
-flipped bit. It misses one in 2^32 cases of larger damage, which verifying a store detects.
+Integrity. The structures of HDF5 have checksums (in the layout of HDF5 1.10), which the library verifies when it reads
+them. ``checksum`` is the CRC-32 of an image's bytes, masks and joints, verified whenever the record is read. ``digest``
+is a SHA-256 of the image's bytes alone, verified by ``verify_store``. The attribute ``fingerprint`` is a SHA-256 of all
+other arrays, verified when the store is opened. A CRC-32 detects every single flipped bit. It misses one in 2^32 cases
+of larger damage to an image, which ``verify_store`` detects.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def verify_store(
             try:
                 record = store.read_record(row)
                 if not np.array_equal(content_digest(record.image_bytes), store.digests[row]):
-                    raise record.damage_error("has another image than was written")
+                    raise record.damage_error("is damaged: its bytes do not match the digest")
                 record.decode_image(reduction_for_check(record.image_bytes, record.height, record.width))
                 record.decode_masks()
             except DataError as error:

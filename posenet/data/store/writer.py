@@ -24,7 +24,7 @@ BUFFER_BYTES = 16 * 2**20
 CHUNK_BYTES = 2**20
 """Chunk size of the image bytes. Most images are in a single chunk, and there are few chunks. The last is padded."""
 SPARE_BYTES = 8 * 2**20
-"""Free disk space required for the structures that HDF5 writes besides the arrays."""
+"""Free disk space required for the structures that HDF5 writes in addition to the arrays."""
 
 
 class StoreWriter:
@@ -195,13 +195,13 @@ class StoreWriter:
 def check_output(path: Path, overwrite: bool) -> None:
     """Raise ``DataError`` unless a store may be written to ``path``."""
     if path.is_dir():
-        raise DataError(f"{path} is a folder; name a file in it, such as {path / 'train.h5'}")
+        raise DataError(f"{path} is a folder; give a file in it, such as {path / 'train.h5'}")
     if not path.exists():
         return
     if not overwrite:
-        raise DataError(f"{path} exists; name another output or give --overwrite to replace it")
+        raise DataError(f"{path} exists; choose another output, or replace it with --overwrite")
     if not h5py.is_hdf5(path):
-        raise DataError(f"{path} is not an HDF5 file and is not overwritten; name another output")
+        raise DataError(f"{path} is not an HDF5 file and is not overwritten; choose another output")
 
 
 def _reason(error: OSError) -> str:

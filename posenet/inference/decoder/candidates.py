@@ -8,7 +8,7 @@ Two modules make this selection with the constants below:
 
 Rules
 -----
-A candidate is a peak of a keypoint map: a cell that is lower neither than the keypoint threshold nor than any of its
+A candidate is a peak of a keypoint map: a cell that is at least as high as the keypoint threshold and as each of its
 eight neighbours. On each axis, its position is refined to the top of the parabola through the logarithms of three
 adjacent cells; this is exact for a Gaussian. The ``MAX_PEAKS`` strongest candidates of each keypoint are kept.
 
@@ -60,7 +60,7 @@ SAMPLE_POSITIONS = np.linspace(0, 1, 10, dtype=np.float32)
 
 @dataclass(frozen=True)
 class KeypointCandidates:
-    """N keypoint candidates of one image, sorted by keypoint and then by falling score."""
+    """N keypoint candidates of one image, sorted by keypoint, then highest score first."""
 
     keypoint: np.ndarray
     """(N,) int, index of the keypoint."""

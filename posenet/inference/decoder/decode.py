@@ -30,15 +30,15 @@ def decode(
         maps: (C, h, w) output of the network. NaN counts as 0.
         stride: network-input pixels per cell. Cell i is centred on pixel ``stride * i + (stride - 1) / 2``.
         keypoint_threshold: lowest peak of a keypoint map that becomes a candidate, above 0.
-        part_threshold: a limb needs more support by the map of its body part than this.
+        part_threshold: a limb needs a higher response than this on the map of its body part.
         max_peaks: number of candidates of each keypoint, the strongest ones.
         min_keypoints: people with fewer keypoints are dropped.
         min_score: people with a lower score are dropped.
         skeleton: meaning of the channels.
 
     Returns:
-        People by falling score, with keypoints in pixels of the network input. The score of a person is the mean score
-        of the keypoints found times the square root of the share of keypoints found.
+        People, highest score first, with keypoints in pixels of the network input. The score of a person is the mean
+        score of the keypoints found times the square root of the share of keypoints found.
 
     Raises:
         ValueError: the shape of the maps does not fit the skeleton.

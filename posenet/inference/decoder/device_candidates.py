@@ -68,7 +68,7 @@ class CandidateSelector(nn.Module):
             sizes: (N, 2) integers: rows and columns of cells that show the image; the rest is padding.
 
         Returns:
-            peaks: (N, K, M, 3) float32: x and y in map cells, and score, by falling score. A row with score 0 is no
+            peaks: (N, K, M, 3) float32: x and y in map cells, and score; highest first. A row with score 0 is no
                 candidate.
             pairs: (N, L, 3) int64: body part, and the rows of its two ends among the image's K * M peaks.
             limb_scores: (N, L) float32 of each pair. A pair with score 0 is no limb.
@@ -96,9 +96,9 @@ class CandidateSelector(nn.Module):
         row = cell // width
         column = cell - row * width
 
-        def neighbour(step_y: int, step_x: int) -> Tensor:
+        def neighbour(dy: int, dx: int) -> Tensor:
             """(N, K, M) values next to the peaks."""
-            index = (row + 1 + step_y) * (width + 2) + column + 1 + step_x
+            index = (row + 1 + dy) * (width + 2) + column + 1 + dx
             return padded.flatten(2).gather(2, index)
 
         score = score.clamp(max=MAX_VALUE)

@@ -34,7 +34,7 @@ def find_keypoints(maps: np.ndarray, threshold: float, max_peaks: int) -> Keypoi
     score = tall[row, column]
     keypoint = row // (height + 2)
 
-    order = np.lexsort((-score, keypoint))  # by keypoint, then by falling score
+    order = np.lexsort((-score, keypoint))  # by keypoint, then highest score first
     order = order[score[order] >= threshold]  # the centre of a ring-shaped plateau may be low
     rank = np.arange(len(order)) - np.searchsorted(keypoint[order], keypoint[order])
     order = order[rank < max_peaks]
@@ -60,7 +60,7 @@ def _plateau_centres(is_peak: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     cell = np.flatnonzero(is_peak)
     width = is_peak.shape[1]
     flat = is_peak.ravel()
-    if not any(flat[cell + step].any() for step in (1, width - 1, width, width + 1)):  # no two cells are adjacent
+    if not any(flat[cell + offset].any() for offset in (1, width - 1, width, width + 1)):  # no two cells are adjacent
         return np.stack([cell % width, cell // width], axis=1), np.ones((len(cell), 2), bool)
     # For speed, OpenCV gets only the rows with peaks, and the row after each, which separates the regions.
     rows = np.flatnonzero(np.bincount(cell // width, minlength=len(is_peak)))
@@ -143,7 +143,7 @@ def _interpolated_values(maps: np.ndarray, part: np.ndarray, x: np.ndarray, y: n
     y = y - row.astype(y.dtype)
     flat = maps.reshape(-1)
     cell = (part * height + row) * width + column
-    right = column < width - 1  # steps to the next cells; 0 in the last column and row
+    right = column < width - 1  # offsets of the next cells; 0 in the last column and row
     below = (row < height - 1) * width
     upper = _clipped(flat[cell]) * (1 - x) + _clipped(flat[cell + right]) * x
     lower = _clipped(flat[cell + below]) * (1 - x) + _clipped(flat[cell + below + right]) * x

@@ -23,7 +23,7 @@ MIN_SCORE = 0.05
 MIN_LIMB_SCORE = 0.001
 """Limbs with a lower limb score are dropped."""
 MIN_SHARE_OF_BEST = 0.35
-"""Limbs below this share of the best limb of the same body part at either end are dropped, too."""
+"""Limbs with less than this share of the score of the best limb of the same body part at either end are dropped."""
 
 
 def decode_candidates(
@@ -85,9 +85,9 @@ def assemble_people(
     count = np.bincount(label)
     score = np.bincount(label, candidates.score) / np.sqrt(np.maximum(count, 1) * skeleton.num_keypoints)
     kept = np.flatnonzero((count >= max(min_keypoints, 1)) & (score >= min_score))
-    kept = kept[np.argsort(-score[kept], kind="stable")]  # labels by falling score
+    kept = kept[np.argsort(-score[kept], kind="stable")]  # labels, highest score first
 
-    row = np.full(len(count), -1)  # of each label in the result; -1 where the person is dropped
+    row = np.full(len(count), -1)  # label to row of the result; -1 where the person is dropped
     row[kept] = np.arange(len(kept))
     row_of_candidate = row[label]
     is_kept = row_of_candidate >= 0

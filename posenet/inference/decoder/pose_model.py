@@ -25,11 +25,11 @@ SPREAD_FLOOR = 0.05
 UPRIGHT_WEIGHT = 0.15
 """Weight of the upright direction in the estimated direction of the axis."""
 LENGTH_SLACK = 0.5
-"""A further spread in the expected length of a limb, in torso lengths, because perspective distorts people."""
+"""Additional spread in the expected length of a limb, in torso lengths, because perspective distorts people."""
 LENGTH_TOLERANCE = 1.0
 """Ratio of a limb's length to its expected length above which its score is lowered."""
 MAX_LENGTH_PENALTY = 0.6
-"""Share by which the score is lowered if this ratio is larger by one or more."""
+"""Share by which the score is lowered if the ratio exceeds ``LENGTH_TOLERANCE`` by one or more."""
 POSE_UNCERTAINTY = 0.3
 """Error, in torso lengths, of a pose estimated from one keypoint. It falls with the root of their number."""
 MAX_SQUARE_DEVIATION = 9.0

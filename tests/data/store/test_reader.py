@@ -115,7 +115,7 @@ def test_a_flipped_bit_is_detected(path: Path, array: str) -> None:
     flip_bit(path, array, 1)
     with Store(path) as store:
         store.read_record(0), store.read_record(2)
-        with pytest.raises(DataError, match=r"image 3 \(sub/0003\.jpg\) has another image, masks or joints"):
+        with pytest.raises(DataError, match=r"image 3 \(sub/0003\.jpg\) is damaged: its image, masks or joints"):
             store.read_record(1)
 
 
@@ -124,7 +124,7 @@ def test_changed_joints_are_detected(path: Path) -> None:
         file["joints"][0, :, 2] += 0.5
     with Store(path) as store:
         store.read_record(1)
-        with pytest.raises(DataError, match="image 7 .* has another image, masks or joints"):
+        with pytest.raises(DataError, match="image 7 .* is damaged: its image, masks or joints"):
             store.read_record(0)
 
 
@@ -133,7 +133,7 @@ def test_joints_that_are_not_finite_are_rejected(tmp_path: Path) -> None:
     path = write_store(
         tmp_path / "nan.h5", [dataclasses.replace(record, joints=record.joints * np.nan), make_record(2)]
     )
-    with Store(path) as store, pytest.raises(DataError, match="has another image, masks or joints"):
+    with Store(path) as store, pytest.raises(DataError, match="is damaged: its image, masks or joints"):
         store.read_record(0)
     with Store(path) as store:
         store.read_record(1)

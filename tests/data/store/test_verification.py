@@ -67,7 +67,7 @@ def test_the_digest_finds_damage_that_the_checksum_misses(store: Path, monkeypat
             lambda record: opened._table["checksum"][opened.image_ids.tolist().index(record.image_id)],
         )
         opened.read_record(0).decode_image()
-        with pytest.raises(DataError, match="1 of 3 .* image 1 .* has another image than was written"):
+        with pytest.raises(DataError, match="1 of 3 .* image 1 .* do not match the digest"):
             verify_store(store)
 
 
