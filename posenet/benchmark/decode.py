@@ -69,7 +69,7 @@ def measure_decode(
     dataset = read_annotations(annotations, skeleton)
     images = dataset.images[:limit]
     if not images:
-        raise DataError(f"{annotations} contains no images; give another file")
+        raise DataError(f"{annotations} contains no images; name another file")
     split = read_split(annotations, [image.id for image in images], skeleton)
     network = FixedMapsNetwork()
     predictor = Predictor(network, settings, skeleton=skeleton)
@@ -127,7 +127,7 @@ def measure_decode(
         },
         notes=[
             f"keypoints: {errors['labelled']} labelled, {errors['missed']} missed "
-            f"({percent(errors['missed'], max(errors['labelled'], 1))}), {errors['misassigned']} assigned to the wrong "
+            f"({percent(errors['missed'], max(errors['labelled'], 1))}), {errors['misgiven']} assigned to the wrong "
             f"person, {errors['spurious']} spurious; half of those found are within {median_error:.2f} pixels",
             f"people: {errors['people']} labelled, {errors['whole']} found complete and pure, {errors['split']} split; "
             f"{errors['merged']} of the people found are several merged",

@@ -63,10 +63,10 @@ def count_errors(
     """Compare the people found in one image with the annotated ones.
 
     Returns:
-        Counts of keypoints: ``labelled``, ``missed``, ``spurious`` and ``misassigned`` (found in another person than
-        most keypoints of their person). Counts of people: ``people`` (labelled), ``whole`` (found as one person without
-        keypoints of others), ``split`` (found as several) and ``merged`` (found people that consist of several). And
-        the (N,) distances of the found keypoints from the labelled ones, in pixels.
+        Counts and distances. The counts of keypoints are ``labelled``; ``missed``; ``spurious``; and ``misgiven``:
+        found with another person than most keypoints of their person. The counts of people are ``people``: labelled;
+        ``whole``: found as one person without keypoints of others; ``split``: found as several; and ``merged``: people
+        found that consist of several. The distances are those of the keypoints found, in pixels.
     """
     truth = [person for person in truth if person.labelled]
     is_found = np.array([person.found for person in found]).reshape(-1, skeleton.num_keypoints)
@@ -84,7 +84,7 @@ def count_errors(
         labelled=labelled,
         missed=labelled - int(shared.sum()),
         spurious=int((~is_matched).sum()),
-        misassigned=int(shared.sum() - in_main.sum()),
+        misgiven=int(shared.sum() - in_main.sum()),
         people=len(truth),
         whole=int(is_whole.sum()),
         split=int(((shared > 0).sum(axis=1) > 1).sum()),

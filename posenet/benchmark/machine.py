@@ -48,7 +48,7 @@ class Machine:
 
 
 def describe_machine(device: torch.device) -> Machine:
-    """Describe this machine, its current load and ``device``."""
+    """Describe this machine, its present load and ``device``."""
     return Machine(
         cpu=_cpu_model(),
         usable_cores=usable_cores(),

@@ -32,22 +32,22 @@ def measure_scaling(config: Config, device: torch.device, processes: int, repeat
     """Measure training steps in one process and in ``processes`` processes; each trains on a batch in its memory.
 
     The variants, by their keys in the JSON file, are one process without ("plain") and with DistributedDataParallel
-    ("distributed"), and ``processes`` processes that train one network each ("separate") or one network together
+    ("distributed"), and ``processes`` processes that train one network each ("strangers") or one network together
     ("together"). All processes run on this machine, so the speed rises only up to its number of cores or devices.
     """
     seconds, host_reads = _measure_one_process(config, device, repeats)
     seconds |= _measure_processes(config, device.type, processes, repeats)
     batch_size = config.train.batch_size
     height, width = config.train.size
-    num_processes = {"plain": 1, "distributed": 1, "separate": processes, "together": processes}
+    num_processes = {"plain": 1, "distributed": 1, "strangers": processes, "together": processes}
     speed = {variant: count * batch_size / seconds[variant] for variant, count in num_processes.items()}
     efficiency = speed["together"] / (processes * speed["distributed"])
-    bound = speed["separate"] / (processes * speed["plain"])
+    bound = speed["strangers"] / (processes * speed["plain"])
     overhead = seconds["distributed"] / seconds["plain"] - 1
     labels = {
         "plain": "1, not distributed",
         "distributed": "1, distributed",
-        "separate": f"{processes}, one network each",
+        "strangers": f"{processes}, one network each",
         "together": f"{processes}, distributed",
     }
     return Report(
@@ -107,7 +107,7 @@ def count_host_reads(task: Task) -> int:
 
 
 def _measure_one_process(config: Config, device: torch.device, repeats: int) -> tuple[dict[str, float], int]:
-    """Median seconds of a "plain" and a "distributed" step in this process, and the host reads of the second."""
+    """Median seconds of a "plain" and a "distributed" step in this process, and the host reads of the latter."""
     plain = _make_step(config, Runtime(device))
     runtime = DistributedRuntime(device, SINGLE_PROCESS)
     distributed = _make_step(config, runtime)
@@ -118,13 +118,13 @@ def _measure_one_process(config: Config, device: torch.device, repeats: int) -> 
 
 
 def _measure_processes(config: Config, device: str, processes: int, repeats: int) -> dict[str, float]:
-    """Median seconds of a "separate" and a "together" step; the slowest process of each step counts."""
+    """Median seconds of a "strangers" and a "together" step; the slowest process of each step counts."""
     with tempfile.TemporaryDirectory() as folder:
         launch(processes, _measure_rank, config, device, repeats, folder, torch.get_num_threads())
         files = [Path(folder, str(rank)) for rank in range(processes)]
         seconds_of_ranks = [json.loads(file.read_text(encoding="utf-8")) for file in files]
     seconds = {}
-    for variant in ("separate", "together"):
+    for variant in ("strangers", "together"):
         seconds_of_steps = zip(*(seconds_of_rank[variant] for seconds_of_rank in seconds_of_ranks))
         seconds[variant] = median(max(step) for step in seconds_of_steps)
     return seconds
@@ -134,7 +134,7 @@ def _measure_rank(rank_info: RankInfo, config: Config, device: str, repeats: int
     """Measure the steps of one process; write the seconds of both variants to a file named for its rank."""
     torch.set_num_threads(threads)
     runtime = DistributedRuntime(device_of_rank(torch.device(device), rank_info), rank_info)
-    steps = {"separate": _make_step(config, Runtime(runtime.device)), "together": _make_step(config, runtime)}
+    steps = {"strangers": _make_step(config, Runtime(runtime.device)), "together": _make_step(config, runtime)}
     seconds: dict[str, list[float]] = {variant: [] for variant in steps}
     for round_index in range(repeats + 1):
         for variant, step in steps.items():

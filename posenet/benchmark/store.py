@@ -83,10 +83,10 @@ def measure_store(
         numbers={
             **opening,
             **reading,
-            "build_images_per_s": {str(cores): num_built / times.store for cores, times in build_times.items()},
-            "floor_images_per_s": {str(cores): num_built / times.floor for cores, times in build_times.items()},
+            "build_pictures_per_s": {str(cores): num_built / times.store for cores, times in build_times.items()},
+            "floor_pictures_per_s": {str(cores): num_built / times.floor for cores, times in build_times.items()},
             "build_share_of_floor": {str(cores): times.floor / times.store for cores, times in build_times.items()},
-            "built_images": num_built,
+            "built_pictures": num_built,
         },
         notes=[
             "all files are in the file system's cache; medians of runs that alternate",
@@ -102,7 +102,7 @@ def measure_store(
 def write_first_images(annotations: Path, count: int, output: Path) -> Path:
     """Write an annotation file of the first ``count`` images, and return its path.
 
-    Returns ``annotations`` itself if that is not a COCO file, so that the builder reports the problem.
+    Returns ``annotations`` itself if that is not a COCO file, so that the builder reports its faults.
     """
     document = read_document(annotations)
     try:
@@ -226,7 +226,7 @@ def measure_building(
         try:
             list(pool.map(task, range(cores)))
         except BrokenProcessPool as error:
-            raise DataError("a process that measures the minimum work has died; run the benchmark again") from error
+            raise DataError("a process that measures the floor has died; measure again") from error
 
     with contextlib.ExitStack() as stack:
         tasks: dict[str, Callable[[], object]] = {}

@@ -68,7 +68,7 @@ def measure_targets(
 ) -> Report:
     """Time the rendering of batches of samples with 1 to 20 people, for a network input of (height, width) ``size``.
 
-    The limit is the time to write the maps once, without any computation.
+    The limit is the time to write the maps once, without computing anything.
     """
     rng = np.random.default_rng(0)
     mask = torch.ones(batch_size, size[0] // MAP_STRIDE, size[1] // MAP_STRIDE, device=runtime.device)

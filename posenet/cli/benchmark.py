@@ -79,7 +79,7 @@ class Benchmark:
     repeats: int
     """Default of --repeats."""
     flags: Sequence[Flag] = ()
-    """The flags in addition to ``COMMON_FLAGS``."""
+    """The flags besides ``COMMON_FLAGS``."""
     quick_limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Largest values of flags with --quick."""
 
@@ -304,7 +304,7 @@ def run(args: argparse.Namespace) -> None:
         _check_output(Path(args.json), args)
     if args.quick:
         _apply_limits(args, {"repeats": QUICK_REPEATS, **benchmark.quick_limits})
-    cv2.setNumThreads(0)  # OpenCV would start threads in addition to those of --threads
+    cv2.setNumThreads(0)  # OpenCV would start threads besides those of --threads
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     config = load_config(args.config, args.overrides + _settings_from_flags(args))

@@ -1,7 +1,7 @@
 """Build a training store (.h5) from a folder of images and a COCO keypoint file, or inspect one.
 
 Images without a main person are left out. The tool prints counts and names every image that could not be read.
-Without --images and --annotations, the flags --verify, --stats and --preview inspect the store at --output.
+Without --images and --annotations, the flags --verify, --stats and --preview inspect the store that --output names.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
         _check_split(*args.check_split)
         return
     if args.output is None:
-        raise DataError("give the store with --output")
+        raise DataError("name the store with --output")
     is_built = args.images is not None and args.annotations is not None
     is_inspected = args.verify or args.stats or args.preview is not None
     if not is_built and (args.images or args.annotations or not is_inspected):

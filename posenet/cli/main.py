@@ -3,7 +3,7 @@
 A tool is a module of this package. The first line of its docstring is its help text. ``add_arguments(parser)`` declares
 its flags; ``run(args)`` runs it.
 
-Exit status: 0 success, also of a training run that a signal has stopped and that is saved; 2 bad input or another error
+Exit status: 0 success, also of a training run that a signal has stopped and that is saved; 2 bad input or another fault
 that the user can fix; 130 interrupted; 1 an error in the program itself.
 """
 

@@ -28,7 +28,7 @@ from posenet.training.schedule import lr_factor
 from posenet.training.setup import build_network, build_trainer, open_stores
 
 MAX_EARLY_MESSAGES = 1000
-"""Messages kept for the run's log until it is opened."""
+"""Messages to remember for the run's log until it is opened."""
 
 _log = logging.getLogger(__name__)
 _package_logger = logging.getLogger("posenet")

@@ -32,9 +32,9 @@ CATEGORY: dict[str, Any] = {
 _FORMS = ("polygons", "counts", "compressed")
 _FORM_SHARES = (0.70, 0.15, 0.15)
 _BARELY_SEEN = 0.1
-"""People with at most this visible share have no labelled keypoints."""
+"""Nothing is labelled in a person of whom at most this share is visible."""
 _HEAVILY_HIDDEN = 0.4
-"""Most hidden keypoints of people with less than this visible share are not labelled."""
+"""Most hidden keypoints are not labelled in a person of whom less than this share is visible."""
 _UNLABELLED_SHARE = 0.7
 """Share of those hidden keypoints that are not labelled."""
 
@@ -43,7 +43,7 @@ def annotate(rng: np.random.Generator, scene: Scene) -> list[dict[str, Any]]:
     """COCO annotations, without ``id`` and ``image_id``, of every actor with a visible pixel.
 
     A keypoint is visible (2) if most of the 3 x 3 pixels around it show a part of the person that it belongs to,
-    else hidden (1). These keypoints are not labelled (0): those outside the image, those on the far side of a face,
+    else hidden (1). These keypoints are not labelled (0): those outside the image, those on the averted side of a face,
     most hidden ones of heavily hidden people, and all of barely visible people, distant people and crowds. ``area`` and
     ``bbox`` are those of the decoded ``segmentation``.
     """

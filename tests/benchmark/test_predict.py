@@ -19,7 +19,7 @@ def test_numbers_for_a_folder_of_images(tmp_path: Path, coco: tuple[Path, Path])
         "stage_ms",
         "whole_ms",
         "network_ms",
-        "images_per_s",
+        "pictures_per_s",
         "whole_over_network",
         "stream_ms",
         "alone_ms",
@@ -28,7 +28,7 @@ def test_numbers_for_a_folder_of_images(tmp_path: Path, coco: tuple[Path, Path])
     )
     assert numbers["amp"] == "off"
     assert list(numbers["stage_ms"]) == ["read", "prepare", "network", "decode", "draw"]
-    assert numbers["images"] == 3
+    assert numbers["pictures"] == 3
 
 
 def test_a_checkpoint_brings_its_own_settings(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

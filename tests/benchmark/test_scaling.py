@@ -15,7 +15,7 @@ def test_numbers_for_two_processes(tmp_path: Path) -> None:
     numbers = run_benchmark(tmp_path, "train", "--processes", "2", *options)
     assert_positive(numbers, "samples_per_s", "step_ms", "scaling_efficiency", "scaling_bound")
     assert numbers["distributed_overhead"] > -1
-    assert list(numbers["samples_per_s"]) == ["plain", "distributed", "separate", "together"]
+    assert list(numbers["samples_per_s"]) == ["plain", "distributed", "strangers", "together"]
     # One read for the loss guard's vote and one for the gradient norm; the logged loss is part of the vote.
     assert numbers["host_reads_per_step"] == 2
 

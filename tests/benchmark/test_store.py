@@ -27,16 +27,16 @@ def test_store(tmp_path: Path, coco: tuple[Path, Path], tmp_path_factory: pytest
         "pread_us",
         "read_over_pread",
         "checksum_us",
-        "build_images_per_s",
-        "floor_images_per_s",
+        "build_pictures_per_s",
+        "floor_pictures_per_s",
         "build_share_of_floor",
         "bytes_per_record",
     )
     assert list(numbers["read_us"]) == list(numbers["pread_us"]) == ["random", "sequential", "one of 4 ranks"]
-    assert list(numbers["build_images_per_s"]) == [str(cores) for cores in sorted({1, usable_cores()})]
+    assert list(numbers["build_pictures_per_s"]) == [str(cores) for cores in sorted({1, usable_cores()})]
     with Store(store) as opened:
         assert numbers["bytes_per_record"] * opened.num_images > opened.num_image_bytes
-    assert numbers["images"] == numbers["built_images"] == 3
+    assert numbers["images"] == numbers["built_pictures"] == 3
     assert 0 < numbers["checksum_share"] < 1
 
 
@@ -68,6 +68,6 @@ def test_the_first_images_of_an_annotation_file(tmp_path: Path, coco: tuple[Path
     ]
 
 
-def test_without_any_files_synthetic_images_are_written_and_their_store_is_read(tmp_path: Path) -> None:
+def test_without_any_files_pictures_are_drawn_and_their_store_is_read(tmp_path: Path) -> None:
     numbers = run_benchmark(tmp_path, "store")
-    assert numbers["images"] == numbers["built_images"] == numbers["records"] == 4
+    assert numbers["images"] == numbers["built_pictures"] == numbers["records"] == 4

@@ -107,7 +107,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         "arguments, expected",
         [
-            ("", "give the store with --output"),
+            ("", "name the store with --output"),
             ("--output none.h5 --stats", "none.h5 does not exist"),
             ("--check-split none.h5 other.h5", "none.h5 does not exist"),
             ("--output a.h5", "give both --images and --annotations"),
