@@ -16,7 +16,7 @@ import numpy as np
 from posenet.data.store import schema
 from posenet.data.store.record import Record
 from posenet.errors import DataError
-from posenet.files import flush_to_disk
+from posenet.files import flush_to_disk, resolve_link
 from posenet.skeleton import COCO, Skeleton
 
 BUFFER_BYTES = 16 * 2**20
@@ -44,7 +44,7 @@ class StoreWriter:
     def __init__(
         self, path: str | Path, skeleton: Skeleton = COCO, source: str | Path = "", overwrite: bool = False
     ) -> None:
-        self.path = Path(path)
+        self.path = resolve_link(Path(path))
         self._skeleton = skeleton
         self._source = Path(source).name
         self._overwrite = overwrite
