@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import logging
+import os
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 ChannelOrder = Literal["bgr", "rgb"]
-ImageInput: TypeAlias = Union[str, Path, np.ndarray, "PilImage"]
+ImageInput: TypeAlias = Union[str, "os.PathLike[str]", np.ndarray, "PilImage"]
 """An image file, an image in memory as an array, or a PIL image."""
 
 IMAGE_SUFFIXES = frozenset(".avif .bmp .heic .heif .hif .jpeg .jpg .png .pgm .ppm .tif .tiff .webp".split())
@@ -130,8 +131,8 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
         raise DataError(f"channels must be 'bgr' or 'rgb', not {channels!r}")
     if image is None:
         raise DataError("an image must be an array, not None, which cv2.imread returns for a file it cannot read")
-    if isinstance(image, (str, Path)):
-        return read_image(image)
+    if isinstance(image, (str, os.PathLike)):
+        return read_image(Path(image))
     if _is_pil_image(image):
         channels = "rgb"
         # Modes with other numbers than bytes, such as I;16, have one channel and become arrays of these numbers.

@@ -232,7 +232,8 @@ class Predictor:
         """How an image is cut into tiles; None for one that goes through the network in one piece."""
         height, width = image.shape[:2]
         input_height = min(self.settings.height, _round_down(self.settings.max_height))
-        fits = input_height / height * width <= _round_down(self.settings.max_width)
+        input_width = input_height / height * width
+        fits = INPUT_MULTIPLE <= input_width <= _round_down(self.settings.max_width)
         return choose_tiling((height, width), fits=fits, tolerance=TILE_TOLERANCE / input_height)
 
     def _stream_tiles(self, images: Iterable[np.ndarray]) -> Iterator[list[Person]]:

@@ -116,13 +116,13 @@ def choose_tiling(image_size: tuple[int, int], *, fits: bool, tolerance: float) 
 
     Args:
         image_size: (height, width).
-        fits: whether the width of the network input allows an image of that shape. A tall image always fits.
+        fits: whether the image, resized to the height of a network input, is neither too wide nor too narrow for one.
         tolerance: share of the height of a network input by which two tiles may differ.
     """
     height, width = image_size
     longer, shorter = max(image_size), min(image_size)
     is_wide = width > height
-    if longer <= MIN_ASPECT * shorter or shorter < MIN_SIDE or (is_wide and fits):
+    if fits or longer <= MIN_ASPECT * shorter or shorter < MIN_SIDE:
         return None
     length, step = (round(shorter * sides) for sides in (WIDE_TILE if is_wide else TALL_TILE))
     count = 1 + math.ceil((longer - length) / step)

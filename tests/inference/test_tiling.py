@@ -53,7 +53,7 @@ def test_tiles_and_other_images_share_a_stream():
 
 
 @pytest.mark.parametrize(
-    "shape", [(SHORT, 512), (SHORT * 4, SHORT), (SHORT, SHORT * 4), (20, 4000), (4000, 20)], ids=str
+    "shape", [(SHORT, 512), (128 * 4, 128), (1024, 512), (SHORT, SHORT * 4), (20, 4000), (4000, 20)], ids=str
 )
 def test_an_image_that_fits_or_shows_nobody_is_not_cut(shape):
     network = SpotNetwork()

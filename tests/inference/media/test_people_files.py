@@ -169,7 +169,7 @@ def test_a_coco_data_set_is_read_by_the_other_tools(photos, tmp_path):
 
     # Images with equal pixels stand for each other, so only one of them has people here.
     evaluation = evaluate(predict, folder, path, image_ids=[139, 3], progress=False, batch_size=None)
-    assert evaluation.images == 2 and evaluation.ap == pytest.approx(1)
+    assert evaluation.images == 2 and evaluation.metrics["AP"] == pytest.approx(1)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
