@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from posenet.annotations.coco_file import COCO_CATEGORY
 from posenet.errors import DataError
 from posenet.files import open_text_output
 from posenet.images.decoding import exif_orientation
@@ -24,7 +25,6 @@ from posenet.inference.media.outputs import Output
 from posenet.inference.media.sources import FileSource, Frame, Source
 from posenet.inference.person import Person
 from posenet.skeleton import COCO, Skeleton
-from posenet.synthetic.labels import CATEGORY
 
 MAX_IMAGE_NUMBER = 2**53
 """Larger numbers are not image ids: many JSON readers round them."""
@@ -236,10 +236,10 @@ class CocoWriter:
 def coco_category(skeleton: Skeleton) -> dict[str, Any]:
     """The entry of ``categories`` for a skeleton: COCO's own, or one with the lines that drawings have."""
     if skeleton.file_names == COCO.file_names:
-        return CATEGORY
+        return COCO_CATEGORY
     number = {name: index for index, name in enumerate(skeleton.file_keypoints, 1)}
     lines = [[number[a], number[b]] for a, b in skeleton.drawn or skeleton.parts if a in number and b in number]
-    return CATEGORY | {"keypoints": list(skeleton.file_names), "skeleton": lines}
+    return COCO_CATEGORY | {"keypoints": list(skeleton.file_names), "skeleton": lines}
 
 
 def coco_annotation(keypoints: np.ndarray) -> dict[str, Any]:
@@ -253,7 +253,7 @@ def coco_annotation(keypoints: np.ndarray) -> dict[str, Any]:
     width, height = np.maximum(np.ptp(keypoints[found, :2], axis=0), 1)  # many tools refuse empty boxes
     visible = np.where(found[:, None], keypoints * (1, 1, 0) + (0, 0, 2), 0)
     return {
-        "category_id": CATEGORY["id"],
+        "category_id": COCO_CATEGORY["id"],
         "iscrowd": 0,
         "bbox": np.round([left, top, width, height], 3).tolist(),
         "area": round(float(width * height), 3),
