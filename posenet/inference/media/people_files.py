@@ -215,7 +215,7 @@ class CocoWriter:
 
     def _file_name(self, frame: Frame) -> str:
         source = frame.source
-        path = Path(source.stem)
+        path = Path(source.stem + source.suffix)
         if isinstance(source, FileSource):
             path = Path(os.path.relpath(source.path, self._folder))
         if frame.number is not None:
