@@ -1,26 +1,47 @@
-"""Reading TOML files, and writing files so that they are either complete or not there."""
+"""Reading TOML files; writing files completely or not at all, and standard output, FIFOs and devices directly."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from posenet.errors import ConfigError
+
+
+def is_standard_output(path: str | Path) -> bool:
+    """Whether a path means standard output: ``-``, or a name of the same file or pipe, such as /dev/stdout."""
+    if str(path) == "-":
+        return True
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(1))
+    except OSError:
+        return False
+
+
+def resolve_link(path: Path) -> Path:
+    """The file that a symbolic link points to, so that replacing it keeps the link; another path as it is."""
+    return path.resolve() if path.is_symlink() else path
 
 
 @contextlib.contextmanager
 def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]:
     """Yield a temporary path beside ``path``, and rename that file to ``path`` when the block ends without an error.
 
-    Other processes find either the old or the new content, complete, also after a kill or a power failure.
+    Other processes find either the old or the new content, complete, also after a kill or a power failure. FIFOs and
+    devices are not replaced: for them ``path`` itself is yielded, to be written directly.
 
     Args:
         temporary_suffix: suffix of the temporary path, for libraries that choose the format of a file by it.
     """
+    if path.exists() and not path.is_file():
+        yield path
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp{temporary_suffix}")
     # A killed process with the same id may have left this file. It may be a hard link to a file that matters, so it is
     # removed, not overwritten.
@@ -34,9 +55,35 @@ def atomic_replacement(path: Path, temporary_suffix: str = "") -> Iterator[Path]
         temporary.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def open_text_output(path: Path) -> Iterator[TextIO]:
+    """Open a UTF-8 file that replaces an earlier one when the block ends without an error; or standard output.
+
+    Bytes of file names that are not UTF-8 are written as they are.
+    """
+    if is_standard_output(path):
+        sys.stdout.flush()
+        stream = io.TextIOWrapper(sys.stdout.buffer, "utf-8", "surrogateescape", newline="")
+        try:
+            yield stream
+        finally:
+            stream.detach()
+        return
+    with (
+        atomic_replacement(resolve_link(path)) as temporary,
+        open(temporary, "w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+    ):
+        yield file
+
+
 def write_atomically(path: str | Path, data: bytes) -> None:
-    """Write a file completely or not at all; create its folder if necessary."""
-    path = Path(path)
+    """Write a file completely or not at all, creating its folder if necessary; or write to standard output."""
+    if is_standard_output(path):
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+        return
+    path = resolve_link(Path(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_replacement(path) as temporary:
         temporary.write_bytes(data)

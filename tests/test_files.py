@@ -1,10 +1,14 @@
 """Files are written completely or not at all."""
 
 import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
 
 import pytest
 
-from posenet.files import atomic_replacement, write_atomically
+from posenet.files import atomic_replacement, is_standard_output, open_text_output, write_atomically
 
 
 def test_the_new_content_replaces_the_old_when_the_block_ends(tmp_path):
@@ -33,3 +37,65 @@ def test_a_leftover_link_is_removed_and_not_written_through(tmp_path):
     os.link(precious, tmp_path / f".file.{os.getpid()}.tmp")
     write_atomically(tmp_path / "file", b"new")
     assert precious.read_bytes() == b"precious" and (tmp_path / "file").read_bytes() == b"new"
+
+
+def write_text(path, data):
+    with open_text_output(path) as file:
+        file.write(data.decode())
+
+
+WRITERS = pytest.mark.parametrize("write", [write_atomically, write_text])
+
+
+@WRITERS
+def test_a_symbolic_link_is_kept_and_its_target_replaced(tmp_path, write):
+    (tmp_path / "folder").mkdir()
+    for target in ("old", "folder/new"):
+        link = tmp_path / f"link to {Path(target).name}"
+        link.symlink_to(target)
+        write(link, b"text")
+        assert link.is_symlink() and (tmp_path / target).read_bytes() == b"text"
+
+
+@WRITERS
+def test_a_fifo_is_written_and_not_replaced(tmp_path, write):
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    received = []
+    reader = threading.Thread(target=lambda: received.append(fifo.read_bytes()))
+    reader.start()
+    write(fifo, b"text")
+    reader.join(10)
+    assert received == [b"text"] and fifo.is_fifo()
+
+
+@WRITERS
+def test_a_device_is_written_and_not_replaced(tmp_path, write):
+    device = tmp_path / "device"
+    device.symlink_to(os.devnull)
+    write(device, b"text")
+    assert device.is_symlink() and not os.path.isfile(os.devnull)
+
+
+@WRITERS
+def test_a_dash_is_standard_output(tmp_path, monkeypatch, capsysbinary, write):
+    monkeypatch.chdir(tmp_path)
+    print("before")
+    write("-", b"text")
+    assert capsysbinary.readouterr().out == b"before\ntext" and not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("redirected", [False, True])
+def test_dev_stdout_is_standard_output_and_stays(tmp_path, redirected):
+    """Redirected to a file, /dev/stdout leads to a regular file, which other output may follow."""
+    code = "from posenet.files import write_atomically as w; print(1); w('/dev/stdout', b'2\\n'); print(3)"
+    output = open(tmp_path / "file", "w+") if redirected else subprocess.PIPE
+    result = subprocess.run([sys.executable, "-c", code], stdout=output, check=True, text=True)
+    assert ((tmp_path / "file").read_text() if redirected else result.stdout) == "1\n2\n3\n"
+    assert os.path.islink("/dev/stdout")
+
+
+def test_other_files_are_not_standard_output(tmp_path):
+    (tmp_path / "-").touch()
+    assert is_standard_output("-")
+    assert not is_standard_output(tmp_path / "-") and not is_standard_output(tmp_path / "missing")

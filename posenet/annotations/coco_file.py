@@ -22,12 +22,23 @@ from posenet.annotations.problems import AnnotationProblem, ProblemKind, error_k
 from posenet.annotations.run_lengths import parse_coco_text, validate_run_lengths
 from posenet.errors import DataError
 from posenet.messages import truncate_for_message
-from posenet.skeleton import Skeleton
+from posenet.skeleton import COCO, Skeleton
 
 Entry = dict[str, Any]
 """One image, annotation or category as in the file."""
 
 SECTIONS = ("images", "annotations", "categories")
+COCO_CATEGORY: dict[str, Any] = {
+    "supercategory": "person",
+    "id": 1,
+    "name": "person",
+    "keypoints": list(COCO.file_names),
+    "skeleton": [
+        [16, 14], [14, 12], [17, 15], [15, 13], [12, 13], [6, 12], [7, 13], [6, 7], [6, 8], [7, 9], [8, 10], [9, 11],
+        [2, 3], [1, 2], [1, 3], [2, 4], [3, 5], [4, 6], [5, 7],
+    ],
+}  # fmt: skip
+"""The entry of ``categories`` in COCO's own keypoint files."""
 MAX_SIDE = 65535
 """Largest height and width of an image, and largest coordinate of an outline. A JPEG cannot be larger."""
 MAX_OUTLINE = 2e6

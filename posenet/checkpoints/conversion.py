@@ -11,6 +11,7 @@ from torch import Tensor
 from posenet.checkpoints.file import FORMAT, read_checkpoint, write_checkpoint
 from posenet.checkpoints.weights import config_of_checkpoint, extract_weights, load_model, load_weights
 from posenet.errors import CheckpointError
+from posenet.files import resolve_link
 from posenet.model.posenet import PoseNet
 from posenet.model.published_names import rename_to_published
 from posenet.settings import Config, ModelConfig, config_to_dict
@@ -34,7 +35,9 @@ def import_weights(source: str | Path, output: str | Path, config: Config | None
     config = dataclasses.replace(config, model=_infer_network_size(config.model, weights, source))
     network = PoseNet.from_config(config)
     load_weights(network, source, state=weights, min_loaded_share=0).require_all()
-    write_checkpoint(Path(output), {"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)})
+    write_checkpoint(
+        resolve_link(Path(output)), {"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}
+    )
     return config
 
 
@@ -62,7 +65,7 @@ def export_weights(source: str | Path, output: str | Path) -> None:
         "train_loss": math.inf,
         "epoch": epoch if isinstance(epoch, int) else 0,
     }
-    write_checkpoint(Path(output), published)
+    write_checkpoint(resolve_link(Path(output)), published)
 
 
 def _infer_network_size(settings: ModelConfig, weights: dict[str, Tensor], source: str | Path) -> ModelConfig:

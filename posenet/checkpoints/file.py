@@ -12,7 +12,7 @@ import torch
 
 from posenet.checkpoints.checksum import append_checksum, is_compressed, verify_checksum
 from posenet.errors import CheckpointError
-from posenet.files import atomic_replacement
+from posenet.files import atomic_replacement, is_standard_output
 from posenet.messages import truncate_for_message
 
 FORMAT = 1
@@ -82,6 +82,8 @@ def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
     Raises:
         CheckpointError: the disk is full or failing, or permission is missing; ``path`` is unchanged.
     """
+    if is_standard_output(path):
+        raise CheckpointError("a checkpoint cannot be written to standard output; give the name of a file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_replacement(path) as temporary, open(temporary, "w+b") as file:

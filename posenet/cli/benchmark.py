@@ -31,7 +31,7 @@ from posenet.benchmark.synthetic_input import build_synthetic_store, write_synth
 from posenet.benchmark.targets import measure_targets
 from posenet.benchmark.train import build_train_step, measure_step
 from posenet.checkpoints.weights import load_model
-from posenet.cli.options import SWITCH, add_config_options, non_negative_int, positive_int
+from posenet.cli.options import SWITCH, add_config_options, message_stream, non_negative_int, positive_int
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.reader import Store
 from posenet.data.targets import TargetRenderer
@@ -311,9 +311,10 @@ def run(args: argparse.Namespace) -> None:
     has_device_flag = "device" in args
     runtime = Runtime(select_device(config.train.device) if has_device_flag else torch.device("cpu"))
     machine = describe_machine(runtime.device)
-    print(machine.as_text() + "\n")
+    messages = message_stream(args.json)
+    print(machine.as_text() + "\n", file=messages)
     report = benchmark.function(args, config, runtime)
-    print(report.as_text())
+    print(report.as_text(), file=messages)
     if args.json:
         numbers = {
             "benchmark": args.benchmark,

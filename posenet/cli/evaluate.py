@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.cli.options import read_image_ids
+from posenet.cli.options import message_stream, read_image_ids
 from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
 from posenet.errors import ConfigError
 from posenet.inference.coco_evaluation import evaluate
@@ -52,14 +52,15 @@ def run(args: argparse.Namespace) -> None:
         batch_size=None,
         skeleton=predictor.skeleton,
     )
+    messages = message_stream(args.output)
     if args.output:
-        print(f"wrote {args.output}")
+        print(f"wrote {args.output}", file=messages)
     if evaluation is None:
-        print(f"{args.annotations} contains no annotations, so there are no metrics")
+        print(f"{args.annotations} contains no annotations, so there are no metrics", file=messages)
         return
-    print(pluralize(evaluation.images, "image"))
-    print(evaluation.table())
-    print("\nmean OKS of each keypoint, 0 in people not found:")
-    print(evaluation.keypoint_table())
+    print(pluralize(evaluation.images, "image"), file=messages)
+    print(evaluation.table(), file=messages)
+    print("\nmean OKS of each keypoint, 0 in people not found:", file=messages)
+    print(evaluation.keypoint_table(), file=messages)
     if args.plots:
-        print("\nwrote " + ", ".join(map(str, write_charts(evaluation, Path(args.plots)))))
+        print("\nwrote " + ", ".join(map(str, write_charts(evaluation, Path(args.plots)))), file=messages)

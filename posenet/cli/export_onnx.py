@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.cli.options import add_config_options, positive_int
+from posenet.cli.options import add_config_options, message_stream, positive_int
 from posenet.cli.predictor_options import check_outputs, load_network
 from posenet.inference.decoder.candidates import MAX_PEAKS
 from posenet.inference.decoder.device_candidates import CandidateSelector
@@ -34,4 +34,5 @@ def run(args: argparse.Namespace) -> None:
         settings.keypoint_threshold, settings.part_threshold, args.max_peaks, skeleton=config.model.skeleton
     )
     export_onnx(network, selector, args.output, settings.height)
-    print(f"wrote {args.output}: inputs {', '.join(INPUTS)}; outputs {', '.join(OUTPUTS)}; see docs/deployment.md")
+    names = f"inputs {', '.join(INPUTS)}; outputs {', '.join(OUTPUTS)}"
+    print(f"wrote {args.output}: {names}; see docs/deployment.md", file=message_stream(args.output))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from posenet.errors import DataError
+from posenet.files import is_standard_output
 
 SWITCH: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": False}
 """Arguments of ``add_argument`` for a flag that is off by default and has a negative form, ``--no-...``."""
@@ -32,13 +34,18 @@ def add_weights_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", **SWITCH, help="replace an existing file")
 
 
+def message_stream(*outputs: str | Path | None) -> TextIO:
+    """Where a tool prints its messages: standard error if one of its outputs is standard output."""
+    return sys.stderr if any(output is not None and is_standard_output(output) for output in outputs) else sys.stdout
+
+
 def check_output_file(output: Path, source: Path, overwrite: bool) -> None:
     """Raise ``DataError`` if ``output`` is a folder, the input or, without ``overwrite``, any other existing file."""
     if output.exists() and output.resolve() == source.resolve():
         raise DataError(f"writing {output} would replace the input; choose another name")
     if output.is_dir():
         raise DataError(f"{output} is a folder; give the name of a file")
-    if output.exists() and not overwrite:
+    if output.is_file() and not overwrite:
         raise DataError(f"{output} exists; choose another name, or replace it with --overwrite")
 
 

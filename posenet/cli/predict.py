@@ -1,4 +1,4 @@
-"""Find people in images, videos, streams and cameras; draw them, and write their keypoints as JSON."""
+"""Find people in images, videos, streams and cameras; draw them, and write their keypoints."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posenet.cli.logging_setup import log_only_warnings
-from posenet.cli.options import SWITCH, fraction, non_negative_int, positive_int, seconds
+from posenet.cli.options import SWITCH, fraction, message_stream, non_negative_int, positive_int, seconds
 from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError, DataError
 from posenet.inference.media.frame_prediction import predict_frames
-from posenet.inference.media.outputs import DrawingWriter, Output, drawing_suffix, open_people_file, output_paths
+from posenet.inference.media.outputs import DrawingWriter, Output, drawing_suffix, output_paths
+from posenet.inference.media.people_files import open_coco_file, open_csv_file, open_people_file
 from posenet.inference.media.sources import FileSource, Frame, Source, UnreadableFrame, count_frames, find_sources
 from posenet.inference.media.video import FrameSelection
 from posenet.inference.media.video_library import WITHOUT_PYAV, has_pyav
@@ -56,6 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of a camera; the same as N among the inputs",
     )
+    add(
+        "--recursive",
+        **SWITCH,
+        help="also search the subfolders of folders, and write drawings into subfolders of the same names",
+    )
     add("--start", type=seconds, default=0.0, metavar="SECONDS", help="skip the beginning of every video")
     add("--duration", type=seconds, default=math.inf, metavar="SECONDS", help="read only this long from every video")
     add("--stride", type=positive_int, default=1, metavar="N", help="read only every N-th frame of videos")
@@ -64,8 +70,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--json",
         metavar="FILE",
         help="write all people to this file, as COCO results with file names, and in videos with frame numbers and "
-        "times; a .jsonl file gets one person per line while the tool runs",
+        "times; a .jsonl file gets one person per line while the tool runs; - is standard output",
     )
+    add(
+        "--coco",
+        metavar="FILE",
+        help="write a COCO data set: all images, with the people as annotations; file names are relative to the folder "
+        "that holds all inputs",
+    )
+    add("--csv", metavar="FILE", help="write a table with one person per row")
     add("--heatmaps", metavar="DIR", help="folder for all maps of the network, one labelled sheet per image or frame")
     add("--show", **SWITCH, help="show the drawings in a window; Q ends, any other key continues with the next image")
     add("--min-score", type=fraction, default=MIN_SCORE, metavar="X", help="leave out people with a lower score, 0-1")
@@ -119,7 +132,11 @@ def run(args: argparse.Namespace) -> None:
         stop_requested = stack.enter_context(catch_stop_signals())
         outputs: list[Output] = []
         if args.json:
-            outputs.append(stack.enter_context(open_people_file(Path(args.json))))
+            outputs.append(stack.enter_context(open_people_file(Path(args.json), sources)))
+        if args.coco:
+            outputs.append(stack.enter_context(open_coco_file(Path(args.coco), sources, predictor.skeleton)))
+        if args.csv:
+            outputs.append(stack.enter_context(open_csv_file(Path(args.csv), predictor.skeleton)))
         if args.output:
             outputs.append(stack.enter_context(DrawingWriter(drawing_paths, args.codec)))
         if args.heatmaps:
@@ -137,23 +154,32 @@ def run(args: argparse.Namespace) -> None:
             bar.update()
             if stop_requested() or (window and window.closed):
                 break
+        if not (summary.num_images or summary.num_video_frames or stop_requested()):
+            summary.raise_if_unreadable()  # before the files of people replace earlier ones
         # Ctrl-C is the ordinary way to end a camera or a live stream.
         interrupted = stop_requested() and not summary.has_live_frames
     if not args.quiet:
-        print(summary)
-        written = [path for path in (args.output, args.json, args.heatmaps) if path]
+        messages = message_stream(*_people_files(args))
+        print(summary, file=messages)
+        written = [path for path in (args.output, *_people_files(args), args.heatmaps) if path and path != "-"]
         if written and summary.num_images + summary.num_video_frames > 0:
-            print("wrote " + ", ".join(written))
+            print("wrote " + ", ".join(written), file=messages)
     if interrupted:
         raise KeyboardInterrupt
     summary.raise_if_unreadable()
 
 
+def _people_files(args: argparse.Namespace) -> list[str]:
+    return [path for path in (args.json, args.coco, args.csv) if path]
+
+
 def _find_sources(args: argparse.Namespace) -> list[Source]:
-    if not (args.output or args.json or args.heatmaps or args.show):
-        raise ConfigError("nothing to write: give --output DIR, --json FILE, --heatmaps DIR or --show")
+    if not (args.output or _people_files(args) or args.heatmaps or args.show):
+        raise ConfigError(
+            "nothing to write: give --output DIR, --json FILE, --coco FILE, --csv FILE, --heatmaps DIR or --show"
+        )
     listed = read_file_list(sys.stdin.buffer) if "-" in args.inputs else []
-    sources = find_sources(args.inputs, listed, args.camera)
+    sources = find_sources(args.inputs, listed, args.camera, recursive=args.recursive)
     if not sources:
         raise DataError("no input: name images, videos, folders or a camera, or pass a list of files on standard input")
     if not has_pyav() and any(source.kind == "video" for source in sources):
@@ -177,8 +203,7 @@ def _choose_output_paths(
     drawings = output_paths(sources, Path(args.output), drawing_suffix) if args.output else {}
     sheets = output_paths(sources, Path(args.heatmaps), heatmap_sheet_suffix) if args.heatmaps else {}
     files = [*drawings.values(), *(path for source, path in sheets.items() if source.kind == "image")]
-    if args.json:
-        files.append(Path(args.json))
+    files += map(Path, _people_files(args))
     originals = [source.path for source in sources if isinstance(source, FileSource)]
     check_outputs(files, [*originals, Path(args.checkpoint)])
     return drawings, sheets

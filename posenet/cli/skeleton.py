@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TextIO
 
 from posenet.annotations.skeleton_draft import draft_skeleton
-from posenet.cli.options import check_output_file
+from posenet.cli.options import check_output_file, message_stream
 from posenet.files import write_atomically
 from posenet.messages import to_single_line
 from posenet.skeleton import Skeleton, load_skeleton
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Describe the skeleton, and write it if ``--output`` is given."""
+    messages = message_stream(args.output)
     comments = {}
     if args.show:
         skeleton = load_skeleton(args.show)
@@ -43,19 +45,20 @@ def run(args: argparse.Namespace) -> None:
         draft = draft_skeleton(args.from_annotations, args.category, args.bridges)
         skeleton = draft.skeleton
         comments = draft.comments
-        print(f"category    {to_single_line(draft.category)}")
-    _print_skeleton(skeleton)
+        print(f"category    {to_single_line(draft.category)}", file=messages)
+    _print_skeleton(skeleton, messages)
     if args.output is None:
         return
     check_output_file(args.output, Path(args.show or args.from_annotations), args.overwrite)
     write_atomically(args.output, skeleton_to_toml(skeleton, comments).encode())
     print(
         f"wrote {args.output}; check it, then pass it to build-hdf5 and lint-annotations with --skeleton and to "
-        f"train with --set model.skeleton={args.output}"
+        f"train with --set model.skeleton={args.output}",
+        file=messages,
     )
 
 
-def _print_skeleton(skeleton: Skeleton) -> None:
+def _print_skeleton(skeleton: Skeleton, messages: TextIO) -> None:
     lines = {
         "keypoints": f"{skeleton.num_keypoints}: {', '.join(skeleton.keypoints)}",
         "parts": f"{skeleton.num_parts}: {', '.join('-'.join(part) for part in skeleton.parts)}",
@@ -65,4 +68,4 @@ def _print_skeleton(skeleton: Skeleton) -> None:
         "channels": str(skeleton.num_channels),
     }
     for name, text in lines.items():
-        print(f"{name:<12}{to_single_line(text)}")
+        print(f"{name:<12}{to_single_line(text)}", file=messages)

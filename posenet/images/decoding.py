@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import io
 import struct
 
 import cv2
@@ -13,11 +13,16 @@ MAX_PIXELS = 2**28
 JPEG_START = b"\xff\xd8"
 """The first bytes of a JPEG file."""
 
+_JPEG_END = b"\xff\xd9"
 _PNG_START = b"\x89PNG\r\n\x1a\n"
+_REMEDY = "save it as JPEG or PNG, smaller if it is very large"
 _FRAME_MARKERS = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 """JPEG markers of a frame header, which contains the height and the width."""
 _MARKERS_WITHOUT_LENGTH = frozenset((0x01, *range(0xD0, 0xD9)))
+_ORIENTATION_TAG = 0x0112
 _SCAN_MARKER = 0xDA
+_HEIF_BRANDS = frozenset((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1", b"avif", b"avis"))
+"""The kinds of HEIC and AVIF files, which they state after ``ftyp`` (ISO/IEC 23008-12)."""
 _COLOUR_FLAGS = {
     1: cv2.IMREAD_COLOR,
     2: cv2.IMREAD_REDUCED_COLOR_2,
@@ -64,12 +69,39 @@ def decode_image(data: np.ndarray, *, upright: bool = True) -> np.ndarray:
         upright: rotate the image by its EXIF orientation.
 
     Raises:
-        ValueError: OpenCV cannot decode the bytes, or the file declares more than ``MAX_PIXELS``.
+        ValueError: the bytes cannot be decoded, or the file declares more than ``MAX_PIXELS``.
     """
     size = declared_size(data)
-    if size is not None and math.prod(size) > MAX_PIXELS:
-        raise ValueError(f"declares {size[1]} x {size[0]} pixels, more than any image")
+    if size is not None:
+        _check_size(*size)
     return _decode(data, cv2.IMREAD_COLOR if upright else cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+
+
+def exif_orientation(header: bytes) -> int:
+    """Read the EXIF orientation of a JPEG file, 1-8; 1, upright, for other files and where there is none.
+
+    Args:
+        header: the file, or enough of its beginning.
+    """
+    start = header.find(b"Exif\0\0") + 6
+    if not header.startswith(JPEG_START) or start < 6:
+        return 1
+    order = "<" if header[start : start + 2] == b"II" else ">"
+    try:
+        (directory,) = struct.unpack_from(f"{order}I", header, start + 4)
+        (count,) = struct.unpack_from(f"{order}H", header, start + directory)
+        for index in range(count):
+            tag, _, _, value = struct.unpack_from(f"{order}HHIH", header, start + directory + 2 + 12 * index)
+            if tag == _ORIENTATION_TAG and 1 <= value <= 8:
+                return int(value)
+    except struct.error:  # damaged or cut off
+        pass
+    return 1
+
+
+def _check_size(height: int, width: int) -> None:
+    if height * width > MAX_PIXELS:
+        raise ValueError(f"declares {width} x {height} pixels, more than any image; {_REMEDY}")
 
 
 def decode_annotated_image(data: np.ndarray, height: int, width: int, reduction: int = 1) -> np.ndarray:
@@ -98,10 +130,56 @@ def decode_annotated_image(data: np.ndarray, height: int, width: int, reduction:
 
 
 def _decode(data: np.ndarray, flags: int) -> np.ndarray:
-    try:
-        image = cv2.imdecode(data, flags) if len(data) else None
-    except cv2.error as error:
-        raise ValueError(f"cannot be decoded ({error.err or error})") from error
+    if not len(data):
+        raise ValueError("is empty (0 bytes); copy it or download it again")
+    image = _decode_with_opencv(data, flags)
+    if image is None and data[:2].tobytes() == JPEG_START:
+        image = _decode_with_opencv(add_jpeg_end(data), flags)
+    if image is None and data[4:8].tobytes() == b"ftyp" and data[8:12].tobytes() in _HEIF_BRANDS:
+        return _decode_heif(data, upright=not flags & cv2.IMREAD_IGNORE_ORIENTATION)
     if image is None:
-        raise ValueError("cannot be decoded")
+        raise ValueError(f"cannot be decoded; {_REMEDY}")
     return image
+
+
+def _decode_with_opencv(data: np.ndarray, flags: int) -> np.ndarray | None:
+    try:
+        return cv2.imdecode(data, flags)
+    except cv2.error as error:
+        raise ValueError(f"cannot be decoded ({error.err or error}); {_REMEDY}") from error
+
+
+def add_jpeg_end(data: np.ndarray) -> np.ndarray:
+    """Add the end marker to a JPEG file without one.
+
+    Raises:
+        ValueError: more than the end marker is missing, or the file is damaged.
+    """
+    start = data.tobytes().rstrip(b"\xff")  # a lone 0xff is the first half of the marker
+    # A decoder computes missing pixels from whatever follows. If two continuations decode to the same image, none is
+    # missing.
+    continuations = [np.frombuffer(start + filler + _JPEG_END, np.uint8) for filler in (b"", b"\x55" * 64)]
+    first, second = (_decode_with_opencv(file, cv2.IMREAD_COLOR) for file in continuations)
+    if first is None:
+        raise ValueError(f"cannot be decoded; {_REMEDY}")
+    if second is None or not np.array_equal(first, second):
+        raise ValueError("is cut off: the JPEG data end early; copy it or download it again")
+    return continuations[0]
+
+
+def _decode_heif(data: np.ndarray, *, upright: bool) -> np.ndarray:
+    """Decode a HEIC or AVIF file. Its own rotation, which is not that of EXIF, is always followed."""
+    try:
+        import pillow_heif
+        from PIL import Image, ImageOps
+    except ImportError as error:
+        raise ValueError(f"is a HEIC or AVIF image: pip install 'posenet[heif]' to read it, or {_REMEDY}") from error
+    pillow_heif.register_heif_opener()
+    try:
+        with Image.open(io.BytesIO(data.tobytes())) as image:
+            _check_size(image.height, image.width)
+            rgb = (ImageOps.exif_transpose(image) if upright else image).convert("RGB")
+    except (OSError, RuntimeError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(f"cannot be decoded ({reason}); {_REMEDY}") from error
+    return cv2.cvtColor(np.asarray(rgb), cv2.COLOR_RGB2BGR)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Collection, Sequence
+import logging
+import os
+import sys
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypeGuard, Union
 
 import cv2
 import numpy as np
@@ -13,42 +18,82 @@ from posenet.errors import DataError
 from posenet.files import write_atomically
 from posenet.images.decoding import decode_image
 
-IMAGE_SUFFIXES = frozenset(".bmp .jpeg .jpg .png .pgm .ppm .tif .tiff .webp".split())
-"""Suffixes of the files that count as images when a folder is listed."""
-WRITABLE_SUFFIXES = IMAGE_SUFFIXES - {".pgm"}
-"""Suffixes of the formats that OpenCV writes in colour on every system."""
+if TYPE_CHECKING:
+    from PIL.Image import Image as PilImage
+
+_log = logging.getLogger(__name__)
+
+ChannelOrder = Literal["bgr", "rgb"]
+ImageInput: TypeAlias = Union[str, "os.PathLike[str]", np.ndarray, "PilImage"]
+"""An image file, an image in memory as an array, or a PIL image."""
+
+IMAGE_SUFFIXES = frozenset(".avif .bmp .heic .heif .hif .jpeg .jpg .png .pgm .ppm .tif .tiff .webp".split())
+"""Files that count as images when a folder is listed. HEIC and AVIF need the extra ``heif``."""
+WRITABLE_SUFFIXES = frozenset(".bmp .jpeg .jpg .png .ppm .tif .tiff .webp".split())
+"""The formats that OpenCV writes everywhere, in colour."""
 
 
-def find_images(inputs: Sequence[str | Path], suffixes: Collection[str] = IMAGE_SUFFIXES) -> list[Path]:
-    """List files, the files in folders (not in their subfolders) and the matches of glob patterns, each file once.
+def find_images(
+    inputs: Sequence[str | Path], suffixes: Collection[str] = IMAGE_SUFFIXES, *, recursive: bool = False
+) -> list[Path]:
+    """Expand files, folders and glob patterns, each image once, in the order given.
 
-    Files in folders need one of the ``suffixes``; other files may have any.
+    A file that is named is included whatever its suffix. A folder is searched for ``suffixes``; a log message counts
+    the other files in it.
+
+    Args:
+        recursive: search subfolders too, except hidden ones and links.
 
     Raises:
         DataError: an input that does not exist, a folder without images, or a pattern that matches no file.
     """
     found: dict[Path, Path] = {}
     for item in inputs:
-        for path in _expand(str(item), suffixes):
+        for path in _expand(str(item), suffixes, recursive):
             found.setdefault(path.resolve(), path)
     return list(found.values())
 
 
-def _expand(item: str, suffixes: Collection[str]) -> list[Path]:
+def _expand(item: str, suffixes: Collection[str], recursive: bool) -> list[Path]:
     path = Path(item)
     if path.is_file():
         return [path]
     if path.is_dir():
-        files = sorted(child for child in path.iterdir() if child.suffix.lower() in suffixes and child.is_file())
+        left_out: Counter[str] = Counter()
+        files = list(_search_folder(path, suffixes, recursive, left_out))
+        if left_out:
+            counts = ", ".join(f"{count} {suffix}" for suffix, count in sorted(left_out.items()))
+            _log.warning("left out of folder %s: %s", item, counts)
         if not files:
             raise DataError(f"no images in folder {item} (looked for {' '.join(sorted(suffixes))})")
         return files
     if not glob.has_magic(item):
-        raise DataError(f"no such file or folder: {item}")
+        raise DataError(f"no such file or folder: {item}{_separator_hint(item)}")
     files = sorted(match for match in map(Path, glob.glob(item, recursive=True)) if match.is_file())
     if not files:
-        raise DataError(f"no file matches {item}")
+        raise DataError(f"no file matches {item}{_separator_hint(item)}")
     return files
+
+
+def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool, left_out: Counter[str]) -> Iterator[Path]:
+    """The files in a folder that have one of ``suffixes``; counts other files in ``left_out``, by suffix."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            if recursive and not path.is_symlink() and not path.name.startswith("."):
+                yield from _search_folder(path, suffixes, recursive, left_out)
+        elif path.name.startswith("._"):
+            pass  # macOS keeps the attributes of a.png in ._a.png on other file systems
+        elif path.suffix.lower() in suffixes:
+            if path.is_file():
+                yield path
+        elif not path.name.startswith("."):
+            left_out[path.suffix.lower() or "without suffix"] += 1
+
+
+def _separator_hint(path: str | Path) -> str:
+    """The remedy for a path with the separators of Windows on another system."""
+    corrected = str(path).replace("\\", "/")
+    return f"; folders are separated by /: {corrected}" if corrected != str(path) and glob.glob(corrected) else ""
 
 
 def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:
@@ -58,30 +103,40 @@ def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:
         upright: rotate the image by its EXIF orientation; COCO's annotations belong to images that are not rotated.
 
     Raises:
-        DataError: the file cannot be read, or OpenCV cannot decode it.
+        DataError: the file cannot be read or decoded.
     """
     try:
         # Unlike cv2.imread, reading the bytes accepts any file name on any system.
         data = np.fromfile(path, np.uint8)
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+        raise DataError(f"cannot read {path}: {error.strerror or error}{_separator_hint(path)}") from error
     try:
         return decode_image(data, upright=upright)
     except ValueError as error:
-        raise DataError(f"{path} {error}; save it as JPEG or PNG, smaller if it is very large") from error
+        raise DataError(f"{path} {error}") from error
 
 
-def to_bgr(image: np.ndarray) -> np.ndarray:
-    """Convert an image in memory to (H, W, 3) uint8 BGR; an image in that form is not copied.
+def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
+    """Convert an image to (H, W, 3) uint8 BGR; an array in that form is not copied.
 
     Args:
-        image: (H, W) or (H, W, 1) grey, (H, W, 3) BGR or (H, W, 4) BGRA, without its alpha; uint8 or uint16.
+        image: the path of an image file, which is read upright; a PIL image; or an array: (H, W) or (H, W, 1) grey,
+            (H, W, 3) colours or (H, W, 4) colours and alpha, which is dropped; uint8 or uint16.
+        channels: order of the colours of an array.
 
     Raises:
-        DataError: ``image`` is None or empty, or has another shape or type.
+        DataError: ``image`` is None or empty, has another shape or type, or its file cannot be read.
     """
+    if channels not in ("bgr", "rgb"):
+        raise DataError(f"channels must be 'bgr' or 'rgb', not {channels!r}")
     if image is None:
         raise DataError("an image must be an array, not None, which cv2.imread returns for a file it cannot read")
+    if isinstance(image, (str, os.PathLike)):
+        return read_image(Path(image))
+    if _is_pil_image(image):
+        channels = "rgb"
+        # Modes with other numbers than bytes, such as I;16, have one channel and become arrays of these numbers.
+        image = image if image.mode.startswith(("I", "F")) else image.convert("RGB")
     image = np.asarray(image)
     if image.ndim not in (2, 3) or not image.size or (image.ndim == 3 and image.shape[2] not in (1, 3, 4)):
         raise DataError(f"an image must be height x width with 1, 3 or 4 channels, not of shape {image.shape}")
@@ -91,7 +146,13 @@ def to_bgr(image: np.ndarray) -> np.ndarray:
         image = ((image.astype(np.uint32) + 128) // 257).astype(np.uint8)  # 65535 becomes 255, rounded
     if image.ndim == 2 or image.shape[2] == 1:
         return np.repeat(image.reshape(*image.shape[:2], 1), 3, axis=2)
-    return np.ascontiguousarray(image[..., :3])
+    return np.ascontiguousarray(image[..., :3] if channels == "bgr" else image[..., 2::-1])
+
+
+def _is_pil_image(image: object) -> TypeGuard[PilImage]:
+    """Whether an image is PIL's. If PIL has not been imported, it is not."""
+    pil = sys.modules.get("PIL.Image")
+    return pil is not None and isinstance(image, pil.Image)
 
 
 def write_image(path: str | Path, image: np.ndarray) -> None:

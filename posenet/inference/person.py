@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -45,6 +46,11 @@ class Person:
         if not len(points):
             return np.zeros(4, np.float32)
         return np.concatenate([points.min(0), points.max(0)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The score, the box and the keypoints found by name (x, y, score), in types that JSON can hold."""
+        keypoints = {name: list(values) for name, values in self.named().items()}
+        return {"score": self.score, "box": self.box().tolist(), "keypoints": keypoints}
 
     def to_coco(self) -> np.ndarray:
         """(F, 3) float32: x, y and score in the order of the annotation file, 17 rows for COCO."""

@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import itertools
 import operator
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -23,16 +24,20 @@ from posenet.devices.background import map_in_background
 from posenet.devices.device import select_device
 from posenet.devices.precision import Amp, autocast, select_amp
 from posenet.errors import ConfigError
-from posenet.images.image_files import to_bgr
+from posenet.images.image_files import ChannelOrder, ImageInput, to_bgr
 from posenet.inference.decoder.decode import decode
 from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.inference.decoder.people import decode_candidates
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.person import Person
+from posenet.inference.tiling import Tiling, choose_tiling
 from posenet.model.fused import FusedNetwork
 from posenet.model.preprocessing import images_to_input
 from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, InferenceConfig
 from posenet.skeleton import COCO, Skeleton
+
+TILE_TOLERANCE = 9.0
+"""Pixels of the network input by which two tiles may differ about a keypoint: the sigma of the target maps."""
 
 
 class InputBatch(NamedTuple):
@@ -169,31 +174,73 @@ class Predictor:
         fused = FusedNetwork(network, select_amp(selected, amp))
         return cls.from_config(fused, config, device=selected, **overrides)
 
-    def __call__(self, image: np.ndarray) -> list[Person]:
+    def __call__(self, image: ImageInput, channels: ChannelOrder = "bgr") -> list[Person]:
         """The people in an image, highest score first, with keypoints in pixels of the image.
 
-        The image is (H, W, 3) BGR uint8; grey, BGRA and 16-bit images are converted. ``DataError`` for other arrays.
-        """
-        return self.batch([image])[0]
+        Very wide and very tall images are cut into tiles; see ``posenet.inference.tiling``.
 
-    def batch(self, images: Sequence[np.ndarray]) -> list[list[Person]]:
-        """The people in each of several images of any sizes. Images with network inputs of equal size run together."""
-        images = [to_bgr(image) for image in images]
+        Args:
+            image: the path of an image file, as text or ``Path``, which is read upright as its EXIF data say; a PIL
+                image, as it is; or an array: (H, W, 3) uint8, BGR as ``cv2.imread`` returns it. Grey images, images
+                with alpha and 16-bit images are converted.
+            channels: "rgb" for an array with the colours in that order. Files and PIL images state theirs.
+
+        Raises:
+            DataError: the file cannot be read, or the object is not an image.
+        """
+        return self.batch([image], channels)[0]
+
+    def batch(self, images: Sequence[ImageInput], channels: ChannelOrder = "bgr") -> list[list[Person]]:
+        """The people in each of several images of any sizes. Images with network inputs of equal size run together.
+
+        The images are those that a call accepts.
+        """
+        arrays = [to_bgr(image, channels) for image in images]
         indices_of: dict[tuple[tuple[int, int], ...], list[int]] = {}
-        for index, image in enumerate(images):
+        for index, image in enumerate(arrays):
             indices_of.setdefault(self._input_sizes(image), []).append(index)
         order = list(itertools.chain.from_iterable(indices_of.values()))
-        people_of = dict(zip(order, self.stream(images[index] for index in order)))
-        return [people_of[index] for index in range(len(images))]
+        people_of = dict(zip(order, self.stream(arrays[index] for index in order)))
+        return [people_of[index] for index in range(len(arrays))]
 
-    def stream(self, images: Iterable[np.ndarray]) -> Generator[list[Person], None, None]:
+    def stream(
+        self, images: Iterable[ImageInput], channels: ChannelOrder = "bgr"
+    ) -> Generator[list[Person], None, None]:
         """The people in each of any number of images, in order. Only a few images are in memory at a time.
 
-        Consecutive images with network inputs of equal size run together, so images sorted by shape make full batches.
+        The images are those that a call accepts. Consecutive images with network inputs of equal size run together, so
+        images sorted by shape make full batches.
         """
+        tilings: deque[Tiling | None] = deque()
+
+        def cut_into_tiles() -> Iterator[np.ndarray]:
+            for image in images:
+                array = to_bgr(image, channels)
+                tiling = self._choose_tiling(array)
+                tilings.append(tiling)
+                yield from tiling.cut(array) if tiling else [array]
+
+        people_of_tiles = self._stream_tiles(cut_into_tiles())
+        for people in people_of_tiles:
+            tiling = tilings.popleft()
+            if tiling:
+                others = itertools.islice(people_of_tiles, len(tiling.starts) - 1)
+                people = tiling.join([people, *others])
+            yield people
+
+    def _choose_tiling(self, image: np.ndarray) -> Tiling | None:
+        """How an image is cut into tiles; None for one that goes through the network in one piece."""
+        height, width = image.shape[:2]
+        input_height = min(self.settings.height, _round_down(self.settings.max_height))
+        input_width = input_height / height * width
+        fits = INPUT_MULTIPLE <= input_width <= _round_down(self.settings.max_width)
+        return choose_tiling((height, width), fits=fits, tolerance=TILE_TOLERANCE / input_height)
+
+    def _stream_tiles(self, images: Iterable[np.ndarray]) -> Iterator[list[Person]]:
+        """The people in each image, (H, W, 3) BGR uint8, in order."""
         # Three threads work at the same time: one prepares the next batch, the caller's thread runs the network on this
         # batch, and one decodes the previous batch.
-        batches = self._split_into_batches(map(to_bgr, images))
+        batches = self._split_into_batches(images)
         inputs = map_in_background(self.prepare_inputs, batches)
         outputs = map(self.run_network, inputs)
         for people in map_in_background(self.decode_output, outputs):

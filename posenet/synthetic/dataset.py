@@ -19,9 +19,10 @@ import cv2
 import numpy as np
 from tqdm import tqdm
 
+from posenet.annotations.coco_file import COCO_CATEGORY
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.synthetic.labels import CATEGORY, annotate
+from posenet.synthetic.labels import annotate
 from posenet.synthetic.scene import random_size, render_scene
 
 SPLITS = {"train": 1, "val": 10_000_001}
@@ -94,7 +95,7 @@ def write_dataset(
         content = {
             "info": {"description": f"Drawn by {_TOOL}"},
             "licenses": [],
-            "categories": [CATEGORY],
+            "categories": [COCO_CATEGORY],
             "images": images[split],
             "annotations": annotations[split],
         }

@@ -17,18 +17,6 @@ from posenet.skeleton import COCO
 from posenet.synthetic.figure import Figure
 from posenet.synthetic.scene import Actor, Scene
 
-CATEGORY: dict[str, Any] = {
-    "supercategory": "person",
-    "id": 1,
-    "name": "person",
-    "keypoints": list(COCO.file_names),
-    "skeleton": [
-        [16, 14], [14, 12], [17, 15], [15, 13], [12, 13], [6, 12], [7, 13], [6, 7], [6, 8], [7, 9], [8, 10], [9, 11],
-        [2, 3], [1, 2], [1, 3], [2, 4], [3, 5], [4, 6], [5, 7],
-    ],
-}  # fmt: skip
-"""The entry of ``categories``, the same as in COCO."""
-
 _FORMS = ("polygons", "counts", "compressed")
 _FORM_SHARES = (0.70, 0.15, 0.15)
 _BARELY_SEEN = 0.1

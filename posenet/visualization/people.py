@@ -8,7 +8,7 @@ from typing import Literal
 import cv2
 import numpy as np
 
-from posenet.images.image_files import to_bgr
+from posenet.images.image_files import ChannelOrder, ImageInput, to_bgr
 from posenet.inference.person import Person
 from posenet.skeleton import Skeleton
 
@@ -39,19 +39,29 @@ _FRACTIONAL_BITS = 4
 """Fractional bits of the fixed-point coordinates that OpenCV draws with."""
 
 
+class Drawing(np.ndarray):
+    """A drawing, (H, W, 3) uint8 BGR, which notebooks show as an image."""
+
+    def _repr_png_(self) -> bytes | None:
+        is_image = self.ndim == 3 and self.size > 0 and self.dtype == np.uint8
+        return cv2.imencode(".png", self)[1].tobytes() if is_image else None
+
+
 def draw_people(
-    image: np.ndarray,
+    image: ImageInput,
     people: Sequence[Person],
     *,
+    channels: ChannelOrder = "bgr",
     min_score: float = 0.0,
     keypoint_min_score: float = 0.0,
     line_width: int = 0,
     colours: ColourScheme = "side",
-) -> np.ndarray:
-    """Draw the keypoints and limbs of people on a copy of an image; (H, W, 3) uint8 BGR.
+) -> Drawing:
+    """Draw the keypoints and limbs of people on a copy of an image; (H, W, 3) uint8 BGR. Notebooks show it as an image.
 
     Args:
-        image: (H, W, 3) BGR; grey, BGRA and 16-bit images are converted.
+        image: what ``Predictor`` accepts: an image file, a PIL image or an array.
+        channels: order of the colours of an array.
         people: keypoints in pixels of the image; the first person is drawn on top.
         min_score: people with a lower score are not drawn.
         keypoint_min_score: keypoints with a lower score are not drawn. Keypoints that score much less than the
@@ -61,9 +71,9 @@ def draw_people(
             person in one colour, in the order of ``PALETTE``.
 
     Raises:
-        DataError: ``image`` is not an image.
+        DataError: ``image`` cannot be read, or is not an image.
     """
-    drawing = to_bgr(image).copy()
+    drawing = to_bgr(image, channels).copy()
     for index, person in reversed([*enumerate(people)]):
         if person.score < min_score:
             continue
@@ -73,7 +83,7 @@ def draw_people(
             keypoint_colours = [PALETTE[index % len(PALETTE)]] * person.skeleton.num_keypoints
         width = line_width if line_width > 0 else _choose_line_width(drawing, person)
         _draw_person(drawing, person, keypoint_colours, keypoint_min_score, width)
-    return drawing
+    return drawing.view(Drawing)
 
 
 def _draw_person(

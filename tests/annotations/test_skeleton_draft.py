@@ -172,3 +172,7 @@ def test_the_tool_writes_a_skeleton_file_and_replaces_none(tmp_path: Path, capsy
     assert run_tool("skeleton", [*words, "--overwrite"], prog="skeleton") == 0
     assert run_tool("skeleton", ["--show", "coco", "--output", str(tmp_path / "coco.toml")], prog="skeleton") == 0
     assert load_skeleton(tmp_path / "coco.toml") == COCO
+    capsys.readouterr()
+    assert run_tool("skeleton", ["--show", "coco", "--output", "-"], prog="skeleton") == 0
+    captured = capsys.readouterr()
+    assert captured.out == (tmp_path / "coco.toml").read_text() and "channels" in captured.err

@@ -120,3 +120,15 @@ def test_export_ignores_other_sigmas_and_a_damaged_epoch(tmp_path: Path, progres
     torch.save({"model": tiny_network(stacks=1).state_dict(), "config": tables, "progress": progress}, source)
     assert convert("export-weights", source, "--output", exported) == 0
     assert torch.load(exported, weights_only=True)["epoch"] == epoch
+
+
+def test_weights_are_written_through_a_link_and_not_to_standard_output(
+    published: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    link = tmp_path / "link.pth"
+    link.symlink_to("target.pth")
+    assert convert("import-weights", published, "--output", link) == 0
+    assert link.is_symlink() and (tmp_path / "target.pth").is_file()
+    assert convert("import-weights", published, "--output", "-") == 2
+    assert "give the name of a file" in capsys.readouterr().err and not (tmp_path / "-").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,12 @@ def test_an_input_file_is_never_overwritten(tmp_path: Path) -> None:
     annotations.write_text("{}")
     assert run_tool("benchmark", ["decode", "--annotations", str(annotations), "--json", str(annotations)]) == 2
     assert annotations.read_text() == "{}"
+
+
+def test_the_numbers_go_to_standard_output_and_the_table_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_tool("benchmark", ["targets", "--quick", "--input-size", "128", "--json", "-"]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["benchmark"] == "targets" and "ms" in captured.err
 
 
 def test_quick_lowers_the_number_of_runs_unless_it_is_low_already(tmp_path: Path) -> None:

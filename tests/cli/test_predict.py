@@ -473,3 +473,67 @@ def test_ctrl_c_ends_a_live_stream_with_status_0(stub: None, tmp_path: Path, mon
     with media_server(tmp_path) as address:
         assert predict(f"{address}/live", "--output", tmp_path / "out") == 0
     assert len(read_video(tmp_path / "out" / "live.mp4")) == 1
+
+
+def test_people_go_to_standard_output_and_messages_to_standard_error(stub, photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for flag, parse in (("--json", json.loads), ("--coco", lambda text: json.loads(text)["annotations"])):
+        assert predict(photos, flag, "-") == 0
+        captured = capsys.readouterr()
+        assert len(parse(captured.out)) == 3
+        assert "3 people in 4 images" in captured.err and "wrote" not in captured.err
+    assert predict(photos, "--csv", "-", "--json", "people.json") == 0
+    captured = capsys.readouterr()
+    assert captured.out.startswith("file_name,frame,time,score,left") and captured.out.count("\n") == 4
+    assert captured.err.endswith("wrote people.json\n")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["people.json", "photos"]
+    assert predict(photos, "--csv", "-", "--json", "-") == 2
+    assert "- would be written twice" in capsys.readouterr().err
+
+
+def test_links_and_devices_stay(stub, photos, tmp_path):
+    (tmp_path / "link.json").symlink_to("target.json")
+    (tmp_path / "null.json").symlink_to("/dev/null")
+    for name in ("link.json", "null.json"):
+        assert predict(photos, "--json", tmp_path / name) == 0
+        assert (tmp_path / name).is_symlink()
+    assert len(json.loads((tmp_path / "target.json").read_text())) == 3 and not Path("/dev/null").is_file()
+
+
+@pytest.mark.parametrize("flag, name", [("--json", "p.json"), ("--json", "p.jsonl"), ("--coco", "p"), ("--csv", "p")])
+def test_if_no_input_can_be_read_no_file_is_written(stub, tmp_path, capsys, flag, name):
+    (tmp_path / "bad.png").write_bytes(b"nonsense")
+    (tmp_path / "empty.png").touch()
+    path = tmp_path / name
+    assert predict(tmp_path, flag, path) == 2 and not path.exists()
+    captured = capsys.readouterr()
+    assert "2 of 2 images could not be read" in captured.err and "empty.png is empty" in captured.err
+    assert not captured.out
+    path.write_text("an earlier run")
+    assert predict(tmp_path / "bad.png", flag, path) == 2 and path.read_text() == "an earlier run"
+
+
+def test_files_that_are_left_out_of_folders_are_counted(stub, photos, tmp_path, caplog):
+    for name in ("a.raw", "._a.png", "._clip.mp4"):
+        (photos / name).write_bytes(b"nonsense")
+    assert predict(photos, "--json", tmp_path / "people.json") == 0
+    assert f"left out of folder {photos}: 1 .raw" in caplog.messages
+
+
+def test_subfolders_are_predicted_and_drawn_into_subfolders(stub, photos, tmp_path):
+    for camera in ("camA", "camB"):
+        write_image(photos / camera / "000001.png", spot_image(97, 131, *SPOTS, 4))
+    out, path = tmp_path / "out", tmp_path / "people.json"
+    assert predict(photos, "--recursive", "--output", out, "--json", path, "--heatmaps", tmp_path / "maps") == 0
+    assert (out / "camA" / "000001.png").is_file() and (out / "camB" / "000001.png").is_file()
+    assert (tmp_path / "maps" / "camB" / "000001.jpg").is_file() and (out / "a.png").is_file()
+    ids = [person["image_id"] for person in json.loads(path.read_text())]
+    assert ids[0] == 139 and len(set(ids)) == len(ids) == 5, "000001.png is no unique number here"
+
+
+def test_a_coco_data_set_of_predictions_lists_all_images(stub, photos, tmp_path):
+    assert predict(photos, "--coco", tmp_path / "coco.json") == 0
+    content = json.loads((tmp_path / "coco.json").read_text())
+    names = {image["id"]: image["file_name"] for image in content["images"]}
+    assert sorted(names.values()) == ["000000000139.png", "a.png", "b.png", "empty.png"] and names[139].startswith("0")
+    assert [names[person["image_id"]] for person in content["annotations"]] == ["000000000139.png", "a.png", "b.png"]

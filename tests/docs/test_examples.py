@@ -75,7 +75,7 @@ SHORTER = {
 }
 """Arguments that are added to a tool's commands."""
 
-OUTPUT_FLAGS = ("--output", "--json", "--plots", "--preview")
+OUTPUT_FLAGS = ("--output", "--json", "--coco", "--csv", "--plots", "--preview")
 """Flags that name a file or folder that the command must write."""
 
 COCO_IDS = (790, 37666, 183872, 211325, 256353, 442450, 463557, 538113)
@@ -160,7 +160,8 @@ def remove_outputs_of_the_project(tool: str, arguments: list[str]) -> None:
 
 def outputs_of(command: Command) -> list[Path]:
     """The files and folders that the flags of a command name as its output."""
-    return [Path(value) for flag, value in zip(command.words, command.words[1:]) if flag in OUTPUT_FLAGS]
+    pairs = zip(command.words, command.words[1:])
+    return [Path(value) for flag, value in pairs if flag in OUTPUT_FLAGS and value != "-"]
 
 
 def check_arguments(command: Command) -> None:

@@ -226,6 +226,9 @@ def test_the_tool(
     out = capsys.readouterr().out
     assert "2 images" in out and "APM" in out and "1.000" in out
     assert (tmp_path / "r.json").exists()
+    assert run_tool("evaluate", [*argv, "--output", "-"]) == 0
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out)) > 2 and "1.000" in captured.err
     assert run_tool("evaluate", [*argv, "--plots", str(tmp_path / "plots")]) == 0
     assert {path.name for path in (tmp_path / "plots").iterdir()} == {"keypoints.png", "precision_recall.png"}
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -11,6 +11,7 @@ from posenet.inference.predictor import DeviceCandidates, HostMaps, Predictor
 from posenet.model.posenet import PoseNet
 from posenet.settings import InferenceConfig, config_from_dict, config_to_dict
 from posenet.skeleton import COCO
+from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.spot_networks import NECK, NOSE, SpotNetwork, spot_image
 
 SPOTS = {  # height, width: nose, neck, radius
@@ -268,3 +269,30 @@ def test_an_error_on_another_thread_reaches_the_caller():
         Predictor(WrongChannelsNetwork(), InferenceConfig(height=64))(np.zeros((64, 64, 3), np.uint8))
     with pytest.raises(DataError):
         list(spot_predictor(height=64).stream(iter([np.zeros((64, 64, 3), np.uint8), None])))
+
+
+def test_paths_pil_images_and_rgb_arrays_yield_the_same_people(tmp_path):
+    pil = pytest.importorskip("PIL.Image")
+    image = make_image((97, 131))
+    path = tmp_path / "a.png"
+    cv2.imwrite(str(path), image)
+    predictor = spot_predictor(height=128)
+    rgb = image[..., ::-1]
+    expected = predictor(image)
+    assert len(expected) == 1 and expected[0].found.sum() == 2
+    assert predictor.batch([path, str(path), pil.open(path), pil.fromarray(rgb)]) == [expected] * 4
+    assert predictor(rgb, channels="rgb") == expected != predictor(rgb)
+    assert list(predictor.stream([rgb, path], channels="rgb")) == [expected] * 2
+    with pytest.raises(DataError, match="missing.png"):
+        predictor("missing.png")
+
+
+def test_a_file_is_read_upright_and_a_pil_image_as_it_is(tmp_path):
+    pil = pytest.importorskip("PIL.Image")
+    path = tmp_path / "a.jpg"
+    path.write_bytes(with_orientation(encode(np.rot90(make_image((97, 131))).copy()), 6))
+    predictor = spot_predictor(height=128)
+    [upright], [stored] = predictor.batch([path, pil.open(path)])
+    nose = SPOTS[97, 131][0]
+    np.testing.assert_allclose(upright.keypoints[NOSE, :2], nose, atol=0.5)
+    np.testing.assert_allclose(stored.keypoints[NOSE, :2], (nose[1], 131 - 1 - nose[0]), atol=0.5)

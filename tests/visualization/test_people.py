@@ -1,5 +1,6 @@
 """Drawings of people."""
 
+import cv2
 import numpy as np
 import pytest
 
@@ -87,3 +88,17 @@ def test_images_of_every_kind_are_drawn_on(image, person):
 def test_an_array_that_is_no_image_is_refused(person):
     with pytest.raises(DataError):
         draw_people(np.zeros((5, 5, 3)), [person])
+
+
+def test_a_notebook_shows_a_drawing_as_a_png():
+    drawing = draw_people(np.full((20, 30, 3), 90, np.uint8), [])
+    png = np.frombuffer(drawing._repr_png_(), np.uint8)
+    assert np.array_equal(cv2.imdecode(png, cv2.IMREAD_COLOR), drawing)
+    assert drawing[0]._repr_png_() is None and (drawing / 2)._repr_png_() is None
+
+
+def test_rgb_arrays_and_files_are_drawn_as_bgr(tmp_path):
+    image = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype(np.uint8)
+    cv2.imwrite(str(tmp_path / "a.png"), image)
+    assert np.array_equal(draw_people(image[..., ::-1], [], channels="rgb"), image)
+    assert np.array_equal(draw_people(tmp_path / "a.png", []), image)

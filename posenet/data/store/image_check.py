@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from posenet.images.decoding import JPEG_START, declared_size, decode_annotated_image
+from posenet.images.decoding import JPEG_START, add_jpeg_end, declared_size, decode_annotated_image
 
 
 def read_image_bytes(path: Path, height: int, width: int) -> np.ndarray:
@@ -16,7 +16,7 @@ def read_image_bytes(path: Path, height: int, width: int) -> np.ndarray:
     last_end = data.rfind(b"\xff\xd9")
     if data.startswith(JPEG_START) and last_end < last_scan:
         # Some releases of OpenCV fill the missing rows with grey and report no error.
-        raise ValueError("the JPEG file is truncated")
+        add_jpeg_end(np.frombuffer(data, np.uint8))
     image_bytes = np.frombuffer(data, np.uint8)
     decode_annotated_image(image_bytes, height, width, reduction_for_check(image_bytes, height, width))
     return image_bytes

@@ -16,7 +16,7 @@ import numpy as np
 from posenet.data.store import schema
 from posenet.data.store.record import Record
 from posenet.errors import DataError
-from posenet.files import flush_to_disk
+from posenet.files import flush_to_disk, is_standard_output, resolve_link
 from posenet.skeleton import COCO, Skeleton
 
 BUFFER_BYTES = 16 * 2**20
@@ -44,7 +44,7 @@ class StoreWriter:
     def __init__(
         self, path: str | Path, skeleton: Skeleton = COCO, source: str | Path = "", overwrite: bool = False
     ) -> None:
-        self.path = Path(path)
+        self.path = resolve_link(Path(path))
         self._skeleton = skeleton
         self._source = Path(source).name
         self._overwrite = overwrite
@@ -194,6 +194,8 @@ class StoreWriter:
 
 def check_output(path: Path, overwrite: bool) -> None:
     """Raise ``DataError`` unless a store may be written to ``path``."""
+    if is_standard_output(path):
+        raise DataError("a store cannot be written to standard output; give the name of a file")
     if path.is_dir():
         raise DataError(f"{path} is a folder; give a file in it, such as {path / 'train.h5'}")
     if not path.exists():

@@ -1,20 +1,17 @@
-"""Outputs of prediction: JSON files of people, and drawings as images and videos."""
+"""Outputs of prediction: drawings as images and videos, and the names of files."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self, TextIO
+from typing import Any, Protocol, Self
 
 import numpy as np
 
-from posenet.files import atomic_replacement
 from posenet.images import image_files
-from posenet.inference.coco_evaluation import to_coco_result
 from posenet.inference.media import video
 from posenet.inference.media.sources import FileSource, Frame, Source
 from posenet.inference.media.video import VideoWriter
@@ -30,73 +27,11 @@ class Output(Protocol):
     def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None: ...
 
 
-@contextlib.contextmanager
-def open_people_file(path: Path) -> Iterator[Output]:
-    """Open a file for people as COCO results; see ``people_entry`` for its entries.
-
-    A ``.jsonl`` file is a ``JsonLinesWriter``. Any other file is a ``JsonListWriter``; it replaces an earlier file when
-    the block ends without an error.
-    """
-    if path.suffix.lower() == ".jsonl":
-        with open(path, "w", encoding="utf-8") as file:
-            yield JsonLinesWriter(file)
-        return
-    with atomic_replacement(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
-        writer = JsonListWriter(file)
-        yield writer
-        writer.finish()
-
-
-class JsonLinesWriter:
-    """Writes one person per line. The file is complete up to the last frame at any time."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-
-    def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
-        for person in people:
-            self._file.write(json.dumps(people_entry(frame, person)) + "\n")
-        self._file.flush()
-
-
-class JsonListWriter:
-    """Writes all people as one JSON list, one line each, without holding them in memory."""
-
-    def __init__(self, file: TextIO) -> None:
-        self._file = file
-        self._is_empty = True
-
-    def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
-        for person in people:
-            separator = "[\n" if self._is_empty else ",\n"
-            self._file.write(separator + json.dumps(people_entry(frame, person)))
-            self._is_empty = False
-
-    def finish(self) -> None:
-        """Close the list."""
-        self._file.write("[]\n" if self._is_empty else "\n]\n")
-
-
-def people_entry(frame: Frame, person: Person) -> dict[str, Any]:
-    """A person in COCO's results format, with ``file_name`` and, in a video, ``frame`` and ``time`` in seconds.
-
-    The ``image_id`` of an image is the number that it is named by, as in COCO, else its path. In a video it is
-    ``path#frame``, and from a camera ``camera N#frame``.
-    """
-    name = frame.source.name
-    stem = frame.source.stem
-    if frame.number is not None:
-        entry = to_coco_result(person, f"{name}#{frame.number}")
-        return entry | {"file_name": name, "frame": frame.number, "time": round(frame.seconds, 4)}
-    image_id = int(stem) if stem.isascii() and stem.isdecimal() else name
-    return to_coco_result(person, image_id) | {"file_name": name}
-
-
 def output_paths(sources: Sequence[Source], folder: Path, suffix_of: Callable[[Source], str]) -> dict[Source, Path]:
     """Choose an output path in ``folder`` for every source.
 
-    An output has the name of its source and the suffix that ``suffix_of`` returns. It is numbered if an earlier output
-    has the same name.
+    An output has the name and the subfolder of its source, and the suffix that ``suffix_of`` returns. It is numbered if
+    an earlier output has the same name.
     """
     paths: dict[Source, Path] = {}
     taken: set[str] = set()
@@ -105,11 +40,13 @@ def output_paths(sources: Sequence[Source], folder: Path, suffix_of: Callable[[S
         plain_name = source.stem + suffix
         numbered_names = (f"{source.stem}-{number}{suffix}" for number in itertools.count(2))
         # Photo.jpg and photo.jpg are the same file on some file systems.
-        name = next(name for name in itertools.chain([plain_name], numbered_names) if name.lower() not in taken)
-        taken.add(name.lower())
-        paths[source] = folder / name
-        if source.kind != "camera" and name != plain_name:
-            _log.info("The output of %s is named %s", source.name, name)
+        subfolder = source.subfolder if isinstance(source, FileSource) else Path()
+        names = (subfolder / name for name in itertools.chain([plain_name], numbered_names))
+        path = next(path for path in names if str(path).lower() not in taken)
+        taken.add(str(path).lower())
+        paths[source] = folder / path
+        if source.kind != "camera" and path.name != plain_name:
+            _log.info("The output of %s is named %s", source.name, path.name)
     return paths
 
 

@@ -38,6 +38,8 @@ class FileSource:
 
     kind: Literal["image", "video"]
     path: Path
+    subfolder: Path = Path()
+    """Where a recursive search found it, relative to the folder that was searched."""
 
     @property
     def name(self) -> str:
@@ -129,19 +131,22 @@ class UnreadableFrame:
     is_live: ClassVar[bool] = False
 
 
-def find_sources(inputs: Iterable[str], listed: Iterable[str] = (), cameras: Iterable[int] = ()) -> list[Source]:
+def find_sources(
+    inputs: Iterable[str], listed: Iterable[str] = (), cameras: Iterable[int] = (), *, recursive: bool = False
+) -> list[Source]:
     """Find the sources that files, folders, patterns, addresses and cameras name, each once, in the given order.
 
     Args:
         inputs: a number that is not the name of a file is a camera; "-" stands for ``listed``.
         listed: one path or address each. They are not checked before they are read.
         cameras: numbers of further cameras.
+        recursive: search subfolders of folders too.
 
     Raises:
         DataError: an input does not exist, a folder has no images or videos, or a pattern has no match.
     """
     sources: dict[object, Source] = {}
-    for source in _expand_inputs(inputs, listed):
+    for source in _expand_inputs(inputs, listed, recursive):
         key = source.path.resolve() if isinstance(source, FileSource) else source
         sources.setdefault(key, source)
     for index in cameras:
@@ -150,7 +155,7 @@ def find_sources(inputs: Iterable[str], listed: Iterable[str] = (), cameras: Ite
     return list(sources.values())
 
 
-def _expand_inputs(inputs: Iterable[str], listed: Iterable[str]) -> Iterator[Source]:
+def _expand_inputs(inputs: Iterable[str], listed: Iterable[str], recursive: bool) -> Iterator[Source]:
     for item in inputs:
         path = Path(item)
         if item == "-":
@@ -165,17 +170,21 @@ def _expand_inputs(inputs: Iterable[str], listed: Iterable[str]) -> Iterator[Sou
             numbered_files(path)  # raises an error if there are none
             yield FileSource("video", path)
         else:
-            for path in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES | {".gif"}):
-                yield _named_source(str(path))
+            for file in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES | {".gif"}, recursive=recursive):
+                yield _file_source(file, file.parent.relative_to(path) if path.is_dir() else Path())
 
 
 def _named_source(item: str) -> Source:
-    """The source of a path or an address; its suffix decides between images and videos."""
+    """The source of a path or an address."""
     if is_url(item):
         return UrlSource("image" if _url_suffix(item) in IMAGE_SUFFIXES else "video", item)
-    path = Path(item)
+    return _file_source(Path(item))
+
+
+def _file_source(path: Path, subfolder: Path = Path()) -> FileSource:
+    """The source of a path; its suffix and its content decide between images and videos."""
     is_video = path.suffix.lower() in VIDEO_SUFFIXES or has_several_images(path)
-    return FileSource("video" if is_video else "image", path)
+    return FileSource("video" if is_video else "image", path, subfolder)
 
 
 def _is_camera(path: Path) -> bool:

@@ -78,6 +78,17 @@ class TestWriting:
             write_store(tmp_path / "notes.txt", records, overwrite=True)
         assert (tmp_path / "notes.txt").read_text() == "years of work"
 
+    def test_a_link_to_a_store_is_kept(self, path: Path, records: list[Record]) -> None:
+        link = path.with_name("link.h5")
+        link.symlink_to(path.name)
+        with StoreWriter(link, overwrite=True) as writer:
+            writer.add(records[0], [0])
+        assert link.is_symlink() and Store(path).num_images == 1
+
+    def test_a_store_does_not_go_to_standard_output(self) -> None:
+        with pytest.raises(DataError, match="standard output"), StoreWriter("-"):
+            pass
+
     def test_an_output_that_cannot_be_written_is_an_error(self, tmp_path: Path, records: list[Record]) -> None:
         with pytest.raises(DataError, match="is a folder"):
             write_store(tmp_path, records)

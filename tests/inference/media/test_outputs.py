@@ -1,17 +1,13 @@
-"""Files of people, drawn images and videos, and their names."""
+"""Drawn images and videos, and their names."""
 
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from posenet.inference.media.outputs import DrawingWriter, drawing_suffix, open_people_file, output_paths
+from posenet.inference.media.outputs import DrawingWriter, drawing_suffix, output_paths
 from posenet.inference.media.sources import CameraSource, FileSource, Frame, find_sources
-from posenet.inference.person import Person
 from tests.helpers.videos import GREY, read_video, write_video
 
-PERSON = Person(np.full((18, 3), 0.5, np.float32), 0.75)
 CAMERA = CameraSource(2)
 
 
@@ -35,32 +31,11 @@ def test_output_names_are_unique_and_have_writable_formats(tmp_path):
     assert {path.parent for path in paths.values()} == {tmp_path}
 
 
-@pytest.mark.parametrize("name", ["people.json", "people.jsonl"])
-def test_people_are_written_with_image_frame_and_time(tmp_path, name):
-    image = FileSource("image", Path("d/000000000139.jpg"))
-    video = FileSource("video", Path("v.mp4"))
-    with open_people_file(tmp_path / name) as output:
-        output.write(Frame(image, GREY), [PERSON, PERSON], GREY)
-        output.write(Frame(video, GREY, 3, 0.12, 25.0), [PERSON], GREY)
-        output.write(Frame(video, GREY, 4, 0.16, 25.0), [], GREY)
-        if name.endswith("l"):
-            assert (tmp_path / name).read_text().count("\n") == 3, "complete at any time"
-    text = (tmp_path / name).read_text()
-    people = [json.loads(line) for line in text.splitlines()] if name.endswith("l") else json.loads(text)
-    assert [person["image_id"] for person in people] == [139, 139, "v.mp4#3"]
-    assert people[0].keys() == {"image_id", "category_id", "keypoints", "score", "file_name"}
-    assert people[2]["frame"] == 3 and people[2]["time"] == 0.12 and people[2]["file_name"] == "v.mp4"
-
-
-def test_without_people_the_file_is_an_empty_list_and_an_error_keeps_the_old_file(tmp_path):
-    with open_people_file(tmp_path / "people.json"):
-        pass
-    assert json.loads((tmp_path / "people.json").read_text()) == []
-    with pytest.raises(OSError), open_people_file(tmp_path / "people.json") as output:
-        output.write(Frame(CAMERA, GREY, 0), [PERSON], GREY)
-        raise OSError("disk full")
-    assert json.loads((tmp_path / "people.json").read_text()) == []
-    assert len(list(tmp_path.iterdir())) == 1
+def test_drawings_of_subfolders_go_into_subfolders(tmp_path):
+    subfolders = ("cam", "", "Cam")
+    sources = [FileSource("image", Path("in", str(i), "1.png"), Path(name)) for i, name in enumerate(subfolders)]
+    paths = output_paths(sources, tmp_path, drawing_suffix)
+    assert [str(path.relative_to(tmp_path)) for path in paths.values()] == ["cam/1.png", "1.png", "Cam/1-2.png"]
 
 
 def test_a_drawn_video_is_finished_when_the_next_source_starts(library, tmp_path):

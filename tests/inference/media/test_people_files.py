@@ -1,0 +1,245 @@
+"""Files of people: COCO results, COCO data sets and tables."""
+
+import csv
+import io
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from posenet.annotations.lint.linter import lint_annotations
+from posenet.data.store.build import build_store
+from posenet.data.store.reader import Store
+from posenet.errors import DataError
+from posenet.images.image_files import read_image, write_image
+from posenet.inference.coco_evaluation import evaluate
+from posenet.inference.media.people_files import (
+    ImageIds,
+    image_folder,
+    open_coco_file,
+    open_csv_file,
+    open_people_file,
+    undo_orientation,
+)
+from posenet.inference.media.sources import CameraSource, FileSource, Frame, find_sources
+from posenet.inference.person import Person
+from posenet.skeleton import COCO, Skeleton
+from tests.helpers.image_bytes import encode, with_orientation
+from tests.helpers.videos import GREY
+
+PERSON = Person(np.full((18, 3), 0.5, np.float32), 0.75)
+CAMERA = CameraSource(2)
+
+
+@pytest.mark.parametrize("name", ["people.json", "people.jsonl"])
+def test_people_are_written_with_image_frame_and_time(tmp_path, name):
+    image = FileSource("image", Path("d/000000000139.jpg"))
+    video = FileSource("video", Path("v.mp4"))
+    with open_people_file(tmp_path / name, [image, video]) as output:
+        output.write(Frame(image, GREY), [PERSON, PERSON], GREY)
+        output.write(Frame(video, GREY, 3, 0.12, 25.0), [PERSON], GREY)
+        output.write(Frame(video, GREY, 4, 0.16, 25.0), [], GREY)
+        if name.endswith("l"):
+            assert (tmp_path / name).read_text().count("\n") == 3, "complete at any time"
+    text = (tmp_path / name).read_text()
+    people = [json.loads(line) for line in text.splitlines()] if name.endswith("l") else json.loads(text)
+    assert [person["image_id"] for person in people] == [139, 139, "v.mp4#3"]
+    assert people[0].keys() == {"image_id", "category_id", "keypoints", "score", "file_name"}
+    assert people[2]["frame"] == 3 and people[2]["time"] == 0.12 and people[2]["file_name"] == "v.mp4"
+
+
+def test_without_people_the_file_is_an_empty_list_and_an_error_keeps_the_old_file(tmp_path):
+    with open_people_file(tmp_path / "people.json"):
+        pass
+    assert json.loads((tmp_path / "people.json").read_text()) == []
+    with pytest.raises(OSError), open_people_file(tmp_path / "people.json") as output:
+        output.write(Frame(CAMERA, GREY, 0), [PERSON], GREY)
+        raise OSError("disk full")
+    assert json.loads((tmp_path / "people.json").read_text()) == []
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def image_frame(path, image=GREY):
+    return Frame(FileSource("image", Path(path)), image)
+
+
+def test_ids_are_numbers_only_where_no_two_images_have_the_same():
+    names = ["camA/000001.png", "camB/000001.png", "42.jpg", "0042.jpg", "000000000139.jpg", "x.png", f"{10**20}.png"]
+    sources = find_sources(["-"], [*names, "7.mp4"])
+    ids = ImageIds(sources)
+    images = [Frame(source, GREY) for source in sources[:-1]]
+    assert [ids.id_of(frame) for frame in images] == [*names[:4], 139, *names[5:]]
+    assert ids.id_of(Frame(sources[-1], GREY, 3)) == "7.mp4#3"
+    assert ids.id_of(Frame(CAMERA, GREY, 3)) == "camera 2#3"
+    assert [ids.next_number(frame) for frame in images] == [1, 2, 3, 4, 139, 5, 6]
+
+
+def test_a_video_with_a_number_as_its_name_takes_no_image_id():
+    sources = find_sources(["-"], ["1.png", "1.mp4"])
+    assert ImageIds(sources).id_of(Frame(sources[0], GREY)) == 1
+
+
+def test_a_lines_file_appears_with_the_first_frame(tmp_path):
+    """If no input can be read, the file of an earlier run stays."""
+    with open_people_file(tmp_path / "people.jsonl") as output:
+        assert not (tmp_path / "people.jsonl").exists()
+        output.write(image_frame("a.png"), [], GREY)
+        assert (tmp_path / "people.jsonl").read_bytes() == b""
+
+
+def person_at(*points):
+    """A person with these (x, y) as nose, right shoulder, left shoulder and so on, and 0.5 as every score."""
+    keypoints = np.zeros((18, 3), np.float32)
+    rows = [COCO.index(name) for name in ("nose", "Rsho", "Lsho", "Rhip", "Lhip", "Rank")]
+    for row, point in zip(rows, points):
+        keypoints[row] = *point, 0.5
+    return Person(keypoints, 0.75)
+
+
+FIVE = ((20, 10), (10, 30), (30, 32), (12, 60), (28, 64))
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Images in folders, one of them stored on its side, and the frames that a predictor reads from them."""
+    folder = tmp_path / "photos"
+    noise = np.random.default_rng(0).integers(0, 256, (90, 70, 3)).astype(np.uint8)
+    for name in ("a/000001.jpg", "b/000001.jpg", "139.png"):
+        write_image(folder / name, noise)
+    (folder / "b" / "turned.jpg").write_bytes(with_orientation(encode(np.rot90(noise).copy()), 6))
+    sources = find_sources([str(folder)], recursive=True)
+    return folder, [Frame(source, read_image(source.path)) for source in sources]
+
+
+def write_coco(path, frames, people_of, skeleton=COCO):
+    sources = [frame.source for frame in frames]
+    with open_coco_file(path, sources, skeleton) as output:
+        for frame, people in zip(frames, people_of, strict=True):
+            output.write(frame, people, frame.image)
+    return json.loads(path.read_text())
+
+
+def test_a_coco_data_set_is_complete(photos, tmp_path):
+    _, frames = photos
+    person = person_at(*FIVE)
+    content = write_coco(tmp_path / "coco.json", frames, [[person], [], [person, person], [person]])
+    assert [(image["id"], image["file_name"]) for image in content["images"]] == [
+        (139, "139.png"),
+        (1, "a/000001.jpg"),
+        (2, "b/000001.jpg"),
+        (3, "b/turned.jpg"),
+    ]
+    assert [(image["width"], image["height"]) for image in content["images"]] == [(70, 90)] * 3 + [(90, 70)]
+    [category] = content["categories"]
+    assert category["keypoints"] == list(COCO.file_names) and [16, 14] in category["skeleton"]
+    assert [(entry["id"], entry["image_id"]) for entry in content["annotations"]] == [(1, 139), (2, 2), (3, 2), (4, 3)]
+    entry = content["annotations"][0]
+    assert entry["bbox"] == [10, 10, 20, 54] and entry["area"] == 20 * 54 and entry["num_keypoints"] == 5
+    assert entry["category_id"] == category["id"] and entry["iscrowd"] == 0 and entry["score"] == 0.75
+    keypoints = np.reshape(entry["keypoints"], (17, 3))
+    assert keypoints[0].tolist() == [20, 10, 2] and sorted(keypoints[:, 2]) == [0] * 12 + [2] * 5
+    assert not keypoints[keypoints[:, 2] == 0].any()
+    [single] = write_coco(tmp_path / "coco.json", frames[:1], [[person_at((20, 10))]])["annotations"]
+    assert single["bbox"] == [20, 10, 1, 1] and single["area"] == 1
+    assert entry["keypoint_scores"][0] == 0.5 and len(entry["keypoint_scores"]) == 17
+
+
+def test_a_coco_data_set_is_read_by_the_other_tools(photos, tmp_path):
+    """The linter accepts it, the store builder builds it, and the evaluation finds the same people again."""
+    folder, frames = photos
+    people_of = [[person_at(*FIVE)], [], [person_at(*FIVE), person_at(*np.add(FIVE, 25))], [person_at(*FIVE)]]
+    path = tmp_path / "coco.json"
+    write_coco(path, frames, people_of)
+    assert lint_annotations(path, folder) == []
+    build_store(folder, path, tmp_path / "a.h5", workers=1)
+    with Store(tmp_path / "a.h5") as store:
+        assert sorted(store.image_ids.tolist()) == [2, 3, 139]
+        assert store.summary().num_people == 4
+    turned = frames[3].image
+
+    def predict(images):
+        for image in images:
+            if image.shape[:2] == (90, 70):
+                yield next(own for frame, own in zip(frames, people_of) if np.array_equal(frame.image, image))
+            else:  # as stored: 90 degrees to the left of the upright image
+                assert image.shape == (70, 90, 3) and np.abs(np.rot90(turned).astype(int) - image).mean() < 1
+                yield [person_at(*((y, turned.shape[1] - 1 - x) for x, y in FIVE))]
+
+    # Images with equal pixels stand for each other, so only one of them has people here.
+    evaluation = evaluate(predict, folder, path, image_ids=[139, 3], progress=False, batch_size=None)
+    assert evaluation.images == 2 and evaluation.metrics["AP"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_point_of_a_turned_image_is_found_in_the_image_as_stored(tmp_path, orientation):
+    stored = np.zeros((40, 64, 3), np.uint8)
+    stored[4:12, 32:40] = 255
+    path = tmp_path / "a.jpg"
+    path.write_bytes(with_orientation(encode(stored), orientation))
+    image = read_image(path)
+    y, x = np.argwhere(image[..., 0] > 200).mean(axis=0)
+    [person] = write_coco(tmp_path / "coco.json", [image_frame(path, image)], [[person_at((x, y))]])["annotations"]
+    np.testing.assert_allclose(person["keypoints"][:2], (35.5, 7.5), atol=1)
+    undone = undo_orientation(np.array([[x, y, 0.5]]), image.shape[:2], orientation)
+    np.testing.assert_allclose(undone, [[35.5, 7.5, 0.5]], atol=1)
+
+
+def test_frames_are_listed_as_the_files_that_ffmpeg_writes(tmp_path):
+    sources = [FileSource("video", tmp_path / "a" / "clip.mp4"), FileSource("image", tmp_path / "b.png")]
+    (tmp_path / "b.png").touch()
+    frames = [Frame(sources[0], GREY, 3, 0.12, 25.0), Frame(sources[1], GREY), Frame(CAMERA, GREY, 7, 0.1, 10.0)]
+    images = write_coco(tmp_path / "coco.json", frames, [[], [], []])["images"]
+    assert [image["file_name"] for image in images] == ["a/clip/000003.jpg", "b.png", "camera-2/000007.jpg"]
+    assert (images[0]["frame"], images[0]["time"], images[0]["video"]) == (3, 0.12, sources[0].name)
+    assert len({image["id"] for image in images}) == 3
+
+
+def test_file_names_are_relative_to_the_folder_of_all_inputs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert image_folder(find_sources(["-"], ["x/a.png", "x/y/b.png"])) == tmp_path / "x"
+    assert image_folder(find_sources(["-"], ["x/a.png", str(tmp_path / "z" / "b.png")])) == tmp_path
+    assert image_folder([CAMERA]) == tmp_path
+    monkeypatch.setattr(os.path, "commonpath", lambda folders: int("two drives"))
+    with pytest.raises(DataError, match="on one drive"):
+        image_folder([CAMERA])
+
+
+def test_other_skeletons_have_their_own_keypoints_and_lines(tmp_path):
+    skeleton = Skeleton(
+        keypoints=("top", "left", "right", "middle"),
+        parts=(("top", "left"), ("top", "right"), ("middle", "top")),
+        left_right=(("left", "right"),),
+        derived={"middle": ("left", "right")},
+        file_keypoints=("left", "right", "top"),
+        file_names=("l", "r", "t"),
+        sigmas=(0.1, 0.1, 0.1),
+    )
+    person = Person(np.array([[1, 2, 0.5], [3, 4, 0.5], [0, 0, 0], [2, 3, 0.5]], np.float32), 0.5, skeleton)
+    content = write_coco(tmp_path / "coco.json", [image_frame(__file__)], [[person]], skeleton)
+    [category] = content["categories"]
+    assert category["keypoints"] == ["l", "r", "t"] and category["skeleton"] == [[3, 1], [3, 2]]
+    assert content["annotations"][0]["keypoints"] == [3, 4, 2, 0, 0, 0, 1, 2, 2]
+
+
+def test_a_table_has_one_row_per_person(tmp_path):
+    path = tmp_path / "people.csv"
+    odd = os.fsdecode(b"odd, \xfc.png")
+    with open_csv_file(path, COCO) as output:
+        output.write(image_frame(odd), [person_at((1.25, 2)), PERSON], GREY)
+        output.write(image_frame("b.png"), [], GREY)
+        output.write(Frame(FileSource("video", Path("v.mp4")), GREY, 3, 0.12), [PERSON], GREY)
+    assert b"odd, \xfc.png" in path.read_bytes()
+    first, second, third = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8", errors="surrogateescape")))
+    assert first["file_name"] == odd and first["frame"] == first["time"] == ""
+    assert [first[name] for name in ("score", "left", "top", "right", "bottom")] == [
+        "0.75",
+        "1.25",
+        "2.0",
+        "1.25",
+        "2.0",
+    ]
+    assert (first["nose_x"], first["nose_y"], first["nose_score"]) == ("1.25", "2.0", "0.5")
+    assert first["left_ankle_x"] == first["left_ankle_score"] == "" and len(first) == 8 + 3 * 17
+    assert second["right_ankle_score"] == "0.5" and (third["frame"], third["time"]) == ("3", "0.12")
