@@ -46,7 +46,7 @@ def test_annotations_with_a_file_name_outside_the_image_folder_are_refused(tmp_p
 
 def test_a_checkpoint_whose_skeleton_is_a_file_name_is_refused(tmp_path: Path) -> None:
     torch.save({"model": {"a": torch.zeros(1)}, "config": {"model": {"skeleton": "/etc/passwd"}}}, tmp_path / "a.pth")
-    with pytest.raises(CheckpointError, match="names a file as its skeleton"):
+    with pytest.raises(CheckpointError, match="has a file name as its skeleton"):
         load_model(tmp_path / "a.pth")
 
 
