@@ -20,12 +20,15 @@ class Person:
     """For ranking people. It grows with the scores and with the number of the keypoints found."""
     skeleton: Skeleton = COCO
     """Meaning of the rows of ``keypoints``."""
+    id: int | None = None
+    """The person's number in a video, from 1; see ``posenet.Tracker``. None for a person who is not tracked."""
 
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Person)
             and self.score == other.score
             and self.skeleton == other.skeleton
+            and self.id == other.id
             and np.array_equal(self.keypoints, other.keypoints)
         )
 

@@ -1,12 +1,15 @@
 """Drawings of people."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from posenet.errors import DataError
 from posenet.inference.person import Person
 from posenet.skeleton import COCO
-from posenet.visualization.people import LEFT, MIDDLE, PALETTE, RIGHT, draw_people
+from posenet.visualization.people import LEFT, MIDDLE, PALETTE, RIGHT, draw_people, person_colour
+from tests.helpers.moving_people import person_at
 from tests.helpers.rendered_maps import standing_person
 
 
@@ -87,3 +90,14 @@ def test_images_of_every_kind_are_drawn_on(image, person):
 def test_an_array_that_is_no_image_is_refused(person):
     with pytest.raises(DataError):
         draw_people(np.zeros((5, 5, 3)), [person])
+
+
+def test_a_tracked_person_keeps_its_colour_and_has_its_number():
+    image = np.zeros((400, 600, 3), np.uint8)
+    people = [dataclasses.replace(person_at(x), id=id) for x, id in ((150, 3), (450, 1))]
+    drawing = draw_people(image, people, colours="person")
+    assert np.array_equal(drawing, draw_people(image, people[::-1], colours="person"))
+    assert (drawing[:, :300] == person_colour(3)).all(2).any()
+    assert not (drawing[:, 300:] == person_colour(3)).all(2).any()
+    without_number = draw_people(image, [dataclasses.replace(people[1], id=None)], colours="person")
+    assert not np.array_equal(draw_people(image, people[1:], colours="person"), without_number)

@@ -80,6 +80,8 @@ class JsonListWriter:
 def people_entry(frame: Frame, person: Person) -> dict[str, Any]:
     """A person in COCO's results format, with ``file_name`` and, in a video, ``frame`` and ``time`` in seconds.
 
+    A tracked person also has its ``id``.
+
     The ``image_id`` of an image is the number that it is named by, as in COCO, else its path. In a video it is
     ``path#frame``, and from a camera ``camera N#frame``.
     """
@@ -87,7 +89,8 @@ def people_entry(frame: Frame, person: Person) -> dict[str, Any]:
     stem = frame.source.stem
     if frame.number is not None:
         entry = to_coco_result(person, f"{name}#{frame.number}")
-        return entry | {"file_name": name, "frame": frame.number, "time": round(frame.seconds, 4)}
+        entry |= {"file_name": name, "frame": frame.number, "time": round(frame.seconds, 4)}
+        return entry if person.id is None else entry | {"id": person.id}
     image_id = int(stem) if stem.isascii() and stem.isdecimal() else name
     return to_coco_result(person, image_id) | {"file_name": name}
 
