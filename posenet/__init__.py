@@ -10,7 +10,8 @@ From an image to its people:
         print(person.score, person.named())
 
 Prediction: ``Predictor`` runs a trained network; its checkpoint holds the network, its settings and its skeleton. A
-``Person`` has keypoints in pixels of the image, and ``draw_people`` draws them. ``decode`` finds the people in maps.
+``Person`` has keypoints in pixels of the image, and ``draw_people`` draws them. A ``Tracker`` recognises people
+from frame to frame of a video. ``decode`` finds the people in maps.
 
 Training: ``PoseNet`` is the network as a ``torch.nn.Module``. ``Augmentation`` and ``TargetRenderer`` make its input
 and its targets, and ``FocalL2Loss`` compares its output with the targets. ``load_config`` reads experiment files,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from posenet.inference.decoder.decode import decode
     from posenet.inference.person import Person
     from posenet.inference.predictor import Predictor
+    from posenet.inference.tracking.tracker import Tracker
     from posenet.model.posenet import PoseNet
     from posenet.settings import load_config
     from posenet.skeleton import Skeleton, load_skeleton
@@ -49,6 +51,7 @@ __all__ = [
     "Predictor",
     "Skeleton",
     "TargetRenderer",
+    "Tracker",
     "decode",
     "draw_people",
     "load_config",
@@ -65,6 +68,7 @@ _MODULES = {
     "Predictor": "posenet.inference.predictor",
     "Skeleton": "posenet.skeleton",
     "TargetRenderer": "posenet.data.targets",
+    "Tracker": "posenet.inference.tracking.tracker",
     "decode": "posenet.inference.decoder.decode",
     "draw_people": "posenet.visualization.people",
     "load_config": "posenet.settings",

@@ -1,4 +1,4 @@
-"""Measure the speed of one part: data, store, targets, network, train, decode or predict.
+"""Measure one part: data, store, targets, network, train, decode, predict or track.
 
 Each benchmark runs in one process on one thread unless flags change that, warms up, reports medians, and compares them
 with a named baseline or a physical limit. ``BENCHMARKS`` lists all benchmarks with their flags.
@@ -29,6 +29,7 @@ from posenet.benchmark.scaling import measure_scaling
 from posenet.benchmark.store import measure_store, write_first_images
 from posenet.benchmark.synthetic_input import build_synthetic_store, write_synthetic_images
 from posenet.benchmark.targets import measure_targets
+from posenet.benchmark.track import measure_track
 from posenet.benchmark.train import build_train_step, measure_step
 from posenet.checkpoints.weights import load_model
 from posenet.cli.options import SWITCH, add_config_options, message_stream, non_negative_int, positive_int
@@ -160,6 +161,11 @@ def benchmark_predict(args: argparse.Namespace, config: Config, runtime: Runtime
         return measure_predict(network, amp, make_predictor, paths, runtime, args.repeats, args.compare)
 
 
+def benchmark_track(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
+    """Compare the tracker with others on synthetic videos, and measure its smoothing and speed."""
+    return measure_track(config.tracking, args.videos, args.frames, args.seed, args.repeats)
+
+
 COMMON_FLAGS = [
     Flag("--threads", type=positive_int, default=1, metavar="N", help="CPU threads of PyTorch"),
     Flag("--quick", **SWITCH, help="few runs on little input: checks that the benchmark works; ignore the times"),
@@ -281,6 +287,17 @@ BENCHMARKS = {
             ),
             DEVICE,
         ],
+    ),
+    "track": Benchmark(
+        help="IDF1, HOTA and MOTA of the tracker, of norfair and of the nearest centre; jitter, lag and speed",
+        function=benchmark_track,
+        repeats=5,
+        flags=[
+            Flag("--videos", type=positive_int, default=8, metavar="N", help="synthetic videos"),
+            Flag("--frames", type=positive_int, default=250, metavar="N", help="length of each video"),
+            Flag("--seed", type=non_negative_int, default=0, metavar="S", help="seed of the videos and of the errors"),
+        ],
+        quick_limits={"videos": 1, "frames": 60},
     ),
 }
 

@@ -18,6 +18,7 @@ from tqdm.contrib.logging import logging_redirect_tqdm
 from posenet.cli.logging_setup import log_only_warnings
 from posenet.cli.options import SWITCH, fraction, message_stream, non_negative_int, positive_int, seconds
 from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
+from posenet.cli.tracking_options import add_tracking_options, make_frame_tracker
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError, DataError
 from posenet.inference.media.frame_prediction import predict_frames
@@ -31,6 +32,7 @@ from posenet.inference.person import Person
 from posenet.messages import pluralize
 from posenet.visualization.heatmaps import HeatmapSheetWriter, heatmap_sheet_suffix
 from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
+from posenet.visualization.trails import Trails
 
 BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt}]"
 """The format of tqdm, but never in seconds per image."""
@@ -100,8 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--colours",
         "--colors",
         choices=["side", "person"],
-        default="side",
-        help="side: left blue, right orange; person: one colour for each person",
+        help="side: left blue, right orange; person: one colour for each person (default: side; with --track person)",
     )
     add(
         "--codec",
@@ -109,6 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="codec of the drawn videos, as four letters such as avc1 or mp4v (default: H.264 with PyAV, else MPEG-4)",
     )
     add("--quiet", **SWITCH, help="print only warnings and errors")
+    add_tracking_options(parser)
     add_predictor_options(parser)
 
 
@@ -127,6 +129,7 @@ def run(args: argparse.Namespace) -> None:
         drawing_paths, sheet_paths = _choose_output_paths(args, sources)
         if args.show:
             Window.require_display()
+        tracker = make_frame_tracker(args)
         predictor = make_predictor(args)
         summary = PredictionSummary(sources)
         stop_requested = stack.enter_context(catch_stop_signals())
@@ -144,13 +147,16 @@ def run(args: argparse.Namespace) -> None:
         window = stack.enter_context(contextlib.closing(Window(stop_requested))) if args.show else None
         if window:
             outputs.append(window)
+        trails = Trails() if args.trails else None
         bar = stack.enter_context(_progress_bar(sources, selection, args.quiet))
         predictions = predict_frames(predictor, sources, selection, stop_requested)
         for frame, people in stack.enter_context(contextlib.closing(predictions)):
             people = [person for person in people if person.score >= args.min_score]
+            if tracker and isinstance(frame, Frame):
+                people = tracker.update(frame, people)
             summary.add(frame, people)
             if isinstance(frame, Frame):
-                _write_frame(args, frame, people, outputs)
+                _write_frame(args, frame, people, outputs, trails)
             bar.update()
             if stop_requested() or (window and window.closed):
                 break
@@ -218,17 +224,22 @@ def _progress_bar(sources: Sequence[Source], selection: FrameSelection, quiet: b
         yield bar
 
 
-def _write_frame(args: argparse.Namespace, frame: Frame, people: Sequence[Person], outputs: Sequence[Output]) -> None:
+def _write_frame(
+    args: argparse.Namespace, frame: Frame, people: Sequence[Person], outputs: Sequence[Output], trails: Trails | None
+) -> None:
     """Draw the people if any output needs the drawing, and write the frame to all outputs."""
     drawing = frame.image
     if args.output or args.heatmaps or args.show:
+        is_tracked = any(person.id is not None for person in people)
         drawing = draw_people(
             frame.image,
             people,
             keypoint_min_score=args.keypoint_min_score,
             line_width=args.line_width,
-            colours=args.colours,
+            colours=args.colours or ("person" if is_tracked else "side"),
         )
+        if trails:
+            trails.draw(drawing, frame, people)
     for output in outputs:
         output.write(frame, people, drawing)
 

@@ -21,12 +21,15 @@ class Person:
     """For ranking people. It grows with the scores and with the number of the keypoints found."""
     skeleton: Skeleton = COCO
     """Meaning of the rows of ``keypoints``."""
+    id: int | None = None
+    """The person's number in a video, from 1; see ``posenet.Tracker``. None for a person who is not tracked."""
 
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Person)
             and self.score == other.score
             and self.skeleton == other.skeleton
+            and self.id == other.id
             and np.array_equal(self.keypoints, other.keypoints)
         )
 
@@ -48,9 +51,10 @@ class Person:
         return np.concatenate([points.min(0), points.max(0)])
 
     def to_dict(self) -> dict[str, Any]:
-        """The score, the box and the keypoints found by name (x, y, score), in types that JSON can hold."""
+        """The score, the box, the keypoints found by name (x, y, score) and the id, if any, in types of JSON."""
         keypoints = {name: list(values) for name, values in self.named().items()}
-        return {"score": self.score, "box": self.box().tolist(), "keypoints": keypoints}
+        entry = {"score": self.score, "box": self.box().tolist(), "keypoints": keypoints}
+        return entry if self.id is None else entry | {"id": self.id}
 
     def to_coco(self) -> np.ndarray:
         """(F, 3) float32: x, y and score in the order of the annotation file, 17 rows for COCO."""

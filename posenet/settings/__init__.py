@@ -18,12 +18,14 @@ from posenet.settings.sections import (
     OptimConfig,
     ParallelConfig,
     TargetsConfig,
+    TrackingConfig,
     TrainConfig,
 )
 
 __all__ = [
     "INPUT_MULTIPLE", "MAP_STRIDE", "NUM_SCALES", "AugmentConfig", "AverageConfig", "CheckpointConfig", "Config",
     "DataConfig", "GuardConfig", "InferenceConfig", "LogConfig", "LossConfig", "ModelConfig", "OptimConfig",
-    "ParallelConfig", "TargetsConfig", "TrainConfig", "config_differences", "config_from_dict", "config_to_dict",
+    "ParallelConfig", "TargetsConfig", "TrackingConfig", "TrainConfig", "config_differences", "config_from_dict",
+    "config_to_dict",
     "load_config",
 ]  # fmt: skip

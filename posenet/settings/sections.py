@@ -376,6 +376,32 @@ class InferenceConfig:
 
 
 @dataclass(frozen=True)
+class TrackingConfig:
+    """``tracking``: the identities of people in videos."""
+
+    min_agreement: float = 0.02
+    """Smallest agreement, 0-1, of a person with a track's prediction; see ``Motion.similarity``."""
+    confirm_frames: int = 3
+    """Frames in which a person must be seen before it gets an id."""
+    keep_seconds: float = 2.0
+    """How long a person who is not seen keeps the id, at most; someone who was seen for a moment keeps it for less."""
+    smooth: bool = False
+    """Remove the jitter of keypoints."""
+    smooth_cutoff: float = 0.5
+    """Cutoff frequency in Hz of the filter of a still keypoint; lower is smoother."""
+    smooth_speed: float = 2.5
+    """Rise of the cutoff frequency, in Hz, with the square of the speed, in person sizes per second; a higher value
+    has less lag."""
+
+    def __post_init__(self) -> None:
+        _check(0 < self.min_agreement < 1, "tracking.min_agreement must lie in (0, 1)")
+        _check(self.confirm_frames >= 1, "tracking.confirm_frames must be at least 1")
+        _check(self.smooth_cutoff > 0, "tracking.smooth_cutoff must be positive")
+        for name in ("keep_seconds", "smooth_speed"):
+            _check(getattr(self, name) >= 0, f"tracking.{name} must not be negative")
+
+
+@dataclass(frozen=True)
 class Config:
     """All sections of an experiment; the attribute names are the section names in TOML files."""
 
@@ -392,6 +418,7 @@ class Config:
     checkpoint: CheckpointConfig = CheckpointConfig()
     log: LogConfig = LogConfig()
     inference: InferenceConfig = InferenceConfig()
+    tracking: TrackingConfig = TrackingConfig()
 
     def __post_init__(self) -> None:
         num_weights = len(self.loss.stack_weights)

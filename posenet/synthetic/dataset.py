@@ -1,7 +1,8 @@
-"""Write a data set of synthetic people in COCO's layout: images, masks, crowds and keypoint annotations.
+"""Write a data set of synthetic people in COCO's layout: images, masks, crowds and keypoint annotations; and videos.
 
-An image depends only on its seed, split and index, so that any number of processes writes the same bytes. All versions
-must write the same images, so the functions of this folder use random numbers in a fixed order.
+An image depends only on its seed, split and index, and a video on its seed and index, so that any number of processes
+writes the same bytes. All versions must write the same images, so the functions of this folder use random numbers in a
+fixed order.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import cv2
 import numpy as np
@@ -24,17 +25,21 @@ from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.synthetic.labels import annotate
 from posenet.synthetic.scene import random_size, render_scene
+from posenet.synthetic.video import ASPECT, DEFAULT_SECONDS, write_video
 
 SPLITS = {"train": 1, "val": 10_000_001}
 """The id of the first image of each split."""
 MAX_IMAGES = 10_000_000
-"""Largest number of images in a split."""
+"""Largest number of images in a split, and of videos."""
+MAX_SECONDS = 3600
+"""Longest video."""
 MARKER = "synthetic.json"
 """The file with the name of this tool and the settings of a data set."""
 DEFAULT_SEED = 0
 DEFAULT_SIZE = 512
 
 _TOOL = "posenet make-synthetic"
+_VIDEOS = "videos"
 _MIN_SIDE = 64
 _MAX_SIDE = 4096
 _IDS_PER_IMAGE = 100
@@ -42,12 +47,14 @@ _JPEG_QUALITY = 90
 _UNFINISHED = ".part"
 
 Size = int | tuple[int, int]
-"""(width, height) of every image, or the longest side of images with different sizes."""
+"""(width, height) of every image and video, or the longest side of images with different sizes."""
 Annotation = dict[str, Any]
 Job = tuple[str, int]
 """Split and index of an image to render."""
 ImageEntries = tuple[dict[str, Any], list[Annotation]]
 """The entry of an image under ``images``, and its annotations."""
+_Job = TypeVar("_Job")
+_Result = TypeVar("_Result")
 
 
 def render_image(seed: int, split: str, index: int, size: Size = DEFAULT_SIZE) -> tuple[np.ndarray, list[Annotation]]:
@@ -64,22 +71,37 @@ def render_image(seed: int, split: str, index: int, size: Size = DEFAULT_SIZE) -
 
 
 def write_dataset(
-    output: Path, train: int, val: int, seed: int = DEFAULT_SEED, workers: int | None = None, size: Size = DEFAULT_SIZE
+    output: Path,
+    train: int,
+    val: int,
+    seed: int = DEFAULT_SEED,
+    workers: int | None = None,
+    size: Size = DEFAULT_SIZE,
+    videos: int = 0,
+    seconds: float = DEFAULT_SECONDS,
 ) -> None:
     """Write ``train2017/``, ``val2017/``, ``annotations/person_keypoints_*2017.json`` and ``synthetic.json``.
 
-    The annotations are written last. An earlier data set of this tool is replaced.
+    With videos, also ``videos/000001.mp4`` and so on, and for each a JSON file (see ``video.write_video``). The
+    annotations are written last. An earlier data set of this tool is replaced.
 
     Args:
         output: folder, which is created if necessary.
         train, val: number of images.
         workers: number of processes; None starts one per core.
+        videos: number of videos.
+        seconds: length of every video.
 
     Raises:
         DataError: a number is out of range, or the folder contains files that this tool did not write; they are kept.
+            Or a video cannot be written.
     """
     counts = {"train": train, "val": val}
+    if videos:
+        counts[_VIDEOS] = videos
     _check_arguments(counts, seed, workers, size)
+    if not 0 < seconds <= MAX_SECONDS:
+        raise DataError(f"cannot write videos of {seconds} seconds: give a number above 0, up to {MAX_SECONDS}")
     _remove_earlier(output, counts)
     for folder in ("annotations", *map(_image_folder, SPLITS)):
         (output / folder).mkdir(parents=True, exist_ok=True)
@@ -88,7 +110,7 @@ def write_dataset(
     images: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
     annotations: dict[str, list[Annotation]] = {split: [] for split in SPLITS}
     results = _run_jobs(partial(_write_image, output, seed, size), jobs, workers)
-    for (split, _), (image, people) in zip(jobs, tqdm(results, "images", len(jobs), unit="image")):
+    for (split, _), (image, people) in zip(jobs, tqdm(results, "images", len(jobs), unit="image", disable=not jobs)):
         images[split].append(image)
         annotations[split] += people
     for split in SPLITS:
@@ -100,10 +122,19 @@ def write_dataset(
             "annotations": annotations[split],
         }
         _write_json(output / _annotation_file(split), content)
+    if videos:
+        (output / _VIDEOS).mkdir(exist_ok=True)
+        truths = _run_jobs(partial(_write_video, output, seed, size, seconds), list(range(videos)), workers)
+        for index, truth in enumerate(tqdm(truths, "videos", videos, unit="video")):
+            _write_json(output / _video_name(index, ".json"), truth)
 
 
 def _image_folder(split: str) -> str:
     return f"{split}2017"
+
+
+def _video_name(index: int, suffix: str) -> str:
+    return f"{_VIDEOS}/{index + 1:06d}{suffix}"
 
 
 def _image_name(split: str, index: int) -> str:
@@ -117,7 +148,8 @@ def _annotation_file(split: str) -> str:
 def _check_arguments(counts: dict[str, int], seed: int, workers: int | None, size: Size) -> None:
     for split, count in counts.items():
         if not 0 <= count <= MAX_IMAGES:
-            raise DataError(f"cannot write {count} {split} images: give a number from 0 to {MAX_IMAGES}")
+            what = _VIDEOS if split == _VIDEOS else f"{split} images"
+            raise DataError(f"cannot write {count} {what}: give a number from 0 to {MAX_IMAGES}")
     if seed < 0:
         raise DataError(f"seed {seed} is negative: give 0 or more")
     if workers is not None and workers < 1:
@@ -146,6 +178,7 @@ def _read_marker(path: Path) -> dict[str, int] | None:
         if marker["tool"] != _TOOL:
             return None
         counts = {split: int(marker[split]) for split in SPLITS}
+        counts[_VIDEOS] = int(marker.get(_VIDEOS, 0))
     except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
         return None
     return counts if max(counts.values()) <= MAX_IMAGES else None
@@ -153,22 +186,24 @@ def _read_marker(path: Path) -> dict[str, int] | None:
 
 def _file_names(counts: dict[str, int]) -> set[str]:
     """The names of all files of a data set, including those of an interrupted run."""
-    documents = {MARKER, *map(_annotation_file, SPLITS)}
-    return documents | {name + _UNFINISHED for name in documents} | _image_file_names(counts)
+    indices = range(counts[_VIDEOS])
+    documents = {MARKER, *map(_annotation_file, SPLITS), *(_video_name(index, ".json") for index in indices)}
+    videos = {_video_name(index, ".mp4") for index in indices}
+    return documents | {name + _UNFINISHED for name in documents} | videos | _image_file_names(counts)
 
 
 def _image_file_names(counts: dict[str, int]) -> set[str]:
     return {f"{_image_folder(split)}/{_image_name(split, index)}" for split in SPLITS for index in range(counts[split])}
 
 
-def _run_jobs(write: Callable[[Job], ImageEntries], jobs: list[Job], workers: int | None) -> Iterator[ImageEntries]:
+def _run_jobs(write: Callable[[_Job], _Result], jobs: Sequence[_Job], workers: int | None) -> Iterator[_Result]:
     """The results of ``write`` in the order of the jobs, from ``workers`` processes."""
     workers = min(workers or usable_cores(), max(len(jobs), 1))
     if workers == 1:
         yield from map(write, jobs)
         return
     with ProcessPoolExecutor(workers, initializer=_start_worker) as pool:
-        yield from pool.map(write, jobs, chunksize=8)
+        yield from pool.map(write, jobs, chunksize=min(8, -(-len(jobs) // workers)))
 
 
 def _start_worker() -> None:
@@ -186,6 +221,13 @@ def _write_image(output: Path, seed: int, size: Size, job: Job) -> ImageEntries:
     (output / _image_folder(split) / name).write_bytes(encoded.tobytes())
     height, width = image.shape[:2]
     return {"file_name": name, "height": height, "width": width, "id": SPLITS[split] + index}, annotations
+
+
+def _write_video(output: Path, seed: int, size: Size, seconds: float, index: int) -> dict[str, Any]:
+    """Render one video, write its file and return its annotations."""
+    width, height = size if isinstance(size, tuple) else (size, round(size / ASPECT))
+    rng = np.random.default_rng((seed, len(SPLITS), index))
+    return write_video(output / _video_name(index, ".mp4"), rng, width // 2 * 2, height // 2 * 2, seconds)
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

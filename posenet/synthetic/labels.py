@@ -46,7 +46,7 @@ def _annotation(rng: np.random.Generator, scene: Scene, actor: Actor, mask: np.n
     keypoints = np.zeros((len(COCO.file_keypoints), 3))
     seen = np.count_nonzero(mask) / actor.painted
     if actor.kind == "person" and seen > _BARELY_SEEN:
-        keypoints = _keypoints(actor.figures[0], scene.owner)
+        keypoints = figure_keypoints(actor.figures[0], scene.owner)
         if seen < _HEAVILY_HIDDEN:
             hidden = keypoints[:, 2] == 1
             keypoints[hidden & (rng.random(len(keypoints)) < _UNLABELLED_SHARE)] = 0
@@ -64,7 +64,7 @@ def _annotation(rng: np.random.Generator, scene: Scene, actor: Actor, mask: np.n
     }
 
 
-def _keypoints(figure: Figure, owner: np.ndarray) -> np.ndarray:
+def figure_keypoints(figure: Figure, owner: np.ndarray) -> np.ndarray:
     """(17, 3) x, y and visibility, in COCO's order."""
     height, width = owner.shape
     averted = figure.head.averted()

@@ -161,7 +161,7 @@ def random_posture(rng: np.random.Generator, body: Body, tilt: float) -> Posture
     glance = np.clip(rng.normal(0, 12), -25, 25) * (0.5 if seen_from == "behind" else 1.0)
     head = rotation(0.4 * pitch + rng.normal(3, 4), rng.normal(0, 5), glance)
     view = rotation(tilt, 0, 0) @ rotation(0, 0, headings[seen_from])
-    joints = {name: view @ point for name, point in _body_joints(body, limbs, chest, stance.lift).items()}
+    joints = {name: view @ point for name, point in body_joints(body, limbs, chest, stance.lift).items()}
     return Posture(joints, chest=view @ chest, head=view @ head, seated=stance.seated)
 
 
@@ -191,7 +191,7 @@ def _random_limbs(rng: np.random.Generator, stance: Stance) -> dict[str, np.ndar
     return limbs
 
 
-def _body_joints(body: Body, limbs: dict[str, np.ndarray], chest: np.ndarray, lift: float) -> dict[str, np.ndarray]:
+def body_joints(body: Body, limbs: dict[str, np.ndarray], chest: np.ndarray, lift: float) -> dict[str, np.ndarray]:
     """The joints of a posed body in the body's frame, by name."""
     joints = {"pelvis": np.zeros(3), "chest": chest @ (0, body.trunk, 0)}
     joints["head"] = joints["chest"] + chest @ (0, body.neck, 0.012)

@@ -68,7 +68,8 @@ def draw_people(
             others of their person are never drawn.
         line_width: width of the limbs in pixels; 0 chooses it by the sizes of the person and of the image.
         colours: "side" draws a person's left blue, the right orange and the middle white; "person" draws each
-            person in one colour, in the order of ``PALETTE``.
+            person in one colour, by ``id`` if it has one and with that number beside it, else by its position in
+            ``people``.
 
     Raises:
         DataError: ``image`` cannot be read, or is not an image.
@@ -80,10 +81,28 @@ def draw_people(
         if colours == "side":
             keypoint_colours = _side_colours(person.skeleton)
         else:
-            keypoint_colours = [PALETTE[index % len(PALETTE)]] * person.skeleton.num_keypoints
+            colour = PALETTE[index % len(PALETTE)] if person.id is None else person_colour(person.id)
+            keypoint_colours = [colour] * person.skeleton.num_keypoints
         width = line_width if line_width > 0 else _choose_line_width(drawing, person)
         _draw_person(drawing, person, keypoint_colours, keypoint_min_score, width)
+        if colours == "person" and person.id is not None:
+            _draw_id(drawing, person, person.id)
     return drawing.view(Drawing)
+
+
+def person_colour(id: int) -> Colour:
+    """The colour of a tracked person."""
+    return PALETTE[(id - 1) % len(PALETTE)]
+
+
+def _draw_id(drawing: np.ndarray, person: Person, id: int) -> None:
+    """Write the number of a tracked person above its box."""
+    left, top, _, _ = person.box().astype(int).tolist()
+    scale = max(drawing.shape[:2]) / 800
+    position = (max(0, left), max(round(30 * scale), top - round(8 * scale)))
+    for colour, width in ((OUTLINE, 4), (person_colour(id), 1)):
+        thickness = max(1, round(2 * width * scale))
+        cv2.putText(drawing, str(id), position, cv2.FONT_HERSHEY_SIMPLEX, scale, colour, thickness, cv2.LINE_AA)
 
 
 def _draw_person(

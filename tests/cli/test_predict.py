@@ -484,7 +484,7 @@ def test_people_go_to_standard_output_and_messages_to_standard_error(stub, photo
         assert "3 people in 4 images" in captured.err and "wrote" not in captured.err
     assert predict(photos, "--csv", "-", "--json", "people.json") == 0
     captured = capsys.readouterr()
-    assert captured.out.startswith("file_name,frame,time,score,left") and captured.out.count("\n") == 4
+    assert captured.out.startswith("file_name,frame,time,id,score,left") and captured.out.count("\n") == 4
     assert captured.err.endswith("wrote people.json\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["people.json", "photos"]
     assert predict(photos, "--csv", "-", "--json", "-") == 2

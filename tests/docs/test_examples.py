@@ -44,6 +44,7 @@ NOT_RUN = {
     r"posenet predict .*(rtsp|https)://": "needs a server; tests/inference/media/test_sources.py starts one",
     r"data/download_coco\.sh": "downloads 19 GB",
     r"tensorboard ": "a server that does not end",
+    r"python tools/benchmark\.py track": "needs the extra track; tests/benchmark/test_track.py runs it",
     r"torchrun ": "starts processes, also on other machines; tests/cli/test_train_distributed.py runs it",
     r"srun ": "needs SLURM; tests/devices/test_launch.py imitates its environment",
     r"python tools/train_distributed\.py --nproc": "starts processes; tests/cli/test_train_distributed.py runs it",
@@ -71,7 +72,7 @@ SHORTER = {
     "predict": SMALL,
     "benchmark": ["--quick"],
     "build-hdf5": ["--workers", "1"],
-    "make-synthetic": ["--train", "6", "--val", "2"],
+    "make-synthetic": ["--train", "6", "--val", "2", "--seconds", "0.2"],
 }
 """Arguments that are added to a tool's commands."""
 

@@ -1,5 +1,7 @@
 """Drawings of people."""
 
+import dataclasses
+
 import cv2
 import numpy as np
 import pytest
@@ -7,7 +9,8 @@ import pytest
 from posenet.errors import DataError
 from posenet.inference.person import Person
 from posenet.skeleton import COCO
-from posenet.visualization.people import LEFT, MIDDLE, PALETTE, RIGHT, draw_people
+from posenet.visualization.people import LEFT, MIDDLE, PALETTE, RIGHT, draw_people, person_colour
+from tests.helpers.moving_people import person_at
 from tests.helpers.rendered_maps import standing_person
 
 
@@ -102,3 +105,14 @@ def test_rgb_arrays_and_files_are_drawn_as_bgr(tmp_path):
     cv2.imwrite(str(tmp_path / "a.png"), image)
     assert np.array_equal(draw_people(image[..., ::-1], [], channels="rgb"), image)
     assert np.array_equal(draw_people(tmp_path / "a.png", []), image)
+
+
+def test_a_tracked_person_keeps_its_colour_and_has_its_number():
+    image = np.zeros((400, 600, 3), np.uint8)
+    people = [dataclasses.replace(person_at(x), id=id) for x, id in ((150, 3), (450, 1))]
+    drawing = draw_people(image, people, colours="person")
+    assert np.array_equal(drawing, draw_people(image, people[::-1], colours="person"))
+    assert (drawing[:, :300] == person_colour(3)).all(2).any()
+    assert not (drawing[:, 300:] == person_colour(3)).all(2).any()
+    without_number = draw_people(image, [dataclasses.replace(people[1], id=None)], colours="person")
+    assert not np.array_equal(draw_people(image, people[1:], colours="person"), without_number)

@@ -138,11 +138,14 @@ class _JsonList:
 
 
 def people_entry(frame: Frame, person: Person, image_id: int | str) -> dict[str, Any]:
-    """A person in COCO's results format, with ``file_name`` and, in a video, ``frame`` and ``time`` in seconds."""
+    """A person in COCO's results format, with ``file_name`` and, in a video, ``frame``, ``time`` in seconds and ``id``.
+
+    Only a tracked person has an ``id``.
+    """
     entry = to_coco_result(person, image_id) | {"file_name": frame.source.name}
     if frame.number is not None:
         entry |= {"frame": frame.number, "time": round(frame.seconds, 4)}
-    return entry
+    return entry if person.id is None else entry | {"id": person.id}
 
 
 @contextlib.contextmanager
@@ -211,7 +214,10 @@ class CocoWriter:
         for person in people:
             keypoints = undo_orientation(person.to_coco().astype(float), (height, width), orientation)
             entry = {"id": next(self._annotation_ids), "image_id": image["id"]} | coco_annotation(keypoints)
-            self._annotations.append(entry | {"score": person.score})
+            entry["score"] = person.score
+            if person.id is not None:
+                entry["track_id"] = person.id
+            self._annotations.append(entry)
 
     def _file_name(self, frame: Frame) -> str:
         source = frame.source
@@ -289,15 +295,16 @@ def open_csv_file(path: Path, skeleton: Skeleton) -> Iterator[Output]:
 
 
 class CsvWriter:
-    """Writes one person per row: file, frame and time, score, box, and x, y and score of every keypoint.
+    """Writes one person per row: file, frame, time, id, score, box, and x, y and score of every keypoint.
 
-    Cells that do not apply are empty: frame and time of an image, and a keypoint that was not found.
+    Cells that do not apply are empty: frame and time of an image, the id of a person who is not tracked, and a keypoint
+    that was not found.
     """
 
     def __init__(self, file: TextIO, skeleton: Skeleton) -> None:
         self._file = file
         self._rows = csv.writer(file)
-        columns = ["file_name", "frame", "time", "score", "left", "top", "right", "bottom"]
+        columns = ["file_name", "frame", "time", "id", "score", "left", "top", "right", "bottom"]
         for name in skeleton.file_names:
             columns += [f"{name}_x", f"{name}_y", f"{name}_score"]
         self._rows.writerow(columns)
@@ -306,7 +313,8 @@ class CsvWriter:
         time = "" if frame.number is None else round(frame.seconds, 4)
         number = "" if frame.number is None else frame.number
         for person in people:
-            row: list[Any] = [frame.source.name, number, time, round(person.score, 4)]
+            person_id = "" if person.id is None else person.id
+            row: list[Any] = [frame.source.name, number, time, person_id, round(person.score, 4)]
             row += person.box().astype(float).round(3).tolist()
             for x, y, score in person.to_coco().astype(float).round(3).tolist():
                 row += [x, y, score] if score > 0 else ["", "", ""]

@@ -1,6 +1,7 @@
 """Files of people: COCO results, COCO data sets and tables."""
 
 import csv
+import dataclasses
 import io
 import json
 import os
@@ -223,6 +224,24 @@ def test_other_skeletons_have_their_own_keypoints_and_lines(tmp_path):
     assert content["annotations"][0]["keypoints"] == [3, 4, 2, 0, 0, 0, 1, 2, 2]
 
 
+def test_all_files_have_the_id_of_a_tracked_person(tmp_path):
+    video = FileSource("video", tmp_path / "v.mp4")
+    frame = Frame(video, GREY, 3, 0.12, 25.0)
+    tracked = dataclasses.replace(PERSON, id=7)
+    with open_people_file(tmp_path / "people.json", [video]) as output:
+        output.write(frame, [tracked, PERSON], GREY)
+    first, second = json.loads((tmp_path / "people.json").read_text())
+    assert first["id"] == 7
+    assert "id" not in second
+    [annotation] = write_coco(tmp_path / "coco.json", [frame], [[tracked]])["annotations"]
+    assert annotation["track_id"] == 7
+    with open_csv_file(tmp_path / "people.csv", COCO) as output:
+        output.write(frame, [tracked, PERSON], GREY)
+    rows = list(csv.DictReader((tmp_path / "people.csv").read_text().splitlines()))
+    assert [row["id"] for row in rows] == ["7", ""]
+    assert tracked.to_dict() == PERSON.to_dict() | {"id": 7}
+
+
 def test_a_table_has_one_row_per_person(tmp_path):
     path = tmp_path / "people.csv"
     odd = os.fsdecode(b"odd, \xfc.png")
@@ -241,5 +260,5 @@ def test_a_table_has_one_row_per_person(tmp_path):
         "2.0",
     ]
     assert (first["nose_x"], first["nose_y"], first["nose_score"]) == ("1.25", "2.0", "0.5")
-    assert first["left_ankle_x"] == first["left_ankle_score"] == "" and len(first) == 8 + 3 * 17
+    assert first["left_ankle_x"] == first["left_ankle_score"] == "" and len(first) == 9 + 3 * 17
     assert second["right_ankle_score"] == "0.5" and (third["frame"], third["time"]) == ("3", "0.12")

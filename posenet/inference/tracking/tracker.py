@@ -1,0 +1,134 @@
+"""Gives every person of a video an identity."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from posenet.inference.person import Person
+from posenet.inference.tracking.assignment import assign
+from posenet.inference.tracking.motion import Motion
+from posenet.inference.tracking.smoothing import Smoother
+from posenet.settings import TrackingConfig
+
+MAX_MISSES = 1
+"""Every track survives as many missed frames in a row."""
+PATIENCE = 2.0
+"""A confirmed track survives without its person for this many times the time in which the person was seen. Tracks of
+false people, who are seen for a moment, would attract other people."""
+
+
+@dataclasses.dataclass
+class _Track:
+    """The history of a track; its motion is the row of the same number in ``Motion``."""
+
+    first_seen: float
+    """Time of the first frame with the person, in seconds."""
+    last_seen: float
+    """Time of the last frame with the person."""
+    id: int = 0
+    """0 until the track is confirmed."""
+    sightings: int = 0
+    """Number of frames with the person."""
+    misses: int = 0
+    """Number of frames since the last one with the person."""
+
+
+class Tracker:
+    """Recognises people from frame to frame by their keypoints and their motion.
+
+    It needs neither images nor a network: the people may come from anywhere.
+
+        tracker = posenet.Tracker()
+        for time, people in frames:
+            for person in tracker.update(people, time):
+                print(time, person.id, person.named())
+
+    Args:
+        settings: ``tracking`` section of the configuration; None uses its defaults.
+    """
+
+    def __init__(self, settings: TrackingConfig | None = None) -> None:
+        self.settings = TrackingConfig() if settings is None else settings
+        self._smoother = Smoother(self.settings) if self.settings.smooth else None
+        self._motion: Motion | None = None
+        self._tracks: list[_Track] = []
+        self._time = 0.0
+        self._last_id = 0
+
+    def update(self, people: Sequence[Person], time: float) -> list[Person]:
+        """Identify the people of the next frame.
+
+        Args:
+            people: of one skeleton, with keypoints in pixels of the frame.
+            time: of the frame, in seconds. The frames may be at any distances in time.
+
+        Returns:
+            The people who are recognised, in the order of ``people``. ``id`` is an integer from 1, and no two people of
+            a video have the same. A person is left out until seen in ``confirm_frames`` frames. If ``smooth`` is
+            set, the keypoints are smoothed.
+
+        Raises:
+            ValueError: ``time`` is before the last frame, or people have another skeleton than before.
+        """
+        if self._motion is None:
+            if not people:
+                return []
+            self._motion = Motion(np.array(people[0].skeleton.sigmas))
+        elif time < self._time:
+            raise ValueError(f"frame at {time} s after a frame at {self._time} s: give the frames in order")
+        else:
+            self._motion.predict(time - self._time)
+        self._time = time
+        self._forget(self._motion)
+        nobody = np.zeros((0, self._motion.known.shape[1], 3))
+        keypoints = np.stack([person.to_coco() for person in people]) if people else nobody  # (P, F, 3)
+        points = keypoints[..., :2].astype(float)
+        found = keypoints[..., 2] > 0
+        tracks = self._match(self._motion, points, found)
+        identified = []
+        for person, track in zip(people, tracks):
+            if track.id:
+                identified.append(dataclasses.replace(person, id=track.id))
+        return self._smoother.update(identified, time) if self._smoother else identified
+
+    def _match(self, motion: Motion, points: np.ndarray, found: np.ndarray) -> list[_Track]:
+        """The track of each person; people whom no track expects start one."""
+        agreement, likelihood = motion.similarity(points, found)
+        rows, columns = assign(np.where(agreement >= self.settings.min_agreement, likelihood, 0))
+        motion.update(rows, points[columns], found[columns])
+        for track in self._tracks:
+            track.misses += 1
+        tracks = {column: self._tracks[row] for row, column in zip(rows.tolist(), columns.tolist())}
+        new = [column for column in range(len(points)) if column not in tracks]
+        if new:
+            motion.add(points[new], found[new])
+        for column in new:
+            tracks[column] = _Track(self._time, self._time)
+            self._tracks.append(tracks[column])
+        for track in tracks.values():
+            self._see(track)
+        return [tracks[column] for column in range(len(points))]
+
+    def _see(self, track: _Track) -> None:
+        """Record that a track was seen now, and confirm it when it has been seen often enough."""
+        track.sightings += 1
+        track.misses = 0
+        track.last_seen = self._time
+        if not track.id and track.sightings >= self.settings.confirm_frames:
+            self._last_id += 1
+            track.id = self._last_id
+
+    def _forget(self, motion: Motion) -> None:
+        """Forget the tracks whose person has not been seen for too long."""
+        kept = [row for row, track in enumerate(self._tracks) if self._is_kept(track)]
+        if len(kept) < len(self._tracks):
+            motion.keep(np.array(kept, int))
+            self._tracks = [self._tracks[row] for row in kept]
+
+    def _is_kept(self, track: _Track) -> bool:
+        waited = self._time - track.last_seen
+        is_patient = track.id > 0 and waited <= PATIENCE * (track.last_seen - track.first_seen)
+        return waited <= self.settings.keep_seconds and (is_patient or track.misses <= MAX_MISSES)

@@ -1,0 +1,83 @@
+"""The motion of tracks: prediction, agreement and correction."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from posenet.inference.tracking.motion import Motion, person_sizes
+from posenet.skeleton import COCO
+from tests.helpers.moving_people import person_at
+
+SIGMAS = np.array(COCO.sigmas)
+FOUND = np.ones((1, 17), bool)
+
+
+def points_at(x: float, **arguments: float) -> np.ndarray:
+    return person_at(x, **arguments).to_coco()[None, :, :2].astype(float)
+
+
+def tracked(speed: float, frames: int = 25, interval: float = 0.04) -> Motion:
+    """A track of a person who moves to the right with ``speed`` pixels a second, at x = 100 in the last frame."""
+    motion = Motion(SIGMAS)
+    motion.add(points_at(100 - speed * interval * frames), FOUND)
+    for number in range(frames - 1, -1, -1):
+        motion.predict(interval)
+        motion.update(np.array([0]), points_at(100 - speed * interval * number), FOUND)
+    return motion
+
+
+@pytest.mark.parametrize("interval", [0.02, 0.04, 0.2])
+def test_the_speed_is_learned_at_any_frame_rate(interval: float) -> None:
+    motion = tracked(speed=60, interval=interval)
+    motion.predict(0.5)
+    np.testing.assert_allclose(motion.poses, points_at(130), atol=2)
+
+
+def test_agreement_is_that_of_the_formula() -> None:
+    motion = Motion(SIGMAS)
+    motion.add(points_at(100), FOUND)
+    assert motion.similarity(points_at(100), FOUND)[0][0, 0] == pytest.approx(17 / 18)
+    size = person_sizes(points_at(100), FOUND)[0]
+    spread = ((2 * SIGMAS) ** 2).mean() + motion._covariances[0, 0, 0]
+    moved = motion.similarity(points_at(100 + 0.1 * size), FOUND)[0][0, 0]
+    assert moved == pytest.approx(17 / 18 * np.exp(-(0.1**2) / (2 * spread)))
+
+
+def test_agreement_falls_with_distance_shape_and_missing_keypoints() -> None:
+    motion = tracked(speed=0)
+    first_two = FOUND & (np.arange(17) < 2)
+    same, _ = motion.similarity(points_at(100), FOUND)
+    for points, found in ((points_at(120), FOUND), (points_at(100, size=0.7), FOUND), (points_at(100), first_two)):
+        other, _ = motion.similarity(points, found)
+        assert other < 0.8 * same
+
+
+def test_a_person_without_common_keypoints_does_not_agree() -> None:
+    motion = Motion(SIGMAS)
+    motion.add(points_at(100), FOUND & (np.arange(17) < 5))
+    assert motion.similarity(points_at(100), FOUND & (np.arange(17) >= 5))[0] == 0
+
+
+def test_of_two_tracks_the_more_certain_one_is_more_likely() -> None:
+    certain = tracked(speed=0)
+    uncertain = tracked(speed=0)
+    uncertain.predict(0.5)
+    assert uncertain.similarity(points_at(100), FOUND)[1] < certain.similarity(points_at(100), FOUND)[1]
+
+
+def test_keypoints_that_are_not_found_move_with_the_person() -> None:
+    motion = tracked(speed=50)
+    legs_only = FOUND & (np.arange(17) >= 11)
+    for number in range(1, 11):
+        motion.predict(0.04)
+        motion.update(np.array([0]), np.where(legs_only[..., None], points_at(100 + 2 * number), 0), legs_only)
+    np.testing.assert_allclose(motion.poses, points_at(120), atol=2)
+
+
+def test_sizes_do_not_depend_on_keypoints_that_were_not_found() -> None:
+    points = np.zeros((2, 17, 2))
+    points[0, :2] = (10, 10), (40, 50)
+    found = np.zeros((2, 17), bool)
+    found[0, :2] = True
+    np.testing.assert_allclose(person_sizes(points + 1000, found), (25, 8))

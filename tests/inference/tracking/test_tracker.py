@@ -1,0 +1,151 @@
+"""People keep their id while they move, cross, are hidden and come back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from posenet import Person, Skeleton, Tracker
+from posenet.settings import TrackingConfig
+from tests.helpers.moving_people import person_at
+
+RATE = 25
+
+
+def ids_of(frames: list[list[Person]], times: list[float] | None = None, **settings: float) -> list[list[int | None]]:
+    """The id of every person in every frame; None for people who are not returned."""
+    tracker = Tracker(TrackingConfig(**settings))
+    ids = []
+    for number, people in enumerate(frames):
+        found = tracker.update(people, times[number] if times else number / RATE)
+        id_of = {person.keypoints.tobytes(): person.id for person in found}
+        ids.append([id_of.get(person.keypoints.tobytes()) for person in people])
+    return ids
+
+
+def test_a_person_has_an_id_from_the_confirming_frame_on() -> None:
+    frames = [[person_at(x=100 + number)] for number in range(5)]
+    assert ids_of(frames) == [[None], [None], [1], [1], [1]]
+    assert ids_of(frames, confirm_frames=1) == [[1]] * 5
+
+
+def test_the_id_is_an_int_and_nothing_else_of_the_person_changes() -> None:
+    person = person_at(100)
+    (found,) = Tracker(TrackingConfig(confirm_frames=1)).update([person], 0.0)
+    assert type(found.id) is int
+    assert person.id is None
+    assert dataclasses.replace(found, id=None) == person
+
+
+def test_somebody_who_is_seen_for_a_moment_gets_no_id() -> None:
+    frames = [[person_at(100), person_at(300)][: 2 if number < 2 else 1] for number in range(10)]
+    assert {id for frame in ids_of(frames) for id in frame} == {None, 1}
+
+
+def test_the_order_of_the_people_does_not_matter() -> None:
+    rng = np.random.default_rng(0)
+    frames = []
+    for number in range(20):
+        people = [person_at(100 + 120 * index + number) for index in range(4)]
+        frames.append([people[index] for index in rng.permutation(4)])
+    for people, ids in zip(frames[2:], ids_of(frames)[2:]):
+        order = np.argsort([person.box()[0] for person in people])
+        assert [ids[index] for index in order] == [
+            ids_of(frames)[2][i] for i in np.argsort([p.box()[0] for p in frames[2]])
+        ]
+
+
+def crossing_people(hide: Callable[[float], bool], speed: float, rate: float) -> tuple[list[list[Person]], list[float]]:
+    """Two people who walk past each other; the farther, smaller one is hidden where ``hide(x)`` is true."""
+    frames = []
+    times = []
+    for number in range(round(500 / speed * rate)):
+        time = number / rate
+        near = 50 + speed * time
+        far = 550 - speed * time
+        people = [person_at(near, size=0.6)]
+        if not hide(far - near):
+            people.append(person_at(far, y=190, size=0.5))
+        frames.append(people)
+        times.append(time)
+    return frames, times
+
+
+@pytest.mark.parametrize("rate", [5, 10, 25, 60])
+@pytest.mark.parametrize("hidden", [0, 30, 60])
+def test_people_who_cross_keep_their_ids(rate: float, hidden: float) -> None:
+    frames, times = crossing_people(lambda distance: abs(distance) < hidden, speed=100, rate=rate)
+    ids = ids_of(frames, times)
+    assert {frame[0] for frame in ids[3:]} == {ids[-1][0]}
+    assert {frame[1] for frame in ids[3:] if len(frame) > 1} == {ids[-1][1]}
+    assert ids[-1][0] != ids[-1][1]
+
+
+def test_frames_at_irregular_times() -> None:
+    rng = np.random.default_rng(1)
+    times = np.cumsum(rng.choice([0.01, 0.04, 0.3], 60)).tolist()
+    frames = [[person_at(50 + 80 * time), person_at(600 - 80 * time, y=230)] for time in times]
+    ids = ids_of(frames, times)
+    assert ids[2] == [1, 2]
+    assert all(frame == [1, 2] for frame in ids[2:])
+
+
+@pytest.mark.parametrize(("gap", "same"), [(0.5, True), (1.9, True), (2.3, False)])
+def test_an_id_is_kept_for_keep_seconds(gap: float, same: bool) -> None:
+    times = [number / RATE for number in range(10)]
+    times += [times[-1] + gap + number / RATE for number in range(10)]
+    ids = ids_of([[person_at(100)]] * 20, times, keep_seconds=2.0)
+    assert (ids[9] == ids[-1]) == same
+    assert ids[-1] != [None]
+
+
+def test_no_two_people_of_a_frame_have_one_id() -> None:
+    rng = np.random.default_rng(2)
+    for frame in ids_of([[person_at(x) for x in rng.uniform(0, 300, 8)] for _ in range(50)]):
+        known = [id for id in frame if id is not None]
+        assert len(known) == len(set(known))
+
+
+def test_lost_keypoints_do_not_lose_the_person() -> None:
+    rng = np.random.default_rng(3)
+    frames = []
+    for number in range(50):
+        keypoints = person_at(100 + 2 * number, noise=rng.normal(0, 1.5, (18, 2))).keypoints
+        keypoints[rng.random(18) < 0.6] = 0
+        frames.append([Person(keypoints, 0.5)])
+    assert ids_of(frames)[2:] == [[1]] * 48
+
+
+def test_frames_without_people_and_people_without_keypoints() -> None:
+    tracker = Tracker(TrackingConfig(confirm_frames=1))
+    assert tracker.update([], 0.0) == []
+    tracker.update([Person(np.zeros((18, 3), np.float32), 0.0), person_at(100)], 0.1)
+    assert tracker.update([], 0.2) == []
+    assert len(tracker.update([person_at(100)], 0.3)) == 1
+
+
+def test_time_must_not_run_backwards() -> None:
+    tracker = Tracker()
+    tracker.update([person_at(100)], 1.0)
+    with pytest.raises(ValueError, match="in order"):
+        tracker.update([person_at(100)], 0.5)
+
+
+def test_people_of_another_skeleton_are_refused() -> None:
+    other = Skeleton(("a", "b"), (("a", "b"),), (), {}, ("a", "b"), ("a", "b"), (0.1, 0.1))
+    tracker = Tracker()
+    tracker.update([person_at(100)], 0.0)
+    with pytest.raises(ValueError):
+        tracker.update([Person(np.ones((2, 3), np.float32), 0.5, other)], 0.1)
+
+
+def test_memory_does_not_grow_with_the_number_of_people() -> None:
+    rng = np.random.default_rng(4)
+    tracker = Tracker(TrackingConfig(smooth=True, confirm_frames=1))
+    for number in range(500):
+        tracker.update([person_at(x) for x in rng.uniform(0, 1e6, 3)], number / 5)
+    assert len(tracker._tracks) <= 3 * 5 * tracker.settings.keep_seconds + 3
+    assert len(tracker._smoother._states) <= 3 * 5 * tracker.settings.keep_seconds + 3
