@@ -1,7 +1,8 @@
 """Read COCO keypoint files and check their entries.
 
 The store builder, the evaluator, the skeleton drafter and the linter all use these functions, so that every rule for
-annotation files is written once. The ``parse`` and ``check`` functions raise ``AnnotationProblem``; see
+annotation files is written once. Each applies the checks that it needs: the evaluator, for instance, does not need the
+ids of annotations. The ``parse`` and ``check`` functions raise ``AnnotationProblem``; see
 ``posenet.annotations.problems``.
 
 Coordinates are pixels of the image as stored (EXIF orientation ignored), as in the annotation file.
@@ -223,12 +224,15 @@ def parse_image_size(entry: Entry) -> tuple[int, int]:
 
 
 def parse_category(entry: Entry) -> Category:
-    """Return a category. Without a list of keypoint names it has no keypoints."""
-    names = entry.get("keypoints")
+    """Return a category. Without keypoint names it has no keypoints."""
+    names = entry.get("keypoints") or []
+    if not isinstance(names, list):
+        detail = f"has keypoints {truncate_for_message(names)}, which are not a list of names"
+        raise _problem(NO_KEYPOINTS, "category", entry, detail)
     return Category(
         id=parse_id(entry, "category"),
         name=_text(entry.get("name", "")),
-        keypoints=tuple(map(_text, names)) if isinstance(names, list) else (),
+        keypoints=tuple(map(_text, names)),
         edges=entry.get("skeleton"),
     )
 
@@ -289,7 +293,9 @@ def parse_box(entry: Entry) -> list[float]:
 
 def parse_area(entry: Entry) -> float:
     """Return an annotation's area in square pixels."""
-    (area,) = _parse_numbers(entry, "area", [entry.get("area")], 1, NO_AREA, NO_AREA)
+    if entry.get("area") is None:
+        raise _problem(NO_AREA, "annotation", entry, "has no area")
+    (area,) = _parse_numbers(entry, "area", [entry["area"]], 1, NO_AREA, NO_AREA)
     if area < 0:
         raise _problem(NO_AREA, "annotation", entry, "has a negative area")
     return area

@@ -26,4 +26,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def _indices(text: str) -> list[int]:
-    return [int(word) for word in text.split(",")]
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of device numbers such as 0,1") from None

@@ -246,7 +246,7 @@ class TrainConfig:
         for name in ("seed", "evaluate_every", "patience", "loss_scale", "threads"):
             _check(getattr(self, name) >= 0, f"train.{name} must not be negative")
         valid_size = all(side > 0 and side % INPUT_MULTIPLE == 0 for side in self.size)
-        _check(valid_size, f"train.input_size must be positive multiples of {INPUT_MULTIPLE}")
+        _check(valid_size, f"train.input_size must be a positive multiple of {INPUT_MULTIPLE}, or two of them")
         # The coarsest maps have one cell per INPUT_MULTIPLE pixels, and BatchNorm cannot train on a single cell.
         _check(
             self.batch_size > 1 or max(self.size) > INPUT_MULTIPLE,

@@ -119,7 +119,7 @@ class UnreadableSampleBudget:
         self.count += len(faults)
         for fault in faults[:MAX_NAMED_SAMPLES]:
             _log.warning("WARNING: %s", fault)
-        message = "WARNING: samples replaced by others: %d, so far in this epoch %d of at most %d"
+        message = "WARNING: samples replaced by others: %d, so far in this pass over the data %d of at most %d"
         _log.warning(message, len(faults), self.count, self.limit)
 
 
@@ -175,7 +175,7 @@ class InputStream:
         self.max_unreadable = max_unreadable
         self.meter = SpeedMeter()
         self._batches: Iterator[Batch] = iter(())
-        self._position = -1  # number of the next step since the start of the run; -1 if the stream has not started
+        self._position = -1  # epoch * steps_per_epoch + step of the next step; -1 if the stream has not started
 
     @property
     def steps_per_epoch(self) -> int:

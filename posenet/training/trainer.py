@@ -57,8 +57,8 @@ class StepResult:
     loss: float | None = None
     """Mean loss over its batches and all processes; None if the step was skipped."""
     bad_value: float | None = None
-    """This rank's loss or gradient norm if it caused the step to be skipped; None if the step was not skipped, or only
-    because the loss scale of fp16 was too large."""
+    """This rank's loss, good or bad, or the gradient norm, if the step was skipped on all ranks for a bad one; None if
+    the step was not skipped, or only because the loss scale of fp16 was too large."""
 
 
 class TrainStep:

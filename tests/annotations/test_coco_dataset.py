@@ -130,7 +130,7 @@ FAULTS = {
     "short box": (annotation(bbox=[1, 2, 3]), "no list of 4 numbers as bbox"),
     "infinite box": (annotation(bbox=[0, 0, float("inf"), 1]), "not a finite number"),
     "negative box": (annotation(bbox=[0, 0, -1, 1]), "box of negative size"),
-    "no area": (without("annotations", "area"), "value in area that is not a finite number"),
+    "no area": (without("annotations", "area"), "has no area"),
     "negative area": (annotation(area=-1), "negative area"),
     "area NaN": (annotation(area=float("nan")), "not a finite number"),
     "polygon NaN": (annotation(segmentation=[[0, 0, 5, float("nan"), 5, 5]]), "segmentation"),

@@ -80,12 +80,17 @@ FAULTS: dict[str, tuple[Callable[[Document], Any], str]] = {
     "path upwards": (lambda d: d["images"][0].update(file_name="../secret.png"), "not a path inside"),
     "absolute path": (lambda d: d["images"][0].update(file_name="/etc/secret.png"), "not a path inside"),
     "other keypoints": (lambda d: d["categories"][0].update(keypoints=["paw", "tail"]), "found: ['paw', 'tail']"),
+    "keypoints that are no list": (
+        lambda d: d["categories"][0].update(keypoints=5),
+        "keypoints 5, which are not a list",
+    ),
     "no keypoints": (lambda d: d["annotations"][0].pop("keypoints"), "contains people without keypoints"),
     "no image id": (lambda d: d["annotations"][0].pop("image_id"), "annotation 8 has image_id None"),
     "no category id": (lambda d: d["annotations"][0].pop("category_id"), "annotation 8 has category_id None"),
     "one keypoint": (lambda d: d["annotations"][0].update(keypoints=[1, 2, 2]), "no list of 51 numbers as keypoints"),
     "crowd 2": (lambda d: d["annotations"][0].update(iscrowd=2), "iscrowd 2"),
     "no box": (lambda d: d["annotations"][0].update(bbox=[]), "no list of 4 numbers as bbox"),
+    "no area": (lambda d: d["annotations"][0].pop("area"), "annotation 8 has no area;"),
     "negative area": (lambda d: d["annotations"][0].update(area=-5), "negative area"),
 }
 

@@ -438,7 +438,7 @@ def test_the_log_names_ten_unreadable_samples_of_a_step_and_counts_all(caplog: p
         budget.spend([])
     named = [record.getMessage() for record in caplog.records]
     assert named[:-1] == [f"WARNING: sample {number} is damaged" for number in range(10)]
-    assert named[-1] == "WARNING: samples replaced by others: 12, so far in this epoch 12 of at most 50"
+    assert named[-1] == "WARNING: samples replaced by others: 12, so far in this pass over the data 12 of at most 50"
 
 
 def test_the_limit_of_unreadable_samples_may_be_reached() -> None:

@@ -181,8 +181,9 @@ def _check_categories(entries: Sequence[Entry], findings: Findings) -> dict[int,
     categories = {}
     for entry in entries:
         category_id = findings.check(ids.parse, entry)
-        if category_id is not None:
-            categories[category_id] = coco_file.parse_category(entry)
+        category = None if category_id is None else findings.check(coco_file.parse_category, entry)
+        if category is not None:
+            categories[category.id] = category
     return categories
 
 

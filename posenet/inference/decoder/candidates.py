@@ -27,13 +27,14 @@ In all maps NaN counts as 0, and values are clipped to the range from 0 to ``MAX
 
 Differences
 -----------
-Both modules lead to the same people, except for rounding, the order of equal scores, and these two points:
+Both modules lead to the same people, except for rounding, the order of equal scores and plateaus:
 
 - A plateau is a peak of several adjacent equal cells. ``host_candidates`` returns one candidate in its middle.
   ``device_candidates`` returns its first cell in reading order, refined as any other peak. For two cells this is the
   middle as well.
 - ``host_candidates`` gets the cells that show the image. ``device_candidates`` gets the padded maps of a batch and the
   number of cells that show each image; it ignores peaks in the padding.
+- ``host_candidates`` also returns negative limb scores. ``device_candidates`` sets them to 0. Neither is a limb.
 
 This module and ``people`` need only NumPy.
 """
