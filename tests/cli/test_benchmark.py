@@ -31,7 +31,7 @@ def test_the_parser_refuses_wrong_flags(arguments: list[str]) -> None:
         (["decode", "--annotations", "missing.json"], "missing.json"),
         (["predict", "missing.jpg", *TINY_NETWORK], "missing.jpg"),
         (["predict", "--checkpoint", "missing.pth"], "missing.pth"),
-        (["targets", "--input-size", "100"], "multiples of 64"),
+        (["targets", "--input-size", "100"], "multiple of 64"),
         (["network", "--input-size", "64", *TINY_NETWORK], "BatchNorm"),
         (["network", "--set", "model.depth=3"], "model.depth"),
         (["train", "--device", "abacus"], "abacus"),

@@ -157,7 +157,7 @@ DAMAGES = {
     "missing": (lambda path: path.unlink(), "No such file or directory"),
     "empty": (lambda path: path.write_bytes(b""), "is empty"),
     "text": (lambda path: path.write_text("no image"), "cannot be decoded"),
-    "cut in half": (lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]), "is truncated"),
+    "cut in half": (lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]), "is cut off"),
     "folder": (lambda path: (path.unlink(), path.mkdir()), "Is a directory"),
     "other size": (
         lambda path: cv2.imwrite(str(path), np.zeros((WIDTH, HEIGHT), np.uint8)),
