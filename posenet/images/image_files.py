@@ -79,10 +79,14 @@ def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool, lef
     """The files in a folder that have one of ``suffixes``; counts other files in ``left_out``, by suffix."""
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            if recursive and not path.is_symlink() and not path.name.startswith("."):
+            if path.is_symlink() or path.name.startswith("."):
+                continue
+            if recursive:
                 yield from _search_folder(path, suffixes, recursive, left_out)
+            else:
+                left_out["folder"] += 1
         elif path.name.startswith("._"):
-            pass  # macOS keeps the attributes of a.png in ._a.png on other file systems
+            left_out["._"] += 1  # macOS keeps the attributes of a.png in ._a.png on other file systems
         elif path.suffix.lower() in suffixes:
             if path.is_file():
                 yield path

@@ -24,6 +24,12 @@ class Person:
     id: int | None = None
     """The person's number in a video, from 1; see ``posenet.Tracker``. None for a person who is not tracked."""
 
+    @classmethod
+    def from_coco(cls, keypoints: np.ndarray, score: float, skeleton: Skeleton = COCO) -> Person:
+        """A person from (F, 3) x, y and score in the order of the annotation file, such as COCO's 17 keypoints."""
+        joints = skeleton.to_network_order(np.asarray(keypoints, np.float32)[None])[0]
+        return cls(joints, score, skeleton)
+
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Person)

@@ -89,15 +89,18 @@ def test_an_input_without_images_is_an_error(tmp_path: Path, item: str, message:
 def test_files_of_other_kinds_in_a_folder_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     touch(tmp_path, "a.jpg", "b.HEIC", "c.avif", "._a.jpg", "._b.heic", ".DS_Store", "d.raw", "e.RAW", "notes")
     assert [path.name for path in find_images([tmp_path])] == ["a.jpg", "b.HEIC", "c.avif"]
-    assert caplog.messages == [f"left out of folder {tmp_path}: 2 .raw, 1 without suffix"]
+    assert caplog.messages == [f"left out of folder {tmp_path}: 2 ._, 2 .raw, 1 without suffix"]
 
 
-def test_subfolders_are_searched_if_asked_for(tmp_path: Path) -> None:
+def test_subfolders_are_searched_if_asked_for_and_counted_if_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     touch(tmp_path / "b" / "c", "1.png", "2.txt")
     touch(tmp_path / ".hidden", "1.png")
     touch(tmp_path, "a.png", "z.png")
     (tmp_path / "b" / "circle").symlink_to(tmp_path)
     assert find_images([tmp_path]) == [tmp_path / "a.png", tmp_path / "z.png"]
+    assert caplog.messages == [f"left out of folder {tmp_path}: 1 folder"]
     found = find_images([tmp_path], recursive=True)
     assert found == [tmp_path / "a.png", tmp_path / "b" / "c" / "1.png", tmp_path / "z.png"]
 

@@ -152,7 +152,8 @@ def people_entry(frame: Frame, person: Person, image_id: int | str) -> dict[str,
 def open_coco_file(path: Path, sources: Sequence[Source], skeleton: Skeleton) -> Iterator[Output]:
     """Open a COCO data set; it replaces an earlier file when the block ends without an error. See ``CocoWriter``."""
     with open_text_output(path) as file, tempfile.TemporaryFile("w+", encoding="utf-8") as images:
-        writer = CocoWriter(file, images, image_folder(sources), ImageIds(sources), skeleton)
+        names = listed_names(sources, image_folder(sources))
+        writer = CocoWriter(file, images, names, ImageIds(sources), skeleton)
         yield writer
         writer.finish()
 
@@ -170,6 +171,28 @@ def image_folder(sources: Iterable[Source]) -> Path:
         raise DataError("the images of a COCO data set must lie on one drive; write one data set for each") from error
 
 
+def listed_names(sources: Sequence[Source], folder: Path) -> dict[Source, str]:
+    """The file name of each image in a COCO data set, and the folder of each source with frames; all are different.
+
+    An image file has its path relative to ``folder``. Frame 3 of clip.mp4 is listed as clip/000003.jpg.
+    """
+    names: dict[Source, str] = {}
+    for source in sources:
+        if isinstance(source, FileSource) and source.kind == "image":
+            names[source] = Path(os.path.relpath(source.path, folder)).as_posix()
+    taken = {*names.values(), *(Path(name).parent.as_posix() for name in names.values())}
+    for source in sources:
+        if source in names:
+            continue
+        parent = Path(os.path.relpath(source.path.parent, folder)) if isinstance(source, FileSource) else Path()
+        suffix = source.suffix if source.kind == "image" else ""
+        numbered = (f"{source.stem}-{number}{suffix}" for number in itertools.count(2))
+        paths = ((parent / name).as_posix() for name in itertools.chain([source.stem + suffix], numbered))
+        names[source] = next(path for path in paths if path not in taken)
+        taken.add(names[source])
+    return names
+
+
 class CocoWriter:
     """Writes images and people as a COCO data set, without holding them in memory.
 
@@ -178,16 +201,18 @@ class CocoWriter:
     and the area is the area of the box, as pycocotools computes both for results.
 
     Sizes and coordinates are those of the image as stored, which is what ``build_hdf5`` and ``evaluate`` read: an EXIF
-    rotation is undone. Frame 3 of clip.mp4 is listed as clip/000003.jpg.
+    rotation is undone.
 
     Args:
         file: receives the data set.
         images: an empty temporary file.
-        folder: file names are relative to it.
+        names: see ``listed_names``.
     """
 
-    def __init__(self, file: TextIO, images: TextIO, folder: Path, ids: ImageIds, skeleton: Skeleton) -> None:
-        self._folder = folder
+    def __init__(
+        self, file: TextIO, images: TextIO, names: dict[Source, str], ids: ImageIds, skeleton: Skeleton
+    ) -> None:
+        self._names = names
         self._ids = ids
         self._images = _JsonList(images)
         self._annotations = _JsonList(file)
@@ -220,13 +245,8 @@ class CocoWriter:
             self._annotations.append(entry)
 
     def _file_name(self, frame: Frame) -> str:
-        source = frame.source
-        path = Path(source.stem + source.suffix)
-        if isinstance(source, FileSource):
-            path = Path(os.path.relpath(source.path, self._folder))
-        if frame.number is not None:
-            path = path.with_name(source.stem) / f"{frame.number:06d}.jpg"
-        return path.as_posix()
+        name = self._names[frame.source]
+        return name if frame.number is None else f"{name}/{frame.number:06d}.jpg"
 
     def finish(self) -> None:
         """Append the list of images."""

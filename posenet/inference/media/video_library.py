@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from posenet.errors import DataError
-from posenet.files import atomic_replacement
+from posenet.files import atomic_replacement, resolve_link
 from posenet.inference.media import opencv_video
 from posenet.inference.media.opencv_video import OpenCVVideo, OpenCVWriter
 from posenet.inference.media.video import VideoReader, VideoWriter
@@ -68,7 +68,7 @@ def open_video_writer(
         ConfigError: the library cannot write the codec in this format and size.
         OSError: the disk is full.
     """
-    with atomic_replacement(path, path.suffix) as temporary, contextlib.ExitStack() as stack:
+    with atomic_replacement(resolve_link(path), path.suffix) as temporary, contextlib.ExitStack() as stack:
         writer: VideoWriter
         if has_pyav():
             from posenet.inference.media import pyav_video

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,6 +13,7 @@ from posenet.inference.tracking.assignment import assign
 from posenet.inference.tracking.motion import Motion
 from posenet.inference.tracking.smoothing import Smoother
 from posenet.settings import TrackingConfig
+from posenet.skeleton import Skeleton
 
 MAX_MISSES = 1
 """Every track survives as many missed frames in a row."""
@@ -54,8 +56,9 @@ class Tracker:
         self.settings = TrackingConfig() if settings is None else settings
         self._smoother = Smoother(self.settings) if self.settings.smooth else None
         self._motion: Motion | None = None
+        self._skeleton: Skeleton | None = None
         self._tracks: list[_Track] = []
-        self._time = 0.0
+        self._time = -math.inf
         self._last_id = 0
 
     def update(self, people: Sequence[Person], time: float) -> list[Person]:
@@ -71,22 +74,29 @@ class Tracker:
             set, the keypoints are smoothed.
 
         Raises:
-            ValueError: ``time`` is before the last frame, or people have another skeleton than before.
+            ValueError: ``time`` is not finite or before the last frame, or people have another skeleton than before.
         """
-        if self._motion is None:
-            if not people:
-                return []
-            self._motion = Motion(np.array(people[0].skeleton.sigmas))
-        elif time < self._time:
+        if not math.isfinite(time):
+            raise ValueError(f"time is {time}; give the time of the frame in seconds")
+        if time < self._time:
             raise ValueError(f"frame at {time} s after a frame at {self._time} s: give the frames in order")
-        else:
-            self._motion.predict(time - self._time)
+        for person in people:
+            self._skeleton = self._skeleton or person.skeleton
+            if person.skeleton != self._skeleton or len(person.keypoints) != self._skeleton.num_keypoints:
+                raise ValueError("people of another skeleton; Person.from_coco converts keypoints in COCO's order")
+        seconds = time - self._time
         self._time = time
+        if self._motion is not None:
+            self._motion.predict(seconds)
+        elif self._skeleton is None:
+            return []
+        else:
+            self._motion = Motion(np.array(self._skeleton.sigmas))
         self._forget(self._motion)
         nobody = np.zeros((0, self._motion.known.shape[1], 3))
         keypoints = np.stack([person.to_coco() for person in people]) if people else nobody  # (P, F, 3)
-        points = keypoints[..., :2].astype(float)
-        found = keypoints[..., 2] > 0
+        found = (keypoints[..., 2] > 0) & np.isfinite(keypoints).all(axis=-1)
+        points = np.where(found[..., None], keypoints[..., :2].astype(float), 0.0)
         tracks = self._match(self._motion, points, found)
         identified = []
         for person, track in zip(people, tracks):

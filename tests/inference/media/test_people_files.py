@@ -197,6 +197,18 @@ def test_frames_are_listed_as_the_files_that_ffmpeg_writes(tmp_path):
     assert len({image["id"] for image in images}) == 3
 
 
+def test_no_two_images_of_a_coco_data_set_have_the_same_file_name(tmp_path):
+    paths = [tmp_path / "a.mp4", tmp_path / "a.mkv", tmp_path / "a" / "000000.jpg"]
+    (tmp_path / "a").mkdir()
+    for path in paths:
+        path.touch()
+    videos = [FileSource("video", path) for path in paths[:2]]
+    frames = [Frame(video, GREY, 0, 0.0, 25.0) for video in videos]
+    frames.append(Frame(FileSource("image", paths[2]), GREY))
+    images = write_coco(tmp_path / "coco.json", frames, [[], [], []])["images"]
+    assert [image["file_name"] for image in images] == ["a-2/000000.jpg", "a-3/000000.jpg", "a/000000.jpg"]
+
+
 def test_file_names_are_relative_to_the_folder_of_all_inputs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert image_folder(find_sources(["-"], ["x/a.png", "x/y/b.png"])) == tmp_path / "x"

@@ -185,3 +185,14 @@ def test_a_start_after_the_end_is_an_error(tmp_path: Path) -> None:
     path = write_video(tmp_path / "x.mp4", count=5)
     [error] = read_video(path, FrameSelection(start=7))
     assert str(error) == f"{path} has no frame after 7 s; the last is at 0.40 s"
+
+
+def test_a_link_to_a_video_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
+    target = tmp_path / "target.mp4"
+    target.write_bytes(b"old")
+    link = tmp_path / "link.mp4"
+    link.symlink_to(target)
+    with open_video_writer(link, (48, 64), 10.0) as writer:
+        writer.write(grey_image(0), 0.0)
+    assert link.is_symlink()
+    assert target.stat().st_size > 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -149,3 +150,27 @@ def test_memory_does_not_grow_with_the_number_of_people() -> None:
         tracker.update([person_at(x) for x in rng.uniform(0, 1e6, 3)], number / 5)
     assert len(tracker._tracks) <= 3 * 5 * tracker.settings.keep_seconds + 3
     assert len(tracker._smoother._states) <= 3 * 5 * tracker.settings.keep_seconds + 3
+
+
+@pytest.mark.parametrize("time", [math.nan, math.inf, -math.inf])
+def test_a_time_that_is_no_number_of_seconds_is_refused(time: float) -> None:
+    tracker = Tracker(TrackingConfig(confirm_frames=1))
+    with pytest.raises(ValueError, match="give the time of the frame in seconds"):
+        tracker.update([person_at(100)], time)
+    assert tracker.update([person_at(100)], 0.0)[0].id == 1
+
+
+def test_keypoints_that_are_not_finite_count_as_not_found() -> None:
+    tracker = Tracker(TrackingConfig(confirm_frames=1))
+    tracker.update([person_at(100)], 0.0)
+    person = person_at(100)
+    person.keypoints[0] = (math.nan, math.inf, 0.9)
+    assert [found.id for found in tracker.update([person], 0.04)] == [1]
+
+
+def test_17_keypoints_in_coco_s_order_make_a_person() -> None:
+    person = person_at(100)
+    converted = Person.from_coco(person.to_coco(), person.score)
+    np.testing.assert_allclose(converted.to_coco(), person.to_coco())
+    with pytest.raises(ValueError, match="another skeleton"):
+        Tracker().update([Person(person.to_coco(), person.score)], 0.0)
