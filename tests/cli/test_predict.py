@@ -517,7 +517,7 @@ def test_files_that_are_left_out_of_folders_are_counted(stub, photos, tmp_path, 
     for name in ("a.raw", "._a.png", "._clip.mp4"):
         (photos / name).write_bytes(b"nonsense")
     assert predict(photos, "--json", tmp_path / "people.json") == 0
-    assert f"left out of folder {photos}: 1 .raw" in caplog.messages
+    assert f"left out of folder {photos}: 2 ._, 1 .raw" in caplog.messages
 
 
 def test_subfolders_are_predicted_and_drawn_into_subfolders(stub, photos, tmp_path):
