@@ -86,6 +86,7 @@ class Benchmark:
 
 
 def benchmark_data(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
+    """Measure making training samples from the store of --h5, or from a synthetic one."""
     with tempfile.TemporaryDirectory() as folder:
         path = args.h5 or build_synthetic_store(Path(folder), _synthetic_images(args))
         with Store(path, skeleton=None) as store:
@@ -96,6 +97,7 @@ def benchmark_data(args: argparse.Namespace, config: Config, runtime: Runtime) -
 
 
 def benchmark_store(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
+    """Measure building a store from --images or synthetic images, and reading it or the store of --h5."""
     if (args.images is None) != (args.annotations is None):
         raise ConfigError("give both --images and --annotations, or neither")
     with tempfile.TemporaryDirectory() as name:
@@ -109,15 +111,18 @@ def benchmark_store(args: argparse.Namespace, config: Config, runtime: Runtime) 
 
 
 def benchmark_targets(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
+    """Measure rendering target maps."""
     renderer = TargetRenderer.from_config(config).to(runtime.device)
     return measure_targets(renderer, runtime, config.train.size, config.train.batch_size, args.repeats)
 
 
 def benchmark_network(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
+    """Measure the configured network."""
     return measure_network(config, runtime, args.repeats, _matmul_side(args, runtime))
 
 
 def benchmark_train(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
+    """Measure a training step, with --h5 also its wait for data; with --processes, several processes."""
     if args.processes:
         return measure_scaling(config, runtime.device, args.processes, args.repeats)
     train_step, model = build_train_step(config, runtime)
@@ -131,6 +136,7 @@ def benchmark_train(args: argparse.Namespace, config: Config, runtime: Runtime) 
 
 
 def benchmark_decode(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
+    """Measure decoding maps that are rendered from --annotations, or from synthetic annotations."""
     renderer = TargetRenderer.from_config(config)
     settings = dataclasses.replace(config.inference, scales=(1.0,), flip=False)
     seed = args.seed if args.degrade else None
@@ -142,6 +148,7 @@ def benchmark_decode(args: argparse.Namespace, config: Config, runtime: Runtime)
 
 
 def benchmark_predict(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
+    """Measure prediction on the inputs, or on synthetic images."""
     if args.checkpoint:
         network, config = load_model(args.checkpoint, config if args.config else None)
         config = load_config(None, args.overrides + _settings_from_flags(args), base=config)
@@ -316,6 +323,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Run one benchmark, print its table and write its numbers if --json is given."""
     benchmark = BENCHMARKS[args.benchmark]
     if args.json:
         _check_output(Path(args.json), args)

@@ -33,6 +33,7 @@ IDS_SHOWN = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``build-hdf5``."""
     add = parser.add_argument
     add("--images", type=Path, metavar="DIR", help="folder of the images")
     add("--annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
@@ -75,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Build a store, or inspect one, as the flags say."""
     if args.check_split:
         _check_split(*args.check_split)
         return

@@ -15,6 +15,7 @@ from posenet.visualization.matplotlib_figure import MATPLOTLIB_MISSING, has_matp
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``evaluate``."""
     add_predictor_options(parser, amp="off")  # full precision, so that the AP is the same on every machine
     parser.add_argument("--images", required=True, metavar="DIR", help="folder of the split's images")
     parser.add_argument(
@@ -35,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Predict the split, print the metrics, and write what the flags ask for."""
     if args.plots and not has_matplotlib():
         raise ConfigError(f"--plots: {MATPLOTLIB_MISSING}")
     outputs = chart_paths(Path(args.plots)) if args.plots else []

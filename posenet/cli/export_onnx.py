@@ -13,6 +13,7 @@ from posenet.inference.onnx_export import INPUTS, OUTPUTS, export_onnx
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``export-onnx``."""
     add = parser.add_argument
     add("--checkpoint", "--weights", required=True, metavar="FILE", help="checkpoint of a run, or a published one")
     add("--output", required=True, metavar="FILE.onnx", help="file to write; an existing file is replaced")
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Export the network of a checkpoint."""
     check_outputs([Path(args.output)], [Path(args.checkpoint)])
     network, config = load_network(args)
     settings = config.inference

@@ -9,6 +9,7 @@ from posenet.visualization.training_curves import CURVES_FILE, LOG_FILE, write_c
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``plot``."""
     parser.add_argument("run", type=Path, metavar="RUN", help=f"folder of a run, or its {LOG_FILE}")
     parser.add_argument(
         "--output",
@@ -19,5 +20,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Draw the curves and print where they are."""
     folder = args.run.parent if args.run.name == LOG_FILE else args.run
     print(f"wrote {write_curves(folder, args.output)}")

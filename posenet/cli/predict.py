@@ -43,6 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``predict``."""
     add = parser.add_argument
     add(
         "inputs",

@@ -27,6 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``train-distributed``."""
     add_training_options(parser)
     parser.add_argument(
         "--nproc",
@@ -50,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Train as one process of a launcher, or start --nproc processes that train."""
     rank_info = rank_info_from_environment(os.environ, args.local_rank)
     if rank_info is not None and args.nproc:
         raise ConfigError("a launcher has started this process; leave out --nproc")

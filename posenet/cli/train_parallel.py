@@ -12,6 +12,7 @@ from posenet.devices.data_parallel import DataParallelRuntime, select_devices
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of ``train-parallel``."""
     add_training_options(parser)
     parser.add_argument(
         "--devices", type=_indices, metavar="I,J", help="numbers of the devices, for example 0,1; by default, all"
@@ -19,6 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
+    """Train with DataParallel."""
+
     def make_runtime(device: torch.device) -> DataParallelRuntime:
         return DataParallelRuntime(select_devices(device, args.devices))
 

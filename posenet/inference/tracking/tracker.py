@@ -65,7 +65,8 @@ class Tracker:
         """Identify the people of the next frame.
 
         Args:
-            people: of one skeleton, with keypoints in pixels of the frame.
+            people: of one skeleton, with keypoints in pixels of the frame. Keypoints that are not finite count as not
+                found.
             time: of the frame, in seconds. The frames may be at any distances in time.
 
         Returns:
@@ -94,9 +95,10 @@ class Tracker:
             self._motion = Motion(np.array(self._skeleton.sigmas))
         self._forget(self._motion)
         nobody = np.zeros((0, self._motion.known.shape[1], 3))
+        people = [_without_invalid_keypoints(person) for person in people]
         keypoints = np.stack([person.to_coco() for person in people]) if people else nobody  # (P, F, 3)
-        found = (keypoints[..., 2] > 0) & np.isfinite(keypoints).all(axis=-1)
-        points = np.where(found[..., None], keypoints[..., :2].astype(float), 0.0)
+        points = keypoints[..., :2].astype(float)
+        found = keypoints[..., 2] > 0
         tracks = self._match(self._motion, points, found)
         identified = []
         for person, track in zip(people, tracks):
@@ -142,3 +144,11 @@ class Tracker:
         waited = self._time - track.last_seen
         is_patient = track.id > 0 and waited <= PATIENCE * (track.last_seen - track.first_seen)
         return waited <= self.settings.keep_seconds and (is_patient or track.misses <= MAX_MISSES)
+
+
+def _without_invalid_keypoints(person: Person) -> Person:
+    """The person, with keypoints that are not finite set to not found."""
+    valid = np.isfinite(person.keypoints).all(axis=1)
+    if valid.all():
+        return person
+    return dataclasses.replace(person, keypoints=np.where(valid[:, None], person.keypoints, 0))

@@ -161,11 +161,16 @@ def test_a_time_that_is_no_number_of_seconds_is_refused(time: float) -> None:
 
 
 def test_keypoints_that_are_not_finite_count_as_not_found() -> None:
-    tracker = Tracker(TrackingConfig(confirm_frames=1))
+    """A smoothed keypoint must not stay lost after it."""
+    tracker = Tracker(TrackingConfig(confirm_frames=1, smooth=True))
     tracker.update([person_at(100)], 0.0)
-    person = person_at(100)
-    person.keypoints[0] = (math.nan, math.inf, 0.9)
-    assert [found.id for found in tracker.update([person], 0.04)] == [1]
+    damaged = person_at(100)
+    damaged.keypoints[0] = (math.nan, math.inf, 0.9)
+    (person,) = tracker.update([damaged], 0.04)
+    assert person.id == 1
+    assert person.keypoints[0].tolist() == [0, 0, 0]
+    (person,) = tracker.update([person_at(100)], 0.08)
+    np.testing.assert_allclose(person.keypoints, person_at(100).keypoints)
 
 
 def test_17_keypoints_in_coco_s_order_make_a_person() -> None:
