@@ -14,6 +14,8 @@ from posenet.images.decoding import decode_image
 
 TIMEOUT = 30.0
 """Seconds without an answer after which a server counts as lost."""
+MAX_BYTES = 2**28
+"""Size of the largest file that is downloaded as an image."""
 
 
 def without_credentials(url: str) -> str:
@@ -29,18 +31,21 @@ def download_image(url: str) -> np.ndarray:
         (H, W, 3) uint8 BGR, upright.
 
     Raises:
-        DataError: it cannot be downloaded, or is not an image that OpenCV can decode.
+        DataError: it cannot be downloaded, is too large, or is not an image that OpenCV can decode.
     """
     name = without_credentials(url)
     try:
         request = urllib.request.Request(name)
         credentials = unquote(urlsplit(url).netloc.rpartition("@")[0])
         if credentials:
-            request.add_header("Authorization", "Basic " + base64.b64encode(credentials.encode()).decode())
+            # A server to which the answer redirects must not receive them.
+            request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(credentials.encode()).decode())
         with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
-            data = response.read()
+            data = response.read(MAX_BYTES + 1)
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise DataError(f"cannot read {name}: {error}") from error
+    if len(data) > MAX_BYTES:
+        raise DataError(f"{name} has more than {MAX_BYTES >> 20} MiB, more than any image; download and check it")
     try:
         return decode_image(np.frombuffer(data, np.uint8))
     except ValueError as error:
