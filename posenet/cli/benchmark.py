@@ -32,7 +32,7 @@ from posenet.benchmark.targets import measure_targets
 from posenet.benchmark.track import measure_track
 from posenet.benchmark.train import build_train_step, measure_step
 from posenet.checkpoints.weights import load_model
-from posenet.cli.options import SWITCH, add_config_options, message_stream, non_negative_int, positive_int
+from posenet.cli.options import SWITCH, add_config_options, message_stream, non_negative_int, positive_int, setting_help
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.reader import Store
 from posenet.data.targets import TargetRenderer
@@ -179,10 +179,12 @@ COMMON_FLAGS = [
     Flag("--json", metavar="FILE", help="write the numbers to this file; an existing file is replaced"),
 ]
 REPEATS = Flag("--repeats", type=positive_int, metavar="N", help="timed runs; the median is reported")
-DEVICE = Flag("--device", metavar="D", help="auto, cpu, cuda, cuda:1, mps ... (train.device)")
-AMP = Flag("--amp", choices=["off", "bf16", "fp16"], help="precision of the network (train.amp)")
-INPUT_SIZE = Flag("--input-size", type=int, metavar="N", help="side of the network's input (train.input_size)")
-BATCH_SIZE = Flag("--batch-size", type=int, metavar="N", help="samples in a batch (train.batch_size)")
+DEVICE = Flag("--device", metavar="D", help=setting_help("auto, cpu, cuda, cuda:1, mps ...", "train.device"))
+AMP = Flag("--amp", choices=["off", "bf16", "fp16"], help=setting_help("precision of the network", "train.amp"))
+INPUT_SIZE = Flag(
+    "--input-size", type=int, metavar="N", help=setting_help("side of the network's input", "train.input_size")
+)
+BATCH_SIZE = Flag("--batch-size", type=int, metavar="N", help=setting_help("samples in a batch", "train.batch_size"))
 BATCH_SIZE_1 = Flag("--batch-size", type=int, default=1, metavar="N", help="samples in a batch (train.batch_size)")
 
 BENCHMARKS = {
@@ -257,8 +259,8 @@ BENCHMARKS = {
                 metavar="JSON",
                 help="COCO keypoint file, without its images; by default, synthetic annotations",
             ),
-            Flag("--limit", type=positive_int, metavar="N", help="only the first N images"),
-            Flag("--height", type=int, metavar="N", help="height of the images (inference.height)"),
+            Flag("--limit", type=positive_int, metavar="N", help="only the first N images (default: all)"),
+            Flag("--height", type=int, metavar="N", help=setting_help("height of the images", "inference.height")),
             Flag("--degrade", **SWITCH, help="add the errors of an imperfect network to the maps"),
             Flag("--seed", type=non_negative_int, default=0, metavar="S", help="seed of --degrade"),
         ],
@@ -281,7 +283,12 @@ BENCHMARKS = {
                 metavar="FILE",
                 help="checkpoint of a run, or published weights; by default, the configured network, untrained",
             ),
-            Flag("--height", type=int, metavar="N", help="resize images to this height (inference.height)"),
+            Flag(
+                "--height",
+                type=int,
+                metavar="N",
+                help=setting_help("resize images to this height", "inference.height", of_checkpoint=True),
+            ),
             Flag(
                 "--amp",
                 choices=["auto", "off", "bf16", "fp16"],

@@ -62,8 +62,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=("A.h5", "B.h5"),
         help="only look for images that two stores share, by id and by content; exit status 2 if there are any",
     )
-    add("--image-ids", nargs="+", metavar="ID", help="store only these images: ids, or one text file of ids")
-    add("--limit", type=positive_int, metavar="N", help="store only the first N images that have a main person")
+    add(
+        "--image-ids",
+        nargs="+",
+        metavar="ID",
+        help="store only these images: ids, or one text file of ids (default: all)",
+    )
+    add(
+        "--limit",
+        type=positive_int,
+        metavar="N",
+        help="store only the first N images that have a main person (default: all)",
+    )
     add(
         "--max-unreadable",
         type=fraction,

@@ -26,7 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--output", metavar="JSON", help="write the predictions here, in COCO's results format")
     parser.add_argument(
-        "--image-ids", nargs="+", metavar="ID", help="evaluate only these images: ids, or one text file of ids"
+        "--image-ids",
+        nargs="+",
+        metavar="ID",
+        help="evaluate only these images: ids, or one text file of ids (default: all)",
     )
     parser.add_argument(
         "--plots",

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--skeleton",
         metavar="FILE",
-        help="compare with this skeleton file, or with coco; without it, with the categories in the file",
+        help="compare with this skeleton file, or with coco; by default, with the categories in the file",
     )
     parser.add_argument(
         "--json",

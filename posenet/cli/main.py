@@ -21,6 +21,7 @@ from types import ModuleType
 
 import posenet
 from posenet.cli.logging_setup import log_to_stderr, report_error
+from posenet.cli.options import describe_default
 from posenet.errors import PosenetError
 from posenet.messages import to_single_line, without_worker_traceback
 
@@ -43,13 +44,16 @@ TOOLS = (
 """Subcommands; the module of ``make-synthetic`` is ``posenet.cli.make_synthetic``."""
 
 
-class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Adds "(default: ...)" to the help of a flag, except for empty defaults and switches that are off."""
+class _HelpFormatter(argparse.HelpFormatter):
+    """Adds "(default: ...)" to the help of a flag that has a default and does not state it already."""
 
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default in (None, [], False):
-            return action.help
-        return super()._get_help_string(action)
+    def _get_help_string(self, action: argparse.Action) -> str:
+        # Some versions of argparse add this to the help of switches; it prints True and False.
+        text = (action.help or "").removesuffix(" (default: %(default)s)")
+        if "default" in text or not action.option_strings or action.default in (None, [], argparse.SUPPRESS):
+            return text
+        default = describe_default(action.default).replace("%", "%%")
+        return f"{text} (default: {default})"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="WxH|LONGEST",
         help="size of every image and video, such as 480x360; or the longest side of images with different sizes",
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="processes; %(default)s is one per core")
+    parser.add_argument("--workers", type=int, metavar="N", help="processes; by default, one per core")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -9,14 +9,39 @@ from typing import Any, TextIO
 
 from posenet.errors import DataError
 from posenet.files import is_standard_output
+from posenet.settings import Config
 
 SWITCH: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": False}
 """Arguments of ``add_argument`` for a flag that is off by default and has a negative form, ``--no-...``."""
 
 
+def describe_default(value: object) -> str:
+    """The default of a flag or a setting as help texts show it: ``512``, ``on``, ``0.5 1 2``."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(describe_default, value)) or "none"
+    return str(value) or "none"
+
+
+def setting_help(text: str, key: str, of_checkpoint: bool = False) -> str:
+    """The help of a flag that overrides a setting: the text, the key of the setting, and its default.
+
+    With ``of_checkpoint``, the setting in the checkpoint comes before the default of the program.
+    """
+    section, _, name = key.partition(".")
+    default = describe_default(getattr(getattr(Config(), section), name))
+    stated = f"that of the checkpoint, or {default}" if of_checkpoint else default
+    return f"{text} ({key}; default: {stated})"
+
+
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Declare ``--config`` and ``--set``."""
-    parser.add_argument("--config", metavar="FILE", help="experiment file (TOML); see config/README.md")
+    parser.add_argument(
+        "--config", metavar="FILE", help="experiment file (TOML), which replaces defaults; see config/README.md"
+    )
     parser.add_argument(
         "--set",
         nargs="+",

@@ -66,7 +66,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also search the subfolders of folders, and write drawings into subfolders of the same names",
     )
     add("--start", type=seconds, default=0.0, metavar="SECONDS", help="skip the beginning of every video")
-    add("--duration", type=seconds, default=math.inf, metavar="SECONDS", help="read only this long from every video")
+    add(
+        "--duration",
+        type=seconds,
+        default=math.inf,
+        metavar="SECONDS",
+        help="read only this long from every video (default: all)",
+    )
     add("--stride", type=positive_int, default=1, metavar="N", help="read only every N-th frame of videos")
     add("--output", metavar="DIR", help="folder for drawings of images and videos; replaces those of an earlier run")
     add(

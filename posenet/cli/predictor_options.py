@@ -8,7 +8,7 @@ from pathlib import Path
 
 from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.weights import config_of_checkpoint, load_model
-from posenet.cli.options import add_config_options
+from posenet.cli.options import add_config_options, setting_help
 from posenet.devices.device import select_device
 from posenet.devices.precision import select_amp
 from posenet.errors import DataError
@@ -26,22 +26,34 @@ def add_predictor_options(parser: argparse.ArgumentParser, amp: str = "auto") ->
     add = parser.add_argument
     add("--checkpoint", "--weights", required=True, metavar="FILE", help="checkpoint of a run, or a published one")
     unset = argparse.SUPPRESS
-    add("--height", type=int, metavar="N", default=unset, help="resize images to this height (inference.height)")
+    add(
+        "--height",
+        type=int,
+        metavar="N",
+        default=unset,
+        help=setting_help("resize images to this height", "inference.height", of_checkpoint=True),
+    )
     add(
         "--scales",
         type=float,
         nargs="+",
         metavar="S",
         default=unset,
-        help="average over these multiples of the height (inference.scales)",
+        help=setting_help("average over these multiples of the height", "inference.scales", of_checkpoint=True),
     )
     add(
         "--flip",
         action=argparse.BooleanOptionalAction,
         default=unset,
-        help="average with the mirrored image (inference.flip)",
+        help=setting_help("average with the mirrored image", "inference.flip", of_checkpoint=True),
     )
-    add("--batch-size", type=int, metavar="N", default=unset, help="images per batch (inference.batch_size)")
+    add(
+        "--batch-size",
+        type=int,
+        metavar="N",
+        default=unset,
+        help=setting_help("images per batch", "inference.batch_size", of_checkpoint=True),
+    )
     add("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:1, mps ...")
     add(
         "--amp",

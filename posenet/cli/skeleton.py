@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--from-annotations", type=Path, metavar="JSON", help="draft from this COCO keypoint file")
     source.add_argument("--show", metavar="FILE", help="check this skeleton file; coco is the built-in one")
-    parser.add_argument("--category", metavar="NAME", help="the category to describe, if several have keypoints")
+    parser.add_argument(
+        "--category", metavar="NAME", help="the category to describe (default: the only one with keypoints)"
+    )
     parser.add_argument(
         "--bridges",
         action=argparse.BooleanOptionalAction,

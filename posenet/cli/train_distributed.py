@@ -33,13 +33,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--nproc",
         type=positive_int,
         metavar="N",
-        help="start N processes on this machine; without it and without a launcher, train in this process",
+        help="start N processes on this machine; by default, train in this process",
     )
     parser.add_argument(
         "--local-rank",
         type=non_negative_int,
         metavar="R",
-        help="number of this process on its machine, as the old torch.distributed.launch passes it",
+        help="number of this process on its machine, as the old torch.distributed.launch passes it; by default, that "
+        "of the environment",
     )
     parser.add_argument(
         "--timeout",

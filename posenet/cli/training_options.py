@@ -7,7 +7,7 @@ import json
 import logging
 from typing import Any
 
-from posenet.cli.options import add_config_options, non_negative_int
+from posenet.cli.options import add_config_options, non_negative_int, setting_help
 from posenet.errors import ConfigError
 
 _log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         const="",
         metavar="PATH",
         help="continue from this checkpoint or run folder; without PATH, from the newest intact checkpoint of the "
-        "run's folder, or start a new run if it contains none",
+        "run's folder, or start a new run if it contains none (default: start a new run)",
     )
     add(
         "--no-resume",
@@ -63,43 +63,68 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="folder of the run (checkpoint.path; default: checkpoints/NAME of the experiment file)",
     )
-    add("--weights", metavar="FILE", help="fine-tune from these weights, ours or published (train.weights)")
+    add(
+        "--weights",
+        metavar="FILE",
+        help=setting_help("fine-tune from these weights, ours or published", "train.weights"),
+    )
     add(
         "--freeze",
         nargs="+",
         metavar="PATTERN",
-        help="freeze the parameters with names that match a glob pattern, or all-but-heads (train.freeze)",
+        help=setting_help(
+            "freeze the parameters with names that match a glob pattern, or all-but-heads", "train.freeze"
+        ),
     )
     add("--no-freeze", dest="freeze", action="store_const", const=[], help="freeze nothing")
-    add("--amp", choices=["off", "bf16", "fp16"], help="precision of the network; off is float32 (train.amp)")
+    add(
+        "--amp",
+        choices=["off", "bf16", "fp16"],
+        help=setting_help("precision of the network; off is float32", "train.amp"),
+    )
     add("--opt-level", choices=OPT_LEVELS, help="Apex's name for --amp: O0 is off, the others are fp16")
-    add("--loss-scale", metavar="X", help="fixed loss scale for fp16, or dynamic (train.loss_scale)")
-    add("--epochs", type=int, metavar="N", help="passes over the training set (train.epochs)")
-    add("--batch-size", type=int, metavar="N", help="samples per process and batch (train.batch_size)")
-    add("--lr", type=float, metavar="X", help="learning rate (optim.lr)")
+    add(
+        "--loss-scale",
+        metavar="X",
+        help=setting_help("fixed loss scale for fp16; 0 and dynamic adapt it", "train.loss_scale"),
+    )
+    add("--epochs", type=int, metavar="N", help=setting_help("passes over the training set", "train.epochs"))
+    add("--batch-size", type=int, metavar="N", help=setting_help("samples per process and batch", "train.batch_size"))
+    add("--lr", type=float, metavar="X", help=setting_help("learning rate", "optim.lr"))
     add(
         "--warmup",
         action=switch,
-        help="raise the learning rate over the first epochs, 3 if the configuration has none (optim.warmup_epochs)",
+        help=setting_help(
+            "raise the learning rate over the first epochs; over the default number if the configuration has 0",
+            "optim.warmup_epochs",
+        ),
     )
     add(
         "--max-grad-norm",
         type=float,
         metavar="X",
-        help="clip the norm of the gradient to this; 0 does not clip (optim.max_grad_norm)",
+        help=setting_help("clip the norm of the gradient to this; 0 does not clip", "optim.max_grad_norm"),
     )
-    add("--print-freq", type=int, metavar="N", help="steps between log lines (log.every_steps)")
-    add("--scale-lr", action=switch, help="multiply the learning rate by the number of processes (optim.scale_lr)")
-    add("--sync-bn", action=switch, help="BatchNorm statistics over all processes (parallel.sync_bn)")
-    add("--channels-last", action=switch, help="channels-last weights, faster in half precision (train.channels_last)")
-    add("--compile", action=switch, help="torch.compile the network (parallel.compile)")
+    add("--print-freq", type=int, metavar="N", help=setting_help("steps between log lines", "log.every_steps"))
+    add(
+        "--scale-lr",
+        action=switch,
+        help=setting_help("multiply the learning rate by the number of processes", "optim.scale_lr"),
+    )
+    add("--sync-bn", action=switch, help=setting_help("BatchNorm statistics over all processes", "parallel.sync_bn"))
+    add(
+        "--channels-last",
+        action=switch,
+        help=setting_help("channels-last weights, faster in half precision", "train.channels_last"),
+    )
+    add("--compile", action=switch, help=setting_help("torch.compile the network", "parallel.compile"))
     add(
         "--patience",
         type=non_negative_int,
         metavar="N",
-        help="stop after N epochs without a better score; 0 does not stop (train.patience)",
+        help=setting_help("stop after N epochs without a better score; 0 does not stop", "train.patience"),
     )
-    add("--device", metavar="D", help="auto, cpu, cuda, cuda:1, mps and so on (train.device)")
+    add("--device", metavar="D", help=setting_help("auto, cpu, cuda, cuda:1, mps and so on", "train.device"))
     add(
         "--max-steps",
         type=non_negative_int,

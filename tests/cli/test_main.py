@@ -20,7 +20,9 @@ from tqdm import tqdm
 import posenet
 from posenet import __version__
 from posenet.cli import main as cli
+from posenet.cli import options
 from posenet.errors import CheckpointError, ConfigError, DataError, PosenetError, TrainingError
+from posenet.settings import load_config
 
 TOOLS = [
     "train",
@@ -38,6 +40,13 @@ TOOLS = [
     "export-weights",
     "export-onnx",
 ]
+WITHOUT_DEFAULT = {
+    *("--config", "--set", "--opt-level"),  # replace the defaults of other flags
+    *("--output", "--json", "--csv", "--coco", "--heatmaps", "--plots", "--preview"),  # write nothing
+    *("--images", "--annotations", "--from-annotations", "--show", "--camera", "--check-split"),  # read nothing
+    *("--h5", "--processes"),  # measure nothing more
+}
+"""Flags that have no default by nature: without them, the tool leaves something out."""
 Run = Callable[[argparse.Namespace], None]
 
 
@@ -76,6 +85,29 @@ def all_arguments(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
                 yield from all_arguments(subcommand)
         else:
             yield action
+
+
+def all_parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """A parser and those of its subcommands."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for subcommand in action.choices.values():
+                yield from all_parsers(subcommand)
+
+
+def has_default(action: argparse.Action) -> bool:
+    """Whether something happens without a flag that its help must state."""
+    is_value_or_switch = action.nargs != 0 or isinstance(action, argparse.BooleanOptionalAction)
+    is_option = bool(action.option_strings) and not action.required
+    return is_option and is_value_or_switch and action.option_strings[-1] not in WITHOUT_DEFAULT
+
+
+def expanded_help(tool: str, option: str) -> str:
+    """The help text of an option, as the formatter of its parser shows it."""
+    parser = cli.make_parser(cli.load_tool(tool), tool)
+    (action,) = [action for action in parser._actions if option in action.option_strings]
+    return parser._get_formatter()._expand_help(action)
 
 
 def raising(error: BaseException) -> Run:
@@ -248,15 +280,16 @@ def test_the_overview_lists_all_tools(capsys: pytest.CaptureFixture[str]) -> Non
     assert caught.value.code == 0 and all(f"  {name} " in out for name in TOOLS)
 
 
-def test_the_help_shows_defaults_except_of_switches_that_are_off(
-    tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_help_shows_defaults(tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]) -> None:
     tool(raising(AssertionError()))
     with pytest.raises(SystemExit):
         cli.main(["fake", "--help"])
     out = " ".join(capsys.readouterr().out.split())
-    assert "folder (default: runs)" in out and "(default: text)" in out
-    assert "default: False" not in out and "default: None" not in out
+    assert "folder (default: runs)" in out
+    assert "switch (default: off)" in out
+    assert "(default: text)" in out
+    assert "default: False" not in out
+    assert "default: None" not in out
 
 
 @pytest.mark.parametrize("name", TOOLS)
@@ -267,6 +300,23 @@ def test_every_flag_of_every_tool_has_a_help_text(name: str, capsys: pytest.Capt
     parser = argparse.ArgumentParser()
     cli.load_tool(name).add_arguments(parser)
     assert [action.dest for action in all_arguments(parser) if not action.help] == []
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_the_help_of_every_flag_states_its_default(name: str) -> None:
+    missing = []
+    for parser in all_parsers(cli.make_parser(cli.load_tool(name), name)):
+        formatter = parser._get_formatter()
+        for action in parser._actions:
+            if has_default(action) and not re.search("default: |by default", formatter._expand_help(action)):
+                missing.append(f"{parser.prog} {action.option_strings[-1]}")
+    assert missing == [], "state the default, or add the flag to WITHOUT_DEFAULT if it has none by nature"
+
+
+def test_a_flag_that_overrides_a_setting_states_the_default_of_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(options, "Config", lambda: load_config(None, ["train.epochs=77", "inference.scales=[0.5, 2]"]))
+    assert "(train.epochs; default: 77)" in expanded_help("train", "--epochs")
+    assert "(inference.scales; default: that of the checkpoint, or 0.5 2)" in expanded_help("predict", "--scales")
 
 
 def test_the_help_of_the_package_shows_the_public_names_and_an_example() -> None:
