@@ -24,6 +24,7 @@ SUBPACKAGES = [
     "checkpoints",  # checkpoint files and runs' folders
     "inference",  # from images to people
     "visualization",  # drawings and charts
+    "diagnosis",  # what costs a results file its AP
     "training",  # the trainer and its parts
     "benchmark",  # one module for each measured part
     "cli",  # one module for each tool
