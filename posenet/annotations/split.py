@@ -25,6 +25,7 @@ class Split:
     images: list[CocoImage]
     category: int  # id
     people: list[dict[str, Any]]  # COCO annotations; empty for a test set
+    categories: frozenset[int]  # ids of all categories with the skeleton's keypoints
 
     @property
     def annotated(self) -> bool:
@@ -58,7 +59,7 @@ def read_split(path: str | Path, image_ids: Collection[int] | None = None, skele
         images = {image_id: images[image_id] for image_id in image_ids}
     if not images:
         raise DataError(f"{path} lists no images; use person_keypoints_*.json")
-    return Split(list(images.values()), category, people)
+    return Split(list(images.values()), category, people, frozenset(category_ids))
 
 
 def _person_categories(categories: Sequence[Category], skeleton: Skeleton) -> list[Category]:

@@ -30,7 +30,7 @@ Counts = dict[str, int]
 
 @dataclass(frozen=True, eq=False)
 class TruePerson:
-    """An annotated person with at least one labelled keypoint. Crowd regions are in ``ImageDiagnosis.ignored_boxes``."""
+    """An annotated person with at least one labelled keypoint."""
 
     keypoints: np.ndarray
     """(F, 3) x, y and COCO visibility: 0 not labelled, 1 hidden, 2 visible."""

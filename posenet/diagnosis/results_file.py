@@ -1,0 +1,118 @@
+"""Read COCO keypoint results files, anybody's, and check their entries."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from posenet.annotations.coco_file import MAX_NUMBER
+from posenet.annotations.split import Split
+from posenet.errors import DataError
+from posenet.messages import pluralize, truncate_for_message
+from posenet.skeleton import Skeleton
+
+_REMEDY = "give a COCO results file: a list of objects with image_id, category_id, keypoints and score"
+
+
+@dataclass(frozen=True, eq=False)
+class ResultsFile:
+    """The checked content of a results file, in its order."""
+
+    image_ids: np.ndarray  # (N,)
+    keypoints: np.ndarray  # (N, F, 3)
+    scores: np.ndarray  # (N,)
+
+    def to_coco(self, category: int) -> list[dict[str, Any]]:
+        """The results as entries of a results file, without further fields that ``pycocotools`` would interpret."""
+        return [
+            {"image_id": image_id, "category_id": category, "keypoints": keypoints, "score": score}
+            for image_id, keypoints, score in zip(
+                self.image_ids.tolist(), self.keypoints.reshape(len(self.keypoints), -1).tolist(), self.scores.tolist()
+            )
+        ]
+
+
+def read_results(path: str | Path, split: Split, skeleton: Skeleton) -> ResultsFile:
+    """Read the results for the images of a split. The list may be empty.
+
+    Raises:
+        DataError: the file cannot be read or is no results file; or a result has an unknown image or category, the
+            wrong number of keypoints, or a coordinate or score that is not a finite number.
+    """
+    return parse_results(_read_json(path), split, skeleton, name=str(path))
+
+
+def parse_results(entries: Any, split: Split, skeleton: Skeleton, name: str) -> ResultsFile:
+    """Check the content of a results file; see ``read_results``. ``name`` stands in the messages."""
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        hint = " (it is a data set, with the truth?)" if isinstance(entries, dict) and "annotations" in entries else ""
+        raise DataError(f"{name} is not a list of results{hint}; {_REMEDY}")
+    listed = {image.id for image in split.images}
+    count = 3 * len(skeleton.file_keypoints)
+    unknown = []
+    for number, entry in enumerate(entries, 1):
+        _check_entry(entry, f"{name}: result {number}", split, count)
+        if entry["image_id"] not in listed:
+            unknown.append(entry["image_id"])
+    if unknown:
+        raise DataError(
+            f"{name}: {pluralize(len(unknown), 'result')} of images that the annotations do not list, for example "
+            f"image {unknown[0]}; give the results and the annotations of the same images"
+        )
+    return ResultsFile(
+        image_ids=np.array([entry["image_id"] for entry in entries], np.int64),
+        keypoints=np.array([entry["keypoints"] for entry in entries], float).reshape(-1, count // 3, 3),
+        scores=np.array([entry["score"] for entry in entries], float),
+    )
+
+
+def _check_entry(entry: dict[str, Any], place: str, split: Split, count: int) -> None:
+    image_id = entry.get("image_id")
+    if type(image_id) is not int or abs(image_id) >= 2**63:
+        raise DataError(
+            f"{place} has image_id {truncate_for_message(image_id)}, which is not a whole number; {_REMEDY}"
+        )
+    category = entry.get("category_id")
+    if type(category) is not int or category not in split.categories:
+        expected = " or ".join(map(str, sorted(split.categories)))
+        raise DataError(
+            f"{place} has category_id {truncate_for_message(category)}, but the annotated people have {expected}; "
+            "correct the results, or leave out those of other categories"
+        )
+    keypoints = entry.get("keypoints")
+    if not isinstance(keypoints, list):
+        raise DataError(f"{place} has no list of keypoints; {_REMEDY}")
+    if len(keypoints) != count:
+        raise DataError(
+            f"{place} has {len(keypoints)} numbers as keypoints, but the skeleton of {count // 3} needs {count}: x, y "
+            "and a score of each; give the results of this skeleton, or the skeleton of the results (--skeleton)"
+        )
+    if not _are_numbers(keypoints):
+        raise DataError(
+            f"{place} has a keypoint that is not a finite number below {MAX_NUMBER:g}; correct or remove it"
+        )
+    if not _are_numbers([entry.get("score")]):
+        score = truncate_for_message(entry.get("score"))
+        raise DataError(f"{place} has score {score}, which is not a finite number; correct or remove it")
+
+
+def _are_numbers(values: list[Any]) -> bool:
+    """Whether all values are integers or floats, finite and not huge; NaN fails every comparison."""
+    return set(map(type, values)) <= {int, float} and all(-MAX_NUMBER < value < MAX_NUMBER for value in values)
+
+
+def _read_json(path: str | Path) -> Any:
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read results {path}: {error.strerror or error}") from error
+    if not data.strip():
+        raise DataError(f"{path} is empty; {_REMEDY}, or [] if nobody was found")
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not valid JSON ({error}); {_REMEDY}") from error
