@@ -13,7 +13,8 @@ Prediction: ``Predictor`` runs a trained network; its checkpoint holds the netwo
 ``Person`` has keypoints in pixels of the image, and ``draw_people`` draws them. A ``Tracker`` recognises people
 from frame to frame of a video. ``decode`` finds the people in maps.
 
-Training: ``PoseNet`` is the network as a ``torch.nn.Module``. ``Augmentation`` and ``TargetRenderer`` make its input
+Training: ``train`` runs an experiment, and a ``TrainingCallback`` receives its measurements. For a training loop of
+your own, ``PoseNet`` is the network as a ``torch.nn.Module``, ``Augmentation`` and ``TargetRenderer`` make its input
 and its targets, and ``FocalL2Loss`` compares its output with the targets. ``load_config`` reads experiment files,
 ``load_weights`` copies weights into a network, and ``load_skeleton`` reads a ``Skeleton`` from a file.
 
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from posenet.model.posenet import PoseNet
     from posenet.settings import load_config
     from posenet.skeleton import Skeleton, load_skeleton
+    from posenet.training.callbacks import TrainingCallback
     from posenet.training.loss import FocalL2Loss
+    from posenet.training.run import train
     from posenet.visualization.people import draw_people
 
 __version__ = "0.3.0"
@@ -52,11 +55,13 @@ __all__ = [
     "Skeleton",
     "TargetRenderer",
     "Tracker",
+    "TrainingCallback",
     "decode",
     "draw_people",
     "load_config",
     "load_skeleton",
     "load_weights",
+    "train",
 ]
 
 _MODULES = {
@@ -69,11 +74,13 @@ _MODULES = {
     "Skeleton": "posenet.skeleton",
     "TargetRenderer": "posenet.data.targets",
     "Tracker": "posenet.inference.tracking.tracker",
+    "TrainingCallback": "posenet.training.callbacks",
     "decode": "posenet.inference.decoder.decode",
     "draw_people": "posenet.visualization.people",
     "load_config": "posenet.settings",
     "load_skeleton": "posenet.skeleton",
     "load_weights": "posenet.checkpoints.weights",
+    "train": "posenet.training.run",
 }
 
 

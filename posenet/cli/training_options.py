@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
-from typing import Any
 
 from posenet.cli.options import add_config_options, non_negative_int, setting_help
 from posenet.errors import ConfigError
-
-_log = logging.getLogger(__name__)
 
 FLAG_KEYS = {
     "checkpoint_path": "checkpoint.path",
@@ -139,17 +135,12 @@ def flag_overrides(args: argparse.Namespace) -> list[str]:
     values = {key: getattr(args, flag) for flag, key in FLAG_KEYS.items() if getattr(args, flag) is not None}
     if args.opt_level:
         values["train.amp"] = OPT_LEVELS[args.opt_level]
-        _log.info("--opt-level %s is an option of Apex; using --amp %s", args.opt_level, values["train.amp"])
     if "train.loss_scale" in values:
         values["train.loss_scale"] = _parse_loss_scale(values["train.loss_scale"])
     if args.warmup is False:
         values["optim.warmup_epochs"] = 0
-    return [override(key, value) for key, value in values.items()]
-
-
-def override(key: str, value: Any) -> str:
-    """``key=value`` for ``load_config``; strings, numbers and lists in JSON are valid TOML too."""
-    return f"{key}={json.dumps(value, ensure_ascii=False)}"
+    # Strings, numbers and lists in JSON are valid TOML too.
+    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items()]
 
 
 def _parse_loss_scale(text: str) -> float:

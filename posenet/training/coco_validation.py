@@ -102,7 +102,9 @@ class CocoValidation:
                     drawings.extend(self._draw(index, image, predicted))
             return people
 
-        return predict_split(predict, self.images_dir, self.share, self.split.category, progress=self.runtime.is_main)
+        return predict_split(
+            predict, self.images_dir, self.share, self.split.category, progress=self.log.shows_progress
+        )
 
     def _draw(self, index: int, image: np.ndarray, predicted: Sequence[Person]) -> list[np.ndarray]:
         """Two tiles of one image: the annotated people and the predicted ones."""

@@ -7,7 +7,7 @@ import json
 import logging
 import logging.handlers
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,8 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posenet.files import write_atomically
-from posenet.settings import LogConfig
+from posenet.settings import Config
+from posenet.training.callbacks import TrainingCallback
 from posenet.visualization.matplotlib_figure import MATPLOTLIB_MISSING, has_matplotlib
 from posenet.visualization.training_curves import CURVES_FILE, LOG_FILE, write_curves
 
@@ -34,103 +35,108 @@ _package_logger = logging.getLogger("posenet")
 
 
 class RunLog:
-    """Writes ``log.txt``, ``log.jsonl``, ``curves.png`` and ``pictures/`` into the folder of a run.
+    """Passes the measurements of a run to its logs and to the callbacks of the user, and shows progress bars.
 
-    If it cannot write, as on a full disk, it warns once, and training continues.
+    Args:
+        folder: folder of the run, which is created; the settings ``log`` define which logs are written there.
+        callbacks: called after the logs.
+        progress: whether to show progress bars.
     """
 
-    def __init__(self, folder: Path, settings: LogConfig) -> None:
+    def __init__(
+        self, folder: Path, config: Config, callbacks: Sequence[TrainingCallback] = (), progress: bool = True
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder = folder
-        self._has_failed = False
-        self._json_file = open(folder / LOG_FILE, "a", encoding="utf-8")  # noqa: SIM115
-        self._text_handler = _make_text_handler(folder / TEXT_LOG)
-        _package_logger.addHandler(self._text_handler)
-        _package_logger.setLevel(logging.INFO)
-        self._tensorboard = _open_tensorboard(folder) if settings.tensorboard else None
-        self._draws_curves = settings.curves and has_matplotlib()
-        self._curves_are_current = True
-        if settings.curves and not self._draws_curves:
-            _log.info("No %s: %s", CURVES_FILE, MATPLOTLIB_MISSING)
+        self.shows_progress = progress
+        self._config = config
+        self._folder = folder
+        errors = WriteErrors(folder)
+        self._text_log = TextLog(errors)
+        self._logs: list[TrainingCallback] = [self._text_log, JsonLines(errors), DrawingFiles(errors)]
+        if config.log.tensorboard:
+            self._logs.append(TensorBoard(errors))
+        if config.log.curves:
+            self._logs.append(Curves())
+        self._callbacks = list(callbacks)
+        self._started = contextlib.ExitStack()
 
-    def replay(self, early_messages: logging.handlers.MemoryHandler) -> None:
-        """Write the messages that were logged before the run's folder was known, and close their handler."""
-        early_messages.setTarget(self._text_handler)
-        early_messages.close()
+    def start(self, early_messages: logging.handlers.MemoryHandler | None = None) -> None:
+        """Start the logs and the callbacks; ``close`` ends those that were started.
+
+        ``early_messages`` are those that were logged before the run's folder was known; the text log receives them.
+        """
+        for log in self._logs:
+            log.on_start(self._config, self._folder)
+            self._started.callback(log.on_end)
+            if log is self._text_log and early_messages is not None:
+                self._text_log.replay(early_messages)
+        for callback in self._callbacks:
+            callback.on_start(self._config, self._folder)
+            self._started.callback(self._call, callback, callback.on_end)
 
     def close(self) -> None:
-        if not self._curves_are_current:
-            self._draw_curves()
-        _package_logger.removeHandler(self._text_handler)
-        for file in (self._text_handler, self._json_file, self._tensorboard):
-            if file is not None:
-                with self._warn_once_on_failure():
-                    file.close()
+        """End the callbacks and the logs, the text log last, because it receives the messages of the others."""
+        self._started.close()
 
     @contextlib.contextmanager
     def progress_bar(self, title: str, total: int, done: int = 0) -> Iterator[tqdm[Any]]:
         """A progress bar that log messages do not interrupt."""
-        bar = tqdm(total=total, initial=done, desc=title, unit="step", leave=False, dynamic_ncols=True)
+        bar = tqdm(
+            total=total,
+            initial=done,
+            desc=title,
+            unit="step",
+            leave=False,
+            dynamic_ncols=True,
+            disable=not self.shows_progress,
+        )
         with logging_redirect_tqdm(), bar:
             yield bar
 
-    def record(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
-        """Write one line of ``log.jsonl``, and the numbers in it to TensorBoard as ``kind/name``."""
-        line = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}
-        _log.debug(kind, extra={"values": {"kind": kind, "step": step, **values}})
-        with self._warn_once_on_failure():
-            self._json_file.write(json.dumps(line, allow_nan=False) + "\n")
-            self._json_file.flush()
-        if self._tensorboard is not None:
-            for name, value in values.items():
-                if isinstance(value, (int, float)):
-                    self._tensorboard.add_scalar(f"{kind}/{name}", value, step)
+    def step(self, step: int, values: Mapping[str, Any]) -> None:
+        """Log the measurements since the last call."""
+        self._call_all("on_step", step, values)
+
+    def skip(self, step: int, values: Mapping[str, Any]) -> None:
+        """Log a skipped step."""
+        self._call_all("on_skip", step, values)
 
     def epoch(self, epoch: int, step: int, values: Mapping[str, Any]) -> None:
-        """Log the end of an epoch: ``Epoch N  train_loss ...  val_loss ...``, and draw the curves."""
-        scores = [f"{name} {values[name]:.4f}" for name in EPOCH_LINE_SCORES if values.get(name) is not None]
-        _log.info("Epoch %d  %s", epoch, "  ".join(scores))
-        self.record("epoch", step, {"epoch": epoch, **values})
-        self._curves_are_current = False
-        if values.get("val_loss") is not None or "AP" in values:
-            self._draw_curves()
+        """Log the scores at the end of an epoch."""
+        self._call_all("on_epoch", step, {"epoch": epoch, **values})
 
     def drawing(self, name: str, image: np.ndarray, step: int) -> None:
-        """Save a (H, W, 3) BGR uint8 drawing as ``pictures/NAME.jpg``."""
-        encoded, jpeg = cv2.imencode(".jpg", image)
-        if encoded:
-            with self._warn_once_on_failure():
-                write_atomically(self.folder / DRAWINGS_FOLDER / f"{name}.jpg", jpeg.tobytes())
-        if self._tensorboard is not None:
-            self._tensorboard.add_image("predictions", image[..., ::-1], step, dataformats="HWC")
+        """Log a (H, W, 3) BGR uint8 drawing."""
+        self._call_all("on_drawing", step, name, image)
 
-    def _draw_curves(self) -> None:
-        self._curves_are_current = True
-        if not self._draws_curves:
+    def _call_all(self, method: str, *args: Any) -> None:
+        for log in self._logs:
+            getattr(log, method)(*args)
+        for callback in list(self._callbacks):
+            self._call(callback, getattr(callback, method), *args)
+
+    def _call(self, callback: TrainingCallback, method: Callable[..., None], *args: Any) -> None:
+        """Call a method of a user's callback. After an exception, the callback is not called any more."""
+        if callback not in self._callbacks:
             return
         try:
-            write_curves(self.folder)
-        except Exception as error:  # matplotlib raises errors of any kind, and none of them should end a run
-            _log.warning("%s was not drawn: %s", CURVES_FILE, error)
-
-    @contextlib.contextmanager
-    def _warn_once_on_failure(self) -> Iterator[None]:
-        """Turn an error of the file system into one warning per run."""
-        try:
-            yield
-        except OSError as error:
-            if not self._has_failed:
-                reason = error.strerror or error
-                _log.warning("WARNING: cannot log into %s (%s); training continues", self.folder, reason)
-            self._has_failed = True
+            method(*args)
+        except Exception as error:  # the code of a user can raise anything
+            self._callbacks.remove(callback)
+            reason = f"{type(error).__name__}: {error}"
+            name = type(callback).__name__
+            _log.warning("WARNING: the callback %s failed and is not called any more: %s", name, reason)
 
 
 class SilentLog:
     """A ``RunLog`` that does nothing, for all ranks except rank 0."""
 
-    def replay(self, early_messages: logging.handlers.MemoryHandler) -> None:
-        early_messages.setTarget(logging.NullHandler())
-        early_messages.close()
+    shows_progress = False
+
+    def start(self, early_messages: logging.handlers.MemoryHandler | None = None) -> None:
+        if early_messages is not None:
+            early_messages.setTarget(logging.NullHandler())
+            early_messages.close()
 
     def close(self) -> None: ...
 
@@ -138,18 +144,176 @@ class SilentLog:
     def progress_bar(self, title: str, total: int, done: int = 0) -> Iterator[tqdm[Any]]:
         yield tqdm(disable=True)
 
-    def record(self, kind: str, step: int, values: Mapping[str, Any]) -> None: ...
+    def step(self, step: int, values: Mapping[str, Any]) -> None: ...
+
+    def skip(self, step: int, values: Mapping[str, Any]) -> None: ...
 
     def epoch(self, epoch: int, step: int, values: Mapping[str, Any]) -> None: ...
 
     def drawing(self, name: str, image: np.ndarray, step: int) -> None: ...
 
 
+class WriteErrors:
+    """Turns errors of the file system, as on a full disk, into one warning per run; training continues."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._has_warned = False
+
+    @contextlib.contextmanager
+    def warn_once(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not self._has_warned:
+                reason = error.strerror or error
+                _log.warning("WARNING: cannot log into %s (%s); training continues", self._folder, reason)
+            self._has_warned = True
+
+
+class TextLog(TrainingCallback):
+    """Writes all messages of the package to ``log.txt``, among them one line for every epoch."""
+
+    def __init__(self, errors: WriteErrors) -> None:
+        self.errors = errors
+
+    def on_start(self, config: Config, folder: Path) -> None:
+        self.handler = _make_text_handler(folder / TEXT_LOG)
+        self._previous_level = _package_logger.level
+        _package_logger.addHandler(self.handler)
+        _package_logger.setLevel(logging.INFO)
+
+    def replay(self, early_messages: logging.handlers.MemoryHandler) -> None:
+        """Write the messages that were logged before the run's folder was known, and close their handler."""
+        early_messages.setTarget(self.handler)
+        early_messages.close()
+
+    def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
+        scores = [f"{name} {values[name]:.4f}" for name in EPOCH_LINE_SCORES if values.get(name) is not None]
+        _log.info("Epoch %d  %s", values["epoch"], "  ".join(scores))
+
+    def on_end(self) -> None:
+        _package_logger.removeHandler(self.handler)
+        _package_logger.setLevel(self._previous_level)
+        with self.errors.warn_once():
+            self.handler.close()
+
+
+class JsonLines(TrainingCallback):
+    """Writes one line of ``log.jsonl`` for every measurement, and a message of level DEBUG with the same values."""
+
+    def __init__(self, errors: WriteErrors) -> None:
+        self.errors = errors
+
+    def on_start(self, config: Config, folder: Path) -> None:
+        self.file = open(folder / LOG_FILE, "a", encoding="utf-8")  # noqa: SIM115
+
+    def on_step(self, step: int, values: Mapping[str, Any]) -> None:
+        self._write("train", step, values)
+
+    def on_skip(self, step: int, values: Mapping[str, Any]) -> None:
+        self._write("skip", step, values)
+
+    def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
+        self._write("epoch", step, values)
+
+    def on_end(self) -> None:
+        with self.errors.warn_once():
+            self.file.close()
+
+    def _write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        line = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}
+        _log.debug(kind, extra={"values": {"kind": kind, "step": step, **values}})
+        with self.errors.warn_once():
+            self.file.write(json.dumps(line, allow_nan=False) + "\n")
+            self.file.flush()
+
+
+class DrawingFiles(TrainingCallback):
+    """Writes every drawing as ``pictures/NAME.jpg``."""
+
+    def __init__(self, errors: WriteErrors) -> None:
+        self.errors = errors
+
+    def on_start(self, config: Config, folder: Path) -> None:
+        self.folder = folder / DRAWINGS_FOLDER
+
+    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
+        encoded, jpeg = cv2.imencode(".jpg", image)
+        if encoded:
+            with self.errors.warn_once():
+                write_atomically(self.folder / f"{name}.jpg", jpeg.tobytes())
+
+
+class TensorBoard(TrainingCallback):
+    """Writes all numbers as ``train/NAME``, ``skip/NAME`` and ``epoch/NAME``, and the drawings, if it is installed."""
+
+    def __init__(self, errors: WriteErrors) -> None:
+        self.errors = errors
+
+    def on_start(self, config: Config, folder: Path) -> None:
+        self.writer = _open_tensorboard(folder)
+
+    def on_step(self, step: int, values: Mapping[str, Any]) -> None:
+        self._write("train", step, values)
+
+    def on_skip(self, step: int, values: Mapping[str, Any]) -> None:
+        self._write("skip", step, values)
+
+    def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
+        self._write("epoch", step, values)
+
+    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
+        if self.writer is not None:
+            self.writer.add_image("predictions", image[..., ::-1], step, dataformats="HWC")
+
+    def on_end(self) -> None:
+        if self.writer is not None:
+            with self.errors.warn_once():
+                self.writer.close()
+
+    def _write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        if self.writer is None:
+            return
+        for name, value in values.items():
+            if isinstance(value, (int, float)):
+                self.writer.add_scalar(f"{kind}/{name}", value, step)
+
+
+class Curves(TrainingCallback):
+    """Draws ``curves.png`` from ``log.jsonl`` after every validation and at the end, if matplotlib is installed."""
+
+    def on_start(self, config: Config, folder: Path) -> None:
+        self.folder = folder
+        self._is_enabled = has_matplotlib()
+        self._is_current = True
+        if not self._is_enabled:
+            _log.info("No %s: %s", CURVES_FILE, MATPLOTLIB_MISSING)
+
+    def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
+        self._is_current = False
+        if values.get("val_loss") is not None or "AP" in values:
+            self._draw()
+
+    def on_end(self) -> None:
+        if not self._is_current:
+            self._draw()
+
+    def _draw(self) -> None:
+        self._is_current = True
+        if not self._is_enabled:
+            return
+        try:
+            write_curves(self.folder)
+        except Exception as error:  # matplotlib raises errors of any kind, and none of them should end a run
+            _log.warning("%s was not drawn: %s", CURVES_FILE, error)
+
+
 def _make_text_handler(path: Path) -> logging.FileHandler:
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setLevel(logging.INFO)
     handler.setFormatter(logging.Formatter("%(asctime)s  %(message)s", "%Y-%m-%d %H:%M:%S"))
-    # By default a full disk prints a traceback for every message. ``RunLog`` warns once instead.
+    # By default a full disk prints a traceback for every message. ``WriteErrors`` warns once instead.
     handler.handleError = lambda record: None  # type: ignore[method-assign]
     return handler
 

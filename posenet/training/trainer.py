@@ -290,7 +290,12 @@ class Trainer:
         self.model.eval()
         max_unreadable = self.config.data.max_unreadable
         return validation_loss(
-            self.wrapped_model, self.validation_loader, max_unreadable, self.runtime, self._stop_signal_received
+            self.wrapped_model,
+            self.validation_loader,
+            max_unreadable,
+            self.runtime,
+            self._stop_signal_received,
+            self.log.shows_progress,
         )
 
     def save(self, best: bool = False) -> None:
@@ -321,7 +326,7 @@ class Trainer:
         value, image_ids = self._find_cause(result.bad_value, batches)
         step = self.progress.total_steps + 1
         _log.warning("Step %d skipped: loss or gradient norm %g; image ids %s", step, value, image_ids)
-        self.log.record("skip", step, {"value": str(value), "image_ids": image_ids})
+        self.log.skip(step, {"value": str(value), "image_ids": image_ids})
         action = self.guard.record_outcome(bad=True)
         if action is GuardAction.FAIL:
             raise TrainingError(
@@ -367,7 +372,7 @@ class Trainer:
             f"{speed['samples_per_s']:.1f} samples/s, data wait {speed['data_wait']:.0%}"
         )
         values = {"epoch": progress.epoch, "loss": loss, "lr": lr, **speed, "terms": terms}
-        self.log.record("train", progress.total_steps, values)
+        self.log.step(progress.total_steps, values)
 
     def _is_stale(self) -> bool:
         """Whether early stopping ends the run; rank 0 decides."""

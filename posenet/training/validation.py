@@ -21,6 +21,7 @@ def validation_loss(
     max_unreadable: float,
     runtime: Runtime,
     stop_requested: Callable[[], bool],
+    progress: bool,
 ) -> float:
     """Mean loss per image over the validation samples of all ranks.
 
@@ -29,6 +30,7 @@ def validation_loss(
         loader: this rank's share of the samples.
         max_unreadable: share of the samples that may be unreadable and replaced.
         stop_requested: called before every batch; returns whether to stop.
+        progress: whether to show a progress bar.
 
     Raises:
         CollectiveDataError: too many samples cannot be read.
@@ -38,7 +40,7 @@ def validation_loss(
     faults: list[str] = []
     error = None
     try:
-        for batch in tqdm(loader, "validate", len(loader), unit="batch", leave=False, disable=not runtime.is_main):
+        for batch in tqdm(loader, "validate", len(loader), unit="batch", leave=False, disable=not progress):
             if stop_requested():
                 break
             batch = runtime.to_device(batch)

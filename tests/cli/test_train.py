@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from posenet.checkpoints.file import read_checkpoint
-from posenet.cli import training
 from posenet.cli.main import run_tool
 from posenet.settings import Config, config_from_dict
+from posenet.training import run as training_run
 from tests.helpers.run_locks import locked_by_another_process
 from tests.helpers.run_logs import read_log
 
@@ -285,7 +285,7 @@ def test_a_run_that_another_process_wrote_before_the_lock_was_taken_is_not_overw
         (folder / "last.pth").write_bytes(b"of another process")
         yield
 
-    monkeypatch.setattr(training, "run_lock", lock_after_another_run)
+    monkeypatch.setattr(training_run, "run_lock", lock_after_another_run)
     status, error = train("-p", "run", "--max-steps", "1")
     assert status == 2
     assert "already contains a run" in error

@@ -15,7 +15,7 @@ from posenet.checkpoints.file import read_checkpoint
 from posenet.data.store.reader import Store
 from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
-from posenet.settings import LogConfig, load_config
+from posenet.settings import load_config
 from posenet.training.freezing import freeze
 from posenet.training.run_log import RunLog, SilentLog
 from posenet.training.setup import build_trainer
@@ -31,6 +31,8 @@ TINY_OVERRIDES = [
     "train.epochs=99",
     "data.workers=0",
     "log.every_steps=1",
+    "log.tensorboard=false",
+    "log.curves=false",
     "optim.lr=1e-5",
     "optim.scale_lr=false",
     "optim.warmup_epochs=1",
@@ -78,8 +80,9 @@ def tiny_trainer(
     with contextlib.ExitStack() as stack:
         train_store = stack.enter_context(Store(config.data.train))
         val_store = stack.enter_context(Store(config.data.val))
-        log = RunLog(folder, LogConfig(tensorboard=False, curves=False)) if runtime.is_main else SilentLog()
+        log = RunLog(folder, config) if runtime.is_main else SilentLog()
         stack.callback(log.close)
+        log.start()
         trainer = build_trainer(config, network, runtime, train_store, val_store, log, steps)
         stack.callback(trainer.close)
         if resume is not None:

@@ -14,7 +14,7 @@ from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.inference.coco_evaluation import METRICS
 from posenet.model.posenet import PoseNet
-from posenet.settings import LogConfig, load_config
+from posenet.settings import Config, LogConfig, load_config
 from posenet.training.coco_validation import TILE_SIZE, CocoValidation, share_of_rank
 from posenet.training.run_log import RunLog
 from posenet.visualization.contact_sheet import GAP, LABEL_HEIGHT
@@ -26,7 +26,8 @@ MakeValidation = Callable[..., CocoValidation | None]
 @pytest.fixture
 def make_validation(tiny_coco: Path, tmp_path: Path) -> Iterator[MakeValidation]:
     """A function that makes the validation of a tiny network; its arguments are settings."""
-    log = RunLog(tmp_path, LogConfig(tensorboard=False, curves=False))
+    log = RunLog(tmp_path, Config(log=LogConfig(tensorboard=False, curves=False)))
+    log.start()
 
     def make(*overrides: str) -> CocoValidation | None:
         config = load_config(None, [*TINY_OVERRIDES, *coco_overrides(tiny_coco), "log.pictures=2", *overrides])

@@ -5,29 +5,36 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import cv2
 import numpy as np
 import pytest
 
 from posenet.cli.logging_setup import log_to_stderr
-from posenet.settings import LogConfig
+from posenet.settings import Config, LogConfig
 from posenet.training import run_log
-from posenet.training.run_log import RunLog
+from posenet.training.callbacks import TrainingCallback
+from posenet.training.run_log import JsonLines, RunLog, TextLog
 from tests.helpers.run_logs import read_log
 
 FULL_DISK = "/dev/full"
 
 
-def open_log(folder: Path, tensorboard: bool = False, curves: bool = True) -> RunLog:
-    return RunLog(folder, LogConfig(tensorboard=tensorboard, curves=curves))
+def open_log(
+    folder: Path, tensorboard: bool = False, curves: bool = True, callbacks: Sequence[TrainingCallback] = ()
+) -> RunLog:
+    log = RunLog(folder, Config(log=LogConfig(tensorboard=tensorboard, curves=curves)), callbacks)
+    log.start()
+    return log
 
 
 def log_epoch(log: RunLog, epoch: int, **scores: float) -> None:
     """Log one step and the end of an epoch."""
     step = 10 * epoch
-    log.record("train", step, {"epoch": epoch - 1, "loss": 1.5, "lr": 1e-3, "samples_per_s": 9.0})
+    log.step(step, {"epoch": epoch - 1, "loss": 1.5, "lr": 1e-3, "samples_per_s": 9.0})
     log.epoch(epoch, step, {"train_loss": 1.25, "val_loss": None, **scores})
 
 
@@ -71,12 +78,14 @@ def test_on_a_full_disk_the_run_continues_after_one_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
     log = open_log(tmp_path)
-    log._json_file.close()
-    log._text_handler.close()
-    log._json_file = open(FULL_DISK, "a", encoding="utf-8")
-    log._text_handler.stream = open(FULL_DISK, "a", encoding="utf-8")
+    (text_log,) = [part for part in log._logs if isinstance(part, TextLog)]
+    (json_lines,) = [part for part in log._logs if isinstance(part, JsonLines)]
+    text_log.handler.close()
+    json_lines.file.close()
+    text_log.handler.stream = open(FULL_DISK, "a", encoding="utf-8")
+    json_lines.file = open(FULL_DISK, "a", encoding="utf-8")
     for step in range(3):
-        log.record("train", step, {"loss": 1.0})
+        log.step(step, {"loss": 1.0})
         logging.getLogger("posenet").info("a line")
     log.close()
     assert caplog.text.count("cannot log into") == 1
@@ -89,7 +98,7 @@ def test_tensorboard_receives_values_and_drawings(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     log = open_log(tmp_path, tensorboard=True)
-    log.record("train", 7, {"loss": 0.25})
+    log.step(7, {"loss": 0.25})
     log.drawing("epoch_0001", np.zeros((4, 4, 3), np.uint8), 7)
     log.close()
     events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
@@ -110,7 +119,7 @@ def test_json_messages_on_standard_error_hold_the_values_of_every_entry(
 ) -> None:
     with log_to_stderr("json"):
         log = open_log(tmp_path)
-        log.record("train", 10, {"loss": 1.5})
+        log.step(10, {"loss": 1.5})
         log.epoch(1, 10, {"train_loss": 1.25})
         log.close()
     messages = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
@@ -175,3 +184,91 @@ def test_without_matplotlib_the_log_names_the_package_to_install_once(
     log.close()
     assert (tmp_path / "log.txt").read_text().count("pip install 'posenet[plot]'") == 1
     assert not (tmp_path / "curves.png").exists()
+
+
+class Recorder(TrainingCallback):
+    """Records the calls of all methods; raises an error in one of them."""
+
+    def __init__(self, fails_in: str = "") -> None:
+        self.calls: list[str] = []
+        self.fails_in = fails_in
+
+    def _record(self, name: str) -> None:
+        self.calls.append(name)
+        if name == self.fails_in:
+            raise ValueError("no network")
+
+    def on_start(self, config: Config, folder: Path) -> None:
+        self._record(f"start {config.train.epochs} {folder.name}")
+
+    def on_step(self, step: int, values: Mapping[str, Any]) -> None:
+        self._record(f"step {step} {values['loss']}")
+
+    def on_skip(self, step: int, values: Mapping[str, Any]) -> None:
+        self._record(f"skip {step} {values['value']}")
+
+    def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
+        self._record(f"epoch {values['epoch']} {step} {values['AP']}")
+
+    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
+        self._record(f"drawing {name} {step} {image.shape}")
+
+    def on_end(self) -> None:
+        self._record("end")
+
+
+def log_everything(log: RunLog) -> None:
+    log.step(1, {"loss": 2.0})
+    log.skip(2, {"value": "nan", "image_ids": [3]})
+    log.drawing("epoch_0001", np.zeros((4, 6, 3), np.uint8), 2)
+    log.epoch(1, 2, {"AP": 0.5})
+    log.close()
+
+
+def test_a_callback_receives_all_that_the_logs_receive(tmp_path: Path) -> None:
+    recorder = Recorder()
+    log_everything(open_log(tmp_path, callbacks=[recorder]))
+    assert recorder.calls == [
+        f"start 100 {tmp_path.name}",
+        "step 1 2.0",
+        "skip 2 nan",
+        "drawing epoch_0001 2 (4, 6, 3)",
+        "epoch 1 2 0.5",
+        "end",
+    ]
+
+
+def test_a_callback_that_fails_is_named_once_and_not_called_any_more(tmp_path: Path) -> None:
+    failing = Recorder(fails_in="skip 2 nan")
+    other = Recorder()
+    log_everything(open_log(tmp_path, callbacks=[failing, other]))
+    assert failing.calls[-1] == "skip 2 nan"
+    assert other.calls[-1] == "end"
+    assert len(read_log(tmp_path)) == 3
+    text = (tmp_path / "log.txt").read_text()
+    assert text.count("the callback Recorder failed and is not called any more: ValueError: no network") == 1
+
+
+def test_a_callback_that_fails_at_the_start_ends_the_run(tmp_path: Path) -> None:
+    first = Recorder()
+    failing = Recorder(fails_in=f"start 100 {tmp_path.name}")
+    log = RunLog(tmp_path, Config(), [first, failing])
+    with pytest.raises(ValueError, match="no network"):
+        log.start()
+    log.close()
+    assert first.calls[-1] == "end"
+    assert "end" not in failing.calls
+
+
+def test_progress_bars_can_be_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = RunLog(tmp_path, Config(), progress=False)
+    with log.progress_bar("epoch 1/1", 10) as bar:
+        bar.update()
+    assert capsys.readouterr().err == ""
+
+
+def test_a_closed_log_restores_the_level_of_the_package(tmp_path: Path) -> None:
+    package = logging.getLogger("posenet")
+    before = package.level
+    open_log(tmp_path).close()
+    assert package.level == before
