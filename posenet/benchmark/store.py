@@ -28,7 +28,7 @@ from posenet.benchmark.report import Report, percent
 from posenet.benchmark.timing import Stopwatch, median_seconds
 from posenet.data.loader import keep_freed_memory
 from posenet.data.store.build import build_store
-from posenet.data.store.image_check import read_image_bytes
+from posenet.data.store.image_check import read_checked_image
 from posenet.data.store.reader import Store
 from posenet.data.store.schema import checksum
 from posenet.devices.cpu import usable_cores
@@ -270,7 +270,8 @@ def do_unavoidable_work(
     with open(folder / f"floor {rank} of {cores}", "wb") as file:
         for image in chosen[rank::cores]:
             with contextlib.suppress(OSError, ValueError):  # a store leaves unreadable images out
-                file.write(read_image_bytes(images / image.file_name, image.height, image.width).data)
+                path = images / image.file_name
+                file.write(read_checked_image(path, image.height, image.width, "stored").image_bytes.data)
                 for mask in person_masks(dataset.people[image.id], image.height, image.width):
                     file.write(rle.encode_mask(mask))
         file.flush()

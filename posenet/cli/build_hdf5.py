@@ -13,7 +13,14 @@ from pathlib import Path
 import numpy as np
 
 from posenet.benchmark.report import format_table
-from posenet.cli.options import SWITCH, add_config_options, fraction, positive_int, read_image_ids
+from posenet.cli.options import (
+    SWITCH,
+    add_config_options,
+    add_exif_frame_option,
+    fraction,
+    positive_int,
+    read_image_ids,
+)
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.build import MAX_UNREADABLE, BuildReport, build_store
 from posenet.data.store.comparison import find_shared_images
@@ -81,6 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="fail when more than this share of the images (rounded up) cannot be read",
     )
+    add_exif_frame_option(parser)
     add("--overwrite", **SWITCH, help="replace an existing store when the new one is complete")
     add_config_options(parser)
 
@@ -123,6 +131,7 @@ def _build(args: argparse.Namespace) -> BuildReport:
         max_unreadable=args.max_unreadable,
         overwrite=args.overwrite,
         skeleton=load_skeleton(args.skeleton),
+        exif_frame=args.exif_frame,
         progress=True,
     )
 
@@ -167,6 +176,8 @@ def _print_report(report: BuildReport) -> None:
     print(f"left out      {report.num_without_main_person} images without a main person")
     if report.num_without_outline:
         print(f"boxes         {report.num_without_outline} people without a usable outline; their box is the mask")
+    for name, count in report.frames.items():
+        print(f"turned        {pluralize(count, 'image')} with an EXIF orientation: {name}")
     print(f"skipped       {len(report.skipped)} unreadable images")
     for line in report.skipped:
         print(f"  {line}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.cli.options import message_stream, read_image_ids
+from posenet.cli.options import add_exif_frame_option, message_stream, read_image_ids
 from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
 from posenet.errors import ConfigError
 from posenet.inference.coco_evaluation import evaluate
@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="evaluate only these images: ids, or one text file of ids (default: all)",
     )
+    add_exif_frame_option(parser)
     parser.add_argument(
         "--plots",
         metavar="DIR",
@@ -55,6 +56,7 @@ def run(args: argparse.Namespace) -> None:
         results_path=args.output,
         image_ids=image_ids,
         batch_size=None,
+        exif_frame=args.exif_frame,
         skeleton=predictor.skeleton,
     )
     messages = message_stream(args.output)

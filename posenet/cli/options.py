@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, get_args
 
 from posenet.errors import DataError
 from posenet.files import is_standard_output
-from posenet.settings import Config
+from posenet.settings import Config, DataConfig, ExifFrame
 
 SWITCH: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": False}
 """Arguments of ``add_argument`` for a flag that is off by default and has a negative form, ``--no-...``."""
@@ -50,6 +50,20 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         dest="overrides",
         help="override configuration keys, for example model.stacks=2 data.workers=0",
+    )
+
+
+def add_exif_frame_option(
+    parser: argparse.ArgumentParser,
+    text: str = "frame of the annotations of images with an EXIF orientation, where their annotated size fits both: "
+    "the image as viewers and most labelling tools display it",
+) -> None:
+    """Declare ``--exif-frame``; ``text`` is the first part of its help."""
+    parser.add_argument(
+        "--exif-frame",
+        choices=get_args(ExifFrame),
+        default=DataConfig.exif_frame,
+        help=f"{text}, or the pixels as stored (docs/custom_data.md)",
     )
 
 

@@ -16,7 +16,15 @@ from tqdm import tqdm
 from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posenet.cli.logging_setup import log_only_warnings
-from posenet.cli.options import SWITCH, fraction, message_stream, non_negative_int, positive_int, seconds
+from posenet.cli.options import (
+    SWITCH,
+    add_exif_frame_option,
+    fraction,
+    message_stream,
+    non_negative_int,
+    positive_int,
+    seconds,
+)
 from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
 from posenet.cli.tracking_options import add_tracking_options, make_frame_tracker
 from posenet.devices.signals import catch_stop_signals
@@ -87,6 +95,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write a COCO data set: all images, with the people as annotations; file names are relative to the folder "
         "that holds all inputs",
     )
+    add_exif_frame_option(
+        parser, "frame of the sizes and keypoints that --coco writes for images with an EXIF orientation: as displayed"
+    )
     add("--csv", metavar="FILE", help="write a table with one person per row")
     add("--heatmaps", metavar="DIR", help="folder for all maps of the network, one labelled sheet per image or frame")
     add("--show", **SWITCH, help="show the drawings in a window; Q ends, any other key continues with the next image")
@@ -144,7 +155,8 @@ def run(args: argparse.Namespace) -> None:
         if args.json:
             outputs.append(stack.enter_context(open_people_file(Path(args.json), sources)))
         if args.coco:
-            outputs.append(stack.enter_context(open_coco_file(Path(args.coco), sources, predictor.skeleton)))
+            coco_file = open_coco_file(Path(args.coco), sources, predictor.skeleton, args.exif_frame)
+            outputs.append(stack.enter_context(coco_file))
         if args.csv:
             outputs.append(stack.enter_context(open_csv_file(Path(args.csv), predictor.skeleton)))
         if args.output:

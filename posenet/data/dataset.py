@@ -27,8 +27,9 @@ class FramedRecord(NamedTuple):
 
     @property
     def decode_reduction(self) -> int:
-        """The reduction at which to decode the image. Only JPEG decodes faster, and exactly, at a reduced size."""
-        return largest_reduction(self.matrix) if self.record.is_jpeg else 1
+        """The reduction at which to decode the image."""
+        reduction = largest_reduction(self.matrix)
+        return reduction if self.record.allows_reduction(reduction) else 1
 
 
 class PartialSample(NamedTuple):

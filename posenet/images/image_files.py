@@ -17,6 +17,8 @@ import numpy as np
 from posenet.errors import DataError
 from posenet.files import write_atomically
 from posenet.images.decoding import decode_image
+from posenet.images.orientation import AnnotatedFrame, apply_orientation, find_annotated_frame
+from posenet.settings import ExifFrame
 
 if TYPE_CHECKING:
     from PIL.Image import Image as PilImage
@@ -104,20 +106,43 @@ def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:
     """Read an image file, grey, transparent and 16-bit ones too, as (H, W, 3) uint8 BGR.
 
     Args:
-        upright: rotate the image by its EXIF orientation; COCO's annotations belong to images that are not rotated.
+        upright: rotate the image by its EXIF orientation.
 
     Raises:
         DataError: the file cannot be read or decoded.
     """
-    try:
-        # Unlike cv2.imread, reading the bytes accepts any file name on any system.
-        data = np.fromfile(path, np.uint8)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}{_separator_hint(path)}") from error
+    data = _read_bytes(path)
     try:
         return decode_image(data, upright=upright)
     except ValueError as error:
         raise DataError(f"{path} {error}") from error
+
+
+def read_annotated_image(
+    path: str | Path, height: int, width: int, exif_frame: ExifFrame
+) -> tuple[np.ndarray, AnnotatedFrame]:
+    """Read an image file as (H, W, 3) uint8 BGR in the frame of its annotations; see ``find_annotated_frame``.
+
+    Args:
+        height, width: the annotated size. An image may have another one.
+
+    Raises:
+        DataError: the file cannot be read or decoded.
+    """
+    data = _read_bytes(path)
+    frame = find_annotated_frame(data, height, width, exif_frame)
+    try:
+        return apply_orientation(decode_image(data, upright=False), frame.orientation), frame
+    except ValueError as error:
+        raise DataError(f"{path} {error}") from error
+
+
+def _read_bytes(path: str | Path) -> np.ndarray:
+    """(N,) uint8 content of a file. Unlike ``cv2.imread``, this accepts any file name on any system."""
+    try:
+        return np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}{_separator_hint(path)}") from error
 
 
 def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +22,14 @@ from posenet.annotations.split import Split, read_split
 from posenet.devices.background import map_in_background
 from posenet.errors import DataError
 from posenet.files import write_atomically
-from posenet.images.image_files import read_image
+from posenet.images.image_files import read_annotated_image
+from posenet.images.orientation import AnnotatedFrame, count_frames
 from posenet.inference.person import Person
+from posenet.messages import pluralize
+from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
+
+_log = logging.getLogger(__name__)
 
 MAX_TABLE_WIDTH = 120
 """Characters; most terminals would fold a wider table."""
@@ -73,6 +78,7 @@ def evaluate(
     results_path: str | Path | None = None,
     image_ids: Collection[int] | None = None,
     batch_size: int | None = 16,
+    exif_frame: ExifFrame = DataConfig.exif_frame,
     progress: bool = True,
     skeleton: Skeleton = COCO,
 ) -> Evaluation | None:
@@ -83,12 +89,22 @@ def evaluate(
         results_path: where to write the predictions as a COCO results file.
         image_ids: restricts the split.
         batch_size: see ``predict_split``.
+        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; see
+            ``find_annotated_frame``. The results are in the frame of the annotations.
 
     Raises:
         DataError: an annotation file or image cannot be used.
     """
     split = read_split(annotations, image_ids, skeleton)
-    results = predict_split(predict, images_dir, split.images, split.category, batch_size=batch_size, progress=progress)
+    results = predict_split(
+        predict,
+        images_dir,
+        split.images,
+        split.category,
+        batch_size=batch_size,
+        exif_frame=exif_frame,
+        progress=progress,
+    )
     if results_path is not None:
         write_atomically(results_path, json.dumps(results).encode())
     return compute_coco_metrics(results, split, skeleton) if split.annotated else None
@@ -101,6 +117,7 @@ def predict_split(
     category: int,
     *,
     batch_size: int | None = 16,
+    exif_frame: ExifFrame = DataConfig.exif_frame,
     progress: bool = True,
 ) -> list[Result]:
     """Predict images, and return the people in COCO's results format, in the order of ``images``.
@@ -112,6 +129,7 @@ def predict_split(
         category: id of the category in the results.
         batch_size: number of images in the list that ``predict`` receives. None passes all of them as one iterator, so
             that ``Predictor.stream`` never waits between batches.
+        exif_frame: see ``evaluate``.
 
     Raises:
         DataError: an image is missing or cannot be read.
@@ -119,8 +137,15 @@ def predict_split(
     paths = find_image_files(images_dir, images)
     # Images of the same shape follow each other, so that the network gets full batches.
     ordered = sorted(images, key=lambda image: image.width / image.height)
-    read = partial(read_image, upright=False)
-    pixels = map_in_background(read, (paths[image.id] for image in ordered), workers=2, ahead=batch_size or 16)
+
+    frames: list[AnnotatedFrame] = []
+
+    def read(image: CocoImage) -> np.ndarray:
+        pixels, frame = read_annotated_image(paths[image.id], image.height, image.width, exif_frame)
+        frames.append(frame)
+        return pixels
+
+    pixels = map_in_background(read, ordered, workers=2, ahead=batch_size or 16)
     people_by_image: dict[int, list[Person]] = {}
     chunk_size = batch_size or max(len(ordered), 1)
     with tqdm(total=len(ordered), desc="predict", unit="image", disable=not progress) as bar:
@@ -132,6 +157,8 @@ def predict_split(
             for image, people in zip(chunk, predict(inputs), strict=True):
                 people_by_image[image.id] = people
                 bar.update()
+    for name, count in count_frames(frames).items():
+        _log.info("%s with an EXIF orientation: %s", pluralize(count, "image"), name)
     return [
         to_coco_result(person, image.id, category, fill_missing=True)
         for image in images

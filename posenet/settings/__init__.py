@@ -10,6 +10,7 @@ from posenet.settings.sections import (
     CheckpointConfig,
     Config,
     DataConfig,
+    ExifFrame,
     GuardConfig,
     InferenceConfig,
     LogConfig,
@@ -24,8 +25,7 @@ from posenet.settings.sections import (
 
 __all__ = [
     "INPUT_MULTIPLE", "MAP_STRIDE", "NUM_SCALES", "AugmentConfig", "AverageConfig", "CheckpointConfig", "Config",
-    "DataConfig", "GuardConfig", "InferenceConfig", "LogConfig", "LossConfig", "ModelConfig", "OptimConfig",
-    "ParallelConfig", "TargetsConfig", "TrackingConfig", "TrainConfig", "config_differences", "config_from_dict",
-    "config_to_dict",
-    "load_config",
+    "DataConfig", "ExifFrame", "GuardConfig", "InferenceConfig", "LogConfig", "LossConfig", "ModelConfig",
+    "OptimConfig", "ParallelConfig", "TargetsConfig", "TrackingConfig", "TrainConfig", "config_differences",
+    "config_from_dict", "config_to_dict", "load_config",
 ]  # fmt: skip

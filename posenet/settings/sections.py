@@ -17,6 +17,8 @@ INPUT_MULTIPLE = 64
 """Input heights and widths are multiples of this, because the coarsest maps have stride 64."""
 NUM_SCALES = 5
 """Resolutions at which every stack predicts: strides 4, 8, 16, 32 and 64."""
+ExifFrame = Literal["stored", "displayed"]
+"""The frame of annotated coordinates: the pixels as stored in the file, or the image as viewers display it."""
 
 
 def _check(condition: bool, message: str) -> None:
@@ -65,6 +67,9 @@ class DataConfig:
     """Worker processes of each data loader; 0 loads in the main process."""
     framing: Literal["person", "image"] = "person"
     """What a training sample shows: one main person at a fixed size, or the whole image."""
+    exif_frame: ExifFrame = "displayed"
+    """Frame of the annotations of images with an EXIF orientation, where their annotated size fits both frames: stored
+    ignores the orientation, displayed follows it. It concerns the AP during training, and the tools' --exif-frame."""
     allow_overlap: bool = False
     """Allow validation images that are also trained on, to overfit on purpose."""
     max_unreadable: float = 0.01

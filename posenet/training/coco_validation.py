@@ -43,6 +43,7 @@ class CocoValidation:
         self.runtime = runtime
         self.predictor = Predictor.from_config(network, config, device=runtime.device)
         self.images_dir = config.data.val_images
+        self.exif_frame = config.data.exif_frame
         self.log = log
         annotations = config.data.val_annotations
         self.split = read_split(annotations, skeleton=config.model.skeleton)
@@ -103,7 +104,12 @@ class CocoValidation:
             return people
 
         return predict_split(
-            predict, self.images_dir, self.share, self.split.category, progress=self.log.shows_progress
+            predict,
+            self.images_dir,
+            self.share,
+            self.split.category,
+            exif_frame=self.exif_frame,
+            progress=self.log.shows_progress,
         )
 
     def _draw(self, index: int, image: np.ndarray, predicted: Sequence[Person]) -> list[np.ndarray]:

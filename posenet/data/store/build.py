@@ -22,13 +22,15 @@ from posenet.annotations.coco_dataset import CocoDataset, read_annotations
 from posenet.annotations.coco_file import CocoImage
 from posenet.annotations.main_persons import select_main_persons
 from posenet.annotations.masks import person_masks
-from posenet.data.store.image_check import read_image_bytes
+from posenet.data.store.image_check import read_checked_image
 from posenet.data.store.reader import Store, StoreSummary
 from posenet.data.store.record import Record
 from posenet.data.store.writer import StoreWriter, check_output
 from posenet.devices.background import map_in_background
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
+from posenet.images.orientation import AnnotatedFrame, count_frames
+from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
 
 MAX_UNREADABLE = 0.05
@@ -48,6 +50,8 @@ class BuildReport:
     """Requested images without a main person."""
     skipped: tuple[str, ...]
     """One line for every unreadable image."""
+    frames: dict[str, int]
+    """Number of stored images with an EXIF orientation, by the frame of their annotations and what decided it."""
     seconds: float
 
 
@@ -56,6 +60,16 @@ class _PreparedImage(NamedTuple):
 
     record: Record
     main_rows: list[int]
+    frame: AnnotatedFrame
+
+
+class _WrittenImages(NamedTuple):
+    """The outcome of writing images."""
+
+    skipped: dict[int, str]
+    """The reasons for the skipped images, by image id."""
+    frames: list[AnnotatedFrame]
+    """The frames of the others."""
 
 
 class _UnreadableImage(NamedTuple):
@@ -76,6 +90,7 @@ def build_store(
     max_unreadable: float = MAX_UNREADABLE,
     overwrite: bool = False,
     skeleton: Skeleton = COCO,
+    exif_frame: ExifFrame = DataConfig.exif_frame,
     progress: bool = False,
 ) -> BuildReport:
     """Write every image that has a main person to ``output``, in the order of the annotation file.
@@ -89,6 +104,8 @@ def build_store(
         max_unreadable: share of the images, rounded up to whole images, that may be missing, damaged or of another size
             than annotated. They are skipped and reported.
         overwrite: replace an existing store when the new one is complete.
+        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; see
+            ``find_annotated_frame``.
 
     Raises:
         DataError: the input or the output cannot be used, or too many images are unreadable. No store is written.
@@ -103,9 +120,11 @@ def build_store(
         image for image in requested if select_main_persons(dataset.people[image.id], skeleton.min_labelled_keypoints)
     ]
     chosen = with_main_person[:limit]
-    prepare = partial(_prepare_image, Path(images), dataset, skeleton.min_labelled_keypoints)
+    prepare = partial(_prepare_image, Path(images), dataset, skeleton.min_labelled_keypoints, exif_frame)
     with StoreWriter(output, skeleton, annotations, overwrite) as writer:
-        skipped = _write_images(writer, chosen, prepare, workers, math.ceil(max_unreadable * len(chosen)), progress)
+        skipped, frames = _write_images(
+            writer, chosen, prepare, workers, math.ceil(max_unreadable * len(chosen)), progress
+        )
     stored_people = [person for image in chosen if image.id not in skipped for person in dataset.people[image.id]]
     with Store(output, skeleton) as store:
         summary = store.summary()
@@ -115,6 +134,7 @@ def build_store(
         num_without_outline=sum(person.segmentation is None for person in stored_people),
         num_without_main_person=len(requested) - len(with_main_person),
         skipped=tuple(skipped.values()),
+        frames=count_frames(frames),
         seconds=time.perf_counter() - start,
     )
 
@@ -140,32 +160,35 @@ def _write_images(
     workers: int | None,
     max_skipped: int,
     progress: bool,
-) -> dict[int, str]:
-    """Write the images in order, and return the reasons for the skipped ones by image id."""
+) -> _WrittenImages:
+    """Write the images in order; ``DataError`` if more than ``max_skipped`` cannot be read."""
     workers = workers or usable_cores()
     skipped: dict[int, str] = {}
+    frames = []
     with closing(map_in_background(prepare, images, workers=workers, ahead=4 * workers)) as results:
         for result in tqdm(results, "build", len(images), unit="image", disable=not progress):
             if isinstance(result, _PreparedImage):
                 writer.add(result.record, result.main_rows)
+                frames.append(result.frame)
                 continue
             skipped[result.image_id] = result.reason
             if len(skipped) > max_skipped:
                 first = "; ".join(list(skipped.values())[:3])
                 raise DataError(
                     f"more than {max_skipped} of {len(images)} images cannot be read, the most that "
-                    f"--max-unreadable allows; restore them or raise it: {first}"
+                    f"--max-unreadable allows; restore them or raise it (posenet lint-annotations --images lists all "
+                    f"problems): {first}"
                 )
-    return skipped
+    return _WrittenImages(skipped, frames)
 
 
 def _prepare_image(
-    folder: Path, dataset: CocoDataset, min_labelled_keypoints: int, image: CocoImage
+    folder: Path, dataset: CocoDataset, min_labelled_keypoints: int, exif_frame: ExifFrame, image: CocoImage
 ) -> _PreparedImage | _UnreadableImage:
     """Read and check one image and make its record."""
     path = folder / image.file_name
     try:
-        image_bytes = read_image_bytes(path, image.height, image.width)
+        image_bytes, frame = read_checked_image(path, image.height, image.width, exif_frame)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         return _UnreadableImage(image.id, f"{path} (image {image.id}): {reason}")
@@ -186,6 +209,7 @@ def _prepare_image(
         annotation_ids=np.array([person.id for person in labelled], np.int64),
         mask_all_rle=rle.encode_mask(mask_all),
         mask_miss_rle=rle.encode_mask(mask_miss),
+        orientation=frame.orientation,
     )
     main_rows = [labelled_rows.index(row) for row in select_main_persons(people, min_labelled_keypoints)]
-    return _PreparedImage(record, main_rows)
+    return _PreparedImage(record, main_rows, frame)

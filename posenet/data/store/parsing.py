@@ -49,10 +49,9 @@ def read_skeleton(file: h5py.File, expected: Skeleton | None) -> Skeleton:
     if "format" not in file.attrs or read_attribute(file, "format") != schema.FORMAT:
         raise ValueError("not written by tools/build_hdf5.py, or never finished")
     version = int(read_attribute(file, "schema"))
-    if version > schema.SCHEMA_VERSION:
-        raise DataError(
-            f"{file.filename} has schema {version}, this program reads up to {schema.SCHEMA_VERSION}; update posenet"
-        )
+    newest = schema.SCHEMA_WITH_ORIENTATION
+    if version > newest:
+        raise DataError(f"{file.filename} has schema {version}, this program reads up to {newest}; update posenet")
     if version < schema.SCHEMA_VERSION:
         raise ValueError(f"schema {version} is no longer supported")
     stored = json.loads(read_attribute(file, "skeleton"))
@@ -73,7 +72,8 @@ def read_table(file: h5py.File, skeleton: Skeleton) -> dict[str, np.ndarray]:
     counts = {name: int(read_attribute(file, name)) for name in ("images", "people", "samples")}
     counts["offsets"] = counts["images"] + 1
     datasets: dict[str, h5py.Dataset] = {}
-    for name, spec in schema.array_specs(skeleton.num_keypoints).items():
+    version = int(read_attribute(file, "schema"))
+    for name, spec in schema.array_specs(skeleton.num_keypoints, version).items():
         datasets[name] = _get_dataset(file, name, spec.dtype)
         if datasets[name].shape != (counts[spec.rows], *spec.row_shape):
             raise ValueError(f"{name} has the shape {datasets[name].shape}")
@@ -132,5 +132,8 @@ def _check_images_and_people(table: dict[str, np.ndarray]) -> None:
     widths = table["width"].astype(np.int64)
     if min(heights.min(), widths.min()) <= 0 or (heights * widths).max() > MAX_PIXELS:
         raise ValueError("images without a size, or with an impossible one")
+    orientations = table.get("orientation", np.ones(1))
+    if orientations.min() < 1 or orientations.max() > 8:
+        raise ValueError("orientations other than 1 to 8")
     if not np.isfinite(table["box"]).all() or not np.isfinite(table["area"]).all():
         raise ValueError("coordinates that are not finite")

@@ -71,7 +71,8 @@ class Store:
         self.digests = table["digest"]  # (N, 16) uint8, half of the SHA-256 of each image's bytes
         self.samples = table["sample"]  # (S, 2) int64: row of the image, and row of the main person within that image
         # Reading one row of these takes some microseconds less than reading one entry of every array.
-        self._ids_and_sizes = np.stack([table["image_id"], table["height"], table["width"]], axis=1)
+        orientations = table.get("orientation", np.ones_like(table["height"]))
+        self._ids_and_sizes = np.stack([table["image_id"], table["height"], table["width"], orientations], axis=1)
         self._offsets = np.stack(
             [table["jpeg_offset"], table["mask_all_offset"], table["mask_miss_offset"], table["person_offset"]], axis=1
         )
@@ -126,7 +127,7 @@ class Store:
     def _read_record_once(self, index: int) -> Record:
         table = self._table
         readers = self._row_readers()
-        image_id, height, width = self._ids_and_sizes[index].tolist()
+        image_id, height, width, orientation = self._ids_and_sizes[index].tolist()
         starts, stops = self._offsets[index : index + 2].tolist()
         image_start, mask_all_start, mask_miss_start, person_start = starts
         image_stop, mask_all_stop, mask_miss_stop, person_stop = stops
@@ -143,6 +144,7 @@ class Store:
             annotation_ids=table["annotation_id"][person_start:person_stop],
             mask_all_rle=readers["mask_all"].read_bytes(mask_all_start, mask_all_stop),
             mask_miss_rle=readers["mask_miss"].read_bytes(mask_miss_start, mask_miss_stop),
+            orientation=orientation,
         )
         if checksum(record) != table["checksum"][index] or not np.isfinite(record.joints).all():
             raise record.damage_error("is damaged: its image, masks or joints do not match the checksum")

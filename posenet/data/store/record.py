@@ -9,12 +9,13 @@ import numpy as np
 
 from posenet.annotations import run_lengths as rle
 from posenet.errors import DataError
-from posenet.images.decoding import JPEG_START, decode_annotated_image
+from posenet.images.decoding import decode_annotated_image
+from posenet.images.headers import JPEG_START
 
 
 @dataclass(frozen=True, eq=False)
 class Record:
-    """One image and its P people. Coordinates are pixels of the stored image; EXIF orientation is ignored."""
+    """One image and its P people. Sizes and coordinates are pixels in the frame of the annotations."""
 
     source: Path
     """Path of the store, for error messages."""
@@ -36,10 +37,20 @@ class Record:
     """Packed run lengths of the mask that is 1 on people."""
     mask_miss_rle: bytes
     """Packed run lengths of the mask that is 1 where the loss supervises."""
+    orientation: int = 1
+    """The EXIF orientation, 1-8, by which the decoded pixels are turned; see ``AnnotatedFrame``."""
 
     @property
     def is_jpeg(self) -> bool:
         return self.image_bytes[:2].tobytes() == JPEG_START
+
+    def allows_reduction(self, reduction: int) -> bool:
+        """Whether decoding at a reduced size is faster, and pixel (0, 0) of the result starts at that of the image.
+
+        The last row and column of a reduced JPEG may lie partly outside the image. Turning can make them the first.
+        """
+        is_exact = self.height % reduction == 0 and self.width % reduction == 0
+        return self.is_jpeg and (self.orientation == 1 or is_exact)
 
     def decode_image(self, reduction: int = 1) -> np.ndarray:
         """Decode the image to (H, W, 3) BGR uint8; ``DataError`` if it is damaged or does not have the annotated size.
@@ -47,7 +58,7 @@ class Record:
         A reduction of 2, 4 or 8 decodes a JPEG at that fraction of its size, rounded up, in less time.
         """
         try:
-            return decode_annotated_image(self.image_bytes, self.height, self.width, reduction)
+            return decode_annotated_image(self.image_bytes, self.height, self.width, reduction, self.orientation)
         except ValueError as error:
             raise self.damage_error(str(error)) from error
 

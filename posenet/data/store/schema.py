@@ -9,6 +9,10 @@ people of all images are in ``joints``, ``box``, ``area`` and ``annotation_id``,
 ``person_offset`` defines the slice of each image. ``sample`` has one row for every main person: the row of the image
 and the row of the person within that image. No array is compressed, so a record is read by reading slices.
 
+``orientation`` is the EXIF orientation, 1-8, by which the pixels of each image are turned to get the frame of its
+annotations. The array is only present if an image is turned. Such a store has schema 4, so that older programs, which
+would ignore the array, refuse it. All others have schema 3, as before.
+
 Integrity. The structures of HDF5 have checksums (in the layout of HDF5 1.10), which the library verifies when it reads
 them. ``checksum`` is the CRC-32 of an image's bytes, masks and joints, verified whenever the record is read. ``digest``
 is a SHA-256 of the image's bytes alone, verified by ``verify_store``. The attribute ``fingerprint`` is a SHA-256 of all
@@ -33,7 +37,9 @@ from posenet.skeleton.skeleton_file import skeleton_to_table
 FORMAT = "posenet store"
 """Value of the attribute ``format`` of every store."""
 SCHEMA_VERSION = 3
-"""Value of the attribute ``schema``: the version of the layout."""
+"""Value of the attribute ``schema``, the version of the layout, of a store without ``orientation``."""
+SCHEMA_WITH_ORIENTATION = 4
+"""Value of the attribute ``schema`` of a store with ``orientation``."""
 DIGEST_BYTES = 16
 """Length of a digest: half of a SHA-256."""
 HDF5_SIGNATURES = (b"\x89HDF\r\n\x1a\n\x02", b"\x89HDF\r\n\x1a\n\x03")
@@ -53,9 +59,9 @@ class ArraySpec(NamedTuple):
     """Number of rows: that of the images, people or samples; "offsets" is one more than the images."""
 
 
-def array_specs(num_keypoints: int) -> dict[str, ArraySpec]:
+def array_specs(num_keypoints: int, version: int = SCHEMA_WITH_ORIENTATION) -> dict[str, ArraySpec]:
     """All arrays but ``BYTE_ARRAYS``, by name."""
-    return {
+    specs = {
         "image_id": ArraySpec("<i8", (), "images"),
         "file_name": ArraySpec("S", (), "images"),
         "height": ArraySpec("<i4", (), "images"),
@@ -72,6 +78,9 @@ def array_specs(num_keypoints: int) -> dict[str, ArraySpec]:
         "annotation_id": ArraySpec("<i8", (), "people"),
         "sample": ArraySpec("<i8", (2,), "samples"),
     }
+    if version >= SCHEMA_WITH_ORIENTATION:
+        specs["orientation"] = ArraySpec("u1", (), "images")
+    return specs
 
 
 def content_digest(image_bytes: np.ndarray) -> np.ndarray:

@@ -35,7 +35,8 @@ def verify_store(
                 record = store.read_record(row)
                 if not np.array_equal(content_digest(record.image_bytes), store.digests[row]):
                     raise record.damage_error("is damaged: its bytes do not match the digest")
-                record.decode_image(reduction_for_check(record.image_bytes, record.height, record.width))
+                size = record.height, record.width
+                record.decode_image(reduction_for_check(record.image_bytes, *size, record.orientation))
                 record.decode_masks()
             except DataError as error:
                 return str(error)

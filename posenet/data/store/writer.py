@@ -88,6 +88,7 @@ class StoreWriter:
         table["file_name"].append(record.file_name.encode())
         table["height"].append(record.height)
         table["width"].append(record.width)
+        table["orientation"].append(record.orientation)
         table["digest"].append(schema.content_digest(record.image_bytes))
         table["checksum"].append(schema.checksum(record))
         table["joints"].extend(record.joints)
@@ -124,9 +125,11 @@ class StoreWriter:
 
     def _finish(self) -> None:
         """Write all arrays except the images, and the attributes; then rename the file."""
+        is_turned = any(orientation != 1 for orientation in self._table["orientation"])
+        version = schema.SCHEMA_WITH_ORIENTATION if is_turned else schema.SCHEMA_VERSION
         table = {
             name: np.array(self._table[name], spec.dtype).reshape(-1, *spec.row_shape)
-            for name, spec in schema.array_specs(self._skeleton.num_keypoints).items()
+            for name, spec in schema.array_specs(self._skeleton.num_keypoints, version).items()
         }
         if not len(table["sample"]):
             raise DataError(
@@ -143,14 +146,14 @@ class StoreWriter:
         self._require_disk_space(sum(values.nbytes for values in arrays.values()))
         for name, values in arrays.items():
             self._file.create_dataset(name, data=values)
-        self._write_attributes(table)
+        self._write_attributes(table, version)
         self._file.close()
         flush_to_disk(self._unfinished)
         check_output(self.path, self._overwrite)
         os.replace(self._unfinished, self.path)
         flush_to_disk(self.path.parent)
 
-    def _write_attributes(self, table: dict[str, np.ndarray]) -> None:
+    def _write_attributes(self, table: dict[str, np.ndarray], version: int) -> None:
         texts = {
             "format": schema.FORMAT,
             "skeleton": schema.skeleton_to_json(self._skeleton),
@@ -160,7 +163,7 @@ class StoreWriter:
         for name, text in texts.items():
             # HDF5's checksums protect text of fixed length only.
             self._file.attrs[name] = np.bytes_(text.encode(errors="replace"))
-        self._file.attrs["schema"] = schema.SCHEMA_VERSION
+        self._file.attrs["schema"] = version
         self._file.attrs["images"] = len(table["image_id"])
         self._file.attrs["people"] = len(table["joints"])
         self._file.attrs["samples"] = len(table["sample"])

@@ -19,17 +19,17 @@ import numpy as np
 from posenet.annotations.coco_file import COCO_CATEGORY
 from posenet.errors import DataError
 from posenet.files import open_text_output
-from posenet.images.decoding import exif_orientation
+from posenet.images.headers import exif_orientation
+from posenet.images.orientation import oriented_size
 from posenet.inference.coco_evaluation import to_coco_result
 from posenet.inference.media.outputs import Output
 from posenet.inference.media.sources import FileSource, Frame, Source
 from posenet.inference.person import Person
+from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
 
 MAX_IMAGE_NUMBER = 2**53
 """Larger numbers are not image ids: many JSON readers round them."""
-HEADER_BYTES = 2**17
-"""An image's EXIF data, of at most 64 KiB, lie in this many bytes from its start."""
 
 
 class ImageIds:
@@ -149,11 +149,13 @@ def people_entry(frame: Frame, person: Person, image_id: int | str) -> dict[str,
 
 
 @contextlib.contextmanager
-def open_coco_file(path: Path, sources: Sequence[Source], skeleton: Skeleton) -> Iterator[Output]:
+def open_coco_file(
+    path: Path, sources: Sequence[Source], skeleton: Skeleton, exif_frame: ExifFrame = DataConfig.exif_frame
+) -> Iterator[Output]:
     """Open a COCO data set; it replaces an earlier file when the block ends without an error. See ``CocoWriter``."""
     with open_text_output(path) as file, tempfile.TemporaryFile("w+", encoding="utf-8") as images:
         names = listed_names(sources, image_folder(sources))
-        writer = CocoWriter(file, images, names, ImageIds(sources), skeleton)
+        writer = CocoWriter(file, images, names, ImageIds(sources), skeleton, exif_frame)
         yield writer
         writer.finish()
 
@@ -200,18 +202,26 @@ class CocoWriter:
     ``score`` of a person and ``keypoint_scores`` come on top of COCO's format. The box is that around the keypoints,
     and the area is the area of the box, as pycocotools computes both for results.
 
-    Sizes and coordinates are those of the image as stored, which is what ``build_hdf5`` and ``evaluate`` read: an EXIF
-    rotation is undone.
+    Sizes and coordinates are those of the displayed image, as in labelling tools. With the frame "stored", an EXIF
+    rotation is undone. ``build_hdf5`` and ``evaluate`` read both; see ``find_annotated_frame``.
 
     Args:
         file: receives the data set.
         images: an empty temporary file.
         names: see ``listed_names``.
+        exif_frame: frame of the sizes and coordinates.
     """
 
     def __init__(
-        self, file: TextIO, images: TextIO, names: dict[Source, str], ids: ImageIds, skeleton: Skeleton
+        self,
+        file: TextIO,
+        images: TextIO,
+        names: dict[Source, str],
+        ids: ImageIds,
+        skeleton: Skeleton,
+        exif_frame: ExifFrame,
     ) -> None:
+        self._exif_frame = exif_frame
         self._names = names
         self._ids = ids
         self._images = _JsonList(images)
@@ -223,15 +233,15 @@ class CocoWriter:
 
     def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
         orientation = 1
-        if frame.number is None and isinstance(frame.source, FileSource):
-            with open(frame.source.path, "rb") as file:
-                orientation = exif_orientation(file.read(HEADER_BYTES))
+        if self._exif_frame == "stored" and frame.number is None and isinstance(frame.source, FileSource):
+            orientation = exif_orientation(frame.source.path.read_bytes())
         height, width = frame.image.shape[:2]
+        stored_height, stored_width = oriented_size(height, width, orientation)
         image: dict[str, Any] = {
             "id": self._ids.next_number(frame),
             "file_name": self._file_name(frame),
-            "height": width if orientation >= 5 else height,
-            "width": height if orientation >= 5 else width,
+            "height": stored_height,
+            "width": stored_width,
         }
         if frame.number is not None:
             image |= {"video": frame.source.name, "frame": frame.number, "time": round(frame.seconds, 4)}

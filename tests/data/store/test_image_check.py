@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.data.store.image_check import read_image_bytes
+from posenet.data.store.image_check import read_checked_image
 from posenet.images.decoding import add_jpeg_end, decode_annotated_image
 from tests.helpers.drawn_data import HEIGHT, WIDTH
 
@@ -47,7 +47,7 @@ def test_the_check_at_reduced_size_accepts_what_decodes_at_full_size(options: tu
     for _ in range(150):
         data = damage(jpeg, rng)
         path.write_bytes(data.tobytes())
-        accepted = succeeds(read_image_bytes, path, 66, 101)
+        accepted = succeeds(read_checked_image, path, 66, 101, "stored")
         decodes = succeeds(decode_annotated_image, data, 66, 101)
         ends_early = data.tobytes().rfind(b"\xff\xd9") < data.tobytes().rfind(b"\xff\xda")
         is_complete = not ends_early or succeeds(add_jpeg_end, data)
@@ -68,4 +68,4 @@ def test_an_image_one_pixel_smaller_than_annotated_is_rejected(tmp_path: Path) -
     path = tmp_path / "a.jpg"
     cv2.imwrite(str(path), np.zeros((HEIGHT, WIDTH - 1, 3), np.uint8))
     with pytest.raises(ValueError, match=f"is {WIDTH - 1} x {HEIGHT} pixels, annotated as {WIDTH} x {HEIGHT}"):
-        read_image_bytes(path, HEIGHT, WIDTH)
+        read_checked_image(path, HEIGHT, WIDTH, "stored")

@@ -114,9 +114,9 @@ def photos(tmp_path):
     return folder, [Frame(source, read_image(source.path)) for source in sources]
 
 
-def write_coco(path, frames, people_of, skeleton=COCO):
+def write_coco(path, frames, people_of, skeleton=COCO, exif_frame="displayed"):
     sources = [frame.source for frame in frames]
-    with open_coco_file(path, sources, skeleton) as output:
+    with open_coco_file(path, sources, skeleton, exif_frame) as output:
         for frame, people in zip(frames, people_of, strict=True):
             output.write(frame, people, frame.image)
     return json.loads(path.read_text())
@@ -147,12 +147,13 @@ def test_a_coco_data_set_is_complete(photos, tmp_path):
     assert entry["keypoint_scores"][0] == 0.5 and len(entry["keypoint_scores"]) == 17
 
 
-def test_a_coco_data_set_is_read_by_the_other_tools(photos, tmp_path):
+@pytest.mark.parametrize("exif_frame", ["stored", "displayed"])
+def test_a_coco_data_set_is_read_by_the_other_tools(photos, tmp_path, exif_frame):
     """The linter accepts it, the store builder builds it, and the evaluation finds the same people again."""
     folder, frames = photos
     people_of = [[person_at(*FIVE)], [], [person_at(*FIVE), person_at(*np.add(FIVE, 25))], [person_at(*FIVE)]]
     path = tmp_path / "coco.json"
-    write_coco(path, frames, people_of)
+    write_coco(path, frames, people_of, exif_frame=exif_frame)
     assert lint_annotations(path, folder) == []
     build_store(folder, path, tmp_path / "a.h5", workers=1)
     with Store(tmp_path / "a.h5") as store:
@@ -164,6 +165,9 @@ def test_a_coco_data_set_is_read_by_the_other_tools(photos, tmp_path):
         for image in images:
             if image.shape[:2] == (90, 70):
                 yield next(own for frame, own in zip(frames, people_of) if np.array_equal(frame.image, image))
+            elif exif_frame == "displayed":
+                assert np.array_equal(image, turned)
+                yield people_of[3]
             else:  # as stored: 90 degrees to the left of the upright image
                 assert image.shape == (70, 90, 3) and np.abs(np.rot90(turned).astype(int) - image).mean() < 1
                 yield [person_at(*((y, turned.shape[1] - 1 - x) for x, y in FIVE))]
@@ -174,15 +178,18 @@ def test_a_coco_data_set_is_read_by_the_other_tools(photos, tmp_path):
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_point_of_a_turned_image_is_found_in_the_image_as_stored(tmp_path, orientation):
+def test_a_point_of_a_turned_image_is_found_in_the_frame_that_is_written(tmp_path, orientation):
     stored = np.zeros((40, 64, 3), np.uint8)
     stored[4:12, 32:40] = 255
     path = tmp_path / "a.jpg"
     path.write_bytes(with_orientation(encode(stored), orientation))
     image = read_image(path)
     y, x = np.argwhere(image[..., 0] > 200).mean(axis=0)
-    [person] = write_coco(tmp_path / "coco.json", [image_frame(path, image)], [[person_at((x, y))]])["annotations"]
-    np.testing.assert_allclose(person["keypoints"][:2], (35.5, 7.5), atol=1)
+    for exif_frame, point, shape in (("stored", (35.5, 7.5), (40, 64)), ("displayed", (x, y), image.shape[:2])):
+        frames = [image_frame(path, image)]
+        content = write_coco(tmp_path / "coco.json", frames, [[person_at((x, y))]], exif_frame=exif_frame)
+        np.testing.assert_allclose(content["annotations"][0]["keypoints"][:2], point, atol=1)
+        assert (content["images"][0]["height"], content["images"][0]["width"]) == shape
     undone = undo_orientation(np.array([[x, y, 0.5]]), image.shape[:2], orientation)
     np.testing.assert_allclose(undone, [[35.5, 7.5, 0.5]], atol=1)
 

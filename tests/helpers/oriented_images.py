@@ -1,0 +1,59 @@
+"""Image files with an EXIF orientation in which one block is lit, and its centre in both frames."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+SIZE = (160, 240)
+"""(height, width) of the stored pixels; sides that no reduction rounds."""
+BLOCK = 16
+"""Side of the lit block in pixels."""
+
+
+@dataclass(frozen=True)
+class OrientedImage:
+    """An image file and where its block is."""
+
+    data: bytes
+    sizes: dict[str, tuple[int, int]]
+    """(height, width) in the stored and in the displayed frame."""
+    centres: dict[str, tuple[float, float]]
+    """x, y of the block in both frames."""
+
+
+def oriented_image(
+    orientation: int, size: tuple[int, int] = SIZE, corner: tuple[int, int] = (150, 32), suffix: str = "jpeg"
+) -> OrientedImage:
+    """Draw an image with Pillow, which also displays it: a reference that shares no code with the program.
+
+    Args:
+        corner: x, y of the block's first stored pixel.
+    """
+    pil = pytest.importorskip("PIL.Image")
+    ops = pytest.importorskip("PIL.ImageOps")
+    pixels = np.full((*size, 3), 40, np.uint8)
+    x, y = corner
+    pixels[y : y + BLOCK, x : x + BLOCK] = 250
+    exif = pil.Exif()
+    exif[0x0112] = orientation
+    file = io.BytesIO()
+    options = {} if suffix == "jpeg" else {"lossless": True}
+    pil.fromarray(pixels).save(file, suffix, exif=exif.tobytes(), **options)
+    with pil.open(io.BytesIO(file.getvalue())) as image:
+        displayed = np.asarray(ops.exif_transpose(image).convert("RGB"))
+    frames = {"stored": pixels, "displayed": displayed}
+    return OrientedImage(
+        data=file.getvalue(),
+        sizes={name: frame.shape[:2] for name, frame in frames.items()},
+        centres={name: lit_centre(frame) for name, frame in frames.items()},
+    )
+
+
+def lit_centre(image: np.ndarray) -> tuple[float, float]:
+    """x, y of the centre of the bright pixels of an (H, W, 3) image."""
+    y, x = np.argwhere(image.min(axis=2) > 150).mean(axis=0).tolist()
+    return x, y
