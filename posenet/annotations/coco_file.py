@@ -5,7 +5,8 @@ annotation files is written once. Each applies the checks that it needs: the eva
 ids of annotations. The ``parse`` and ``check`` functions raise ``AnnotationProblem``; see
 ``posenet.annotations.problems``.
 
-Coordinates are pixels of the image as stored (EXIF orientation ignored), as in the annotation file.
+Coordinates are pixels, as in the annotation file. For images with an EXIF orientation, see
+``posenet.images.orientation``.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ FILE_NAME = error_kind(
 IMAGE_SIZE = error_kind(
     "image-size",
     "images without a width and a height in whole pixels",
-    "write the size of the image as stored, before any EXIF rotation",
+    "write the size of the image in which the keypoints were placed",
 )
 NO_KEYPOINTS = error_kind(
     "no-keypoints", "no category has keypoints", 'give the category "keypoints": names in the order of the annotations'
@@ -79,7 +80,7 @@ NO_SUCH_KEYPOINTS = error_kind(
     "(--skeleton, or model.skeleton in the configuration)",
 )
 UNLISTED_IMAGE = error_kind(
-    "no-image", "annotations of images that are not listed or not usable", "list the image, or delete the annotation"
+    "no-image", "annotations of images that are not listed", "list the image, or delete the annotation"
 )
 UNLISTED_CATEGORY = error_kind(
     "no-such-category", "annotations of categories that are not listed", "correct category_id, or list the category"
@@ -91,6 +92,11 @@ KEYPOINT_COUNT = error_kind(
 )
 NOT_A_NUMBER = error_kind(
     "not-a-number", "keypoints that are not finite numbers", "write 0, 0, 0 for a keypoint that is not labelled"
+)
+BOOLEAN_VISIBILITY = error_kind(
+    "boolean-visibility",
+    "annotations with true or false as the visibility of keypoints",
+    "write 2 for visible, 1 for hidden, and 0, 0, 0 for not labelled",
 )
 VISIBILITY = error_kind(
     "visibility",
@@ -272,7 +278,13 @@ def parse_reference(entry: Entry, key: str, listed: Container[int] | None = None
 def parse_keypoints(entry: Entry, count: int) -> list[float]:
     """Return x, y, visibility of ``count`` keypoints, 3 * count numbers; zeros for an entry without ``keypoints``."""
     values = entry.get("keypoints", [0] * 3 * count)
-    return _parse_numbers(entry, "keypoints", values, 3 * count, KEYPOINT_COUNT, NOT_A_NUMBER)
+    try:
+        return _parse_numbers(entry, "keypoints", values, 3 * count, KEYPOINT_COUNT, NOT_A_NUMBER)
+    except AnnotationProblem as problem:
+        if problem.kind == NOT_A_NUMBER and bool in map(type, values[2::3]):
+            detail = "has keypoints with true or false as visibility"
+            raise _problem(BOOLEAN_VISIBILITY, "annotation", entry, detail) from problem
+        raise
 
 
 def check_visibility(keypoints: np.ndarray, entries: Sequence[Entry]) -> None:

@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 from posenet.annotations.lint.linter import lint_annotations
+from posenet.cli.options import add_exif_frame_option
 from posenet.errors import DataError
 from posenet.messages import pluralize
 from posenet.skeleton import load_skeleton
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="compare with this skeleton file, or with coco; by default, with the categories in the file",
     )
+    add_exif_frame_option(parser)
     parser.add_argument(
         "--json",
         action=argparse.BooleanOptionalAction,
@@ -37,7 +39,7 @@ def run(args: argparse.Namespace) -> None:
     skeleton = None if args.skeleton is None else load_skeleton(args.skeleton)
     if args.images is not None and not args.images.is_dir():
         raise DataError(f"image folder {args.images} does not exist; give the folder of the images")
-    findings = lint_annotations(args.annotations, args.images, skeleton)
+    findings = lint_annotations(args.annotations, args.images, skeleton, args.exif_frame)
     if args.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings]))
     else:

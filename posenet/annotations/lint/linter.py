@@ -10,20 +10,19 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
-from tqdm import tqdm
 
 from posenet.annotations import coco_file
 from posenet.annotations.coco_file import Category, CocoImage, Entry
 from posenet.annotations.lint.findings import Finding, Findings
+from posenet.annotations.lint.image_files import check_files
 from posenet.annotations.lint.left_right import check_left_right
+from posenet.annotations.lint.placement import PlacedPerson, check_placement
 from posenet.annotations.main_persons import MIN_AREA
 from posenet.annotations.problems import error_kind, warning_kind
-from posenet.devices.background import map_in_background
-from posenet.devices.cpu import usable_cores
-from posenet.errors import DataError
-from posenet.images.image_files import read_image
+from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import Skeleton
 
 DUPLICATE_FILE = warning_kind(
@@ -31,18 +30,13 @@ DUPLICATE_FILE = warning_kind(
     "files with several entries in images",
     "merge the images: let all annotations name one of them, and delete the others",
 )
-MISSING_FILE = error_kind(
-    "missing-file",
-    "images without a file in the image folder",
-    "restore the files, or delete the images and annotations",
+BACKSLASH = error_kind(
+    "backslash", "file names with backslashes, which only Windows reads", "separate folders by /, on any system"
 )
-UNREADABLE_FILE = error_kind(
-    "unreadable-file", "files that cannot be decoded", "save them again as JPEG or PNG, or delete the images"
-)
-WRONG_SIZE = error_kind(
-    "wrong-size",
-    "images of another size than annotated",
-    "correct width and height to those of the file as stored; if the image was resized, scale the annotations too",
+EXIF_SWAPPED = error_kind(
+    "exif-swapped",
+    "images with an EXIF orientation whose keypoints are outside the stored pixels, but inside the displayed image",
+    "swap width and height of these images, so that they are those of the displayed image; keep the keypoints",
 )
 OTHER_KEYPOINTS = warning_kind(
     "other-keypoints",
@@ -89,6 +83,16 @@ OUTSIDE = error_kind(
     "labelled keypoints outside their image",
     "write 0, 0, 0 for keypoints outside; if all are outside, their coordinates or the image's size are wrong",
 )
+ONLY_HIDDEN = warning_kind(
+    "only-hidden",
+    "no keypoint has visibility 2: all are labelled as hidden",
+    "write 2 for visible keypoints; some tools write 1 for labelled and 0 for not labelled",
+)
+FLAT_OUTLINE = warning_kind(
+    "flat-outline",
+    "outlines that are one list of numbers, which are not used; the box replaces them",
+    "write a list of polygons: [[x, y, x, y, ...]]",
+)
 SAME_KEYPOINTS = warning_kind(
     "same-keypoints", "annotations with exactly the keypoints of another one in the same image", "delete the copy"
 )
@@ -109,26 +113,50 @@ class LabelledPerson:
     id: object  # as in the file; it may not be a number
     names: tuple[str, ...]  # the keypoints of its category
     keypoints: np.ndarray  # (K, 3) float64 x, y, visibility
+    image: CocoImage | None  # None if it cannot be used
+    box: list[float] | None  # None if it cannot be used
+
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True)
+class Listed(Generic[Item]):
+    """The images or categories that a file lists."""
+
+    usable: dict[int, Item]
+    """By id."""
+    unusable_ids: frozenset[object]
+    """The ids of the others, as in the file; they may be of any type."""
 
 
 def lint_annotations(
-    path: str | Path, images: str | Path | None = None, skeleton: Skeleton | None = None
+    path: str | Path,
+    images: str | Path | None = None,
+    skeleton: Skeleton | None = None,
+    exif_frame: ExifFrame = DataConfig.exif_frame,
 ) -> list[Finding]:
     """Find all problems of a COCO keypoint file, errors first; ``DataError`` if it is not a COCO file at all.
 
     Args:
         images: folder of the image files, which are then checked too.
         skeleton: the expected keypoints; None expects those of the categories in the file.
+        exif_frame: see ``find_annotated_frame``.
     """
     sections = coco_file.read_sections(path)
     findings = Findings()
-    listed_images = _check_images(sections["images"], findings)
-    if images is not None:
-        _check_files(listed_images.values(), Path(images), findings)
+    folder = None if images is None else Path(images)
+    listed_images = _check_images(sections["images"], folder, findings)
+    displayed_sideways: frozenset[int] = frozenset()
+    if folder is not None:
+        displayed_sideways = check_files(listed_images.usable.values(), folder, exif_frame, findings)
     listed_categories = _check_categories(sections["categories"], findings)
-    used_categories = _check_keypoint_names(listed_categories.values(), skeleton, findings)
+    used_categories = _check_keypoint_names(listed_categories.usable.values(), skeleton, findings)
     used_ids = {category.id for category in used_categories}
-    people = _check_annotations(sections["annotations"], listed_images, listed_categories, used_ids, findings)
+    people = _check_annotations(
+        sections["annotations"], listed_images, listed_categories, used_ids, displayed_sideways, findings
+    )
+    check_placement([_placed_person(person) for person in people], findings)
     for names in dict.fromkeys(category.keypoints for category in used_categories):
         with_names = [person for person in people if person.names == names]
         keypoints = np.array([person.keypoints for person in with_names]).reshape(-1, len(names), 3)
@@ -136,47 +164,38 @@ def lint_annotations(
     return findings.sorted()
 
 
-def _check_images(entries: Sequence[Entry], findings: Findings) -> dict[int, CocoImage]:
-    """Check ``images``; return the usable ones by id."""
+def _check_images(entries: Sequence[Entry], folder: Path | None, findings: Findings) -> Listed[CocoImage]:
+    """Check ``images``, but not their files."""
     ids = coco_file.UniqueIds("image")
     images = {}
     for entry in entries:
         image_id = findings.check(ids.parse, entry)
         name = findings.check(coco_file.parse_file_name, entry)
         size = findings.check(coco_file.parse_image_size, entry)
+        if name is not None and "\\" in name and not (folder and (folder / name).is_file()):
+            findings.add(BACKSLASH, name)
         if image_id is not None and name is not None and size is not None:
             images[image_id] = CocoImage(image_id, name, *size)
     for name, count in Counter(image.file_name for image in images.values()).items():
         if count > 1:
             findings.add(DUPLICATE_FILE, name)
-    return images
+    return Listed(images, _unusable_ids(entries, images))
 
 
-def _check_files(images: Collection[CocoImage], folder: Path, findings: Findings) -> None:
-    """Check that every image has a file that can be decoded and has the annotated size."""
-    workers = usable_cores()
-    paths = [folder / image.file_name for image in images]
-    sizes = map_in_background(_stored_size, paths, workers=workers, ahead=2 * workers)
-    for image, path, size in tqdm(zip(images, paths, sizes), "images", len(images), unit="image", disable=None):
-        if size == (image.height, image.width):
-            continue
-        if size is not None:
-            findings.add(WRONG_SIZE, image.file_name)
-        else:
-            findings.add(UNREADABLE_FILE if path.is_file() else MISSING_FILE, image.file_name)
+def _unusable_ids(entries: Sequence[Entry], usable: Mapping[int, object]) -> frozenset[object]:
+    """The ids of the entries that are not usable; "7" also as the number that it means."""
+    ids: set[object] = set()
+    for entry in entries:
+        entry_id = entry.get("id")
+        if isinstance(entry_id, (str, int, float)):
+            ids.add(entry_id)
+        if isinstance(entry_id, str) and entry_id.isdecimal() and len(entry_id) < 20:
+            ids.add(int(entry_id))
+    return frozenset(ids) - frozenset(usable)
 
 
-def _stored_size(path: Path) -> tuple[int, int] | None:
-    """(height, width) of an image file as stored; None if it is missing or cannot be decoded."""
-    try:
-        height, width = read_image(path, upright=False).shape[:2]
-    except DataError:
-        return None
-    return height, width
-
-
-def _check_categories(entries: Sequence[Entry], findings: Findings) -> dict[int, Category]:
-    """Check ``categories``; return them by id."""
+def _check_categories(entries: Sequence[Entry], findings: Findings) -> Listed[Category]:
+    """Check ``categories``."""
     ids = coco_file.UniqueIds("category")
     categories = {}
     for entry in entries:
@@ -184,7 +203,7 @@ def _check_categories(entries: Sequence[Entry], findings: Findings) -> dict[int,
         category = None if category_id is None else findings.check(coco_file.parse_category, entry)
         if category is not None:
             categories[category.id] = category
-    return categories
+    return Listed(categories, _unusable_ids(entries, categories))
 
 
 def _check_keypoint_names(
@@ -207,9 +226,10 @@ def _check_keypoint_names(
 
 def _check_annotations(
     entries: Sequence[Entry],
-    images: Mapping[int, CocoImage],
-    categories: Mapping[int, Category],
+    images: Listed[CocoImage],
+    categories: Listed[Category],
     used_categories: Collection[int],
+    displayed_sideways: Collection[int],
     findings: Findings,
 ) -> list[LabelledPerson]:
     """Check ``annotations``; return those of ``used_categories`` with labelled keypoints, without crowds."""
@@ -218,29 +238,30 @@ def _check_annotations(
     seen: set[tuple[int, bytes]] = set()
     for entry in entries:
         findings.check(ids.parse, entry)
-        image_id = findings.check(coco_file.parse_reference, entry, "image_id", images)
-        category_id = findings.check(coco_file.parse_reference, entry, "category_id", categories)
+        image_id = _check_reference(entry, "image_id", images, findings)
+        category_id = _check_reference(entry, "category_id", categories, findings)
         if category_id is None:
             continue
         if category_id not in used_categories:
             if "keypoints" in entry:
                 findings.add(NO_CATEGORY, entry.get("id"))
             continue
-        image = None if image_id is None else images[image_id]
+        image = None if image_id is None else images.usable[image_id]
         crowd = findings.check(coco_file.parse_crowd_flag, entry)
         _check_area(entry, bool(crowd), findings)
-        _check_outline(entry, image, findings)
+        box = _check_outline(entry, image, findings)
         if "keypoints" not in entry:
             continue
-        names = categories[category_id].keypoints
+        names = categories.usable[category_id].keypoints
         numbers = findings.check(coco_file.parse_keypoints, entry, len(names))
         if numbers is None:
             continue
         keypoints = np.array(numbers, np.float64).reshape(-1, 3)
-        _check_keypoints(entry, keypoints, image, findings)
+        is_sideways = image is not None and image.id in displayed_sideways
+        _check_keypoints(entry, keypoints, image, is_sideways, findings)
         if crowd or not (keypoints[:, 2] > 0).any():
             continue
-        labelled.append(LabelledPerson(entry.get("id"), names, keypoints))
+        labelled.append(LabelledPerson(entry.get("id"), names, keypoints, image, box))
         if image is not None:
             copy = (image.id, keypoints.tobytes())
             if copy in seen:
@@ -248,7 +269,25 @@ def _check_annotations(
             seen.add(copy)
     if used_categories and not labelled:
         findings.add(NOTHING_LABELLED)
+    if labelled and not any((person.keypoints[:, 2] == 2).any() for person in labelled):
+        findings.add(ONLY_HIDDEN)
     return labelled
+
+
+def _check_reference(entry: Entry, key: str, listed: Listed[Item], findings: Findings) -> int | None:
+    """Return an annotation's ``image_id`` or ``category_id``; None if it cannot be used.
+
+    If what it refers to is listed but cannot be used, that is a finding already.
+    """
+    reference = entry.get(key)
+    if isinstance(reference, (str, int, float)) and reference in listed.unusable_ids:
+        return None
+    return findings.check(coco_file.parse_reference, entry, key, listed.usable)
+
+
+def _placed_person(person: LabelledPerson) -> PlacedPerson:
+    points = person.keypoints[person.keypoints[:, 2] > 0, :2]
+    return PlacedPerson(person.id, points, person.image, person.box)
 
 
 def _check_area(entry: Entry, crowd: bool, findings: Findings) -> None:
@@ -261,22 +300,33 @@ def _check_area(entry: Entry, crowd: bool, findings: Findings) -> None:
         findings.add(SMALL_AREA, entry.get("id"))
 
 
-def _check_outline(entry: Entry, image: CocoImage | None, findings: Findings) -> None:
-    """Check the box and the segmentation."""
+def _check_outline(entry: Entry, image: CocoImage | None, findings: Findings) -> list[float] | None:
+    """Check the box and the segmentation; return the box unless it cannot be used."""
     box = findings.check(coco_file.parse_box, entry)
-    if image is not None:
+    if is_flat_outline(entry.get("segmentation")):
+        findings.add(FLAT_OUTLINE, entry.get("id"))
+    elif image is not None:
         findings.check(coco_file.parse_segmentation, entry, image)
     if box is None:
-        return
+        return None
     x, y, width, height = box
     if min(width, height) == 0:
         findings.add(coco_file.EMPTY_BOX, entry.get("id"))
-    elif image is not None and (x + width > BOX_MARGIN * image.width or y + height > BOX_MARGIN * image.height):
+        return None
+    if image is not None and (x + width > BOX_MARGIN * image.width or y + height > BOX_MARGIN * image.height):
         findings.add(BOX_OUTSIDE, entry.get("id"))
+    return box
 
 
-def _check_keypoints(entry: Entry, keypoints: np.ndarray, image: CocoImage | None, findings: Findings) -> None:
-    """Check the (K, 3) keypoints of one annotation."""
+def is_flat_outline(outline: object) -> bool:
+    """Whether a ``segmentation`` is one list of numbers instead of a list of polygons."""
+    return isinstance(outline, list) and len(outline) > 0 and {type(value) for value in outline} <= {int, float}
+
+
+def _check_keypoints(
+    entry: Entry, keypoints: np.ndarray, image: CocoImage | None, is_sideways: bool, findings: Findings
+) -> None:
+    """Check the (K, 3) keypoints of one annotation. ``is_sideways``: see ``check_files``."""
     findings.check(coco_file.check_visibility, keypoints[None], [entry])
     entry_id = entry.get("id")
     x, y, visibility = keypoints.T
@@ -291,5 +341,8 @@ def _check_keypoints(entry: Entry, keypoints: np.ndarray, image: CocoImage | Non
         findings.add(NUM_KEYPOINTS, entry_id)
     if image is not None:
         inside = (x >= 0) & (y >= 0) & (x <= image.width) & (y <= image.height)
-        if (labelled & ~inside).any():
+        inside_swapped = (x >= 0) & (y >= 0) & (x <= image.height) & (y <= image.width)
+        if is_sideways and (labelled & ~inside).any() and not (labelled & ~inside_swapped).any():
+            findings.add(EXIF_SWAPPED, f"{image.file_name} (annotation {entry_id})")
+        elif (labelled & ~inside).any():
             findings.add(OUTSIDE, entry_id)

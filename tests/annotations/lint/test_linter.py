@@ -19,8 +19,10 @@ from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from posenet.skeleton.skeleton_file import skeleton_from_table, skeleton_to_table
-from tests.helpers.chairs import NAMES, write_chairs
+from tests.helpers.chairs import NAMES, SIDE, write_chairs
+from tests.helpers.drawn_data import document, person, write_annotations
 from tests.helpers.image_bytes import jpeg_declaring
+from tests.helpers.oriented_images import OrientedImage, oriented_image
 
 Document = dict[str, Any]
 Codes = Callable[..., dict[str, str]]
@@ -62,6 +64,20 @@ def moved(keypoint: int, *values: float) -> Callable[[Document], None]:
         entry["num_keypoints"] = sum(v > 0 for v in entry["keypoints"][2::3])
 
     return change
+
+
+def rescale(content: Document, factor: float, first: int | None = None, boxes: bool = False) -> None:
+    """Multiplies the coordinates of the first annotations, or all, by a factor."""
+    for entry in content["annotations"][:first]:
+        entry["keypoints"] = [v if i % 3 == 2 else v * factor for i, v in enumerate(entry["keypoints"])]
+        if boxes:
+            entry["bbox"] = [value * factor for value in entry["bbox"]]
+
+
+def enlarge_images(content: Document) -> None:
+    """As if the chairs were in large images, so that their coordinates could be percentages."""
+    for image in content["images"]:
+        image.update(width=640, height=480)
 
 
 def in_another_category(content: Document) -> None:
@@ -106,6 +122,10 @@ def test_real_annotations_have_no_errors(coco_sample: Path) -> None:
         (setting("annotations", keypoints=["1"] * 30), "not-a-number"),
         (setting("annotations", segmentation=[[1, 1, 9, float("inf"), 5, 5]]), "outline-number"),
         (moved(0, 50, 50, 3), "visibility"),
+        (moved(0, 50, 50, True), "boolean-visibility"),
+        (setting("images", file_name="train\\1.jpg"), "backslash"),
+        (lambda d: rescale(d, 1 / SIDE, first=3), "normalised"),
+        (lambda d: rescale(d, 1 / SIDE, boxes=True), "normalised"),
         (moved(0, 500, 50, 2), "outside"),
         (moved(0, 50, -5, 1), "outside"),
         (lambda d: d["categories"][0].pop("keypoints"), "no-keypoints"),
@@ -126,6 +146,15 @@ def test_errors(codes: Codes, change: Callable[[Document], Any], code: str) -> N
         (setting("annotations", area=20), "small"),
         (setting("annotations", bbox=[100, 100, 150, 160]), "box-outside"),
         (setting("images", file_name="1.jpg"), "duplicate-file"),
+        (setting("annotations", segmentation=[1, 1, 9, 1, 9, 9]), "flat-outline"),
+        (
+            lambda d: [
+                e.update(keypoints=[min(v, 1) if i % 3 == 2 else v for i, v in enumerate(e["keypoints"])])
+                for e in d["annotations"]
+            ],
+            "only-hidden",
+        ),
+        (setting("annotations", bbox=[1, 1, 4, 4]), "far-from-box"),
         (in_another_category, "no-category"),
         (lambda d: d["annotations"].append(d["annotations"][0] | {"id": 999}), "same-keypoints"),
         (lambda d: d["categories"].append({"id": 3, "name": "hat", "keypoints": ["top", "brim"]}), "mixed-categories"),
@@ -135,6 +164,95 @@ def test_errors(codes: Codes, change: Callable[[Document], Any], code: str) -> N
 def test_warnings(codes: Codes, change: Callable[[Document], Any], code: str) -> None:
     found = codes(change)
     assert code in found and set(found.values()) == {"warning"}
+
+
+@pytest.mark.parametrize("boxes", [False, True])
+def test_percentages_are_an_error(codes: Codes, boxes: bool) -> None:
+    def change(content: Document) -> None:
+        enlarge_images(content)
+        rescale(content, 100 / SIDE, boxes=boxes)
+
+    assert codes(change) == {"percent": "error"}
+
+
+def test_small_coordinates_in_small_images_are_not_percentages(codes: Codes) -> None:
+    assert codes(lambda d: rescale(d, 0.5, boxes=True)) == {}
+    few = codes(
+        lambda d: (enlarge_images(d), rescale(d, 100 / SIDE, boxes=True), d["annotations"].__delitem__(slice(9, None)))
+    )
+    assert few == {}
+
+
+@pytest.mark.parametrize(
+    "change, code",
+    [
+        (setting("images", 0, width=None), "image-size"),
+        (setting("images", 0, id="1"), "image-id"),
+        (setting("images", 0, id=1.0), "image-id"),
+        (setting("images", 0, file_name="../1.jpg"), "file-name"),
+        (setting("categories", 0, keypoints="nose"), "no-keypoints"),
+    ],
+)
+def test_one_bad_entry_leads_to_one_finding(codes: Codes, change: Callable[[Document], Any], code: str) -> None:
+    """Annotations that refer to it are not reported as well."""
+    assert codes(change) == {code: "error"}
+
+
+def test_an_annotation_that_refers_to_a_bad_image_by_the_same_id_is_not_reported(codes: Codes) -> None:
+    def change(content: Document) -> None:
+        content["images"][0]["id"] = "one"
+        for entry in content["annotations"]:
+            if entry["image_id"] == 1:
+                entry["image_id"] = "one"
+
+    assert codes(change) == {"image-id": "error"}
+
+
+def test_a_backslash_in_the_name_of_an_existing_file_is_accepted(tmp_path: Path, codes: Codes) -> None:
+    folder, _ = write_chairs(tmp_path, "images", 14, seed=1)
+    change = setting("images", file_name="4\\a.jpg")
+    assert codes(change, images=folder) == {"backslash": "error"}
+    (folder / "4.jpg").rename(folder / "4\\a.jpg")
+    assert codes(change, images=folder) == {}
+
+
+@pytest.mark.parametrize("exif_frame", ["stored", "displayed"])
+@pytest.mark.parametrize("annotated", ["stored", "displayed"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_images_with_an_exif_orientation_are_named(
+    tmp_path: Path, orientation: int, annotated: str, exif_frame: str
+) -> None:
+    drawn = oriented_image(orientation)
+    (tmp_path / "a.jpg").write_bytes(drawn.data)
+    path = write_annotations(tmp_path / "a.json", annotate(drawn, annotated, size_of=annotated))
+    found = lint_annotations(path, tmp_path, exif_frame=exif_frame)
+    if orientation == 1:
+        assert found == []
+    else:
+        [finding] = found
+        frame = f"{annotated} frame by size" if orientation >= 5 else f"{exif_frame} frame by setting"
+        assert finding.code == ("exif-by-size" if orientation >= 5 else "exif-by-setting")
+        assert finding.severity == "warning" and finding.places == [f"a.jpg (orientation {orientation}, {frame})"]
+
+
+@pytest.mark.parametrize("orientation", range(5, 9))
+def test_keypoints_of_the_displayed_image_with_the_size_of_the_stored_one_are_an_error(
+    tmp_path: Path, orientation: int
+) -> None:
+    """Label Studio exports this. The remedy must not be to delete the keypoints outside."""
+    drawn = oriented_image(orientation, corner={5: (200, 40), 6: (200, 40), 7: (20, 40), 8: (20, 40)}[orientation])
+    (tmp_path / "a.jpg").write_bytes(drawn.data)
+    path = write_annotations(tmp_path / "a.json", annotate(drawn, "displayed", size_of="stored"))
+    assert {finding.code for finding in lint_annotations(path, tmp_path)} == {"exif-swapped", "exif-by-size"}
+
+
+def annotate(drawn: OrientedImage, frame: str, size_of: str) -> Document:
+    """One person around the lit block of a.jpg."""
+    x, y = drawn.centres[frame]
+    height, width = drawn.sizes[size_of]
+    content = document([1], [person(1, 1, (x - 16, y - 16, 32, 32))])
+    content["images"][0].update(file_name="a.jpg", height=height, width=width)
+    return content
 
 
 def test_all_faults_of_one_annotation_are_collected(codes: Codes) -> None:
