@@ -13,7 +13,6 @@ from typing import Any
 import cv2
 import numpy as np
 from torch import Tensor
-from tqdm import tqdm
 
 from posenet.benchmark.report import Report, percent
 from posenet.benchmark.timing import Stopwatch, median_seconds, minimum_seconds
@@ -30,6 +29,7 @@ from posenet.data.warping import (
     warp_joints,
 )
 from posenet.devices.runtime import Runtime
+from posenet.progress import progress_bar
 
 LOADER_ROUNDS = 4
 """Number of times that a loader's epoch contains every sample, so that filling its queue takes a small share of it."""
@@ -146,7 +146,7 @@ def measure_stages(
 ) -> dict[str, float]:
     """Median seconds per sample of every stage."""
     watch = Stopwatch()
-    for round_index in tqdm(range(repeats + 1), desc="stages", leave=False, disable=None):
+    for round_index in progress_bar(range(repeats + 1), "stages", unit="round", leave=False):
         watch.start_round()
         for keys in batches:
             batch_buffers = BatchBuffers.allocate(len(keys), *dataset.size)
@@ -214,7 +214,7 @@ def measure_loader(
     speeds = []
     waits = []
     try:
-        for round_index in tqdm(range(repeats + 1), desc="loader", leave=False, disable=None):
+        for round_index in progress_bar(range(repeats + 1), "loader", unit="round", leave=False):
             started = time.perf_counter()
             num_samples = sum(len(batch.images) for batch in loader)
             if round_index:

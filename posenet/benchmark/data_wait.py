@@ -7,12 +7,11 @@ import statistics
 import time
 from dataclasses import replace
 
-from tqdm import tqdm
-
 from posenet.benchmark.report import Report, percent
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import close_loader, make_loader
 from posenet.data.sampler import TrainSampler
+from posenet.progress import progress_bar
 from posenet.training.device_prefetch import prefetch_to_device
 from posenet.training.trainer import TrainStep
 
@@ -36,7 +35,7 @@ def measure_data_wait(
     step_seconds: list[float] = []
     try:
         batches = prefetch_to_device(loader, train_step.runtime)
-        for epoch in tqdm(range(epochs), desc="wait", leave=False, disable=None):
+        for epoch in progress_bar(range(epochs), "wait", unit="epoch", leave=False):
             for step in range(sampler.steps):
                 started = time.perf_counter()
                 batch = next(batches)

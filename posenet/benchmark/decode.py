@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from posenet.annotations.coco_dataset import PersonAnnotation, read_annotations
 from posenet.annotations.coco_file import CocoImage
@@ -27,6 +26,7 @@ from posenet.inference.decoder.host_candidates import find_keypoints
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.person import Person
 from posenet.inference.predictor import HostMaps, Predictor
+from posenet.progress import progress_bar
 from posenet.settings import MAP_STRIDE, InferenceConfig
 
 PUBLISHED_IMAGES_PER_S = 8.9
@@ -79,7 +79,7 @@ def measure_decode(
     bound_results = []
     errors: Counter[str] = Counter()
     distances: list[float] = []
-    for image in tqdm(images, desc="decode", unit="image", leave=False, disable=None):
+    for image in progress_bar(images, "decode", leave=False):
         truth = dataset.people[image.id]
         letterbox = predictor.letterbox((image.height, image.width))
         network.maps = render_maps(truth, image, letterbox, renderer, seed)

@@ -8,7 +8,6 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from posenet.benchmark.report import Report, percent
 from posenet.benchmark.timing import Stopwatch
@@ -18,6 +17,7 @@ from posenet.devices.runtime import Runtime
 from posenet.images.image_files import read_image
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
+from posenet.progress import progress_bar
 from posenet.visualization.people import draw_people
 
 STREAM = "whole, in a stream"
@@ -71,7 +71,7 @@ def measure_predict(
     streamed = TimedNetwork(fused, unused)
     stream = make_predictor(streamed).stream
     num_people = 0
-    for round_index in tqdm(range(repeats + 1), desc="measure", leave=False, disable=None):
+    for round_index in progress_bar(range(repeats + 1), "measure", unit="round", leave=False):
         for stopwatch in (stages, runs, unused):
             stopwatch.start_round()
         num_people = sum(predict_one(predictor, path, stages) for path in paths)

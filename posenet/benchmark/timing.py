@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 
-from tqdm import tqdm
+from posenet.progress import progress_bar
 
 Task = Callable[[], object]
 """A function to measure."""
@@ -30,7 +30,7 @@ def median_seconds(
     ``clock`` returns seconds; None is wall-clock time, and ``time.process_time`` excludes the time of other programs.
     """
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
-    for round_index in tqdm(range(repeats + 1), desc="measure", leave=False, disable=None if progress else True):
+    for round_index in progress_bar(range(repeats + 1), "measure", unit="round", leave=False, disable=not progress):
         for name, task in tasks.items():
             elapsed = _time(task, synchronize, clock)
             if round_index > 0:

@@ -8,8 +8,11 @@ import json
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from typing import Any, Literal
+
+from posenet.progress import AboveBarHandler, above_bars, close_bars, hide_progress
 
 LogFormat = Literal["text", "json"]
 
@@ -35,15 +38,59 @@ class JsonFormatter(logging.Formatter):
 
 
 @contextlib.contextmanager
-def log_to_stderr(log_format: LogFormat = "text") -> Iterator[None]:
-    """Show log messages on standard error.
+def log_to_stderr(log_format: LogFormat = "text", quiet: bool = False) -> Iterator[None]:
+    """Show log messages on standard error, above progress bars.
 
     In JSON format, nothing else is printed there: no progress bars, and warnings become log messages.
+
+    Args:
+        quiet: show only warnings and errors, and no progress.
     """
-    if log_format == "text":
-        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    level = logging.WARNING if quiet else logging.INFO
+    with hide_progress() if quiet else contextlib.nullcontext():
+        if log_format == "text":
+            with _log_text(level):
+                yield
+        else:
+            with _log_json(level):
+                yield
+
+
+@contextlib.contextmanager
+def _log_text(level: int) -> Iterator[None]:
+    """Show messages of this level and above as text."""
+    root = logging.getLogger()
+    handler = AboveBarHandler(sys.stderr)
+    handler.setLevel(level)
+    previous_level = root.level
+    # A program that calls a tool may show log messages itself.
+    is_needed = not any(_writes_to_console(other) for other in root.handlers)
+    if is_needed:
+        root.addHandler(handler)
+        root.setLevel(logging.INFO)
+    show_warning = warnings.showwarning
+
+    def show_warning_above_bars(*args: Any, **options: Any) -> None:
+        with above_bars():
+            show_warning(*args, **options)
+
+    warnings.showwarning = show_warning_above_bars
+    try:
         yield
-        return
+    finally:
+        warnings.showwarning = show_warning
+        if is_needed:
+            root.removeHandler(handler)
+            root.setLevel(previous_level)
+
+
+def _writes_to_console(handler: logging.Handler) -> bool:
+    return isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr)
+
+
+@contextlib.contextmanager
+def _log_json(level: int) -> Iterator[None]:
+    """Show messages of this level and above, and the measurements of a training run, as JSON objects."""
     root = logging.getLogger()
     measurements = logging.getLogger(MEASUREMENTS_LOGGER)
     previous_levels = root.level, measurements.level
@@ -51,7 +98,10 @@ def log_to_stderr(log_format: LogFormat = "text") -> Iterator[None]:
     handler.setFormatter(JsonFormatter())
     root.addHandler(handler)
     root.setLevel(logging.INFO)
-    measurements.setLevel(logging.DEBUG)
+    if level > logging.INFO:
+        handler.setLevel(level)
+    else:
+        measurements.setLevel(logging.DEBUG)
     logging.captureWarnings(True)
     try:
         # The handler writes to the original standard error; everything else that is written there is dropped.
@@ -64,22 +114,11 @@ def log_to_stderr(log_format: LogFormat = "text") -> Iterator[None]:
         measurements.setLevel(previous_levels[1])
 
 
-@contextlib.contextmanager
-def log_only_warnings() -> Iterator[None]:
-    """Show only warnings and errors."""
-    root = logging.getLogger()
-    previous_level = root.level
-    root.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        root.setLevel(previous_level)
-
-
 def report_error(prog: str, message: str) -> None:
     """Print, in the chosen format, why a tool ends."""
     if any(isinstance(handler.formatter, JsonFormatter) for handler in logging.getLogger().handlers):
         logging.getLogger(prog).error(message)
     else:
+        close_bars()
         # One write call: print writes the line end separately, and another process could write in between.
         sys.stderr.write(f"{prog}: {message}\n")

@@ -21,7 +21,7 @@ from types import ModuleType
 
 import posenet
 from posenet.cli.logging_setup import log_to_stderr, report_error
-from posenet.cli.options import describe_default
+from posenet.cli.options import SWITCH, describe_default
 from posenet.errors import PosenetError
 from posenet.messages import to_single_line, without_worker_traceback
 
@@ -88,7 +88,7 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
             module = load_tool(name)
             args = make_parser(module, program).parse_args(arguments)
             # Logging must stay active until an error has been reported.
-            stack.enter_context(log_to_stderr(args.log_format))
+            stack.enter_context(log_to_stderr(args.log_format, args.quiet))
             module.run(args)
 
         return run_and_report(parse_and_run, program)
@@ -109,6 +109,7 @@ def make_parser(module: ModuleType, prog: str) -> argparse.ArgumentParser:
         default="text",
         help="format of messages on standard error: text, or one JSON object per line and no progress bars",
     )
+    parser.add_argument("--quiet", **SWITCH, help="show no progress, and only warnings and errors")
     return parser
 
 
@@ -122,7 +123,6 @@ def run_and_report(task: Callable[[], None], prog: str) -> int:
         file = f": {error.filename}" if error.filename else ""
         return _report_failure(prog, f"{error.strerror or error}{file}")
     except KeyboardInterrupt:
-        print(file=sys.stderr)  # ends the line of a progress bar
         report_error(prog, "interrupted")
         return 130
     return 0

@@ -8,14 +8,10 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from tqdm import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
-
-from posenet.cli.logging_setup import log_only_warnings
 from posenet.cli.options import (
     SWITCH,
     add_exif_frame_option,
@@ -38,12 +34,11 @@ from posenet.inference.media.video_library import WITHOUT_PYAV, has_pyav
 from posenet.inference.media.window import Window
 from posenet.inference.person import Person
 from posenet.messages import pluralize
+from posenet.progress import progress_bar
 from posenet.visualization.heatmaps import HeatmapSheetWriter, heatmap_sheet_suffix
 from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 from posenet.visualization.trails import Trails
 
-BAR_FORMAT = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_noinv_fmt}]"
-"""The format of tqdm, but never in seconds per image."""
 MAX_NAMED_FAILURES = 5
 """Number of unreadable sources that the last message names."""
 
@@ -127,7 +122,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FOURCC",
         help="codec of the drawn videos, as four letters such as avc1 or mp4v (default: H.264 with PyAV, else MPEG-4)",
     )
-    add("--quiet", **SWITCH, help="print only warnings and errors")
     add_tracking_options(parser)
     add_predictor_options(parser)
 
@@ -140,8 +134,6 @@ def run(args: argparse.Namespace) -> None:
         KeyboardInterrupt: after Ctrl-C, when the frames in progress are written.
     """
     with contextlib.ExitStack() as stack:
-        if args.quiet:
-            stack.enter_context(log_only_warnings())
         sources = _find_sources(args)
         selection = FrameSelection(args.start, args.duration, args.stride)
         drawing_paths, sheet_paths = _choose_output_paths(args, sources)
@@ -167,7 +159,8 @@ def run(args: argparse.Namespace) -> None:
         if window:
             outputs.append(window)
         trails = Trails() if args.trails else None
-        bar = stack.enter_context(_progress_bar(sources, selection, args.quiet))
+        total = None if args.quiet else count_frames(sources, selection)
+        bar = stack.enter_context(progress_bar(title="predict", total=total))
         predictions = predict_frames(predictor, sources, selection, stop_requested)
         for frame, people in stack.enter_context(contextlib.closing(predictions)):
             people = [person for person in people if person.score >= args.min_score]
@@ -232,15 +225,6 @@ def _choose_output_paths(
     originals = [source.path for source in sources if isinstance(source, FileSource)]
     check_outputs(files, [*originals, Path(args.checkpoint)])
     return drawings, sheets
-
-
-@contextlib.contextmanager
-def _progress_bar(sources: Sequence[Source], selection: FrameSelection, quiet: bool) -> Iterator[tqdm]:
-    """A progress bar over all frames, which log messages do not interrupt."""
-    total = None if quiet else count_frames(sources, selection)
-    bar = tqdm(total=total, desc="predict", unit=" images", bar_format=BAR_FORMAT, disable=quiet)
-    with logging_redirect_tqdm(), bar:
-        yield bar
 
 
 def _write_frame(

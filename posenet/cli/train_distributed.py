@@ -64,7 +64,7 @@ def run(args: argparse.Namespace) -> None:
 
 def _run_launched_process(rank_info: RankInfo, args: argparse.Namespace) -> None:
     """The task of every process that ``launch`` starts."""
-    with log_to_stderr(args.log_format):
+    with log_to_stderr(args.log_format, args.quiet):
         status = run_and_report(lambda: _train(args, rank_info), "train_distributed.py")
     if status:
         sys.exit(status)

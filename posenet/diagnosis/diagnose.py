@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from posenet.annotations.split import Split, read_split
 from posenet.diagnosis.average_precision import average_precision
@@ -29,6 +28,7 @@ from posenet.diagnosis.results_file import ResultsFile, parse_results, read_resu
 from posenet.diagnosis.sensitivity import SIZES, Attributes, count_kinds, measure_sensitivity
 from posenet.errors import DataError
 from posenet.inference.coco_evaluation import compute_coco_metrics
+from posenet.progress import progress_bar
 from posenet.skeleton import COCO, Skeleton
 
 
@@ -96,7 +96,7 @@ def diagnose_results(
     file: ResultsFile, split: Split, skeleton: Skeleton, name: str, *, progress: bool = True
 ) -> Diagnosis:
     """Diagnose checked results for a split with labelled people; see ``diagnose``."""
-    with tqdm(total=5, desc=f"diagnose {name}", unit="step", leave=False, disable=not progress) as bar:
+    with progress_bar(title=f"diagnose {name}", total=5, unit="step", leave=False, disable=not progress) as bar:
         image_ids = np.array(sorted(image.id for image in split.images), np.int64)
         truth = Truth.from_annotations(split.people, image_ids, len(skeleton.file_keypoints))
         found = Found.from_arrays(np.searchsorted(image_ids, file.image_ids), file.keypoints, file.scores)

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 from pycocotools.coco import COCO as CocoApi
 from pycocotools.cocoeval import COCOeval
-from tqdm import tqdm
 
 from posenet.annotations.coco_file import CocoImage
 from posenet.annotations.split import Split, read_split
@@ -26,6 +25,7 @@ from posenet.images.image_files import read_annotated_image
 from posenet.images.orientation import AnnotatedFrame, count_frames
 from posenet.inference.person import Person
 from posenet.messages import pluralize
+from posenet.progress import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
 
@@ -148,7 +148,7 @@ def predict_split(
     pixels = map_in_background(read, ordered, workers=2, ahead=batch_size or 16)
     people_by_image: dict[int, list[Person]] = {}
     chunk_size = batch_size or max(len(ordered), 1)
-    with tqdm(total=len(ordered), desc="predict", unit="image", disable=not progress) as bar:
+    with progress_bar(title="predict", total=len(ordered), disable=not progress) as bar:
         for start in range(0, len(ordered), chunk_size):
             chunk = ordered[start : start + chunk_size]
             inputs: Iterable[np.ndarray] = itertools.islice(pixels, len(chunk))

@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 import cv2
 import numpy as np
-from tqdm import tqdm
 
 from posenet.annotations.coco_file import COCO_CATEGORY
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
+from posenet.progress import progress_bar
 from posenet.synthetic.labels import annotate
 from posenet.synthetic.scene import random_size, render_scene
 from posenet.synthetic.video import ASPECT, DEFAULT_SECONDS, write_video
@@ -110,7 +110,7 @@ def write_dataset(
     images: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
     annotations: dict[str, list[Annotation]] = {split: [] for split in SPLITS}
     results = _run_jobs(partial(_write_image, output, seed, size), jobs, workers)
-    for (split, _), (image, people) in zip(jobs, tqdm(results, "images", len(jobs), unit="image", disable=not jobs)):
+    for (split, _), (image, people) in zip(jobs, progress_bar(results, "images", len(jobs), disable=not jobs)):
         images[split].append(image)
         annotations[split] += people
     for split in SPLITS:
@@ -125,7 +125,7 @@ def write_dataset(
     if videos:
         (output / _VIDEOS).mkdir(exist_ok=True)
         truths = _run_jobs(partial(_write_video, output, seed, size, seconds), list(range(videos)), workers)
-        for index, truth in enumerate(tqdm(truths, "videos", videos, unit="video")):
+        for index, truth in enumerate(progress_bar(truths, "videos", videos, unit="video")):
             _write_json(output / _video_name(index, ".json"), truth)
 
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import cv2
 import numpy as np
 from tqdm import tqdm
-from tqdm.contrib.logging import logging_redirect_tqdm
 
 from posenet.files import write_atomically
+from posenet.progress import progress_bar
 from posenet.settings import Config
 from posenet.training.callbacks import TrainingCallback
 from posenet.visualization.matplotlib_figure import MATPLOTLIB_MISSING, has_matplotlib
@@ -78,20 +78,17 @@ class RunLog:
         """End the callbacks and the logs, the text log last, because it receives the messages of the others."""
         self._started.close()
 
-    @contextlib.contextmanager
-    def progress_bar(self, title: str, total: int, done: int = 0) -> Iterator[tqdm[Any]]:
-        """A progress bar that log messages do not interrupt."""
-        bar = tqdm(
+    def progress_bar(self, title: str, total: int, done: int = 0, following: int = 0) -> tqdm[Any]:
+        """A progress bar over the steps of an epoch, which ``following`` steps of later epochs follow."""
+        return progress_bar(
+            title=title,
             total=total,
-            initial=done,
-            desc=title,
             unit="step",
+            done=done,
+            following=following,
             leave=False,
-            dynamic_ncols=True,
             disable=not self.shows_progress,
         )
-        with logging_redirect_tqdm(), bar:
-            yield bar
 
     def step(self, step: int, values: Mapping[str, Any]) -> None:
         """Log the measurements since the last call."""
@@ -140,9 +137,8 @@ class SilentLog:
 
     def close(self) -> None: ...
 
-    @contextlib.contextmanager
-    def progress_bar(self, title: str, total: int, done: int = 0) -> Iterator[tqdm[Any]]:
-        yield tqdm(disable=True)
+    def progress_bar(self, title: str, total: int, done: int = 0, following: int = 0) -> tqdm[Any]:
+        return progress_bar(disable=True)
 
     def step(self, step: int, values: Mapping[str, Any]) -> None: ...
 

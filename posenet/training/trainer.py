@@ -234,7 +234,8 @@ class Trainer:
         steps = self.input.steps_per_epoch
         set_train_mode(self.model)
         self.input.meter.restart()
-        with self.log.progress_bar(f"epoch {progress.epoch + 1}/{config.train.epochs}", steps, progress.step) as bar:
+        title = f"epoch {progress.epoch + 1}/{config.train.epochs}"
+        with self.log.progress_bar(title, steps, progress.step, self._count_later_steps()) as bar:
             for batches in self.input.steps(progress):
                 lr = learning_rate(
                     config.optim, config.average, self.runtime.world_size, progress.epoch, progress.step, steps
@@ -378,6 +379,14 @@ class Trainer:
         """Whether early stopping ends the run; rank 0 decides."""
         stop = 0 < self.config.train.patience <= self.progress.stale
         return bool(self.runtime.broadcast_object(stop))
+
+    def _count_later_steps(self) -> int:
+        """The number of steps after the current epoch; negative if ``max_steps`` ends the run within this epoch."""
+        progress = self.progress
+        steps = self.input.steps_per_epoch
+        if self.max_steps:
+            return self.max_steps - progress.total_steps - (steps - progress.step)
+        return (self.config.train.epochs - progress.epoch - 1) * steps
 
     def _stop_due(self) -> bool:
         has_done_all_steps = bool(self.max_steps) and self.progress.total_steps >= self.max_steps

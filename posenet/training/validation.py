@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested
 from posenet.errors import DataError
+from posenet.progress import progress_bar
 from posenet.training.input_stream import RestartingLoader, UnreadableSampleBudget, exchange_faults
 
 
@@ -40,7 +40,7 @@ def validation_loss(
     faults: list[str] = []
     error = None
     try:
-        for batch in tqdm(loader, "validate", len(loader), unit="batch", leave=False, disable=not progress):
+        for batch in progress_bar(loader, "validate", len(loader), unit="batch", leave=False, disable=not progress):
             if stop_requested():
                 break
             batch = runtime.to_device(batch)

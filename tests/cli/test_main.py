@@ -134,7 +134,8 @@ def test_option_names_may_have_underscores_and_values_are_unchanged(
     tool(seen.append)
     status = cli.main(["fake", *words]) if through == "posenet" else cli.run_tool("fake", words)
     assert status == 0
-    assert vars(seen[0]) == {"checkpoint_path": "a_b", "sync_bn": False, "files": ["my_file"], "log_format": "text"}
+    common = {"log_format": "text", "quiet": False}
+    assert vars(seen[0]) == {"checkpoint_path": "a_b", "sync_bn": False, "files": ["my_file"], **common}
 
 
 def test_words_after_two_dashes_are_not_options(tool: Callable[[Run], None]) -> None:

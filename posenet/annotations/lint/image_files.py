@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from posenet.annotations.coco_file import CocoImage
 from posenet.annotations.lint.findings import Findings
@@ -18,6 +17,7 @@ from posenet.errors import DataError
 from posenet.images.headers import exif_orientation
 from posenet.images.image_files import read_annotated_image
 from posenet.images.orientation import AnnotatedFrame
+from posenet.progress import progress_bar
 from posenet.settings import ExifFrame
 
 MISSING_FILE = error_kind(
@@ -73,7 +73,7 @@ def check_files(
         ahead=2 * workers,
     )
     displayed_sideways = set()
-    for image, check in tqdm(zip(images, checks), "images", len(images), unit="image", disable=None):
+    for image, check in progress_bar(zip(images, checks), "images", len(images)):
         if check.frame is None:
             is_present = (folder / image.file_name).is_file()
             if is_present or "\\" not in image.file_name:  # a backslash is a finding already

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from posenet.annotations import run_lengths as rle
 from posenet.annotations.coco_dataset import CocoDataset, read_annotations
@@ -30,6 +29,7 @@ from posenet.devices.background import map_in_background
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.images.orientation import AnnotatedFrame, count_frames
+from posenet.progress import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
 
@@ -166,7 +166,7 @@ def _write_images(
     skipped: dict[int, str] = {}
     frames = []
     with closing(map_in_background(prepare, images, workers=workers, ahead=4 * workers)) as results:
-        for result in tqdm(results, "build", len(images), unit="image", disable=not progress):
+        for result in progress_bar(results, "build", len(images), disable=not progress):
             if isinstance(result, _PreparedImage):
                 writer.add(result.record, result.main_rows)
                 frames.append(result.frame)

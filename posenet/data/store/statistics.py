@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from posenet.data.store.reader import Store
+from posenet.progress import progress_bar
 
 PEOPLE_GROUPS = {
     "1": (1, 1),
@@ -40,7 +40,7 @@ def compute_statistics(store: Store) -> list[Table]:
     main_heights = []
     sizes = []
     mask_shares = []
-    for row, image_main_rows in enumerate(tqdm(main_rows_of_images, "statistics", unit="image", leave=False)):
+    for row, image_main_rows in enumerate(progress_bar(main_rows_of_images, "statistics", leave=False)):
         record = store.read_record(row)
         num_people.append(len(record.joints))
         visibilities.append(record.joints[..., 2])

@@ -6,7 +6,6 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from posenet.data.store.image_check import reduction_for_check
 from posenet.data.store.reader import Store, StoreSummary
@@ -14,6 +13,7 @@ from posenet.data.store.schema import content_digest
 from posenet.devices.background import map_in_background
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
+from posenet.progress import progress_bar
 from posenet.skeleton import Skeleton
 
 
@@ -44,7 +44,7 @@ def verify_store(
 
         rows = range(store.num_images)
         with closing(map_in_background(find_damage, rows, workers=workers, ahead=4 * workers)) as results:
-            results_with_bar = tqdm(results, "verify", len(rows), unit="image", disable=not progress)
+            results_with_bar = progress_bar(results, "verify", len(rows), disable=not progress)
             damages = [damage for damage in results_with_bar if damage is not None]
         if damages:
             raise DataError(f"{len(damages)} of {store.num_images} images are damaged; first: {damages[0]}")

@@ -1,0 +1,162 @@
+"""Progress on standard error: a bar on a terminal, a plain line now and then elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, TextIO
+
+from tqdm import tqdm
+
+FIRST_LINE_SECONDS = 10.0
+"""Time from the first bar of a process to its first plain line."""
+MAX_LINE_SECONDS = 600.0
+"""The time between two plain lines doubles from line to line, up to this: 144 lines a day and a few at the start."""
+UPDATE_SECONDS = 1.0
+"""How often a bar without a terminal looks whether a line is due."""
+
+_is_hidden = False
+
+
+class LineSchedule:
+    """When the next plain line is due. All bars of a process share one schedule, so that many short ones write little.
+
+    Args:
+        start: the time at which the schedule starts, in seconds of ``time.monotonic``.
+    """
+
+    def __init__(self, start: float) -> None:
+        self._pause = FIRST_LINE_SECONDS
+        self._next = start + self._pause
+
+    def is_due(self, now: float) -> bool:
+        """Whether to write a line at the time ``now``. If so, the next one is due after a longer pause."""
+        if now < self._next:
+            return False
+        self._pause = min(2 * self._pause, MAX_LINE_SECONDS)
+        self._next = now + self._pause
+        return True
+
+
+_schedule: LineSchedule | None = None
+
+
+class _PlainLines(tqdm):  # type: ignore[misc]  # tqdm has no types
+    """A bar that writes a plain line whenever the schedule says so.
+
+    Args:
+        following: number of items that follow after this bar, of which the time left takes account.
+    """
+
+    def __init__(self, *args: Any, following: int = 0, **options: Any) -> None:
+        self._following = following
+        # With gui, tqdm leaves all output to ``display`` and ``clear`` of a subclass.
+        super().__init__(*args, gui=True, mininterval=UPDATE_SECONDS, maxinterval=UPDATE_SECONDS, **options)
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> None:
+        global _schedule
+        now = time.monotonic()
+        if _schedule is None:
+            _schedule = LineSchedule(now)
+        if _schedule.is_due(now):
+            self.fp.write(self._line() + "\n")
+            self.fp.flush()
+
+    def clear(self, nolock: bool = False) -> None:
+        """Clear nothing: a line stays."""
+
+    def _line(self) -> str:
+        """Time, title, count, rate, time left, and the text of ``set_postfix_str``."""
+        values = self.format_dict
+        elapsed = values["elapsed"]
+        count = f"{self.unit.strip()} {self.n}"
+        if self.total:
+            count += f"/{self.total} ({self.n / self.total:.0%})"
+        parts = [count]
+        rate = (self.n - self.initial) / elapsed if elapsed else 0
+        if rate:
+            parts.append(f"{rate:.1f}/s" if rate >= 1 else f"{1 / rate:.1f} s each")
+            if self.total:
+                remaining = max(self.total - self.n, 0) + self._following
+                parts.append(f"{self.format_interval(remaining / rate)} left")
+        if self.postfix:
+            parts.append(self.postfix)
+        return f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {self.desc.removesuffix(': ')}: {', '.join(parts)}"
+
+
+def progress_bar(
+    items: Iterable[Any] | None = None,
+    title: str = "",
+    total: int | None = None,
+    *,
+    unit: str = "image",
+    done: int = 0,
+    following: int = 0,
+    leave: bool = True,
+    disable: bool = False,
+) -> tqdm[Any]:
+    """A bar over ``items``, or one that its caller updates, on standard error.
+
+    Where standard error is no terminal, the bar writes plain lines.
+
+    Args:
+        total: number of items; None for ``len(items)``, or if it is unknown.
+        unit: name of one item.
+        done: number of items that were done earlier.
+        following: number of items of later bars, such as those of the epochs to come; the time left in a plain line
+            includes them.
+        leave: whether a finished bar stays on the terminal.
+        disable: show nothing.
+    """
+    options: dict[str, Any] = {"desc": title, "total": total, "unit": unit, "initial": done}
+    if disable or _is_hidden:
+        return tqdm(items, disable=True, **options)
+    global _schedule
+    if _is_terminal(sys.stderr):
+        return tqdm(items, leave=leave, dynamic_ncols=True, **options)
+    if _schedule is None:
+        _schedule = LineSchedule(time.monotonic())
+    return _PlainLines(items, following=following, **options)
+
+
+@contextlib.contextmanager
+def hide_progress() -> Iterator[None]:
+    """Within this context, new bars show nothing."""
+    global _is_hidden
+    was_hidden = _is_hidden
+    _is_hidden = True
+    try:
+        yield
+    finally:
+        _is_hidden = was_hidden
+
+
+class AboveBarHandler(logging.StreamHandler[TextIO]):
+    """Writes log messages above the bars of this process, never into the line of one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with above_bars():
+            super().emit(record)
+
+
+@contextlib.contextmanager
+def above_bars() -> Iterator[None]:
+    """Within this context, standard error has no bars; they come back below what was written there."""
+    with tqdm.external_write_mode(file=sys.stderr):
+        yield
+
+
+def close_bars() -> None:
+    """End all bars of this process, so that a last message starts on a line of its own."""
+    for bar in list(getattr(tqdm, "_instances", ())):
+        bar.close()
+    if _is_terminal(sys.stderr):
+        # Another process may have left a bar on this line.
+        sys.stderr.write("\r\x1b[K")
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    return stream.isatty()

@@ -1,0 +1,159 @@
+"""Progress on a terminal, in a pipe, and hidden; messages beside it."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import logging
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from posenet import progress
+from posenet.progress import MAX_LINE_SECONDS, LineSchedule, hide_progress, progress_bar
+from tests.helpers.source_files import MODULES, ROOT, imports
+
+needs_terminal = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no pseudo-terminals")
+
+SCRIPT = """
+import logging, time, warnings
+from posenet import progress
+from posenet.cli.logging_setup import log_to_stderr, report_error
+from posenet.progress import progress_bar
+
+progress.FIRST_LINE_SECONDS = 0.2
+progress.UPDATE_SECONDS = 0.01
+with log_to_stderr(quiet={quiet}):
+    items = progress_bar(range(100), "work", unit="image")
+    for item in items:
+        time.sleep(0.01)
+        if item == 50:
+            logging.info("a message")
+            warnings.warn("odd")
+            logging.warning("a problem")
+    bar = progress_bar(title="unfinished", total=9)
+    bar.update()
+    report_error("tool", "error: it broke")
+"""
+
+
+def run_script(quiet: bool = False, terminal: bool = False) -> str:
+    """What the script writes to standard error, which is a pipe or a terminal."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm"}
+    command = [sys.executable, "-c", SCRIPT.format(quiet=quiet)]
+    if not terminal:
+        finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return finished.stderr
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+    process = subprocess.Popen(command, env=environment, stderr=follower)
+    os.close(follower)
+    chunks = []
+    try:
+        while chunk := os.read(leader, 4096):
+            chunks.append(chunk)
+    except OSError:  # Linux reports the end of a terminal as an error
+        pass
+    os.close(leader)
+    assert process.wait() == 0
+    return b"".join(chunks).decode()
+
+
+def test_in_a_pipe_there_are_a_few_plain_lines_and_no_bar() -> None:
+    errors = run_script()
+    assert "\r" not in errors and "\x1b" not in errors
+    lines = errors.splitlines()
+    plain = [line for line in lines if "work: image" in line]
+    assert 1 <= len(plain) <= 4
+    pattern = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  work: image \d+/100 \(\d+%\), \d+\.\d/s, 0\d:\d\d left"
+    assert re.fullmatch(pattern, plain[0])
+    assert "a message" in lines and "a problem" in lines and lines[-1] == "tool: error: it broke"
+
+
+@needs_terminal
+def test_on_a_terminal_messages_never_share_a_line_with_the_bar() -> None:
+    screen = run_script(terminal=True)
+    assert "\rwork: " in screen and "100%" in screen
+    # What a terminal shows in the end: a carriage return starts the line again, ESC [ K clears it.
+    lines = [re.split(r"\r|\x1b\[K", line)[-1].strip() for line in screen.replace("\r\n", "\n").split("\n")]
+    for message in ("a message", "a problem", "tool: error: it broke"):
+        assert message in lines
+    assert any(line.endswith("UserWarning: odd") and "work" not in line for line in lines)
+
+
+@pytest.mark.parametrize("terminal", [False, pytest.param(True, marks=needs_terminal)])
+def test_quiet_shows_only_warnings_and_errors(terminal: bool) -> None:
+    errors = run_script(quiet=True, terminal=terminal)
+    assert "work" not in errors and "a message" not in errors
+    assert "a problem" in errors and "it broke" in errors
+
+
+def test_lines_become_rare() -> None:
+    schedule = LineSchedule(0.0)
+    due = [second for second in range(24 * 3600) if schedule.is_due(second)]
+    assert due[:4] == [10, 30, 70, 150]
+    assert len(due) < 200
+    assert max(later - earlier for earlier, later in itertools.pairwise(due)) <= MAX_LINE_SECONDS
+
+
+def test_many_short_bars_share_one_schedule(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = iter(range(10**6))
+    monkeypatch.setattr(progress, "_schedule", None)
+    monkeypatch.setattr(progress, "UPDATE_SECONDS", 0.0)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    for _ in range(100):
+        for _ in progress_bar(range(20), "epoch"):
+            pass
+    assert 3 <= len(capsys.readouterr().err.splitlines()) <= 10
+
+
+def test_a_line_names_what_follows_and_the_postfix(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schedule = LineSchedule(0.0)
+    monkeypatch.setattr(schedule, "is_due", lambda now: True)
+    monkeypatch.setattr(progress, "_schedule", schedule)
+    bar = progress_bar(title="epoch 1/3", total=10, unit="step", done=4, following=20)
+    bar.start_t -= 30
+    bar.n = 7
+    bar.set_postfix_str("loss 1.50")
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.endswith("epoch 1/3: step 7/10 (70%), 10.0 s each, 03:50 left, loss 1.50")
+    bar.close()
+
+
+def test_hidden_progress_returns_when_the_context_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with hide_progress():
+        assert progress_bar(range(3)).disable
+    bar = progress_bar(range(3))
+    assert not bar.disable
+    bar.close()
+    assert progress_bar(range(3), disable=True).disable
+    assert list(progress_bar("abc", disable=True)) == list("abc")
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if name != "progress"])
+def test_every_bar_comes_from_this_module(module: str) -> None:
+    assert not [name for name in imports(MODULES[module]) if name.startswith("tqdm.") and name != "tqdm.tqdm"]
+    source = Path(MODULES[module]).read_text(encoding="utf-8")
+    assert not re.search(r"\btqdm\(", source)
+
+
+def test_messages_go_through_python_logging_only_once(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = progress.AboveBarHandler(sys.stderr)
+    record = logging.LogRecord("posenet", logging.INFO, "", 0, "once", None, None)
+    with progress_bar(range(3), "work"):
+        handler.emit(record)
+    assert capsys.readouterr().err == "once\n"
