@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posenet.diagnosis.average_precision import precision_curves
 from posenet.diagnosis.localisation import MATCH_OKS, classify_keypoints, corrected_keypoints
 from posenet.diagnosis.matching import Found, Pairs, Truth, compute_oks, match
+from posenet.diagnosis.outcome import Outcome
 from posenet.diagnosis.result import OKS_THRESHOLDS, UNCORRECTED
 from posenet.skeleton import Skeleton
 
@@ -38,56 +38,6 @@ class MatchedResults:
         person = np.where((person >= 0) & ~truth.ignored[person], person, -1)
         kinds, similarity = classify_keypoints(found, truth, pairs, person, skeleton)
         return cls(found, truth, pairs, oks, person, kinds, similarity, skeleton)
-
-
-@dataclass(frozen=True, eq=False)
-class Outcome:
-    """What the COCO evaluation decides at T OKS thresholds about N results and G annotations."""
-
-    scores: np.ndarray  # (N,)
-    image: np.ndarray  # (N,) index of the image of every result
-    correct: np.ndarray  # (T, N) results that match a person who counts
-    counted: np.ndarray  # (T, N) results that count: without those that match an ignored annotation
-    missed: np.ndarray  # (T, G) people who count and whom no result matches
-    num_people: int  # people who count
-
-    @classmethod
-    def build(cls, found: Found, truth: Truth, matches: np.ndarray, ignored: np.ndarray) -> Outcome:
-        """From the (T, N) annotations that results match, -1 for none, and the (G,) ignored annotations."""
-        is_matched = matches >= 0
-        is_ignored = is_matched & ignored[matches]
-        reached = np.zeros((len(matches), len(truth)), bool)
-        level, result = np.nonzero(is_matched)
-        reached[level, matches[level, result]] = True
-        return cls(
-            scores=found.scores,
-            image=found.image,
-            correct=is_matched & ~is_ignored,
-            counted=~is_ignored,
-            missed=~reached & ~ignored,
-            num_people=int((~ignored).sum()),
-        )
-
-    @property
-    def background(self) -> np.ndarray:
-        """(T, N) results that match nobody: false positives."""
-        return np.asarray(self.counted & ~self.correct)
-
-    def curves(self, without: Collection[str] = ()) -> np.ndarray:
-        """(T, 101) precision, without ``background`` results or ``missed`` people where ``without`` names them.
-
-        Both are taken away at each threshold separately. Where nobody is left to be found, the precision is 1, or 0 if
-        there are false positives.
-        """
-        counted = self.correct if "background" in without else self.counted
-        num_people = np.full(len(counted), self.num_people)
-        if "missed" in without:
-            num_people = num_people - self.missed.sum(axis=1)
-        curves = precision_curves(self.scores, self.correct, counted, num_people)
-        if self.num_people:
-            has_false = (counted & ~self.correct).any(axis=1)
-            curves[num_people == 0] = np.where(has_false, 0.0, 1.0)[num_people == 0, None]
-        return curves
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,9 @@ import numpy as np
 
 from posenet.annotations.split import Split, read_split
 from posenet.diagnosis.average_precision import average_precision
-from posenet.diagnosis.corrections import MatchedResults, Outcome, measure_corrections
+from posenet.diagnosis.corrections import MatchedResults, measure_corrections
 from posenet.diagnosis.matching import Found, Truth
+from posenet.diagnosis.outcome import Outcome
 from posenet.diagnosis.result import (
     CORRECTIONS,
     KINDS,
@@ -132,6 +133,7 @@ def diagnose_results(
         missed_by_threshold=outcome.missed.sum(axis=1),
         sensitivity=sensitivity,
         images=images,
+        outcome=outcome,
     )
 
 

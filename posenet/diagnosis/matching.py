@@ -28,6 +28,7 @@ class Truth:
     boxes: np.ndarray  # (G, 4) x, y, width, height
     areas: np.ndarray  # (G,) square pixels
     crowd: np.ndarray  # (G,) bool
+    num_images: int
 
     @classmethod
     def from_annotations(cls, people: Sequence[dict[str, Any]], image_ids: np.ndarray, num_keypoints: int) -> Truth:
@@ -44,6 +45,7 @@ class Truth:
             boxes=np.array([person["bbox"] for person in chosen], float).reshape(-1, 4),
             areas=np.array([person["area"] for person in chosen], float),
             crowd=np.array([bool(person["iscrowd"]) for person in chosen], bool),
+            num_images=len(image_ids),
         )
 
     def __len__(self) -> int:
@@ -113,8 +115,7 @@ class Pairs:
 
     @classmethod
     def build(cls, found: Found, truth: Truth) -> Pairs:
-        num_images = int(max(found.image.max(initial=-1), truth.image.max(initial=-1))) + 1
-        people = np.bincount(truth.image, minlength=num_images)
+        people = np.bincount(truth.image, minlength=truth.num_images)
         first = np.cumsum(people) - people
         lengths = people[found.image]  # annotations beside each result
         result = np.repeat(np.arange(len(found)), lengths)

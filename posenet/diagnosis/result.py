@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from posenet.diagnosis.outcome import Outcome
 from posenet.skeleton import Skeleton
 
 KINDS = ("good", "jitter", "inversion", "swap", "miss")
@@ -151,6 +152,8 @@ class Diagnosis:
     """The people sliced by ``size``, ``labelled keypoints``, ``crowding``, ``truncation`` and ``occlusion``."""
     images: Sequence[ImageDiagnosis]
     """All images of the annotation file, in its order."""
+    outcome: Outcome | None = None
+    """What the COCO evaluation decides about every result at each OKS threshold, from which ``compare`` resamples."""
     perfect_grouping: Mapping[str, float] | None = None
     """COCO's metrics if the network's keypoint candidates are grouped by the annotations; None without a network."""
 
@@ -191,8 +194,9 @@ class Change:
     """One number of two results files."""
 
     group: str
-    """What kind of number: ``metric``, ``cost`` (AP that a kind of error costs), ``keypoint`` (share of good ones), or
-    a key of ``Diagnosis.sensitivity`` (AP of a slice)."""
+    """What kind of number: ``metric``, ``cost`` (AP that a kind of error costs), ``count`` (of keypoints of each kind,
+    of background results and of missed people), ``keypoint`` (share of good ones), or a key of
+    ``Diagnosis.sensitivity`` (AP of a slice)."""
     name: str
     """Which number of the group: ``AP50``, ``jitter``, ``nose``, ``medium`` ..."""
     before: float

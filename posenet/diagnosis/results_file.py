@@ -53,20 +53,19 @@ def parse_results(entries: Any, split: Split, skeleton: Skeleton, name: str) -> 
         raise DataError(f"{name} is not a list of results{hint}; {_REMEDY}")
     listed = {image.id for image in split.images}
     count = 3 * len(skeleton.file_keypoints)
-    unknown = []
     for number, entry in enumerate(entries, 1):
         _check_entry(entry, f"{name}: result {number}", split, count)
-        if entry["image_id"] not in listed:
-            unknown.append(entry["image_id"])
+    unknown = [entry["image_id"] for entry in entries if entry["image_id"] not in listed]
     if unknown:
         raise DataError(
             f"{name}: {pluralize(len(unknown), 'result')} of images that the annotations do not list, for example "
             f"image {unknown[0]}; give the results and the annotations of the same images"
         )
+    keypoints = _finite_array([entry["keypoints"] for entry in entries], f"{name}: a keypoint")
     return ResultsFile(
         image_ids=np.array([entry["image_id"] for entry in entries], np.int64),
-        keypoints=np.array([entry["keypoints"] for entry in entries], float).reshape(-1, count // 3, 3),
-        scores=np.array([entry["score"] for entry in entries], float),
+        keypoints=keypoints.reshape(-1, count // 3, 3),
+        scores=_finite_array([entry["score"] for entry in entries], f"{name}: a score"),
     )
 
 
@@ -91,18 +90,25 @@ def _check_entry(entry: dict[str, Any], place: str, split: Split, count: int) ->
             f"{place} has {len(keypoints)} numbers as keypoints, but the skeleton of {count // 3} needs {count}: x, y "
             "and a score of each; give the results of this skeleton, or the skeleton of the results (--skeleton)"
         )
-    if not _are_numbers(keypoints):
-        raise DataError(
-            f"{place} has a keypoint that is not a finite number below {MAX_NUMBER:g}; correct or remove it"
-        )
-    if not _are_numbers([entry.get("score")]):
-        score = truncate_for_message(entry.get("score"))
-        raise DataError(f"{place} has score {score}, which is not a finite number; correct or remove it")
+    if not set(map(type, keypoints)) <= {int, float}:
+        raise DataError(f"{place} has keypoints that are not all numbers; {_REMEDY}")
+    score = entry.get("score")
+    if type(score) not in (int, float):
+        raise DataError(f"{place} has score {truncate_for_message(score)}, which is not a number; {_REMEDY}")
 
 
-def _are_numbers(values: list[Any]) -> bool:
-    """Whether all values are integers or floats, finite and not huge; NaN fails every comparison."""
-    return set(map(type, values)) <= {int, float} and all(-MAX_NUMBER < value < MAX_NUMBER for value in values)
+def _finite_array(rows: list[Any], place: str) -> np.ndarray:
+    """The numbers of all results as an array; ``DataError`` if one of them is NaN, infinite or huge."""
+    try:
+        array = np.array(rows, float)
+    except OverflowError:  # a whole number that is too large for a float
+        array = np.array([np.inf])
+    valid = np.abs(array) < MAX_NUMBER  # False for NaN
+    if not valid.all():
+        number = int(np.argwhere(~valid)[0, 0]) + 1
+        where = f" of result {number}" if len(array) == len(rows) else ""
+        raise DataError(f"{place}{where} is not a finite number below {MAX_NUMBER:g}; correct or remove the result")
+    return array
 
 
 def _read_json(path: str | Path) -> Any:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from posenet.diagnosis.average_precision import average_precision, precision_curves
-from posenet.diagnosis.corrections import MatchedResults, Outcome
+from posenet.diagnosis.average_precision import PrecisionCurves, average_precision
+from posenet.diagnosis.corrections import MatchedResults
 from posenet.diagnosis.localisation import MATCH_OKS
 from posenet.diagnosis.matching import Truth, match
+from posenet.diagnosis.outcome import Outcome
 from posenet.diagnosis.result import KINDS, OKS_THRESHOLDS, Slice
 
 SIZES = ("small", "medium", "large")
@@ -124,7 +125,7 @@ def _slice_ap(results: MatchedResults, people: np.ndarray, is_free: np.ndarray) 
     outcome = Outcome.build(results.found, results.truth, matches, ignored)
     counted = outcome.correct | (outcome.background & ~is_free)
     num_people = np.full(len(matches), outcome.num_people)
-    return average_precision(precision_curves(outcome.scores, outcome.correct, counted, num_people))
+    return average_precision(PrecisionCurves(outcome.scores, outcome.correct, counted).compute(num_people))
 
 
 def _most_similar_person(results: MatchedResults) -> np.ndarray:
