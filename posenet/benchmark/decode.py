@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from posenet.annotations.coco_dataset import PersonAnnotation, read_annotations
 from posenet.annotations.coco_file import CocoImage
 from posenet.annotations.split import read_split
-from posenet.benchmark.decoding_errors import count_errors, group_by_truth
+from posenet.benchmark.decoding_errors import count_errors
 from posenet.benchmark.degraded_maps import degraded_maps
 from posenet.benchmark.report import Report, percent
 from posenet.benchmark.timing import median_seconds
@@ -24,6 +24,7 @@ from posenet.inference.coco_evaluation import compute_coco_metrics, to_coco_resu
 from posenet.inference.decoder.candidates import MAX_PEAKS
 from posenet.inference.decoder.host_candidates import find_keypoints
 from posenet.inference.letterbox import Letterbox
+from posenet.inference.perfect_grouping import group_by_truth
 from posenet.inference.person import Person
 from posenet.inference.predictor import HostMaps, Predictor
 from posenet.progress import progress_bar

@@ -1,35 +1,13 @@
-import numpy as np
-
-from posenet.annotations.coco_dataset import PersonAnnotation
-from posenet.benchmark.decoding_errors import count_errors, group_by_truth, keypoint_sigmas
-from posenet.benchmark.targets import standing_people
+from posenet.benchmark.decoding_errors import count_errors
 from posenet.inference.person import Person
 from posenet.skeleton import COCO
-
-
-def two_people():
-    """(2, 18, 3) joints."""
-    return standing_people(np.random.default_rng(3), 2, (256, 256))
-
-
-def annotations(*people):
-    """Annotations of people with these joints."""
-    box = np.array([0, 0, 1, 1], np.float32)
-    return [
-        PersonAnnotation(i, joints, int((joints[:, 2] > 0).sum()), box, 100.0**2, False, None)
-        for i, joints in enumerate(people)
-    ]
+from tests.helpers.annotated_people import annotations, two_people
 
 
 def found_person(joints):
     keypoints = joints.copy()
     keypoints[:, 2] = joints[:, 2] > 0
     return Person(keypoints, 1.0)
-
-
-def test_a_derived_keypoint_has_the_mean_sigma_of_its_sources():
-    assert keypoint_sigmas(COCO)[COCO.index("neck")] == 0.079
-    assert keypoint_sigmas(COCO)[COCO.index("nose")] == 0.026
 
 
 def test_people_found_exactly_have_no_errors():
@@ -77,13 +55,3 @@ def test_nobody_found_and_nobody_annotated():
     counts, distances = count_errors([], [], COCO)
     assert not any(counts.values()) and not len(distances)
     assert count_errors(annotations(*two_people()), [], COCO)[0]["missed"] == 36
-
-
-def test_exact_keypoints_are_grouped_into_the_annotated_people():
-    people = two_people()
-    xy = people[..., :2].reshape(-1, 2)
-    keypoint = np.tile(np.arange(18), 2)
-    grouped = group_by_truth(annotations(*people), keypoint, xy, np.full(36, 0.5), COCO)
-    assert [person.found.all() for person in grouped] == [True, True]
-    for person, joints in zip(grouped, people):
-        np.testing.assert_allclose(person.keypoints[:, :2], joints[:, :2])
