@@ -26,6 +26,7 @@ SUBPACKAGES = [
     "inference",  # from images to people
     "visualization",  # drawings and charts
     "diagnosis",  # what costs a results file its AP
+    "report",  # the HTML page of a diagnosis
     "training",  # the trainer and its parts
     "benchmark",  # one module for each measured part
     "cli",  # one module for each tool

@@ -1,0 +1,137 @@
+"""Choose the images of the gallery: the worst, and the worst of each kind of error."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from posenet.diagnosis.result import Comparison, Diagnosis, ImageDiagnosis
+
+MAX_IMAGES = 400
+"""Images in the gallery."""
+RANKED_IMAGES = 250
+"""Of these, images that are the worst, the worst of a kind of error, or changed most. The others are the worst for a
+keypoint, a size or a crowding, so that these filters find images too."""
+MISRANKED = 0.25
+"""A result has a score error if its rank by score differs from its rank by OKS by this share of all results."""
+CROWDING = ("0", "1-2", "3 or more")
+"""Numbers of overlapping people, as the sensitivity names them too."""
+
+
+@dataclass(frozen=True)
+class ResultRanks:
+    """The order of all results of a file by score, and by OKS."""
+
+    by_score: np.ndarray
+    """(N,) rank of each result, 0 (best) to 1 (worst), image by image. Equal values share their mean rank."""
+    by_oks: np.ndarray
+    """(N,) the same by OKS."""
+    first: np.ndarray
+    """(images,) row of the first result of each image."""
+
+    @classmethod
+    def of(cls, diagnosis: Diagnosis) -> ResultRanks:
+        results = [result for image in diagnosis.images for result in image.results]
+        counts = [len(image.results) for image in diagnosis.images]
+        return cls(
+            by_score=_relative_ranks(np.array([result.score for result in results], float)),
+            by_oks=_relative_ranks(np.array([result.oks for result in results], float)),
+            first=np.cumsum([0, *counts[:-1]]),
+        )
+
+    @property
+    def misranked(self) -> int:
+        """Number of results with a score error."""
+        return int((np.abs(self.by_score - self.by_oks) >= MISRANKED).sum())
+
+    def misrankings(self, image: int, results: int) -> list[float]:
+        """How far each result of an image is from its rank by OKS, as a share of all results, without sign."""
+        rows = slice(self.first[image], self.first[image] + results)
+        return [abs(difference) for difference in (self.by_score[rows] - self.by_oks[rows]).tolist()]
+
+
+def crowding_of(overlapping: int) -> str:
+    """The one of ``CROWDING`` that a number of overlapping people belongs to."""
+    if overlapping == 0:
+        return CROWDING[0]
+    return CROWDING[1] if overlapping <= 2 else CROWDING[2]
+
+
+def loss_of(image: ImageDiagnosis) -> float:
+    """What an image costs: the sum of 1 - OKS over its people."""
+    return sum(1 - person.oks for person in image.people)
+
+
+def choose_images(diagnoses: Sequence[Diagnosis], comparison: Comparison | None) -> list[int]:
+    """Return indices of ``Diagnosis.images``, at most ``MAX_IMAGES``, in the order of the annotation file."""
+    overall: list[list[int]] = []
+    detailed: list[list[int]] = []
+    for diagnosis in diagnoses:
+        severities = _severities(diagnosis)
+        by_kind = [key for key in severities if key[1] == ""]
+        overall += [_worst_first(severities[key]) for key in by_kind]
+        detailed += [_worst_first(severities[key]) for key in severities if key not in by_kind]
+    if comparison is not None:
+        position = {image.id: index for index, image in enumerate(diagnoses[0].images)}
+        for difference in comparison.differences:
+            overall.append([position[change.id] for change in difference.images])
+    chosen: dict[int, None] = {}
+    _take_in_turn(overall, RANKED_IMAGES, chosen)
+    _take_in_turn(detailed, MAX_IMAGES, chosen)
+    _take_in_turn([list(range(len(diagnoses[0].images)))], MAX_IMAGES, chosen)
+    return sorted(chosen)
+
+
+def _severities(diagnosis: Diagnosis) -> dict[tuple[str, str], dict[int, float]]:
+    """For each kind of error, and each kind with a keypoint, a size or a crowding: how bad each image is.
+
+    Keys are (kind, detail); the detail is empty for all errors of the kind, and the kind is "worst" for what an
+    image costs altogether. Values are above 0.
+    """
+    ranks = ResultRanks.of(diagnosis)
+    severities: dict[tuple[str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    names = list(diagnosis.keypoints)
+    for index, image in enumerate(diagnosis.images):
+        severities["worst", ""][index] = loss_of(image)
+        for person in image.people:
+            severities["missed", ""][index] += person.missed
+            severities["worst", f"size {person.size}"][index] += 1 - person.oks
+            severities["worst", f"crowding {crowding_of(person.crowding)}"][index] += 1 - person.oks
+        misrankings = ranks.misrankings(index, len(image.results))
+        for row, (result, misranking) in enumerate(zip(image.results, misrankings), ranks.first[index]):
+            if result.background:
+                # Wrong results with high scores cost most.
+                severities["background", ""][index] += 1 - ranks.by_score[row]
+            if misranking >= MISRANKED:
+                severities["score", ""][index] += misranking
+            for name, kind in zip(names, result.kinds):
+                if kind is not None and kind != "good":
+                    severities[kind, ""][index] += 1
+                    severities[kind, name][index] += 1
+    return severities
+
+
+def _worst_first(severity: dict[int, float]) -> list[int]:
+    flawed = [index for index, value in severity.items() if value > 0]
+    return sorted(flawed, key=lambda index: -severity[index])
+
+
+def _take_in_turn(rankings: Sequence[Sequence[int]], limit: int, chosen: dict[int, None]) -> None:
+    """Add the first of each ranking, then the second of each, until ``limit`` are chosen or all rankings end."""
+    for position in range(max(map(len, rankings), default=0)):
+        for ranking in rankings:
+            if len(chosen) >= limit:
+                return
+            if position < len(ranking):
+                chosen[ranking[position]] = None
+
+
+def _relative_ranks(values: np.ndarray) -> np.ndarray:
+    """(N,) rank of each value from 0 (largest) to 1 (smallest); equal values share their mean rank."""
+    _, inverse, counts = np.unique(-values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    mean_ranks = last - (counts + 1) / 2
+    return mean_ranks[inverse] / max(len(values) - 1, 1)
