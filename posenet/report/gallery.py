@@ -103,8 +103,8 @@ def _severities(diagnosis: Diagnosis) -> dict[tuple[str, str], dict[int, float]]
         misrankings = ranks.misrankings(index, len(image.results))
         for row, (result, misranking) in enumerate(zip(image.results, misrankings), ranks.first[index]):
             if result.background:
-                # Wrong results with high scores cost most.
-                severities["background", ""][index] += 1 - ranks.by_score[row]
+                # Wrong results with high scores cost most: the first counts twice as much as the last.
+                severities["background", ""][index] += 1 - ranks.by_score[row] / 2
             if misranking >= MISRANKED:
                 severities["score", ""][index] += misranking
             for name, kind in zip(names, result.kinds):

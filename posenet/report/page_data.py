@@ -45,7 +45,10 @@ FACTORS = {
 
 
 def build_page_data(
-    diagnoses: Sequence[Diagnosis], comparison: Comparison | None, chosen: Sequence[int], thumbnails: Sequence[Thumbnail]
+    diagnoses: Sequence[Diagnosis],
+    comparison: Comparison | None,
+    chosen: Sequence[int],
+    thumbnails: Sequence[Thumbnail],
 ) -> dict[str, Any]:
     """Return what the page shows, ready for JSON.
 
