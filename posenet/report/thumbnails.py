@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import cv2
 import numpy as np
-from tqdm import tqdm
 
 from posenet.diagnosis.result import ImageDiagnosis
 from posenet.errors import DataError
 from posenet.images.image_files import read_image
+from posenet.progress import progress_bar
 
 MAX_TOTAL_BYTES = 15_000_000
 """Limit of all thumbnails together. Base64 makes them a third larger, 20 MB in the page."""
@@ -38,7 +38,7 @@ def read_thumbnails(images: Sequence[ImageDiagnosis], folder: Path | None, *, pr
     if folder is None:
         return [Thumbnail(b"", NO_FOLDER)] * len(images)
     max_bytes = min(MAX_BYTES, MAX_TOTAL_BYTES // max(len(images), 1))
-    bar = tqdm(images, desc="report", unit="image", disable=not progress)
+    bar = progress_bar(images, "report", len(images), disable=not progress)
     return [_read_thumbnail(folder / image.file_name, image, max_bytes) for image in bar]
 
 
