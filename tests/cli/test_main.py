@@ -42,7 +42,7 @@ TOOLS = [
 ]
 WITHOUT_DEFAULT = {
     *("--config", "--set", "--opt-level"),  # replace the defaults of other flags
-    *("--output", "--json", "--csv", "--coco", "--heatmaps", "--plots", "--preview"),  # write nothing
+    *("--output", "--json", "--csv", "--coco", "--heatmaps", "--plots", "--preview", "--fix"),  # write nothing
     *("--images", "--annotations", "--from-annotations", "--show", "--camera", "--check-split"),  # read nothing
     *("--h5", "--processes"),  # measure nothing more
 }
