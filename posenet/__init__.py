@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from posenet.checkpoints.weights import load_weights
     from posenet.data.augmentation import Augmentation
     from posenet.data.targets import TargetRenderer
+    from posenet.diagnosis.compare import compare
+    from posenet.diagnosis.diagnose import diagnose
     from posenet.errors import PosenetError
     from posenet.inference.decoder.decode import decode
     from posenet.inference.person import Person
@@ -56,7 +58,9 @@ __all__ = [
     "TargetRenderer",
     "Tracker",
     "TrainingCallback",
+    "compare",
     "decode",
+    "diagnose",
     "draw_people",
     "load_config",
     "load_skeleton",
@@ -75,7 +79,9 @@ _MODULES = {
     "TargetRenderer": "posenet.data.targets",
     "Tracker": "posenet.inference.tracking.tracker",
     "TrainingCallback": "posenet.training.callbacks",
+    "compare": "posenet.diagnosis.compare",
     "decode": "posenet.inference.decoder.decode",
+    "diagnose": "posenet.diagnosis.diagnose",
     "draw_people": "posenet.visualization.people",
     "load_config": "posenet.settings",
     "load_skeleton": "posenet.skeleton",

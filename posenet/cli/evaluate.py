@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
 from posenet.cli.options import add_exif_frame_option, message_stream, read_image_ids
 from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
+from posenet.diagnosis.diagnose import diagnose
 from posenet.errors import ConfigError
 from posenet.inference.coco_evaluation import evaluate
 from posenet.messages import pluralize
@@ -37,6 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="write charts here: precision over recall, and the OKS of every keypoint (needs matplotlib)",
     )
+    parser.add_argument(
+        "--report",
+        type=Path,
+        metavar="DIR",
+        help="write the report of posenet diagnose into this folder: what costs the AP (default: none)",
+    )
 
 
 def run(args: argparse.Namespace) -> None:
@@ -46,6 +54,8 @@ def run(args: argparse.Namespace) -> None:
     outputs = chart_paths(Path(args.plots)) if args.plots else []
     if args.output:
         outputs.append(Path(args.output))
+    if args.report:
+        outputs += diagnosis_paths(args.report)
     check_outputs(outputs, [Path(args.annotations), Path(args.checkpoint)])
     image_ids = None if args.image_ids is None else read_image_ids(args.image_ids)
     predictor = make_predictor(args)
@@ -69,5 +79,15 @@ def run(args: argparse.Namespace) -> None:
     print(evaluation.table(), file=messages)
     print("\nmean OKS of each keypoint, 0 in people not found:", file=messages)
     print(evaluation.keypoint_table(), file=messages)
+    if args.report:
+        diagnosis = diagnose(
+            args.annotations,
+            evaluation.results,
+            skeleton=predictor.skeleton,
+            image_ids=image_ids,
+            name=Path(args.checkpoint).name,
+        )
+        print(file=messages)
+        write_diagnosis([diagnosis], Path(args.images), args.report, messages)
     if args.plots:
         print("\nwrote " + ", ".join(map(str, write_charts(evaluation, Path(args.plots)))), file=messages)

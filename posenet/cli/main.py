@@ -32,6 +32,7 @@ TOOLS = (
     "train-parallel",
     "train-distributed",
     "evaluate",
+    "diagnose",
     "predict",
     "plot",
     "skeleton",

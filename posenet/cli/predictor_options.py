@@ -21,10 +21,16 @@ _INFERENCE_OPTIONS = ("height", "scales", "flip", "batch_size")
 """Options that override keys of the configuration's ``inference`` section."""
 
 
-def add_predictor_options(parser: argparse.ArgumentParser, amp: str = "auto") -> None:
+def add_predictor_options(
+    parser: argparse.ArgumentParser,
+    amp: str = "auto",
+    *,
+    required: bool = True,
+    checkpoint_help: str = "checkpoint of a run, or a published one",
+) -> None:
     """Add the options that choose a network and how to run it; ``amp`` is the default precision."""
     add = parser.add_argument
-    add("--checkpoint", "--weights", required=True, metavar="FILE", help="checkpoint of a run, or a published one")
+    add("--checkpoint", "--weights", required=required, metavar="FILE", help=checkpoint_help)
     unset = argparse.SUPPRESS
     add(
         "--height",

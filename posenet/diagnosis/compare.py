@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from tqdm import tqdm
 
 from posenet.diagnosis.average_precision import PrecisionCurves, average_precision
 from posenet.diagnosis.outcome import Outcome
 from posenet.diagnosis.result import Change, Comparison, Diagnosis, Difference, ImageChange
+from posenet.progress import progress_bar
 
 RESAMPLES = 1000
 """Number of times that the images are resampled."""
@@ -64,7 +64,7 @@ def _resample(outcomes: Sequence[Outcome], resamples: int, seed: int, progress: 
     people_per_image = outcomes[0].people_per_image
     num_images = len(people_per_image)
     aps = np.empty((len(outcomes), resamples))
-    for column in tqdm(range(resamples), desc="resample images", leave=False, disable=not progress):
+    for column in progress_bar(range(resamples), "resample images", unit="resample", leave=False, disable=not progress):
         # How often each image is drawn.
         weights = np.bincount(rng.integers(num_images, size=num_images), minlength=num_images).astype(float)
         for row, (outcome, curve) in enumerate(zip(outcomes, curves)):

@@ -5,7 +5,7 @@ After Ronchi and Perona, "Benchmarking and Error Diagnosis in Multi-Instance Pos
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ def diagnose(
     results: str | Path | Sequence[Mapping[str, Any]],
     *,
     skeleton: Skeleton = COCO,
+    image_ids: Collection[int] | None = None,
     name: str | None = None,
     progress: bool = True,
 ) -> Diagnosis:
@@ -66,18 +67,19 @@ def diagnose(
         annotations: COCO keypoint JSON.
         results: COCO results file, or its content; of any network.
         skeleton: the keypoints of both files, their left and right names and their OKS constants.
+        image_ids: restricts the images of the annotation file.
         name: how the report calls the results; by default, the name of the file.
         progress: show a progress bar.
 
     Raises:
         DataError: a file cannot be used, or has other keypoints than the skeleton; the annotations contain no people.
     """
-    split = read_split(annotations, None, skeleton)
+    split = read_split(annotations, image_ids, skeleton)
     require_people(split, annotations)
     if isinstance(results, (str, Path)):
         file = read_results(results, split, skeleton)
         return diagnose_results(file, split, skeleton, name or Path(results).name, progress=progress)
-    file = parse_results(list(results), split, skeleton, "the results")
+    file = parse_results(list(results), split, skeleton, name or "the results")
     return diagnose_results(file, split, skeleton, name or "results", progress=progress)
 
 

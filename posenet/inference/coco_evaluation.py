@@ -8,7 +8,7 @@ import json
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ class Evaluation:
     Similarity is the keypoint's term in the OKS, and 0 in people not found at OKS 0.5."""
     precision: np.ndarray = field(default_factory=lambda: np.full((10, 101), -1.0), compare=False, repr=False)
     """(10, 101) precision at OKS 0.50, 0.55 ... 0.95 and recall 0, 0.01 ... 1, for people of any size."""
+    results: Sequence[Result] = field(default=(), compare=False, repr=False)
+    """The predictions themselves, in COCO's results format, as ``evaluate`` returns them."""
 
     def table(self) -> str:
         """The metrics as two lines, names above values."""
@@ -107,7 +109,9 @@ def evaluate(
     )
     if results_path is not None:
         write_atomically(results_path, json.dumps(results).encode())
-    return compute_coco_metrics(results, split, skeleton) if split.annotated else None
+    if not split.annotated:
+        return None
+    return replace(compute_coco_metrics(results, split, skeleton), results=results)
 
 
 def predict_split(

@@ -28,6 +28,7 @@ TOOLS = [
     "train",
     "train-parallel",
     "train-distributed",
+    "diagnose",
     "evaluate",
     "predict",
     "plot",
@@ -42,7 +43,7 @@ TOOLS = [
 ]
 WITHOUT_DEFAULT = {
     *("--config", "--set", "--opt-level"),  # replace the defaults of other flags
-    *("--output", "--json", "--csv", "--coco", "--heatmaps", "--plots", "--preview", "--fix"),  # write nothing
+    *("--output", "--json", "--csv", "--coco", "--heatmaps", "--plots", "--preview"),  # write nothing
     *("--images", "--annotations", "--from-annotations", "--show", "--camera", "--check-split"),  # read nothing
     *("--h5", "--processes"),  # measure nothing more
 }

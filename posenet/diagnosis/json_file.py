@@ -1,0 +1,80 @@
+"""``diagnosis.json``: a diagnosis for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from posenet.diagnosis.result import OKS_THRESHOLDS, Comparison, Diagnosis, Difference
+from posenet.files import write_atomically
+
+DIAGNOSIS_FILE = "diagnosis.json"
+MAX_CHANGED_IMAGES = 100
+"""Number of changed images that the file lists of each comparison."""
+
+
+def write_diagnosis_file(diagnoses: Sequence[Diagnosis], comparison: Comparison | None, output_dir: str | Path) -> Path:
+    """Write ``diagnosis.json`` into a folder and return its path.
+
+    The object describes the first results file. If there are several, ``others`` is a list of such objects for the
+    others, and ``comparison`` a list with one object for each of them.
+    """
+    first, *others = diagnoses
+    content = to_json(first)
+    if comparison is not None:
+        content["others"] = [to_json(diagnosis) for diagnosis in others]
+        content["comparison"] = [_difference_to_json(difference) for difference in comparison.differences]
+    path = Path(output_dir, DIAGNOSIS_FILE)
+    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
+    return path
+
+
+def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The numbers of a diagnosis, as types of JSON. Lists of ten numbers are in the order of ``oks_thresholds``."""
+    content = {
+        "name": diagnosis.name,
+        "images": len(diagnosis.images),
+        "people": diagnosis.num_people,
+        "results": diagnosis.num_results,
+        "AP": diagnosis.ap,
+        "metrics": dict(diagnosis.metrics),
+        "counts": diagnosis.counts,
+        "keypoints": dict(diagnosis.keypoints),
+        "corrected": dict(diagnosis.corrected),
+        "alone": dict(diagnosis.alone),
+        "background": diagnosis.background,
+        "missed": diagnosis.missed,
+        "oks_thresholds": list(OKS_THRESHOLDS),
+        "AP_by_threshold": diagnosis.ap_by_threshold.tolist(),
+        "corrected_by_threshold": {kind: aps.tolist() for kind, aps in diagnosis.corrected_by_threshold.items()},
+        "alone_by_threshold": {kind: aps.tolist() for kind, aps in diagnosis.alone_by_threshold.items()},
+        "background_by_threshold": diagnosis.background_by_threshold.tolist(),
+        "missed_by_threshold": diagnosis.missed_by_threshold.tolist(),
+        "sensitivity": {
+            dimension: [
+                {"name": part.name, "people": part.people, "AP": part.ap, "counts": part.counts, "missed": part.missed}
+                for part in slices
+            ]
+            for dimension, slices in diagnosis.sensitivity.items()
+        },
+    }
+    if diagnosis.perfect_grouping is not None:
+        content["perfect_grouping"] = dict(diagnosis.perfect_grouping)
+    return content
+
+
+def _difference_to_json(difference: Difference) -> dict[str, Any]:
+    return {
+        "baseline": difference.baseline,
+        "name": difference.name,
+        "AP_difference": difference.ap_difference,
+        "interval": list(difference.interval),
+        "significant": difference.significant,
+        "share_better": difference.share_better,
+        "resamples": difference.resamples,
+        "changes": [asdict(change) for change in difference.changes],
+        "images": [asdict(image) for image in difference.images[:MAX_CHANGED_IMAGES]],
+    }

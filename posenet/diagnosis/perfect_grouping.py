@@ -1,0 +1,92 @@
+"""Where the decoder stands between the network and the AP: the AP if its candidates were grouped perfectly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from posenet.annotations.coco_dataset import read_annotations
+from posenet.annotations.split import Split
+from posenet.inference.coco_evaluation import compute_coco_metrics, predict_split, to_coco_result
+from posenet.inference.decoder.candidates import MAX_PEAKS
+from posenet.inference.decoder.host_candidates import find_keypoints
+from posenet.inference.perfect_grouping import group_by_truth
+from posenet.inference.person import Person
+from posenet.inference.predictor import HostMaps, NetworkOutput, Predictor
+from posenet.settings import MAP_STRIDE, DataConfig, ExifFrame
+
+
+class CandidatePredictor(Predictor):
+    """Returns every keypoint candidate of an image as a person with one keypoint."""
+
+    @classmethod
+    def like(cls, predictor: Predictor) -> CandidatePredictor:
+        """With the network and the settings of another predictor."""
+        return cls(
+            predictor.network,
+            predictor.settings,
+            skeleton=predictor.skeleton,
+            device=predictor.device,
+            amp=predictor.amp,
+            select="host",
+        )
+
+    def decode_output(self, output: NetworkOutput) -> list[list[Person]]:
+        """The candidates of each image, in pixels of the image."""
+        people_of_images = []
+        for image_size, letterbox, maps in zip(*output):
+            assert isinstance(maps, HostMaps), "this predictor selects candidates on the host"
+            people_of_images.append(letterbox.map_back(self._candidates(maps), image_size))
+        return people_of_images
+
+    def _candidates(self, maps: HostMaps) -> list[Person]:
+        found = find_keypoints(maps.maps[self.skeleton.keypoint_channels], self.settings.keypoint_threshold, MAX_PEAKS)
+        xy = found.xy * MAP_STRIDE + (MAP_STRIDE - 1) / 2  # pixels of the network input
+        people = []
+        for keypoint, position, score in zip(found.keypoint, xy, found.score):
+            keypoints = np.zeros((self.skeleton.num_keypoints, 3), np.float32)
+            keypoints[keypoint] = (*position, score)
+            people.append(Person(keypoints, float(score), self.skeleton))
+        return people
+
+
+def evaluate_perfect_grouping(
+    predictor: Predictor,
+    images_dir: str | Path,
+    annotations: str | Path,
+    split: Split,
+    *,
+    exif_frame: ExifFrame = DataConfig.exif_frame,
+    progress: bool = True,
+) -> dict[str, float]:
+    """Compute COCO's metrics of the people that a network's candidates form if the annotations group them.
+
+    The same network and candidates with a better decoder cannot reach more; the rest is up to training.
+
+    Raises:
+        DataError: the annotation file cannot be used, or an image is missing or cannot be read.
+    """
+    skeleton = predictor.skeleton
+    truth = read_annotations(annotations, skeleton).people
+    candidates = predict_split(  # entries of a results file with one keypoint each
+        CandidatePredictor.like(predictor).stream,
+        images_dir,
+        split.images,
+        split.category,
+        batch_size=None,
+        exif_frame=exif_frame,
+        progress=progress,
+    )
+    keypoints_of_image: dict[int, list[list[float]]] = {image.id: [] for image in split.images}
+    for candidate in candidates:
+        keypoints_of_image[candidate["image_id"]].append(candidate["keypoints"])
+    channels = np.array([skeleton.index(name) for name in skeleton.file_keypoints])
+    results = []
+    for image_id, rows in keypoints_of_image.items():
+        keypoints = np.array(rows, float).reshape(len(rows), -1, 3)
+        row, k = np.nonzero(keypoints[..., 2] > 0)
+        xy = keypoints[row, k, :2]
+        people = group_by_truth(truth[image_id], channels[k], xy, keypoints[row, k, 2], skeleton)
+        results += [to_coco_result(person, image_id, split.category, fill_missing=True) for person in people]
+    return compute_coco_metrics(results, split, skeleton).metrics
