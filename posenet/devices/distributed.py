@@ -10,14 +10,13 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed import PrefixStore  # type: ignore[attr-defined]  # PyTorch does not list it in __all__
-from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from posenet.devices.rank_info import RankInfo
+from posenet.devices.rendezvous import meet
 from posenet.devices.runtime import Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
-from posenet.errors import ConfigError, TrainingError
+from posenet.errors import ConfigError
 
 DEFAULT_TIMEOUT_MINUTES = 10.0
 """Time for which a rank waits for the others in a collective call."""
@@ -68,7 +67,8 @@ class DistributedRuntime(Runtime):
     call raises an error after it has waited ``timeout_minutes`` for the other ranks.
 
     Raises:
-        TrainingError: the processes did not find each other.
+        TrainingError: the processes did not find or did not reach each other.
+        ConfigError: the processes use different types of devices.
     """
 
     def __init__(
@@ -78,19 +78,10 @@ class DistributedRuntime(Runtime):
         self.rank = rank_info.rank
         self.world_size = rank_info.world_size
         timeout = timedelta(minutes=timeout_minutes)
-        try:
-            store, _, _ = next(rendezvous(rank_info.init_method, self.rank, self.world_size, timeout=timeout))
-            # torchrun keeps its store over restarts, and with it the addresses of processes that have ended.
-            store = PrefixStore(f"posenet/{rank_info.restarts}", store)
-            dist.init_process_group(
-                process_group_backends(device), store=store, rank=self.rank, world_size=self.world_size, timeout=timeout
-            )
-        except dist.DistError as error:
-            reason = str(error).partition("\n")[0]
-            raise TrainingError(
-                f"the {self.world_size} processes did not find each other ({reason}); check that all of them "
-                f"were started and can reach {rank_info.init_method}"
-            ) from error
+        store = meet(rank_info, device, timeout)
+        dist.init_process_group(
+            process_group_backends(device), store=store, rank=self.rank, world_size=self.world_size, timeout=timeout
+        )
 
     def wrap(self, module: nn.Module) -> nn.Module:
         wrapped = DistributedDataParallel(super().wrap(module), gradient_as_bucket_view=True)

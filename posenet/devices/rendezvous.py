@@ -1,0 +1,179 @@
+"""Bringing the processes of a run together: a shared store, a check of the hosts and of the network between them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+import torch
+import torch.distributed as dist
+from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # not in PyTorch's __all__
+from torch.distributed.rendezvous import rendezvous
+
+from posenet.devices.rank_info import RankInfo
+from posenet.errors import ConfigError, TrainingError
+from posenet.messages import pluralize
+
+CONNECT_TIMEOUT = timedelta(minutes=1)
+"""Longest time in which processes that have met in the store must connect to each other directly."""
+GLOO_CONNECT_FACTOR = 5
+"""Gloo waits this many times its timeout for a connection."""
+MAX_NAMED_RANKS = 8
+"""Ranks that a message names; further ones are only counted."""
+
+
+@dataclass(frozen=True)
+class ProcessReport:
+    """What a process tells the others about itself before they connect."""
+
+    rank: int
+    host: str
+    address: str  # the address at which Gloo listens; empty if GLOO_SOCKET_IFNAME selects a network interface
+    device_type: str
+
+    @property
+    def listens_on_loopback(self) -> bool:
+        """Whether only processes on the same host can connect to this one."""
+        return self.address.startswith("127.") or self.address == "::1"
+
+
+def meet(rank_info: RankInfo, device: torch.device, timeout: timedelta) -> Store:
+    """Wait until all processes of the run have arrived and can connect to each other; return their store.
+
+    Raises:
+        TrainingError: processes did not arrive in time, or do not reach each other.
+        ConfigError: the processes use different types of devices.
+    """
+    try:
+        store = _connect_store(rank_info, timeout)
+        reports = _exchange_reports(store, rank_info, device, timeout)
+    except dist.DistError as error:
+        reason = str(error).partition("\n")[0]
+        raise TrainingError(
+            f"the {rank_info.world_size} processes did not find each other ({reason}); check that all of them "
+            f"were started and can reach {_meeting_point(rank_info)}"
+        ) from error
+    _require_same_device_type(reports)
+    if rank_info.world_size > 1:
+        _require_connections(store, rank_info, reports, min(timeout, CONNECT_TIMEOUT))
+    return store
+
+
+def _connect_store(rank_info: RankInfo, timeout: timedelta) -> Store:
+    """The store of this run. Processes of another run that use the same port see other keys."""
+    url = urlsplit(rank_info.init_method)
+    if url.scheme == "tcp":
+        store = TCPStore(
+            url.hostname,
+            url.port,
+            rank_info.world_size,
+            is_master=rank_info.hosts_store,
+            timeout=timeout,
+            wait_for_workers=False,
+        )
+    else:
+        store, _, _ = next(rendezvous(rank_info.init_method, rank_info.rank, rank_info.world_size, timeout=timeout))
+    # torchrun keeps its store over restarts, and with it the addresses of processes that have ended.
+    return PrefixStore(f"posenet/{rank_info.run_id}/{rank_info.restarts}", store)
+
+
+def _meeting_point(rank_info: RankInfo) -> str:
+    """The address at which the processes meet."""
+    if rank_info.init_method != "env://":
+        return rank_info.init_method
+    return f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+
+
+def _exchange_reports(
+    store: Store, rank_info: RankInfo, device: torch.device, timeout: timedelta
+) -> list[ProcessReport]:
+    """The reports of all processes, in rank order."""
+    report = ProcessReport(rank_info.rank, socket.gethostname(), gloo_address(), device.type)
+    keys = [f"report/{rank}" for rank in range(rank_info.world_size)]
+    store.set(keys[rank_info.rank], json.dumps(asdict(report)))
+    try:
+        store.wait(keys, timeout)
+    except dist.DistError as error:
+        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+        raise TrainingError(
+            f"{describe_ranks(missing)} of {rank_info.world_size} did not arrive at {_meeting_point(rank_info)} within "
+            f"{timeout.total_seconds():g} s; check that all processes were started, or raise --timeout"
+        ) from error
+    return [ProcessReport(**json.loads(store.get(key))) for key in keys]
+
+
+def _wait_for_all(store: Store, event: str, rank_info: RankInfo, timeout: timedelta) -> None:
+    """Tell the other processes of an event, and wait until all have done so; ``DistStoreError`` if they do not."""
+    store.set(f"{event}/{rank_info.rank}", "")
+    store.wait([f"{event}/{rank}" for rank in range(rank_info.world_size)], timeout)
+
+
+def gloo_address() -> str:
+    """The address at which Gloo listens on this host; empty if GLOO_SOCKET_IFNAME selects a network interface.
+
+    Gloo listens at the first address of the host name that belongs to this host, and else on the loopback interface.
+    """
+    if os.environ.get("GLOO_SOCKET_IFNAME"):
+        return ""
+    with contextlib.suppress(OSError):
+        for family, kind, _, _, address in socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM):
+            with contextlib.suppress(OSError), socket.socket(family, kind) as listener:
+                listener.bind((address[0], 0))
+                return str(address[0])
+    return "127.0.0.1"
+
+
+def _require_same_device_type(reports: Sequence[ProcessReport]) -> None:
+    first = reports[0]
+    for report in reports:
+        if report.device_type != first.device_type:
+            raise ConfigError(
+                f"all processes must use the same type of device: {first.device_type} on {first.host} (rank "
+                f"{first.rank}), but {report.device_type} on {report.host} (rank {report.rank}); set --device"
+            )
+
+
+def _require_connections(
+    store: Store, rank_info: RankInfo, reports: Sequence[ProcessReport], timeout: timedelta
+) -> None:
+    """Connect all processes once as Gloo will do it; ``TrainingError`` if hosts do not reach each other.
+
+    The trial has a short timeout: Gloo's own one is that of every collective call, and its messages name neither the
+    hosts nor the cause.
+    """
+    hosts = list(dict.fromkeys(report.host for report in reports))
+    loopback_hosts = {report.host: report.address for report in reports if report.listens_on_loopback}
+    reason = ""
+    # Gloo may connect from a host that listens on its loopback interface to another host, but not between two of them.
+    if len(hosts) == 1 or len(loopback_hosts) < 2:
+        try:
+            trial_store = PrefixStore("trial", store)
+            gloo_timeout = timeout / GLOO_CONNECT_FACTOR
+            group = dist.ProcessGroupGloo(trial_store, rank_info.rank, rank_info.world_size, gloo_timeout)
+            # A process that closes its connections at once would break those that others are still making.
+            _wait_for_all(store, "connected", rank_info, timeout)
+            del group
+            return
+        except RuntimeError as error:
+            reason = f" ({str(error).partition(chr(10))[0]})"
+    message = f"{pluralize(rank_info.world_size, 'process', 'processes')} on {', '.join(hosts)} did not reach each other"
+    if len(hosts) > 1 and loopback_hosts:
+        named = ", ".join(f"{host} listens at {address}" for host, address in loopback_hosts.items())
+        reason = f": {named}, where other hosts cannot connect"
+    raise TrainingError(
+        f"{message}{reason}; set GLOO_SOCKET_IFNAME on every host to the network interface that leads to the others, "
+        "such as eth0 (ip -brief address lists them), or correct /etc/hosts and the firewall"
+    )
+
+
+def describe_ranks(ranks: Sequence[int]) -> str:
+    """``rank 3``, or ``ranks 1, 2 and 40 more``."""
+    named = ", ".join(map(str, ranks[:MAX_NAMED_RANKS]))
+    further = len(ranks) - MAX_NAMED_RANKS
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {named}" + (f" and {further} more" if further > 0 else "")
