@@ -10,6 +10,9 @@ from __future__ import annotations
 class PosenetError(Exception):
     """Base class of all errors that the user, not the programmer, can fix."""
 
+    on_all_ranks = False
+    """Whether all ranks of a run raise the error together, so that one process per host reports it."""
+
 
 class ConfigError(PosenetError):
     """A configuration file, key or value that cannot be used."""

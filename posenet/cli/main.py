@@ -1,10 +1,10 @@
 """The ``posenet`` command: argument parsing, logging, error messages and exit status of all tools.
 
 A tool is a module of this package. The first line of its docstring is its help text. ``add_arguments(parser)`` declares
-its flags; ``run(args)`` runs it.
+its flags; ``run(args)`` runs it and returns the exit status, or None for success.
 
-Exit status: 0 success, also of a training run that a signal has stopped and that is saved; 2 bad input or another fault
-that the user can fix; 130 interrupted; 1 an error in the program itself.
+Exit status: 0 success; 75 a training run that a signal has stopped and that is saved; 2 bad input or another fault that
+the user can fix; 130 interrupted; 1 an error in the program itself.
 """
 
 from __future__ import annotations
@@ -84,13 +84,14 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
     arguments = normalize_option_names(sys.argv[1:] if argv is None else argv)
     with contextlib.ExitStack() as stack:
 
-        def parse_and_run() -> None:
+        def parse_and_run() -> int | None:
             # Importing PyTorch takes seconds, so Ctrl-C must be handled during the import, too.
             module = load_tool(name)
             args = make_parser(module, program).parse_args(arguments)
             # Logging must stay active until an error has been reported.
             stack.enter_context(log_to_stderr(args.log_format, args.quiet))
-            module.run(args)
+            status: int | None = module.run(args)
+            return status
 
         return run_and_report(parse_and_run, program)
 
@@ -114,10 +115,13 @@ def make_parser(module: ModuleType, prog: str) -> argparse.ArgumentParser:
     return parser
 
 
-def run_and_report(task: Callable[[], None], prog: str) -> int:
-    """Run a task and return the exit status; report an error that the user can fix as one line on standard error."""
+def run_and_report(task: Callable[[], int | None], prog: str) -> int:
+    """Run a task and return the exit status: that of the task, and 0 if it returns None.
+
+    An error that the user can fix is reported as one line on standard error.
+    """
     try:
-        task()
+        return task() or 0
     except PosenetError as error:
         return _report_failure(prog, str(error))
     except OSError as error:
@@ -126,7 +130,6 @@ def run_and_report(task: Callable[[], None], prog: str) -> int:
     except KeyboardInterrupt:
         report_error(prog, "interrupted")
         return 130
-    return 0
 
 
 def _report_failure(prog: str, message: str) -> int:

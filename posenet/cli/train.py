@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 
-from posenet.cli.training import train
+from posenet.cli.training import refuse_launcher, train
 from posenet.cli.training_options import add_training_options
 
 
@@ -13,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_training_options(parser)
 
 
-def run(args: argparse.Namespace) -> None:
-    """Train on one device."""
-    train(args)
+def run(args: argparse.Namespace) -> int:
+    """Train on one device; return the exit status."""
+    refuse_launcher(os.environ)
+    return train(args)

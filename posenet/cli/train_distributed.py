@@ -51,15 +51,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> None:
-    """Train as one process of a launcher, or start --nproc processes that train."""
+def run(args: argparse.Namespace) -> int:
+    """Train as one process of a launcher, or start --nproc processes that train; return the exit status."""
     rank_info = rank_info_from_environment(os.environ, args.local_rank)
     if rank_info is not None and args.nproc:
         raise ConfigError("a launcher has started this process; leave out --nproc")
     if args.nproc and args.nproc > 1:
-        launch(args.nproc, _run_launched_process, args)
-    else:
-        _train(args, rank_info or SINGLE_PROCESS)
+        return launch(args.nproc, _run_launched_process, args)
+    status = _train(args, rank_info or SINGLE_PROCESS)
+    # torchrun takes any other status than 0 for a failure and would start the run again.
+    return 0 if "TORCHELASTIC_RUN_ID" in os.environ else status
 
 
 def _run_launched_process(rank_info: RankInfo, args: argparse.Namespace) -> None:
@@ -70,7 +71,8 @@ def _run_launched_process(rank_info: RankInfo, args: argparse.Namespace) -> None
         sys.exit(status)
 
 
-def _train(args: argparse.Namespace, rank_info: RankInfo) -> None:
+def _train(args: argparse.Namespace, rank_info: RankInfo) -> int:
+    """Train as one process of a run; return the exit status."""
     if rank_info.rank:
         logging.getLogger("posenet").setLevel(logging.ERROR)
     if rank_info.restarts:
@@ -87,10 +89,10 @@ def _train(args: argparse.Namespace, rank_info: RankInfo) -> None:
         return runtime
 
     try:
-        train(args, make_runtime)
+        status = train(args, make_runtime)
     except PosenetError as error:
-        if rank_info.local_rank and not runtimes:
-            # All processes of a machine read the same flags and files, so only its first process reports the error.
+        if rank_info.local_rank and (not runtimes or error.on_all_ranks):
+            # All processes of a host have the same error, so only the first one reports it.
             sys.exit(2)
         raise type(error)(f"rank {rank_info.rank}: {error}" if rank_info.rank else str(error)) from error
     except RuntimeError as error:
@@ -101,6 +103,9 @@ def _train(args: argparse.Namespace, rank_info: RankInfo) -> None:
             f"rank {rank_info.rank} has lost the other processes ({reason}); the launcher names the one that failed "
             "first"
         ) from error
+    # srun reports the highest status of its processes, so one process with a status other than 0 is enough. It is rank
+    # 0, which writes the checkpoint: with --kill-on-bad-exit the first such process ends all others.
+    return status if rank_info.rank == 0 else 0
 
 
 def _resume_after_restart(args: argparse.Namespace, rank_info: RankInfo) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 import torch
 
-from posenet.cli.training import train
+from posenet.cli.training import refuse_launcher, train
 from posenet.cli.training_options import add_training_options
 from posenet.devices.data_parallel import DataParallelRuntime, select_devices
 
@@ -19,13 +20,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> None:
-    """Train with DataParallel."""
+def run(args: argparse.Namespace) -> int:
+    """Train with DataParallel; return the exit status."""
+    refuse_launcher(os.environ)
 
     def make_runtime(device: torch.device) -> DataParallelRuntime:
         return DataParallelRuntime(select_devices(device, args.devices))
 
-    train(args, make_runtime)
+    return train(args, make_runtime)
 
 
 def _indices(text: str) -> list[int]:

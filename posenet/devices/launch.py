@@ -12,17 +12,20 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]  # PyTorch 
 from torch.multiprocessing.spawn import ProcessExitedException, start_processes
 
 from posenet.devices.rank_info import RankInfo
-from posenet.devices.signals import stop_signal_handler
+from posenet.devices.signals import STOPPED_STATUS, stop_signal_handler
 from posenet.errors import TrainingError
 
 GRACE_SECONDS = 10.0
 """Seconds in which the other processes can end by themselves after one of them has failed."""
 
 
-def launch(world_size: int, task: Callable[..., None], *args: Any, start_method: str = "spawn") -> None:
+def launch(world_size: int, task: Callable[..., None], *args: Any, start_method: str = "spawn") -> int:
     """Run ``task(rank_info, *args)`` in ``world_size`` processes on this machine and wait until all have ended.
 
     Stop signals are forwarded to the processes, which then stop by themselves.
+
+    Returns:
+        The exit status: ``STOPPED_STATUS`` if a process ended with it, and else 0.
 
     Raises:
         TrainingError: a process exited with an error status or was killed; the others have been terminated.
@@ -50,11 +53,14 @@ def launch(world_size: int, task: Callable[..., None], *args: Any, start_method:
             while not context.join(grace_period=GRACE_SECONDS):
                 pass
         except ProcessExitedException as error:
+            if error.exit_code == STOPPED_STATUS:
+                return STOPPED_STATUS
             how = f"was killed by {error.signal_name}" if error.signal_name else f"exited with status {error.exit_code}"
             raise TrainingError(
                 f"rank {error.error_index} of {world_size} {how}, and the other ranks were ended; fix the cause that "
                 "its log names, or continue from the last checkpoint with --resume"
             ) from error
+    return 0
 
 
 def _forwarded_signal(number: int) -> int:

@@ -109,7 +109,7 @@ def _num_step_tasks(environment: Mapping[str, str]) -> int:
     SLURM_NTASKS is the number of tasks that the job has asked for. The shell of an interactive ``salloc`` has it too,
     although it is the only task of its step.
     """
-    return int(environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS", 1))
+    return int(environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS") or 1)
 
 
 def first_host(node_list: str) -> str:

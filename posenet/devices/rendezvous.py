@@ -70,8 +70,8 @@ def _connect_store(rank_info: RankInfo, timeout: timedelta) -> Store:
     url = urlsplit(rank_info.init_method)
     if url.scheme == "tcp":
         store = TCPStore(
-            url.hostname,
-            url.port,
+            url.hostname or "",
+            url.port or 0,
             rank_info.world_size,
             is_master=rank_info.hosts_store,
             timeout=timeout,
@@ -161,15 +161,20 @@ def _require_connections(
             del group
             return
         except RuntimeError as error:
-            reason = f" ({str(error).partition(chr(10))[0]})"
-    message = f"{pluralize(rank_info.world_size, 'process', 'processes')} on {', '.join(hosts)} did not reach each other"
+            reason = f" ({_first_sentence(error)})"
+    processes = pluralize(rank_info.world_size, "process", "processes")
     if len(hosts) > 1 and loopback_hosts:
         named = ", ".join(f"{host} listens at {address}" for host, address in loopback_hosts.items())
         reason = f": {named}, where other hosts cannot connect"
     raise TrainingError(
-        f"{message}{reason}; set GLOO_SOCKET_IFNAME on every host to the network interface that leads to the others, "
-        "such as eth0 (ip -brief address lists them), or correct /etc/hosts and the firewall"
+        f"the {processes} on {', '.join(hosts)} did not reach each other{reason}; set GLOO_SOCKET_IFNAME on every host "
+        "to the network interface that leads to the others, such as eth0 (ip -brief address lists them), or correct "
+        "/etc/hosts and the firewall"
     )
+
+
+def _first_sentence(error: Exception) -> str:
+    return str(error).partition("\n")[0].partition(". ")[0]
 
 
 def describe_ranks(ranks: Sequence[int]) -> str:

@@ -12,6 +12,11 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGUSR1] if hasattr(sig
 """Signals that ask a run to stop. SLURM announces the end of a job with SIGTERM or SIGUSR1 (``--signal=USR1@120``)."""
 
 
+STOPPED_STATUS = 75
+"""Exit status of a run that a stop signal has ended early and that ``--resume`` continues (EX_TEMPFAIL of sysexits.h).
+It is not 0, so that ``train && evaluate`` does not evaluate an unfinished run."""
+
+
 class StopRequested(Exception):
     """Ends a validation early, because a stop signal has arrived on one of the ranks."""
 

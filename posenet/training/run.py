@@ -16,12 +16,14 @@ import torch
 from posenet.checkpoints.checkpoint_folder import CheckpointFolder
 from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.run_lock import run_lock
+from posenet.checkpoints.run_status import NoStatusFile, RunStatusFile
 from posenet.checkpoints.weights import config_of_checkpoint, require_fitting_weights
 from posenet.devices.device import select_device
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, ConfigError
 from posenet.messages import pluralize
 from posenet.settings import Config, OptimConfig, config_differences, load_config
+from posenet.training.agreement import require_same_run, require_shared_folder
 from posenet.training.callbacks import TrainingCallback
 from posenet.training.progress import Progress
 from posenet.training.run_log import RunLog, SilentLog
@@ -52,6 +54,8 @@ class TrainingResult:
     """Optimizer steps since the start of the run, skipped ones included."""
     best: dict[str, float]
     """The score of ``best.pth`` by name, "AP" or "val_loss"; empty if there is none."""
+    stopped: bool = False
+    """Whether a stop signal has ended the run early; ``resume`` continues it."""
 
 
 class ResumedCheckpoint(NamedTuple):
@@ -138,10 +142,14 @@ def _train(
         stack.callback(runtime.close)
         train_store, val_store = open_stores(config, stack)
         network = build_network(config, fine_tune=resumed is None)
+        status: RunStatusFile | NoStatusFile = NoStatusFile()
         if runtime.is_main:
             stack.enter_context(run_lock(folder.path))
             # Another run may have written checkpoints between the first check and the lock.
             _refuse_another_run(folder, continues_run)
+            status = stack.enter_context(RunStatusFile(folder.path))
+        require_shared_folder(runtime, folder.path)
+        require_same_run(runtime, config, train_store, val_store, max_steps)
         log = open_log(runtime)
         stack.callback(log.close)
         _package_logger.removeHandler(early_messages)
@@ -161,19 +169,21 @@ def _train(
         epochs = pluralize(config.train.epochs, "epoch")
         if trainer.progress.epoch >= config.train.epochs:
             _log.info("%s has completed its %s already; --epochs adds more", folder.path, epochs)
-            return _result(folder.path, trainer.progress, finished=True)
+            return _result(folder.path, trainer.progress, finished=True, stopped=False)
         _log.info(_describe_lr(config, runtime.world_size))
         finished = trainer.run()
         if finished:
             _log.info("Finished %s; the run is in %s", epochs, folder.path)
-        return _result(folder.path, trainer.progress, finished)
+        if trainer.was_interrupted:
+            status.set_stopped()
+        return _result(folder.path, trainer.progress, finished, trainer.was_interrupted)
 
 
-def _result(folder: Path, progress: Progress, finished: bool) -> TrainingResult:
+def _result(folder: Path, progress: Progress, finished: bool, stopped: bool) -> TrainingResult:
     best = {}
     if math.isfinite(progress.best):
         best[progress.best_kind] = -progress.best if progress.best_kind == "val_loss" else progress.best
-    return TrainingResult(folder, finished, progress.epoch, progress.total_steps, best)
+    return TrainingResult(folder, finished, progress.epoch, progress.total_steps, best, stopped)
 
 
 def _refuse_another_run(folder: CheckpointFolder, continues_run: bool) -> None:

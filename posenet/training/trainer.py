@@ -189,6 +189,7 @@ class Trainer:
         self.state = RunState(network, self.average, self.optimizer, self.scaler, self.guard)
         self.folder = CheckpointFolder(Path(config.checkpoint.path), config.checkpoint.keep)
         self.writer = CheckpointWriter(self.folder, config.checkpoint)
+        self.was_interrupted = False  # whether a stop signal, on any rank, has ended ``run``
         self._stop_signal_received: Callable[[], bool] = lambda: False
 
     @property
@@ -218,6 +219,7 @@ class Trainer:
                         self.writer.finish()
                         position = f"step {self.progress.total_steps} (epoch {self.progress.epoch + 1})"
                         _log.info("Stopped after %s; --resume continues from there", position)
+                        self.was_interrupted = not self._has_done_max_steps()
                         return False
                 self.writer.finish()
             except (DataError, OSError) as error:
@@ -353,12 +355,13 @@ class Trainer:
         if self.runtime.is_main:
             self.writer.wait()
             found = self.folder.newest_intact(lambda state: not state["guard"]["bad_in_a_row"])
-        path = self.runtime.broadcast_object(found and found[0])
-        if path is None:
+        name = self.runtime.broadcast_object(found and found[0].name)
+        if name is None:
             raise TrainingError(
                 f"{self.guard.max_skips} steps in a row were skipped before the first checkpoint; "
                 "lower optim.lr or raise optim.warmup_epochs"
             )
+        path = self.folder.path / name  # hosts may have the folder at different paths
         _log.warning("%d steps skipped in a row: returning to %s", self.guard.max_skips, path)
         self.state.load_weights(found[1] if found else read_checkpoint(path), str(path))
 
@@ -389,8 +392,10 @@ class Trainer:
         return (self.config.train.epochs - progress.epoch - 1) * steps
 
     def _stop_due(self) -> bool:
-        has_done_all_steps = bool(self.max_steps) and self.progress.total_steps >= self.max_steps
-        return has_done_all_steps or self._stop_signal_received()
+        return self._has_done_max_steps() or self._stop_signal_received()
+
+    def _has_done_max_steps(self) -> bool:
+        return bool(self.max_steps) and self.progress.total_steps >= self.max_steps
 
     def _raise_if_stopped(self) -> None:
         if self._stop_signal_received():

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import h5py
 import pytest
@@ -15,8 +17,11 @@ import torch
 
 from posenet.checkpoints.file import read_checkpoint
 from posenet.cli.main import run_tool
+from posenet.devices.signals import STOPPED_STATUS
+from posenet.errors import DataError
 from posenet.settings import Config, config_from_dict
 from posenet.training import run as training_run
+from posenet.training.trainer import TrainStep
 from tests.helpers.run_locks import locked_by_another_process
 from tests.helpers.run_logs import read_log
 
@@ -290,3 +295,66 @@ def test_a_run_that_another_process_wrote_before_the_lock_was_taken_is_not_overw
     assert status == 2
     assert "already contains a run" in error
     assert os.listdir("run") == ["last.pth"]
+
+
+def run_status() -> str:
+    return Path("run/run.status").read_text().strip()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_scripts_can_tell_a_run_that_a_signal_stopped_from_a_finished_one(
+    train: Train, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    train_step = TrainStep.__call__
+
+    def train_step_and_signal(self: TrainStep, batches: Any) -> Any:
+        assert run_status() == "running"
+        os.kill(os.getpid(), number)
+        return train_step(self, batches)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainStep, "__call__", train_step_and_signal)
+        assert train("-p", "run")[0] == STOPPED_STATUS == 75
+    assert run_status() == "stopped"
+    assert train("-p", "run", "--resume")[0] == 0
+    assert run_status() == "finished"
+
+
+def test_a_run_that_has_done_the_steps_asked_for_is_finished(train: Train) -> None:
+    assert train("-p", "run", "--max-steps", "1")[0] == 0
+    assert run_status() == "finished"
+
+
+def test_a_run_that_ends_with_an_error_has_failed(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: TrainStep, batches: Any) -> Any:
+        raise DataError("the disk is gone")
+
+    monkeypatch.setattr(TrainStep, "__call__", fail)
+    assert train("-p", "run")[0] == 2
+    assert run_status() == "failed"
+
+
+@pytest.mark.parametrize("tool", ["train", "train-parallel"])
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        {"RANK": "1", "WORLD_SIZE": "2"},
+        {
+            "SLURM_PROCID": "0",
+            "SLURM_LOCALID": "0",
+            "SLURM_JOB_ID": "1",
+            "SLURM_STEP_ID": "0",
+            "SLURM_STEP_NUM_TASKS": "2",
+            "SLURM_STEP_NODELIST": "a",
+        },
+    ],
+)
+def test_several_processes_of_a_tool_for_one_are_refused(
+    tool: str, launcher: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in launcher.items():
+        monkeypatch.setenv(name, value)
+    assert run_tool(tool, ["-p", "run"]) == 2
+    error = capsys.readouterr().err
+    assert "a launcher has started 2 processes of this tool" in error
+    assert "tools/train_distributed.py" in error

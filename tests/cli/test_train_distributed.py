@@ -18,6 +18,7 @@ import pytest
 from posenet.checkpoints.file import read_checkpoint
 from posenet.cli import train_distributed
 from posenet.devices.rank_info import RankInfo
+from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "train_distributed.py"
@@ -124,12 +125,54 @@ def test_a_run_without_a_launcher_stops_cleanly_on_sigterm(start: Start, tmp_pat
     while not last.exists() and launcher.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     launcher.send_signal(signal.SIGTERM)
-    assert launcher.wait(TIMEOUT_SECONDS) == 0
+    assert launcher.wait(TIMEOUT_SECONDS) == STOPPED_STATUS
+    assert (tmp_path / "run" / "run.status").read_text() == "stopped\n"
     output = (tmp_path / "output.txt").read_text()
     assert output.count("Stopped after step") == 1
     assert "Traceback" not in output
     steps = read_checkpoint(last)["progress"]["total_steps"]
     assert f"Stopped after step {steps} " in output
+
+
+@pytest.mark.parametrize("torchrun_id, expected", [(None, [STOPPED_STATUS, 0]), ("none", [0, 0])])
+def test_rank_0_alone_reports_a_stop_and_not_to_torchrun(
+    monkeypatch: pytest.MonkeyPatch, torchrun_id: str | None, expected: list[int]
+) -> None:
+    parser = argparse.ArgumentParser()
+    train_distributed.add_arguments(parser)
+    monkeypatch.setattr(logging.getLogger("posenet"), "level", logging.INFO)
+    monkeypatch.setattr(train_distributed, "train", lambda *_: STOPPED_STATUS)
+    for name, value in {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": torchrun_id}.items():
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    statuses = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        statuses.append(train_distributed.run(parser.parse_args([])))
+    assert statuses == expected
+
+
+def test_processes_with_different_settings_end_together_with_one_message(start: Start, tmp_path: Path) -> None:
+    environment = [f"MASTER_PORT={find_free_port()}", "MASTER_ADDR=127.0.0.1", "WORLD_SIZE=2"]
+    processes = [
+        start(
+            f"rank{rank}",
+            ["env", *environment, f"RANK={rank}", f"LOCAL_RANK={rank}", sys.executable, SCRIPT],
+            "--lr",
+            str(0.1 + rank),
+        )
+        for rank in range(2)
+    ]
+    assert [process.wait(TIMEOUT_SECONDS) for process in processes] == [2, 2]
+    outputs = [(tmp_path / f"rank{rank}.txt").read_text() for rank in range(2)]
+    assert "the processes differ in optim.lr: 0.1 on" in outputs[0]
+    assert "1.1 on" in outputs[0]
+    assert "differ" not in outputs[1]  # one message per host
+    assert "Traceback" not in "".join(outputs)
+    assert (tmp_path / "run" / "run.status").read_text() == "failed\n"
+    assert not list((tmp_path / "run").glob("*.pth"))
 
 
 def test_an_input_error_is_reported_once_per_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

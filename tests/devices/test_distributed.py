@@ -117,7 +117,7 @@ def test_the_backends_depend_on_the_device() -> None:
 
 
 def test_processes_that_do_not_find_each_other_are_an_error() -> None:
-    rank_info = RankInfo(1, 2, 1, init_method="tcp://127.0.0.1:9")
+    rank_info = RankInfo(1, 2, 1, init_method="tcp://127.0.0.1:9", run_id="1.0")
     with pytest.raises(TrainingError, match=r"did not find each other \(.+\); .* can reach tcp://127.0.0.1:9"):
         DistributedRuntime(torch.device("cpu"), rank_info, timeout_minutes=0.01)
 

@@ -15,7 +15,7 @@ import torch
 from posenet.devices.distributed import DistributedRuntime
 from posenet.devices.launch import launch
 from posenet.devices.rank_info import RankInfo, rank_info_from_environment
-from posenet.devices.signals import STOP_SIGNALS
+from posenet.devices.signals import STOP_SIGNALS, STOPPED_STATUS
 from posenet.errors import TrainingError
 from tests.helpers.process_runs import fork_process, wait_for_exit
 
@@ -43,6 +43,14 @@ def test_every_process_gets_its_rank_by_argument_and_environment(tmp_path: Path)
 def test_a_process_that_exits_with_an_error_is_named() -> None:
     with pytest.raises(TrainingError, match="rank 1 of 2 exited with status 2"):
         launch(2, lambda rank_info: sys.exit(2 * rank_info.rank), start_method="fork")
+
+
+def test_the_status_of_a_stopped_run_is_passed_on() -> None:
+    def stop(rank_info: RankInfo) -> None:
+        sys.exit(0 if rank_info.rank else STOPPED_STATUS)
+
+    assert launch(2, stop, start_method="fork") == STOPPED_STATUS
+    assert launch(2, lambda rank_info: None, start_method="fork") == 0
 
 
 def test_a_process_that_is_killed_is_named_and_the_others_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,6 +160,7 @@ def test_a_stop_signal_ends_the_run_after_the_step_with_a_checkpoint(make_traine
     trainer = make_trainer("train.epochs=50")
     before_step(trainer, 3, lambda: os.kill(os.getpid(), number))
     assert not trainer.run()
+    assert trainer.was_interrupted
     assert read_checkpoint(trainer.folder.last)["progress"]["total_steps"] == 3
 
 

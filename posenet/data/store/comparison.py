@@ -1,4 +1,4 @@
-"""Finds the images that two stores share."""
+"""Compares stores: the images that two stores share, and whether they have the same content."""
 
 from __future__ import annotations
 
@@ -27,6 +27,14 @@ def find_shared_images(first: Store, second: Store) -> SharedImages:
         if first_id is not None:
             pairs.append((first_id, image_id))
     return SharedImages(np.intersect1d(first.image_ids, second.image_ids), np.array(pairs, np.int64).reshape(-1, 2))
+
+
+def describe_content(store: Store) -> str:
+    """The content of a store in a few words, the same for two stores only if all their images and people are.
+
+    The fingerprint covers all arrays, and these contain a digest of every image.
+    """
+    return f"{store.num_images} images and {len(store)} samples with the fingerprint {store.fingerprint[:8]}"
 
 
 def overlapping_image_ids(first: Store, second: Store) -> np.ndarray:
