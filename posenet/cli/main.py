@@ -37,6 +37,7 @@ TOOLS = (
     "plot",
     "skeleton",
     "lint-annotations",
+    "import-annotations",
     "import-weights",
     "export-weights",
     "export-onnx",

@@ -1,0 +1,259 @@
+"""Import the JSON export of Label Studio: tasks with rectangles and keypoints.
+
+The export in COCO's format joins the keypoints of all people of an image, so it is of use only for images of one
+person. The JSON export keeps the rectangle of every keypoint in ``parentID``. Coordinates are percentages of the
+displayed image.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import numpy as np
+
+from posenet.annotations.coco_file import read_document
+from posenet.annotations.importing.imported import (
+    ImportedAnnotations,
+    displayed_size,
+    make_annotation,
+    make_category,
+)
+from posenet.errors import DataError
+from posenet.images.image_files import find_images
+from posenet.messages import truncate_for_message
+from posenet.skeleton import COCO
+
+NO_RECTANGLE = "person"
+"""Category of people without a rectangle."""
+
+_NOT_ANNOTATED = "tasks without an annotation, left out"
+_SEVERAL_ANNOTATIONS = "tasks with several annotations, of which the first is used"
+_NO_FILE = "tasks whose image is not in the folder, left out"
+_SAME_IMAGE = "tasks with the image of an earlier task, left out"
+_ROTATED = "tasks with an image that was rotated in Label Studio, left out: rotate the file instead"
+_NO_PERSON = "keypoints that belong to no rectangle, left out: move them into their rectangle in the list of regions"
+
+
+@dataclass
+class _Person:
+    """One person of a task; coordinates are percentages."""
+
+    category: str
+    box: tuple[float, float, float, float] | None
+    """x, y, width, height."""
+    points: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+
+def import_label_studio(
+    path: str | Path, images: str | Path, keypoints: Sequence[str] | None = None
+) -> ImportedAnnotations:
+    """Read a JSON export of Label Studio.
+
+    Args:
+        images: folder of the images, which are found by their names at any depth.
+        keypoints: names of the keypoints in order; None takes COCO's if it has all names, or else the order in which
+            they first appear.
+
+    Raises:
+        DataError: the file is not such an export, or has no image of the folder.
+    """
+    tasks = read_document(path)
+    if not isinstance(tasks, list) or not all(isinstance(task, dict) and "data" in task for task in tasks):
+        raise DataError(f"{path} is not a list of tasks; export the project from Label Studio as JSON")
+    folder = Path(images)
+    files = _index_files(folder)
+    left_out: Counter[str] = Counter()
+    people_of: dict[Path, list[_Person]] = {}
+    for number, task in enumerate(tasks, start=1):
+        try:
+            people = _read_people(task, left_out)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(f"{path}: task {number} has a region without {error}; export the project again") from error
+        if people is None:
+            continue
+        file = _find_file(task["data"], files)
+        if file is None:
+            left_out[_NO_FILE] += 1
+            continue
+        if file in people_of:
+            left_out[_SAME_IMAGE] += 1
+            continue
+        people_of[file] = people
+    if not people_of:
+        reasons = "; ".join(f"{kind}: {count}" for kind, count in left_out.items()) or "it has no tasks"
+        raise DataError(f"{path} has no annotated image of {folder} ({reasons}); check --images")
+    everybody = [person for people in people_of.values() for person in people]
+    names = _keypoint_names(everybody, keypoints)
+    document = _make_document(people_of, folder, names)
+    unknown = sum(name not in names for person in everybody for name in person.points)
+    if unknown:
+        left_out["keypoints with other names than --keypoints, left out"] = unknown
+    return ImportedAnnotations(document, folder, tuple(f"{kind}: {count}" for kind, count in left_out.items()))
+
+
+def _index_files(folder: Path) -> dict[str, Path]:
+    """The images of a folder by file name; names of several files are not listed."""
+    paths = find_images([folder], recursive=True)
+    counts = Counter(path.name for path in paths)
+    return {path.name: path for path in paths if counts[path.name] == 1}
+
+
+def _find_file(data: Mapping[str, Any], files: Mapping[str, Path]) -> Path | None:
+    """The file of a task, whose data name it by a path or an address.
+
+    Label Studio puts eight digits and a hyphen before the names of uploaded files.
+    """
+    for value in data.values():
+        if not isinstance(value, str):
+            continue
+        name = _file_name(value)
+        for candidate in (name, re.sub(r"^[0-9a-f]{8}-", "", name)):
+            if candidate in files:
+                return files[candidate]
+    return None
+
+
+def _file_name(value: str) -> str:
+    """The file name in a path or in an address, such as /data/local-files/?d=a/1.jpg or ...?fileuri=<base64>."""
+    try:
+        address = urlsplit(value)
+    except ValueError:
+        return value
+    query = parse_qs(address.query)
+    path = unquote(address.path)
+    if "d" in query:
+        path = query["d"][0]
+    elif "fileuri" in query:
+        try:
+            path = base64.urlsafe_b64decode(query["fileuri"][0]).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+    return PureWindowsPath(PurePosixPath(path).name).name
+
+
+def _read_people(task: Mapping[str, Any], left_out: Counter[str]) -> list[_Person] | None:
+    """The people of a task; None if it cannot be used. Regions of other kinds are ignored."""
+    annotations = [entry for entry in task.get("annotations") or [] if not entry.get("was_cancelled")]
+    if not annotations:
+        left_out[_NOT_ANNOTATED] += 1
+        return None
+    if len(annotations) > 1:
+        left_out[_SEVERAL_ANNOTATIONS] += 1
+    regions = annotations[0]["result"]
+    if any(region.get("image_rotation") for region in regions):
+        left_out[_ROTATED] += 1
+        return None
+    people: dict[object, _Person] = {}
+    for region in regions:
+        if region.get("type") == "rectanglelabels":
+            labels = region["value"].get("rectanglelabels") or [NO_RECTANGLE]
+            people[region["id"]] = _Person(str(labels[0]), _rectangle(region))
+    loose = []
+    for region in regions:
+        if region.get("type") != "keypointlabels":
+            continue
+        person = people.get(region.get("parentID"))
+        if person is None:
+            loose.append(region)
+        else:
+            _add_point(person, region)
+    _assign_loose_points(people, loose, left_out)
+    return list(people.values())
+
+
+def _rectangle(region: Mapping[str, Any]) -> tuple[float, float, float, float]:
+    """x, y, width, height around a rectangle, which may be rotated about its first corner; percentages."""
+    value = region["value"]
+    x, y, width, height = (float(value[key]) for key in ("x", "y", "width", "height"))
+    angle = np.radians(float(value.get("rotation") or 0))
+    # Percentages of both axes differ in pixels, so the rotation needs the shape of the image.
+    aspect = float(region.get("original_width") or 1) / float(region.get("original_height") or 1)
+    corners = np.array([(0, 0), (width * aspect, 0), (width * aspect, height), (0, height)])
+    turned = corners @ np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
+    low = turned.min(axis=0)
+    size = turned.max(axis=0) - low
+    return x + float(low[0]) / aspect, y + float(low[1]), float(size[0]) / aspect, float(size[1])
+
+
+def _assign_loose_points(
+    people: dict[object, _Person], regions: Sequence[Mapping[str, Any]], left_out: Counter[str]
+) -> None:
+    """Assign keypoints without a rectangle: to the only person, or to the only rectangle around them."""
+    if regions and not people:
+        people[None] = _Person(NO_RECTANGLE, None)
+    for region in regions:
+        candidates = [person for person in people.values() if _contains(person.box, region["value"])]
+        if len(people) == 1:
+            candidates = list(people.values())
+        label = str(region["value"]["keypointlabels"][0])
+        if len(candidates) == 1 and label not in candidates[0].points:
+            _add_point(candidates[0], region)
+        else:
+            left_out[_NO_PERSON] += 1
+
+
+def _contains(box: tuple[float, float, float, float] | None, value: Mapping[str, Any]) -> bool:
+    if box is None:
+        return False
+    x, y, width, height = box
+    return x <= float(value["x"]) <= x + width and y <= float(value["y"]) <= y + height
+
+
+def _add_point(person: _Person, region: Mapping[str, Any]) -> None:
+    value = region["value"]
+    person.points[str(value["keypointlabels"][0])] = float(value["x"]), float(value["y"])
+
+
+def _keypoint_names(people: Sequence[_Person], keypoints: Sequence[str] | None) -> tuple[str, ...]:
+    found = tuple(dict.fromkeys(name for person in people for name in person.points))
+    names = tuple(keypoints or (COCO.file_names if set(found) <= set(COCO.file_names) else found))
+    if len(set(names)) < len(names):
+        raise DataError(f"--keypoints names a keypoint twice: {truncate_for_message(names)}")
+    return names
+
+
+def _make_document(
+    people_of: Mapping[Path, Sequence[_Person]], folder: Path, names: tuple[str, ...]
+) -> dict[str, list[dict[str, Any]]]:
+    categories = list(dict.fromkeys(person.category for people in people_of.values() for person in people))
+    document: dict[str, list[dict[str, Any]]] = {
+        "images": [],
+        "annotations": [],
+        "categories": [make_category(number, name, names) for number, name in enumerate(categories, start=1)],
+    }
+    for image_id, (path, people) in enumerate(people_of.items(), start=1):
+        height, width = displayed_size(path)
+        name = path.relative_to(folder).as_posix()
+        document["images"].append({"id": image_id, "file_name": name, "height": height, "width": width})
+        for person in people:
+            annotation_id = len(document["annotations"]) + 1
+            category_id = categories.index(person.category) + 1
+            keypoints = np.zeros((len(names), 3))
+            for index, keypoint in enumerate(names):
+                if keypoint in person.points:
+                    x, y = person.points[keypoint]
+                    keypoints[index] = x / 100 * width, y / 100 * height, 2
+            box = _box_in_pixels(person, keypoints, height, width)
+            annotation = make_annotation(image_id, category_id, keypoints, box)
+            document["annotations"].append({"id": annotation_id} | annotation)
+    return document
+
+
+def _box_in_pixels(person: _Person, keypoints: np.ndarray, height: int, width: int) -> list[float]:
+    """x, y, width, height of the rectangle, or around the labelled keypoints where there is none."""
+    if person.box is not None:
+        x, y, box_width, box_height = person.box
+        return [x / 100 * width, y / 100 * height, box_width / 100 * width, box_height / 100 * height]
+    points = keypoints[keypoints[:, 2] > 0, :2]
+    if not len(points):
+        return [0.0, 0.0, 0.0, 0.0]
+    low = points.min(axis=0)
+    return [*low.tolist(), *(points.max(axis=0) - low).tolist()]

@@ -1,0 +1,225 @@
+"""Import data sets in the YOLO-pose format of Ultralytics: a ``data.yaml``, and a text file of labels for every image.
+
+A line of a label file is an object: class, centre x, centre y, width and height of its box; then x, y and, if the set
+has it, the visibility of every keypoint. Coordinates are fractions of the displayed image. The labels of
+``images/a/1.jpg`` are in ``labels/a/1.txt``; an image without such a file shows no object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from posenet.annotations.importing.imported import (
+    ImportedAnnotations,
+    common_folder,
+    displayed_size,
+    make_annotation,
+    make_category,
+)
+from posenet.annotations.skeleton_draft import pair_left_right
+from posenet.errors import ConfigError, DataError
+from posenet.images.image_files import find_images
+from posenet.messages import pluralize, truncate_for_message
+from posenet.skeleton import COCO
+from posenet.skeleton.skeleton import twins
+
+BOX_COLUMNS = 5
+"""Columns of a label line before the keypoints: class, x, y, width, height."""
+
+
+class YoloFormat(NamedTuple):
+    """What ``data.yaml`` says about the labels."""
+
+    classes: dict[int, str]
+    """Names of the classes by index."""
+    keypoints: tuple[str, ...]
+    has_visibility: bool
+
+
+def import_yolo_pose(
+    data_file: str | Path, split: str = "train", keypoints: Sequence[str] | None = None
+) -> ImportedAnnotations:
+    """Read one split of a YOLO-pose data set.
+
+    Args:
+        data_file: the ``data.yaml``.
+        split: its key, such as train or val.
+        keypoints: names of the keypoints in order; None takes them from ``kpt_names``, or COCO's if there are 17.
+
+    Raises:
+        ConfigError: PyYAML is not installed.
+        DataError: a file is missing or cannot be read, is not of this format, or the keypoints have no names.
+    """
+    data_file = Path(data_file)
+    content = _read_yaml(data_file)
+    layout = _parse_format(content, data_file, keypoints)
+    paths = _find_images(content, data_file, split)
+    label_paths = [_label_path(path) for path in paths]
+    if not any(path.is_file() for path in label_paths):
+        raise DataError(f"no image of {data_file} has labels, for example {label_paths[0]}; restore the label files")
+    folder = common_folder(paths)
+    categories = [make_category(index + 1, name, layout.keypoints) for index, name in sorted(layout.classes.items())]
+    document: dict[str, list[dict[str, Any]]] = {"images": [], "annotations": [], "categories": categories}
+    for image_id, (path, label_path) in enumerate(zip(paths, label_paths), start=1):
+        height, width = displayed_size(path)
+        name = path.relative_to(folder).as_posix()
+        document["images"].append({"id": image_id, "file_name": name, "height": height, "width": width})
+        for row in _read_labels(label_path, layout):
+            annotation = _convert_row(row, layout, image_id, height, width)
+            document["annotations"].append({"id": len(document["annotations"]) + 1} | annotation)
+    return ImportedAnnotations(document, folder, _notes(content, layout, label_paths))
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        import yaml
+    except ImportError as error:
+        raise ConfigError("PyYAML is not installed; pip install 'posenet[yolo]'") from error
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{path} is not valid YAML ({reason}); give the data.yaml of a YOLO-pose data set") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path} is not a data.yaml; give that of a YOLO-pose data set")
+    return content
+
+
+def _parse_format(content: dict[str, Any], path: Path, keypoints: Sequence[str] | None) -> YoloFormat:
+    shape = content.get("kpt_shape")
+    if not isinstance(shape, list) or len(shape) != 2 or type(shape[0]) is not int or shape[0] < 1:
+        raise DataError(f"{path} has no kpt_shape [keypoints, 2 or 3]; give the data.yaml of a YOLO-pose data set")
+    count, dimensions = shape
+    if dimensions not in (2, 3):
+        raise DataError(f"{path}: kpt_shape {truncate_for_message(shape)} must end in 2 or 3; correct it")
+    classes = content.get("names")
+    if isinstance(classes, list):
+        classes = dict(enumerate(classes))
+    if not isinstance(classes, dict) or not all(type(index) is int and index >= 0 for index in classes):
+        raise DataError(f"{path} has no names of the classes; write them as names: {{0: person}}")
+    names = tuple(keypoints or _listed_names(content) or (COCO.file_names if count == len(COCO.file_names) else ()))
+    if len(names) != count or len(set(names)) != count:
+        found = f"has {count} keypoints, {len(names)} different names are known" if names else "does not name them"
+        raise DataError(f"{path} {found}; name the {count} keypoints in their order by --keypoints")
+    return YoloFormat({index: str(name) for index, name in classes.items()}, names, dimensions == 3)
+
+
+def _listed_names(content: dict[str, Any]) -> list[str]:
+    """The names in ``kpt_names``: a list, or lists by class, of which the first is used."""
+    names = content.get("kpt_names")
+    if isinstance(names, dict):
+        names = next(iter(names.values()), None)
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def _find_images(content: dict[str, Any], data_file: Path, split: str) -> list[Path]:
+    """The images of a split, which is a folder, a text file of paths, or a list of both."""
+    value = content.get(split)
+    places = [value] if isinstance(value, str) else value
+    if not isinstance(places, list) or not all(isinstance(place, str) and place for place in places) or not places:
+        known = ", ".join(key for key in ("train", "val", "test") if content.get(key)) or "none"
+        raise DataError(f"{data_file} has no split {split} (found: {known}); choose one by --split")
+    inputs = []
+    for place in places:
+        found = _find_place(place, content, data_file)
+        inputs += _read_list(found) if found.suffix == ".txt" else [found]
+    return sorted(path.resolve() for path in find_images(inputs, recursive=True))
+
+
+def _find_place(place: str, content: dict[str, Any], data_file: Path) -> Path:
+    """A folder or list of images; relative paths start at ``path`` of the file, or at its folder.
+
+    Exports of Roboflow begin with one ``../`` too many.
+    """
+    here = data_file.resolve().parent
+    roots = [here / str(content.get("path") or ""), Path(str(content.get("path") or "")), here]
+    for root in roots:
+        for relative in (place, place.removeprefix("../")):
+            if (root / relative).exists():
+                return root / relative
+    raise DataError(f"{data_file}: {place} does not exist in {here}; correct path in the file")
+
+
+def _read_list(path: Path) -> list[Path]:
+    """The images that a text file names, relative to its folder if they begin with ``./``."""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    names = [line.strip() for line in lines if line.strip()]
+    return [path.parent / name if name.startswith("./") else Path(name) for name in names]
+
+
+def _label_path(image: Path) -> Path:
+    """The file with the labels of an image: the last folder ``images`` of its path becomes ``labels``."""
+    parts = list(image.parts)
+    for index in range(len(parts) - 2, -1, -1):
+        if parts[index] == "images":
+            parts[index] = "labels"
+            break
+    return Path(*parts).with_suffix(".txt")
+
+
+def _read_labels(path: Path, layout: YoloFormat) -> list[list[float]]:
+    """The rows of numbers of a label file; none if it does not exist."""
+    if not path.is_file():
+        return []
+    columns = BOX_COLUMNS + len(layout.keypoints) * (3 if layout.has_visibility else 2)
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+        words = line.split()
+        if not words:
+            continue
+        try:
+            row = [float(word) for word in words]
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: {error}; correct the line") from error
+        if len(row) != columns or not np.isfinite(row).all():
+            raise DataError(
+                f"{path}, line {number} has {len(row)} numbers, {columns} finite ones are expected for "
+                f"{pluralize(len(layout.keypoints), 'keypoint')}; correct the line, or kpt_shape in the data.yaml"
+            )
+        if row[0] not in layout.classes:
+            raise DataError(
+                f"{path}, line {number}: class {words[0]} has no name in the data.yaml; correct one of them"
+            )
+        rows.append(row)
+    return rows
+
+
+def _convert_row(row: Sequence[float], layout: YoloFormat, image_id: int, height: int, width: int) -> dict[str, Any]:
+    """Convert a line of a label file to an annotation without its id."""
+    center_x, center_y, box_width, box_height = row[1:BOX_COLUMNS]
+    box = [
+        (center_x - box_width / 2) * width,
+        (center_y - box_height / 2) * height,
+        box_width * width,
+        box_height * height,
+    ]
+    values = np.reshape(row[BOX_COLUMNS:], (len(layout.keypoints), -1))  # (K, 3) or (K, 2)
+    if layout.has_visibility:
+        visibilities = values[:, 2]
+    else:  # a keypoint that is not labelled is at (0, 0), or negative
+        is_labelled = (values >= 0).all(axis=1) & values.any(axis=1)
+        visibilities = np.where(is_labelled, 2.0, 0.0)
+    keypoints = np.column_stack([values[:, 0] * width, values[:, 1] * height, visibilities])
+    return make_annotation(image_id, int(row[0]) + 1, keypoints, box)
+
+
+def _notes(content: dict[str, Any], layout: YoloFormat, label_paths: Sequence[Path]) -> tuple[str, ...]:
+    notes = []
+    without = sum(not path.is_file() for path in label_paths)
+    if without:
+        notes.append(f"{pluralize(without, 'image')} without a label file: kept, with nobody in them")
+    swaps = content.get("flip_idx")
+    twin_of = twins(pair_left_right(layout.keypoints))
+    expected = [layout.keypoints.index(twin_of.get(name, name)) for name in layout.keypoints]
+    if isinstance(swaps, list) and swaps != expected:
+        notes.append(
+            "flip_idx pairs other keypoints than the names of left and right do; check the order of the names, "
+            "and left_right in the skeleton"
+        )
+    return tuple(notes)

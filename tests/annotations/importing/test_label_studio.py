@@ -1,0 +1,151 @@
+"""Importing the JSON export of Label Studio: who a keypoint belongs to, files, and messages for bad exports."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from posenet.annotations.importing.label_studio import import_label_studio
+from posenet.cli.main import run_tool
+from posenet.errors import DataError
+from posenet.skeleton import COCO
+from tests.helpers.drawn_data import document, person, write_images
+from tests.helpers.other_formats import write_label_studio_json
+
+CONTENT = document([1, 2], [person(1, 1, (10, 20, 50, 60)), person(2, 1, (90, 20, 50, 60), labelled=9), person(3, 2)])
+
+
+def export(folder: Path, content: dict[str, Any] = CONTENT, **options: Any) -> tuple[Path, Path]:
+    """The export and its image folder."""
+    root = folder / "export"
+    root.mkdir()
+    path = write_label_studio_json(root, write_images(folder / "drawn", content), content, **options)
+    return path, root / "images"
+
+
+def change(path: Path, edit: Any) -> None:
+    tasks = json.loads(path.read_text())
+    edit(tasks)
+    path.write_text(json.dumps(tasks))
+
+
+@pytest.mark.parametrize("parents", [True, False])
+def test_keypoints_belong_to_their_rectangle_or_to_the_only_one_around_them(tmp_path: Path, parents: bool) -> None:
+    found, _, notes = import_label_studio(*export(tmp_path, parents=parents))
+    assert notes == ()
+    for entry, expected in zip(found["annotations"], CONTENT["annotations"], strict=True):
+        np.testing.assert_allclose(entry["keypoints"], expected["keypoints"], atol=1e-3)
+        np.testing.assert_allclose(entry["bbox"], expected["bbox"], atol=1e-3)
+
+
+def test_a_keypoint_of_nobody_is_left_out_and_counted(tmp_path: Path) -> None:
+    path, images = export(tmp_path, parents=False)
+    change(path, lambda tasks: tasks[0]["annotations"][0]["result"][3]["value"].update(x=99, y=99))
+    found, _, notes = import_label_studio(path, images)
+    assert len(notes) == 1 and "belong to no rectangle" in notes[0] and notes[0].endswith(": 1")
+    assert found["annotations"][0]["num_keypoints"] == 16
+
+
+def test_without_rectangles_all_keypoints_are_one_person(tmp_path: Path) -> None:
+    content = document([1], [person(1, 1)])
+    path, images = export(tmp_path, content, parents=False)
+    change(path, lambda tasks: tasks[0]["annotations"][0]["result"].pop(0))
+    [entry] = import_label_studio(path, images).document["annotations"]
+    np.testing.assert_allclose(entry["keypoints"], content["annotations"][0]["keypoints"], atol=1e-3)
+    points = np.reshape(entry["keypoints"], (-1, 3))[:, :2]
+    np.testing.assert_allclose(entry["bbox"], [*points.min(0), *np.ptp(points, axis=0)], atol=1e-2)
+
+
+def test_a_rotated_rectangle_becomes_the_box_around_it(tmp_path: Path) -> None:
+    path, images = export(tmp_path)
+    change(path, lambda tasks: tasks[1]["annotations"][0]["result"][0]["value"].update(rotation=90))
+    # The box 20, 20, 50, 60 is turned clockwise about its first corner.
+    entry = import_label_studio(path, images).document["annotations"][2]
+    np.testing.assert_allclose(entry["bbox"], [-40, 20, 60, 50], atol=0.01)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/data/upload/1/0123abcd-{}",
+        "http://localhost:8080/data/upload/1/{}",
+        "/data/local-files/?d=photos/{}",
+        "C:\\photos\\{}",
+        "photos/{}",
+        "/tasks/7/presign/?fileuri=" + "{b64}",
+    ],
+)
+def test_images_are_found_by_their_names_at_any_depth(tmp_path: Path, address: str) -> None:
+    path, images = export(tmp_path)
+    (images / "deep").mkdir()
+    name = "000000000001.jpg"
+    (images / name).rename(images / "deep" / name)
+    b64 = base64.urlsafe_b64encode(f"s3://bucket/a/{name}".encode()).decode()
+    change(path, lambda tasks: tasks[0]["data"].update(image=address.format(name, b64=b64)))
+    found = import_label_studio(path, images).document
+    assert [image["file_name"] for image in found["images"]] == [f"deep/{name}", "000000000002.jpg"]
+
+
+def test_tasks_that_cannot_be_used_are_counted(tmp_path: Path) -> None:
+    content = document(range(1, 7), [person(number, number) for number in range(1, 7)])
+    path, images = export(tmp_path, content)
+
+    def edit(tasks: list[dict[str, Any]]) -> None:
+        tasks[0]["annotations"] = []
+        tasks[1]["annotations"][0]["was_cancelled"] = True
+        tasks[2]["annotations"] *= 2
+        tasks[3]["data"]["image"] = "other.jpg"
+        tasks[4]["annotations"][0]["result"][0]["image_rotation"] = 90
+        tasks.append(tasks[5])
+
+    change(path, edit)
+    found, _, notes = import_label_studio(path, images)
+    assert len(found["images"]) == 2
+    assert sorted(int(note.rpartition(" ")[2]) for note in notes) == [1, 1, 1, 1, 2]
+
+
+def test_names_are_those_of_coco_or_given_or_in_order_of_appearance(tmp_path: Path) -> None:
+    path, images = export(tmp_path)
+    assert import_label_studio(path, images).document["categories"][0]["keypoints"] == list(COCO.file_names)
+    path.write_text(path.read_text().replace('"nose"', '"muzzle"'))
+    names = import_label_studio(path, images).document["categories"][0]["keypoints"]
+    assert names == ["muzzle", *COCO.file_names[1:]]
+    imported = import_label_studio(path, images, ["left_eye", "muzzle"])
+    assert imported.document["categories"][0]["keypoints"] == ["left_eye", "muzzle"]
+    assert any("other names than --keypoints" in note for note in imported.notes)
+    with pytest.raises(DataError, match="a keypoint twice"):
+        import_label_studio(path, images, ["nose", "nose"])
+
+
+@pytest.mark.parametrize("content", ["{}", "[1]", '[{"id": 1}]', "{"])
+def test_another_file_is_refused(tmp_path: Path, content: str) -> None:
+    _, images = export(tmp_path)
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    with pytest.raises(DataError):
+        import_label_studio(path, images)
+
+
+def test_a_region_without_its_values_names_the_task(tmp_path: Path) -> None:
+    path, images = export(tmp_path)
+    change(path, lambda tasks: tasks[1]["annotations"][0]["result"][2]["value"].pop("x"))
+    with pytest.raises(DataError, match="task 2 has a region without 'x'"):
+        import_label_studio(path, images)
+
+
+def test_no_image_found_says_why_and_the_tool_needs_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, images = export(tmp_path)
+    change(path, lambda tasks: [task["data"].update(image="x.jpg") for task in tasks])
+    with pytest.raises(
+        DataError, match=r"has no annotated image of .*not in the folder, left out: 2\); check --images"
+    ):
+        import_label_studio(path, images)
+    assert run_tool("import-annotations", [str(path), "--output", str(tmp_path / "b.json")]) == 2
+    assert "--images" in capsys.readouterr().err

@@ -1,0 +1,166 @@
+"""Importing YOLO-pose: where images and labels are found, names of keypoints, and messages for bad files."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from posenet.annotations.importing.yolo_pose import import_yolo_pose
+from posenet.cli.main import run_tool
+from posenet.errors import ConfigError, DataError
+from posenet.skeleton import COCO
+from tests.helpers.drawn_data import document, person, write_images
+from tests.helpers.oriented_images import oriented_image
+from tests.helpers.other_formats import write_yolo_pose
+
+pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'posenet[yolo]'")
+
+CONTENT = document([1, 2, 3], [person(1, 1), person(2, 1, (90, 20, 50, 60), labelled=9), person(3, 2)])
+COCO_FLIP = [0, 2, 1, 4, 3, 6, 5, 8, 7, 10, 9, 12, 11, 14, 13, 16, 15]
+
+
+@pytest.fixture
+def data_file(tmp_path: Path) -> Path:
+    """Three images, of which the last has no label file."""
+    return write_yolo_pose(tmp_path / "set", write_images(tmp_path / "drawn", CONTENT), CONTENT, flip_idx=COCO_FLIP)
+
+
+def change(data_file: Path, **settings: Any) -> None:
+    """Replaces keys of data.yaml; None removes one."""
+    lines = [line for line in data_file.read_text().splitlines() if line.partition(":")[0] not in settings]
+    lines += [f"{key}: {value}" for key, value in settings.items() if value is not None]
+    data_file.write_text("\n".join(lines))
+
+
+def test_values_are_converted_to_pixels(data_file: Path) -> None:
+    document, folder, notes = import_yolo_pose(data_file)
+    assert [image["file_name"] for image in document["images"]] == [f"{n:012d}.jpg" for n in (1, 2, 3)]
+    assert folder == data_file.parent / "images" / "train"
+    assert notes == ("1 image without a label file: kept, with nobody in them",)
+    for found, expected in zip(document["annotations"], CONTENT["annotations"], strict=True):
+        assert found["image_id"] == expected["image_id"] and found["num_keypoints"] == expected["num_keypoints"]
+        np.testing.assert_allclose(found["keypoints"], expected["keypoints"], atol=1e-3)
+        np.testing.assert_allclose(found["bbox"], expected["bbox"], atol=1e-3)
+        assert found["area"] == pytest.approx(expected["area"], rel=1e-4)
+
+
+def test_the_set_may_have_moved_and_may_be_listed_in_other_ways(data_file: Path) -> None:
+    expected = import_yolo_pose(data_file).document
+    train = data_file.parent / "images" / "train"
+    list_file = data_file.parent / "train.txt"
+    list_file.write_text("".join(f"./images/train/{path.name}\n" for path in sorted(train.iterdir())))
+    for settings in (
+        {"path": "/nowhere"},
+        {"path": None},
+        {"path": None, "train": "../images/train"},  # as Roboflow writes it
+        {"train": "train.txt"},
+        {"train": "[images/train]"},
+        {"val": "images/train", "train": None},
+    ):
+        change(data_file, **settings)
+        assert import_yolo_pose(data_file, "val" if "val" in settings else "train").document == expected
+
+
+def test_a_keypoint_without_visibility_is_labelled_unless_at_zero_or_negative(tmp_path: Path) -> None:
+    content = document([1], [person(1, 1)])
+    content["annotations"][0]["keypoints"][:6] = [0, 0, 2, -16, 12, 2]
+    data_file = write_yolo_pose(tmp_path / "set", write_images(tmp_path / "drawn", content), content, dimensions=2)
+    [entry] = import_yolo_pose(data_file).document["annotations"]
+    assert entry["keypoints"][:6] == [0] * 6 and entry["num_keypoints"] == 15
+    assert set(entry["keypoints"][8::3]) == {2}
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_labels_belong_to_the_displayed_image(tmp_path: Path, orientation: int) -> None:
+    drawn = oriented_image(orientation)
+    height, width = drawn.sizes["displayed"]
+    x, y = drawn.centres["displayed"]
+    content = document([1], [person(1, 1, (x - 16, y - 16, 32, 32))])
+    content["images"][0] |= {"file_name": "a.jpg", "height": height, "width": width}
+    (tmp_path / "drawn").mkdir()
+    (tmp_path / "drawn" / "a.jpg").write_bytes(drawn.data)
+    found = import_yolo_pose(write_yolo_pose(tmp_path / "set", tmp_path / "drawn", content)).document
+    assert (found["images"][0]["height"], found["images"][0]["width"]) == (height, width)
+    np.testing.assert_allclose(found["annotations"][0]["bbox"], [x - 16, y - 16, 32, 32], atol=1e-2)
+
+
+def test_keypoints_are_named_by_the_caller_or_the_file_or_are_those_of_coco(data_file: Path) -> None:
+    names = [f"k{number}" for number in range(17)]
+
+    def found(*arguments: Any) -> list[str]:
+        return import_yolo_pose(data_file, "train", *arguments).document["categories"][0]["keypoints"]
+
+    assert found() == list(COCO.file_names)
+    change(data_file, kpt_names=f"{{0: {names}}}")
+    assert found() == names
+    assert found(names[::-1]) == names[::-1]
+    notes = import_yolo_pose(data_file).notes
+    assert any("flip_idx pairs other keypoints" in note for note in notes)
+    for bad in (names[:3], names[:16] + names[:1]):
+        with pytest.raises(DataError, match="--keypoints"):
+            found(bad)
+    change(data_file, kpt_names=None, kpt_shape="[5, 3]")
+    with pytest.raises(DataError, match="does not name them; name the 5 keypoints in their order by --keypoints"):
+        import_yolo_pose(data_file)
+
+
+@pytest.mark.parametrize(
+    "settings, message",
+    [
+        ({"kpt_shape": None}, "has no kpt_shape"),
+        ({"kpt_shape": "[17, 4]"}, "must end in 2 or 3"),
+        ({"kpt_shape": "17"}, "has no kpt_shape"),
+        ({"names": None}, "has no names"),
+        ({"names": "[dog]", "kpt_shape": "[17, 2]"}, "line 1 has 56 numbers, 39 finite ones"),
+        ({"names": "{4: dog}"}, "class 0 has no name"),
+        ({"train": "images/other"}, "images/other does not exist"),
+        ({"train": None}, "has no split train .*--split"),
+        ({"train": "[1]"}, "has no split train"),
+        ({"train": "'['"}, "does not exist"),
+        ({"bad": "[1"}, "is not valid YAML"),
+    ],
+)
+def test_a_bad_data_file_is_one_line(data_file: Path, settings: dict[str, Any], message: str) -> None:
+    change(data_file, **settings)
+    with pytest.raises(DataError, match=message) as caught:
+        import_yolo_pose(data_file)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("line", ["0 0.5 0.5 0.1", "0 " + "x " * 55, "0 " + "nan " * 55, "0.5 " + "0.5 " * 55])
+def test_a_bad_label_names_the_file_and_the_line(data_file: Path, line: str) -> None:
+    label = data_file.parent / "labels" / "train" / "000000000002.txt"
+    label.write_text(label.read_text() + "\n" + line)
+    with pytest.raises(DataError, match="000000000002.txt, line 3"):
+        import_yolo_pose(data_file)
+
+
+def test_a_set_without_labels_or_with_a_bad_image_is_refused(data_file: Path) -> None:
+    (data_file.parent / "images" / "train" / "000000000001.jpg").write_bytes(b"nothing")
+    with pytest.raises(DataError, match="cannot read .*000000000001.jpg"):
+        import_yolo_pose(data_file)
+    shutil.rmtree(data_file.parent / "labels")
+    with pytest.raises(DataError, match="no image of .* has labels, for example .*labels/train/000000000001.txt"):
+        import_yolo_pose(data_file)
+
+
+def test_without_pyyaml_the_message_names_the_extra(data_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(ConfigError, match=r"pip install 'posenet\[yolo\]'"):
+        import_yolo_pose(data_file)
+
+
+def test_the_tool_replaces_no_file_and_names_what_it_reads(
+    data_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.json"
+    out.touch()
+    assert run_tool("import-annotations", [str(data_file), "--output", str(out)]) == 2
+    assert "--overwrite" in capsys.readouterr().err and out.read_bytes() == b""
+    assert run_tool("import-annotations", [str(tmp_path / "a.xml"), "--output", str(tmp_path / "b.json")]) == 2
+    assert "neither a data.yaml (YOLO-pose) nor a .json" in capsys.readouterr().err

@@ -1,0 +1,181 @@
+"""Writes COCO keypoint data sets as other tools export them.
+
+YOLO-pose follows the description by Ultralytics. The exports of CVAT ("COCO Keypoints 1.0") and of Label Studio (COCO,
+and JSON) have the fields, the numbering, the omissions and the paths of the real ones.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Document = dict[str, Any]
+
+
+def read_document(path: Path) -> Document:
+    content: Document = json.loads(path.read_text())
+    return content
+
+
+def write_yolo_pose(root: Path, images: Path, content: Document, dimensions: int = 3, **settings: Any) -> Path:
+    """``data.yaml``, images/train and labels/train; returns the first. ``settings`` are more keys of ``data.yaml``."""
+    shutil.copytree(images, root / "images" / "train")
+    labels = root / "labels" / "train"
+    labels.mkdir(parents=True)
+    names = content["categories"][0]["keypoints"]
+    for image in content["images"]:
+        size = np.array([image["width"], image["height"]])
+        lines = []
+        for entry in annotations_of(image, content):
+            box = np.array(entry["bbox"], float)
+            points = np.reshape(entry["keypoints"], (-1, 3)).astype(float)
+            points[:, :2] /= size
+            columns = [*((box[:2] + box[2:] / 2) / size), *(box[2:] / size), *points[:, :dimensions].ravel()]
+            lines.append(" ".join(["0", *(f"{value:.6f}" for value in columns)]))
+        if lines:
+            (labels / image["file_name"]).with_suffix(".txt").write_text("\n".join(lines) + "\n")
+    data = {"path": str(root), "train": "images/train", "kpt_shape": [len(names), dimensions]}
+    lines = [f"{key}: {json.dumps(value)}" for key, value in (data | settings).items()]
+    (root / "data.yaml").write_text("\n".join([*lines, "names: {0: person}"]))
+    return root / "data.yaml"
+
+
+def write_cvat(root: Path, images: Path, content: Document, subset: str = "default") -> Path:
+    """The archive of "COCO Keypoints 1.0", unpacked: images/SUBSET and annotations/person_keypoints_SUBSET.json.
+
+    Ids begin at 1, boxes are those around the points, areas are those of the boxes, labels without points have
+    categories too, and file names are relative to the folder of the subset.
+    """
+    shutil.copytree(images, root / "images" / subset)
+    category = content["categories"][0]
+    exported: Document = {
+        "licenses": [{"name": "", "id": 0, "url": ""}],
+        "info": {"contributor": "", "date_created": "", "description": "", "url": "", "version": "", "year": ""},
+        "categories": [
+            {"id": 1, "name": "car", "supercategory": "", "keypoints": [], "skeleton": []},
+            {"id": 2, "name": "person", "supercategory": ""}
+            | {key: category[key] for key in ("keypoints", "skeleton")},
+        ],
+        "images": [],
+        "annotations": [],
+    }
+    for number, image in enumerate(content["images"], 1):
+        fields = {"license": 0, "flickr_url": "", "coco_url": "", "date_captured": 0}
+        size = {key: image[key] for key in ("width", "height")}
+        exported["images"].append({"id": number, **size, "file_name": image["file_name"], **fields})
+        for entry in annotations_of(image, content):
+            points = np.reshape(entry["keypoints"], (-1, 3)).astype(float)
+            labelled = points[points[:, 2] > 0, :2]
+            if not len(labelled):
+                continue
+            low, high = labelled.min(0), labelled.max(0)
+            exported["annotations"].append(
+                {
+                    "id": len(exported["annotations"]) + 1,
+                    "image_id": number,
+                    "category_id": 2,
+                    "segmentation": [],
+                    "area": float(np.prod(high - low)),
+                    "bbox": [*low.tolist(), *(high - low).tolist()],
+                    "iscrowd": 0,
+                    "attributes": {"occluded": False, "keyframe": False},
+                    "keypoints": points.ravel().tolist(),
+                    "num_keypoints": len(labelled),
+                }
+            )
+    (root / "annotations").mkdir()
+    path = root / "annotations" / f"person_keypoints_{subset}.json"
+    path.write_text(json.dumps(exported))
+    return path
+
+
+def write_label_studio_coco(root: Path, images: Path, content: Document, prefix: str = "images/") -> Path:
+    """The COCO export of Label Studio: result.json and images/.
+
+    Ids begin at 0, coordinates are rounded, and there is neither area nor segmentation. All keypoints of an image are
+    in one annotation; rectangles are annotations of a category of their own.
+    """
+    shutil.copytree(images, root / "images")
+    names = content["categories"][0]["keypoints"]
+    exported: Document = {
+        "images": [],
+        "categories": [
+            {"id": 0, "name": "body"},
+            {"id": 1, "name": "default", "supercategory": "default", "keypoints": names, "skeleton": []},
+        ],
+        "annotations": [],
+        "info": {"year": 2026, "version": "1.0", "description": "", "contributor": "Label Studio", "url": ""},
+    }
+    for number, image in enumerate(content["images"]):
+        size = {key: image[key] for key in ("width", "height")}
+        exported["images"].append({**size, "id": number, "file_name": prefix + image["file_name"]})
+        merged = [0] * 3 * len(names)
+        for entry in annotations_of(image, content):
+            box = entry["bbox"]
+            rectangle = {"segmentation": [], "bbox": box, "ignore": 0, "iscrowd": 0, "area": box[2] * box[3]}
+            annotation_id = len(exported["annotations"])
+            exported["annotations"].append({"id": annotation_id, "image_id": number, "category_id": 0, **rectangle})
+            for index in range(0, len(merged), 3):
+                if entry["keypoints"][index + 2]:
+                    x, y = entry["keypoints"][index : index + 2]
+                    merged[index : index + 3] = [round(x), round(y), 2]
+        points = np.reshape(merged, (-1, 3))
+        labelled = points[points[:, 2] > 0, :2]
+        if len(labelled):
+            low, high = labelled.min(0), labelled.max(0)
+            exported["annotations"].append(
+                {
+                    "id": len(exported["annotations"]),
+                    "image_id": number,
+                    "category_id": 1,
+                    "keypoints": merged,
+                    "num_keypoints": len(labelled),
+                    "bbox": [*low.tolist(), *(high - low).tolist()],
+                    "iscrowd": 0,
+                }
+            )
+    path = root / "result.json"
+    path.write_text(json.dumps(exported, indent=2))
+    return path
+
+
+def write_label_studio_json(root: Path, images: Path, content: Document, parents: bool = True) -> Path:
+    """The JSON export of Label Studio: a list of tasks; the images are copied without the prefix of the upload."""
+    shutil.copytree(images, root / "images")
+    names = content["categories"][0]["keypoints"]
+    tasks = []
+    for number, image in enumerate(content["images"], 1):
+        size = {"original_width": image["width"], "original_height": image["height"], "image_rotation": 0}
+        regions = []
+        for entry in annotations_of(image, content):
+            x, y, width, height = to_percent(entry["bbox"], image)
+            region_id = f"r{entry['id']}"
+            value = {"x": x, "y": y, "width": width, "height": height, "rotation": 0, "rectanglelabels": ["person"]}
+            regions.append({"id": region_id, "type": "rectanglelabels", "value": value, **size})
+            for index, name in enumerate(names):
+                point_x, point_y, visibility = entry["keypoints"][3 * index : 3 * index + 3]
+                if visibility:
+                    x, y = to_percent([point_x, point_y], image)
+                    value = {"x": x, "y": y, "width": 0.5, "keypointlabels": [name]}
+                    point = {"id": f"{region_id}k{index}", "type": "keypointlabels", "value": value, **size}
+                    regions.append(point | ({"parentID": region_id} if parents else {}))
+        annotation = {"id": number, "completed_by": 1, "result": regions, "was_cancelled": False}
+        data = {"image": f"/data/upload/1/{number:08x}-{image['file_name']}"}
+        tasks.append({"id": number, "annotations": [annotation], "data": data, "predictions": []})
+    path = root / "project-1.json"
+    path.write_text(json.dumps(tasks))
+    return path
+
+
+def to_percent(values: list[float], image: Document) -> list[float]:
+    """x, y, x, y ... in pixels as percentages of the image."""
+    sides = (image["width"], image["height"])
+    return [100 * value / sides[index % 2] for index, value in enumerate(values)]
+
+
+def annotations_of(image: Document, content: Document) -> list[Document]:
+    return [entry for entry in content["annotations"] if entry["image_id"] == image["id"] and not entry["iscrowd"]]
