@@ -157,7 +157,11 @@ def read_sections(path: str | Path, required: Collection[str] = SECTIONS) -> dic
     Raises:
         DataError: the file cannot be read, is not JSON or is not a COCO file.
     """
-    document = read_document(path)
+    return select_sections(read_document(path), path, required)
+
+
+def select_sections(document: Any, path: str | Path, required: Collection[str] = SECTIONS) -> dict[str, list[Entry]]:
+    """Return the three sections of a COCO file's content; see ``read_sections``. ``path`` is for messages."""
     if not isinstance(document, dict):
         kind = type(document).__name__
         raise DataError(f"{path}: the top level is a {kind}, not a COCO data set; give a COCO keypoint file")
@@ -191,7 +195,7 @@ class UniqueIds:
 def parse_id(entry: Entry, noun: str) -> int:
     """Return the id of an image, annotation or category (``noun``)."""
     entry_id = entry.get("id")
-    if not _is_integer(entry_id):
+    if not is_integer(entry_id):
         text = truncate_for_message(entry_id)
         raise AnnotationProblem(INVALID_ID[noun], entry_id, f"{noun} id {text} is not a whole number")
     return entry_id
@@ -346,6 +350,11 @@ def parse_segmentation(entry: Entry, image: CocoImage) -> list[list[float]] | np
     return None
 
 
+def is_flat_outline(outline: object) -> bool:
+    """Whether a ``segmentation`` is one list of numbers instead of a list of polygons."""
+    return isinstance(outline, list) and len(outline) > 0 and {type(value) for value in outline} <= {int, float}
+
+
 def _is_polygon(polygon: Any, entry: Entry) -> bool:
     """Whether a list can be rasterised; ``AnnotationProblem`` if it contains a number that is not finite."""
     if not isinstance(polygon, list) or len(polygon) < 6 or len(polygon) % 2 or set(map(type, polygon)) - {int, float}:
@@ -367,10 +376,15 @@ def _is_polygon(polygon: Any, entry: Entry) -> bool:
     return bool(np.abs(edges).sum() <= MAX_OUTLINE)
 
 
+def is_integer(value: Any) -> TypeGuard[int]:
+    """Whether a value is a whole number that fits into the 64 bits of a store; True and False are not numbers."""
+    return type(value) is int and abs(value) < 2**63
+
+
 def _parse_integer(entry: Entry, key: str, noun: str, kind: ProblemKind) -> int:
     """Return ``entry[key]``; an ``AnnotationProblem`` of ``kind`` unless it is a whole number."""
     value = entry.get(key)
-    if not _is_integer(value):
+    if not is_integer(value):
         raise _problem(kind, noun, entry, f"has {key} {truncate_for_message(value)}, which is not a whole number")
     return value
 
@@ -385,11 +399,6 @@ def _parse_numbers(
         detail = f"has a value in {key} that is not a finite number below {MAX_NUMBER:g}"
         raise _problem(not_finite, "annotation", entry, detail)
     return values
-
-
-def _is_integer(value: Any) -> TypeGuard[int]:
-    """Whether a value is a whole number that fits into the 64 bits of a store; True and False are not numbers."""
-    return type(value) is int and abs(value) < 2**63
 
 
 def _text(value: Any) -> str:

@@ -1,14 +1,21 @@
-"""Find the problems of a COCO keypoint file, and how to fix them; exit status 2 if there are errors."""
+"""Find the problems of a COCO keypoint file, and how to fix them; exit status 2 if there are errors.
+
+With --fix, write a repaired copy first: everything that other values or the image files determine. The findings are
+then those of the copy. The file itself is never changed, and no keypoint is added.
+"""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
 import json
+import sys
 from pathlib import Path
+from typing import TextIO
 
+from posenet.annotations.fixing.fixer import fix_annotations
 from posenet.annotations.lint.linter import lint_annotations
-from posenet.cli.options import add_exif_frame_option
+from posenet.cli.options import SWITCH, add_exif_frame_option, check_output_file
 from posenet.errors import DataError
 from posenet.messages import pluralize
 from posenet.skeleton import load_skeleton
@@ -25,6 +32,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="compare with this skeleton file, or with coco; by default, with the categories in the file",
     )
+    parser.add_argument(
+        "--fix",
+        type=Path,
+        metavar="OUT.json",
+        help="write a repaired copy here: ids, sizes and file names (with --images), visibilities 0 and 1, keypoints a "
+        "pixel outside, missing boxes, areas, iscrowd and num_keypoints; see docs/custom_data.md",
+    )
+    parser.add_argument("--overwrite", **SWITCH, help="replace an existing OUT.json")
     add_exif_frame_option(parser)
     parser.add_argument(
         "--json",
@@ -39,7 +54,13 @@ def run(args: argparse.Namespace) -> None:
     skeleton = None if args.skeleton is None else load_skeleton(args.skeleton)
     if args.images is not None and not args.images.is_dir():
         raise DataError(f"image folder {args.images} does not exist; give the folder of the images")
-    findings = lint_annotations(args.annotations, args.images, skeleton, args.exif_frame)
+    path = args.annotations
+    if args.fix is not None:
+        check_output_file(args.fix, path, args.overwrite)
+        fixes = fix_annotations(path, args.fix, args.images, args.exif_frame)
+        _print_fixes(fixes, args.fix, sys.stderr if args.json else sys.stdout)
+        path = args.fix
+    findings = lint_annotations(path, args.images, skeleton, args.exif_frame)
     if args.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings]))
     else:
@@ -48,7 +69,15 @@ def run(args: argparse.Namespace) -> None:
     errors = [finding.code for finding in findings if finding.severity == "error"]
     if errors:
         found = pluralize(len(errors), "kind of error", "kinds of errors")
-        raise DataError(f"{args.annotations} has {found} ({', '.join(errors)}); fix them as the findings describe")
+        raise DataError(f"{path} has {found} ({', '.join(errors)}); fix them as the findings describe")
     if not args.json:
         found = pluralize(len(findings), "kind of warning", "kinds of warnings")
-        print(f"{args.annotations}: no errors, {found}")
+        print(f"{path}: no errors, {found}")
+
+
+def _print_fixes(fixes: dict[str, int], output: Path, messages: TextIO) -> None:
+    for kind, count in fixes.items():
+        print(f"fixed {kind}: {count}", file=messages)
+    if not fixes:
+        print("nothing to fix", file=messages)
+    print(f"wrote {output}", file=messages)

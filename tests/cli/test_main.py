@@ -37,13 +37,14 @@ TOOLS = [
     "benchmark",
     "skeleton",
     "lint-annotations",
+    "import-annotations",
     "import-weights",
     "export-weights",
     "export-onnx",
 ]
 WITHOUT_DEFAULT = {
     *("--config", "--set", "--opt-level"),  # replace the defaults of other flags
-    *("--output", "--json", "--csv", "--coco", "--heatmaps", "--plots", "--preview"),  # write nothing
+    *("--output", "--json", "--csv", "--coco", "--heatmaps", "--plots", "--preview", "--fix"),  # write nothing
     *("--images", "--annotations", "--from-annotations", "--show", "--camera", "--check-split"),  # read nothing
     *("--h5", "--processes"),  # measure nothing more
 }

@@ -303,7 +303,7 @@ def _check_area(entry: Entry, crowd: bool, findings: Findings) -> None:
 def _check_outline(entry: Entry, image: CocoImage | None, findings: Findings) -> list[float] | None:
     """Check the box and the segmentation; return the box unless it cannot be used."""
     box = findings.check(coco_file.parse_box, entry)
-    if is_flat_outline(entry.get("segmentation")):
+    if coco_file.is_flat_outline(entry.get("segmentation")):
         findings.add(FLAT_OUTLINE, entry.get("id"))
     elif image is not None:
         findings.check(coco_file.parse_segmentation, entry, image)
@@ -316,11 +316,6 @@ def _check_outline(entry: Entry, image: CocoImage | None, findings: Findings) ->
     if image is not None and (x + width > BOX_MARGIN * image.width or y + height > BOX_MARGIN * image.height):
         findings.add(BOX_OUTSIDE, entry.get("id"))
     return box
-
-
-def is_flat_outline(outline: object) -> bool:
-    """Whether a ``segmentation`` is one list of numbers instead of a list of polygons."""
-    return isinstance(outline, list) and len(outline) > 0 and {type(value) for value in outline} <= {int, float}
 
 
 def _check_keypoints(
