@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> None:
     if predictor is not None:
         metrics = evaluate_perfect_grouping(predictor, args.images, args.annotations, split, exif_frame=args.exif_frame)
         diagnoses[0] = dataclasses.replace(diagnoses[0], perfect_grouping=metrics)
-    write_diagnosis(diagnoses, args.images, args.output, sys.stdout)
+    write_diagnosis(diagnoses, args.images, args.output, args.exif_frame, sys.stdout)
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:

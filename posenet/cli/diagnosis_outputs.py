@@ -12,6 +12,7 @@ from posenet.diagnosis.json_file import DIAGNOSIS_FILE, write_diagnosis_file
 from posenet.diagnosis.result import CORRECTIONS, KINDS, Comparison, Diagnosis
 from posenet.messages import pluralize
 from posenet.report.writer import REPORT_FILE, write_report
+from posenet.settings import ExifFrame
 from posenet.visualization.matplotlib_figure import has_matplotlib
 
 
@@ -21,17 +22,20 @@ def diagnosis_paths(folder: Path) -> list[Path]:
     return [folder / DIAGNOSIS_FILE, folder / REPORT_FILE, *charts]
 
 
-def write_diagnosis(diagnoses: Sequence[Diagnosis], images_dir: Path | None, folder: Path, messages: TextIO) -> None:
+def write_diagnosis(
+    diagnoses: Sequence[Diagnosis], images_dir: Path | None, folder: Path, exif_frame: ExifFrame, messages: TextIO
+) -> None:
     """Compare several diagnoses, write all files, and print a summary.
 
     Args:
         images_dir: folder of the images for the report; None to draw the people without images.
+        exif_frame: see ``find_annotated_frame``.
     """
     comparison = compare(diagnoses) if len(diagnoses) > 1 else None
     write_diagnosis_file(diagnoses, comparison, folder)
     if has_matplotlib():
         write_charts(diagnoses, folder)
-    write_report(diagnoses, comparison, folder, images_dir)
+    write_report(diagnoses, comparison, folder, images_dir, exif_frame=exif_frame)
     for diagnosis in diagnoses:
         print(summarize(diagnosis), file=messages)
     if comparison is not None:

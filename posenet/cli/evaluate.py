@@ -88,6 +88,6 @@ def run(args: argparse.Namespace) -> None:
             name=Path(args.checkpoint).name,
         )
         print(file=messages)
-        write_diagnosis([diagnosis], Path(args.images), args.report, messages)
+        write_diagnosis([diagnosis], Path(args.images), args.report, args.exif_frame, messages)
     if args.plots:
         print("\nwrote " + ", ".join(map(str, write_charts(evaluation, Path(args.plots)))), file=messages)

@@ -11,8 +11,9 @@ import numpy as np
 
 from posenet.diagnosis.result import ImageDiagnosis
 from posenet.errors import DataError
-from posenet.images.image_files import read_image
+from posenet.images.image_files import read_annotated_image
 from posenet.progress import progress_bar
+from posenet.settings import DataConfig, ExifFrame
 
 MAX_TOTAL_BYTES = 15_000_000
 """Limit of all thumbnails together. Base64 makes them a third larger, 20 MB in the page."""
@@ -30,8 +31,14 @@ class Thumbnail(NamedTuple):
     note: str
 
 
-def read_thumbnails(images: Sequence[ImageDiagnosis], folder: Path | None, *, progress: bool = True) -> list[Thumbnail]:
-    """Read images as the annotations see them, not rotated by EXIF, and make them small.
+def read_thumbnails(
+    images: Sequence[ImageDiagnosis],
+    folder: Path | None,
+    *,
+    exif_frame: ExifFrame = DataConfig.exif_frame,
+    progress: bool = True,
+) -> list[Thumbnail]:
+    """Read images in the frame of their annotations (see ``find_annotated_frame``), and make them small.
 
     An image that cannot be read gets a note instead.
     """
@@ -39,12 +46,12 @@ def read_thumbnails(images: Sequence[ImageDiagnosis], folder: Path | None, *, pr
         return [Thumbnail(b"", NO_FOLDER)] * len(images)
     max_bytes = min(MAX_BYTES, MAX_TOTAL_BYTES // max(len(images), 1))
     bar = progress_bar(images, "report", len(images), disable=not progress)
-    return [_read_thumbnail(folder / image.file_name, image, max_bytes) for image in bar]
+    return [_read_thumbnail(folder / image.file_name, image, max_bytes, exif_frame) for image in bar]
 
 
-def _read_thumbnail(path: Path, image: ImageDiagnosis, max_bytes: int) -> Thumbnail:
+def _read_thumbnail(path: Path, image: ImageDiagnosis, max_bytes: int, exif_frame: ExifFrame) -> Thumbnail:
     try:
-        pixels = read_image(path, upright=False)
+        pixels, _ = read_annotated_image(path, image.height, image.width, exif_frame)
     except DataError:
         return Thumbnail(b"", f"{image.file_name} is missing or cannot be read, so the people stand on a plain ground.")
     jpeg = encode_within(pixels, max_bytes)

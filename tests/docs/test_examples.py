@@ -34,6 +34,13 @@ from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
 from posenet.synthetic.dataset import write_dataset
 from tests.helpers.documentation import PAGES, Block, Command, page_name, parse_commands, read_blocks
+from tests.helpers.other_formats import (
+    read_document,
+    write_cvat,
+    write_label_studio_coco,
+    write_label_studio_json,
+    write_yolo_pose,
+)
 from tests.helpers.source_files import ROOT
 from tests.helpers.videos import FakeCamera, FakeWindow, grey_image, write_animation, write_video
 
@@ -76,7 +83,7 @@ SHORTER = {
 }
 """Arguments that are added to a tool's commands."""
 
-OUTPUT_FLAGS = ("--output", "--json", "--coco", "--csv", "--plots", "--preview")
+OUTPUT_FLAGS = ("--output", "--fix", "--json", "--coco", "--csv", "--plots", "--preview")
 """Flags that name a file or folder that the command must write."""
 
 COCO_IDS = (790, 37666, 183872, 211325, 256353, 442450, 463557, 538113)
@@ -193,6 +200,7 @@ def project_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shrink_demo_network()
         write_data()
         write_inputs()
+        write_exports()
         write_weights()
         stores = ["data.train=data/demo/train.h5", "data.val=data/demo/val.h5"]
         assert cli.main(["train", "--config", "config/demo.toml", *SHORT_TRAINING, *stores]) == 0
@@ -243,6 +251,18 @@ def write_inputs() -> None:
     for number in range(3):
         write_image(Path("frames", f"frame_{number:04d}.png"), grey_image(number))
     write_animation(Path("wave.webp"), count=3)
+
+
+def write_exports() -> None:
+    """The drawn images of the demo as other tools export them."""
+    images = Path("data/demo/coco/train2017")
+    content = read_document(Path("data/demo/coco/annotations/person_keypoints_train2017.json"))
+    for name in ("cvat", "label_studio", "label_studio_coco"):
+        Path("data", name).mkdir()
+    write_yolo_pose(Path("data/yolo"), images, content)
+    write_cvat(Path("data/cvat"), images, content)
+    write_label_studio_json(Path("data/label_studio"), images, content)
+    write_label_studio_coco(Path("data/label_studio_coco"), images, content)
 
 
 def write_weights() -> None:

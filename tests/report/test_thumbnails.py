@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import cv2
@@ -11,6 +12,7 @@ import pytest
 from posenet.report import thumbnails
 from posenet.report.thumbnails import MAX_BYTES, NO_FOLDER, encode_within, read_thumbnails
 from tests.helpers.diagnoses import HEIGHT, WIDTH, image_of
+from tests.helpers.oriented_images import lit_centre, oriented_image
 
 
 def noise(height: int, width: int) -> np.ndarray:
@@ -64,3 +66,15 @@ def test_an_image_of_another_size_than_annotated_is_shown_with_a_note(tmp_path: 
     assert thumbnail.jpeg
     assert "100 x 100" in thumbnail.note
     assert f"{WIDTH} x {HEIGHT}" in thumbnail.note
+
+
+@pytest.mark.parametrize("frame", ["stored", "displayed"])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_an_image_is_shown_in_the_frame_of_its_annotations(tmp_path: Path, orientation: int, frame: str) -> None:
+    drawn = oriented_image(orientation)
+    (tmp_path / "1.jpg").write_bytes(drawn.data)
+    height, width = drawn.sizes[frame]
+    image = dataclasses.replace(image_of(1, [], [], name="1.jpg"), height=height, width=width)
+    [thumbnail] = read_thumbnails([image], tmp_path, exif_frame=frame, progress=False)
+    assert thumbnail.note == ""
+    assert lit_centre(decode(thumbnail.jpeg)) == pytest.approx(drawn.centres[frame], abs=0.6)
