@@ -8,8 +8,10 @@ from pathlib import Path
 
 from torch import Tensor
 
+from posenet.checkpoints.contents import config_of_checkpoint, extract_weights
 from posenet.checkpoints.file import FORMAT, read_checkpoint, write_checkpoint
-from posenet.checkpoints.weights import config_of_checkpoint, extract_weights, load_model, load_weights
+from posenet.checkpoints.named_weights import find_weights
+from posenet.checkpoints.weights import load_model, load_weights
 from posenet.errors import CheckpointError
 from posenet.files import resolve_link
 from posenet.model.posenet import PoseNet
@@ -22,16 +24,19 @@ def import_weights(source: str | Path, output: str | Path, config: Config | None
     """Write the weights of a published file as our checkpoint, and return the configuration in it.
 
     Args:
-        source: a published file, or another file with the weights of a ``PoseNet``, such as a bare state dict.
+        source: a published file, or another file with the weights of a ``PoseNet``, such as a bare state dict; or the
+            name of registered weights.
         config: configuration to store in the checkpoint, with the size of the network replaced by that of the weights.
             None uses the configuration in ``source``, if it has one, or else the defaults.
 
     Raises:
         CheckpointError: the source is unreadable or has no weights of a ``PoseNet``, or the output cannot be written.
     """
+    found = find_weights(source)
+    source = found.path
     state = read_checkpoint(source)
     weights = extract_weights(state, source)
-    config = config or config_of_checkpoint(state, source) or Config()
+    config = config or config_of_checkpoint(state, source) or found.config or Config()
     config = dataclasses.replace(config, model=_infer_network_size(config.model, weights, source))
     network = PoseNet.from_config(config)
     load_weights(network, source, state=weights, min_loaded_share=0).require_all()
@@ -50,6 +55,7 @@ def export_weights(source: str | Path, output: str | Path) -> None:
         CheckpointError: the source is unreadable, its network does not predict the published maps, or the output
             cannot be written.
     """
+    source = find_weights(source).path
     state = read_checkpoint(source)
     network, config = load_model(source)
     if not config.model.skeleton.predicts_like(COCO):

@@ -32,7 +32,15 @@ from posenet.benchmark.targets import measure_targets
 from posenet.benchmark.track import measure_track
 from posenet.benchmark.train import build_train_step, measure_step
 from posenet.checkpoints.weights import load_model
-from posenet.cli.options import SWITCH, add_config_options, message_stream, non_negative_int, positive_int, setting_help
+from posenet.cli.options import (
+    CHECKPOINT_HELP,
+    SWITCH,
+    add_config_options,
+    message_stream,
+    non_negative_int,
+    positive_int,
+    setting_help,
+)
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.reader import Store
 from posenet.data.targets import TargetRenderer
@@ -281,7 +289,7 @@ BENCHMARKS = {
                 "--checkpoint",
                 "--weights",
                 metavar="FILE",
-                help="checkpoint of a run, or published weights; by default, the configured network, untrained",
+                help=f"{CHECKPOINT_HELP}; by default, the configured network, untrained",
             ),
             Flag(
                 "--height",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.cli.options import add_config_options, message_stream, positive_int
+from posenet.cli.options import CHECKPOINT_HELP, add_config_options, message_stream, positive_int
 from posenet.cli.predictor_options import check_outputs, load_network
 from posenet.inference.decoder.candidates import MAX_PEAKS
 from posenet.inference.decoder.device_candidates import CandidateSelector
@@ -15,7 +15,7 @@ from posenet.inference.onnx_export import INPUTS, OUTPUTS, export_onnx
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``export-onnx``."""
     add = parser.add_argument
-    add("--checkpoint", "--weights", required=True, metavar="FILE", help="checkpoint of a run, or a published one")
+    add("--checkpoint", "--weights", required=True, metavar="FILE", help=CHECKPOINT_HELP)
     add("--output", required=True, metavar="FILE.onnx", help="file to write; an existing file is replaced")
     add(
         "--max-peaks",

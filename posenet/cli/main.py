@@ -41,6 +41,7 @@ TOOLS = (
     "import-weights",
     "export-weights",
     "export-onnx",
+    "weights",
     "benchmark",
 )
 """Subcommands; the module of ``make-synthetic`` is ``posenet.cli.make_synthetic``."""

@@ -37,6 +37,10 @@ def setting_help(text: str, key: str, of_checkpoint: bool = False) -> str:
     return f"{text} ({key}; default: {stated})"
 
 
+CHECKPOINT_HELP = "checkpoint of a run, a published one, or a name that posenet weights list shows"
+"""Help of a flag that accepts any weights."""
+
+
 def add_config_options(parser: argparse.ArgumentParser) -> None:
     """Declare ``--config`` and ``--set``."""
     parser.add_argument(

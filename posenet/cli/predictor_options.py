@@ -6,9 +6,8 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-from posenet.checkpoints.file import read_checkpoint
-from posenet.checkpoints.weights import config_of_checkpoint, load_model
-from posenet.cli.options import add_config_options, setting_help
+from posenet.checkpoints.weights import load_model, stored_config
+from posenet.cli.options import CHECKPOINT_HELP, add_config_options, setting_help
 from posenet.devices.device import select_device
 from posenet.devices.precision import select_amp
 from posenet.errors import DataError
@@ -26,7 +25,7 @@ def add_predictor_options(
     amp: str = "auto",
     *,
     required: bool = True,
-    checkpoint_help: str = "checkpoint of a run, or a published one",
+    checkpoint_help: str = CHECKPOINT_HELP,
 ) -> None:
     """Add the options that choose a network and how to run it; ``amp`` is the default precision."""
     add = parser.add_argument
@@ -87,12 +86,12 @@ def load_network(args: argparse.Namespace) -> tuple[PoseNet, Config]:
     return load_model(args.checkpoint, requested_config(args, args.checkpoint))
 
 
-def requested_config(args: argparse.Namespace, path: Path) -> Config | None:
+def requested_config(args: argparse.Namespace, path: str | Path) -> Config | None:
     """The configuration of ``--config`` and ``--set``; None for the unchanged one of the checkpoint at ``path``."""
     if args.config:
         return load_config(args.config, args.overrides)
     if args.overrides:
-        return load_config(None, args.overrides, base=config_of_checkpoint(read_checkpoint(path), path))
+        return load_config(None, args.overrides, base=stored_config(path))
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from posenet.cli.options import add_config_options, non_negative_int, setting_help
+from posenet.cli.options import CHECKPOINT_HELP, add_config_options, non_negative_int, setting_help
 from posenet.errors import ConfigError
 
 FLAG_KEYS = {
@@ -62,7 +62,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--weights",
         metavar="FILE",
-        help=setting_help("fine-tune from these weights, ours or published", "train.weights"),
+        help=setting_help(f"fine-tune from weights: {CHECKPOINT_HELP}", "train.weights"),
     )
     add(
         "--freeze",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import http.client
 import urllib.request
+from collections.abc import Mapping
+from typing import cast
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -24,6 +26,20 @@ def without_credentials(url: str) -> str:
     return address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
 
 
+def open_address(url: str, headers: Mapping[str, str] | None = None) -> http.client.HTTPResponse:
+    """Open an address, which may have a user name and a password, with these request headers.
+
+    Raises:
+        OSError, http.client.HTTPException, ValueError: the server cannot be reached or refuses, or it is no address.
+    """
+    request = urllib.request.Request(without_credentials(url), headers=dict(headers or {}))
+    credentials = unquote(urlsplit(url).netloc.rpartition("@")[0])
+    if credentials:
+        # A server to which the answer redirects must not receive them.
+        request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(credentials.encode()).decode())
+    return cast(http.client.HTTPResponse, urllib.request.urlopen(request, timeout=TIMEOUT))
+
+
 def download_image(url: str) -> np.ndarray:
     """Read the image at an address (http, https or ftp), which may have a user name and a password.
 
@@ -35,12 +51,7 @@ def download_image(url: str) -> np.ndarray:
     """
     name = without_credentials(url)
     try:
-        request = urllib.request.Request(name)
-        credentials = unquote(urlsplit(url).netloc.rpartition("@")[0])
-        if credentials:
-            # A server to which the answer redirects must not receive them.
-            request.add_unredirected_header("Authorization", "Basic " + base64.b64encode(credentials.encode()).decode())
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+        with open_address(url) as response:
             data = response.read(MAX_BYTES + 1)
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise DataError(f"cannot read {name}: {error}") from error

@@ -161,6 +161,7 @@ class Predictor:
         """A predictor that runs a fused copy of the network in a checkpoint, ours or a published one.
 
         Args:
+            path: a file, or the name of registered weights such as "simplepose", which are downloaded once.
             config: replaces the configuration in the checkpoint.
             amp: precision of the network; "auto" is the fastest one without loss of accuracy on the device.
             overrides: keys of the configuration's ``inference`` section.

@@ -239,7 +239,7 @@ class TrainConfig:
     freeze: tuple[str, ...] = ()
     """Glob patterns over parameter names, or "all-but-heads"."""
     weights: str = ""
-    """Checkpoint to fine-tune from."""
+    """Checkpoint to fine-tune from: a file, or a name that ``posenet weights list`` shows."""
     evaluate_every: int = 1
     """Epochs between COCO evaluations; 0 never evaluates. Needs data.val_images and data.val_annotations."""
     patience: int = 0

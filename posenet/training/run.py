@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import torch
 
 from posenet.checkpoints.checkpoint_folder import CheckpointFolder
+from posenet.checkpoints.contents import config_of_checkpoint, require_fitting_weights
 from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.run_lock import run_lock
 from posenet.checkpoints.run_status import NoStatusFile, RunStatusFile
-from posenet.checkpoints.weights import config_of_checkpoint, require_fitting_weights
 from posenet.devices.device import select_device
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, ConfigError

@@ -21,8 +21,9 @@ from posenet.annotations.coco_dataset import read_annotations
 from posenet.annotations.main_persons import select_main_persons
 from posenet.annotations.masks import person_masks
 from posenet.annotations.split import read_split
+from posenet.checkpoints.contents import config_of_checkpoint, require_fitting_weights
 from posenet.checkpoints.file import read_checkpoint
-from posenet.checkpoints.weights import config_of_checkpoint, load_model, require_fitting_weights
+from posenet.checkpoints.weights import load_model
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.reader import Store
 from posenet.data.store.schema import BYTE_ARRAYS, array_specs, fingerprint

@@ -41,6 +41,7 @@ TOOLS = [
     "import-weights",
     "export-weights",
     "export-onnx",
+    "weights",
 ]
 WITHOUT_DEFAULT = {
     *("--config", "--set", "--opt-level"),  # replace the defaults of other flags

@@ -1,0 +1,97 @@
+"""The tool weights, and names of weights in other tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from posenet.checkpoints.file import FORMAT
+from posenet.cli.main import run_tool
+from posenet.settings import config_to_dict, load_config
+from tests.helpers.networks import random_network
+from tests.helpers.weights_server import WeightsHost, weights_host
+
+TINY = ["model.stacks=1", "model.width=16", "model.growth=2", "inference.height=64"]
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WeightsHost]:
+    """A server with a checkpoint of a tiny network, registered as "mine"."""
+    config = load_config(None, TINY)
+    torch.save(
+        {"format": FORMAT, "model": random_network(1).state_dict(), "config": config_to_dict(config)},
+        tmp_path / "mine.pth",
+    )
+    monkeypatch.setenv("POSENET_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("POSENET_REGISTRY", str(tmp_path / "registry.toml"))
+    monkeypatch.chdir(tmp_path)
+    with weights_host((tmp_path / "mine.pth").read_bytes()) as host:
+        (tmp_path / "registry.toml").write_text(
+            f"[mine]\nurl = '{host.address}/mine.pth'\ndescription = 'a tiny network'\nlicense = 'CC0'\n"
+        )
+        yield host
+
+
+def test_the_list_shows_licence_source_and_file_of_all_names(
+    host: WeightsHost, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_tool("weights", ["list"]) == 0
+    out = capsys.readouterr().out
+    assert "simplepose: " in out
+    assert "none stated" in out
+    assert "1gLa2oNxnbFPo0BjnpPaiAmWJwyND8wkA" in out
+    assert "mine: a tiny network" in out
+    assert f"{host.address}/mine.pth" in out
+    assert out.count("(not downloaded)") == 2
+    assert host.requests == []
+    run_tool("weights", ["fetch", "mine"])
+    run_tool("weights", ["list"])
+    assert capsys.readouterr().out.count("(not downloaded)") == 1
+
+
+def test_the_path_is_the_only_output(host: WeightsHost, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        assert run_tool("weights", ["path", "mine"]) == 0
+        assert Path(capsys.readouterr().out.removesuffix("\n")).read_bytes() == host.data
+    assert host.requests == ["/mine.pth"]
+
+
+def test_an_unknown_name_lists_the_known_ones(host: WeightsHost, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_tool("weights", ["fetch", "mine", "yours"]) == 2
+    assert "yours is not the name of registered weights; known: simplepose, mine" in capsys.readouterr().err
+    assert host.requests == []
+
+
+def test_a_download_says_what_it_downloads_and_under_which_licence(
+    host: WeightsHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        assert run_tool("weights", ["fetch", "mine"]) == 0
+    assert f"Downloading mine from {host.address}/mine.pth" in caplog.text
+    assert "licence: CC0" in caplog.text
+
+
+def test_the_tools_accept_a_name(host: WeightsHost, tiny_coco: Path, stores: dict[str, Path]) -> None:
+    images = tiny_coco / "val2017"
+    annotations = tiny_coco / "annotations" / "person_keypoints_val2017.json"
+    data = ["--images", str(images), "--annotations", str(annotations)]
+    assert run_tool("evaluate", ["--checkpoint", "mine", *data, "--output", "results.json"]) == 0
+    outputs = ["--json", "people.json", "--set", "inference.flip=true"]
+    assert run_tool("predict", ["--weights", "mine", str(images), *outputs]) == 0
+    assert run_tool("import-weights", ["mine", "--output", "ours.pth"]) == 0
+    assert run_tool("export-weights", ["mine", "--output", "published.pth"]) == 0
+    small = ["train.input_size=64", "data.workers=0", "log.tensorboard=false", "log.curves=false", *TINY]
+    training = ["--set", f"data.train={stores['train']}", *small, "--max-steps", "1"]
+    assert run_tool("train", ["--weights", "mine", *training]) == 0
+    assert all(Path(name).exists() for name in ("results.json", "people.json", "ours.pth", "published.pth"))
+    assert host.requests == ["/mine.pth"]
+
+
+def test_a_misspelt_name_is_an_error_of_one_line(host: WeightsHost, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_tool("predict", ["--checkpoint", "min", str(host.address), "--json", "people.json"]) == 2
+    error = capsys.readouterr().err
+    assert "min is neither a file nor the name of registered weights; did you mean mine?" in error
+    assert error.count("\n") == 1
