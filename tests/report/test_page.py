@@ -356,8 +356,10 @@ def test_two_results_files_are_compared(browser: Browser, two: Path) -> None:
     browser.open(two)
     assert browser.text("#comparison .headline") == "after.json is better: +0.050 AP."
     browser.wait(lambda: browser.count("#interval-chart g.interval.better") == 1)
-    assert browser.texts("#run-table thead th") == ["before.json", "after.json"]
-    assert "0.400\t0.450" in browser.texts("#run-table tbody tr")[0]
+    assert browser.texts("#run-tables figure:first-child thead th") == ["before.json", "after.json"]
+    assert browser.texts("#run-tables tbody tr")[0].split() == ["AP", "0.400", "0.450", "▲", "+0.050"]
+    assert "Share of good keypoints" in browser.texts("#comparison h3")
+    assert "▼ −0.100" in browser.text("#comparison .changes figure:first-child tr")
     assert browser.attributes("#changed .change", "data-image") == ["13"]
     browser.click("#changed .change")
     browser.wait(lambda: browser.count("#viewer[open]") == 1)

@@ -1,21 +1,23 @@
 // Several results files side by side: the difference of the AP with its interval, what changed, and where.
 
-const GROUP_LABELS = { metric: "Metrics", cost: "AP that an error costs", keypoint: "Good keypoints, share" };
+const GROUP_LABELS = { keypoint: "Share of good keypoints", count: "Numbers of keypoints, results and people" };
+/** Rows of a table of changes: the largest ones. */
+const SHOWN_CHANGES = 8;
 
 function drawComparison(data) {
   const intervals = chart((width) => drawIntervals(width, data.comparison));
   intervals.id = "interval-chart";
   return [
-    element("p", { class: "headline" }, data.comparison.map(judgement).join(" ")),
+    ...data.comparison.map((difference) => element("p", { class: "headline" }, judgement(difference))),
     element("figure", {}, intervals, element("figcaption", { class: "muted" },
       `Difference of the AP from ${data.runs[0].name}, with the interval that holds 95 % of `
       + `${formatCount(data.comparison[0].resamples)} resamples of the images. `
       + "An interval that includes 0 may be chance.")),
-    drawRunTable(data),
-    data.comparison.map((difference) => element("div", { class: "difference" },
+    drawRunTables(data),
+    data.comparison.map((difference, index) => element("div", { class: "file-changes" },
       data.comparison.length > 1 ? element("h3", {}, difference.name) : null,
       element("div", { class: "changes" }, drawChanges(difference)),
-      drawChangedImages(data, difference))),
+      drawChangedImages(data, difference, index + 1))),
   ];
 }
 
@@ -54,46 +56,60 @@ function drawIntervals(width, differences) {
   return svg;
 }
 
-/** All metrics and costs of all files. */
-function drawRunTable(data) {
-  const rows = [
-    ...Object.keys(data.runs[0].metrics).map((name) => [name, data.runs.map((run) => formatAp(run.metrics[name]))]),
-    ...CORRECTIONS.map((kind) => [`cost of ${KINDS[kind].label}`, data.runs.map((run) =>
-      formatAp(Math.max(corrections(run).find((row) => row.kind === kind).gain, 0)))]),
-  ];
-  return element("div", { class: "scroll" }, element("table", { class: "numbers", id: "run-table" },
-    element("thead", {}, element("tr", {}, element("td", {}),
-      data.runs.map((run) => element("th", { scope: "col" }, run.name)))),
-    element("tbody", {}, rows.map(([name, values]) => element("tr", {},
-      element("th", { scope: "row" }, name), values.map((value) => element("td", {}, value)))))));
+/** The metrics and the costs of the errors, the first file beside the others. */
+function drawRunTables(data) {
+  const costs = data.runs.map((run) => Object.fromEntries(corrections(run).map(({ kind, gain }) => [kind, gain])));
+  const metrics = Object.keys(data.runs[0].metrics);
+  return element("div", { class: "pair", id: "run-tables" },
+    drawRunTable(data, "Metrics", 1, metrics.map((name) => [name, data.runs.map((run) => run.metrics[name])])),
+    drawRunTable(data, "AP that each kind of error costs", -1, CORRECTIONS.map((kind) =>
+      [[swatch(kind), KINDS[kind].label], costs.map((cost) => cost[kind])])));
 }
 
+/** `better` is 1 if larger values are better, -1 if smaller ones are. */
+function drawRunTable(data, title, better, rows) {
+  const cells = (values) => values.map((value, run) => element("td", { class: "number" }, formatAp(value), " ",
+    run === 0 ? null : signedDifference(value - values[0], Math.sign(value - values[0]) * better)));
+  return element("figure", { class: "scroll" }, element("h3", {}, title), element("table", { class: "numbers" },
+    element("thead", {}, element("tr", {}, element("td", {}),
+      data.runs.map((run) => element("th", { scope: "col" }, run.name)))),
+    element("tbody", {}, rows.map(([name, values]) =>
+      element("tr", {}, element("th", { scope: "row" }, name), cells(values))))));
+}
+
+/** A difference with an arrow: up if it is better (`direction` above 0), down if worse. */
+function signedDifference(difference, direction, format = formatGain) {
+  if (Math.abs(difference) < 0.0005) return element("span", { class: "difference muted" }, "=");
+  return element("span", { class: `difference strong ${direction > 0 ? "better" : "worse"}` },
+    `${direction > 0 ? "▲" : "▼"} ${format(difference)}`);
+}
+
+/** The other numbers that changed, group by group. */
 function drawChanges({ changes }) {
-  const groups = Map.groupBy(changes, (change) => change.group);
-  return [...groups].map(([group, all]) => {
-    const largest = Math.max(...all.map(({ before, after }) => Math.abs(after - before)), 1e-9);
+  const others = changes.filter(({ group }) => group !== "metric" && group !== "cost");
+  return [...Map.groupBy(others, (change) => change.group)].map(([group, all]) => {
+    const isCount = group === "count";
+    const value = isCount ? formatCount : formatAp;
     return element("figure", { class: "factor" },
       element("h3", {}, GROUP_LABELS[group] ?? `AP by ${group}`),
-      element("table", {}, element("tbody", {}, all.slice(0, 8).map(({ name, before, after, improved }) =>
+      element("table", {}, element("tbody", {}, all.slice(0, SHOWN_CHANGES).map(({ name, before, after, improved }) =>
         element("tr", {},
-          element("th", { scope: "row" }, readableName(name)),
-          element("td", { class: "number muted" }, `${formatAp(before)} → ${formatAp(after)}`),
-          element("td", { class: `number strong ${improved ? "better" : "worse"}` },
-            `${improved ? "▲" : "▼"} ${formatGain(after - before)}`),
-          element("td", { class: "bars" },
-            stackedBar([[improved ? "better" : "worse", Math.abs(after - before)]], largest, "", 8)))))));
+          element("th", { scope: "row" }, readableName(KINDS[name]?.label ?? name)),
+          element("td", { class: "number muted" }, `${value(before)} → ${value(after)}`),
+          element("td", { class: "number" },
+            signedDifference(after - before, improved ? 1 : -1, isCount ? formatSignedCount : formatGain)))))));
   });
 }
 
-function drawChangedImages(data, difference) {
-  const run = data.runs.findIndex((other) => other.name === difference.name);
-  const byId = new Map(data.gallery.map((image) => [image.id, image]));
-  const changed = difference.images.filter(({ id }) => byId.has(id)).slice(0, 12);
+/** Before and after of the images that changed most; `run` is the index of the other results file. */
+function drawChangedImages(data, difference, run) {
+  const galleryImages = new Map(data.gallery.map((image) => [image.id, image]));
+  const changed = difference.images.filter(({ id }) => galleryImages.has(id)).slice(0, 12);
   if (!changed.length) return null;
   const view = { ...DEFAULT_VIEW, truth: "0", errors: "0" };
   return element("figure", {}, element("h3", {}, "Images that changed most"),
     element("div", { class: "changed", id: "changed" }, changed.map(({ id, before, after }) => {
-      const image = byId.get(id);
+      const image = galleryImages.get(id);
       const better = after > before;
       return element("a", {
         class: "change", "data-image": id, "aria-label": `Open ${image.file}`,

@@ -18,6 +18,11 @@ function formatCount(value) {
   return value.toLocaleString("en");
 }
 
+/** A difference of two counts with its sign. */
+function formatSignedCount(value) {
+  return (value > 0 ? "+" : "−") + formatCount(Math.abs(value));
+}
+
 function formatShare(value) {
   if (value > 0 && value < 0.001) return "<0.1 %";
   return `${(100 * value).toFixed(1)} %`;

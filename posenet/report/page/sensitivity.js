@@ -15,7 +15,8 @@ function drawFactor(data, factor) {
     const described = errors.map(([kind, value]) => `${KINDS[kind].label} ${formatShare(value)}`).join(", ");
     return element("tr", {},
       element("th", { scope: "row" }, groupLabel(factor, group),
-        element("span", { class: "muted people" }, pluralize(group.people, "person", "people"))),
+        element("span", { class: "muted people" }, 
+          `${pluralize(group.people, "person", "people")}, ${formatCount(group.missed)} missed`)),
       element("td", { class: "number strong" }, formatAp(group.AP)),
       element("td", { class: "bars", title: described },
         stackedBar([["ap", Math.max(group.AP, 0)]], 1, `AP ${formatAp(group.AP)}`, 12),
