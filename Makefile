@@ -55,7 +55,7 @@ demo: $(DEMO)/train.h5 $(DEMO)/val.h5  ## draw people, train on them, predict an
 	@echo "== Evaluating on all $(DEMO_VAL) held-out images"
 	$(RUN) tools/evaluate.py --checkpoint $(DEMO_RUN)/last.pth --images $(DEMO)/coco/val2017 \
 		--annotations $(DEMO)/coco/annotations/person_keypoints_val2017.json \
-		--output $(DEMO_RUN)/results.json > $(DEMO_RUN)/scores.txt
+		--output $(DEMO_RUN)/results.json --report $(DEMO_RUN)/report > $(DEMO_RUN)/scores.txt
 	@cat $(DEMO_RUN)/scores.txt
 	@echo
 	@echo "Done: AP $$(awk 'found {print $$1; exit} $$1 == "AP" {found = 1}' $(DEMO_RUN)/scores.txt) on $(DEMO_VAL)" \
@@ -64,6 +64,7 @@ demo: $(DEMO)/train.h5 $(DEMO)/val.h5  ## draw people, train on them, predict an
 	@echo "  $(DEMO_RUN)/curves.png    the losses and scores of the training; log.txt has them as text"
 	@echo "  $(DEMO_RUN)/scores.txt    the scores above"
 	@echo "  $(DEMO_RUN)/results.json  all people found, in COCO's results format"
+	@echo "  $(DEMO_RUN)/report/report.html  what costs the AP, and the worst images: open it in a browser"
 
 $(DEMO)/coco/annotations/person_keypoints_val2017.json: | $(VENV)/ready
 	@echo "== Drawing $(DEMO_TRAIN) images to train on and $(DEMO_VAL) to evaluate on"

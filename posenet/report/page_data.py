@@ -69,7 +69,7 @@ def build_page_data(
         "sizes": [[size, size.capitalize()] for size in SIZES],
         "crowdings": [[crowding, f"{crowding} overlapping"] for crowding in CROWDING],
         "runs": [_run(diagnosis, rank) for diagnosis, rank in zip(diagnoses, ranks)],
-        "comparison": [] if comparison is None else [_difference(item) for item in comparison.differences],
+        "comparison": [] if comparison is None else [_difference(item, skeleton) for item in comparison.differences],
         "gallery": [
             _image([diagnosis.images[index] for diagnosis in diagnoses], ranks, index, thumbnail)
             for index, thumbnail in zip(chosen, thumbnails)
@@ -130,7 +130,8 @@ def _factor(name: str, slices: Sequence[Slice]) -> dict[str, Any]:
     }
 
 
-def _difference(difference: Difference) -> dict[str, Any]:
+def _difference(difference: Difference, skeleton: Skeleton) -> dict[str, Any]:
+    names = dict(zip(skeleton.file_keypoints, skeleton.file_names))
     return {
         "name": difference.name,
         "ap": difference.ap_difference,
@@ -140,7 +141,7 @@ def _difference(difference: Difference) -> dict[str, Any]:
         "changes": [
             {
                 "group": change.group,
-                "name": change.name,
+                "name": names.get(change.name, change.name) if change.group == "keypoint" else change.name,
                 "before": change.before,
                 "after": change.after,
                 "improved": change.improved,

@@ -36,7 +36,8 @@ function drawIntervals(width, differences) {
     `${name}: ${formatGain(ap)}, interval ${interval.map(formatGain).join(" to ")}`).join("; "));
   const x = scale([-reach, reach], [12, width - 12]);
   const bottom = differences.length * rowHeight + 12;
-  for (const tick of [-0.8, -0.4, 0, 0.4, 0.8].map((share) => share * reach)) {
+  const step = roundTicks(reach / 1.2, 2)[1];
+  for (const tick of [-2, -1, 0, 1, 2].map((count) => count * step).filter((value) => Math.abs(value) <= reach)) {
     svg.append(
       shape("line", { class: tick === 0 ? "axis" : "grid", x1: x(tick), x2: x(tick), y1: 6, y2: bottom }),
       shape("text", { class: "tick", x: x(tick), y: bottom + 18, "text-anchor": "middle" }, formatGain(tick)));
@@ -48,12 +49,16 @@ function drawIntervals(width, differences) {
       shape("line", { x1: x(interval[0]), x2: x(interval[1]), y1: middle, y2: middle }),
       interval.map((end) => shape("line", { x1: x(end), x2: x(end), y1: middle - 6, y2: middle + 6 })),
       shape("circle", { cx: x(ap), cy: middle, r: 6 }),
-      shape("text", { class: "series", x: x(ap), y: middle - 13, "text-anchor": "middle" },
-        `${name} ${formatGain(ap)}  [${interval.map(formatGain).join(", ")}]`)));
+      shape("text", { class: "series", x: 0, y: middle - 13 },
+        `${formatGain(ap)}  [${interval.map(formatGain).join(", ")}]  ${shorten(name, (width - 190) / 8)}`)));
   });
   svg.append(shape("text", { class: "axis-title", x: width / 2, y: bottom + 38, "text-anchor": "middle" },
     "worse  ←  difference of the AP  →  better"));
   return svg;
+}
+
+function shorten(text, length) {
+  return text.length <= length ? text : `${text.slice(0, Math.max(Math.floor(length) - 1, 1))}…`;
 }
 
 /** The metrics and the costs of the errors, the first file beside the others. */

@@ -83,20 +83,23 @@ function describeSelection(data, selected, shown) {
   return `${formatCount(shown)} of ${pluralize(selected.length, "image")}, worst first. ${page}`;
 }
 
+/** Numbers of errors below a tile: those of the most frequent kinds. */
+const SHOWN_BADGES = 4;
+
 function drawTile(data, run, view, { image, errors }) {
   const highlighted = filtersAreSet(view) ? peopleOf(errors) : null;
   const drawn = drawImage(data, image, run, view, { people: highlighted });
   const ratio = Math.min(Math.max(image.width / image.height, 0.4), 3);
   const numbers = new Map();
   for (const { kind } of errors) numbers.set(kind, (numbers.get(kind) ?? 0) + 1);
-  const badges = CORRECTIONS.filter((kind) => numbers.has(kind)).map((kind) =>
-    element("span", { class: "badge", title: `${KINDS[kind].label}: ${numbers.get(kind)}` },
-      swatch(kind), String(numbers.get(kind))));
+  const frequent = [...numbers].toSorted(([, a], [, b]) => b - a).slice(0, SHOWN_BADGES);
+  const described = [...numbers].map(([kind, number]) => `${KINDS[kind].label}: ${number}`).join(", ");
+  const badges = frequent.map(([kind, number]) => element("span", { class: "badge" }, swatch(kind), String(number)));
   return element("a", {
     class: "tile", href: addressOf({ ...view, image: String(image.id), person: "" }), "data-image": image.id,
     style: { "--ratio": String(ratio) }, "aria-label": `Open ${image.file}`,
   }, drawn, element("span", { class: "caption" },
-    element("span", { class: "file", title: image.file }, image.file), element("span", { class: "badges" }, badges)));
+    element("span", { class: "file", title: image.file }, image.file), element("span", { class: "badges", title: described }, badges)));
 }
 
 function drawFilters(data, view) {

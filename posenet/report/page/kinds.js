@@ -8,8 +8,8 @@ const KINDS = {
   inversion: { label: "Inversion", help: "Left and right of the same person are exchanged.", verdict: "Inversions cost most" },
   jitter: { label: "Jitter", help: "The keypoint is near the right place but not exact: its similarity is 0.5 to 0.85.", verdict: "Jitter costs most" },
   score: { label: "Score", help: "The scores rank the results in another order than their true quality, the OKS.", verdict: "Badly ranked results cost most" },
-  background: { label: "Background", help: "A result that matches no annotated person.", verdict: "Background results cost most" },
-  missed: { label: "Missed", help: "An annotated person whom no result matches.", verdict: "Missed people cost most" },
+  background: { label: "Background", help: "A result that matches no annotated person at the OKS threshold.", verdict: "Background results cost most" },
+  missed: { label: "Missed", help: "An annotated person whom no result matches at the OKS threshold: at high ones mostly inexact results.", verdict: "Missed people cost most" },
 };
 
 /** The kinds that a keypoint can have, in the order of the counts in the data. */

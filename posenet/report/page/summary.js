@@ -14,8 +14,8 @@ function corrections(run) {
 /** How often each kind of error occurs, in words. */
 function occurrences(run, kind) {
   if (kind === "score") return pluralize(run.misranked, "result");
-  if (kind === "background") return pluralize(run.background[0], "result");
-  if (kind === "missed") return pluralize(run.missed[0], "person", "people");
+  if (kind === "background") return `${pluralize(run.background[0], "result")} at OKS 0.50`;
+  if (kind === "missed") return `${pluralize(run.missed[0], "person", "people")} at OKS 0.50`;
   return pluralize(run.counts[kind], "keypoint");
 }
 
