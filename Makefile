@@ -64,7 +64,7 @@ demo: $(DEMO)/train.h5 $(DEMO)/val.h5  ## draw people, train on them, predict an
 	@echo "  $(DEMO_RUN)/curves.png    the losses and scores of the training; log.txt has them as text"
 	@echo "  $(DEMO_RUN)/scores.txt    the scores above"
 	@echo "  $(DEMO_RUN)/results.json  all people found, in COCO's results format"
-	@echo "  $(DEMO_RUN)/report/report.html  what costs the AP, and the worst images: open it in a browser"
+	@echo "  $(DEMO_RUN)/report/       what costs the AP: open report.html in a browser"
 
 $(DEMO)/coco/annotations/person_keypoints_val2017.json: | $(VENV)/ready
 	@echo "== Drawing $(DEMO_TRAIN) images to train on and $(DEMO_VAL) to evaluate on"

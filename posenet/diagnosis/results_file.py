@@ -28,11 +28,10 @@ class ResultsFile:
 
     def to_coco(self, category: int) -> list[dict[str, Any]]:
         """The results as entries of a results file, without further fields that ``pycocotools`` would interpret."""
+        flat = self.keypoints.reshape(len(self.keypoints), 3 * self.keypoints.shape[1])
         return [
             {"image_id": image_id, "category_id": category, "keypoints": keypoints, "score": score}
-            for image_id, keypoints, score in zip(
-                self.image_ids.tolist(), self.keypoints.reshape(len(self.keypoints), -1).tolist(), self.scores.tolist()
-            )
+            for image_id, keypoints, score in zip(self.image_ids.tolist(), flat.tolist(), self.scores.tolist())
         ]
 
 
