@@ -20,6 +20,7 @@ from posenet.cli.options import (
     fraction,
     positive_int,
     read_image_ids,
+    select_exif_frame,
 )
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.build import MAX_UNREADABLE, BuildReport, build_store
@@ -131,7 +132,7 @@ def _build(args: argparse.Namespace) -> BuildReport:
         max_unreadable=args.max_unreadable,
         overwrite=args.overwrite,
         skeleton=load_skeleton(args.skeleton),
-        exif_frame=args.exif_frame,
+        exif_frame=select_exif_frame(args),
         progress=True,
     )
 

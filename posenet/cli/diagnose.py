@@ -10,7 +10,7 @@ from pathlib import Path
 
 from posenet.annotations.split import read_split
 from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
-from posenet.cli.options import add_exif_frame_option
+from posenet.cli.options import add_exif_frame_option, select_exif_frame
 from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
 from posenet.diagnosis.diagnose import diagnose_results, require_people
 from posenet.diagnosis.perfect_grouping import evaluate_perfect_grouping
@@ -75,9 +75,11 @@ def run(args: argparse.Namespace) -> None:
         diagnose_results(file, split, skeleton, name) for file, name in zip(files, distinct_names(args.results))
     ]
     if predictor is not None:
-        metrics = evaluate_perfect_grouping(predictor, args.images, args.annotations, split, exif_frame=args.exif_frame)
+        metrics = evaluate_perfect_grouping(
+            predictor, args.images, args.annotations, split, exif_frame=select_exif_frame(args)
+        )
         diagnoses[0] = dataclasses.replace(diagnoses[0], perfect_grouping=metrics)
-    write_diagnosis(diagnoses, args.images, args.output, args.exif_frame, sys.stdout)
+    write_diagnosis(diagnoses, args.images, args.output, select_exif_frame(args), sys.stdout)
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:

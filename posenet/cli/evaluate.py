@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
-from posenet.cli.options import add_exif_frame_option, message_stream, read_image_ids
+from posenet.cli.options import add_exif_frame_option, message_stream, read_image_ids, select_exif_frame
 from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
 from posenet.diagnosis.diagnose import diagnose
 from posenet.errors import ConfigError
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> None:
         results_path=args.output,
         image_ids=image_ids,
         batch_size=None,
-        exif_frame=args.exif_frame,
+        exif_frame=select_exif_frame(args),
         skeleton=predictor.skeleton,
     )
     messages = message_stream(args.output)
@@ -88,6 +88,6 @@ def run(args: argparse.Namespace) -> None:
             name=Path(args.checkpoint).name,
         )
         print(file=messages)
-        write_diagnosis([diagnosis], Path(args.images), args.report, args.exif_frame, messages)
+        write_diagnosis([diagnosis], Path(args.images), args.report, select_exif_frame(args), messages)
     if args.plots:
         print("\nwrote " + ", ".join(map(str, write_charts(evaluation, Path(args.plots)))), file=messages)

@@ -15,7 +15,7 @@ from typing import TextIO
 
 from posenet.annotations.fixing.fixer import fix_annotations
 from posenet.annotations.lint.linter import lint_annotations
-from posenet.cli.options import SWITCH, add_exif_frame_option, check_output_file
+from posenet.cli.options import SWITCH, add_exif_frame_option, check_output_file, select_exif_frame
 from posenet.errors import DataError
 from posenet.messages import pluralize
 from posenet.skeleton import load_skeleton
@@ -54,13 +54,14 @@ def run(args: argparse.Namespace) -> None:
     skeleton = None if args.skeleton is None else load_skeleton(args.skeleton)
     if args.images is not None and not args.images.is_dir():
         raise DataError(f"image folder {args.images} does not exist; give the folder of the images")
+    exif_frame = select_exif_frame(args)
     path = args.annotations
     if args.fix is not None:
         check_output_file(args.fix, path, args.overwrite)
-        fixes = fix_annotations(path, args.fix, args.images, args.exif_frame)
+        fixes = fix_annotations(path, args.fix, args.images, exif_frame)
         _print_fixes(fixes, args.fix, sys.stderr if args.json else sys.stdout)
         path = args.fix
-    findings = lint_annotations(path, args.images, skeleton, args.exif_frame)
+    findings = lint_annotations(path, args.images, skeleton, exif_frame)
     if args.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings]))
     else:

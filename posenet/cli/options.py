@@ -9,7 +9,7 @@ from typing import Any, TextIO, get_args
 
 from posenet.errors import DataError
 from posenet.files import is_standard_output
-from posenet.settings import Config, DataConfig, ExifFrame
+from posenet.settings import Config, ExifFrame, load_config
 
 SWITCH: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": False}
 """Arguments of ``add_argument`` for a flag that is off by default and has a negative form, ``--no-...``."""
@@ -60,15 +60,19 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
 def add_exif_frame_option(
     parser: argparse.ArgumentParser,
     text: str = "frame of the annotations of images with an EXIF orientation, where their annotated size fits both: "
-    "the image as viewers and most labelling tools display it",
+    "displayed, as viewers and most labelling tools turn the image, or stored",
 ) -> None:
-    """Declare ``--exif-frame``; ``text`` is the first part of its help."""
-    parser.add_argument(
-        "--exif-frame",
-        choices=get_args(ExifFrame),
-        default=DataConfig.exif_frame,
-        help=f"{text}, or the pixels as stored (docs/custom_data.md)",
-    )
+    """Declare ``--exif-frame``; ``select_exif_frame`` returns its value. ``text`` is its help."""
+    help_text = setting_help(text, "data.exif_frame")
+    parser.add_argument("--exif-frame", choices=get_args(ExifFrame), help=help_text)
+
+
+def select_exif_frame(args: argparse.Namespace) -> ExifFrame:
+    """The value of ``--exif-frame``, or else of ``data.exif_frame`` in ``--config`` and ``--set``, or its default."""
+    if args.exif_frame is not None:
+        frame: ExifFrame = args.exif_frame
+        return frame
+    return load_config(getattr(args, "config", None), getattr(args, "overrides", ())).data.exif_frame
 
 
 def add_weights_output(parser: argparse.ArgumentParser) -> None:

@@ -20,6 +20,7 @@ from posenet.cli.options import (
     non_negative_int,
     positive_int,
     seconds,
+    select_exif_frame,
 )
 from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
 from posenet.cli.tracking_options import add_tracking_options, make_frame_tracker
@@ -91,7 +92,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "that holds all inputs",
     )
     add_exif_frame_option(
-        parser, "frame of the sizes and keypoints that --coco writes for images with an EXIF orientation: as displayed"
+        parser,
+        "frame of the sizes and keypoints that --coco writes for images with an EXIF orientation: displayed, as "
+        "viewers turn the image, or stored",
     )
     add("--csv", metavar="FILE", help="write a table with one person per row")
     add("--heatmaps", metavar="DIR", help="folder for all maps of the network, one labelled sheet per image or frame")
@@ -147,7 +150,7 @@ def run(args: argparse.Namespace) -> None:
         if args.json:
             outputs.append(stack.enter_context(open_people_file(Path(args.json), sources)))
         if args.coco:
-            coco_file = open_coco_file(Path(args.coco), sources, predictor.skeleton, args.exif_frame)
+            coco_file = open_coco_file(Path(args.coco), sources, predictor.skeleton, select_exif_frame(args))
             outputs.append(stack.enter_context(coco_file))
         if args.csv:
             outputs.append(stack.enter_context(open_csv_file(Path(args.csv), predictor.skeleton)))

@@ -52,7 +52,7 @@ def find_annotated_frame(data: np.ndarray | bytes, height: int, width: int, exif
         displayed_size = oriented_size(*stored_size, orientation)
         if stored_size != displayed_size and (height, width) in (stored_size, displayed_size):
             return AnnotatedFrame(1 if (height, width) == stored_size else orientation, "size")
-    return AnnotatedFrame(orientation if exif_frame == "displayed" else 1, "setting")
+    return AnnotatedFrame(1 if exif_frame == "stored" else orientation, "setting")
 
 
 def count_frames(frames: Iterable[AnnotatedFrame]) -> dict[str, int]:
