@@ -1,0 +1,34 @@
+"""Annotations for diagnoses: drawn ones, and those of 150 images of COCO where the environment names them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.helpers.coco_results import drawn_document
+
+
+@pytest.fixture(scope="session")
+def drawn() -> dict[str, Any]:
+    return drawn_document(40)
+
+
+@pytest.fixture(scope="session", params=["drawn", "coco"])
+def document(request: pytest.FixtureRequest) -> dict[str, Any]:
+    """A COCO data set of drawn people, or of people of COCO."""
+    if request.param == "drawn":
+        content: dict[str, Any] = request.getfixturevalue("drawn")
+        return content
+    sample: Path = request.getfixturevalue("coco_sample")
+    content = json.loads((sample / "annotations" / "person_keypoints_val2017_oracle150.json").read_text())
+    return content
+
+
+@pytest.fixture(scope="session")
+def annotation_file(document: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("annotations") / "people.json"
+    path.write_text(json.dumps(document))
+    return path

@@ -1,0 +1,245 @@
+"""COCO results with known errors, made from annotations; and plain ``pycocotools`` to compare with."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from pycocotools.coco import COCO as CocoApi
+from pycocotools.cocoeval import COCOeval
+
+from posenet.annotations.coco_file import COCO_CATEGORY
+from posenet.skeleton import COCO, Skeleton
+from posenet.synthetic.dataset import render_image
+
+Result = dict[str, Any]
+FAR = 1e5
+"""Pixels; nothing there resembles a person of an image."""
+MAX_SHARE = 0.3
+"""Largest share of a person's labelled keypoints that get errors, so that the person still matches at OKS 0.5."""
+
+
+def drawn_document(count: int, side: int = 128) -> dict[str, Any]:
+    """The annotations of drawn images, crowds included."""
+    images = []
+    annotations: list[dict[str, Any]] = []
+    for index in range(count):
+        image, people = render_image(0, "val", index, side)
+        image_id = people[0]["image_id"] if people else 10_000_001 + index
+        height, width = image.shape[:2]
+        images.append({"id": image_id, "file_name": f"{index:03d}.jpg", "height": height, "width": width})
+        annotations += people
+    return {"images": images, "annotations": annotations, "categories": [COCO_CATEGORY]}
+
+
+def people_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The annotated people with labelled keypoints."""
+    return [entry for entry in document["annotations"] if entry["num_keypoints"] and not entry["iscrowd"]]
+
+
+def perfect_results(document: Mapping[str, Any]) -> list[Result]:
+    """A result for every labelled person, exactly as annotated, with different scores."""
+    return [
+        {
+            "image_id": person["image_id"],
+            "category_id": person["category_id"],
+            "keypoints": [float(value) for value in person["keypoints"]],
+            "score": round(0.9 - 1e-4 * number, 4),
+        }
+        for number, person in enumerate(people_of(document))
+    ]
+
+
+def random_results(document: Mapping[str, Any], rng: np.random.Generator, per_image: int = 25) -> list[Result]:
+    """Results of all kinds: near people and crowds, duplicates, background, equal scores, more than 20 in an image."""
+    by_image: dict[int, list[dict[str, Any]]] = {image["id"]: [] for image in document["images"]}
+    for entry in document["annotations"]:
+        by_image[entry["image_id"]].append(entry)
+    results = []
+    for image in document["images"]:
+        people = by_image[image["id"]]
+        for _ in range(rng.integers(per_image + 1)):
+            keypoints = rng.uniform(0, 1, (17, 3)) * (image["width"], image["height"], 1)
+            if people and rng.random() < 0.8:
+                person = people[rng.integers(len(people))]
+                exact = np.array(person["keypoints"], float).reshape(17, 3)
+                if person["num_keypoints"]:
+                    exact[:, :2] += rng.normal(0, 0.15 * rng.random() * math.sqrt(person["area"]), (17, 2))
+                    keypoints = exact
+                else:
+                    x, y, width, height = person["bbox"]
+                    keypoints[:, :2] = (x, y) + rng.random((17, 2)) * (width, height)
+            results.append(
+                {
+                    "image_id": image["id"],
+                    "category_id": 1,
+                    "keypoints": keypoints.ravel().tolist(),
+                    "score": round(float(rng.random()), 1),
+                }
+            )
+    return results
+
+
+@dataclass
+class InjectedErrors:
+    """Results with errors, and how many there are of each kind."""
+
+    document: dict[str, Any]
+    results: list[Result]
+    keypoints: Counter[tuple[str, int]] = field(default_factory=Counter)
+    """Number of errors by kind and keypoint."""
+    background: int = 0
+    missed: int = 0
+    touched: dict[int, set[int]] = field(default_factory=dict)
+    """Keypoints with an error, by result."""
+
+    @classmethod
+    def start(cls, document: dict[str, Any]) -> InjectedErrors:
+        return cls(document, perfect_results(document))
+
+    def count(self, kind: str) -> int:
+        return sum(number for (found, _), number in self.keypoints.items() if found == kind)
+
+    def add_keypoint_errors(self, kind: str, count: int, rng: np.random.Generator, similarity: float = 0.7) -> None:
+        """Give ``count`` keypoints of the results an error of one kind.
+
+        ``similarity`` is that of a jitter. All results must still be there, in the order of the people.
+        """
+        people = people_of(self.document)
+        candidates = [(row, k) for row in range(len(people)) for k in range(17)]
+        for index in rng.permutation(len(candidates)).tolist():
+            if count == 0:
+                return
+            row, k = candidates[index]
+            touched = self.touched.setdefault(row, set())
+            labelled = people[row]["num_keypoints"]
+            if k in touched or len(touched) + 1 > MAX_SHARE * labelled or people[row]["keypoints"][3 * k + 2] == 0:
+                continue
+            place = self._erroneous_place(kind, people, row, k, similarity, rng)
+            if place is None:
+                continue
+            self.results[row]["keypoints"][3 * k : 3 * k + 2] = place
+            self.keypoints[kind, k] += 1
+            touched.add(k)
+            count -= 1
+        assert count == 0, f"these annotations have no place for {count} more errors of kind {kind}"
+
+    def _erroneous_place(
+        self, kind: str, people: Sequence[dict[str, Any]], row: int, k: int, similarity: float, rng: np.random.Generator
+    ) -> tuple[float, float] | None:
+        person = people[row]
+        others = [other for other in people if other["image_id"] == person["image_id"] and other is not person]
+        x, y, _ = person["keypoints"][3 * k : 3 * k + 3]
+        if kind == "miss":
+            return x - FAR, y
+        if kind == "jitter":
+            distance = math.sqrt(-2 * math.log(similarity) * person["area"]) * 2 * COCO.sigmas[k]
+            angle = rng.uniform(0, 2 * math.pi)
+            place = x + distance * math.cos(angle), y + distance * math.sin(angle)
+        else:
+            source = k if kind == "swap" else mirror_of(COCO)[k]
+            owner = person if kind == "inversion" else (others or [None])[0]
+            if owner is None or owner["keypoints"][3 * source + 2] == 0:
+                return None
+            place = owner["keypoints"][3 * source], owner["keypoints"][3 * source + 1]
+        return place if classify(place, k, person, others)[0] == kind else None
+
+    def remove_people(self, count: int, rng: np.random.Generator) -> None:
+        """Remove results. Call this after adding errors of keypoints."""
+        untouched = [row for row in range(len(self.results)) if not self.touched.get(row)]
+        rows = set(rng.permutation(untouched)[:count].tolist())
+        self.results = [result for row, result in enumerate(self.results) if row not in rows]
+        self.missed += count
+
+    def add_background(self, count: int, rng: np.random.Generator, score: float = 0.1) -> None:
+        """Add results far away from everybody, in images with few people."""
+        per_image = Counter(result["image_id"] for result in self.results)
+        images = [image["id"] for image in self.document["images"] if per_image[image["id"]] <= 5]
+        for number in range(count):
+            xy = rng.uniform(FAR, 2 * FAR, (17, 2))
+            keypoints = np.concatenate([xy, np.ones((17, 1))], axis=1)
+            self.results.append(
+                {
+                    "image_id": images[number % len(images)],
+                    "category_id": 1,
+                    "keypoints": keypoints.ravel().tolist(),
+                    "score": score,
+                }
+            )
+        self.background += count
+
+
+def mirror_of(skeleton: Skeleton) -> list[int]:
+    """The index of the left or right counterpart of each keypoint of the file."""
+    names = skeleton.file_keypoints
+    twin = dict(skeleton.left_right) | {right: left for left, right in skeleton.left_right}
+    return [names.index(twin.get(name, name)) for name in names]
+
+
+def classify(
+    place: tuple[float, float], k: int, person: Mapping[str, Any], others: Iterable[Mapping[str, Any]]
+) -> tuple[str, float]:
+    """The kind of a keypoint and its highest similarity, one keypoint at a time as the definition says."""
+
+    def similarity(owner: Mapping[str, Any], true: int) -> float:
+        x, y, visibility = owner["keypoints"][3 * true : 3 * true + 3]
+        if visibility == 0:
+            return 0.0
+        square = (place[0] - x) ** 2 + (place[1] - y) ** 2
+        return math.exp(-square / (2 * owner["area"] * (2 * COCO.sigmas[true]) ** 2))
+
+    mirrored = mirror_of(COCO)[k]
+    right = similarity(person, k)
+    inverted = similarity(person, mirrored)
+    swapped = max((similarity(other, true) for other in others for true in (k, mirrored)), default=0.0)
+    best = max(right, inverted, swapped)
+    if best < 0.5:
+        return "miss", best
+    if right == best:
+        return ("good" if best >= 0.85 else "jitter"), best
+    return ("inversion" if inverted == best else "swap"), best
+
+
+def plain_coco(
+    document: Mapping[str, Any],
+    results: Sequence[Result],
+    thresholds: Sequence[float] | None = None,
+    sigmas: Sequence[float] | None = None,
+    people: Callable[[dict[str, Any]], bool] | None = None,
+) -> COCOeval:
+    """``pycocotools`` as its users call it.
+
+    Args:
+        thresholds: OKS thresholds instead of COCO's.
+        people: which annotations to keep.
+    """
+    content = copy.deepcopy(dict(document))
+    if people is not None:
+        content["annotations"] = [entry for entry in content["annotations"] if people(entry)]
+    with open(os.devnull, "w") as silence, contextlib.redirect_stdout(silence):
+        truth = CocoApi()
+        truth.dataset = content
+        truth.createIndex()
+        evaluation = COCOeval(truth, truth.loadRes(copy.deepcopy(list(results))), "keypoints")
+        if sigmas is not None:
+            evaluation.params.kpt_oks_sigmas = np.array(sigmas)
+        if thresholds is not None:
+            evaluation.params.iouThrs = np.array(thresholds)
+        evaluation.evaluate()
+        evaluation.accumulate()
+        if thresholds is None:
+            evaluation.summarize()
+    return evaluation
+
+
+def coco_ap(evaluation: COCOeval) -> float:
+    """AP over all thresholds of the evaluation, for people of any size."""
+    precision = evaluation.eval["precision"][:, :, 0, 0, 0]
+    return float(precision[precision > -1].mean()) if (precision > -1).any() else -1.0
