@@ -84,7 +84,7 @@ def evaluate_perfect_grouping(
     channels = np.array([skeleton.index(name) for name in skeleton.file_keypoints])
     results = []
     for image_id, rows in keypoints_of_image.items():
-        keypoints = np.array(rows, float).reshape(len(rows), -1, 3)
+        keypoints = np.array(rows, float).reshape(-1, len(channels), 3)
         row, k = np.nonzero(keypoints[..., 2] > 0)
         xy = keypoints[row, k, :2]
         people = group_by_truth(truth[image_id], channels[k], xy, keypoints[row, k, 2], skeleton)

@@ -1,0 +1,156 @@
+"""``posenet diagnose`` and ``evaluate --report``: what they write and print, and which input they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from posenet.cli.diagnose import distinct_names
+from posenet.cli.main import run_tool
+from posenet.model.posenet import PoseNet
+from posenet.settings import load_config
+from posenet.settings.reading import config_to_dict
+from tests.helpers.coco_results import InjectedErrors, drawn_document, perfect_results
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    return drawn_document(8)
+
+
+@pytest.fixture
+def annotations(document: dict[str, Any], tmp_path: Path) -> Path:
+    return write(tmp_path / "people.json", document)
+
+
+@pytest.fixture
+def results(document: dict[str, Any], tmp_path: Path) -> Path:
+    return write(tmp_path / "results.json", perfect_results(document))
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A tiny network that was not trained."""
+    config = load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"])
+    path = tmp_path / "last.pth"
+    weights = PoseNet.from_config(config).state_dict()
+    torch.save({"format": 1, "model": weights, "config": config_to_dict(config)}, path)
+    return path
+
+
+def write(path: Path, content: Any) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content))
+    return path
+
+
+def run(*words: object) -> int:
+    return run_tool("diagnose", [str(word) for word in words])
+
+
+def test_one_results_file(
+    annotations: Path, document: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    injected = InjectedErrors.start(document)
+    injected.add_keypoint_errors("inversion", 3, np.random.default_rng(0))
+    results = write(tmp_path / "one.json", injected.results)
+    output = tmp_path / "new" / "report"
+    assert run("--annotations", annotations, "--results", results, "--output", output) == 0
+    content = json.loads((output / "diagnosis.json").read_text())
+    assert content["counts"]["inversion"] == 3 and content["name"] == "one.json"
+    assert sorted(path.name for path in output.iterdir()) == [
+        "costs.png",
+        "diagnosis.json",
+        "precision.png",
+        "report.html",
+    ]
+    out = capsys.readouterr().out
+    assert f"one.json: AP {content['AP']:.3f}" in out and "3 inversion" in out and "report.html" in out
+
+
+def test_several_results_files_are_compared(
+    annotations: Path, results: Path, document: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fewer = write(tmp_path / "other" / "results.json", perfect_results(document)[3:])
+    flags = ["--results", results, "--results", fewer]
+    assert run("--annotations", annotations, *flags, "--output", tmp_path / "report") == 0
+    content = json.loads((tmp_path / "report" / "diagnosis.json").read_text())
+    assert content["name"] == str(results) and content["others"][0]["name"] == str(fewer)
+    assert content["comparison"][0]["AP_difference"] < 0
+    assert "95 % interval" in capsys.readouterr().out
+
+
+def test_empty_results_miss_everybody(annotations: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    empty = write(tmp_path / "empty.json", [])
+    assert run("--annotations", annotations, "--results", empty, "--output", tmp_path / "report") == 0
+    assert "the results are empty, so everybody is missed" in capsys.readouterr().out
+
+
+def test_the_checkpoint_adds_perfect_grouping(tiny_coco: Path, checkpoint: Path, tmp_path: Path) -> None:
+    annotations = tiny_coco / "annotations" / "person_keypoints_val2017.json"
+    results = write(tmp_path / "results.json", perfect_results(json.loads(annotations.read_text())))
+    flags = ["--annotations", annotations, "--results", results, "--checkpoint", checkpoint, "--device", "cpu"]
+    assert run(*flags, "--height", 64, "--output", tmp_path / "report", "--images", tiny_coco / "val2017") == 0
+    content = json.loads((tmp_path / "report" / "diagnosis.json").read_text())
+    assert 0 <= content["perfect_grouping"]["AP"] <= 1
+
+
+def test_evaluate_writes_the_report_of_its_results(
+    tiny_coco: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--checkpoint", checkpoint, "--images", tiny_coco / "val2017", "--device", "cpu", "--height", "64"]
+    words += ["--annotations", tiny_coco / "annotations" / "person_keypoints_val2017.json"]
+    words += ["--output", tmp_path / "results.json", "--report", tmp_path / "report"]
+    assert run_tool("evaluate", list(map(str, words))) == 0
+    content = json.loads((tmp_path / "report" / "diagnosis.json").read_text())
+    assert content["name"] == "last.pth" and content["images"] == 3
+    assert (tmp_path / "report" / "report.html").is_file()
+    assert "last.pth: AP" in capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """The one line on standard error of a run that ends with status 2."""
+    assert run(*words) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    return line
+
+
+def test_input_that_does_not_fit_is_refused_before_anything_is_written(
+    annotations: Path, results: Path, document: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "report"
+    flags = ["--annotations", annotations, "--output", output]
+    missing = tmp_path / "missing"
+    assert "cannot read results" in refused(capsys, *flags, "--results", missing)
+    assert "does not exist" in refused(capsys, *flags, "--results", results, "--images", missing)
+    assert "--images" in refused(capsys, *flags, "--results", results, "--checkpoint", missing)
+    assert "cannot read annotations" in refused(
+        capsys, "--annotations", missing, "--results", results, "--output", output
+    )
+    people = write(tmp_path / "nobody.json", document | {"annotations": []})
+    assert "no people" in refused(capsys, "--annotations", people, "--results", results, "--output", output)
+    chair = document | {"categories": [{"id": 1, "name": "chair", "keypoints": ["seat", "back"]}]}
+    chairs = write(tmp_path / "chairs.json", chair)
+    assert "--skeleton" in refused(capsys, "--annotations", chairs, "--results", results, "--output", output)
+    broken = write(tmp_path / "broken.json", [{"image_id": 1, "category_id": 1, "keypoints": [1], "score": 1}])
+    assert "result 1 has 1 numbers" in refused(capsys, *flags, "--results", results, broken)
+    assert not list(output.iterdir())
+
+
+def test_the_report_does_not_replace_its_input(
+    annotations: Path, document: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = write(tmp_path / "diagnosis.json", perfect_results(document))
+    line = refused(capsys, "--annotations", annotations, "--results", results, "--output", tmp_path)
+    assert "would replace an input" in line
+
+
+def test_files_of_the_same_name_are_told_apart() -> None:
+    assert distinct_names([Path("a/x.json"), Path("b/y.json")]) == ["x.json", "y.json"]
+    assert distinct_names([Path("a/x.json"), Path("b/x.json")]) == ["a/x.json", "b/x.json"]
+    assert distinct_names([Path("x.json")] * 3) == ["x.json", "x.json (2)", "x.json (3)"]
