@@ -8,7 +8,7 @@ import numpy as np
 
 from posenet.annotations.coco_dataset import read_annotations
 from posenet.annotations.split import Split
-from posenet.inference.coco_evaluation import compute_coco_metrics, predict_split, to_coco_result
+from posenet.inference.coco_evaluation import compute_coco_metrics, predict_people, to_coco_result
 from posenet.inference.decoder.candidates import MAX_PEAKS
 from posenet.inference.decoder.host_candidates import find_keypoints
 from posenet.inference.perfect_grouping import group_by_truth
@@ -69,24 +69,20 @@ def evaluate_perfect_grouping(
     """
     skeleton = predictor.skeleton
     truth = read_annotations(annotations, skeleton).people
-    candidates = predict_split(  # entries of a results file with one keypoint each
+    candidates_by_image = predict_people(
         CandidatePredictor.like(predictor).stream,
         images_dir,
         split.images,
-        split.category,
         batch_size=None,
         exif_frame=exif_frame,
         progress=progress,
     )
-    keypoints_of_image: dict[int, list[list[float]]] = {image.id: [] for image in split.images}
-    for candidate in candidates:
-        keypoints_of_image[candidate["image_id"]].append(candidate["keypoints"])
-    channels = np.array([skeleton.index(name) for name in skeleton.file_keypoints])
     results = []
-    for image_id, rows in keypoints_of_image.items():
-        keypoints = np.array(rows, float).reshape(-1, len(channels), 3)
-        row, k = np.nonzero(keypoints[..., 2] > 0)
-        xy = keypoints[row, k, :2]
-        people = group_by_truth(truth[image_id], channels[k], xy, keypoints[row, k, 2], skeleton)
-        results += [to_coco_result(person, image_id, split.category, fill_missing=True) for person in people]
+    for image in split.images:
+        candidates = np.array([person.keypoints for person in candidates_by_image[image.id]], np.float32)
+        candidates = candidates.reshape(-1, skeleton.num_keypoints, 3)
+        row, keypoint = np.nonzero(candidates[..., 2] > 0)
+        found = candidates[row, keypoint]
+        people = group_by_truth(truth[image.id], keypoint, found[:, :2], found[:, 2], skeleton)
+        results += [to_coco_result(person, image.id, split.category, fill_missing=True) for person in people]
     return compute_coco_metrics(results, split, skeleton).metrics

@@ -126,11 +126,37 @@ def predict_split(
 ) -> list[Result]:
     """Predict images, and return the people in COCO's results format, in the order of ``images``.
 
-    Background threads read the next images. Several processes can each predict a share of the images
-    and join their lists for ``compute_coco_metrics``.
+    Several processes can each predict a share of the images and join their lists for ``compute_coco_metrics``.
 
     Args:
         category: id of the category in the results.
+        batch_size, exif_frame: see ``predict_people``.
+
+    Raises:
+        DataError: an image is missing or cannot be read.
+    """
+    people_by_image = predict_people(
+        predict, images_dir, images, batch_size=batch_size, exif_frame=exif_frame, progress=progress
+    )
+    return [
+        to_coco_result(person, image.id, category, fill_missing=True)
+        for image in images
+        for person in people_by_image[image.id]
+    ]
+
+
+def predict_people(
+    predict: Predict,
+    images_dir: str | Path,
+    images: Sequence[CocoImage],
+    *,
+    batch_size: int | None = 16,
+    exif_frame: ExifFrame = DataConfig.exif_frame,
+    progress: bool = True,
+) -> dict[int, list[Person]]:
+    """Predict images, and return the people by image id. Background threads read the next images.
+
+    Args:
         batch_size: number of images in the list that ``predict`` receives. None passes all of them as one iterator, so
             that ``Predictor.stream`` never waits between batches.
         exif_frame: see ``evaluate``.
@@ -163,11 +189,7 @@ def predict_split(
                 bar.update()
     for name, count in count_frames(frames).items():
         _log.info("%s with an EXIF orientation: %s", pluralize(count, "image"), name)
-    return [
-        to_coco_result(person, image.id, category, fill_missing=True)
-        for image in images
-        for person in people_by_image[image.id]
-    ]
+    return people_by_image
 
 
 def find_image_files(images_dir: str | Path, images: Sequence[CocoImage]) -> dict[int, Path]:
