@@ -13,9 +13,10 @@ Prediction: ``Predictor`` runs a trained network; its checkpoint holds the netwo
 ``Person`` has keypoints in pixels of the image, and ``draw_people`` draws them. A ``Tracker`` recognises people
 from frame to frame of a video. ``decode`` finds the people in maps.
 
-Training: ``train`` runs an experiment, and a ``TrainingCallback`` receives its measurements. For a training loop of
-your own, ``PoseNet`` is the network as a ``torch.nn.Module``, ``Augmentation`` and ``TargetRenderer`` make its input
-and its targets, and ``FocalL2Loss`` compares its output with the targets. ``load_config`` reads experiment files,
+Training: ``build_store`` makes a data set ready for training, ``train`` runs an experiment, and ``evaluate`` computes
+the AP of a checkpoint. A ``TrainingCallback`` receives the measurements of a run. For a training loop of your own,
+``PoseNet`` is the network as a ``torch.nn.Module``, ``Augmentation`` and ``TargetRenderer`` make its input and its
+targets, and ``FocalL2Loss`` compares its output with the targets. ``load_config`` reads experiment files,
 ``load_weights`` copies weights into a network, and ``load_skeleton`` reads a ``Skeleton`` from a file.
 
 Every error that a user can fix is a ``PosenetError`` with a one-line message that names the remedy.
@@ -30,11 +31,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from posenet.checkpoints.weights import load_weights
     from posenet.data.augmentation import Augmentation
+    from posenet.data.store.build import build_store
     from posenet.data.targets import TargetRenderer
     from posenet.diagnosis.compare import compare
     from posenet.diagnosis.diagnose import diagnose
     from posenet.errors import PosenetError
     from posenet.inference.decoder.decode import decode
+    from posenet.inference.evaluation import evaluate
     from posenet.inference.person import Person
     from posenet.inference.predictor import Predictor
     from posenet.inference.tracking.tracker import Tracker
@@ -58,10 +61,12 @@ __all__ = [
     "TargetRenderer",
     "Tracker",
     "TrainingCallback",
+    "build_store",
     "compare",
     "decode",
     "diagnose",
     "draw_people",
+    "evaluate",
     "load_config",
     "load_skeleton",
     "load_weights",
@@ -79,10 +84,12 @@ _MODULES = {
     "TargetRenderer": "posenet.data.targets",
     "Tracker": "posenet.inference.tracking.tracker",
     "TrainingCallback": "posenet.training.callbacks",
+    "build_store": "posenet.data.store.build",
     "compare": "posenet.diagnosis.compare",
     "decode": "posenet.inference.decoder.decode",
     "diagnose": "posenet.diagnosis.diagnose",
     "draw_people": "posenet.visualization.people",
+    "evaluate": "posenet.inference.evaluation",
     "load_config": "posenet.settings",
     "load_skeleton": "posenet.skeleton",
     "load_weights": "posenet.checkpoints.weights",

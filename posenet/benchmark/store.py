@@ -217,7 +217,13 @@ def measure_building(
         nonlocal num_images
         with limit_cores(cores):
             report = build_store(
-                images, annotations, folder / BUILT_NAME, max_unreadable=1, overwrite=True, skeleton=skeleton
+                images,
+                annotations,
+                folder / BUILT_NAME,
+                max_unreadable=1,
+                overwrite=True,
+                skeleton=skeleton,
+                progress=False,
             )
         num_images = report.summary.num_images
 

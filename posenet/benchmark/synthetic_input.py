@@ -18,5 +18,5 @@ def build_synthetic_store(folder: Path, count: int) -> Path:
     """Build a store of synthetic images below ``folder``."""
     images, annotations = write_synthetic_images(folder, count)
     store = folder / "synthetic.h5"
-    build_store(images, annotations, store, workers=1)
+    build_store(images, annotations, store, workers=1, progress=False)
     return store

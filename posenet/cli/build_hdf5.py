@@ -133,7 +133,6 @@ def _build(args: argparse.Namespace) -> BuildReport:
         overwrite=args.overwrite,
         skeleton=load_skeleton(args.skeleton),
         exif_frame=select_exif_frame(args),
-        progress=True,
     )
 
 

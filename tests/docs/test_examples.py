@@ -15,6 +15,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
 from posenet.synthetic.dataset import write_dataset
 from tests.helpers.documentation import PAGES, Block, Command, page_name, parse_commands, read_blocks
+from tests.helpers.fake_wandb import FakeWandb
 from tests.helpers.other_formats import (
     read_document,
     write_cvat,
@@ -41,6 +43,7 @@ from tests.helpers.other_formats import (
     write_label_studio_json,
     write_yolo_pose,
 )
+from tests.helpers.run_logs import read_log
 from tests.helpers.source_files import ROOT
 from tests.helpers.videos import FakeCamera, FakeWindow, grey_image, write_animation, write_video
 
@@ -52,6 +55,7 @@ NOT_RUN = {
     r"data/download_coco\.sh": "downloads 19 GB",
     r"tensorboard ": "a server that does not end",
     r"python tools/benchmark\.py track": "needs the extra track; tests/benchmark/test_track.py runs it",
+    r"posenet (weights (fetch|path)|\w+ --checkpoint) simplepose": "downloads; tests/cli/test_weights.py has a server",
     r"torchrun ": "starts processes, also on other machines; tests/cli/test_train_distributed.py runs it",
     r"srun ": "needs SLURM; tests/devices/test_launch.py imitates its environment",
     r"python tools/train_distributed\.py --nproc": "starts processes; tests/cli/test_train_distributed.py runs it",
@@ -188,7 +192,8 @@ def check_arguments(command: Command) -> None:
                 args = parser.parse_args(arguments)
         except SystemExit:
             pytest.fail(f"{command}: {error.getvalue().splitlines()[-1]}")
-        load_config(args.config, args.overrides)
+        if "config" in args:
+            load_config(args.config, args.overrides)
 
 
 @pytest.fixture(scope="session")
@@ -284,7 +289,23 @@ def project(project_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sources, "open_camera", FakeCamera)
     monkeypatch.setattr(predict, "Window", FakeWindow)
+    monkeypatch.setitem(sys.modules, "wandb", FakeWandb())
     return tmp_path
+
+
+def test_the_callback_for_weights_and_biases_sends_the_measurements(project: Path) -> None:
+    """The block of the page, run alone: a stand-in for the package receives what the log of the run contains."""
+    blocks = [block for block in read_blocks(ROOT / "docs" / "python.md") if "import wandb" in block.text]
+    (block,) = blocks
+    exec(block.text, {})
+    (run,) = sys.modules["wandb"].runs
+    entries = read_log(project / run.settings["name"])
+    steps = {entry["step"]: entry["loss"] for entry in entries if entry["kind"] == "train"}
+    assert {step: values["loss"] for step, values in run.logged if "loss" in values} == steps
+    (epoch,) = [values for _, values in run.logged if "train_loss" in values]
+    assert epoch["train_loss"] == next(entry["train_loss"] for entry in entries if entry["kind"] == "epoch")
+    assert run.settings["config"]["train"]["epochs"] == 1
+    assert run.is_finished
 
 
 def test_every_pattern_of_not_run_matches_a_command() -> None:

@@ -91,7 +91,7 @@ def build_store(
     overwrite: bool = False,
     skeleton: Skeleton = COCO,
     exif_frame: ExifFrame = DataConfig.exif_frame,
-    progress: bool = False,
+    progress: bool = True,
 ) -> BuildReport:
     """Write every image that has a main person to ``output``, in the order of the annotation file.
 
@@ -106,6 +106,7 @@ def build_store(
         overwrite: replace an existing store when the new one is complete.
         exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; see
             ``find_annotated_frame``.
+        progress: whether to show a progress bar.
 
     Raises:
         DataError: the input or the output cannot be used, or too many images are unreadable. No store is written.

@@ -1,0 +1,69 @@
+"""Evaluating a checkpoint on a COCO keypoint split: ``evaluate``, as ``tools/evaluate.py`` does it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, Literal
+
+from posenet.devices.precision import Amp
+from posenet.errors import DataError
+from posenet.inference import coco_evaluation
+from posenet.inference.coco_evaluation import Evaluation
+from posenet.inference.predictor import Predictor
+from posenet.settings import Config, DataConfig, ExifFrame
+
+
+def evaluate(
+    checkpoint: str | Path | Predictor,
+    images: str | Path,
+    annotations: str | Path,
+    *,
+    output: str | Path | None = None,
+    image_ids: Collection[int] | None = None,
+    exif_frame: ExifFrame = DataConfig.exif_frame,
+    config: Config | None = None,
+    device: str = "auto",
+    amp: Amp | Literal["auto"] = "off",
+    progress: bool = True,
+    **overrides: Any,
+) -> Evaluation | None:
+    """Predict every image of a COCO split and compare the people with the annotations.
+
+    Args:
+        checkpoint: a file, the name of registered weights, or a predictor, to which ``config``, ``device``, ``amp`` and
+            ``overrides`` do not apply.
+        images: folder of the images.
+        annotations: COCO keypoint JSON, or an image-info JSON without annotations.
+        output: where to write the predictions, as a COCO results file.
+        image_ids: evaluate only these images.
+        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open.
+        config: replaces the configuration in the checkpoint.
+        device: auto, cpu, cuda, cuda:1, mps and so on.
+        amp: precision of the network; float32 by default, so that the AP is the same on every machine.
+        progress: whether to show a progress bar.
+        overrides: keys of the configuration's ``inference`` section, such as ``flip=True``.
+
+    Returns:
+        The metrics and the predictions; ``metrics["AP"]`` is the AP. None if the file contains no annotations.
+
+    Raises:
+        PosenetError: the checkpoint, the annotations, an image, the device or a setting cannot be used.
+    """
+    if output is not None and Path(output).is_dir():
+        raise DataError(f"{output} is a folder; give the name of a file")
+    if isinstance(checkpoint, Predictor):
+        predictor = checkpoint
+    else:
+        predictor = Predictor.from_checkpoint(checkpoint, config=config, device=device, amp=amp, **overrides)
+    return coco_evaluation.evaluate(
+        predictor.stream,
+        images,
+        annotations,
+        results_path=output,
+        image_ids=image_ids,
+        batch_size=None,
+        exif_frame=exif_frame,
+        progress=progress,
+        skeleton=predictor.skeleton,
+    )
