@@ -16,7 +16,7 @@ function handleKey(data, event) {
 function keyAction(data, run, view, { key }) {
   const layer = LAYERS.find((candidate) => candidate.key === key.toLowerCase());
   if (layer) return () => toggleLayer(layer.id);
-  if (key === "?") return () => byId("help").showModal();
+  if (key === "?") return () => openDialog(byId("help"));
   if (key.toLowerCase() === "d") return toggleTheme;
   if (/^[1-9]$/.test(key) && Number(key) <= data.runs.length) {
     return () => show({ run: String(Number(key) - 1) }, { replace: true });

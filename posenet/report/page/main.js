@@ -50,12 +50,18 @@ function drawOpenedImage(data, run, view) {
   if (opened) {
     keepFocus(viewer, () => viewer.replaceChildren(...drawViewer(data, run, view, opened)));
     viewer.dataset.image = opened.image.id;
-    if (!viewer.open) viewer.showModal();
+    if (!viewer.open) openDialog(viewer);
   } else if (viewer.open) {
     viewer.close();
     viewer.replaceChildren();
     document.querySelector(`#tiles [data-image="${Number(viewer.dataset.image)}"]`)?.focus();
   }
+}
+
+/** Open a dialog and focus the dialog itself: browsers would focus its first button. */
+function openDialog(dialog) {
+  dialog.showModal();
+  dialog.focus();
 }
 
 /** Draw anew, and focus the control that stands where the focused one stood. */
@@ -74,7 +80,7 @@ function main() {
   byId("footer").textContent = data.footer;
   document.title = `AP ${formatAp(data.runs[0].metrics.AP)} – ${names}`;
   byId("theme").addEventListener("click", toggleTheme);
-  byId("open-help").addEventListener("click", () => byId("help").showModal());
+  byId("open-help").addEventListener("click", () => openDialog(byId("help")));
   byId("help").append(...drawHelp());
   byId("viewer").addEventListener("cancel", (event) => {
     event.preventDefault();

@@ -95,7 +95,7 @@ function drawPeopleList(data, image, run, view) {
 }
 
 function describeTruth(person) {
-  if (!person) return [["", "no annotated person"]];
+  if (!person) return [["", "matches nobody"]];
   const words = [person.size, `${person.labelled} labelled`];
   if (person.crowding !== "0") words.push(`${person.overlaps} overlapping`);
   if (person.truncated) words.push("truncated");
