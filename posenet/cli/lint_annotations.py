@@ -70,7 +70,10 @@ def run(args: argparse.Namespace) -> None:
     errors = [finding.code for finding in findings if finding.severity == "error"]
     if errors:
         found = pluralize(len(errors), "kind of error", "kinds of errors")
-        raise DataError(f"{path} has {found} ({', '.join(errors)}); fix them as the findings describe")
+        remedy = "fix them as the findings describe"
+        if args.fix is None:
+            remedy += ", after --fix OUT.json has repaired what can be derived"
+        raise DataError(f"{path} has {found} ({', '.join(errors)}); {remedy}")
     if not args.json:
         found = pluralize(len(findings), "kind of warning", "kinds of warnings")
         print(f"{path}: no errors, {found}")

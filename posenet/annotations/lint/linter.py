@@ -235,6 +235,7 @@ def _check_annotations(
     """Check ``annotations``; return those of ``used_categories`` with labelled keypoints, without crowds."""
     ids = coco_file.UniqueIds("annotation")
     labelled = []
+    all_usable = True
     seen: set[tuple[int, bytes]] = set()
     for entry in entries:
         findings.check(ids.parse, entry)
@@ -255,6 +256,7 @@ def _check_annotations(
         names = categories.usable[category_id].keypoints
         numbers = findings.check(coco_file.parse_keypoints, entry, len(names))
         if numbers is None:
+            all_usable = False
             continue
         keypoints = np.array(numbers, np.float64).reshape(-1, 3)
         is_sideways = image is not None and image.id in displayed_sideways
@@ -267,7 +269,7 @@ def _check_annotations(
             if copy in seen:
                 findings.add(SAME_KEYPOINTS, entry.get("id"))
             seen.add(copy)
-    if used_categories and not labelled:
+    if used_categories and not labelled and all_usable:
         findings.add(NOTHING_LABELLED)
     if labelled and not any((person.keypoints[:, 2] == 2).any() for person in labelled):
         findings.add(ONLY_HIDDEN)

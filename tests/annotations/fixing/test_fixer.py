@@ -291,6 +291,8 @@ def test_the_tool_counts_the_repairs_and_checks_the_result(tmp_path: Path, capsy
     assert run_tool("lint-annotations", [str(path), "--fix", str(out), "--overwrite", "--json"]) == 2
     captured = capsys.readouterr()
     assert json.loads(captured.out)[0]["code"] == "keypoint-count"
+    assert run_tool("lint-annotations", [str(path)]) == 2
+    assert "--fix OUT.json has repaired what can be derived" in capsys.readouterr().err
     assert "fixed ids and references" in captured.err and "fixed.json has 1 kind of error" in captured.err
 
 

@@ -198,6 +198,14 @@ def test_one_bad_entry_leads_to_one_finding(codes: Codes, change: Callable[[Docu
     assert codes(change) == {code: "error"}
 
 
+def test_keypoints_that_cannot_be_used_do_not_count_as_unlabelled(codes: Codes) -> None:
+    def change(content: Document) -> None:
+        for entry in content["annotations"]:
+            entry["keypoints"] = [bool(v) if i % 3 == 2 else v for i, v in enumerate(entry["keypoints"])]
+
+    assert codes(change) == {"boolean-visibility": "error"}
+
+
 def test_an_annotation_that_refers_to_a_bad_image_by_the_same_id_is_not_reported(codes: Codes) -> None:
     def change(content: Document) -> None:
         content["images"][0]["id"] = "one"
