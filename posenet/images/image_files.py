@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias, TypeGuard, Union
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeGuard, Union
 
 import cv2
 import numpy as np
@@ -17,7 +17,8 @@ import numpy as np
 from posenet.errors import DataError
 from posenet.files import write_atomically
 from posenet.images.decoding import decode_image
-from posenet.images.orientation import AnnotatedFrame, apply_orientation, find_annotated_frame
+from posenet.images.headers import declared_size, exif_orientation
+from posenet.images.orientation import AnnotatedFrame, apply_orientation, find_annotated_frame, oriented_size
 from posenet.settings import ExifFrame
 
 if TYPE_CHECKING:
@@ -135,6 +136,36 @@ def read_annotated_image(
         return apply_orientation(decode_image(data, upright=False), frame.orientation), frame
     except ValueError as error:
         raise DataError(f"{path} {error}") from error
+
+
+class ImageHeader(NamedTuple):
+    """The size of the pixels in an image file, and its EXIF orientation."""
+
+    height: int
+    width: int
+    orientation: int
+
+    @property
+    def displayed_size(self) -> tuple[int, int]:
+        """(height, width) of the image as viewers display it."""
+        return oriented_size(self.height, self.width, self.orientation)
+
+
+def read_header(path: str | Path) -> ImageHeader:
+    """Read the size and the orientation of an image file; formats without a known header are decoded.
+
+    Raises:
+        DataError: the file cannot be read or decoded.
+    """
+    data = _read_bytes(path)
+    size = declared_size(data)
+    if size is None:
+        try:
+            height, width = decode_image(data, upright=False).shape[:2]
+        except ValueError as error:
+            raise DataError(f"{path} {error}") from error
+        size = height, width
+    return ImageHeader(*size, exif_orientation(data))
 
 
 def _read_bytes(path: str | Path) -> np.ndarray:

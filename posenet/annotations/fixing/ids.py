@@ -34,7 +34,7 @@ def fix_ids(sections: dict[str, list[Entry]], fixes: Counter[str]) -> None:
                 entry[reference] = number
                 fixes[WHOLE_NUMBERS] += 1
     _fix_section(annotations, fixes)
-    free = _free_numbers(annotations)
+    free = itertools.count(1 + max((entry["id"] for entry in annotations if is_integer(entry.get("id"))), default=0))
     for entry in annotations:
         if entry.get("id") is None:
             entry["id"] = next(free)
@@ -74,8 +74,3 @@ def _fix_section(entries: Sequence[Entry], fixes: Counter[str]) -> dict[_Key, in
             entry["id"] = numbers[_key(value)]
             fixes[WHOLE_NUMBERS] += 1
     return numbers
-
-
-def _free_numbers(entries: Sequence[Entry]) -> itertools.count[int]:
-    """Numbers after the largest id."""
-    return itertools.count(max((entry["id"] for entry in entries if is_integer(entry.get("id"))), default=0) + 1)

@@ -12,9 +12,8 @@ import numpy as np
 from posenet.annotations.coco_file import MAX_SIDE, Entry, is_integer
 from posenet.annotations.fixing.ids import whole_number
 from posenet.annotations.fixing.people import labelled_points
-from posenet.images.decoding import decode_image
-from posenet.images.headers import declared_size, exif_orientation
-from posenet.images.orientation import oriented_size
+from posenet.errors import DataError
+from posenet.images.image_files import ImageHeader, read_header
 from posenet.settings import ExifFrame
 
 SEPARATORS = "file names with / in place of backslashes"
@@ -107,11 +106,10 @@ def _is_side(value: Any) -> TypeGuard[int]:
 
 def _fix_size(image: Entry, folder: Path, exif_frame: ExifFrame, fixes: Counter[str]) -> None:
     """Read the size of the file, in the frame of the setting, or in the other one if only that fits a valid side."""
-    file = _read_file(image, folder)
-    if file is None:
+    header = _read_header(image, folder)
+    if header is None:
         return
-    stored_size, orientation = file
-    sizes = [stored_size, oriented_size(*stored_size, orientation)]
+    sizes = [(header.height, header.width), header.displayed_size]
     if exif_frame == "displayed":
         sizes.reverse()
     for height, width in sizes:
@@ -164,24 +162,18 @@ def _all_inside(points: np.ndarray, height: int, width: int) -> bool:
 
 def _is_displayed_sideways(image: Entry, folder: Path) -> bool:
     """Whether an image has the size of its stored pixels, and is displayed with height and width swapped."""
-    file = _read_file(image, folder)
-    if file is None:
+    header = _read_header(image, folder)
+    if header is None:
         return False
-    stored_size, orientation = file
-    return _size_of(image) == stored_size != oriented_size(*stored_size, orientation)
+    return _size_of(image) == (header.height, header.width) != header.displayed_size
 
 
-def _read_file(image: Entry, folder: Path) -> tuple[tuple[int, int], int] | None:
-    """(height, width) of the pixels in an image file, and its EXIF orientation; None if it cannot be read."""
+def _read_header(image: Entry, folder: Path) -> ImageHeader | None:
+    """The header of an image's file; None if it cannot be read."""
     name = image.get("file_name")
     if not isinstance(name, str) or not _is_file(folder, name):
         return None
     try:
-        data = np.fromfile(folder / name, np.uint8)
-        size = declared_size(data)
-        if size is None:
-            height, width = decode_image(data, upright=False).shape[:2]
-            size = height, width
-    except (OSError, ValueError):
+        return read_header(folder / name)
+    except DataError:
         return None
-    return size, exif_orientation(data)

@@ -10,10 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posenet.annotations.coco_file import COCO_CATEGORY, Entry
-from posenet.errors import DataError
-from posenet.images.decoding import decode_image
-from posenet.images.headers import declared_size, exif_orientation
-from posenet.images.orientation import oriented_size
 from posenet.skeleton import COCO
 
 DECIMALS = 3
@@ -28,23 +24,6 @@ class ImportedAnnotations(NamedTuple):
     """The file names of the images are relative to this folder."""
     notes: tuple[str, ...]
     """What was left out, and other remarks: one line each."""
-
-
-def displayed_size(path: Path) -> tuple[int, int]:
-    """(height, width) of an image as displayed, which is the frame of labelling tools.
-
-    Raises:
-        DataError: the file cannot be read or decoded.
-    """
-    try:
-        data = np.fromfile(path, np.uint8)
-        size = declared_size(data)
-        if size is None:
-            height, width = decode_image(data, upright=False).shape[:2]
-            size = height, width
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot read {path}: {error}; restore it, or delete it with its annotations") from error
-    return oriented_size(*size, exif_orientation(data))
 
 
 def make_category(category_id: int, name: str, keypoints: Sequence[str]) -> Entry:

@@ -22,13 +22,12 @@ import numpy as np
 from posenet.annotations.coco_file import read_document
 from posenet.annotations.importing.imported import (
     ImportedAnnotations,
-    displayed_size,
     make_annotation,
     make_category,
 )
 from posenet.errors import DataError
-from posenet.images.image_files import find_images
-from posenet.messages import truncate_for_message
+from posenet.images.image_files import find_images, read_header
+from posenet.messages import to_single_line, truncate_for_message
 from posenet.skeleton import COCO
 
 NO_RECTANGLE = "person"
@@ -75,11 +74,12 @@ def import_label_studio(
     for number, task in enumerate(tasks, start=1):
         try:
             people = _read_people(task, left_out)
+            file = _find_file(task["data"], files)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise DataError(f"{path}: task {number} has a region without {error}; export the project again") from error
+            reason = f"{type(error).__name__}: {to_single_line(str(error))}"
+            raise DataError(f"{path}: task {number} cannot be read ({reason}); export the project again") from error
         if people is None:
             continue
-        file = _find_file(task["data"], files)
         if file is None:
             left_out[_NO_FILE] += 1
             continue
@@ -230,7 +230,7 @@ def _make_document(
         "categories": [make_category(number, name, names) for number, name in enumerate(categories, start=1)],
     }
     for image_id, (path, people) in enumerate(people_of.items(), start=1):
-        height, width = displayed_size(path)
+        height, width = read_header(path).displayed_size
         name = path.relative_to(folder).as_posix()
         document["images"].append({"id": image_id, "file_name": name, "height": height, "width": width})
         for person in people:

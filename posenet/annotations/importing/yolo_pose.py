@@ -16,13 +16,12 @@ import numpy as np
 from posenet.annotations.importing.imported import (
     ImportedAnnotations,
     common_folder,
-    displayed_size,
     make_annotation,
     make_category,
 )
 from posenet.annotations.skeleton_draft import pair_left_right
 from posenet.errors import ConfigError, DataError
-from posenet.images.image_files import find_images
+from posenet.images.image_files import find_images, read_header
 from posenet.messages import pluralize, truncate_for_message
 from posenet.skeleton import COCO
 from posenet.skeleton.skeleton import twins
@@ -65,7 +64,7 @@ def import_yolo_pose(
     categories = [make_category(index + 1, name, layout.keypoints) for index, name in sorted(layout.classes.items())]
     document: dict[str, list[dict[str, Any]]] = {"images": [], "annotations": [], "categories": categories}
     for image_id, (path, label_path) in enumerate(zip(paths, label_paths), start=1):
-        height, width = displayed_size(path)
+        height, width = read_header(path).displayed_size
         name = path.relative_to(folder).as_posix()
         document["images"].append({"id": image_id, "file_name": name, "height": height, "width": width})
         for row in _read_labels(label_path, layout):
@@ -126,10 +125,16 @@ def _find_images(content: dict[str, Any], data_file: Path, split: str) -> list[P
         known = ", ".join(key for key in ("train", "val", "test") if content.get(key)) or "none"
         raise DataError(f"{data_file} has no split {split} (found: {known}); choose one by --split")
     inputs = []
-    for place in places:
-        found = _find_place(place, content, data_file)
-        inputs += _read_list(found) if found.suffix == ".txt" else [found]
-    return sorted(path.resolve() for path in find_images(inputs, recursive=True))
+    try:
+        for place in places:
+            found = _find_place(place, content, data_file)
+            inputs += _read_list(found) if found.suffix == ".txt" else [found]
+        paths = sorted(path.resolve() for path in find_images(inputs, recursive=True))
+    except (OSError, ValueError) as error:  # a name that is too long, has a null character or is not UTF-8
+        raise DataError(f"{data_file}: the images of {split} cannot be listed ({error}); correct the paths") from error
+    if not paths:
+        raise DataError(f"{data_file}: the split {split} has no images; correct the paths")
+    return paths
 
 
 def _find_place(place: str, content: dict[str, Any], data_file: Path) -> Path:

@@ -15,6 +15,7 @@ from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import document, person, write_images
+from tests.helpers.malformed_inputs import mutate_tree
 from tests.helpers.other_formats import write_label_studio_json
 
 CONTENT = document([1, 2], [person(1, 1, (10, 20, 50, 60)), person(2, 1, (90, 20, 50, 60), labelled=9), person(3, 2)])
@@ -134,7 +135,7 @@ def test_another_file_is_refused(tmp_path: Path, content: str) -> None:
 def test_a_region_without_its_values_names_the_task(tmp_path: Path) -> None:
     path, images = export(tmp_path)
     change(path, lambda tasks: tasks[1]["annotations"][0]["result"][2]["value"].pop("x"))
-    with pytest.raises(DataError, match="task 2 has a region without 'x'"):
+    with pytest.raises(DataError, match="task 2 cannot be read .*'x'"):
         import_label_studio(path, images)
 
 
@@ -149,3 +150,13 @@ def test_no_image_found_says_why_and_the_tool_needs_the_folder(
         import_label_studio(path, images)
     assert run_tool("import-annotations", [str(path), "--output", str(tmp_path / "b.json")]) == 2
     assert "--images" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_any_damage_is_imported_or_refused_in_one_line(tmp_path: Path, seed: int) -> None:
+    path, images = export(tmp_path)
+    path.write_text(json.dumps(mutate_tree(np.random.default_rng(seed), json.loads(path.read_text()))))
+    try:
+        import_label_studio(path, images)
+    except DataError as error:
+        assert "\n" not in str(error) and len(str(error)) < 1000

@@ -15,6 +15,7 @@ from posenet.cli.main import run_tool
 from posenet.errors import ConfigError, DataError
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import document, person, write_images
+from tests.helpers.malformed_inputs import mutate_bytes
 from tests.helpers.oriented_images import oriented_image
 from tests.helpers.other_formats import write_yolo_pose
 
@@ -142,7 +143,7 @@ def test_a_bad_label_names_the_file_and_the_line(data_file: Path, line: str) -> 
 
 def test_a_set_without_labels_or_with_a_bad_image_is_refused(data_file: Path) -> None:
     (data_file.parent / "images" / "train" / "000000000001.jpg").write_bytes(b"nothing")
-    with pytest.raises(DataError, match="cannot read .*000000000001.jpg"):
+    with pytest.raises(DataError, match="000000000001.jpg cannot be decoded"):
         import_yolo_pose(data_file)
     shutil.rmtree(data_file.parent / "labels")
     with pytest.raises(DataError, match="no image of .* has labels, for example .*labels/train/000000000001.txt"):
@@ -164,3 +165,18 @@ def test_the_tool_replaces_no_file_and_names_what_it_reads(
     assert "--overwrite" in capsys.readouterr().err and out.read_bytes() == b""
     assert run_tool("import-annotations", [str(tmp_path / "a.xml"), "--output", str(tmp_path / "b.json")]) == 2
     assert "neither a data.yaml (YOLO-pose) nor a .json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["data.yaml", "labels/train/000000000001.txt", "train.txt"])
+def test_any_damage_is_imported_or_refused_in_one_line(data_file: Path, name: str) -> None:
+    root = data_file.parent
+    if name == "train.txt":
+        change(data_file, train=name)
+        (root / name).write_text("".join(f"./images/train/{n:012d}.jpg\n" for n in (1, 2, 3)))
+    content = (root / name).read_bytes()
+    for seed in range(150):
+        (root / name).write_bytes(mutate_bytes(np.random.default_rng(seed), content))
+        try:
+            import_yolo_pose(data_file)
+        except DataError as error:
+            assert "\n" not in str(error) and len(str(error)) < 1000
