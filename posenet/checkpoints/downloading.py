@@ -164,6 +164,8 @@ def download_google_drive(file_id: str, target: Path, report: Report) -> None:
             # Google Drive did not continue the file, because it has changed, for example: start again.
             parts[-1].unlink(missing_ok=True)
             download()
+    except KeyError as error:
+        raise CheckpointError(f"Google Drive sent an answer without {error}; try again later, or {remedy}") from error
     except (gdown.DownloadError, requests.RequestException) as error:
         # The first error of a page with an explanation holds only the explanation.
         is_page = isinstance(error, gdown.FileURLRetrievalError) and error.__context__ is not None

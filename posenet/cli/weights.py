@@ -11,19 +11,14 @@ from posenet.messages import to_single_line
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the subcommands of ``weights``."""
-    subparsers = parser.add_subparsers(dest="action", required=True, metavar="action")
-    actions = {
-        "list": "show all names, with licence, source, file and keypoints",
-        "fetch": "download weights, so that they can be used without a connection",
-        "path": "print the path of weights, which are downloaded if they are not on this machine",
-    }
-    for action, text in actions.items():
-        subparser = subparsers.add_parser(action, help=text, description=text, formatter_class=parser.formatter_class)
-        if action == "fetch":
-            subparser.add_argument("names", nargs="+", metavar="NAME", help="names of registered weights")
-        if action == "path":
-            subparser.add_argument("names", nargs=1, metavar="NAME", help="name of registered weights")
+    """Declare the arguments of ``weights``."""
+    parser.add_argument(
+        "action",
+        choices=["list", "fetch", "path"],
+        help="list: show all names, with licence, source, file and keypoints; fetch: download weights, so that they "
+        "can be used without a network; path: print where weights are, and download them if they are not on this machine",
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="names of weights, for fetch and path")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -32,6 +27,8 @@ def run(args: argparse.Namespace) -> None:
     if args.action == "list":
         _print_list(registered)
         return
+    if not args.names:
+        raise ConfigError(f"{args.action} needs a name; known: {', '.join(registered)}")
     for name in args.names:
         if name not in registered:
             raise ConfigError(f"{name} is not the name of registered weights; known: {', '.join(registered)}")

@@ -223,7 +223,8 @@ def test_stores_take_no_memory_for_what_they_claim(tmp_path, size):
     path = write_store(tmp_path / "bomb.h5", [make_record(1)])
     with h5py.File(path, "r+") as file:
         file["height"][:], file["width"][:] = size
-        file.attrs["fingerprint"] = np.bytes_(fingerprint({name: file[name][()] for name in array_specs(18)}))
+        arrays = {name: file[name][()] for name in array_specs(18) if name in file}
+        file.attrs["fingerprint"] = np.bytes_(fingerprint(arrays))
     refused(lambda: Store(path).read_record(0).decode_image())
 
 

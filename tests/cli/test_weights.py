@@ -53,8 +53,8 @@ def test_the_list_shows_licence_source_and_file_of_all_names(
 
 
 def test_the_path_is_the_only_output(host: WeightsHost, capsys: pytest.CaptureFixture[str]) -> None:
-    for _ in range(2):
-        assert run_tool("weights", ["path", "mine"]) == 0
+    for flags in ([], ["--quiet"]):
+        assert run_tool("weights", ["path", "mine", *flags]) == 0
         assert Path(capsys.readouterr().out.removesuffix("\n")).read_bytes() == host.data
     assert host.requests == ["/mine.pth"]
 
@@ -62,6 +62,8 @@ def test_the_path_is_the_only_output(host: WeightsHost, capsys: pytest.CaptureFi
 def test_an_unknown_name_lists_the_known_ones(host: WeightsHost, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_tool("weights", ["fetch", "mine", "yours"]) == 2
     assert "yours is not the name of registered weights; known: simplepose, mine" in capsys.readouterr().err
+    assert run_tool("weights", ["fetch"]) == 2
+    assert "fetch needs a name; known: simplepose, mine" in capsys.readouterr().err
     assert host.requests == []
 
 
