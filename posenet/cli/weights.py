@@ -15,8 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "action",
         choices=["list", "fetch", "path"],
-        help="list: show all names, with licence, source, file and keypoints; fetch: download weights, so that they "
-        "can be used without a network; path: print where weights are, and download them if they are not on this machine",
+        help="list: show all names, with licence, source, file and keypoints; fetch: download weights, for later use "
+        "without a network; path: print where weights are, and download them if they are not on this machine",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="names of weights, for fetch and path")
 
