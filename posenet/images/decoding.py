@@ -38,7 +38,7 @@ def decode_image(data: np.ndarray, *, upright: bool = True) -> np.ndarray:
     size = declared_size(data)
     if size is not None:
         _check_size(*size)
-    image = _decode(data, cv2.IMREAD_COLOR, upright=upright)
+    image = _decode(data, cv2.IMREAD_COLOR)
     return apply_orientation(image, exif_orientation(data)) if upright else image
 
 
@@ -67,7 +67,7 @@ def decode_annotated_image(
             raise ValueError(f"is {declared_width} x {declared_height} pixels, annotated as {width} x {height}")
     if height * width > MAX_PIXELS:
         raise ValueError(f"is annotated as {width} x {height} pixels, larger than any image")
-    image = apply_orientation(_decode(data, _COLOUR_FLAGS[reduction], upright=False), orientation)
+    image = apply_orientation(_decode(data, _COLOUR_FLAGS[reduction]), orientation)
     found_height, found_width = image.shape[:2]
     if (found_height, found_width) != (-(-height // reduction), -(-width // reduction)):
         found = f"{found_width * reduction} x {found_height * reduction}"
@@ -75,15 +75,15 @@ def decode_annotated_image(
     return image
 
 
-def _decode(data: np.ndarray, flags: int, *, upright: bool) -> np.ndarray:
-    """Decode the pixels as stored. ``upright`` concerns HEIC and AVIF files alone, which Pillow decodes."""
+def _decode(data: np.ndarray, flags: int) -> np.ndarray:
+    """Decode the pixels as stored; those of HEIC and TIFF files as displayed, which is their only frame here."""
     if not len(data):
         raise ValueError("is empty (0 bytes); copy it or download it again")
     image = _decode_with_opencv(data, flags)
     if image is None and data[:2].tobytes() == JPEG_START:
         image = _decode_with_opencv(add_jpeg_end(data), flags)
     if image is None and data[4:8].tobytes() == b"ftyp" and data[8:12].tobytes() in _HEIF_BRANDS:
-        return _decode_heif(data, upright=upright)
+        return _decode_heif(data)
     if image is None:
         raise ValueError(f"cannot be decoded; {_REMEDY}")
     return image
@@ -114,8 +114,8 @@ def add_jpeg_end(data: np.ndarray) -> np.ndarray:
     return continuations[0]
 
 
-def _decode_heif(data: np.ndarray, *, upright: bool) -> np.ndarray:
-    """Decode a HEIC or AVIF file. Its own rotation, which is not that of EXIF, is always followed."""
+def _decode_heif(data: np.ndarray) -> np.ndarray:
+    """Decode a HEIC or AVIF file as displayed: its own rotation and, where it has one, that of EXIF are followed."""
     try:
         import pillow_heif
         from PIL import Image, ImageOps
@@ -125,7 +125,7 @@ def _decode_heif(data: np.ndarray, *, upright: bool) -> np.ndarray:
     try:
         with Image.open(io.BytesIO(data.tobytes())) as image:
             _check_size(image.height, image.width)
-            rgb = (ImageOps.exif_transpose(image) if upright else image).convert("RGB")
+            rgb = ImageOps.exif_transpose(image).convert("RGB")
     except (OSError, RuntimeError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"cannot be decoded ({reason}); {_REMEDY}") from error
