@@ -11,7 +11,7 @@ DEMO_FLAGS :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test torture lint format demo clean
+.PHONY: help setup test torture cluster lint format demo clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -35,6 +35,9 @@ test: $(VENV)/ready  ## run the tests on up to 4 cores
 
 torture: $(VENV)/ready  ## kill processes, fill disks and damage files many times: takes many minutes
 	$(RUN) -m pytest -m torture
+
+cluster: $(VENV)/ready  ## train on a SLURM cluster of three hosts on this machine: needs root, slurm-wlm, munge and iproute2
+	$(RUN) -m pytest -m cluster -rs tests/cluster
 
 lint: $(VENV)/ready  ## check style, format and types
 	$(RUN) -m ruff check

@@ -99,10 +99,11 @@ def _train(args: argparse.Namespace, rank_info: RankInfo) -> int:
         if not is_lost_contact(error):
             raise
         reason = str(error).partition("\n")[0].partition(". ")[0]
-        raise TrainingError(
-            f"rank {rank_info.rank} has lost the other processes ({reason}); the launcher names the one that failed "
-            "first"
-        ) from error
+        lost_contact = f"rank {rank_info.rank} has lost the other processes ({reason})"
+        # The launcher may end this process at any moment, and the search for the cause takes some seconds.
+        _log.error("%s; looking for the cause", lost_contact)
+        culprits = runtimes[0].roll_call.find_culprits()
+        raise TrainingError(f"{lost_contact}: {culprits}; continue the run with --resume") from error
     # srun reports the highest status of its processes, so one process with a status other than 0 is enough. It is rank
     # 0, which writes the checkpoint: with --kill-on-bad-exit the first such process ends all others.
     return status if rank_info.rank == 0 else 0

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from posenet.devices.rank_info import RankInfo
 from posenet.devices.rendezvous import meet
+from posenet.devices.roll_call import RollCall
 from posenet.devices.runtime import Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.errors import ConfigError
@@ -78,10 +79,11 @@ class DistributedRuntime(Runtime):
         self.rank = rank_info.rank
         self.world_size = rank_info.world_size
         timeout = timedelta(minutes=timeout_minutes)
-        store = meet(rank_info, device, timeout)
+        store, reports = meet(rank_info, device, timeout)
         dist.init_process_group(
             process_group_backends(device), store=store, rank=self.rank, world_size=self.world_size, timeout=timeout
         )
+        self.roll_call = RollCall(store, self.rank, reports)
 
     def wrap(self, module: nn.Module) -> nn.Module:
         wrapped = DistributedDataParallel(super().wrap(module), gradient_as_bucket_view=True)
@@ -100,29 +102,35 @@ class DistributedRuntime(Runtime):
         return cast(DistributedDataParallel, module).no_sync()
 
     def vote(self, *flags: bool) -> tuple[bool, ...]:
+        self.roll_call.calls += 1
         votes = torch.tensor(flags, dtype=torch.uint8)
         dist.all_reduce(votes, dist.ReduceOp.MAX)
         return tuple(map(bool, votes.tolist()))
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
+        self.roll_call.calls += 1
         total = values.clone()
         dist.all_reduce(total)
         return total
 
     def gather_objects(self, value: Any) -> list[Any]:
+        self.roll_call.calls += 1
         values = [None] * self.world_size
         dist.all_gather_object(values, value)
         return values
 
     def broadcast_object(self, value: Any) -> Any:
+        self.roll_call.calls += 1
         values = [value]
         dist.broadcast_object_list(values, src=0, device=torch.device("cpu"))
         return values[0]
 
     def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
+        self.roll_call.calls += 1
         for tensor in tensors:
             dist.broadcast(tensor, src=0)
 
     def close(self) -> None:
+        self.roll_call.close()
         if dist.is_initialized():
             dist.destroy_process_group()

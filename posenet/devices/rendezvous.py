@@ -9,6 +9,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import torch
@@ -43,8 +44,15 @@ class ProcessReport:
         return self.address.startswith("127.") or self.address == "::1"
 
 
-def meet(rank_info: RankInfo, device: torch.device, timeout: timedelta) -> Store:
-    """Wait until all processes of the run have arrived and can connect to each other; return their store.
+class Meeting(NamedTuple):
+    """Processes that have met."""
+
+    store: Store  # shared by all processes of the run, and by no other run
+    reports: list[ProcessReport]  # in rank order
+
+
+def meet(rank_info: RankInfo, device: torch.device, timeout: timedelta) -> Meeting:
+    """Wait until all processes of the run have arrived and can connect to each other.
 
     Raises:
         TrainingError: processes did not arrive in time, or do not reach each other.
@@ -62,7 +70,7 @@ def meet(rank_info: RankInfo, device: torch.device, timeout: timedelta) -> Store
     _require_same_device_type(reports)
     if rank_info.world_size > 1:
         _require_connections(store, rank_info, reports, min(timeout, CONNECT_TIMEOUT))
-    return store
+    return Meeting(store, reports)
 
 
 def _connect_store(rank_info: RankInfo, timeout: timedelta) -> Store:

@@ -51,12 +51,15 @@ def call_in_threads(*calls: Callable[[], Any]) -> list[Any]:
 
 
 def test_processes_that_meet_share_a_store_which_other_runs_do_not_see(store: TCPStore) -> None:
-    first, second = call_in_threads(*(lambda info=info: meet(info, CPU, TIMEOUT) for info in rank_infos(store)))
+    first, second = (
+        meeting.store
+        for meeting in call_in_threads(*(lambda info=info: meet(info, CPU, TIMEOUT) for info in rank_infos(store)))
+    )
     first.set("key", "value")
     assert second.get("key") == b"value"
     others = rank_infos(store, run_id="7.1")
     other, _ = call_in_threads(*(lambda info=info: meet(info, CPU, TIMEOUT) for info in others))
-    assert not other.check(["key"])
+    assert not other.store.check(["key"])
 
 
 def test_processes_that_do_not_arrive_in_time_are_named(store: TCPStore) -> None:
