@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # not in PyTorch's __all__
-from torch.distributed.rendezvous import rendezvous
 
 from posenet.devices.rank_info import RankInfo
 from posenet.errors import ConfigError, TrainingError
@@ -75,27 +74,38 @@ def meet(rank_info: RankInfo, device: torch.device, timeout: timedelta) -> Meeti
 
 def _connect_store(rank_info: RankInfo, timeout: timedelta) -> Store:
     """The store of this run. Processes of another run that use the same port see other keys."""
-    url = urlsplit(rank_info.init_method)
-    if url.scheme == "tcp":
-        store = TCPStore(
-            url.hostname or "",
-            url.port or 0,
-            rank_info.world_size,
-            is_master=rank_info.hosts_store,
-            timeout=timeout,
-            wait_for_workers=False,
-        )
-    else:
-        store, _, _ = next(rendezvous(rank_info.init_method, rank_info.rank, rank_info.world_size, timeout=timeout))
+    url = urlsplit(_meeting_point(rank_info))
+    store = TCPStore(
+        url.hostname or "",
+        url.port or 0,
+        rank_info.world_size,
+        is_master=_hosts_store(rank_info),
+        timeout=timeout,
+        wait_for_workers=False,
+    )
     # torchrun keeps its store over restarts, and with it the addresses of processes that have ended.
     return PrefixStore(f"posenet/{rank_info.run_id}/{rank_info.restarts}", store)
 
 
 def _meeting_point(rank_info: RankInfo) -> str:
-    """The address at which the processes meet."""
+    """The URL of the store; ``ConfigError`` if the environment should name it but does not."""
     if rank_info.init_method != "env://":
         return rank_info.init_method
-    return f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
+    try:
+        host = os.environ["MASTER_ADDR"]
+        return f"tcp://{f'[{host}]' if ':' in host else host}:{int(os.environ['MASTER_PORT'])}"
+    except (KeyError, ValueError) as error:
+        raise ConfigError(
+            f"the launcher's environment does not say where the processes meet ({error}); start with torchrun, srun or "
+            "--nproc, or set MASTER_ADDR and MASTER_PORT"
+        ) from error
+
+
+def _hosts_store(rank_info: RankInfo) -> bool:
+    """Whether this process hosts the store. torchrun and ``launch`` may host it themselves."""
+    if rank_info.init_method != "env://":
+        return rank_info.hosts_store
+    return rank_info.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
 
 
 def _exchange_reports(
@@ -113,7 +123,12 @@ def _exchange_reports(
             f"{describe_ranks(missing)} of {rank_info.world_size} did not arrive at {_meeting_point(rank_info)} within "
             f"{timeout.total_seconds():g} s; check that all processes were started, or raise --timeout"
         ) from error
-    return [ProcessReport(**json.loads(store.get(key))) for key in keys]
+    reports = [ProcessReport(**json.loads(store.get(key))) for key in keys]
+    # The reports may end the run. The process that hosts the store must not end before the others have read them.
+    store.set(f"read/{rank_info.rank}", "")
+    if _hosts_store(rank_info):
+        store.wait([f"read/{rank}" for rank in range(rank_info.world_size)], timeout)
+    return reports
 
 
 def _wait_for_all(store: Store, event: str, rank_info: RankInfo, timeout: timedelta) -> None:

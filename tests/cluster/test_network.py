@@ -76,12 +76,12 @@ def test_folder_that_is_not_shared(cluster: Cluster, tmp_path: Path, observe: Ob
     observe("status 2 on both hosts before the first step")
 
 
-@pytest.mark.case("host names that resolve to 127.0.1.1, or not at all, `--timeout 0.3`", 2)
+@pytest.mark.case("host names that resolve to 127.0.1.1, or not at all, `--timeout 0.5`", 2)
 def test_host_names_without_address(cluster: Cluster, tmp_path: Path, observe: Observe) -> None:
     for address in ("127.0.1.1", None):
         for node in NODES:
             cluster.name_hosts(node, address)
-        train = cluster.train(tmp_path / "run", "--timeout", "0.3")
+        train = cluster.train(tmp_path / "run", "--timeout", "0.5")
         outcomes = run_on_both(cluster, [train, train])
         assert [outcome.status for outcome in outcomes] == [2, 2]
         for outcome in outcomes:
@@ -100,9 +100,9 @@ def test_host_names_without_address_and_interface(cluster: Cluster, tmp_path: Pa
     observe("status 0")
 
 
-@pytest.mark.case("a second host that never starts, `--timeout 0.2`", 2)
+@pytest.mark.case("a second host that never starts, `--timeout 0.5`", 2)
 def test_missing_host(cluster: Cluster, tmp_path: Path, observe: Observe) -> None:
-    train = cluster.train(tmp_path / "run", "--timeout", "0.2")
+    train = cluster.train(tmp_path / "run", "--timeout", "0.5")
     outcome = start_on_both(cluster, [train])[0].wait()
     assert outcome.status == 2
     assert "rank 1 of 2 did not arrive" in error_line(outcome.output)
@@ -124,10 +124,10 @@ def test_short_interruption(cluster: Cluster, tmp_path: Path, observe: Observe) 
     observe("the run waits and continues")
 
 
-@pytest.mark.case("a link that goes down for good, `--timeout 0.2`, `checkpoint.every_steps=10`", 3)
+@pytest.mark.case("a link that goes down for good, `--timeout 0.5`, `checkpoint.every_steps=10`", 3)
 def test_link_down_for_good(cluster: Cluster, tmp_path: Path, observe: Observe) -> None:
     run = tmp_path / "run"
-    train = [*cluster.train(run, *ENDLESS, "--timeout", "0.2"), "checkpoint.every_steps=10", "log.every_steps=1"]
+    train = [*cluster.train(run, *ENDLESS, "--timeout", "0.5"), "checkpoint.every_steps=10", "log.every_steps=1"]
     commands = start_on_both(cluster, [train, train])
     wait_until(lambda: steps_in(run) >= 20)
     cluster.link("node2", "down")

@@ -251,10 +251,10 @@ def test_killed_rank(cluster: Cluster, tmp_path: Path, observe: Observe) -> None
     observe(f"status {outcome.status}, srun names task 1")
 
 
-@pytest.mark.case("a rank that hangs (SIGSTOP), `--timeout 0.2`", 3)
+@pytest.mark.case("a rank that hangs (SIGSTOP), `--timeout 0.5`", 3)
 def test_hanging_rank(cluster: Cluster, tmp_path: Path, observe: Observe) -> None:
     run = tmp_path / "run"
-    command = cluster.start("ctl", *SRUN, "--kill-on-bad-exit=1", *cluster.train(run, *ENDLESS, "--timeout", "0.2"))
+    command = cluster.start("ctl", *SRUN, "--kill-on-bad-exit=1", *cluster.train(run, *ENDLESS, "--timeout", "0.5"))
     wait_until(lambda: steps_in(run) >= 3)
     kill_rank(run, 1, "STOP")
     outcome = command.wait()

@@ -153,3 +153,42 @@ def test_a_host_name_without_an_address_means_loopback(monkeypatch: pytest.Monke
 def test_many_ranks_are_counted() -> None:
     assert describe_ranks([3]) == "rank 3"
     assert describe_ranks(range(11)) == "ranks 0, 1, 2, 3, 4, 5, 6, 7 and 3 more"
+
+
+def test_processes_of_torchrun_meet_at_its_address(store: TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(store.port))
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    infos = [RankInfo(rank, 2, rank) for rank in range(2)]
+    results = call_in_threads(*(lambda info=info: meet(info, CPU, TIMEOUT) for info in infos))
+    assert [len(meeting.reports) for meeting in results] == [2, 2]
+
+
+@pytest.mark.parametrize("port", [None, "first"])
+def test_an_environment_without_a_meeting_point_is_refused(monkeypatch: pytest.MonkeyPatch, port: str | None) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.delenv("MASTER_PORT", raising=False)
+    if port is not None:
+        monkeypatch.setenv("MASTER_PORT", port)
+    with pytest.raises(ConfigError, match="set MASTER_ADDR and MASTER_PORT"):
+        meet(RankInfo(0, 2, 0), CPU, TIMEOUT)
+
+
+def test_the_process_that_hosts_the_store_waits_until_all_have_read_why_the_run_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    url = f"tcp://127.0.0.1:{port}"
+    infos = [RankInfo(rank, 2, rank, url, run_id="7.0", hosts_store=rank == 0) for rank in range(2)]
+    waited_for: list[list[str]] = []
+    wait = rendezvous.PrefixStore.wait
+
+    def record(self: Any, keys: list[str], timeout: timedelta) -> None:
+        waited_for.append(keys)
+        wait(self, keys, timeout)
+
+    monkeypatch.setattr(rendezvous.PrefixStore, "wait", record)
+    call_in_threads(*(lambda info=info: meet(info, CPU, TIMEOUT) for info in infos))
+    assert waited_for.count(["read/0", "read/1"]) == 1
