@@ -57,7 +57,8 @@ NOT_RUN = {
     r"python tools/benchmark\.py track": "needs the extra track; tests/benchmark/test_track.py runs it",
     r"posenet (weights (fetch|path)|\w+ --checkpoint) simplepose": "downloads; tests/cli/test_weights.py has a server",
     r"torchrun ": "starts processes, also on other machines; tests/cli/test_train_distributed.py runs it",
-    r"srun ": "needs SLURM; tests/devices/test_launch.py imitates its environment",
+    r"srun ": "needs SLURM; tests/cluster runs it",
+    r"sbatch ": "needs SLURM; tests/cluster runs it",
     r"python tools/train_distributed\.py --nproc": "starts processes; tests/cli/test_train_distributed.py runs it",
 }
 """Commands that are not run, as patterns of their beginning, with the reason."""
