@@ -77,6 +77,7 @@ down() {
   for host in "${!ADDRESSES[@]}"; do
     # What still runs on the host, such as the steps of a job, would keep its network.
     ip netns pids "posenet-$host" 2> /dev/null | xargs --no-run-if-empty kill -KILL 2> /dev/null || true
+    ip link delete "pn-$host" 2> /dev/null || true # a namespace disappears only with its last process
     ip netns delete "posenet-$host" 2> /dev/null || true
   done
   ip link delete "$BRIDGE" 2> /dev/null || true

@@ -23,8 +23,8 @@ PROGRAMS = ("slurmctld", "slurmd", "srun", "munged", "ip", "nsenter")
 NODES = ("node1", "node2")
 ADDRESS = "10.77.0.1"
 """Address of node1."""
-TIMEOUT_SECONDS = 240
-"""Time limit of a command; most take ten to thirty seconds."""
+TIMEOUT_SECONDS = 600
+"""Time limit of a command; most take ten to thirty seconds on a machine that does nothing else."""
 
 SETTINGS = (
     "model.stacks=1",
