@@ -25,7 +25,9 @@ from posenet.cli.options import (
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.build import MAX_UNREADABLE, BuildReport, build_store
 from posenet.data.store.comparison import find_shared_images
-from posenet.data.store.reader import Store, StoreSummary
+from posenet.data.store.reader import StoreSummary
+from posenet.data.store.record_store import RecordStore
+from posenet.data.store.shards import open_store, shard_paths
 from posenet.data.store.statistics import compute_statistics
 from posenet.data.store.verification import verify_store
 from posenet.data.targets import TargetRenderer
@@ -51,7 +53,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=BUILT_IN,
         help="skeleton of the annotations: a TOML file (docs/custom_data.md), or coco, the built-in one",
     )
-    add("--output", type=Path, metavar="FILE.h5", help="the store")
+    add(
+        "--output",
+        type=Path,
+        metavar="FILE.h5",
+        help="the store; to inspect one of several files, also a pattern with *",
+    )
+    add(
+        "--shards",
+        type=positive_int,
+        metavar="N",
+        help="build N files of equal size instead of one: FILE-00000-of-0000N.h5 and so on",
+    )
     add("--workers", type=positive_int, metavar="N", default=usable_cores(), help="threads; by default, one per core")
     add("--verify", **SWITCH, help="read the whole finished store and check it")
     add("--stats", **SWITCH, help="count people, keypoints, sizes and masks")
@@ -107,13 +120,14 @@ def run(args: argparse.Namespace) -> None:
         raise DataError("give both --images and --annotations, or neither and --verify, --stats or --preview")
     if is_built:
         _print_report(_build(args))
+    stores = [str(path) for path in shard_paths(args.output, args.shards)] if args.shards else args.output
     if args.verify:
-        summary = verify_store(args.output, workers=args.workers, progress=True)
+        summary = verify_store(stores, workers=args.workers, progress=True)
         if not is_built:
             _print_summary(summary)
         print(f"{args.output} is intact")
     if args.stats or args.preview:
-        with Store(args.output, skeleton=None) as store:
+        with open_store(stores, skeleton=None) as store:
             if args.stats:
                 for title, header, rows in compute_statistics(store):
                     print(f"\n{title}\n{format_table(header, rows)}")
@@ -126,6 +140,7 @@ def _build(args: argparse.Namespace) -> BuildReport:
         args.images,
         args.annotations,
         args.output,
+        shards=args.shards or 0,
         image_ids=None if args.image_ids is None else read_image_ids(args.image_ids),
         limit=args.limit,
         workers=args.workers,
@@ -136,7 +151,7 @@ def _build(args: argparse.Namespace) -> BuildReport:
     )
 
 
-def _write_previews(store: Store, args: argparse.Namespace) -> None:
+def _write_previews(store: RecordStore, args: argparse.Namespace) -> None:
     config = load_config(args.config, args.overrides)
     config = replace(config, model=replace(config.model, skeleton=store.skeleton))
     dataset = PoseDataset(store, config.train.size, config.data.framing, config.augment, config.train.seed)
@@ -146,9 +161,9 @@ def _write_previews(store: Store, args: argparse.Namespace) -> None:
 
 def _check_split(first: Path, second: Path) -> None:
     """Print the images that two stores share; ``DataError`` if there are any."""
-    with Store(first, skeleton=None) as first_store, Store(second, skeleton=None) as second_store:
-        counts = [f"{store.path}: {pluralize(store.num_images, 'image')}" for store in (first_store, second_store)]
-        print("; ".join(counts))
+    with open_store(first, skeleton=None) as first_store, open_store(second, skeleton=None) as second_store:
+        print(f"{first}: {pluralize(first_store.num_images, 'image')}", end="; ")
+        print(f"{second}: {pluralize(second_store.num_images, 'image')}")
         shared = find_shared_images(first_store, second_store)
     print(f"the same id       {len(shared.ids)}{_first_ids(shared.ids)}")
     print(f"the same content  {len(shared.contents)}{_first_ids(shared.contents[:, 0])}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +29,10 @@ class Sample(NamedTuple):
     image_id: int
     faults: tuple[str, ...] = ()
     """Error messages of the unreadable samples that this one replaces."""
+    set_index: int | None = None
+    """Number of its data set, if there are several."""
+    supervised: np.ndarray | None = None
+    """(C,) uint8, 1 for the output channels that it supervises; None means all."""
 
 
 class Batch(NamedTuple):
@@ -45,17 +50,23 @@ class Batch(NamedTuple):
     """(N,) int64."""
     faults: tuple[str, ...] = ()
     """Error messages of the unreadable samples that were replaced by others."""
+    set_indices: Tensor | None = None
+    """(N,) int16, the data sets of the samples, if there are several."""
+    supervised: Tensor | None = None
+    """(N, C) uint8, 1 for the output channels that each sample supervises; None means all."""
 
     def to(self, device: torch.device) -> Batch:
         """Copy the batch to a device. The copying may still be in progress on return."""
-        copies = [tensor.to(device, non_blocking=True) for tensor in self[:-1]]
-        return Batch._make([*copies, self.faults])
+        return Batch._make(
+            value.to(device, non_blocking=True) if isinstance(value, Tensor) else value for value in self
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle a batch of a worker process as two messages about its shared buffers; see ``shared_buffers``.
 
-        One buffer contains the images and the masks, the other the joints. The ids are sent as a NumPy array, because
-        every tensor in a message costs the main process half a millisecond. Any other batch is pickled by value.
+        One buffer contains the images and the masks, the other the joints and the supervised channels. The ids are sent
+        as a NumPy array, because every tensor in a message costs the main process half a millisecond. Any other batch
+        is pickled by value.
         """
         image_buffer = worker_buffers.find(self.images)
         joint_buffer = worker_buffers.find(self.joints)
@@ -69,6 +80,8 @@ class Batch(NamedTuple):
             tuple(self.joints.shape),
             self.image_ids.numpy(),
             self.faults,
+            None if self.set_indices is None else self.set_indices.numpy(),
+            0 if self.supervised is None else self.supervised.shape[1],
         )
 
 
@@ -120,12 +133,33 @@ def collate(samples: list[Sample], buffers: BatchBuffers) -> Batch:
     """Make a batch of samples. ``buffers`` already contains their images and masks."""
     most_people = max(len(sample.joints) for sample in samples)
     shape = (len(samples), most_people, *samples[0].joints.shape[1:])
-    joints = _allocate(4 * math.prod(shape)).view(torch.float32).view(shape).zero_()  # float32 has 4 bytes
+    num_channels = 0 if samples[0].supervised is None else len(samples[0].supervised)
+    joints, supervised = _split_joint_memory(_allocate(_joint_bytes(shape, num_channels)), shape, num_channels)
+    joints.zero_()
     for row, sample in zip(joints.numpy(), samples):
         row[: len(sample.joints)] = sample.joints
+    if supervised is not None:
+        np.stack([sample.supervised for sample in samples if sample.supervised is not None], out=supervised.numpy())
+    set_indices = None
+    if samples[0].set_index is not None:
+        set_indices = torch.from_numpy(np.array([sample.set_index for sample in samples], np.int16))
     image_ids = torch.from_numpy(np.array([sample.image_id for sample in samples], np.int64))
     faults = tuple(fault for sample in samples for fault in sample.faults)
-    return Batch(buffers.images, joints, buffers.person_mask, buffers.mask_miss, image_ids, faults)
+    masks = (buffers.person_mask, buffers.mask_miss)
+    return Batch(buffers.images, joints, *masks, image_ids, faults, set_indices, supervised)
+
+
+def _joint_bytes(joints_shape: Sequence[int], num_channels: int) -> int:
+    """Bytes of float32 joints and of the supervised channels of the same samples."""
+    return 4 * math.prod(joints_shape) + joints_shape[0] * num_channels
+
+
+def _split_joint_memory(memory: Tensor, joints_shape: Sequence[int], num_channels: int) -> tuple[Tensor, Tensor | None]:
+    """Views of (bytes,) uint8 memory: first the joints, then (N, C) supervised channels; None if C is 0."""
+    joint_bytes = 4 * math.prod(joints_shape)  # float32 has 4 bytes
+    joints = memory[:joint_bytes].view(torch.float32).view(*joints_shape)
+    supervised = memory[joint_bytes:].view(joints_shape[0], num_channels) if num_channels else None
+    return joints, supervised
 
 
 def _allocate(size: int) -> Tensor:
@@ -143,12 +177,16 @@ def _receive_batch(
     joints_shape: tuple[int, int, int, int],
     image_ids: np.ndarray,
     faults: tuple[str, ...],
+    set_indices: np.ndarray | None,
+    num_channels: int,
 ) -> Batch:
     """Unpickle a batch in the main process: copy it out of the worker's shared buffers."""
     count, height, width, _ = image_shape
     pixel_memory = received_buffers.copy_out(pixels, count * pixel_bytes(height, width))
     buffers = BatchBuffers.from_memory(pixel_memory, count, height, width)
-    joint_memory = received_buffers.copy_out(joints, 4 * math.prod(joints_shape))
-    joint_values = joint_memory.view(torch.float32).view(joints_shape)
+    joint_memory = received_buffers.copy_out(joints, _joint_bytes(joints_shape, num_channels))
+    joint_values, supervised = _split_joint_memory(joint_memory, joints_shape, num_channels)
     ids = torch.from_numpy(image_ids)
-    return Batch(buffers.images, joint_values, buffers.person_mask, buffers.mask_miss, ids, faults)
+    sets = None if set_indices is None else torch.from_numpy(set_indices)
+    masks = (buffers.person_mask, buffers.mask_miss)
+    return Batch(buffers.images, joint_values, *masks, ids, faults, sets, supervised)

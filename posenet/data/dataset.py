@@ -10,8 +10,8 @@ from torch.utils.data import Dataset
 from posenet.data.augmentation import Augmentation, random_numbers
 from posenet.data.batch import Batch, BatchBuffers, Sample, SampleBuffers, collate
 from posenet.data.sampler import SampleKey
-from posenet.data.store.reader import Store
 from posenet.data.store.record import Record
+from posenet.data.store.record_store import RecordStore
 from posenet.data.warping import largest_reduction, matrix_for_reduced_image, warp_image, warp_joints, warp_mask
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig, DataConfig, TrainConfig
@@ -43,6 +43,8 @@ class PartialSample(NamedTuple):
 class PoseDataset(Dataset[Sample]):
     """Samples of a store, addressed by (epoch, index).
 
+    Index i + k · length is sample i with another augmentation, for any k.
+
     Args:
         size: (height, width) of the network input.
         framing: "person" for one sample per main person, "image" for one per image.
@@ -52,7 +54,7 @@ class PoseDataset(Dataset[Sample]):
 
     def __init__(
         self,
-        store: Store,
+        store: RecordStore,
         size: tuple[int, int],
         framing: str = DataConfig.framing,
         augment: AugmentConfig | None = None,
@@ -144,7 +146,13 @@ class PoseDataset(Dataset[Sample]):
         image = framed.record.decode_image(reduction)
         matrix = matrix_for_reduced_image(framed.matrix, reduction)
         warp_image(image, framed.augmentation, matrix, self.size[::-1], out=buffers.image)
-        return Sample(buffers.image, joints, buffers.person_mask, buffers.mask_miss, framed.record.image_id)
+        sample = Sample(buffers.image, joints, buffers.person_mask, buffers.mask_miss, framed.record.image_id)
+        supervision = framed.record.supervision
+        if supervision is None:
+            return sample
+        channels = supervision.channels
+        supervised = None if channels is None else channels[int(framed.augmentation.flip)]
+        return sample._replace(set_index=supervision.set_index, supervised=supervised)
 
     def frame_record(self, key: SampleKey) -> FramedRecord:
         """Read the record of a sample and compute its augmentation and its warp; decode no image and no mask."""
@@ -153,6 +161,7 @@ class PoseDataset(Dataset[Sample]):
         augmentation = Augmentation()
         if self.augment is not None:
             augmentation = Augmentation.from_random_numbers(random_numbers(self.seed, epoch, index), self.augment)
+        index %= len(self)  # a sample that is repeated in an epoch has several indices
         if self.framing == "image":
             record = self.store.read_record(index)
             matrix = augmentation.image_matrix((record.width, record.height), (width, height))

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from torch.utils.data import Sampler
 
 SampleKey = tuple[int, int]
 """(epoch, index). Together with the seed it determines a sample, augmentation included."""
+
+
+class Draws(NamedTuple):
+    """How many samples of a data set an epoch draws."""
+
+    size: int
+    """Samples in the set."""
+    per_epoch: int
+    """Samples that an epoch draws from it."""
 
 
 class TrainSampler(Sampler[list[SampleKey]]):
@@ -20,21 +30,36 @@ class TrainSampler(Sampler[list[SampleKey]]):
     would train on. Samples that do not fill a whole optimizer step are left out of the epoch. A data set smaller than
     one step is repeated to fill it.
 
+    With ``draws``, the data set consists of several sets, and an epoch draws the given number of samples from each. The
+    samples of a set are drawn in rounds: a round is a random order of all its samples, and every epoch continues where
+    the last one has stopped. So each sample is drawn equally often, up to one, in any number of epochs. All of this,
+    too, depends only on the seed and the epoch.
+
     Args:
         length: samples in the data set.
         batch_size: samples per process and batch.
         batches_per_step: batches per optimizer step; an epoch consists of whole steps.
+        draws: sizes, which add up to ``length``, and numbers of draws of several sets; empty draws each sample once.
     """
 
     skip = 0
     """Number of batches that the next iteration leaves out at its start."""
 
     def __init__(
-        self, length: int, batch_size: int, seed: int, batches_per_step: int = 1, rank: int = 0, world_size: int = 1
+        self,
+        length: int,
+        batch_size: int,
+        seed: int,
+        batches_per_step: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+        draws: Sequence[Draws] = (),
     ) -> None:
         if length < 1:
             raise ValueError("a sampler needs at least one sample")
         self.length = length
+        self.draws = draws
+        self.epoch_length = sum(count for _, count in draws) or length
         self.batch_size = batch_size
         self.seed = seed
         self.batches_per_step = batches_per_step
@@ -45,7 +70,7 @@ class TrainSampler(Sampler[list[SampleKey]]):
     @property
     def steps(self) -> int:
         """Optimizer steps per epoch."""
-        return max(1, self.length // (self.global_batch_size * self.batches_per_step))
+        return max(1, self.epoch_length // (self.global_batch_size * self.batches_per_step))
 
     @property
     def batches_per_epoch(self) -> int:
@@ -70,12 +95,35 @@ class TrainSampler(Sampler[list[SampleKey]]):
     def __iter__(self) -> Iterator[list[SampleKey]]:
         first_batch = self._first_batch + self.skip
         for epoch in range(first_batch // self.batches_per_epoch, self._end_batch // self.batches_per_epoch):
-            order = np.random.default_rng((self.seed, epoch)).permutation(self.length)
+            order = np.random.default_rng((self.seed, epoch)).permutation(self.epoch_length)
+            if self.draws:
+                order = self._draw(epoch)[order]
             order = np.resize(order, self.batches_per_epoch * self.global_batch_size)
             first_of_epoch = max(first_batch - epoch * self.batches_per_epoch, 0)
             for batch in range(first_of_epoch, self.batches_per_epoch):
                 start = batch * self.global_batch_size + self.rank * self.batch_size
                 yield [(epoch, int(index)) for index in order[start : start + self.batch_size]]
+
+    def _draw(self, epoch: int) -> np.ndarray:
+        """(epoch_length,) int64: the samples that an epoch draws, set by set.
+
+        A sample that is drawn again in the same epoch is ``length`` higher each time, so that its augmentation differs.
+        """
+        drawn = []
+        first_of_set = 0
+        for number, (size, count) in enumerate(self.draws):
+            first_round = epoch * count // size
+            last_round = ((epoch + 1) * count - 1) // size
+            for round_number in range(first_round, last_round + 1):
+                start = max(epoch * count - round_number * size, 0)
+                stop = min((epoch + 1) * count - round_number * size, size)
+                order = np.arange(size)
+                if stop - start < size:
+                    order = np.random.default_rng((self.seed, number, round_number)).permutation(size)
+                repeat = round_number - first_round
+                drawn.append(order[start:stop] + first_of_set + repeat * self.length)
+            first_of_set += size
+        return np.concatenate(drawn)
 
 
 class ValidationSampler(Sampler[list[SampleKey]]):

@@ -10,6 +10,8 @@ from posenet.settings.sections import (
     CheckpointConfig,
     Config,
     DataConfig,
+    DataSetConfig,
+    DataSets,
     ExifFrame,
     GuardConfig,
     InferenceConfig,
@@ -25,7 +27,7 @@ from posenet.settings.sections import (
 
 __all__ = [
     "INPUT_MULTIPLE", "MAP_STRIDE", "NUM_SCALES", "AugmentConfig", "AverageConfig", "CheckpointConfig", "Config",
-    "DataConfig", "ExifFrame", "GuardConfig", "InferenceConfig", "LogConfig", "LossConfig", "ModelConfig",
-    "OptimConfig", "ParallelConfig", "TargetsConfig", "TrackingConfig", "TrainConfig", "config_differences",
-    "config_from_dict", "config_to_dict", "load_config",
+    "DataConfig", "DataSetConfig", "DataSets", "ExifFrame", "GuardConfig", "InferenceConfig", "LogConfig", "LossConfig",
+    "ModelConfig", "OptimConfig", "ParallelConfig", "TargetsConfig", "TrackingConfig", "TrainConfig",
+    "config_differences", "config_from_dict", "config_to_dict", "load_config",
 ]  # fmt: skip

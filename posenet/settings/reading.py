@@ -160,9 +160,13 @@ def _convert_choice(choices: Sequence[str], value: Any, key: str) -> str:
 
 
 def _select_union_member(members: Sequence[Any], value: Any) -> Any:
-    """The tuple type for a list, else the scalar type; no setting has a union of more than these two."""
-    is_list = isinstance(value, (list, tuple))
-    return next(member for member in members if (typing.get_origin(member) is tuple) == is_list)
+    """The scalar type, or for a list the tuple type; that of tables if there is one and the list contains a table."""
+    tuple_types = [member for member in members if typing.get_origin(member) is tuple]
+    if not isinstance(value, (list, tuple)):
+        return next(member for member in members if member not in tuple_types)
+    if any(isinstance(item, Mapping) for item in value):
+        tuple_types.sort(key=lambda member: not dataclasses.is_dataclass(typing.get_args(member)[0]))
+    return tuple_types[0]
 
 
 def _convert_list(item_types: Sequence[Any], value: Any, key: str) -> tuple[Any, ...]:

@@ -6,7 +6,11 @@ Defaults are stated only here. Each value is checked when its section is created
 
 from __future__ import annotations
 
+import math
+import re
+from collections import Counter
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Literal
 
 from posenet.skeleton import COCO, Skeleton
@@ -52,13 +56,43 @@ class ModelConfig:
 
 
 @dataclass(frozen=True)
+class DataSetConfig:
+    """A table of ``data.train`` or ``data.val``: one of several data sets that train one network."""
+
+    path: str | tuple[str, ...] = ""
+    """Its store, with any skeleton that shares keypoints with ``model.skeleton``: a file, a pattern or a list."""
+    name: str = ""
+    """Its name in the log and in statistics; empty means that of the file."""
+    weight: float = 1.0
+    """An epoch draws ``weight`` times the set's number of samples from it: with 2 it draws every sample twice, with 0.5
+    one half, and the other half in the next epoch. Only for training."""
+
+    def __post_init__(self) -> None:
+        _check(bool(self.path) and all(self.path), "a table of data.train or data.val needs a path")
+        _check(0 < self.weight < math.inf, f"the weight of a data set must be positive, not {self.weight:g}")
+
+    @property
+    def label(self) -> str:
+        """The name, or the name of the file without shards, pattern and suffix: "coco" for data/coco-*.h5."""
+        path = self.path if isinstance(self.path, str) else self.path[0]
+        stem = PurePath(path).stem
+        return self.name or re.sub(r"[-_.]?\*.*|-\d{5,}-of-\d{5,}", "", stem) or stem
+
+
+DataSets = str | tuple[str, ...] | tuple[DataSetConfig, ...]
+"""A store: a file, a pattern, or a list of files and patterns; or tables, one for each data set."""
+
+
+@dataclass(frozen=True)
 class DataConfig:
     """``data``: the data sets and how they are read."""
 
-    train: str = ""
-    """Training store (.h5)."""
-    val: str = ""
-    """Validation store (.h5), for the validation loss."""
+    train: DataSets = ""
+    """Training store (.h5): a file; a pattern such as "train-*.h5", or a list, for a store in several files; or a list
+    of tables [{path = "coco.h5", weight = 1.0, name = "coco"}, ...] for several data sets, also written as
+    [[data.train]]. Their keypoints are matched by name; samples of a set do not supervise keypoints that it lacks."""
+    val: DataSets = ""
+    """Validation store (.h5) for the validation loss, in the same forms."""
     val_images: str = ""
     """Folder of COCO images, for AP during training."""
     val_annotations: str = ""
@@ -76,8 +110,29 @@ class DataConfig:
     """Share of the samples of an epoch, rounded up, that may be replaced because they cannot be read."""
 
     def __post_init__(self) -> None:
+        _check_data_sets("data.train", self.train)
+        _check_data_sets("data.val", self.val)
+        if not isinstance(self.val, str):
+            weights = [item.weight for item in self.val if isinstance(item, DataSetConfig)]
+            _check(set(weights) <= {1.0}, "data.val: validation reads every sample once; leave out the weights")
         _check(self.workers >= 0, "data.workers must not be negative")
         _check(0 <= self.max_unreadable <= 1, "data.max_unreadable must be between 0 and 1")
+
+
+def _check_data_sets(key: str, value: DataSets) -> None:
+    """Raise ``ValueError`` for a list that is empty or names a file or a data set twice."""
+    if isinstance(value, str):
+        return
+    _check(len(value) > 0, f"{key} must be a path, or a list that is not empty")
+    if tables := [item for item in value if isinstance(item, DataSetConfig)]:
+        labels = Counter(item.label for item in tables)
+        paths = Counter(str(item.path) for item in tables)
+    else:
+        labels = Counter()
+        paths = Counter(str(item) for item in value)
+    for kind, counts in (("path", paths), ("name", labels)):
+        for repeated in (text for text, count in counts.items() if count > 1):
+            raise ValueError(f"{key} has the {kind} {repeated} twice; give every data set once, with a name of its own")
 
 
 @dataclass(frozen=True)

@@ -182,14 +182,19 @@ class Skeleton:
         """
         joints = np.zeros((len(keypoints), self.num_keypoints, 3), np.float32)
         joints[:, self._file_indices] = keypoints
-        for name, (a, b) in self.derived.items():
+        self.fill_derived(joints, self.derived)
+        joints[joints[..., 2] <= 0] = 0
+        return joints
+
+    def fill_derived(self, joints: np.ndarray, names: Iterable[str]) -> None:
+        """Compute the derived keypoints with these names in (P, K, 3) joints in channel order, in place."""
+        for name in names:
+            a, b = self.derived[name]
             first = joints[:, self.index(a)]
             second = joints[:, self.index(b)]
             middle = joints[:, self.index(name)]
             middle[:, :2] = (first[:, :2] + second[:, :2]) / 2
             middle[:, 2] = np.minimum(first[:, 2], second[:, 2])
-        joints[joints[..., 2] <= 0] = 0
-        return joints
 
     def to_file_order(self, keypoints: np.ndarray) -> np.ndarray:
         """Convert (..., K, 3) keypoints in channel order to (..., F, 3) in the order of annotation files."""

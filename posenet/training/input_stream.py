@@ -192,7 +192,7 @@ class InputStream:
         Raises:
             CollectiveDataError: any rank cannot continue. All ranks raise it.
         """
-        budget = UnreadableSampleBudget(self.loader.num_samples, self.max_unreadable, progress.replaced)
+        budget = UnreadableSampleBudget(self.sampler.epoch_length, self.max_unreadable, progress.replaced)
         self._seek(progress.epoch, progress.step)
         for _ in range(progress.step, self.steps_per_epoch):
             batches, error = self._take_batches()

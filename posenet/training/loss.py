@@ -55,9 +55,10 @@ class FocalL2Loss(nn.Module):
     """Squared error with a larger weight for cells that are far from their target (Simple Pose, section 3.4).
 
     For a prediction s and a target t, let q = s where t is foreground (t >= ``positive_threshold``) and q = 1 - s
-    elsewhere. The loss of one cell is ``(s - t)^2 * |1 - q|^gamma * mask_miss * channel_weight``. It is summed over
-    channels and cells, averaged over stacks and averaged over scales; both averages are weighted. In training mode,
-    ``meter`` averages the contribution of every stack and scale.
+    elsewhere. The loss of one cell is ``(s - t)^2 * |1 - q|^gamma * mask_miss * channel_weight``. It is 0 in channels
+    that the image's data set does not supervise. It is summed over channels and cells, averaged over stacks and
+    averaged over scales; both averages are weighted. In training mode, ``meter`` averages the contribution of every
+    stack and scale.
     """
 
     channel_weights: Tensor
@@ -80,23 +81,28 @@ class FocalL2Loss(nn.Module):
     def from_config(cls, config: Config) -> FocalL2Loss:
         return cls(config.loss, config.model.skeleton)
 
-    def forward(self, predictions: Predictions, target: Tensor, mask_miss: Tensor) -> Tensor:
+    def forward(
+        self, predictions: Predictions, target: Tensor, mask_miss: Tensor, supervised: Tensor | None = None
+    ) -> Tensor:
         """(N,) float32: the loss of every image, the sum of its ``terms``.
 
         There is one value per image, so that the mean over images is the same on one device and on several.
         """
-        terms = self.terms(predictions, target, mask_miss)
+        terms = self.terms(predictions, target, mask_miss, supervised)
         if self.training:
             self.meter.add(terms)
         return terms.sum((1, 2))
 
-    def terms(self, predictions: Predictions, target: Tensor, mask_miss: Tensor) -> Tensor:
+    def terms(
+        self, predictions: Predictions, target: Tensor, mask_miss: Tensor, supervised: Tensor | None = None
+    ) -> Tensor:
         """The contribution of every stack and scale to the loss of every image, weights included.
 
         Args:
             predictions: predictions[stack][scale] of shape (N, C, h >> scale, w >> scale).
             target: (N, C, h, w) at the finest scale, in [0, 1].
             mask_miss: (N, 1, h, w); 1 where a cell is supervised, 0 where it is ignored.
+            supervised: (N, C); 1 for channels that are supervised, 0 for those that are ignored; None means all.
 
         Returns:
             (N, stacks, scales) float32.
@@ -109,11 +115,14 @@ class FocalL2Loss(nn.Module):
         stack_weights = self.stack_weights or [1 / stacks] * stacks
         target = target.float()
         mask_miss = mask_miss.float()
+        channel_weights = self.channel_weights  # (1, C, 1, 1)
+        if supervised is not None:
+            channel_weights = channel_weights * supervised[:, :, None, None]  # (N, C, 1, 1)
         terms = []
         for scale, scale_weight in enumerate(self.scale_weights):
             if scale:
                 target = F.avg_pool2d(target, 2)
-            cell_weights = self.channel_weights * _shrink_mask(mask_miss, target)  # (N, C, h >> scale, w >> scale)
+            cell_weights = channel_weights * _shrink_mask(mask_miss, target)  # (N, C, h >> scale, w >> scale)
             foreground = target >= self.positive_threshold
             stack_terms = []
             for stack, stack_weight in enumerate(stack_weights):

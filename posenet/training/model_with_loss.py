@@ -37,7 +37,14 @@ class ModelWithLoss(nn.Module):
         loss = FocalL2Loss.from_config(config)
         return cls(network, renderer, loss, config.train.amp, config.train.channels_last)
 
-    def forward(self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor) -> Tensor:
+    def forward(
+        self,
+        images: Tensor,
+        joints: Tensor,
+        person_mask: Tensor,
+        mask_miss: Tensor,
+        supervised: Tensor | None = None,
+    ) -> Tensor:
         """The loss of every image.
 
         Args:
@@ -45,6 +52,7 @@ class ModelWithLoss(nn.Module):
             joints: (N, P, K, 3) float32: x and y in network-input pixels, and visibility.
             person_mask: (N, H/4, W/4) uint8, 255 where people are.
             mask_miss: (N, H/4, W/4) uint8, 255 where the loss supervises.
+            supervised: (N, C) uint8, 1 for the channels that the loss supervises; None means all.
 
         Returns:
             (N,) float32.
@@ -52,4 +60,4 @@ class ModelWithLoss(nn.Module):
         target = self.renderer(joints, person_mask.float() / 255)  # (N, C, H/4, W/4)
         with autocast(images.device, self.amp):
             predictions = self.network(images_to_input(images, self.channels_last))
-        return cast(Tensor, self.loss(predictions, target, mask_miss[:, None].float() / 255))
+        return cast(Tensor, self.loss(predictions, target, mask_miss[:, None].float() / 255, supervised))

@@ -11,15 +11,16 @@ from torch.utils.data import DataLoader
 
 from posenet.checkpoints.weights import load_weights
 from posenet.data.batch import Batch
+from posenet.data.data_sets import DataSetMixture, open_data_sets
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import make_loader
 from posenet.data.sampler import TrainSampler, ValidationSampler
 from posenet.data.store.comparison import overlapping_image_ids
-from posenet.data.store.reader import Store
+from posenet.data.store.record_store import RecordStore
 from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError, DataError
 from posenet.model.posenet import PoseNet
-from posenet.settings import Config
+from posenet.settings import Config, DataSetConfig, DataSets
 from posenet.training.coco_validation import CocoValidation
 from posenet.training.freezing import freeze
 from posenet.training.input_stream import InputStream, RestartingLoader
@@ -32,8 +33,8 @@ PINNED_MEMORY_DEVICES = frozenset({"cuda", "npu", "xpu"})
 _log = logging.getLogger(__name__)
 
 
-def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> tuple[Store, Store | None]:
-    """The training store and, if configured, the validation store; ``exit_stack`` closes them.
+def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> tuple[RecordStore, RecordStore | None]:
+    """The training data and, if configured, the validation data; ``exit_stack`` closes them.
 
     ``ConfigError`` if no training store is configured; ``DataError`` if a store is unusable or the two share images.
     """
@@ -43,18 +44,49 @@ def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> tuple[Store
             "data.train is not set; build a store with tools/build_hdf5.py and set it in the experiment "
             "file or with --set data.train=FILE.h5"
         )
-    train_store = exit_stack.enter_context(Store(data.train, config.model.skeleton))
+    train_store = exit_stack.enter_context(open_data_sets(data.train, config.model.skeleton))
+    if isinstance(train_store, DataSetMixture):
+        _check_and_describe(train_store, data.framing)
     if not data.val:
         _log.info("data.val is not set: no validation loss")
         return train_store, None
-    val_store = exit_stack.enter_context(Store(data.val, config.model.skeleton))
+    val_store = exit_stack.enter_context(open_data_sets(data.val, config.model.skeleton))
     shared = overlapping_image_ids(train_store, val_store)
     if len(shared) and not data.allow_overlap:
         raise DataError(
-            f"{data.train} and {data.val} share {len(shared)} images (first id {shared[0]}); validation images are "
+            f"{_paths(data.train)} and {_paths(data.val)} share {len(shared)} images (first id {shared[0]}); "
+            "validation images are "
             "never trained on: build them from separate splits, or set data.allow_overlap=true to overfit on purpose"
         )
     return train_store, val_store
+
+
+def _check_and_describe(mixture: DataSetMixture, framing: str) -> None:
+    """Log what every data set contributes; ``DataError`` if no set annotates some keypoint of the network."""
+    unsupervised = mixture.never_supervised()
+    keypoints = [name for name in unsupervised if name in mixture.skeleton.keypoints]
+    if keypoints:
+        raise DataError(
+            f"no data set of data.train annotates {', '.join(keypoints)} of model.skeleton; add a set that does, or "
+            "train a skeleton without it"
+        )
+    for name, mapping, draws in zip(mixture.names, mixture.mappings, mixture.draws(framing)):
+        lacks = f"; not supervised: {', '.join(mapping.missing)}" if mapping.missing else ""
+        ignored = f"; ignored, not in model.skeleton: {', '.join(mapping.ignored)}" if mapping.ignored else ""
+        _log.info(
+            "Data set %s: %d samples, %d of them per epoch%s%s", name, draws.size, draws.per_epoch, lacks, ignored
+        )
+    if unsupervised:
+        _log.warning(
+            "WARNING: no data set annotates both ends of %s, so these body parts are not learned",
+            ", ".join(unsupervised),
+        )
+
+
+def _paths(setting: DataSets) -> str:
+    """The files of ``data.train`` or ``data.val`` in a message."""
+    items = [setting] if isinstance(setting, str) else setting
+    return ", ".join(str(item.path if isinstance(item, DataSetConfig) else item) for item in items)
 
 
 def build_network(config: Config, fine_tune: bool) -> PoseNet:
@@ -82,8 +114,8 @@ def build_trainer(
     config: Config,
     network: PoseNet,
     runtime: Runtime,
-    train_store: Store,
-    val_store: Store | None,
+    train_store: RecordStore,
+    val_store: RecordStore | None,
     log: RunLog | SilentLog,
     max_steps: int = 0,
 ) -> Trainer:
@@ -98,14 +130,23 @@ def build_trainer(
         validation_loader=None if val_store is None else _make_validation_loader(config, val_store, runtime),
         evaluate=CocoValidation.from_config(config, network, runtime, log),
         max_steps=max_steps,
+        set_names=train_store.names if isinstance(train_store, DataSetMixture) else (),
     )
 
 
-def _make_input_stream(config: Config, store: Store, runtime: Runtime) -> InputStream:
+def _make_input_stream(config: Config, store: RecordStore, runtime: Runtime) -> InputStream:
     train = config.train
     accumulate = config.optim.accumulate
     dataset = PoseDataset(store, train.size, config.data.framing, config.augment, train.seed)
-    sampler = TrainSampler(len(dataset), train.batch_size, train.seed, accumulate, runtime.rank, runtime.world_size)
+    sampler = TrainSampler(
+        len(dataset),
+        train.batch_size,
+        train.seed,
+        accumulate,
+        runtime.rank,
+        runtime.world_size,
+        draws=store.draws(config.data.framing) if isinstance(store, DataSetMixture) else (),
+    )
     return InputStream(
         _make_loader(config, dataset, sampler, runtime),
         sampler,
@@ -116,7 +157,7 @@ def _make_input_stream(config: Config, store: Store, runtime: Runtime) -> InputS
     )
 
 
-def _make_validation_loader(config: Config, store: Store, runtime: Runtime) -> RestartingLoader:
+def _make_validation_loader(config: Config, store: RecordStore, runtime: Runtime) -> RestartingLoader:
     dataset = PoseDataset(store, config.train.size, config.data.framing)
     sampler = ValidationSampler(len(dataset), config.train.batch_size, runtime.rank, runtime.world_size)
     return RestartingLoader(_make_loader(config, dataset, sampler, runtime), sampler)

@@ -31,6 +31,7 @@ from posenet.model.posenet import PoseNet
 from posenet.settings import Config, config_to_dict
 from posenet.training.batch_norm import BatchNormSnapshot, batch_norm_statistics
 from posenet.training.checkpoint_writer import CheckpointWriter
+from posenet.training.data_set_losses import DataSetLosses, format_losses
 from posenet.training.freezing import set_train_mode
 from posenet.training.input_stream import CollectiveDataError, InputStream, RestartingLoader
 from posenet.training.loss_guard import GuardAction, LossGuard
@@ -70,6 +71,7 @@ class TrainStep:
     Args:
         model: wrapped by the runtime; returns one loss per image of a batch.
         max_grad_norm: clip the norm of the true (unscaled, averaged) gradient to this value; 0 does not clip.
+        set_losses: records the losses of several data sets; None if there is only one.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class TrainStep:
         guard: LossGuard,
         runtime: Runtime,
         max_grad_norm: float,
+        set_losses: DataSetLosses | None = None,
     ) -> None:
         self.model = model
         self.optimizer = optimizer
@@ -87,6 +90,7 @@ class TrainStep:
         self.guard = guard
         self.runtime = runtime
         self.max_grad_norm = max_grad_norm
+        self.set_losses = set_losses
         self._batch_norm = BatchNormSnapshot(model)
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
@@ -99,7 +103,12 @@ class TrainStep:
             # Only the last backward pass of a step averages the gradients over the processes.
             with contextlib.nullcontext() if is_last else self.runtime.no_gradient_sync(self.model):
                 # Forward.
-                loss = self.model(batch.images, batch.joints, batch.person_mask, batch.mask_miss).mean()
+                losses = self.model(
+                    batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised
+                )  # (N,)
+                if self.set_losses is not None and batch.set_indices is not None:
+                    self.set_losses.add(losses, batch.set_indices)
+                loss = losses.mean()
                 # Vote before the backward pass, so that either all ranks skip the step or none does. The host waits for
                 # the device only here and for the gradient norm.
                 loss_and_vote = torch.stack([loss.detach(), self.guard.is_bad_loss(loss)])
@@ -157,6 +166,7 @@ class Trainer:
         validation_loader: this rank's validation samples; None computes no validation loss.
         evaluate: computes COCO's scores every ``train.evaluate_every`` epochs; None computes none.
         max_steps: stop after this many steps since the start of the run; 0 never stops.
+        set_names: names of the data sets if there are several, for the log.
     """
 
     def __init__(
@@ -169,6 +179,7 @@ class Trainer:
         validation_loader: RestartingLoader | None = None,
         evaluate: Evaluate | None = None,
         max_steps: int = 0,
+        set_names: Sequence[str] = (),
     ) -> None:
         self.config = config
         self.runtime = runtime
@@ -183,8 +194,15 @@ class Trainer:
         self.scaler = make_grad_scaler(runtime.device, config.train.amp, config.train.loss_scale)
         self.guard = LossGuard(config.guard)
         self.average = make_weight_average(network, config.average)
+        self.set_losses = DataSetLosses(set_names, runtime) if set_names else None
         self.train_step = TrainStep(
-            self.wrapped_model, self.optimizer, self.scaler, self.guard, runtime, config.optim.max_grad_norm
+            self.wrapped_model,
+            self.optimizer,
+            self.scaler,
+            self.guard,
+            runtime,
+            config.optim.max_grad_norm,
+            self.set_losses,
         )
         self.state = RunState(network, self.average, self.optimizer, self.scaler, self.guard)
         self.folder = CheckpointFolder(Path(config.checkpoint.path), config.checkpoint.keep)
@@ -268,6 +286,8 @@ class Trainer:
         settings = self.config.train
         epoch = progress.epoch + 1
         values: dict[str, Any] = {"train_loss": progress.mean_loss}
+        if self.set_losses is not None:
+            values["sets"] = self.set_losses.read_epoch()
         self.average.after_epoch(epoch)
         try:
             with self.average.applied():
@@ -282,6 +302,8 @@ class Trainer:
             return False
         progress.start_next_epoch()
         self.log.epoch(epoch, progress.total_steps, values)
+        if self.set_losses is not None:
+            _log.info("Epoch %d  losses of the data sets: %s", epoch, format_losses(values["sets"]))
         score = "AP" if self.evaluate else "val_loss"
         self.save(best=progress.record_score(score, values.get(score)))
         return True
@@ -375,7 +397,9 @@ class Trainer:
             f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
             f"{speed['samples_per_s']:.1f} samples/s, data wait {speed['data_wait']:.0%}"
         )
-        values = {"epoch": progress.epoch, "loss": loss, "lr": lr, **speed, "terms": terms}
+        values: dict[str, Any] = {"epoch": progress.epoch, "loss": loss, "lr": lr, **speed, "terms": terms}
+        if self.set_losses is not None:
+            values["sets"] = self.set_losses.read()
         self.log.step(progress.total_steps, values)
 
     def _is_stale(self) -> bool:

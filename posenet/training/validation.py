@@ -44,7 +44,8 @@ def validation_loss(
             if stop_requested():
                 break
             batch = runtime.to_device(batch)
-            losses = model(batch.images, batch.joints, batch.person_mask, batch.mask_miss).cpu().double()  # (N,)
+            losses = model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)  # (N,)
+            losses = losses.cpu().double()
             loss_and_count += torch.tensor([losses.sum(), len(losses)], dtype=torch.float64)
             faults += batch.faults
     except DataError as caught:

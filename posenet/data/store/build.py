@@ -22,9 +22,10 @@ from posenet.annotations.coco_file import CocoImage
 from posenet.annotations.main_persons import select_main_persons
 from posenet.annotations.masks import person_masks
 from posenet.data.store.image_check import read_checked_image
-from posenet.data.store.reader import Store, StoreSummary
+from posenet.data.store.reader import StoreSummary
 from posenet.data.store.record import Record
-from posenet.data.store.writer import StoreWriter, check_output
+from posenet.data.store.shards import open_store, shard_paths
+from posenet.data.store.writer import ShardedStoreWriter, StoreWriter, check_output
 from posenet.devices.background import map_in_background
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
@@ -84,6 +85,7 @@ def build_store(
     annotations: str | Path,
     output: str | Path,
     *,
+    shards: int = 0,
     image_ids: Collection[int] | None = None,
     limit: int | None = None,
     workers: int | None = None,
@@ -98,6 +100,7 @@ def build_store(
     Args:
         images: folder of the images.
         annotations: COCO keypoint JSON for ``skeleton``.
+        shards: write this many files, with the names of ``shard_paths``, instead of the single file ``output``.
         image_ids: store only these images; None stores all.
         limit: store only the first ``limit`` images that have a main person.
         workers: threads; None means one per usable core. The bytes of the store do not depend on it.
@@ -112,7 +115,11 @@ def build_store(
         DataError: the input or the output cannot be used, or too many images are unreadable. No store is written.
     """
     start = time.perf_counter()
-    check_output(Path(output), overwrite)
+    if "*" in str(output):
+        raise DataError(f"{output} is a pattern; give the name of one file, such as train.h5")
+    paths = shard_paths(Path(output), shards) if shards else [Path(output)]
+    for path in paths:
+        check_output(path, overwrite)
     if not Path(images).is_dir():
         raise DataError(f"image folder {images} does not exist; give the folder that contains the images")
     dataset = read_annotations(annotations, skeleton)
@@ -122,12 +129,19 @@ def build_store(
     ]
     chosen = with_main_person[:limit]
     prepare = partial(_prepare_image, Path(images), dataset, skeleton.min_labelled_keypoints, exif_frame)
-    with StoreWriter(output, skeleton, annotations, overwrite) as writer:
+    if shards > len(chosen):
+        raise DataError(f"{len(chosen)} images cannot fill {shards} shards; use fewer --shards")
+    writer: StoreWriter | ShardedStoreWriter
+    if shards:
+        writer = ShardedStoreWriter(paths, [image.id for image in chosen], skeleton, annotations, overwrite)
+    else:
+        writer = StoreWriter(output, skeleton, annotations, overwrite)
+    with writer:
         skipped, frames = _write_images(
             writer, chosen, prepare, workers, math.ceil(max_unreadable * len(chosen)), progress
         )
     stored_people = [person for image in chosen if image.id not in skipped for person in dataset.people[image.id]]
-    with Store(output, skeleton) as store:
+    with open_store([str(path) for path in paths], skeleton) as store:
         summary = store.summary()
     return BuildReport(
         summary=summary,
@@ -155,7 +169,7 @@ def _select_images(dataset: CocoDataset, image_ids: Collection[int] | None) -> l
 
 
 def _write_images(
-    writer: StoreWriter,
+    writer: StoreWriter | ShardedStoreWriter,
     images: list[CocoImage],
     prepare: Callable[[CocoImage], _PreparedImage | _UnreadableImage],
     workers: int | None,

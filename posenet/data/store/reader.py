@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from posenet.skeleton import COCO, Skeleton
 
 RETRY_SECONDS = (0.1, 0.5, 2.0)
 """Seconds to wait before each new attempt to read from a file system that fails."""
+MAX_OPEN_FILES = 128
+"""Stores that a process keeps open; opening another one closes the one that has been open the longest."""
 H5PY_ERRORS = (OSError, LookupError, ArithmeticError, AttributeError, RuntimeError, TypeError, ValueError)
 """Errors that h5py raises on damaged files."""
 
@@ -45,6 +48,10 @@ class _OpenFile(NamedTuple):
     readers: dict[str, RowReader]
 
 
+_opened_stores: list[weakref.ref[Store]] = []
+"""The stores that have been opened in this process, the latest last."""
+
+
 class Store:
     """A store that is open for reading.
 
@@ -66,6 +73,7 @@ class Store:
             self.skeleton = read_skeleton(file, skeleton)
             self._table = read_table(file, self.skeleton)
             self.fingerprint = str(read_attribute(file, "fingerprint"))
+            self.build = str(read_attribute(file, "build")) if "build" in file.attrs else ""
         table = self._table
         self.image_ids = table["image_id"]  # (N,) int64
         self.digests = table["digest"]  # (N, 16) uint8, half of the SHA-256 of each image's bytes
@@ -174,6 +182,7 @@ class Store:
                 raise ValueError("rebuilt while in use")
             opened = _OpenFile(os.getpid(), file, {name: RowReader(file[name]) for name in ARRAYS_READ_ON_DEMAND})
             self._open_file = opened  # one assignment, because threads share the store
+            _limit_open_files(self)
         return opened.readers
 
     @contextlib.contextmanager
@@ -191,3 +200,16 @@ class Store:
             return DataError(f"cannot read store {self.path}: {os.strerror(error.errno or 0)}")
         reason = " ".join(str(error).split())
         return DataError(f"{self.path} cannot be used as a store ({reason}); rebuild it with tools/build_hdf5.py")
+
+
+def _limit_open_files(latest: Store) -> None:
+    """Close the store that has been open the longest if ``latest`` is one too many."""
+    still_open = []
+    for reference in _opened_stores:
+        store = reference()
+        if store is not None and store is not latest and store._open_file is not None:
+            still_open.append(reference)
+    if len(still_open) >= MAX_OPEN_FILES and (oldest := still_open.pop(0)()) is not None:
+        # Another thread may be reading from the file. It is closed when the last ``RowReader`` is released.
+        oldest._open_file = None
+    _opened_stores[:] = [*still_open, weakref.ref(latest)]

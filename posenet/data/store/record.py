@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,6 +12,16 @@ from posenet.annotations import run_lengths as rle
 from posenet.errors import DataError
 from posenet.images.decoding import decode_annotated_image
 from posenet.images.headers import JPEG_START
+
+
+class Supervision(NamedTuple):
+    """The part of a network's output that the annotations of a data set supervise."""
+
+    set_index: int
+    """Number of the data set among those of a training run."""
+    channels: np.ndarray | None
+    """(2, C) uint8: 1 for the output channels that are supervised, as annotated and for a mirrored image; None if all
+    data sets of the run supervise all channels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +50,8 @@ class Record:
     """Packed run lengths of the mask that is 1 where the loss supervises."""
     orientation: int = 1
     """The EXIF orientation, 1-8, by which the decoded pixels are turned; see ``AnnotatedFrame``."""
+    supervision: Supervision | None = None
+    """None if this is not one of several data sets."""
 
     @property
     def is_jpeg(self) -> bool:

@@ -22,6 +22,7 @@ class RowReader:
 
     def __init__(self, dataset: h5py.Dataset) -> None:
         self._dataset = dataset
+        self._file = dataset.file  # keeps the file open
         self._dtype = dataset.dtype
         self._row_shape = dataset.shape[1:]
         self._row_bytes = dataset.dtype.itemsize * math.prod(self._row_shape)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from posenet.data.store.reader import Store
+from posenet.data.store.record_store import RecordStore
 from posenet.progress import progress_bar
 
 PEOPLE_GROUPS = {
@@ -30,7 +30,7 @@ class Table(NamedTuple):
     rows: Sequence[tuple[str | float, ...]]
 
 
-def compute_statistics(store: Store) -> list[Table]:
+def compute_statistics(store: RecordStore) -> list[Table]:
     """Count people, keypoints, sizes and masks of a store, without decoding images; ``DataError`` if it is damaged."""
     image_rows, main_rows = store.samples.T
     num_main = np.bincount(image_rows, minlength=store.num_images)

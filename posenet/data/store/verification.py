@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
 from posenet.data.store.image_check import reduction_for_check
-from posenet.data.store.reader import Store, StoreSummary
+from posenet.data.store.reader import StoreSummary
 from posenet.data.store.schema import content_digest
+from posenet.data.store.shards import open_store
 from posenet.devices.background import map_in_background
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
@@ -18,22 +20,28 @@ from posenet.skeleton import Skeleton
 
 
 def verify_store(
-    path: str | Path, *, skeleton: Skeleton | None = None, workers: int | None = None, progress: bool = False
+    path: str | Path | Sequence[str],
+    *,
+    skeleton: Skeleton | None = None,
+    workers: int | None = None,
+    progress: bool = False,
 ) -> StoreSummary:
     """Read a whole store: compare all digests and decode every image and mask.
 
-    See ``Store`` for ``skeleton``. ``workers`` are threads; None means one per usable core.
+    ``path`` may also name a store in several files; see ``open_store``. See ``Store`` for ``skeleton``. ``workers`` are
+    threads; None means one per usable core.
 
     Raises:
         DataError: the store is damaged. The message counts the damaged images and names the first.
     """
     workers = workers or usable_cores()
-    with Store(path, skeleton) as store:
+    with open_store(path, skeleton) as store:
+        digests = store.digests
 
         def find_damage(row: int) -> str | None:
             try:
                 record = store.read_record(row)
-                if not np.array_equal(content_digest(record.image_bytes), store.digests[row]):
+                if not np.array_equal(content_digest(record.image_bytes), digests[row]):
                     raise record.damage_error("is damaged: its bytes do not match the digest")
                 size = record.height, record.width
                 record.decode_image(reduction_for_check(record.image_bytes, *size, record.orientation))

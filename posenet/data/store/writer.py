@@ -1,12 +1,13 @@
-"""Writes a store. The file appears under its name only when it is complete."""
+"""Writes a store, in one file or in shards. Files appear under their names only when all of them are complete."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,26 +58,24 @@ class StoreWriter:
 
     def __enter__(self) -> StoreWriter:
         check_output(self.path, self._overwrite)
-        try:
+        with self.data_errors():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._remove_stale_files()
             # Without a chunk cache, a failing write raises here and not in a destructor. From layout v110 on, all
             # structures have checksums. Damage to older layouts can crash the library that reads them.
             self._file = h5py.File(self._unfinished, "w", rdcc_nbytes=0, libver=("v110", "v110"))
-        except OSError as error:
-            raise DataError(f"cannot write {self.path}: {_reason(error)}") from error
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         try:
-            if error is None:
-                self._finish()
-            elif isinstance(error, OSError):
-                raise error
-        except OSError as reason:
-            raise DataError(f"cannot write {self.path}: {_reason(reason)}") from reason
+            with self.data_errors():
+                if error is None:
+                    self.complete()
+                    self.publish()
+                elif isinstance(error, OSError):
+                    raise error
         finally:
-            self._discard()
+            self.discard()
 
     def add(self, record: Record, main_rows: Sequence[int]) -> None:
         """Append one image with its people. ``main_rows`` are the rows of its main persons; at least one."""
@@ -123,8 +122,8 @@ class StoreWriter:
         dataset.resize(start + len(block), axis=0)
         dataset[start:] = block
 
-    def _finish(self) -> None:
-        """Write all arrays except the images, and the attributes; then rename the file."""
+    def complete(self) -> str:
+        """Write all arrays except the images, and the attributes, and close the file; return its fingerprint."""
         is_turned = any(orientation != 1 for orientation in self._table["orientation"])
         version = schema.SCHEMA_WITH_ORIENTATION if is_turned else schema.SCHEMA_VERSION
         table = {
@@ -146,19 +145,32 @@ class StoreWriter:
         self._require_disk_space(sum(values.nbytes for values in arrays.values()))
         for name, values in arrays.items():
             self._file.create_dataset(name, data=values)
-        self._write_attributes(table, version)
+        fingerprint = schema.fingerprint(table)
+        self._write_attributes(table, version, fingerprint)
         self._file.close()
         flush_to_disk(self._unfinished)
+        return fingerprint
+
+    def mark_build(self, build: str) -> None:
+        """Write the identity of the build into the completed file of a shard."""
+        with h5py.File(self._unfinished, "r+", libver=("v110", "v110")) as file:
+            file.attrs["build"] = np.bytes_(build)
+        flush_to_disk(self._unfinished)
+
+    def publish(self) -> None:
+        """Rename the completed file to the name of the store, unless that is already done."""
+        if not self._unfinished.exists():
+            return
         check_output(self.path, self._overwrite)
         os.replace(self._unfinished, self.path)
         flush_to_disk(self.path.parent)
 
-    def _write_attributes(self, table: dict[str, np.ndarray], version: int) -> None:
+    def _write_attributes(self, table: dict[str, np.ndarray], version: int, fingerprint: str) -> None:
         texts = {
             "format": schema.FORMAT,
             "skeleton": schema.skeleton_to_json(self._skeleton),
             "source": self._source or "unknown",
-            "fingerprint": schema.fingerprint(table),
+            "fingerprint": fingerprint,
         }
         for name, text in texts.items():
             # HDF5's checksums protect text of fixed length only.
@@ -168,11 +180,19 @@ class StoreWriter:
         self._file.attrs["people"] = len(table["joints"])
         self._file.attrs["samples"] = len(table["sample"])
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
         """Remove the unfinished file, unless it has become the store."""
         with contextlib.suppress(Exception):  # after a failed write HDF5 may also fail to close
             self._file.close()
         self._unfinished.unlink(missing_ok=True)
+
+    @contextlib.contextmanager
+    def data_errors(self) -> Iterator[None]:
+        """Turn errors of the file system into ``DataError``."""
+        try:
+            yield
+        except OSError as error:
+            raise DataError(f"cannot write {self.path}: {_reason(error)}") from error
 
     def _require_disk_space(self, size: int) -> None:
         """Raise ``DataError`` unless ``size`` more bytes fit on the disk. HDF5 itself may crash on a full disk."""
@@ -193,6 +213,90 @@ class StoreWriter:
             except OSError:
                 pass
             path.unlink()
+
+
+class ShardedStoreWriter:
+    """Context manager that writes a store in several files, and renames all of them at the end of the block.
+
+    The images are divided into contiguous shares of equal size, so that the records of all shards one after the other
+    are those of a single store. The tables of only one shard at a time are in memory. See ``StoreWriter`` for
+    interrupted and killed builds. A kill between the first and the last renaming, which takes milliseconds, can mix two
+    builds. ``shards.open_store`` refuses to read such a mixture.
+
+    Args:
+        paths: the files of the shards.
+        image_ids: ids of the images in the order in which they are added. Images may be left out.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        image_ids: Sequence[int],
+        skeleton: Skeleton = COCO,
+        source: str | Path = "",
+        overwrite: bool = False,
+    ) -> None:
+        self._paths = paths
+        self._overwrite = overwrite
+        self._shards = [StoreWriter(path, skeleton, source, overwrite) for path in paths]
+        self._shard_of_image = {image_id: row * len(paths) // len(image_ids) for row, image_id in enumerate(image_ids)}
+        self._started: list[StoreWriter] = []
+        self._fingerprints: list[str] = []
+
+    def __enter__(self) -> ShardedStoreWriter:
+        self._check_outputs()
+        return self
+
+    def add(self, record: Record, main_rows: Sequence[int]) -> None:
+        """Append one image with its people to its shard; see ``StoreWriter.add``."""
+        shard = self._shards[self._shard_of_image[record.image_id]]
+        if not self._started or shard is not self._started[-1]:
+            self._complete_last_shard()
+            self._started.append(shard)
+            shard.__enter__()
+        with shard.data_errors():
+            shard.add(record, main_rows)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        try:
+            if error is None:
+                self._publish()
+        finally:
+            for shard in self._started:
+                shard.discard()
+
+    def _check_outputs(self) -> None:
+        for path in self._paths:
+            check_output(path, self._overwrite)
+
+    def _complete_last_shard(self) -> None:
+        """Complete the file of the shard that was added to last, if any."""
+        if self._started:
+            shard = self._started[-1]
+            with shard.data_errors():
+                self._fingerprints.append(shard.complete())
+
+    def _publish(self) -> None:
+        """Give all files their names."""
+        self._complete_last_shard()
+        if len(self._started) < len(self._shards):
+            empty = next(shard for shard in self._shards if shard not in self._started)
+            raise DataError(f"no readable image with a main person for {empty.path}; use fewer --shards")
+        build = hashlib.sha256("".join(self._fingerprints).encode()).hexdigest()
+        for shard in self._shards:
+            with shard.data_errors():
+                shard.mark_build(build)
+        self._check_outputs()
+        try:
+            self._rename_all()
+        except KeyboardInterrupt:
+            self._rename_all()  # all files are complete, and only some of them would be a mixture of two builds
+            raise
+
+    def _rename_all(self) -> None:
+        for shard in self._shards:
+            with shard.data_errors():
+                shard.publish()
 
 
 def check_output(path: Path, overwrite: bool) -> None:
