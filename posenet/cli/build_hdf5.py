@@ -1,7 +1,8 @@
 """Build a training store (.h5) from a folder of images and a COCO keypoint file, or inspect one.
 
 Images without a main person are left out. The tool prints counts and names every image that could not be read.
-Without --images and --annotations, the flags --verify, --stats and --preview inspect the store that --output names.
+Without --images and --annotations, the flags --verify, --stats and --preview inspect the store that --output names, or
+the data sets of data.train in --config or --set.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ from posenet.cli.options import (
     read_image_ids,
     select_exif_frame,
 )
+from posenet.data.data_sets import DataSetMixture, open_data_sets
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.build import MAX_UNREADABLE, BuildReport, build_store
 from posenet.data.store.comparison import find_shared_images
 from posenet.data.store.reader import StoreSummary
 from posenet.data.store.record_store import RecordStore
 from posenet.data.store.shards import open_store, shard_paths
-from posenet.data.store.statistics import compute_statistics
-from posenet.data.store.verification import verify_store
+from posenet.data.store.statistics import Table, compute_statistics
+from posenet.data.store.verification import verify_opened_store, verify_store
 from posenet.data.targets import TargetRenderer
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.messages import pluralize
-from posenet.settings import load_config
+from posenet.settings import Config, load_config
 from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton
 from posenet.visualization.training_samples import write_previews
 
@@ -112,14 +114,18 @@ def run(args: argparse.Namespace) -> None:
     if args.check_split:
         _check_split(*args.check_split)
         return
-    if args.output is None:
-        raise DataError("name the store with --output")
     is_built = args.images is not None and args.annotations is not None
     is_inspected = args.verify or args.stats or args.preview is not None
     if not is_built and (args.images or args.annotations or not is_inspected):
         raise DataError("give both --images and --annotations, or neither and --verify, --stats or --preview")
+    config = load_config(args.config, args.overrides)
+    if args.output is None and (is_built or not config.data.train):
+        raise DataError("name the store with --output")
     if is_built:
         _print_report(_build(args))
+    if args.output is None:
+        _inspect_data_sets(config, args)
+        return
     stores = [str(path) for path in shard_paths(args.output, args.shards)] if args.shards else args.output
     if args.verify:
         summary = verify_store(stores, workers=args.workers, progress=True)
@@ -129,10 +135,37 @@ def run(args: argparse.Namespace) -> None:
     if args.stats or args.preview:
         with open_store(stores, skeleton=None) as store:
             if args.stats:
-                for title, header, rows in compute_statistics(store):
-                    print(f"\n{title}\n{format_table(header, rows)}")
+                _print_statistics(store)
             if args.preview:
-                _write_previews(store, args)
+                _write_previews(store, config, args)
+
+
+def _inspect_data_sets(config: Config, args: argparse.Namespace) -> None:
+    """Inspect the data sets of ``data.train`` as training uses them."""
+    with open_data_sets(config.data.train, config.model.skeleton) as store:
+        parts = {"data.train": store}
+        if isinstance(store, DataSetMixture):
+            parts = dict(zip(store.names, store.parts))
+            if args.stats:
+                _print_table(store.describe(config.data.framing))
+        for name, part in parts.items():
+            if args.verify:
+                _print_summary(verify_opened_store(part, workers=args.workers, progress=True))
+                print(f"{name} is intact")
+            if args.stats:
+                print(f"\n== {name}")
+                _print_statistics(part)
+        if args.preview:
+            _write_previews(store, config, args)
+
+
+def _print_statistics(store: RecordStore) -> None:
+    for table in compute_statistics(store):
+        _print_table(table)
+
+
+def _print_table(table: Table) -> None:
+    print(f"\n{table.title}\n{format_table(table.header, table.rows)}")
 
 
 def _build(args: argparse.Namespace) -> BuildReport:
@@ -151,8 +184,7 @@ def _build(args: argparse.Namespace) -> BuildReport:
     )
 
 
-def _write_previews(store: RecordStore, args: argparse.Namespace) -> None:
-    config = load_config(args.config, args.overrides)
+def _write_previews(store: RecordStore, config: Config, args: argparse.Namespace) -> None:
     config = replace(config, model=replace(config.model, skeleton=store.skeleton))
     dataset = PoseDataset(store, config.train.size, config.data.framing, config.augment, config.train.seed)
     paths = write_previews(dataset, TargetRenderer.from_config(config), args.preview, args.preview_count)

@@ -11,6 +11,7 @@ from posenet.data.sampler import Draws
 from posenet.data.store.record import Record, Supervision
 from posenet.data.store.record_store import ConcatenatedStore, RecordStore
 from posenet.data.store.shards import open_store
+from posenet.data.store.statistics import Table
 from posenet.errors import DataError
 from posenet.settings import DataSetConfig, DataSets
 from posenet.skeleton import Skeleton
@@ -91,6 +92,16 @@ class DataSetMixture(ConcatenatedStore):
         supervised = np.any([mapping.supervised_channels() for mapping in self.mappings], axis=0)  # (C,)
         names = ["-".join(part) for part in self._skeleton.parts] + list(self._skeleton.keypoints)
         return [name for name, is_supervised in zip(names, supervised) if not is_supervised]
+
+    def describe(self, framing: str) -> Table:
+        """What every set contributes to an epoch, and which keypoints it does not supervise."""
+        draws = self.draws(framing)
+        total = sum(per_epoch for _, per_epoch in draws)
+        rows = []
+        for name, mapping, (size, per_epoch) in zip(self.names, self.mappings, draws):
+            rows.append((name, size, per_epoch, f"{per_epoch / total:.1%}", " ".join(mapping.missing)))
+        header = ("name", "samples", "per epoch", "of the epoch", "keypoints not supervised")
+        return Table("Data sets", header, rows)
 
     def _convert(self, part: int, record: Record) -> Record:
         joints = self.mappings[part].map_joints(record.joints)

@@ -30,7 +30,8 @@ class TrainingCallback:
         Args:
             values: the "train" entry of log.jsonl: ``epoch`` (completed ones), ``loss`` (mean of the epoch so far; None
                 if all its steps were skipped), ``lr``, ``samples_per_s``, ``data_wait`` (share of the time) and
-                ``terms`` (of the loss, for every stack).
+                ``terms`` (of the loss, for every stack). With several data sets also ``sets``: for the name of each
+                its ``samples`` and their mean ``loss`` since the last call.
         """
 
     def on_skip(self, step: int, values: Mapping[str, Any]) -> None:
@@ -38,7 +39,8 @@ class TrainingCallback:
 
     def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
         """An epoch has ended and was validated: ``epoch`` (from 1), ``train_loss``, ``val_loss`` (None without
-        validation samples) and, after an evaluation, COCO's scores such as ``AP``."""
+        validation samples) and, after an evaluation, COCO's scores such as ``AP``. With several data sets also ``sets``
+        as in ``on_step``, since the start of the epoch or since it was resumed."""
 
     def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
         """Predictions were drawn beside annotations: (H, W, 3) uint8 BGR; ``name`` is unique, such as epoch_0001."""

@@ -54,6 +54,38 @@ class TestCommand:
         assert tool("--output", tmp_path / "new" / "folder" / "a.h5", "--verify") == 0
         assert "a.h5 is intact" in capsys.readouterr().out
 
+    def test_a_store_in_shards_is_built_verified_and_inspected(
+        self, coco: Coco, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert tool(*tool_arguments(coco, tmp_path / "a.h5"), "--shards", 3, "--verify", "--stats") == 0
+        output = capsys.readouterr().out
+        assert "images        3" in output and "a.h5 is intact" in output and "Keypoints of all people" in output
+        assert sorted(path.name for path in tmp_path.glob("*.h5")) == [f"a-0000{n}-of-00003.h5" for n in range(3)]
+        for store in (["a-*.h5"], ["a.h5", "--shards", 3]):
+            assert tool("--output", tmp_path / store[0], *store[1:], "--verify", "--preview", tmp_path / "drawn") == 0
+            assert "images        3" in capsys.readouterr().out
+        assert tool("--check-split", tmp_path / "a-*.h5", tmp_path / "a-00001-of-00003.h5") == 2
+        assert "the same content  1  (2)" in capsys.readouterr().out
+        (tmp_path / "a-00001-of-00003.h5").unlink()
+        assert tool("--output", tmp_path / "a-*.h5", "--verify") == 2
+        error = capsys.readouterr().err
+        assert "a-00001-of-00003.h5 of the 3 shards of" in error and error.count("\n") == 1
+
+    def test_the_data_sets_of_a_run_are_inspected_by_name(
+        self, coco: Coco, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for name, image_ids in (("a", [1, 2]), ("b", [3])):
+            build_store(*coco, tmp_path / f"{name}.h5", image_ids=image_ids)
+        sets = f'data.train=[{{path="{tmp_path}/a.h5", name="first"}}, {{path="{tmp_path}/b.h5", weight=2}}]'
+        assert tool("--stats", "--verify", "--preview", tmp_path / "drawn", "--set", sets) == 0
+        output = capsys.readouterr().out
+        rows = [line.split() for line in output.splitlines()]
+        assert ["first", "2", "2", "50.0%"] in rows and ["b", "1", "2", "50.0%"] in rows
+        assert "== first" in output and "== b" in output and "first is intact" in output
+        assert len(list((tmp_path / "drawn").iterdir())) == 3
+        assert tool("--stats") == 2
+        assert "name the store with --output" in capsys.readouterr().err
+
     def test_statistics_are_printed_and_previews_drawn(
         self, coco: Coco, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

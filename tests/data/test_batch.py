@@ -79,6 +79,31 @@ def test_a_worker_sends_no_buffer_twice_and_short_messages_from_then_on(dataset:
             assert len(message) < 4096 < batch.joints.nbytes
 
 
+def test_a_worker_sends_sets_and_supervised_channels(dataset: PoseDataset, as_worker: None) -> None:
+    """The channels lie in the buffer of the joints, so that messages stay short."""
+    channels = np.random.default_rng(0).integers(0, 2, (3, 50), np.uint8)
+
+    def load() -> Batch:
+        samples = []
+        buffers = BatchBuffers.allocate(3, 64, 128)
+        for row, (key, sample_buffers) in enumerate(zip(KEYS, buffers.per_sample())):
+            sample = dataset.load_sample(key, sample_buffers)
+            samples.append(sample._replace(set_index=row % 2, supervised=channels[row]))
+        return collate(samples, buffers)
+
+    for turn in range(6):
+        batch = load()
+        message = pickle.dumps(batch)
+        received = pickle.loads(message)
+        assert_equal(received, batch)
+        assert received.set_indices.tolist() == [0, 1, 0]
+        np.testing.assert_array_equal(received.supervised.numpy(), channels)
+        if turn >= 2:
+            assert len(message) < 1500
+    moved = batch.to(torch.device("meta"))
+    assert moved.supervised.device.type == moved.set_indices.device.type == "meta"
+
+
 def test_other_batches_are_pickled_by_value(
     dataset: PoseDataset, as_worker: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

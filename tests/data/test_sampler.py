@@ -7,7 +7,7 @@ from itertools import chain
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from posenet.data.sampler import SampleKey, TrainSampler, ValidationSampler
+from posenet.data.sampler import Draws, SampleKey, TrainSampler, ValidationSampler
 
 
 class Echo(Dataset[SampleKey]):
@@ -97,6 +97,67 @@ def test_a_small_data_set_is_repeated_until_it_fills_one_step(world_size: int) -
     together = list(chain.from_iterable(seen))
     counts = [together.count(i) for i in range(3)]
     assert max(counts) - min(counts) <= 1
+
+
+DRAWS = (Draws(7, 7), Draws(10, 4), Draws(5, 12))
+"""Three sets with the weights 1, 0.4 and 2.4: an epoch draws 23 of 22 samples."""
+
+
+def drawn(sampler: TrainSampler, epoch: int) -> list[list[int]]:
+    """The samples that an epoch draws from each set of ``DRAWS``, without the numbers of their repetitions."""
+    samples = [index % 22 for index in indices(keys(sampler, epoch))]
+    return [[index for index in samples if index in rows] for rows in (range(7), range(7, 17), range(17, 22))]
+
+
+def test_sets_of_equal_weights_are_drawn_like_one_set() -> None:
+    one = TrainSampler(22, 4, seed=5)
+    three = TrainSampler(22, 4, seed=5, draws=(Draws(7, 7), Draws(10, 10), Draws(5, 5)))
+    assert [keys(one, epoch) for epoch in range(3)] == [keys(three, epoch) for epoch in range(3)]
+
+
+def test_an_epoch_draws_the_configured_number_of_samples_from_every_set() -> None:
+    sampler = TrainSampler(22, 1, seed=0, draws=DRAWS)
+    for epoch in range(6):
+        assert [len(samples) for samples in drawn(sampler, epoch)] == [7, 4, 12]
+
+
+def test_the_samples_of_a_set_are_drawn_equally_often() -> None:
+    sampler = TrainSampler(22, 1, seed=0, draws=DRAWS)
+    counts = [0] * 22
+    for epoch in range(11):
+        for samples in drawn(sampler, epoch):
+            for index in samples:
+                counts[index] += 1
+        for rows in (range(7), range(7, 17), range(17, 22)):
+            times = [counts[row] for row in rows]
+            assert max(times) - min(times) <= 1
+
+
+def test_a_sample_that_is_drawn_several_times_in_an_epoch_has_another_index_each_time() -> None:
+    sampler = TrainSampler(22, 1, seed=0, draws=DRAWS)
+    for epoch in range(6):
+        seen = indices(keys(sampler, epoch))
+        assert len(set(seen)) == len(seen) == 23
+        assert max(seen) >= 22
+
+
+@pytest.mark.parametrize("world_size, batch_size", [(2, 3), (3, 2)])
+def test_draws_do_not_depend_on_processes_nor_on_where_an_epoch_starts(world_size: int, batch_size: int) -> None:
+    alone = keys(TrainSampler(22, 6, 0, draws=DRAWS), epoch=3)
+    ranks = [TrainSampler(22, batch_size, 0, 1, rank, world_size, draws=DRAWS) for rank in range(world_size)]
+    assert [list(chain.from_iterable(batches)) for batches in zip(*(keys(rank, 3) for rank in ranks))] == alone
+    for step in range(len(alone)):
+        assert keys(TrainSampler(22, 6, 0, draws=DRAWS), 3, step) == alone[step:]
+
+
+def test_every_epoch_and_every_seed_draws_other_samples() -> None:
+    draws = (Draws(100, 10),)
+    seen = [
+        tuple(sorted(indices(keys(TrainSampler(100, 1, seed, draws=draws), epoch))))
+        for seed in (0, 1)
+        for epoch in (0, 1)
+    ]
+    assert len(set(seen)) == 4
 
 
 def test_an_empty_data_set_is_rejected() -> None:

@@ -57,8 +57,9 @@ class FakeDataParallel(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, *batch: Tensor) -> Tensor:
-        first_half, second_half = zip(*(tensor.chunk(2) for tensor in batch))
+    def forward(self, *batch: Tensor | None) -> Tensor:
+        halves = [(None, None) if tensor is None else tensor.chunk(2) for tensor in batch]
+        first_half, second_half = zip(*halves)
         return torch.cat([self.module(*first_half), self.module(*second_half)])
 
 

@@ -12,7 +12,7 @@ import torch._dynamo  # optimizers import it when they are created: import it he
 from torch import Tensor
 
 from posenet.checkpoints.file import read_checkpoint
-from posenet.data.store.reader import Store
+from posenet.data.data_sets import open_data_sets
 from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
 from posenet.settings import load_config
@@ -78,8 +78,8 @@ def tiny_trainer(
     network = PoseNet.from_config(config)
     freeze(network, frozen)
     with contextlib.ExitStack() as stack:
-        train_store = stack.enter_context(Store(config.data.train))
-        val_store = stack.enter_context(Store(config.data.val))
+        train_store = stack.enter_context(open_data_sets(config.data.train, config.model.skeleton))
+        val_store = stack.enter_context(open_data_sets(config.data.val, config.model.skeleton))
         log = RunLog(folder, config) if runtime.is_main else SilentLog()
         stack.callback(log.close)
         log.start()

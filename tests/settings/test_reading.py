@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from posenet.errors import ConfigError
-from posenet.settings import Config, config_differences, config_from_dict, config_to_dict, load_config
+from posenet.settings import Config, DataSetConfig, config_differences, config_from_dict, config_to_dict, load_config
 
 EXPERIMENTS = sorted((Path(__file__).parents[2] / "config").glob("*.toml"))
 
@@ -81,6 +81,13 @@ def test_overrides_replace_values_of_the_file_and_of_earlier_overrides(tmp_path:
         ("data.train=/with a blank/and=sign.h5", "/with a blank/and=sign.h5"),
         (r"data.train=C:\new\train.h5", r"C:\new\train.h5"),
         ("data.train=", ""),
+        ("data.train=data/train-*.h5", "data/train-*.h5"),
+        ("data.train=['a.h5', 'b-*.h5']", ("a.h5", "b-*.h5")),
+        ("data.train=[{path='a.h5'}]", (DataSetConfig("a.h5"),)),
+        (
+            "data.train=[{path='a.h5', weight=2, name='coco'}, {path=['b.h5', 'c.h5']}]",
+            (DataSetConfig("a.h5", "coco", 2.0), DataSetConfig(("b.h5", "c.h5"))),
+        ),
     ],
 )
 def test_an_override_value_is_read_as_toml_or_else_as_plain_text(pair: str, value: Any) -> None:
@@ -122,6 +129,51 @@ def test_a_round_trip_through_tables_changes_nothing() -> None:
     tables = config_to_dict(config)
     assert config_from_dict(tables) == config
     assert tables["train"]["input_size"] == (256, 192)
+
+
+def test_data_sets_survive_a_round_trip_through_tables() -> None:
+    config = load_config(None, ["data.train=[{path='a-*.h5', weight=0.5}, {path=['b.h5', 'c.h5'], name='x'}]"])
+    assert config_from_dict(config_to_dict(config)) == config
+    assert load_config(None, ["data.train=d.h5"], base=config).data.train == "d.h5"
+
+
+def test_data_sets_can_be_tables_of_a_file(tmp_path: Path) -> None:
+    text = '[[data.train]]\npath = "a.h5"\n\n[[data.train]]\npath = "b.h5"\nweight = 2\n'
+    data = load_config(write(tmp_path, text)).data
+    assert data.train == (DataSetConfig("a.h5"), DataSetConfig("b.h5", weight=2.0))
+
+
+@pytest.mark.parametrize(
+    "path, label",
+    [
+        ("data/coco.h5", "coco"),
+        ("data/coco-*.h5", "coco"),
+        ("a/mpii-00000-of-00010.h5", "mpii"),
+        (("x.h5", "y.h5"), "x"),
+    ],
+)
+def test_a_data_set_without_a_name_has_that_of_its_file(path: str | tuple[str, ...], label: str) -> None:
+    assert DataSetConfig(path).label == label
+    assert DataSetConfig(path, name="own").label == "own"
+
+
+@pytest.mark.parametrize(
+    "value, message",
+    [
+        ("[]", "data.train must be a path, or a list that is not empty"),
+        ("[{weight=2.0}]", "a table of data.train or data.val needs a path"),
+        ("[{path='a.h5', weight=0}]", "the weight of a data set must be positive, not 0"),
+        ("[{path='a.h5', weight=-1.5}]", "the weight of a data set must be positive, not -1.5"),
+        ("[{path='a.h5', wieght=2}]", "unknown key data.train.wieght (did you mean data.train.weight?"),
+        ("[{path='a.h5'}, 'b.h5']", "data.train must be a table"),
+        ("['a.h5', 'a.h5']", "data.train has the path a.h5 twice"),
+        ("[{path='a.h5', name='x'}, {path='a.h5', name='y'}]", "data.train has the path a.h5 twice"),
+        ("[{path='u/a.h5'}, {path='v/a.h5'}]", "data.train has the name a twice"),
+    ],
+)
+def test_wrong_data_sets_are_errors(value: str, message: str) -> None:
+    assert message in error_of(f"data.train={value}")
+    assert "\n" not in error_of(f"data.train={value}")
 
 
 def test_differences_list_each_changed_key_once() -> None:

@@ -300,3 +300,32 @@ def test_the_logged_terms_start_again_if_the_number_of_stacks_changes() -> None:
     meter.add(torch.tensor([[[5.0]]]))
     meter.add(torch.tensor([[[7.0]]]))
     assert meter.read() == [[6.0]]
+
+
+def test_channels_that_are_not_supervised_have_no_loss_and_exactly_zero_gradient() -> None:
+    predictions, target, mask = random_input(stacks=2, num_images=3)
+    supervised = torch.ones(3, 50, dtype=torch.uint8)
+    supervised[0, :7] = 0
+    supervised[2, 40:] = 0
+    for stack in predictions:
+        for scale in stack:
+            scale.requires_grad_()
+    make_loss()(predictions, target, mask, supervised).sum().backward()
+    for stack in predictions:
+        for scale in stack:
+            is_zero = (scale.grad == 0).all(3).all(2)  # (N, C)
+            assert torch.equal(is_zero, supervised == 0)
+
+
+def test_supervised_channels_have_the_loss_and_gradient_of_an_image_that_supervises_all() -> None:
+    predictions, target, mask = random_input()
+    supervised = torch.ones(2, 50, dtype=torch.uint8)
+    supervised[0, 3:11] = 0
+    (finest,) = [scales[0].requires_grad_() for scales in predictions]
+    losses = make_loss()(predictions, target, mask, supervised)
+    (masked_gradient,) = torch.autograd.grad(losses.sum(), finest)
+    full_losses = make_loss()(predictions, target, mask)
+    (gradient,) = torch.autograd.grad(full_losses.sum(), finest)
+    assert torch.equal(masked_gradient, gradient * supervised[:, :, None, None])
+    assert losses[1] == full_losses[1]
+    assert losses[0] < full_losses[0]

@@ -47,7 +47,9 @@ class LinearModelWithLoss(nn.Module):
         self.norm = nn.BatchNorm1d(4)
         self.linear = nn.Linear(4, 1)
 
-    def forward(self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor) -> Tensor:
+    def forward(
+        self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor, supervised: None
+    ) -> Tensor:
         return self.linear(self.norm(images))[:, 0] ** 2 * mask_miss
 
 
@@ -366,7 +368,9 @@ class Linear(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(4))
 
-    def forward(self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor) -> Tensor:
+    def forward(
+        self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor, supervised: None
+    ) -> Tensor:
         return images @ self.weight * mask_miss
 
 

@@ -1,0 +1,100 @@
+"""Mapping the keypoints of a data set to those of a network by their names."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from posenet.skeleton import COCO, Skeleton
+from posenet.skeleton.keypoint_mapping import KeypointMapping
+from posenet.skeleton.skeleton_file import skeleton_from_table
+
+FACE = ("nose", "Reye", "Leye", "Rear", "Lear")
+LIMB_NAMES = [name for name in COCO.file_names if "shoulder" in name or "hip" in name or "knee" in name]
+
+
+def make_skeleton(*keypoints: str, derived: dict[str, list[str]] | None = None) -> Skeleton:
+    names = [*keypoints, *(derived or {})]
+    parts = [[names[0], name] for name in names[1:]]
+    return skeleton_from_table({"keypoints": list(keypoints), "parts": parts, "derived": derived or {}})
+
+
+def random_joints(skeleton: Skeleton, people: int = 3) -> np.ndarray:
+    """Labelled joints of some people."""
+    rng = np.random.default_rng(0)
+    keypoints = rng.random((people, len(skeleton.file_keypoints), 3)) * 100
+    keypoints[..., 2] = rng.integers(1, 3, keypoints.shape[:2])
+    return skeleton.to_network_order(keypoints.astype(np.float32))
+
+
+def channel_names(channels: np.ndarray) -> set[str]:
+    """The names of the channels of the built-in skeleton that are 0."""
+    names = ["-".join(part) for part in COCO.parts] + list(COCO.keypoints) + ["mask", "foreground"]
+    return {name for name, is_supervised in zip(names, channels.tolist()) if not is_supervised}
+
+
+def test_the_same_skeleton_changes_nothing_and_supervises_everything() -> None:
+    mapping = KeypointMapping(COCO, COCO)
+    joints = random_joints(COCO)
+    np.testing.assert_array_equal(mapping.map_joints(joints), joints)
+    assert (mapping.missing, mapping.ignored) == ((), ())
+    assert mapping.supervised_channels().tolist() == [1] * 50
+
+
+def test_keypoints_are_found_under_their_names_in_annotation_files() -> None:
+    source = make_skeleton(*LIMB_NAMES)
+    mapping = KeypointMapping(source, COCO)
+    joints = random_joints(source)
+    mapped = mapping.map_joints(joints)
+    for name, keypoint in zip(COCO.file_names, COCO.file_keypoints):
+        expected = joints[:, source.index(name)] if name in LIMB_NAMES else np.zeros((3, 3))
+        np.testing.assert_array_equal(mapped[:, COCO.index(keypoint)], expected, keypoint)
+    assert " ".join(mapping.missing) == "nose Relb Rwri Lelb Lwri Rank Lank Reye Leye Rear Lear"
+    assert mapping.ignored == ()
+
+
+def test_a_derived_keypoint_is_computed_if_both_of_its_sources_are_there() -> None:
+    source = make_skeleton(*LIMB_NAMES)
+    joints = random_joints(source)
+    joints[1, source.index("left_shoulder")] = 0
+    mapped = KeypointMapping(source, COCO).map_joints(joints)
+    first = joints[0, [source.index("left_shoulder"), source.index("right_shoulder")]]
+    np.testing.assert_allclose(mapped[0, COCO.index("neck"), :2], first[:, :2].mean(0))
+    assert mapped[0, COCO.index("neck"), 2] == first[:, 2].min()
+    assert mapped[1, COCO.index("neck")].tolist() == [0, 0, 0]
+
+
+def test_a_derived_keypoint_without_one_of_its_sources_is_missing() -> None:
+    mapping = KeypointMapping(make_skeleton("nose", "left_shoulder"), COCO)
+    assert "neck" in mapping.missing and "Lsho" not in mapping.missing
+
+
+def test_an_annotated_keypoint_with_the_name_of_a_derived_one_is_used() -> None:
+    source = make_skeleton("nose", "neck")
+    joints = random_joints(source)
+    mapping = KeypointMapping(source, COCO)
+    np.testing.assert_array_equal(mapping.map_joints(joints)[:, COCO.index("neck")], joints[:, 1])
+    assert "neck" not in mapping.missing
+
+
+def test_keypoints_that_the_network_lacks_are_ignored() -> None:
+    mapping = KeypointMapping(make_skeleton("tail", "nose", "paw"), COCO)
+    assert mapping.ignored == ("tail", "paw")
+    assert mapping.has_common_keypoints
+    assert not KeypointMapping(make_skeleton("tail", "paw"), COCO).has_common_keypoints
+
+
+def test_missing_keypoints_switch_off_their_maps_their_parts_and_the_foreground() -> None:
+    source = make_skeleton(*(name for name in COCO.file_names if name.split("_")[-1] not in ("nose", "eye", "ear")))
+    mapping = KeypointMapping(source, COCO)
+    assert set(mapping.missing) == set(FACE)
+    parts = {"-".join(part) for part in COCO.parts if set(part) & set(FACE)}
+    assert channel_names(mapping.supervised_channels()) == {*FACE, *parts, "foreground"}
+
+
+@pytest.mark.parametrize("keypoints", [("nose", "right_eye"), ("left_shoulder", "right_shoulder", "nose")])
+def test_a_part_needs_both_ends(keypoints: tuple[str, ...]) -> None:
+    mapping = KeypointMapping(make_skeleton(*keypoints), COCO)
+    channels = mapping.supervised_channels()
+    for channel, part in enumerate(COCO.parts):
+        assert channels[channel] == (not set(part) & set(mapping.missing)), part
