@@ -114,13 +114,13 @@ def run(args: argparse.Namespace) -> None:
     if args.check_split:
         _check_split(*args.check_split)
         return
+    config = load_config(args.config, args.overrides)
     is_built = args.images is not None and args.annotations is not None
     is_inspected = args.verify or args.stats or args.preview is not None
+    if args.output is None and (is_built or not is_inspected or not config.data.train):
+        raise DataError("name the store with --output")
     if not is_built and (args.images or args.annotations or not is_inspected):
         raise DataError("give both --images and --annotations, or neither and --verify, --stats or --preview")
-    config = load_config(args.config, args.overrides)
-    if args.output is None and (is_built or not config.data.train):
-        raise DataError("name the store with --output")
     if is_built:
         _print_report(_build(args))
     if args.output is None:

@@ -48,7 +48,7 @@ class LinearModelWithLoss(nn.Module):
         self.linear = nn.Linear(4, 1)
 
     def forward(
-        self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor, supervised: None
+        self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor, supervised: None = None
     ) -> Tensor:
         return self.linear(self.norm(images))[:, 0] ** 2 * mask_miss
 
@@ -369,7 +369,7 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.ones(4))
 
     def forward(
-        self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor, supervised: None
+        self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor, supervised: None = None
     ) -> Tensor:
         return images @ self.weight * mask_miss
 
