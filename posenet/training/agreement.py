@@ -14,7 +14,7 @@ from typing import Any
 
 import posenet
 from posenet.data.store.comparison import describe_content
-from posenet.data.store.reader import Store
+from posenet.data.store.record_store import RecordStore
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, ConfigError
 from posenet.messages import truncate_for_message
@@ -36,7 +36,7 @@ SECONDS_UNTIL_VISIBLE = 15.0
 
 
 def require_same_run(
-    runtime: Runtime, config: Config, train_store: Store, val_store: Store | None, max_steps: int = 0
+    runtime: Runtime, config: Config, train_store: RecordStore, val_store: RecordStore | None, max_steps: int = 0
 ) -> None:
     """Compare settings and data sets over all ranks.
 
@@ -93,7 +93,7 @@ def _on_all_ranks(error: ConfigError | CheckpointError) -> ConfigError | Checkpo
     return error
 
 
-def _describe_run(config: Config, train_store: Store, val_store: Store | None) -> dict[str, Any]:
+def _describe_run(config: Config, train_store: RecordStore, val_store: RecordStore | None) -> dict[str, Any]:
     """Everything that must be the same on all ranks, as plain values by name."""
     values: dict[str, Any] = {"the version of posenet": posenet.__version__}
     for section, table in config_to_dict(config).items():
