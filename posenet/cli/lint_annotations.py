@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="OUT.json",
         help="write a repaired copy here: ids, sizes and file names (with --images), visibilities 0 and 1, keypoints a "
-        "pixel outside, missing boxes, areas, iscrowd and num_keypoints; see docs/custom_data.md",
+        "pixel outside, missing boxes, areas, iscrowd and num_keypoints; see docs/labelling_tools.md",
     )
     parser.add_argument("--overwrite", **SWITCH, help="replace an existing OUT.json")
     add_exif_frame_option(parser)
