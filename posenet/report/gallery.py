@@ -15,6 +15,9 @@ MAX_IMAGES = 400
 RANKED_IMAGES = 250
 """Of these, images that are the worst, the worst of a kind of error, or changed most. The others are the worst for a
 keypoint, a size or a crowding, so that these filters find images too."""
+MAX_POINTS = 300_000
+"""Keypoints of all people in the gallery, which take about 20 bytes each: 6 MB. COCO's 17 keypoints and 20 results in
+each of 400 images are 150,000."""
 MISRANKED = 0.25
 """A result has a score error if its rank by score differs from its rank by OKS by this share of all results."""
 CROWDING = ("0", "1-2", "3 or more")
@@ -78,11 +81,11 @@ def choose_images(diagnoses: Sequence[Diagnosis], comparison: Comparison | None)
         position = {image.id: index for index, image in enumerate(diagnoses[0].images)}
         for difference in comparison.differences:
             overall.append([position[change.id] for change in difference.images])
-    chosen: dict[int, None] = {}
-    _take_in_turn(overall, RANKED_IMAGES, chosen)
-    _take_in_turn(detailed, MAX_IMAGES, chosen)
-    _take_in_turn([list(range(len(diagnoses[0].images)))], MAX_IMAGES, chosen)
-    return sorted(chosen)
+    selection = _Selection(_count_points(diagnoses))
+    selection.take_in_turn(overall, RANKED_IMAGES)
+    selection.take_in_turn(detailed, MAX_IMAGES)
+    selection.take_in_turn([range(len(diagnoses[0].images))], MAX_IMAGES)
+    return sorted(selection.chosen)
 
 
 def _severities(diagnosis: Diagnosis) -> dict[tuple[str, str], dict[int, float]]:
@@ -119,14 +122,39 @@ def _worst_first(severity: dict[int, float]) -> list[int]:
     return sorted(flawed, key=lambda index: -severity[index])
 
 
-def _take_in_turn(rankings: Sequence[Sequence[int]], limit: int, chosen: dict[int, None]) -> None:
-    """Add the first of each ranking, then the second of each, until ``limit`` are chosen or all rankings end."""
-    for position in range(max(map(len, rankings), default=0)):
-        for ranking in rankings:
-            if len(chosen) >= limit:
-                return
-            if position < len(ranking):
-                chosen[ranking[position]] = None
+class _Selection:
+    """Images chosen one after the other, with at most ``MAX_POINTS`` together.
+
+    Args:
+        points: number of keypoints of each image.
+    """
+
+    def __init__(self, points: Sequence[int]) -> None:
+        self.chosen: set[int] = set()
+        self._points = points
+        self._left = MAX_POINTS
+
+    def take_in_turn(self, rankings: Sequence[Sequence[int]], limit: int) -> None:
+        """Add the first of each ranking, then the second of each, until ``limit`` are chosen or all rankings end."""
+        for position in range(max(map(len, rankings), default=0)):
+            for ranking in rankings:
+                if len(self.chosen) >= limit:
+                    return
+                if position < len(ranking):
+                    self._take(ranking[position])
+
+    def _take(self, index: int) -> None:
+        if index not in self.chosen and self._points[index] <= self._left:
+            self.chosen.add(index)
+            self._left -= self._points[index]
+
+
+def _count_points(diagnoses: Sequence[Diagnosis]) -> list[int]:
+    """Number of keypoints in each image: those of its people, and those of the results of all files."""
+    keypoints = len(diagnoses[0].keypoints)
+    people = [len(image.people) for image in diagnoses[0].images]
+    results = [[len(image.results) for image in diagnosis.images] for diagnosis in diagnoses]
+    return [keypoints * sum(counts) for counts in zip(people, *results)]
 
 
 def _relative_ranks(values: np.ndarray) -> np.ndarray:

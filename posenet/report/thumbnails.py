@@ -15,8 +15,9 @@ from posenet.images.image_files import read_annotated_image
 from posenet.progress import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 
-MAX_TOTAL_BYTES = 15_000_000
-"""Limit of all thumbnails together. Base64 makes them a third larger, 20 MB in the page."""
+MAX_TOTAL_BYTES = 13_000_000
+"""Limit of all thumbnails together. Base64 makes them a third larger, 17 MB in the page; with the people, the page
+stays under 25 MB."""
 MAX_BYTES = 90_000
 """Limit of one thumbnail, if there are few."""
 SIZES = ((640, 85), (640, 75), (560, 70), (480, 65), (400, 60), (320, 50), (200, 40))

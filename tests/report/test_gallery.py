@@ -73,3 +73,10 @@ def test_no_results_at_all_have_no_ranks() -> None:
 
 def test_crowding_has_the_groups_of_the_sensitivity() -> None:
     assert [crowding_of(number) for number in (0, 1, 2, 3, 9)] == ["0", "1-2", "1-2", "3 or more", "3 or more"]
+
+
+def test_images_of_many_results_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = [image_with_misses(number, 1 + number % 8) for number in range(20)]
+    monkeypatch.setattr(gallery, "MAX_POINTS", 17 * 2 * 5)  # one person and one result in each image
+    assert len(choose_images([diagnosis_of(images)], None)) == 5
+    assert len(choose_images([diagnosis_of(images)] * 4, None)) == 2

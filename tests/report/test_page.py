@@ -194,7 +194,8 @@ def test_boxes_are_drawn_when_asked_for(browser: Browser, one: Path) -> None:
     browser.open(one)
     assert browser.count("#tiles .box") == 0
     browser.press("b")
-    browser.wait(lambda: browser.count("#tiles .box") == 7)
+    browser.wait(lambda: browser.count("#tiles .box:not(.ignored)") == 7)
+    assert browser.count("#tiles .box.ignored") == 1, "a crowd region"
 
 
 def test_every_kind_of_error_has_its_mark(browser: Browser, one: Path) -> None:
@@ -274,6 +275,13 @@ def test_an_image_that_is_missing_is_drawn_on_a_plain_ground_with_a_note(browser
     browser.open(one, "run=0&image=11")
     assert browser.count("#viewer image") == 1
     assert browser.count("#viewer .note") == 0
+
+
+def test_a_report_without_images_says_so_once(browser: Browser, two: Path) -> None:
+    browser.open(two)
+    assert browser.count("#tiles image") == 0
+    assert browser.count("#tiles .person.result") > 0
+    assert "--images" in browser.text("#gallery .note")
 
 
 def test_help_opens_with_a_question_mark_and_closes_with_escape(browser: Browser, one: Path) -> None:

@@ -66,6 +66,7 @@ function drawGallery(data, _, view, run) {
   return [
     drawFilters(data, view),
     drawLayerSwitches(view),
+    ...notesOfAll(data).map((note) => element("p", { class: "note" }, note)),
     element("p", { class: "muted", id: "gallery-count", role: "status" }, describeSelection(data, selected, tiles.length)),
     element("div", { class: "tiles", id: "tiles" }, tiles, element("span", { class: "filler" })),
     tiles.length < selected.length
@@ -74,6 +75,12 @@ function drawGallery(data, _, view, run) {
       }, "Show more images")
       : null,
   ];
+}
+
+/** The note of all images, if there is one that all of them have. */
+function notesOfAll(data) {
+  const notes = new Set(data.gallery.map(({ note }) => note));
+  return notes.size === 1 ? [...notes].filter(Boolean) : [];
 }
 
 function describeSelection(data, selected, shown) {

@@ -21,10 +21,6 @@ const CORRECTIONS = ["miss", "swap", "inversion", "jitter", "score", "background
 /** The letters that stand for the kind of a keypoint in the data; a dot is an unlabelled keypoint. */
 const KIND_OF_LETTER = { g: "good", j: "jitter", i: "inversion", s: "swap", m: "miss" };
 
-function kindColour(kind) {
-  return `var(--${kind})`;
-}
-
 function swatch(kind) {
   return element("span", { class: `swatch ${kind}`, "aria-hidden": "true" });
 }

@@ -34,7 +34,10 @@ function drawImage(data, image, run, view, { people = null, frame = null, label 
       const [left, top, boxWidth, boxHeight] = person.box;
       return shape("rect", { class: `box${strength(`t${index}`)}`, x: left, y: top, width: boxWidth, height: boxHeight });
     });
-    svg.append(shape("g", { class: "layer boxes" }, boxes));
+    const ignored = image.ignored.map(([left, top, boxWidth, boxHeight]) =>
+      shape("rect", { class: "box ignored", x: left, y: top, width: boxWidth, height: boxHeight },
+        shape("title", {}, "Crowd or unlabelled person: neither right nor wrong")));
+    svg.append(shape("g", { class: "layer boxes" }, boxes, ignored));
   }
   if (view.truth === "1") {
     svg.append(shape("g", { class: "layer truth" }, image.truth.map((person, index) =>

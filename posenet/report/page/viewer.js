@@ -83,7 +83,7 @@ function drawPeopleList(data, image, run, view) {
   const rows = [
     ...results.map((result, index) => personRow(view, `r${index}`, `Result ${index + 1}`, [
       ["score", result.score.toFixed(3)], ["OKS", result.oks.toFixed(3)],
-      ...describeTruth(image.truth[result.truth]),
+      ...(result.ignored ? [["", "in a crowd region, which does not count"]] : describeTruth(image.truth[result.truth])),
     ], [
       ...(result.background ? ["background"] : []), ...(result.misranked ? ["score"] : []),
     ], wrongKeypoints(data, result))),
