@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import cv2
@@ -75,9 +76,7 @@ def test_the_summary_states_the_ap_and_what_each_kind_of_error_costs(browser: Br
     assert widths[0] == pytest.approx(0.4 * full, abs=2)
 
 
-def test_without_a_network_there_is_no_network_grouping(browser: Browser, one: Path, tmp_path: Path) -> None:
-    from dataclasses import replace
-
+def test_the_ap_of_perfect_grouping_is_stated_if_it_is_known(browser: Browser, one: Path, tmp_path: Path) -> None:
     browser.open(one)
     assert browser.count("#grouping") == 0
     diagnosis = replace(small_diagnosis(), perfect_grouping={"AP": 0.55})
@@ -377,9 +376,12 @@ def test_two_results_files_are_compared(browser: Browser, two: Path) -> None:
     browser.press(ESCAPE)
     browser.wait(lambda: browser.count("#viewer[open]") == 0)
     assert browser.text("#ap") == "0.400"
+    browser.choose("order", "worst")
+    assert 13 in shown_images(browser)[:2]
+    browser.run("document.activeElement.blur()")
     browser.press("2")
     browser.wait(lambda: browser.text("#ap") == "0.450")
-    assert shown_images(browser)[-2:] != [], "the gallery follows the file"
+    assert 13 in shown_images(browser)[-2:], "the gallery follows the file"
 
 
 def test_the_images_that_changed_most_can_come_first(browser: Browser, two: Path) -> None:
@@ -392,3 +394,11 @@ def test_one_results_file_has_no_comparison(browser: Browser, one: Path) -> None
     browser.open(one)
     assert browser.count("#comparison") == 0
     assert browser.count("#runs .segments") == 0
+
+
+def test_several_results_files_without_a_comparison_can_be_chosen(browser: Browser, tmp_path: Path) -> None:
+    diagnoses, _ = two_runs()
+    browser.open(write_report(diagnoses, None, tmp_path, None, progress=False))
+    assert browser.count("#comparison") == 0
+    browser.click("#runs button:last-child")
+    assert browser.text("#ap") == "0.450"

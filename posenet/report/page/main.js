@@ -3,7 +3,7 @@
 /** The parts of the page, and the settings of the view on which each depends. */
 const SECTIONS = [
   { id: "summary", label: "Summary", uses: ["run"], draw: drawSummary },
-  { id: "comparison", label: "Comparison", uses: [], draw: drawComparison, applies: (data) => data.runs.length > 1 },
+  { id: "comparison", label: "Comparison", uses: [], draw: drawComparison, applies: (data) => data.comparison.length > 0 },
   { id: "precision", label: "Precision", uses: ["run", "oks"], draw: drawPrecision },
   { id: "thresholds", label: "Thresholds", uses: ["run"], draw: drawThresholds },
   { id: "keypoints", label: "Keypoints", uses: ["run", "sort"], draw: drawKeypoints },
