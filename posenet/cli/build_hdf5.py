@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--shards",
         type=positive_int,
         metavar="N",
-        help="build N files of equal size instead of one: FILE-00000-of-0000N.h5 and so on",
+        help="build N files of equal size: FILE-00000-of-0000N.h5 and so on (default: one file)",
     )
     add("--workers", type=positive_int, metavar="N", default=usable_cores(), help="threads; by default, one per core")
     add("--verify", **SWITCH, help="read the whole finished store and check it")

@@ -102,7 +102,7 @@ def all_parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentPa
 def has_default(action: argparse.Action) -> bool:
     """Whether something happens without a flag that its help must state."""
     is_value_or_switch = action.nargs != 0 or isinstance(action, argparse.BooleanOptionalAction)
-    is_option = bool(action.option_strings) and not action.required
+    is_option = bool(action.option_strings) and not action.required and action.help != argparse.SUPPRESS
     return is_option and is_value_or_switch and action.option_strings[-1] not in WITHOUT_DEFAULT
 
 
@@ -312,7 +312,7 @@ def test_the_help_of_every_flag_states_its_default(name: str) -> None:
     for parser in all_parsers(cli.make_parser(cli.load_tool(name), name)):
         formatter = parser._get_formatter()
         for action in parser._actions:
-            if has_default(action) and not re.search("default: |by default", formatter._expand_help(action)):
+            if has_default(action) and not re.search("default: |[Bb]y default", formatter._expand_help(action)):
                 missing.append(f"{parser.prog} {action.option_strings[-1]}")
     assert missing == [], "state the default, or add the flag to WITHOUT_DEFAULT if it has none by nature"
 
