@@ -52,8 +52,8 @@ def summarize(diagnosis: Diagnosis) -> str:
         f"{diagnosis.name}: AP {diagnosis.ap:.3f}; {pluralize(diagnosis.num_people, 'person', 'people')}, "
         f"{pluralize(diagnosis.num_results, 'result')}",
         f"  {pluralize(keypoints, 'keypoint')} compared: {kinds}",
-        f"  at OKS 0.5, {pluralize(diagnosis.background, 'result')} match nobody, and "
-        f"{pluralize(diagnosis.missed, 'person', 'people')} are missed",
+        f"  at OKS 0.5: {pluralize(diagnosis.background, 'background result')}, "
+        f"{pluralize(diagnosis.missed, 'missed person', 'missed people')}",
         "  AP gained by correcting " + ", then ".join(f"{kind} {costs[kind]:+.3f}" for kind in CORRECTIONS),
         "  alone: " + ", ".join(f"{kind} {diagnosis.alone[kind] - diagnosis.ap:+.3f}" for kind in CORRECTIONS),
     ]
