@@ -66,7 +66,7 @@ def download_url(url: str, target: Path, report: Report) -> None:
 def _receive(url: str, part: Path, version: Path, report: Report) -> None:
     """Append the rest of the file to ``part``, or write all of it if the server cannot continue."""
     offset = _size(part)
-    known_version = version.read_text() if version.exists() else ""
+    known_version = version.read_text(encoding="utf-8") if version.exists() else ""
     headers = {"Range": f"bytes={offset}-", "If-Range": known_version} if offset and known_version else {}
     try:
         response = open_address(url, headers)
@@ -90,7 +90,7 @@ def _receive(url: str, part: Path, version: Path, report: Report) -> None:
         total = received + int(length) if length and length.isdecimal() else None
         with open(part, "ab" if continues else "wb") as file:
             # Written when the old bytes are gone, so that a kill in between cannot join bytes of two versions.
-            version.write_text(_version_of(response))
+            version.write_text(_version_of(response), encoding="utf-8")
             while chunk := _read_chunk(response):
                 file.write(chunk)
                 received += len(chunk)
