@@ -23,6 +23,7 @@ from posenet.errors import DataError
 from posenet.files import write_atomically
 from posenet.images.image_files import read_annotated_image
 from posenet.images.orientation import AnnotatedFrame, count_frames
+from posenet.inference.decoder.pose_model import estimate_missing_keypoints
 from posenet.inference.person import Person
 from posenet.messages import pluralize
 from posenet.progress import progress_bar
@@ -205,13 +206,13 @@ def find_image_files(images_dir: str | Path, images: Sequence[CocoImage]) -> dic
 def to_coco_result(person: Person, image_id: int | str, category: int = 1, *, fill_missing: bool = False) -> Result:
     """Convert a person to an entry of a COCO results file. Keypoints that were not found have score 0.
 
-    They are at (0, 0), or with ``fill_missing`` at the mean of the others: COCO ignores scores when it compares
-    keypoints, and it measures the size of a person over all keypoints.
+    They are at (0, 0), or with ``fill_missing`` where they are most likely, given those found: COCO ignores scores when
+    it compares keypoints, and it measures the size of a person over all keypoints.
     """
     keypoints = person.to_coco().astype(float)
-    missing = keypoints[:, 2] <= 0
-    if fill_missing and not missing.all():
-        keypoints[missing, :2] = keypoints[~missing, :2].mean(axis=0)
+    if fill_missing and person.found.any():
+        estimate = estimate_missing_keypoints(person.keypoints, person.skeleton)
+        keypoints[:, :2] = person.skeleton.to_file_order(estimate)
     return {
         "image_id": image_id,
         "category_id": category,

@@ -33,12 +33,13 @@ def decode(
         part_threshold: a limb needs a higher response than this on the map of its body part.
         max_peaks: number of candidates of each keypoint, the strongest ones.
         min_keypoints: people with fewer keypoints are dropped.
-        min_score: people with a lower score are dropped.
+        min_score: people with a lower score are dropped; limbs to other people, which lower it further, do not count.
         skeleton: meaning of the channels.
 
     Returns:
         People, highest score first, with keypoints in pixels of the network input. The score of a person is the mean
-        score of the keypoints found times the square root of the share of keypoints found.
+        score of the keypoints found times the square root of the share of keypoints found, and less if limbs lead from
+        them to other people. Two people can have a keypoint in common where theirs coincide.
 
     Raises:
         ValueError: the shape of the maps does not fit the skeleton.

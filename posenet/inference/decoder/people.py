@@ -5,13 +5,11 @@ This module needs only NumPy. It finds people in the output of an exported netwo
 
 from __future__ import annotations
 
-from functools import cache
-
 import numpy as np
 
 from posenet.inference.decoder.candidates import KeypointCandidates, Limbs
 from posenet.inference.decoder.grouping import group_candidates
-from posenet.inference.decoder.pose_model import PoseModel
+from posenet.inference.decoder.pose_model import pose_model_of
 from posenet.inference.person import Person
 from posenet.settings import MAP_STRIDE
 from posenet.skeleton import COCO, Skeleton
@@ -24,6 +22,16 @@ MIN_LIMB_SCORE = 0.001
 """Limbs with a lower limb score are dropped."""
 MIN_SHARE_OF_BEST = 0.35
 """Limbs with less than this share of the score of the best limb of the same body part at either end are dropped."""
+MAX_MISSING_LIMBS = 0.01
+"""If fewer of the body parts inside people lack a limb, the maps are taken to show all limbs."""
+LIMB_SCORE_FLOOR = 0.05
+"""Added to sums of limb scores in the score of a person, so that weak limbs hardly matter."""
+MIN_KEYPOINTS_OF_SHARER = 3
+"""People with fewer keypoints share no candidate of another person."""
+MIN_SHARED_PARTS = 2
+"""A person shares a candidate only if at least as many body parts connect its keypoint to others of the person."""
+MIN_SHARED_SUPPORT = 0.5
+"""Smallest mean limb score of a shared candidate, as a share of the mean inside the person."""
 
 
 def decode_candidates(
@@ -79,24 +87,107 @@ def assemble_people(
 ) -> list[Person]:
     """Group candidates into people. The arguments and the result are those of ``decode``.
 
-    A person with n of K keypoints, of scores s_i, has the score mean(s) sqrt(n / K) = sum(s) / sqrt(n K).
+    A person with n of K keypoints, of scores s_i, has the score
+
+        mean(s) sqrt(n / K) (within + LIMB_SCORE_FLOOR) / (within + across + LIMB_SCORE_FLOOR),
+
+    where "within" is the sum of the limb scores inside the person, and "across" that of the limbs to other people: the
+    more of its limbs lead elsewhere, the less certain it is that the keypoints belong together. ``min_score`` applies
+    to the product without this last factor. Keypoints that the person shares with another one do not count.
     """
-    label = label_people(candidates, drop_weak_limbs(limbs, len(candidates.score), skeleton), skeleton)
+    limbs = drop_weak_limbs(limbs, len(candidates.score), skeleton)
+    label = label_people(candidates, limbs, skeleton)
     count = np.bincount(label)
     score = np.bincount(label, candidates.score) / np.sqrt(np.maximum(count, 1) * skeleton.num_keypoints)
-    kept = np.flatnonzero((count >= max(min_keypoints, 1)) & (score >= min_score))
+    is_kept = (count >= max(min_keypoints, 1)) & (score >= min_score)
+    score *= _share_of_limbs_within(limbs, label)
+    kept = np.flatnonzero(is_kept)
     kept = kept[np.argsort(-score[kept], kind="stable")]  # labels, highest score first
 
     row = np.full(len(count), -1)  # label to row of the result; -1 where the person is dropped
     row[kept] = np.arange(len(kept))
-    row_of_candidate = row[label]
-    is_kept = row_of_candidate >= 0
-    person = row_of_candidate[is_kept]
-    keypoint = candidates.keypoint[is_kept]
+    owner = row[label]
+    person, candidate = share_candidates(candidates, limbs, owner, len(kept), skeleton)
+    keypoint = candidates.keypoint[candidate]
     keypoints = np.zeros((len(kept), skeleton.num_keypoints, 3), np.float32)
-    keypoints[person, keypoint, :2] = candidates.xy[is_kept] * stride + (stride - 1) / 2
-    keypoints[person, keypoint, 2] = candidates.score[is_kept]
+    keypoints[person, keypoint, :2] = candidates.xy[candidate] * stride + (stride - 1) / 2
+    keypoints[person, keypoint, 2] = candidates.score[candidate]
     return [Person(rows, value, skeleton) for rows, value in zip(keypoints, score[kept].tolist())]
+
+
+def _share_of_limbs_within(limbs: Limbs, label: np.ndarray) -> np.ndarray:
+    """(G,) last factor of the scores of all groups; see ``assemble_people``."""
+    first, second = label[limbs.ends].T
+    num_groups = int(label.max(initial=-1)) + 1
+    is_within = first == second
+    within = np.bincount(first[is_within], limbs.score[is_within], num_groups)
+    across = np.bincount(first[~is_within], limbs.score[~is_within], num_groups)
+    across += np.bincount(second[~is_within], limbs.score[~is_within], num_groups)
+    return np.asarray((within + LIMB_SCORE_FLOOR) / (within + across + LIMB_SCORE_FLOOR))
+
+
+def share_candidates(
+    candidates: KeypointCandidates, limbs: Limbs, owner: np.ndarray, num_people: int, skeleton: Skeleton
+) -> tuple[np.ndarray, np.ndarray]:
+    """Let people who lack a keypoint share the candidate of another person if the limbs support both.
+
+    Where the same keypoints of two people coincide, the maps have one peak for both. Let a person lack a keypoint that
+    at least ``MIN_SHARED_PARTS`` body parts connect to keypoints of the person. Of all candidates for it, the person
+    gets the one with the highest mean limb score over these body parts, 0 for those without a limb, if that mean is at
+    least ``MIN_SHARED_SUPPORT`` of the mean limb score of the body parts inside the person.
+
+    Args:
+        owner: (N,) row of the person that each candidate belongs to, or -1.
+
+    Returns:
+        Person and candidate of every keypoint found: the N' candidates with an owner, then the shared ones.
+    """
+    owned = np.flatnonzero(owner >= 0)
+    size = np.bincount(owner[owned], minlength=num_people)
+    sharers = np.flatnonzero(size >= MIN_KEYPOINTS_OF_SHARER)
+    row = np.full(num_people + 1, -1)  # person to row of ``sharers``; the last one is for the owner -1
+    row[sharers] = np.arange(len(sharers))
+    row_of_candidate = row[owner]
+    first, second = limbs.ends.T
+    # Each limb supports the candidate at one end for the person at the other.
+    supporter = np.concatenate([row_of_candidate[first], row_of_candidate[second]])
+    supported = np.concatenate([second, first])
+    limb_score = np.concatenate([limbs.score, limbs.score])
+    is_inside = supporter == row_of_candidate[supported]
+
+    is_part = np.zeros((skeleton.num_keypoints, skeleton.num_keypoints))
+    is_part[tuple(skeleton.part_ends.T)] = 1
+    is_part += is_part.T
+    is_found = np.zeros((len(sharers), skeleton.num_keypoints))
+    members = np.flatnonzero(row_of_candidate >= 0)
+    is_found[row_of_candidate[members], candidates.keypoint[members]] = 1
+    num_parts = is_found @ is_part  # (S, K) body parts from each keypoint to the keypoints found
+    chosen = (supporter >= 0) & is_inside
+    inside = np.bincount(supporter[chosen], limb_score[chosen], len(sharers))
+    mean_inside = inside / np.maximum((num_parts * is_found).sum(axis=1), 1)
+
+    chosen = (supporter >= 0) & ~is_inside
+    pair = supporter[chosen] * len(owner) + supported[chosen]  # of a person and a candidate of somebody else
+    pair, index = np.unique(pair, return_inverse=True)
+    person = pair // max(len(owner), 1)
+    candidate = pair - person * len(owner)
+    keypoint = candidates.keypoint[candidate]
+    parts = num_parts[person, keypoint]
+    support = np.bincount(index, limb_score[chosen], len(pair)) / np.maximum(parts, 1)
+    is_shared = (
+        (is_found[person, keypoint] == 0)
+        & (parts >= MIN_SHARED_PARTS)
+        & (support >= MIN_SHARED_SUPPORT * mean_inside[person])
+    )
+    shared = np.flatnonzero(is_shared)
+    shared = shared[np.argsort(support[shared], kind="stable")]  # the best is written last
+    best = np.full(is_found.shape, -1)
+    best[person[shared], keypoint[shared]] = candidate[shared]
+    person, keypoint = np.nonzero(best >= 0)
+    return (
+        np.concatenate([owner[owned], sharers[person]]),
+        np.concatenate([owned, best[person, keypoint]]),
+    )
 
 
 def drop_weak_limbs(limbs: Limbs, num_candidates: int, skeleton: Skeleton) -> Limbs:
@@ -114,13 +205,13 @@ def label_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Skeleto
 
     First, the candidates are grouped by their limbs. Second, the pose model estimates the sizes of these people; the
     scores of limbs that are too long for their person are lowered, and the candidates are grouped again. Third,
-    fragments that no limb connects are assigned to people. A skeleton without a layout has no pose model and skips the
-    last two steps.
+    fragments that no limb connects are assigned to people, unless the maps are so clear that the limb would be there.
+    A skeleton without a layout has no pose model and skips the last two steps.
     """
     label = group_candidates(candidates.keypoint, limbs.ends, limbs.score)
     if not skeleton.layout or not len(label):
         return label
-    pose_model = _pose_model(skeleton)
+    pose_model = pose_model_of(skeleton)
     position = candidates.xy[:, 0] + 1j * candidates.xy[:, 1].astype(np.float64)
     end_labels = label[limbs.ends]
     scale = pose_model.estimate_poses(position, candidates.keypoint, label).scale[end_labels].max(axis=1)
@@ -129,10 +220,18 @@ def label_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Skeleto
     is_within_person = end_labels[:, 0] == end_labels[:, 1]
     if (factor[is_within_person] < 1).any():
         label = group_candidates(candidates.keypoint, limbs.ends, limbs.score * factor)
-    return pose_model.assign_fragments(position, candidates.keypoint, candidates.score, label)
+    limbs_are_complete = _missing_limb_share(candidates.keypoint, limbs, label, pose_model.is_part) < MAX_MISSING_LIMBS
+    return pose_model.assign_fragments(position, candidates.keypoint, candidates.score, label, limbs_are_complete)
 
 
-@cache
-def _pose_model(skeleton: Skeleton) -> PoseModel:
-    """The pose model of a skeleton, built once."""
-    return PoseModel(skeleton)
+def _missing_limb_share(keypoint: np.ndarray, limbs: Limbs, label: np.ndarray, is_part: np.ndarray) -> float:
+    """Share of the body parts inside people that have no limb, estimated cautiously if there are few body parts.
+
+    With m of n limbs missing, it is (m + 1/2) / (n + 1).
+    """
+    has_keypoint = np.zeros((len(label), len(is_part)), np.float32)
+    has_keypoint[label, keypoint] = 1
+    num_parts = float((has_keypoint @ is_part * has_keypoint).sum()) / 2
+    end_labels = label[limbs.ends]
+    num_limbs = np.count_nonzero(end_labels[:, 0] == end_labels[:, 1])
+    return (num_parts - num_limbs + 0.5) / (num_parts + 1)

@@ -1,7 +1,7 @@
 """The pose model: where the keypoints of one person are relative to each other.
 
-It answers two questions about groups of keypoints: whether a limb is too long for its person, and to which person a
-fragment belongs.
+It answers three questions about groups of keypoints: whether a limb is too long for its person, to which person a
+fragment belongs, and where a keypoint that was not found is expected.
 
 Coordinates are map cells, x right and y down, as complex numbers x + iy. For each keypoint k of an upright person,
 ``Skeleton.layout`` states an expected height h_k, its distance below the hips, and a spread s_k, its root-mean-square
@@ -9,11 +9,19 @@ distance from that position. Both are in torso lengths. A person has an origin o
 vector along the torso away from the head. The position of keypoint k is then
 
     z_k = o + a h_k + e_k,    where the mean of |e_k|^2 is |a|^2 s_k^2.
+
+The deviations e_k are correlated. Keypoints that body parts connect deviate alike: where the elbow is, the wrist is not
+far. Keypoints of opposite sides deviate in opposite directions, because a person faces left or right. With the side
+c_k = 1 for left, -1 for right and 0 for other keypoints, and d_jk the number of body parts on the shortest path from j
+to k that never crosses from one side to the other, the correlation is
+
+    R_jk = p c_j c_k + sqrt((1 - p |c_j|) (1 - p |c_k|)) q^d_jk,    p = SIDE_CORRELATION, q = PART_CORRELATION.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +32,12 @@ SPREAD_FLOOR = 0.05
 """Added to squared spreads in the weights of the regression, so that no keypoint dominates it."""
 UPRIGHT_WEIGHT = 0.15
 """Weight of the upright direction in the estimated direction of the axis."""
+SIDE_CORRELATION = 0.3
+"""Share of the variance of a left or right keypoint that the direction in which the person faces explains."""
+PART_CORRELATION = 0.7
+"""Correlation of the rest of the deviations of two keypoints that a body part connects."""
+INDEPENDENT_VARIANCE = 0.15
+"""Variance of a deviation that depends on no other keypoint, in units of the squared spread."""
 LENGTH_SLACK = 0.5
 """Additional spread in the expected length of a limb, in torso lengths, because perspective distorts people."""
 LENGTH_TOLERANCE = 1.0
@@ -42,6 +56,8 @@ MIN_SCORE_RATIO = 0.6
 """A fragment is not assigned if its mean score is below this share of the person's."""
 ROUNDS = 3
 """Rounds of assignment. Each starts with a new estimate of the poses."""
+MIN_FOR_ESTIMATE = 3
+"""Keypoints of a person from which the positions of the others are estimated."""
 MAX_PEOPLE = 40
 """People that may receive fragments, those with the highest sum of scores."""
 MAX_FRAGMENTS = 120
@@ -65,6 +81,15 @@ class Poses:
         return np.asarray(np.abs(self.axis))
 
 
+class ExpectedKeypoints(NamedTuple):
+    """Where the K keypoints of P people are expected."""
+
+    position: np.ndarray
+    """(P, K) complex, in cells."""
+    sigma: np.ndarray
+    """(P, K) root-mean-square distance from that position, in cells."""
+
+
 class AssignmentCosts(NamedTuple):
     """The costs of assigning fragments to people."""
 
@@ -82,6 +107,10 @@ class PoseModel:
     def __init__(self, skeleton: Skeleton) -> None:
         self.height, self.spread = np.array([skeleton.layout[name] for name in skeleton.keypoints]).T  # (K,) each
         a, b = skeleton.part_ends.T
+        self.is_part = np.zeros((len(self.height), len(self.height)))
+        """(K, K) 1 where a body part connects two keypoints, else 0."""
+        self.is_part[a, b] = self.is_part[b, a] = 1
+        self.correlation = _deviation_correlation(skeleton)
         self.part_length = np.sqrt(  # (B,), root mean square
             (self.height[a] - self.height[b]) ** 2 + self.spread[a] ** 2 + self.spread[b] ** 2 + LENGTH_SLACK**2
         )
@@ -146,6 +175,55 @@ class PoseModel:
         axis = scale * direction / np.maximum(np.abs(direction), 1e-9)
         return Poses(mean_position - axis * mean_height, axis, count)
 
+    def expect_keypoints(
+        self, poses: Poses, groups: np.ndarray, position: np.ndarray, keypoint: np.ndarray, label: np.ndarray
+    ) -> ExpectedKeypoints:
+        """Estimate where all keypoints of some groups are, from those that were found.
+
+        Let u_j = (z_j - o - a h_j) / (|a| s_j) be the deviations of the n keypoints found, as a vector u; R the
+        correlations of the deviations (see the module); and I the identity. Then keypoint k is expected at
+
+            o + a h_k + |a| s_k r^T M u,    M = (R_found + INDEPENDENT_VARIANCE I)^-1,
+
+        where R_found and r are the rows and columns of R for the found keypoints, and for k. This is the conditional
+        mean of a Gaussian distribution. The conditional variance, with the error of the pose itself, is
+
+            |a|^2 (s_k^2 (1 + INDEPENDENT_VARIANCE - r^T M r) + POSE_UNCERTAINTY^2 / n).
+
+        Args:
+            poses: poses of all groups.
+            groups: (P,) labels of the groups.
+            position, keypoint, label: those of ``estimate_poses``.
+        """
+        num_keypoints = len(self.height)
+        row = np.full(len(poses.count), -1)  # label to row of ``groups``
+        row[groups] = np.arange(len(groups))
+        members = np.flatnonzero(row[label] >= 0)
+        person = row[label[members]]
+        found = keypoint[members]
+        scale = np.maximum(poses.scale[groups], 1e-3)[:, None]
+        origin = poses.origin[groups][:, None]
+        axis = poses.axis[groups][:, None]
+        along_axis = origin + axis * self.height  # (P, K)
+
+        is_found = np.zeros((len(groups), num_keypoints))
+        is_found[person, found] = 1
+        deviation = np.zeros((len(groups), num_keypoints), np.complex128)
+        deviation[person, found] = (position[members] - along_axis[person, found]) / (scale * self.spread)[
+            person, found
+        ]
+        # The rows and columns of keypoints that were not found are those of the identity.
+        r = self.correlation * is_found[:, None, :]  # (P, K, K)
+        diagonal = INDEPENDENT_VARIANCE + 1 - is_found
+        gain = r @ np.linalg.inv(r * is_found[:, :, None] + np.eye(num_keypoints) * diagonal[:, None, :])
+        expected = (gain @ deviation[:, :, None])[:, :, 0]
+        variance = 1 + INDEPENDENT_VARIANCE - (gain * r).sum(axis=2)
+        pose_variance = POSE_UNCERTAINTY**2 / poses.count[groups][:, None]
+        return ExpectedKeypoints(
+            position=along_axis + scale * self.spread * expected,
+            sigma=scale * np.sqrt(self.spread**2 * variance + pose_variance),
+        )
+
     def length_factor(self, length: np.ndarray, part: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """(M,) factors for limb scores: 1, or less for limbs that are too long for their person.
 
@@ -156,17 +234,27 @@ class PoseModel:
         return np.asarray(1 - MAX_LENGTH_PENALTY * np.clip(ratio - LENGTH_TOLERANCE, 0, 1))
 
     def assign_fragments(
-        self, position: np.ndarray, keypoint: np.ndarray, score: np.ndarray, label: np.ndarray
+        self,
+        position: np.ndarray,
+        keypoint: np.ndarray,
+        score: np.ndarray,
+        label: np.ndarray,
+        limbs_are_complete: bool = False,
     ) -> np.ndarray:
         """Assign every fragment to the person with the pose that fits it best, and return the new (N,) labels.
 
         A fragment is a group that no limb connects to its person, such as an arm without its shoulder. It is assigned
-        to a person that lacks its keypoints; see ``_assignment_costs`` for the other conditions. ``score`` is the (N,)
-        score of each keypoint; the other arguments are those of ``estimate_poses``.
+        to a person that lacks its keypoints; see ``_assignment_costs`` for the other conditions.
+
+        Args:
+            position, keypoint, label: those of ``estimate_poses``.
+            score: (N,) score of each keypoint.
+            limbs_are_complete: whether the maps show the limbs of all body parts. Then a fragment that a body part
+                should connect to a person, but no limb does, belongs to someone else.
         """
         label = label.copy()
         for _ in range(ROUNDS):
-            costs = self._assignment_costs(position, keypoint, score, label)
+            costs = self._assignment_costs(position, keypoint, score, label, limbs_are_complete)
             order = np.argsort(costs.cost, axis=None, kind="stable")[: np.isfinite(costs.cost).sum()]
             if not len(order):
                 break
@@ -189,19 +277,24 @@ class PoseModel:
         return label
 
     def _assignment_costs(
-        self, position: np.ndarray, keypoint: np.ndarray, score: np.ndarray, label: np.ndarray
+        self,
+        position: np.ndarray,
+        keypoint: np.ndarray,
+        score: np.ndarray,
+        label: np.ndarray,
+        limbs_are_complete: bool,
     ) -> AssignmentCosts:
         """Cost of every assignment of a fragment to a person.
 
-        For a person with pose (o, a) from n keypoints, the position z of a fragment's keypoint with height h and spread
-        s deviates by d = z - o - a h, with variance v = |a|^2 (s^2 + POSE_UNCERTAINTY^2 / n). With g the logarithm of
-        the fragment's scale divided by |a| (0 for a single keypoint), the cost is
+        For a keypoint of a fragment, let d be its distance from where the person's keypoint is expected, and sigma the
+        root-mean-square distance (see ``expect_keypoints``). With g the logarithm of the fragment's scale divided by
+        the person's (0 for a single keypoint), the cost is
 
-            mean(|d|^2 / v) + mean(log v) + g^2 / (2 LOG_SCALE_SIGMA^2),
+            mean(d^2 / sigma^2) + mean(log sigma^2) + g^2 / (2 LOG_SCALE_SIGMA^2),
 
         with means over the fragment's keypoints. An assignment is impossible if person and fragment have a keypoint in
-        common, if the fragment has the larger sum of scores, or beyond MIN_SCORE_RATIO, MAX_SQUARE_DEVIATION or
-        MAX_SCALE_RATIO.
+        common, if the fragment has the larger sum of scores, if a limb is missing between them although
+        ``limbs_are_complete``, or beyond MIN_SCORE_RATIO, MAX_SQUARE_DEVIATION or MAX_SCALE_RATIO.
         """
         total = np.bincount(label, score)
         count = np.bincount(label)
@@ -218,25 +311,85 @@ class PoseModel:
             & (mean[fragments, None] >= MIN_SCORE_RATIO * mean[people])
             & (fragments[:, None] != people)
         )
+        if limbs_are_complete:
+            is_possible &= has_keypoint[fragments] @ self.is_part @ has_keypoint[people].T == 0
+        fragments = fragments[is_possible.any(axis=1)]
+        is_possible = is_possible[is_possible.any(axis=1)]
+        people = people[is_possible.any(axis=0)]
+        is_possible = is_possible[:, is_possible.any(axis=0)]
         if not is_possible.any():
-            return AssignmentCosts(np.empty((0, 0)), fragments[:0], people[:0])
+            return AssignmentCosts(np.empty((0, 0)), fragments, people)
 
         poses = self.estimate_poses(position, keypoint, label)
-        scale = np.maximum(poses.scale[people], 1e-3)
+        expected = self.expect_keypoints(poses, people, position, keypoint, label)
         fragment_row = np.full(len(total), -1)  # label to row of ``fragments``
         fragment_row[fragments] = np.arange(len(fragments))
         members = np.flatnonzero(fragment_row[label] >= 0)  # (m,) keypoints of all fragments
-        height = self.height[keypoint[members], None]
-        spread = self.spread[keypoint[members], None]
-        sigma = scale * np.sqrt(spread**2 + POSE_UNCERTAINTY**2 / poses.count[people])  # (m, P)
-        deviation = position[members, None] - poses.origin[people] - poses.axis[people] * height
+        sigma = expected.sigma.T[keypoint[members]]  # (m, P)
+        distance = np.abs(position[members, None] - expected.position.T[keypoint[members]])
         is_member = np.arange(len(fragments))[:, None] == fragment_row[label[members]]  # (F, m)
-        square_deviation = _fragment_means(np.abs(deviation) ** 2 / sigma**2, is_member)
+        square_deviation = _fragment_means(distance**2 / sigma**2, is_member)
         log_sigma = _fragment_means(np.log(sigma), is_member)
-        log_scale_ratio = np.log(np.maximum(poses.scale[fragments, None], 1e-3) / scale) * (count[fragments, None] > 1)
+        scale = np.maximum(poses.scale, 1e-3)
+        log_scale_ratio = np.log(scale[fragments, None] / scale[people]) * (count[fragments, None] > 1)
         is_possible &= (square_deviation <= MAX_SQUARE_DEVIATION) & (log_scale_ratio <= np.log(MAX_SCALE_RATIO))
         cost = square_deviation + 2 * log_sigma + log_scale_ratio**2 / (2 * LOG_SCALE_SIGMA**2)
         return AssignmentCosts(np.where(is_possible, cost, np.inf), fragments, people)
+
+
+@cache
+def pose_model_of(skeleton: Skeleton) -> PoseModel:
+    """The pose model of a skeleton with a layout, built once."""
+    return PoseModel(skeleton)
+
+
+def estimate_missing_keypoints(keypoints: np.ndarray, skeleton: Skeleton) -> np.ndarray:
+    """Estimate where the keypoints of a person are that were not found.
+
+    From ``MIN_FOR_ESTIMATE`` keypoints on, the pose model tells where the others are expected. With fewer, or for a
+    skeleton without a layout, the estimate is the mean position of the keypoints found.
+
+    Args:
+        keypoints: (K, 3) x, y and score, 0 where a keypoint was not found; at least one was.
+
+    Returns:
+        (K, 2) x and y; those of the keypoints found are unchanged.
+    """
+    is_found = keypoints[:, 2] > 0
+    estimate = keypoints[:, :2].astype(np.float64)
+    if not skeleton.layout or is_found.sum() < MIN_FOR_ESTIMATE:
+        estimate[~is_found] = estimate[is_found].mean(axis=0)
+        return estimate
+    pose_model = pose_model_of(skeleton)
+    keypoint = np.flatnonzero(is_found)
+    position = estimate[keypoint, 0] + 1j * estimate[keypoint, 1]
+    label = np.zeros(len(keypoint), np.int64)
+    poses = pose_model.estimate_poses(position, keypoint, label)
+    expected = pose_model.expect_keypoints(poses, np.array([0]), position, keypoint, label).position[0]
+    estimate[~is_found] = np.stack([expected.real, expected.imag], axis=1)[~is_found]
+    return estimate
+
+
+def _deviation_correlation(skeleton: Skeleton) -> np.ndarray:
+    """(K, K) correlations of the deviations; see the module."""
+    side = np.zeros(skeleton.num_keypoints)
+    for left, right in skeleton.left_right:
+        side[skeleton.index(left)] = 1
+        side[skeleton.index(right)] = -1
+    distance = np.full((len(side), len(side)), np.inf)
+    np.fill_diagonal(distance, 0)
+    for a, b in skeleton.part_ends:
+        if side[a] * side[b] >= 0:
+            distance[a, b] = distance[b, a] = 1
+    for k in range(len(side)):  # Floyd and Warshall's shortest paths
+        distance = np.minimum(distance, distance[:, k, None] + distance[k])
+    rest = np.sqrt(1 - SIDE_CORRELATION * np.abs(side))
+    correlation = SIDE_CORRELATION * np.outer(side, side) + np.outer(rest, rest) * PART_CORRELATION**distance
+    # Body parts that form circles can make eigenvalues negative, which a matrix of correlations has not.
+    values, vectors = np.linalg.eigh(correlation)
+    correlation = (vectors * np.maximum(values, 0)) @ vectors.T
+    scale = np.sqrt(correlation.diagonal())
+    return np.asarray(correlation / np.outer(scale, scale))
 
 
 def _fragment_means(values: np.ndarray, is_member: np.ndarray) -> np.ndarray:

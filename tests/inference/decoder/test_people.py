@@ -171,20 +171,74 @@ def test_mirrored_candidates_are_assembled_to_the_mirrored_people(seed):
         np.testing.assert_allclose(back, one.keypoints, atol=1e-4)
 
 
-def test_every_fragment_is_assigned_to_the_person_whose_pose_it_fits():
-    """Two people stand side by side and two one above the other; no limb connects their left forearms."""
+def four_people_without_limbs_to_their_forearms(missing_parts=()):
+    """Two people side by side and two one above the other: their joints, candidates, and limbs (row, row, score)."""
     forearm = {COCO.index("Lelb"), COCO.index("Lwri")}
     joints = np.stack([standing_person(x, y, 0.2) for x, y in ((40, 40), (80, 40), (40, 130), (80, 130))])
     candidates = [(name, *own[row, :2], 1.0) for own in joints for row, name in enumerate(COCO.keypoints)]
     limbs = [
         (18 * person + a, 18 * person + b, 0.5)
         for person in range(4)
-        for a, b in COCO.part_ends.tolist()
-        if (a in forearm) == (b in forearm)
+        for part, (a, b) in zip(COCO.parts, COCO.part_ends.tolist())
+        if (a in forearm) == (b in forearm) and part not in missing_parts
     ]
-    people = assemble(candidates, limbs)
-    found = sorted(person.keypoints[:, :2].tolist() for person in people)
+    return joints, candidates, limbs
+
+
+def test_every_fragment_is_assigned_to_the_person_whose_pose_it_fits():
+    """Other limbs are missing too, so that a missing limb proves nothing."""
+    joints, candidates, limbs = four_people_without_limbs_to_their_forearms(missing_parts=[("Rear", "Rsho")])
+    found = sorted(person.keypoints[:, :2].tolist() for person in assemble(candidates, limbs))
     assert found == sorted(own[:, :2].tolist() for own in joints)
+
+
+def test_fragments_stay_alone_if_the_maps_show_all_limbs_but_theirs():
+    _, candidates, limbs = four_people_without_limbs_to_their_forearms()
+    assert sorted(person.found.sum() for person in assemble(candidates, limbs)) == [2] * 4 + [16] * 4
+
+
+def two_people_with_one_hip():
+    """Candidates and limbs of two people whose left hips coincide, so that there is one candidate for both."""
+    hip = COCO.index("Lhip")
+    joints = np.stack([standing_person(60, 60, 0.4), standing_person(67, 64, 0.4)])
+    candidates = [(name, *own[row, :2], 1.0) for own in joints for row, name in enumerate(COCO.keypoints)]
+    candidates[hip] = ("Lhip", *joints[:, hip, :2].mean(axis=0), 1.0)
+    del candidates[18 + hip]
+    row = [list(range(18)), [18 + k - (k > hip) for k in range(18)]]
+    row[1][hip] = hip
+    limbs = [(row[person][a], row[person][b], 0.5) for person in range(2) for a, b in COCO.part_ends.tolist()]
+    return candidates, limbs
+
+
+@pytest.mark.parametrize("skeleton", [COCO, WITHOUT_LAYOUT], ids=["layout", "no layout"])
+def test_two_people_share_a_hip_if_the_limbs_support_both(skeleton):
+    candidates, limbs = two_people_with_one_hip()
+    hip = COCO.index("Lhip")
+    people = assemble(candidates, limbs, skeleton)
+    assert [person.found.sum() for person in people] == [18, 18]
+    np.testing.assert_array_equal(people[0].keypoints[hip], people[1].keypoints[hip])
+    assert people[0].score > people[1].score  # the second one does not own the hip
+
+
+def test_a_hip_is_not_shared_with_weak_limbs_or_a_single_one():
+    candidates, limbs = two_people_with_one_hip()
+    hip = COCO.index("Lhip")
+    of_second = [max(a, b) >= 18 and hip in (a, b) for a, b, _ in limbs]
+    weak = [(a, b, score / 3 if shared else score) for (a, b, score), shared in zip(limbs, of_second)]
+    assert sorted(person.found.sum() for person in assemble(candidates, weak)) == [17, 18]
+    first = of_second.index(True)
+    single = [limb for index, limb in enumerate(limbs) if index == first or not of_second[index]]
+    assert sorted(person.found.sum() for person in assemble(candidates, single)) == [17, 18]
+
+
+def test_limbs_to_other_people_lower_the_score():
+    pairs = [("neck", 5, 9, 0.5), ("nose", 5, 5, 0.5), ("neck", 25, 9, 0.5), ("nose", 25, 5, 0.5)]
+    limbs = [(0, 1, 0.45), (2, 3, 0.45)]
+    apart = assemble(pairs, limbs)
+    [certain, _] = assemble([*pairs, ("Reye", 45, 9, 0.5)], limbs)[:2]
+    assert apart[0].score == certain.score == pytest.approx(0.5 * (2 / 18) ** 0.5)
+    near = assemble(pairs, [*limbs, (0, 3, 0.25)])
+    assert [person.score for person in near] == pytest.approx([apart[0].score * 0.5 / 0.75] * 2)
 
 
 def test_a_limb_that_is_too_long_for_its_person_loses_against_a_shorter_one():

@@ -1,15 +1,21 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 from posenet.inference.decoder.pose_model import (
+    INDEPENDENT_VARIANCE,
     LOG_SCALE_SIGMA,
     MAX_LENGTH_PENALTY,
+    PART_CORRELATION,
     POSE_UNCERTAINTY,
+    SIDE_CORRELATION,
     SPREAD_FLOOR,
     UPRIGHT_WEIGHT,
     PoseModel,
+    estimate_missing_keypoints,
 )
-from posenet.skeleton import COCO
+from posenet.skeleton import COCO, Skeleton
 
 MODEL = PoseModel(COCO)
 ALL = np.arange(COCO.num_keypoints)
@@ -93,17 +99,99 @@ def test_the_cost_of_an_assignment_is_the_formula_of_its_docstring():
     position[FOREARM] += [2 + 1j, 3]
     position[ankle] += 4
     poses = MODEL.estimate_poses(position, ALL, label)
-    costs = MODEL._assignment_costs(position, ALL, np.ones(18), label)
-    assert costs.people.tolist() == [0, 1] and costs.fragments.tolist() == [0, 1, 2]
-    for row, members in ((1, FOREARM), (2, ankle)):
-        height, spread = MODEL.height[members], MODEL.spread[members]
-        variance = poses.scale[0] ** 2 * (spread**2 + POSE_UNCERTAINTY**2 / 15)
-        deviation = position[members] - poses.origin[0] - poses.axis[0] * height
-        expected = np.mean(np.abs(deviation) ** 2 / variance) + np.mean(np.log(variance))
+    costs = MODEL._assignment_costs(position, ALL, np.ones(18), label, limbs_are_complete=False)
+    assert costs.people.tolist() == [0, 1] and costs.fragments.tolist() == [1, 2]
+    expected = MODEL.expect_keypoints(poses, np.array([0]), position, ALL, label)
+    for row, members in enumerate((FOREARM, ankle)):
+        distance = np.abs(position[members] - expected.position[0, members])
+        variance = expected.sigma[0, members] ** 2
+        cost = np.mean(distance**2 / variance) + np.mean(np.log(variance))
         if len(members) > 1:
-            expected += np.log(poses.scale[row] / poses.scale[0]) ** 2 / (2 * LOG_SCALE_SIGMA**2)
-        assert costs.cost[row, 0] == pytest.approx(expected)
-    assert np.isinf(costs.cost[0]).all()  # the largest group is no fragment of another, nor of itself
+            cost += np.log(poses.scale[1] / poses.scale[0]) ** 2 / (2 * LOG_SCALE_SIGMA**2)
+        assert costs.cost[row, 0] == pytest.approx(cost)
+
+
+def test_the_expected_keypoints_are_the_formula_of_the_docstring():
+    """Computed here for one keypoint of one person, with the matrix of the found keypoints only."""
+    found = np.array([COCO.index(name) for name in ("nose", "Lsho", "Lelb", "Rhip", "Lkne")])
+    wrist = COCO.index("Lwri")
+    position = upright(30, 60, 10, 0.2)[found] + np.array([1, 2j, -1, 1 + 1j, 3])
+    label = np.full(5, 4)
+    poses = MODEL.estimate_poses(position, found, label)
+    origin, axis, scale = poses.origin[4], poses.axis[4], poses.scale[4]
+    deviation = (position - origin - axis * MODEL.height[found]) / (scale * MODEL.spread[found])
+    inverse = np.linalg.inv(MODEL.correlation[np.ix_(found, found)] + INDEPENDENT_VARIANCE * np.eye(5))
+    r = MODEL.correlation[wrist, found]
+    mean = origin + axis * MODEL.height[wrist] + scale * MODEL.spread[wrist] * (r @ inverse @ deviation)
+    variance = MODEL.spread[wrist] ** 2 * (1 + INDEPENDENT_VARIANCE - r @ inverse @ r) + POSE_UNCERTAINTY**2 / 5
+
+    expected = MODEL.expect_keypoints(poses, np.array([4]), position, found, label)
+    assert expected.position.shape == expected.sigma.shape == (1, 18)
+    assert expected.position[0, wrist] == pytest.approx(mean)
+    assert expected.sigma[0, wrist] == pytest.approx(scale * np.sqrt(variance))
+
+
+def test_deviations_are_alike_along_a_limb_and_opposite_across_the_body():
+    correlation = MODEL.correlation
+    elbow, wrist = FOREARM
+    np.testing.assert_allclose(correlation.diagonal(), 1)
+    np.testing.assert_allclose(correlation, correlation.T)
+    along_limb = SIDE_CORRELATION + (1 - SIDE_CORRELATION) * PART_CORRELATION
+    assert correlation[elbow, wrist] == pytest.approx(along_limb, abs=0.01)
+    assert correlation[elbow, COCO.index("Rank")] < 0 < correlation[elbow, COCO.index("Lank")]
+    assert np.linalg.eigvalsh(correlation).min() > -1e-12
+
+
+def test_a_ring_of_body_parts_has_no_negative_variances():
+    """The powers of the distances in a ring of six keypoints are no correlations."""
+    names = tuple("abcdef")
+    ring = Skeleton(
+        keypoints=names,
+        parts=tuple(zip(names, names[1:] + names[:1])),
+        left_right=(),
+        derived={},
+        file_keypoints=names,
+        file_names=names,
+        sigmas=(0.05,) * 6,
+        layout={name: (index / 5, 0.5) for index, name in enumerate(names)},
+    )
+    assert np.linalg.eigvalsh(PoseModel(ring).correlation).min() > -1e-12
+
+
+def test_a_wrist_is_expected_beside_its_elbow():
+    """The arm is stretched out to the side. The layout alone expects the wrist below the shoulders."""
+    position = upright(30, 60, 10)
+    position[FOREARM[0]] = position[COCO.index("Lsho")] + 5
+    keypoints = np.stack([position.real, position.imag, np.ones(18)], axis=1)
+    keypoints[FOREARM[1]] = 0
+    estimate = estimate_missing_keypoints(keypoints, COCO)
+    wrist = estimate[FOREARM[1]]
+    np.testing.assert_array_equal(np.delete(estimate, FOREARM[1], axis=0), np.delete(keypoints[:, :2], FOREARM[1], 0))
+    assert np.linalg.norm(wrist - keypoints[FOREARM[0], :2]) < 5
+    mirrored = keypoints[COCO.flip_keypoints] * (-1, 1, 1)
+    mirrored_estimate = estimate_missing_keypoints(mirrored, COCO)[COCO.flip_keypoints]
+    np.testing.assert_allclose(mirrored_estimate * (-1, 1), estimate)
+
+
+def test_missing_keypoints_are_at_the_mean_of_two_keypoints_or_without_a_layout():
+    keypoints = np.zeros((18, 3))
+    keypoints[[0, 1, 13]] = (10, 20, 1), (30, 40, 1), (80, 60, 1)
+    plain = estimate_missing_keypoints(keypoints, dataclasses.replace(COCO, layout={}))
+    np.testing.assert_array_equal(plain[5], (40, 40))
+    keypoints[13] = 0
+    np.testing.assert_array_equal(estimate_missing_keypoints(keypoints, COCO)[5], (20, 30))
+
+
+def test_a_fragment_whose_limb_would_be_visible_is_not_assigned_if_the_limbs_are_complete():
+    """A body part should connect the forearm to the shoulder, but none connects the wrist alone to the person."""
+    label = np.zeros(18, int)
+    label[FOREARM] = 1
+    position = upright(30, 60, 10)
+    assigned = MODEL.assign_fragments(position, ALL, np.ones(18), label, limbs_are_complete=True)
+    np.testing.assert_array_equal(assigned, label)
+    wrist = np.delete(ALL, FOREARM[0])
+    assigned = MODEL.assign_fragments(position[wrist], wrist, np.ones(17), label[wrist], limbs_are_complete=True)
+    np.testing.assert_array_equal(assigned, np.zeros(17))
 
 
 def far_away(position, scores):
@@ -136,7 +224,7 @@ def test_fragments_with_a_keypoint_of_the_person_are_not_assigned():
     keypoint = np.where(COCO.index("Lelb") == ALL, COCO.index("Relb"), ALL)
     position = upright(30, 60, 10)
     np.testing.assert_array_equal(MODEL.assign_fragments(position, keypoint, np.ones(18), label), label)
-    assert not MODEL._assignment_costs(position, keypoint, np.ones(18), label).cost.size
+    assert not MODEL._assignment_costs(position, keypoint, np.ones(18), label, limbs_are_complete=False).cost.size
 
 
 @pytest.mark.filterwarnings("error")
