@@ -167,7 +167,7 @@ def test_ctrl_c_at_srun(cluster: Cluster, tmp_path: Path, observe: Observe) -> N
     observe("saved at the last step" if stopped else f"killed, `{status_of(run)}`: resumes from the last checkpoint")
 
 
-def sbatch(cluster: Cluster, run: Path, *options: str, flags: tuple[str, ...] = ("--epochs", "150")) -> str:
+def sbatch(cluster: Cluster, run: Path, *options: str, flags: tuple[str, ...] = ("--epochs", "40")) -> str:
     """Submit tools/train.sbatch for a run of two tasks; return the id of the job."""
     sizes = ["-N2", "--ntasks-per-node=1", "-o", str(run.parent / "job.log"), "--export=ALL"]
     data = [f"data.train={cluster.stores['train']}", f"data.val={cluster.stores['val']}"]

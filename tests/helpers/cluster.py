@@ -195,12 +195,9 @@ class Cluster:
         return output.output.strip().splitlines()[-1]
 
     def is_requeued(self, job: str) -> bool:
-        """Whether a job has been requeued and waits. SLURM delays it by two minutes; this lets it start at once."""
+        """Whether a job has been requeued and waits."""
         shown = self.on("ctl", "scontrol", "show", "job", job).output
-        waits = "JobState=PENDING" in shown and not re.search(r"Restarts=0\b", shown)
-        if waits:
-            self.on("ctl", "scontrol", "update", f"JobId={job}", "StartTime=now")
-        return waits
+        return "JobState=PENDING" in shown and not re.search(r"Restarts=0\b", shown)
 
 
 def missing_requirement() -> str:
