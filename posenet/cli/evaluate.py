@@ -8,10 +8,23 @@ from pathlib import Path
 from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
 from posenet.cli.options import add_exif_frame_option, message_stream, read_image_ids, select_exif_frame
 from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
+from posenet.cli.ranks import (
+    add_rank_options,
+    form_team,
+    open_runtime,
+    run_on_all,
+    run_on_main,
+    run_on_ranks,
+    use_device_of_rank,
+)
 from posenet.diagnosis.diagnose import diagnose
+from posenet.devices.rank_info import RankInfo
 from posenet.errors import ConfigError
-from posenet.inference.coco_evaluation import evaluate
+from posenet.files import is_standard_output
+from posenet.inference.coco_evaluation import Evaluation, evaluate
+from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
+from posenet.skeleton import Skeleton
 from posenet.visualization.evaluation_charts import chart_paths, write_charts
 from posenet.visualization.matplotlib_figure import MATPLOTLIB_MISSING, has_matplotlib
 
@@ -19,6 +32,7 @@ from posenet.visualization.matplotlib_figure import MATPLOTLIB_MISSING, has_matp
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``evaluate``."""
     add_predictor_options(parser, amp="off")  # full precision, so that the AP is the same on every machine
+    add_rank_options(parser)
     parser.add_argument("--images", required=True, metavar="DIR", help="folder of the split's images")
     parser.add_argument(
         "--annotations",
@@ -48,7 +62,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Predict the split, print the metrics, and write what the flags ask for."""
+    """Predict the split in one process or several, print the metrics, and write what the flags ask for."""
+    run_on_ranks(args, _evaluate)
+
+
+def _evaluate(args: argparse.Namespace, rank_info: RankInfo) -> None:
+    """Evaluate as one of the processes; rank 0 prints and writes."""
+    with open_runtime(args, rank_info) as runtime:
+        run_on_main(runtime, lambda: _check_flags(args))
+        image_ids = run_on_main(runtime, lambda: None if args.image_ids is None else read_image_ids(args.image_ids))
+        predictor = run_on_all(runtime, lambda: _make_predictor(args, rank_info))
+        folder = None if args.output is None or is_standard_output(args.output) else Path(f"{args.output}.parts")
+        with form_team(args, runtime, folder) as team:
+            evaluation = evaluate(
+                predictor.stream,
+                args.images,
+                args.annotations,
+                results_path=args.output,
+                image_ids=image_ids,
+                batch_size=None,
+                exif_frame=select_exif_frame(args),
+                skeleton=predictor.skeleton,
+                team=team,
+                unit_size=predictor.settings.batch_size,
+            )
+    if rank_info.rank == 0:
+        _report(args, evaluation, predictor.skeleton, image_ids)
+
+
+def _make_predictor(args: argparse.Namespace, rank_info: RankInfo) -> Predictor:
+    use_device_of_rank(args, rank_info)
+    return make_predictor(args)
+
+
+def _check_flags(args: argparse.Namespace) -> None:
     if args.plots and not has_matplotlib():
         raise ConfigError(f"--plots: {MATPLOTLIB_MISSING}")
     outputs = chart_paths(Path(args.plots)) if args.plots else []
@@ -57,18 +104,12 @@ def run(args: argparse.Namespace) -> None:
     if args.report:
         outputs += diagnosis_paths(args.report)
     check_outputs(outputs, [Path(args.annotations), Path(args.checkpoint)])
-    image_ids = None if args.image_ids is None else read_image_ids(args.image_ids)
-    predictor = make_predictor(args)
-    evaluation = evaluate(
-        predictor.stream,
-        args.images,
-        args.annotations,
-        results_path=args.output,
-        image_ids=image_ids,
-        batch_size=None,
-        exif_frame=select_exif_frame(args),
-        skeleton=predictor.skeleton,
-    )
+
+
+def _report(
+    args: argparse.Namespace, evaluation: Evaluation | None, skeleton: Skeleton, image_ids: set[int] | None
+) -> None:
+    """Print the metrics, and write the charts and the report."""
     messages = message_stream(args.output)
     if args.output:
         print(f"wrote {args.output}", file=messages)
@@ -83,7 +124,7 @@ def run(args: argparse.Namespace) -> None:
         diagnosis = diagnose(
             args.annotations,
             evaluation.results,
-            skeleton=predictor.skeleton,
+            skeleton=skeleton,
             image_ids=image_ids,
             name=Path(args.checkpoint).name,
         )

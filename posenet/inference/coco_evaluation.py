@@ -7,10 +7,10 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from pycocotools.coco import COCO as CocoApi
@@ -25,6 +25,7 @@ from posenet.images.image_files import read_annotated_image
 from posenet.images.orientation import AnnotatedFrame, count_frames
 from posenet.inference.decoder.pose_model import estimate_missing_keypoints
 from posenet.inference.person import Person
+from posenet.inference.shared_work import ItemFormat, Team, UnitItem, share_units
 from posenet.messages import pluralize
 from posenet.progress import progress_bar
 from posenet.settings import DataConfig, ExifFrame
@@ -84,6 +85,8 @@ def evaluate(
     exif_frame: ExifFrame = DataConfig.exif_frame,
     progress: bool = True,
     skeleton: Skeleton = COCO,
+    team: Team | None = None,
+    unit_size: int = 16,
 ) -> Evaluation | None:
     """Predict every image of a split once and compare the predictions with the annotations, if the file has any.
 
@@ -94,6 +97,9 @@ def evaluate(
         batch_size: see ``predict_split``.
         exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; see
             ``find_annotated_frame``. The results are in the frame of the annotations.
+        team: the processes that share the images; None if this process predicts them all. Only rank 0 writes the
+            results and returns the metrics.
+        unit_size: see ``predict_people``.
 
     Raises:
         DataError: an annotation file or image cannot be used.
@@ -107,7 +113,12 @@ def evaluate(
         batch_size=batch_size,
         exif_frame=exif_frame,
         progress=progress,
+        skeleton=skeleton,
+        team=team,
+        unit_size=unit_size,
     )
+    if team is not None and team.rank > 0:
+        return None
     if results_path is not None:
         write_atomically(results_path, json.dumps(results).encode())
     if not split.annotated:
@@ -124,6 +135,9 @@ def predict_split(
     batch_size: int | None = 16,
     exif_frame: ExifFrame = DataConfig.exif_frame,
     progress: bool = True,
+    skeleton: Skeleton = COCO,
+    team: Team | None = None,
+    unit_size: int = 16,
 ) -> list[Result]:
     """Predict images, and return the people in COCO's results format, in the order of ``images``.
 
@@ -131,14 +145,24 @@ def predict_split(
 
     Args:
         category: id of the category in the results.
-        batch_size, exif_frame: see ``predict_people``.
+        batch_size, exif_frame, skeleton, team, unit_size: see ``predict_people``.
 
     Raises:
         DataError: an image is missing or cannot be read.
     """
     people_by_image = predict_people(
-        predict, images_dir, images, batch_size=batch_size, exif_frame=exif_frame, progress=progress
+        predict,
+        images_dir,
+        images,
+        batch_size=batch_size,
+        exif_frame=exif_frame,
+        progress=progress,
+        skeleton=skeleton,
+        team=team,
+        unit_size=unit_size,
     )
+    if team is not None and team.rank > 0:
+        return []
     return [
         to_coco_result(person, image.id, category, fill_missing=True)
         for image in images
@@ -154,6 +178,9 @@ def predict_people(
     batch_size: int | None = 16,
     exif_frame: ExifFrame = DataConfig.exif_frame,
     progress: bool = True,
+    skeleton: Skeleton = COCO,
+    team: Team | None = None,
+    unit_size: int = 16,
 ) -> dict[int, list[Person]]:
     """Predict images, and return the people by image id. Background threads read the next images.
 
@@ -161,36 +188,86 @@ def predict_people(
         batch_size: number of images in the list that ``predict`` receives. None passes all of them as one iterator, so
             that ``Predictor.stream`` never waits between batches.
         exif_frame: see ``evaluate``.
+        skeleton: that of the people.
+        team: the processes that share the images. Rank 0 returns the people in all images, and the others none.
+        unit_size: if ``batch_size`` is None, the number of images that a rank of the team predicts in a row. If it is
+            a multiple of the batch size of the predictor, the batches do not depend on the number of ranks.
 
     Raises:
-        DataError: an image is missing or cannot be read.
+        DataError: an image is missing or cannot be read, or a rank of the team has failed.
+        KeyboardInterrupt: another rank has stopped.
     """
     paths = find_image_files(images_dir, images)
     # Images of the same shape follow each other, so that the network gets full batches.
     ordered = sorted(images, key=lambda image: image.width / image.height)
+    unit_size = batch_size or unit_size
+    units = [ordered[start : start + unit_size] for start in range(0, len(ordered), unit_size)]
 
-    frames: list[AnnotatedFrame] = []
+    def predict_units(numbers: Sequence[int]) -> Generator[UnitItem[_ImagePeople], None, None]:
+        frames: dict[int, AnnotatedFrame] = {}
 
-    def read(image: CocoImage) -> np.ndarray:
-        pixels, frame = read_annotated_image(paths[image.id], image.height, image.width, exif_frame)
-        frames.append(frame)
-        return pixels
+        def read(image: CocoImage) -> np.ndarray:
+            pixels, frames[image.id] = read_annotated_image(paths[image.id], image.height, image.width, exif_frame)
+            return pixels
 
-    pixels = map_in_background(read, ordered, workers=2, ahead=batch_size or 16)
+        mine = [image for number in numbers for image in units[number]]
+        pixels = map_in_background(read, mine, workers=2, ahead=batch_size or 16)
+        people_of_images: Iterable[list[Person]]
+        if batch_size:
+            lists = (list(itertools.islice(pixels, len(units[number]))) for number in numbers)
+            people_of_images = itertools.chain.from_iterable(_predict_list(predict, images) for images in lists)
+        else:
+            people_of_images = predict(pixels)
+        ends = [(number, image is units[number][-1]) for number in numbers for image in units[number]]
+        for image, (number, is_last), people in zip(mine, ends, people_of_images, strict=True):
+            yield UnitItem(number, _ImagePeople(image.id, people, frames.pop(image.id)))
+            if is_last:
+                yield UnitItem(number, None)
+
     people_by_image: dict[int, list[Person]] = {}
-    chunk_size = batch_size or max(len(ordered), 1)
+    frames: list[AnnotatedFrame] = []
     with progress_bar(title="predict", total=len(ordered), disable=not progress) as bar:
-        for start in range(0, len(ordered), chunk_size):
-            chunk = ordered[start : start + chunk_size]
-            inputs: Iterable[np.ndarray] = itertools.islice(pixels, len(chunk))
-            if batch_size:
-                inputs = list(inputs)
-            for image, people in zip(chunk, predict(inputs), strict=True):
-                people_by_image[image.id] = people
+        for _, item in share_units(range(len(units)), predict_units, team, _image_people_format(skeleton)):
+            if item is not None:
+                people_by_image[item.image_id] = item.people
+                frames.append(item.frame)
                 bar.update()
+    if team is not None and team.rank > 0:
+        return {}
+    if len(people_by_image) < len(ordered):
+        raise KeyboardInterrupt
     for name, count in count_frames(frames).items():
         _log.info("%s with an EXIF orientation: %s", pluralize(count, "image"), name)
     return people_by_image
+
+
+def _predict_list(predict: Predict, images: list[np.ndarray]) -> Iterator[list[Person]]:
+    """The people in each image of a list; ``ValueError`` if there are not as many results as images."""
+    for _, people in zip(images, predict(images), strict=True):
+        yield people
+
+
+class _ImagePeople(NamedTuple):
+    """The people in one image."""
+
+    image_id: int
+    people: list[Person]
+    frame: AnnotatedFrame
+
+
+def _image_people_format(skeleton: Skeleton) -> ItemFormat[_ImagePeople]:
+    """How the people of an image are stored for another process."""
+
+    def encode(item: _ImagePeople) -> list[Any]:
+        return [item.image_id, [person.to_stored() for person in item.people], item.frame]
+
+    def decode(stored: list[Any]) -> _ImagePeople:
+        image_id, people, frame = stored
+        return _ImagePeople(
+            image_id, [Person.from_stored(person, skeleton) for person in people], AnnotatedFrame(*frame)
+        )
+
+    return ItemFormat(encode, decode)
 
 
 def find_image_files(images_dir: str | Path, images: Sequence[CocoImage]) -> dict[int, Path]:

@@ -30,6 +30,16 @@ class Person:
         joints = skeleton.to_network_order(np.asarray(keypoints, np.float32)[None])[0]
         return cls(joints, score, skeleton)
 
+    def to_stored(self) -> list[Any]:
+        """The person without the skeleton, for JSON; ``from_stored`` restores it exactly."""
+        return [self.keypoints.tolist(), self.score, self.id]
+
+    @classmethod
+    def from_stored(cls, stored: list[Any], skeleton: Skeleton) -> Person:
+        """The person that ``to_stored`` has converted."""
+        keypoints, score, person_id = stored
+        return cls(np.array(keypoints, np.float32), score, skeleton, person_id)
+
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Person)

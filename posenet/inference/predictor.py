@@ -1,6 +1,6 @@
 """From images to people: letterbox, network, average over scales and flip, decoder.
 
-``Predictor.stream`` and the methods that follow it are the steps of one prediction, in order.
+``Predictor.stream_groups`` and the methods that follow it are the steps of one prediction, in order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import operator
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -35,6 +35,8 @@ from posenet.model.fused import FusedNetwork
 from posenet.model.preprocessing import images_to_input
 from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, InferenceConfig
 from posenet.skeleton import COCO, Skeleton
+
+Item = TypeVar("Item")
 
 TILE_TOLERANCE = 9.0
 """Pixels of the network input by which two tiles may differ about a keypoint: the sigma of the target maps."""
@@ -90,12 +92,34 @@ class NetworkOutput(NamedTuple):
     """The maps or the candidates of each image."""
 
 
+class _GroupLayout(NamedTuple):
+    """Where the results of a group of images belong: an image is one piece, or as many as it has tiles."""
+
+    tilings: list[Tiling | None]
+    """How each image is cut; None for an image in one piece."""
+    order: list[int]
+    """The order in which the pieces run."""
+
+    def arrange(self, people_of_pieces: Sequence[list[Person]]) -> Iterator[list[Person]]:
+        """The people of each image, from those of each piece in the order in which they ran."""
+        people_of = dict(zip(self.order, people_of_pieces))
+        start = 0
+        for tiling in self.tilings:
+            if tiling is None:
+                yield people_of[start]
+                start += 1
+            else:
+                stop = start + len(tiling.starts)
+                yield tiling.join([people_of[index] for index in range(start, stop)])
+                start = stop
+
+
 class Predictor:
     """Finds people in images with a trained network.
 
     The network is set to evaluation mode and is not copied, so that a network in training can be evaluated.
     ``FusedNetwork`` is a faster copy of a network that is no longer trained. The people found in an image do not depend
-    on the other images of its batch.
+    on the other images of its batch, except for rounding on some devices.
 
     Args:
         network: has a method ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4). Its input has the
@@ -196,38 +220,53 @@ class Predictor:
 
         The images are those that a call accepts.
         """
-        arrays = [to_bgr(image, channels) for image in images]
-        indices_of: dict[tuple[tuple[int, int], ...], list[int]] = {}
-        for index, image in enumerate(arrays):
-            indices_of.setdefault(self._input_sizes(image), []).append(index)
-        order = list(itertools.chain.from_iterable(indices_of.values()))
-        people_of = dict(zip(order, self.stream(arrays[index] for index in order)))
-        return [people_of[index] for index in range(len(arrays))]
+        return list(self.stream_groups([images], channels))
 
     def stream(
         self, images: Iterable[ImageInput], channels: ChannelOrder = "bgr"
     ) -> Generator[list[Person], None, None]:
         """The people in each of any number of images, in order. Only a few images are in memory at a time.
 
-        The images are those that a call accepts. Consecutive images with network inputs of equal size run together, so
-        images sorted by shape make full batches.
+        The images are those that a call accepts. Among ``batch_size`` images that follow each other, those with network
+        inputs of equal size run together, so images sorted by shape make full batches.
         """
-        tilings: deque[Tiling | None] = deque()
+        return self.stream_groups(_batched(images, self.settings.batch_size), channels)
 
-        def cut_into_tiles() -> Iterator[np.ndarray]:
-            for image in images:
-                array = to_bgr(image, channels)
-                tiling = self._choose_tiling(array)
-                tilings.append(tiling)
-                yield from tiling.cut(array) if tiling else [array]
+    def stream_groups(
+        self, groups: Iterable[Iterable[ImageInput]], channels: ChannelOrder = "bgr"
+    ) -> Generator[list[Person], None, None]:
+        """Like ``stream``, but only images of the same group run together.
 
-        people_of_tiles = self._stream_tiles(cut_into_tiles())
-        for people in people_of_tiles:
-            tiling = tilings.popleft()
-            if tiling:
-                others = itertools.islice(people_of_tiles, len(tiling.starts) - 1)
-                people = tiling.join([people, *others])
-            yield people
+        The last bits of the result for an image may depend on the images that it runs together with. Processes that
+        predict some groups each therefore find exactly the same people as one process that predicts all groups.
+        """
+        layouts: deque[_GroupLayout] = deque()
+
+        def split_into_batches() -> Iterator[list[np.ndarray]]:
+            for group in groups:
+                arrays = [to_bgr(image, channels) for image in group]
+                tilings = [self._choose_tiling(array) for array in arrays]
+                pieces = [
+                    piece
+                    for array, tiling in zip(arrays, tilings)
+                    for piece in (tiling.cut(array) if tiling else [array])
+                ]
+                batches = self._batch_by_input_size(pieces)
+                if batches:
+                    layouts.append(_GroupLayout(tilings, list(itertools.chain.from_iterable(batches))))
+                for batch in batches:
+                    yield [pieces[index] for index in batch]
+
+        # Three threads work at the same time: one prepares the next batch, the caller's thread runs the network on this
+        # batch, and one decodes the previous batch.
+        inputs = map_in_background(self.prepare_inputs, split_into_batches())
+        outputs = map(self.run_network, inputs)
+        people_of_pieces: list[list[Person]] = []
+        for people_of_batch in map_in_background(self.decode_output, outputs):
+            people_of_pieces += people_of_batch
+            if len(people_of_pieces) == len(layouts[0].order):
+                yield from layouts.popleft().arrange(people_of_pieces)
+                people_of_pieces = []
 
     def _choose_tiling(self, image: np.ndarray) -> Tiling | None:
         """How an image is cut into tiles; None for one that goes through the network in one piece."""
@@ -236,16 +275,6 @@ class Predictor:
         input_width = input_height / height * width
         fits = INPUT_MULTIPLE <= input_width <= _round_down(self.settings.max_width)
         return choose_tiling((height, width), fits=fits, tolerance=TILE_TOLERANCE / input_height)
-
-    def _stream_tiles(self, images: Iterable[np.ndarray]) -> Iterator[list[Person]]:
-        """The people in each image, (H, W, 3) BGR uint8, in order."""
-        # Three threads work at the same time: one prepares the next batch, the caller's thread runs the network on this
-        # batch, and one decodes the previous batch.
-        batches = self._split_into_batches(images)
-        inputs = map_in_background(self.prepare_inputs, batches)
-        outputs = map(self.run_network, inputs)
-        for people in map_in_background(self.decode_output, outputs):
-            yield from people
 
     def prepare_inputs(self, images: Sequence[np.ndarray]) -> InputBatch:
         """Resize and pad (H, W, 3) BGR uint8 images; their network inputs must have the same size."""
@@ -323,11 +352,13 @@ class Predictor:
         resized = (max(1, round(height * zoom)), max(1, round(width * zoom)))
         return Letterbox(resized, (_round_up(resized[0]), _round_up(resized[1])))
 
-    def _split_into_batches(self, images: Iterable[np.ndarray]) -> Iterator[list[np.ndarray]]:
-        """Consecutive images with network inputs of equal size, at most ``batch_size`` of them."""
-        for _, similar in itertools.groupby(images, self._input_sizes):
-            while batch := list(itertools.islice(similar, self.settings.batch_size)):
-                yield batch
+    def _batch_by_input_size(self, images: Sequence[np.ndarray]) -> list[list[int]]:
+        """Indices of images with network inputs of equal size, at most ``batch_size`` together."""
+        indices_of: dict[tuple[tuple[int, int], ...], list[int]] = {}
+        for index, image in enumerate(images):
+            indices_of.setdefault(self._input_sizes(image), []).append(index)
+        size = self.settings.batch_size
+        return [batch for indices in indices_of.values() for batch in _batched(indices, size)]
 
     def _input_sizes(self, image: np.ndarray) -> tuple[tuple[int, int], ...]:
         """(height, width) of the network input at every scale."""
@@ -355,6 +386,13 @@ def resample_maps(maps: Tensor, letterboxes: list[Letterbox], target: list[Lette
     matrix[:, :, 2] = matrix[:, :, :2].sum(2) - 1  # -1 is mapped to -1: the left and upper edges coincide
     grid = F.affine_grid(matrix, [len(maps), 1, rows, columns], align_corners=False)
     return F.grid_sample(maps, grid, mode="bicubic", padding_mode="border", align_corners=False)
+
+
+def _batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of up to ``size`` items that follow each other."""
+    iterator = iter(items)
+    while batch := list(itertools.islice(iterator, size)):
+        yield batch
 
 
 def _round_down(side: int) -> int:

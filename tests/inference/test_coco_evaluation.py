@@ -217,6 +217,7 @@ def test_the_tool(
     import posenet.cli.evaluate as tool
 
     class Stub:
+        settings = InferenceConfig()
         stream = staticmethod(oracle(split[1]))
         skeleton = COCO
 

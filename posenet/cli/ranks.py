@@ -1,0 +1,249 @@
+"""Running a tool in several processes: flags, starting the processes, and what they agree on before they work."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import logging
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any, TypeVar
+
+import torch
+from torch.multiprocessing.spawn import ProcessExitedException
+
+from posenet.cli.logging_setup import log_to_stderr
+from posenet.cli.main import run_and_report
+from posenet.cli.options import non_negative_int, positive_int
+from posenet.devices.device import select_device
+from posenet.devices.distributed import DEFAULT_TIMEOUT_MINUTES, DistributedRuntime, device_of_rank
+from posenet.devices.launch import launch
+from posenet.devices.rank_info import SINGLE_PROCESS, RankInfo, rank_info_from_environment
+from posenet.devices.runtime import Runtime
+from posenet.devices.signals import stop_signal_handler
+from posenet.errors import ConfigError, DataError, PosenetError, TrainingError
+from posenet.inference.shared_work import Team
+from posenet.progress import hide_progress
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
+
+Result = TypeVar("Result")
+Task = Callable[[argparse.Namespace, RankInfo], None]
+
+_log = logging.getLogger(__name__)
+
+
+def add_rank_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of a tool that several processes can share."""
+    add = parser.add_argument
+    add(
+        "--nproc",
+        type=positive_int,
+        metavar="N",
+        help="start N processes on this machine, which share the work; by default, one process, or those that torchrun "
+        "or srun has started",
+    )
+    add("--local-rank", type=non_negative_int, metavar="R", help=argparse.SUPPRESS)
+    add(
+        "--timeout",
+        type=float,
+        default=DEFAULT_TIMEOUT_MINUTES,
+        metavar="MIN",
+        help="minutes that a process waits for another one that shows no sign of life",
+    )
+    add(
+        "--threads",
+        type=positive_int,
+        metavar="N",
+        help="CPU threads of each process. On a CPU their number affects the last bits of the results. By default, as "
+        "many as one process uses",
+    )
+
+
+def run_on_ranks(args: argparse.Namespace, task: Task) -> None:
+    """Call ``task(args, rank_info)`` in this process, or in each of the ``--nproc`` processes that this one starts.
+
+    Args:
+        task: a function of a module, so that other processes can import it.
+    """
+    rank_info = rank_info_from_environment(os.environ, args.local_rank)
+    if rank_info is not None and args.nproc:
+        raise ConfigError("a launcher has started this process; leave out --nproc")
+    if not args.nproc or args.nproc == 1:
+        _run_as_rank(args, rank_info or SINGLE_PROCESS, task)
+        return
+    status = multiprocessing.get_context("spawn").Value("i", 0)
+    try:
+        launch(args.nproc, _run_started_process, args, task, Path(sys.argv[0]).name, status)
+    except TrainingError as error:
+        cause = error.__cause__
+        if isinstance(cause, ProcessExitedException) and cause.signal_name:
+            raise DataError(
+                f"rank {cause.error_index} of {args.nproc} was killed by {cause.signal_name}, and the other ranks were "
+                "ended; find the cause, such as too little memory"
+            ) from error
+        if status.value == INTERRUPTED:
+            raise KeyboardInterrupt from error
+        # The process has reported its error.
+        sys.exit(status.value or 2)
+
+
+def _run_started_process(rank_info: RankInfo, args: argparse.Namespace, task: Task, prog: str, status: Any) -> None:
+    """The task of every process that ``launch`` starts. The first error decides the exit status of the tool."""
+
+    def run() -> None:
+        try:
+            _run_as_rank(args, rank_info, task)
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)  # the starting process reports it
+
+    code: Any = 1
+    try:
+        with log_to_stderr(args.log_format, args.quiet), _interrupt_once():
+            code = run_and_report(run, prog)
+    except SystemExit as error:
+        code = error.code
+    finally:
+        with status.get_lock():
+            status.value = status.value or code
+    if code:
+        sys.exit(code)
+
+
+@contextlib.contextmanager
+def _interrupt_once() -> Iterator[None]:
+    """Within this context, the first stop signal interrupts: the terminal and the starting process both send one."""
+    signals: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signals.append(number)
+        if len(signals) == 1:
+            raise KeyboardInterrupt
+
+    with stop_signal_handler(interrupt):
+        yield
+
+
+def _run_as_rank(args: argparse.Namespace, rank_info: RankInfo, task: Task) -> None:
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    if rank_info.world_size == 1:
+        task(args, rank_info)
+        return
+    if torch.accelerator.is_available():
+        # From here on, "cuda" means the device of this process.
+        torch.accelerator.set_device_index(rank_info.local_rank % torch.accelerator.device_count())
+    with contextlib.ExitStack() as stack:
+        if rank_info.rank:
+            logging.getLogger("posenet").setLevel(logging.WARNING)
+            stack.enter_context(hide_progress())
+        try:
+            task(args, rank_info)
+        except PosenetError as error:
+            raise type(error)(f"rank {rank_info.rank}: {error}" if rank_info.rank else str(error)) from error
+
+
+def use_device_of_rank(args: argparse.Namespace, rank_info: RankInfo) -> None:
+    """Let ``--device`` name the device of this process: the one with its local rank as index, as in training."""
+    if rank_info.world_size > 1:
+        args.device = str(device_of_rank(select_device(args.device), rank_info))
+
+
+@contextlib.contextmanager
+def open_runtime(args: argparse.Namespace, rank_info: RankInfo) -> Iterator[Runtime]:
+    """What the processes need to agree before they work; they exchange nothing over it while they work."""
+    cpu = torch.device("cpu")
+    runtime = Runtime(cpu) if rank_info.world_size == 1 else DistributedRuntime(cpu, rank_info, args.timeout)
+    with contextlib.closing(runtime):
+        yield runtime
+
+
+def run_on_main(runtime: Runtime, function: Callable[[], Result]) -> Result:
+    """The result of a function that only rank 0 calls. If it fails, rank 0 raises the error and the others exit."""
+    result: Result | None = None
+    error: Exception | None = None
+    if runtime.is_main:
+        try:
+            result = function()
+        except (PosenetError, OSError) as caught:
+            error = caught
+    has_failed, result = runtime.broadcast_object((error is not None, result))
+    if error is not None:
+        raise error
+    if has_failed:
+        sys.exit(2)
+    return result
+
+
+def run_on_all(runtime: Runtime, function: Callable[[], Result]) -> Result:
+    """The result of a function that every rank calls. If it fails anywhere, one rank raises its error, all others exit.
+
+    So an error that all ranks have is reported once.
+    """
+    error: Exception | None = None
+    result: Result | None = None
+    try:
+        result = function()
+    except (PosenetError, OSError) as caught:
+        error = caught
+    failed = [rank for rank, has_failed in enumerate(runtime.gather_objects(error is not None)) if has_failed]
+    if error is not None and runtime.rank == failed[0]:
+        raise error
+    if failed:
+        sys.exit(2)
+    return result  # type: ignore[return-value]  # only a function that has failed has no result
+
+
+@contextlib.contextmanager
+def form_team(
+    args: argparse.Namespace, runtime: Runtime, folder: Path | None, keep: bool = False
+) -> Iterator[Team | None]:
+    """The team of all ranks, with an exchange folder that rank 0 makes and removes; None for a single process.
+
+    Args:
+        folder: path of the exchange folder; None for a temporary one.
+        keep: use the results in a folder that exists, and keep the folder if the context ends with an error.
+
+    Raises:
+        DataError: a rank does not see the folder.
+    """
+    if runtime.world_size == 1:
+        if folder is not None and not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+        yield None
+        return
+    folder = run_on_main(runtime, functools.partial(_make_exchange_folder, folder, keep))
+    run_on_all(runtime, functools.partial(_check_folder, folder))
+    is_complete = False
+    try:
+        yield Team(runtime.rank, runtime.world_size, folder, args.timeout * 60)
+        is_complete = True
+    finally:
+        if runtime.is_main and (is_complete or not keep):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _make_exchange_folder(folder: Path | None, keep: bool) -> Path:
+    if folder is None:
+        return Path(tempfile.mkdtemp(prefix="posenet-"))
+    if not keep:
+        shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    for leftover in [*folder.glob("rank-*.json"), *folder.glob("*.tmp")]:
+        leftover.unlink()
+    return folder.absolute()
+
+
+def _check_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder} is not the same folder on all machines; write the results into a folder that all of them share"
+        )
