@@ -17,8 +17,8 @@ from posenet.cli.ranks import (
     run_on_ranks,
     use_device_of_rank,
 )
-from posenet.diagnosis.diagnose import diagnose
 from posenet.devices.rank_info import RankInfo
+from posenet.diagnosis.diagnose import diagnose
 from posenet.errors import ConfigError
 from posenet.files import is_standard_output
 from posenet.inference.coco_evaluation import Evaluation, evaluate

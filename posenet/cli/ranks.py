@@ -204,37 +204,38 @@ def run_on_all(runtime: Runtime, function: Callable[[], Result]) -> Result:
 
 @contextlib.contextmanager
 def form_team(
-    args: argparse.Namespace, runtime: Runtime, folder: Path | None, keep: bool = False
+    args: argparse.Namespace, runtime: Runtime, folder: Path | None, *, resume: bool = False, keep: bool = False
 ) -> Iterator[Team | None]:
     """The team of all ranks, with an exchange folder that rank 0 makes and removes; None for a single process.
 
     Args:
         folder: path of the exchange folder; None for a temporary one.
-        keep: use the results in a folder that exists, and keep the folder if the context ends with an error.
+        resume: use the results that an earlier run has left in the folder.
+        keep: keep the folder if the context ends with an error or an interruption, for another run with ``resume``.
 
     Raises:
         DataError: a rank does not see the folder.
     """
-    if runtime.world_size == 1:
-        if folder is not None and not keep:
+    if runtime.world_size == 1 and not (resume and folder is not None and folder.is_dir()):
+        if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)
         yield None
         return
-    folder = run_on_main(runtime, functools.partial(_make_exchange_folder, folder, keep))
+    folder = run_on_main(runtime, functools.partial(_make_exchange_folder, folder, resume))
     run_on_all(runtime, functools.partial(_check_folder, folder))
-    is_complete = False
     try:
         yield Team(runtime.rank, runtime.world_size, folder, args.timeout * 60)
-        is_complete = True
     finally:
+        # Rank 0 ends with units missing if it was interrupted or has failed.
+        is_complete = not any(folder.glob("*.jsonl")) and sys.exc_info()[0] is None
         if runtime.is_main and (is_complete or not keep):
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _make_exchange_folder(folder: Path | None, keep: bool) -> Path:
+def _make_exchange_folder(folder: Path | None, resume: bool) -> Path:
     if folder is None:
         return Path(tempfile.mkdtemp(prefix="posenet-"))
-    if not keep:
+    if not resume:
         shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in [*folder.glob("rank-*.json"), *folder.glob("*.tmp")]:

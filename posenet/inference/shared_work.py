@@ -139,7 +139,7 @@ class _PartFiles(Generic[Item]):
             finally:
                 if file is not None:
                     file.close()
-                    os.unlink(file.name)
+                    Path(file.name).unlink(missing_ok=True)
 
     def read(self, unit: int) -> Iterator[UnitItem[Item]]:
         """Yield the items of a unit, then delete the file."""

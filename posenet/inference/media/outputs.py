@@ -84,8 +84,7 @@ class DrawingWriter:
     def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
         path = self._paths[frame.source]
         if frame.source != self._video_source:
-            self._stack.close()
-            self._video = None
+            self.finish_source()
         if frame.number is None:
             image_files.write_image(path, drawing)
             return
@@ -101,6 +100,12 @@ class DrawingWriter:
             self._video = self._stack.enter_context(opened)
             self._video_source = frame.source
         self._video.write(drawing, frame.seconds)
+
+    def finish_source(self) -> None:
+        """Complete the video of the source whose last frame was written."""
+        self._stack.close()
+        self._video = None
+        self._video_source = None
 
 
 def _file_with_sound(source: Source) -> Path | None:

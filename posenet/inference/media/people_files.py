@@ -67,16 +67,25 @@ def _number_in_name(source: Source) -> int | None:
 
 
 @contextlib.contextmanager
-def open_people_file(path: Path, sources: Iterable[Source] = ()) -> Iterator[Output]:
+def open_people_file(path: Path, sources: Iterable[Source] = (), append: bool = False) -> Iterator[Output]:
     """Open a file for people as COCO results; see ``people_entry`` for its entries.
 
     A ``.jsonl`` file is a ``JsonLinesWriter``. Any other file is a ``JsonListWriter``; it replaces an earlier file when
     the block ends without an error.
+
+    Args:
+        append: continue a ``.jsonl`` file.
     """
     ids = ImageIds(sources)
     if path.suffix.lower() == ".jsonl":
         with contextlib.ExitStack() as stack:
-            yield JsonLinesWriter(lambda: stack.enter_context(open(path, "w", encoding="utf-8")), ids)
+
+            def open_file() -> TextIO:
+                if append:
+                    return stack.enter_context(open(path, "a", encoding="utf-8"))
+                return stack.enter_context(open(path, "w", encoding="utf-8"))
+
+            yield JsonLinesWriter(open_file, ids)
         return
     with open_text_output(path) as file:
         writer = JsonListWriter(file, ids)
@@ -95,6 +104,11 @@ class JsonLinesWriter:
         self._open_file = open_file
         self._ids = ids
         self._file: TextIO | None = None
+
+    @property
+    def size(self) -> int | None:
+        """Size of the file in bytes; None before the first frame."""
+        return None if self._file is None else os.fstat(self._file.fileno()).st_size
 
     def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
         if self._file is None:

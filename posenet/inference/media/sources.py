@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -239,13 +239,13 @@ def read_frames(
     """
     for kind, group in itertools.groupby(sources, lambda source: source.kind):
         if kind == "image":
-            yield from _read_images(list(group))
+            yield from _read_images(group)
         else:
             for source in group:
                 yield from _read_video(source, selection, stop_requested)
 
 
-def _read_images(sources: Sequence[Source]) -> Iterator[Frame | UnreadableFrame]:
+def _read_images(sources: Iterable[Source]) -> Iterator[Frame | UnreadableFrame]:
     """Image files, the next of which are read on other threads."""
     yield from map_in_background(_read_image, sources, workers=2, ahead=8)
 

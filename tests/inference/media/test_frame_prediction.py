@@ -54,7 +54,7 @@ def test_people_belong_to_their_frames_among_unreadable_ones(predictor, monkeypa
     monkeypatch.setattr(frame_prediction, "read_frames", read_frames)
     predictions = list(predict_frames(predictor, [source]))
     assert len(predictions) == 24
-    for number, (frame, people) in enumerate(predictions):
+    for number, (frame, people, _) in enumerate(predictions):
         if number in unreadable:
             assert str(frame.error) == f"frame {number}" and people == []
         else:
