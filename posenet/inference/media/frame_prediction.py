@@ -155,7 +155,7 @@ def prediction_format(sources: Sequence[Source], skeleton: Skeleton) -> ItemForm
             "number": frame.number,
             "seconds": frame.seconds,
             "size": frame.image.shape[:2],
-            "people": [[person.keypoints.tolist(), person.score, person.id] for person in people],
+            "people": [person.to_stored() for person in people],
         }
 
     def decode(stored: dict[str, Any]) -> FramePrediction:
@@ -163,10 +163,7 @@ def prediction_format(sources: Sequence[Source], skeleton: Skeleton) -> ItemForm
         source = sources[source_index]
         if "error" in stored:
             return FramePrediction(UnreadableFrame(source, DataError(stored["error"])), [], source_index)
-        people = [
-            Person(np.array(keypoints, np.float32), score, skeleton, person_id)
-            for keypoints, score, person_id in stored["people"]
-        ]
+        people = [Person.from_stored(person, skeleton) for person in stored["people"]]
         without_pixels = np.broadcast_to(np.uint8(0), (*stored["size"], 3))
         frame = Frame(source, without_pixels, stored["number"], stored["seconds"])
         return FramePrediction(frame, people, source_index)
