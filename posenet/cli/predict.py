@@ -163,7 +163,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="FILE",
         help="read a list of inputs from this file, with one path or address per line or with a NUL after each; - is "
-        "standard input",
+        "standard input (default: none)",
     )
     add(
         "--shard",
