@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from posenet.checkpoints import run_lock as run_lock_module
+from posenet import locks
 from posenet.checkpoints.run_lock import LOCK_FILE, run_lock
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError
 from posenet.training.trainer import Trainer
+from tests.helpers.locks import locked_by_another_process, other_process_can_lock
 from tests.helpers.process_runs import fork_process, start_or_resume, wait_for_exit
-from tests.helpers.run_locks import locked_by_another_process, other_process_can_lock
 from tests.helpers.tiny_training import CPU
 
 
@@ -53,7 +53,7 @@ def test_a_file_system_without_locks_causes_a_warning(
     def refuse(_: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(run_lock_module, "_lock", refuse)
+    monkeypatch.setattr(locks, "_lock", refuse)
     with run_lock(tmp_path):
         assert "No locks available" in caplog.text
 

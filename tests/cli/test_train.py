@@ -22,7 +22,7 @@ from posenet.errors import DataError
 from posenet.settings import Config, config_from_dict
 from posenet.training import run as training_run
 from posenet.training.trainer import TrainStep
-from tests.helpers.run_locks import locked_by_another_process
+from tests.helpers.locks import locked_by_another_process
 from tests.helpers.run_logs import read_log
 
 Train = Callable[..., tuple[int, str]]

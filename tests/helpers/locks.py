@@ -1,24 +1,35 @@
-"""Locks on the folder of a run that another process holds."""
+"""Locks that another process holds."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from posenet.checkpoints.run_lock import run_lock
+from posenet.locks import lock_file
 from tests.helpers.process_runs import fork_process, wait_for_exit
 
 
-@contextlib.contextmanager
-def locked_by_another_process(folder: Path) -> Iterator[int]:
+def locked_by_another_process(folder: Path) -> contextlib.AbstractContextManager[int]:
     """Within this context another process, whose id is yielded, holds the lock of ``folder``."""
+    return hold_elsewhere(lambda: run_lock(folder))
+
+
+def hold_lock_elsewhere(path: Path) -> contextlib.AbstractContextManager[int]:
+    """Within this context another process, whose id is yielded, holds the lock file ``path``."""
+    return hold_elsewhere(lambda: lock_file(path, path, delete=True))
+
+
+@contextlib.contextmanager
+def hold_elsewhere(lock: Callable[[], contextlib.AbstractContextManager[None]]) -> Iterator[int]:
+    """Within this context another process, whose id is yielded, is in the context that ``lock`` makes."""
     locked_reader, locked_writer = os.pipe()
     release_reader, release_writer = os.pipe()
 
     def hold_lock() -> None:
-        with run_lock(folder):
+        with lock():
             os.write(locked_writer, b"x")
             os.read(release_reader, 1)
 
