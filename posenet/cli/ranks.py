@@ -8,9 +8,12 @@ import functools
 import logging
 import multiprocessing
 import os
+import re
 import shutil
 import sys
 import tempfile
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -29,6 +32,7 @@ from posenet.devices.rank_info import SINGLE_PROCESS, RankInfo, rank_info_from_e
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import stop_signal_handler
 from posenet.errors import ConfigError, DataError, PosenetError, TrainingError
+from posenet.files import write_atomically
 from posenet.inference.shared_work import Team
 from posenet.progress import hide_progress
 
@@ -37,6 +41,9 @@ INTERRUPTED = 130
 
 Result = TypeVar("Result")
 Task = Callable[[argparse.Namespace, RankInfo], None]
+
+EXCHANGE_MARKER = "exchange.id"
+"""A file in every exchange folder. Its text differs from run to run."""
 
 _log = logging.getLogger(__name__)
 
@@ -214,37 +221,66 @@ def form_team(
         keep: keep the folder if the context ends with an error or an interruption, for another run with ``resume``.
 
     Raises:
-        DataError: a rank does not see the folder.
+        DataError: a rank does not see the folder, or it is not an exchange folder.
     """
-    if runtime.world_size == 1 and not (resume and folder is not None and folder.is_dir()):
-        if folder is not None:
-            shutil.rmtree(folder, ignore_errors=True)
+    if runtime.world_size == 1 and not (resume and folder is not None and _is_exchange_folder(folder)):
+        if folder is not None and _is_exchange_folder(folder):
+            _remove_folder(folder)
         yield None
         return
-    folder = run_on_main(runtime, functools.partial(_make_exchange_folder, folder, resume))
-    run_on_all(runtime, functools.partial(_check_folder, folder))
+    folder, run_id = run_on_main(runtime, functools.partial(_make_exchange_folder, folder, resume))
+    run_on_all(runtime, functools.partial(_check_folder, folder, run_id))
     try:
         yield Team(runtime.rank, runtime.world_size, folder, args.timeout * 60)
     finally:
         # Rank 0 ends with units missing if it was interrupted or has failed.
         is_complete = not any(folder.glob("*.jsonl")) and sys.exc_info()[0] is None
         if runtime.is_main and (is_complete or not keep):
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove_folder(folder)
 
 
-def _make_exchange_folder(folder: Path | None, resume: bool) -> Path:
+def _make_exchange_folder(folder: Path | None, resume: bool) -> tuple[Path, str]:
+    """Make the folder; return its path and the text of its marker."""
     if folder is None:
-        return Path(tempfile.mkdtemp(prefix="posenet-"))
-    if not resume:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder = Path(tempfile.mkdtemp(prefix="posenet-"))
+    elif folder.exists() and not _is_exchange_folder(folder):
+        raise DataError(
+            f"{folder} is needed to exchange results, but this tool has not made it; rename it, or choose another "
+            "output"
+        )
+    elif not resume:
+        _remove_folder(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for leftover in [*folder.glob("rank-*.json"), *folder.glob("*.tmp")]:
         leftover.unlink()
-    return folder.absolute()
+    run_id = uuid.uuid4().hex
+    write_atomically(folder / EXCHANGE_MARKER, run_id.encode())
+    return folder.absolute(), run_id
 
 
-def _check_folder(folder: Path) -> None:
+def _is_exchange_folder(folder: Path) -> bool:
+    """Whether ``form_team`` has made the folder. One that was removed incompletely may lack the marker."""
     if not folder.is_dir():
+        return False
+    names = os.listdir(folder)
+    return EXCHANGE_MARKER in names or all(re.match(r"\.?rank-\d+\.json", name) for name in names)
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove a folder into which other ranks may still write their last signs of life."""
+    for _ in range(10):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.05)
+
+
+def _check_folder(folder: Path, run_id: str) -> None:
+    try:
+        is_shared = (folder / EXCHANGE_MARKER).read_text(encoding="utf-8") == run_id
+    except OSError:
+        is_shared = False
+    if not is_shared:
         raise DataError(
             f"{folder} is not the same folder on all machines; write the results into a folder that all of them share"
         )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TextIO, TypeVar
 
 from posenet.errors import DataError
-from posenet.files import write_atomically
+from posenet.files import atomic_replacement
 
 HEARTBEAT_SECONDS = 5.0
 """How often a rank shows that it is alive."""
@@ -161,7 +161,9 @@ def _report_life(team: Team) -> Iterator[None]:
     ended = threading.Event()
 
     def report(**state: Any) -> None:
-        write_atomically(path, json.dumps({"time": time.time(), **state}).encode())
+        # Rank 0 may have removed the folder already, which must not come back.
+        with atomic_replacement(path) as temporary:
+            temporary.write_bytes(json.dumps({"time": time.time(), **state}).encode())
 
     def report_regularly() -> None:
         while not ended.wait(HEARTBEAT_SECONDS):

@@ -17,7 +17,9 @@ import torch
 
 import posenet.cli.predict as tool
 from posenet.checkpoints.file import read_checkpoint
+from posenet.cli import prediction_drawing, prediction_inputs
 from posenet.cli.main import run_tool
+from posenet.cli.prediction_people import PredictionSummary
 from posenet.errors import DataError
 from posenet.images.image_files import read_image, write_image
 from posenet.inference.media import sources, video_library
@@ -96,7 +98,7 @@ def test_unreadable_images_are_skipped_and_reported(
 
 def test_the_last_message_names_at_most_five_unreadable_sources() -> None:
     images = [FileSource("image", Path(f"{number}.png")) for number in range(7)]
-    summary = tool.PredictionSummary(images)
+    summary = PredictionSummary(images)
     for image in images[:6]:
         summary.add(UnreadableFrame(image, DataError("damaged")), [])
     with pytest.raises(DataError, match=r"^6 of 7 images could not be read: 0.png, 1.png, 2.png, 3.png, 4.png \.\.\.$"):
@@ -105,7 +107,7 @@ def test_the_last_message_names_at_most_five_unreadable_sources() -> None:
 
 def test_a_damaged_video_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     video = FileSource("video", Path("v.mp4"))
-    summary = tool.PredictionSummary([video])
+    summary = PredictionSummary([video])
     for number in range(3):
         summary.add(UnreadableFrame(video, DataError(f"frame {number} is damaged")), [])
     assert caplog.messages == ["frame 0 is damaged"]
@@ -294,8 +296,12 @@ def test_a_list_on_standard_input(
 
 
 def test_ctrl_c_keeps_the_people_found_and_finishes_the_video(
-    stub: None, clip: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stub: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    clip = tmp_path / "clip.mp4"
+    with open_video_writer(clip, (98, 132), 10) as writer:
+        for number in range(40):
+            writer.write(spot_image(98, 132, *SPOTS, 4), number / 10)
     drawn = []
 
     def draw_and_interrupt(image: np.ndarray, people: Sequence[Person], **_: Any) -> np.ndarray:
@@ -304,13 +310,16 @@ def test_ctrl_c_keeps_the_people_found_and_finishes_the_video(
             signal.raise_signal(signal.SIGINT)
         return image
 
-    monkeypatch.setattr(tool, "draw_people", draw_and_interrupt)
-    for name in ("people.json", "people.jsonl"):
+    monkeypatch.setattr(prediction_drawing, "draw_people", draw_and_interrupt)
+    for name, count_people in (
+        ("people.json", lambda text: len(json.loads(text))),
+        ("people.jsonl", lambda text: text.count("\n")),
+    ):
         drawn.clear()
         assert predict(clip, "--output", tmp_path / "out", "--json", tmp_path / name) == 130
-        assert len(read_video(tmp_path / "out" / "clip.mp4")) == 2
-    assert len(json.loads((tmp_path / "people.json").read_text())) == 2
-    assert (tmp_path / "people.jsonl").read_text().count("\n") == 2
+        num_frames = len(read_video(tmp_path / "out" / "clip.mp4"))
+        assert 2 <= num_frames == len(drawn) < 20
+        assert count_people((tmp_path / name).read_text()) == num_frames
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["clip.mp4"]
 
 
@@ -346,6 +355,7 @@ def test_a_camera_is_shown_until_the_window_is_closed(
 
     monkeypatch.setattr(sources, "open_camera", TestCamera)
     monkeypatch.setattr(tool, "Window", TestWindow)
+    monkeypatch.setattr(prediction_drawing, "Window", TestWindow)
     assert predict("--camera", "3", "--show", "--output", tmp_path) == 0
     assert events == ["check display", "open camera 3", "show 0", "show 1", "show 2", "close camera"]
     assert (tmp_path / "camera-3.mp4").stat().st_size > 500
@@ -390,7 +400,7 @@ def test_minimum_scores_outside_0_to_1_are_refused(
 
 @pytest.fixture
 def no_pyav(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tool, "has_pyav", lambda: False)
+    monkeypatch.setattr(prediction_inputs, "has_pyav", lambda: False)
     monkeypatch.setattr(video_library, "has_pyav", lambda: False)
 
 
@@ -469,7 +479,7 @@ def test_ctrl_c_ends_a_live_stream_with_status_0(stub: None, tmp_path: Path, mon
         signal.raise_signal(signal.SIGINT)
         return image
 
-    monkeypatch.setattr(tool, "draw_people", interrupt)
+    monkeypatch.setattr(prediction_drawing, "draw_people", interrupt)
     with media_server(tmp_path) as address:
         assert predict(f"{address}/live", "--output", tmp_path / "out") == 0
     assert len(read_video(tmp_path / "out" / "live.mp4")) == 1

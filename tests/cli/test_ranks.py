@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import io
 import os
 import random
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +20,9 @@ import torch
 import posenet.cli.evaluate as evaluate_tool
 import posenet.cli.predict as predict_tool
 from posenet.checkpoints.file import write_checkpoint
+from posenet.cli import predictor_options, ranks
 from posenet.cli.main import run_tool
+from posenet.cli.ranks import EXCHANGE_MARKER
 from posenet.devices.launch import launch
 from posenet.devices.rank_info import RankInfo
 from posenet.errors import TrainingError
@@ -31,10 +34,10 @@ from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
 from posenet.settings import InferenceConfig, config_to_dict, load_config
 from posenet.synthetic.dataset import write_dataset
+from tests.helpers.locks import hold_lock_elsewhere
 from tests.helpers.process_runs import fork_process, wait_for_exit
 from tests.helpers.spot_networks import SpotNetwork, spot_image
 
-SCRIPTS = Path(__file__).parents[2] / "tools"
 SIZES = ((97, 131), (131, 97), (64, 64), (97, 131), (97, 300))
 """(height, width) of the images, in turn."""
 
@@ -248,8 +251,9 @@ def test_a_complete_file_is_left_alone_and_other_inputs_are_refused(
     path = tmp_path / "p.jsonl"
     assert run_resumable(path, inputs) == 2
     before = path.read_bytes()
-    assert run_resumable(path, inputs) == 0 and path.read_bytes() == before
     capsys.readouterr()
+    assert run_resumable(path, inputs) == 2 and path.read_bytes() == before
+    assert "1 of 23 inputs could not be read completely" in capsys.readouterr().err  # as at the end of the first run
     assert run_resumable(path, inputs, "--min-score", "0.9") == 2
     assert "was written with other --min-score" in capsys.readouterr().err
     assert run_resumable(path, inputs / "001.png") == 2
@@ -274,23 +278,80 @@ def test_a_list_in_a_file_is_like_one_on_standard_input(inputs: Path, tmp_path: 
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes() != b""
 
 
-def test_nproc_starts_processes_that_load_a_checkpoint_and_reports_an_error_once(inputs: Path, tmp_path: Path) -> None:
+def test_two_processes_cannot_write_the_same_file(
+    inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "p.jsonl"
+    with hold_lock_elsewhere(path.with_name("p.jsonl.lock")) as pid:
+        for words in ([], ["--resume"], ["--shard", "0/2"]):
+            argv = ["--checkpoint", "x.pth", str(inputs / "001.png"), "--json", str(path), *words]
+            assert run_tool("predict", argv) == 2
+            assert f"p.jsonl is being written by process {pid} " in capfd.readouterr().err
+        assert not path.exists()
+    assert run_resumable(path, inputs / "001.png") == 0
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["p.jsonl", "p.jsonl.progress"]
+
+
+def test_a_folder_that_is_not_ours_is_not_used_to_exchange_results(
+    inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "p.jsonl.parts"
+    folder.mkdir()
+    (folder / "0.jsonl").write_text("mine")
+    argv = ["--checkpoint", "x.pth", str(inputs / "001.png"), "--json", str(tmp_path / "p.jsonl")]
+    on_ranks(2, lambda: run_tool("predict", argv), allowed=(2,))
+    assert capfd.readouterr().err.count("p.jsonl.parts is needed to exchange results") == 1
+    for words in (["--resume"], []):  # a single process does not need the folder
+        assert run_tool("predict", [*argv, *words]) == 0
+    assert contents(folder) == {"0.jsonl": b"mine"}
+
+
+def test_results_of_other_weights_that_a_killed_run_has_left_are_not_used(inputs: Path, tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    images = [inputs / f"{number:03d}.png" for number in range(1, 4)]
+    folder = tmp_path / "p.jsonl.parts"
+    folder.mkdir()
+    (folder / EXCHANGE_MARKER).write_text("of a killed run")
+    (folder / "0.jsonl").write_text("")
+    argv = ["--checkpoint", "x.pth", *map(str, images), "--json", str(path), "--resume"]
+    assert run_tool("predict", argv) == 0
+    assert path.stat().st_size > 0 and not folder.exists()
+
+
+def test_nproc_starts_processes_that_load_a_checkpoint(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predict_tool, "make_predictor", predictor_options.make_predictor)
     overrides = ["model.stacks=1", "model.width=16", "model.growth=2", "model.conv_std=0.3", "inference.height=64"]
     config = load_config(None, [*overrides, "inference.keypoint_threshold=0.01", "inference.part_threshold=0.0001"])
     torch.manual_seed(3)
     write_checkpoint(
         tmp_path / "net.pth", {"model": PoseNet.from_config(config).state_dict(), "config": config_to_dict(config)}
     )
+    listed = "".join(f"{inputs / f'{number:03d}.png'}\n" for number in range(1, 4)).encode()
 
-    def run(name: str, checkpoint: str, *words: str) -> subprocess.CompletedProcess[str]:
-        argv = [sys.executable, SCRIPTS / "predict.py", "--checkpoint", tmp_path / checkpoint, "-", "--threads", "1"]
-        argv += ["--json", tmp_path / name, *words]
-        listed = "".join(f"{inputs / f'{number:03d}.png'}\n" for number in range(1, 4))
-        return subprocess.run(list(map(str, argv)), input=listed, capture_output=True, text=True, check=False)
+    def run(name: str, *words: str) -> int:
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(listed)))
+        argv = ["--checkpoint", tmp_path / "net.pth", "-", "--threads", "1", "--json", tmp_path / name, *words]
+        return run_tool("predict", list(map(str, argv)))
 
-    assert run("one.jsonl", "net.pth").returncode == 0
-    started = run("two.jsonl", "net.pth", "--nproc", "2")
-    assert started.returncode == 0 and "\r" not in started.stderr
+    num_threads = torch.get_num_threads()
+    try:
+        assert run("one.jsonl") == 0
+    finally:
+        torch.set_num_threads(num_threads)
+    assert run("two.jsonl", "--nproc", "2") == 0
     assert (tmp_path / "two.jsonl").read_bytes() == (tmp_path / "one.jsonl").read_bytes() != b""
-    failed = run("three.jsonl", "missing.pth", "--nproc", "2")
-    assert failed.returncode == 2 and failed.stderr.count("error:") == 1 and "missing.pth" in failed.stderr
+
+
+def test_an_error_of_all_processes_is_reported_once(
+    inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(predict_tool, "make_predictor", predictor_options.make_predictor)
+    monkeypatch.setattr(ranks, "launch", functools.partial(launch, start_method="fork"))
+    argv = ["--checkpoint", "missing.pth", str(inputs), "--json", str(tmp_path / "p.jsonl"), "--nproc", "2"]
+    with pytest.raises(SystemExit) as ended:
+        run_tool("predict", argv)
+    assert ended.value.code == 2
+    error = capfd.readouterr().err
+    assert error.count("error:") == 1 and "missing.pth" in error

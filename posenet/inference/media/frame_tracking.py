@@ -14,7 +14,7 @@ class FrameTracker:
     """Identifies the people of one video or camera after the other. The ids of each start at 1."""
 
     def __init__(self, settings: TrackingConfig) -> None:
-        self._settings = settings
+        self.settings = settings
         self._source: Source | None = None
 
     def update(self, frame: Frame, people: Sequence[Person]) -> list[Person]:
@@ -23,7 +23,7 @@ class FrameTracker:
             return list(people)
         if frame.source != self._source:
             self._source = frame.source
-            self._tracker = Tracker(self._settings)
+            self._tracker = Tracker(self.settings)
             self._seconds = frame.seconds
         self._seconds = max(self._seconds, frame.seconds)  # the clock of a damaged stream may jump back
         return self._tracker.update(people, self._seconds)

@@ -5,14 +5,24 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from posenet.errors import DataError
 from posenet.files import write_atomically
+from posenet.locks import LockedError, lock_file
 
 SUFFIX = ".progress"
+LOCK_SUFFIX = ".lock"
+
+
+class UnreadableSource(NamedTuple):
+    """A source that could not be read completely."""
+
+    source_index: int
+    """Index among all sources."""
+    error: str
 
 
 class Progress(NamedTuple):
@@ -22,10 +32,37 @@ class Progress(NamedTuple):
     """Number of units that the file holds completely, without gaps."""
     size: int
     """Size of the file after them, in bytes."""
+    unreadable: tuple[UnreadableSource, ...] = ()
+    """The sources of these units that could not be read."""
+    is_continued: bool = False
+    """Whether an earlier run has started the file."""
+
+
+@contextlib.contextmanager
+def open_progress_file(people: Path, run: Mapping[str, Any], *, resume: bool) -> Iterator[ProgressFile]:
+    """Lock a file of people, and start or resume its progress file.
+
+    Args:
+        run: everything that the results depend on.
+
+    Raises:
+        DataError: another process writes the file, or it cannot be resumed.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(lock_file(people.with_name(people.name + LOCK_SUFFIX), people, delete=True))
+        except LockedError as error:
+            raise DataError(
+                f"{people} is being written by {error}; wait until it has ended, or choose another file"
+            ) from error
+        progress_file = ProgressFile.resume(people, run) if resume else ProgressFile.start(people, run)
+        yield stack.enter_context(contextlib.closing(progress_file))
 
 
 class ProgressFile:
     """The file beside a file of people: a line that describes the run, then a line after each complete unit.
+
+    The line of a unit is ``[units, size]``, or ``[units, size, [[index, error], ...]]`` with its unreadable sources.
 
     A unit is recorded after its people are in the file of people. After a kill, that file may hold more than the last
     record says, up to a part of a line; ``resume`` cuts this off. A torn last line of the progress file is ignored.
@@ -68,13 +105,19 @@ class ProgressFile:
         progress = max((record for record in records if record.size <= size), default=Progress(0, 0))
         if size > progress.size:
             os.truncate(people, progress.size)
-        write_atomically(_path(people), _line({"run": dict(run)}) + _line(progress))
-        return cls(people, progress)
+        write_atomically(_path(people), _line({"run": dict(run)}) + _record_line(*progress[:3]))
+        return cls(people, progress._replace(is_continued=True))
 
-    def record(self, units: int, size: int | None) -> None:
-        """Record that the file of people holds this many units in ``size`` bytes; None if it has not changed."""
-        self.progress = Progress(units, self.progress.size if size is None else size)
-        self._file.write(_line(self.progress))
+    def record(self, units: int, size: int | None, unreadable: Sequence[UnreadableSource] = ()) -> None:
+        """Record that the file of people holds this many units.
+
+        Args:
+            size: its size in bytes; None if it has not changed.
+            unreadable: the sources of the last unit that could not be read.
+        """
+        size = self.progress.size if size is None else size
+        self.progress = self.progress._replace(units=units, size=size)
+        self._file.write(_record_line(units, size, unreadable))
 
     def close(self) -> None:
         self._file.close()
@@ -93,15 +136,21 @@ def _line(value: object) -> bytes:
     return json.dumps(value).encode() + b"\n"
 
 
+def _record_line(units: int, size: int, unreadable: Sequence[UnreadableSource]) -> bytes:
+    return _line([units, size, unreadable] if unreadable else [units, size])
+
+
 def _read(path: Path) -> tuple[dict[str, Any], list[Progress]]:
     """The description of the run, and the records of intact lines."""
     header: dict[str, Any] = {}
     records = []
+    unreadable: list[UnreadableSource] = []
     first, *lines = path.read_bytes().split(b"\n")
     with contextlib.suppress(ValueError, KeyError, TypeError):
         header = dict(json.loads(first)["run"])
     for line in lines[:-1]:  # a complete line ends with a line feed, so the last part is empty or torn
         with contextlib.suppress(ValueError, TypeError):
-            units, size = json.loads(line)
-            records.append(Progress(int(units), int(size)))
+            units, size, *new = json.loads(line)
+            unreadable += [UnreadableSource(int(index), str(error)) for index, error in (new[0] if new else ())]
+            records.append(Progress(int(units), int(size), tuple(unreadable)))
     return header, records

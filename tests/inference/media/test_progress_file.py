@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from posenet.errors import DataError
-from posenet.inference.media.progress_file import Progress, ProgressFile
+from posenet.inference.media.progress_file import Progress, ProgressFile, UnreadableSource
 
 RUN = {"inputs": "a", "weights": "b"}
 PEOPLE = [b"one\n", b"", b"two\nthree\n", b"four\n"]
@@ -51,7 +51,7 @@ def test_a_continued_run_can_be_continued_again(tmp_path: Path) -> None:
     write(path)
     for _ in range(2):
         progress = ProgressFile.resume(path, RUN)
-        assert progress.progress == Progress(4, 19)
+        assert progress.progress == Progress(4, 19, is_continued=True)
         progress.close()
     progress.remove()
     assert [file.name for file in tmp_path.iterdir()] == ["p.jsonl"]
@@ -61,3 +61,18 @@ def test_other_inputs_are_named(tmp_path: Path) -> None:
     write(tmp_path / "p.jsonl")
     with pytest.raises(DataError, match="was written with other weights;"):
         ProgressFile.resume(tmp_path / "p.jsonl", RUN | {"weights": "c"})
+
+
+def test_unreadable_sources_of_complete_units_are_remembered(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(b"one\ntwo\n")
+    first, second, third = (UnreadableSource(index, f"{index}.jpg is damaged") for index in (3, 5, 8))
+    progress = ProgressFile.start(path, RUN)
+    progress.record(1, 4, [first, second])
+    progress.record(2, 8)
+    progress.record(3, 12, [third])  # these people are not in the file
+    progress.close()
+    for _ in range(2):
+        progress = ProgressFile.resume(path, RUN)
+        progress.close()
+        assert progress.progress == Progress(2, 8, (first, second), is_continued=True)
