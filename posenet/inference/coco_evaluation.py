@@ -220,7 +220,7 @@ def predict_people(
             people_of_images = predict(pixels)
         ends = [(number, image is units[number][-1]) for number in numbers for image in units[number]]
         for image, (number, is_last), people in zip(mine, ends, people_of_images, strict=True):
-            yield UnitItem(number, _ImagePeople(image.id, people, frames.pop(image.id)))
+            yield UnitItem(number, _ImagePeople(image.id, people, frames[image.id]))
             if is_last:
                 yield UnitItem(number, None)
 
@@ -234,7 +234,7 @@ def predict_people(
                 bar.update()
     if team is not None and team.rank > 0:
         return {}
-    if len(people_by_image) < len(ordered):
+    if len(frames) < len(ordered):
         raise KeyboardInterrupt
     for name, count in count_frames(frames).items():
         _log.info("%s with an EXIF orientation: %s", pluralize(count, "image"), name)

@@ -18,6 +18,9 @@ PAGES = sorted(
     ]
 )
 
+SHELL_VARIABLES = {"SLURM_ARRAY_TASK_ID": "0"}
+"""Environment variables that the shell blocks use, as in the first task of a job array."""
+
 
 def page_name(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
@@ -70,7 +73,7 @@ def parse_commands(text: str) -> list[Command]:
     """
     text = text.replace("\\\n", " ")
     text = re.sub(r"^for (\w+) in ([^;]+); do(.*?)^done", _unroll, text, flags=re.MULTILINE | re.DOTALL)
-    variables: dict[str, str] = {}
+    variables = dict(SHELL_VARIABLES)
     commands: list[Command] = []
     for line in text.splitlines():
         line = re.sub(r"\$(\w+)", lambda match: variables[match[1]], line)
