@@ -114,7 +114,8 @@ def _report(
     if args.output:
         print(f"wrote {args.output}", file=messages)
     if evaluation is None:
-        print(f"{args.annotations} contains no annotations, so there are no metrics", file=messages)
+        missing = ["metrics", *(["charts"] if args.plots else []), *(["report"] if args.report else [])]
+        print(f"{args.annotations} contains no annotations, so there are no {' and no '.join(missing)}", file=messages)
         return
     print(pluralize(evaluation.images, "image"), file=messages)
     print(evaluation.table(), file=messages)

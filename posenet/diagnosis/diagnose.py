@@ -13,7 +13,7 @@ import numpy as np
 
 from posenet.annotations.split import Split, read_split
 from posenet.diagnosis.average_precision import average_precision
-from posenet.diagnosis.corrections import MatchedResults, measure_corrections
+from posenet.diagnosis.corrections import MatchedResults, measure_corrections, true_oks
 from posenet.diagnosis.matching import Found, Truth
 from posenet.diagnosis.outcome import Outcome
 from posenet.diagnosis.result import (
@@ -123,9 +123,7 @@ def diagnose_results(
         metrics=evaluation.metrics,
         ap_by_threshold=_by_threshold(corrections.corrected[UNCORRECTED]),
         counts=count_kinds(matched.kinds),
-        keypoints={
-            keypoint: count_kinds(matched.kinds[:, index]) for index, keypoint in enumerate(skeleton.file_keypoints)
-        },
+        keypoints={name: count_kinds(kinds) for name, kinds in zip(skeleton.file_names, matched.kinds.T)},
         corrected={kind: average_precision(corrections.corrected[kind]) for kind in CORRECTIONS},
         alone={kind: average_precision(corrections.alone[kind]) for kind in CORRECTIONS},
         corrected_by_threshold={kind: _by_threshold(corrections.corrected[kind]) for kind in CORRECTIONS},
@@ -157,6 +155,7 @@ def _describe_images(
     result_of_person = np.full(len(truth), -1)
     result_of_person[matched.person[matched.person >= 0]] = np.flatnonzero(matched.person >= 0)
     oks = _own_oks(matched)
+    scores_by_oks = true_oks(found, truth, matched.pairs, matched.oks)
     names = np.array([*KINDS, None], object)  # the last one stands for UNLABELLED, which is -1
     nothing = tuple([None] * found.keypoints.shape[1])
     images = []
@@ -192,6 +191,7 @@ def _describe_images(
                     score=float(found.scores[row]),
                     person=int(index_of_person[person]) if person >= 0 else None,
                     oks=float(oks[row]),
+                    true_oks=float(scores_by_oks[row]),
                     kinds=tuple(names[matched.kinds[row]]) if person >= 0 else nothing,
                     background=bool(outcome.counted[0, row] and not outcome.correct[0, row]),
                     ignored=not outcome.counted[0, row],

@@ -1,7 +1,7 @@
 """The result of a diagnosis: plain data about one results file, and about several compared with the first.
 
 Coordinates are pixels of the image as stored. Keypoints are in the order of the annotation file (``Skeleton.
-file_keypoints``): F of them.
+file_names``): F of them.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ class FoundPerson:
     """Index in ``ImageDiagnosis.people`` of the person whom it matches at OKS 0.1; None if there is none."""
     oks: float
     """OKS with that person; without one, the highest OKS with any person of the image, 0 if there are no people."""
+    true_oks: float
+    """Its score in a ranking by true OKS: the OKS with the person whom it fits best of all results, 0 without one."""
     kinds: tuple[str | None, ...]
     """For every keypoint one of ``KINDS``; None where the matched person's keypoint is not labelled, and everywhere in
     a result without a match."""
@@ -124,7 +126,7 @@ class Diagnosis:
     name: str
     """How the report calls the results: the name of their file. Escape it in HTML."""
     skeleton: Skeleton
-    """Its ``file_keypoints`` name the keypoints."""
+    """Its ``file_names`` name the keypoints."""
     metrics: Mapping[str, float]
     """COCO's ten keypoint metrics, ``AP``, ``AP50`` ... ``ARL``; -1 without people of that size."""
     ap_by_threshold: np.ndarray
@@ -132,7 +134,7 @@ class Diagnosis:
     counts: Counts
     """Kinds of all labelled keypoints of matched people."""
     keypoints: Mapping[str, Counts]
-    """The same for every keypoint, by its name."""
+    """The same for every keypoint, by its name in the annotation file, such as ``left_wrist``."""
     corrected: Mapping[str, float]
     """AP after correcting each of ``CORRECTIONS`` and all before it."""
     alone: Mapping[str, float]

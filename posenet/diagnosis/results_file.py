@@ -70,12 +70,12 @@ def parse_results(entries: Any, split: Split, skeleton: Skeleton, name: str) -> 
 
 def _check_entry(entry: dict[str, Any], place: str, split: Split, count: int) -> None:
     image_id = entry.get("image_id")
-    if type(image_id) is not int or abs(image_id) >= 2**63:
+    if not _is_whole(image_id) or abs(image_id) >= 2**63:
         raise DataError(
             f"{place} has image_id {truncate_for_message(image_id)}, which is not a whole number; {_REMEDY}"
         )
     category = entry.get("category_id")
-    if type(category) is not int or category not in split.categories:
+    if not _is_whole(category) or category not in split.categories:
         expected = " or ".join(map(str, sorted(split.categories)))
         raise DataError(
             f"{place} has category_id {truncate_for_message(category)}, but the annotated people have {expected}; "
@@ -94,6 +94,11 @@ def _check_entry(entry: dict[str, Any], place: str, split: Split, count: int) ->
     score = entry.get("score")
     if type(score) not in (int, float):
         raise DataError(f"{place} has score {truncate_for_message(score)}, which is not a number; {_REMEDY}")
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether an id is a whole number. Some programs write 1 as 1.0."""
+    return type(value) is int or (type(value) is float and value.is_integer())
 
 
 def _finite_array(rows: list[Any], place: str) -> np.ndarray:

@@ -19,19 +19,21 @@ MAX_POINTS = 300_000
 """Keypoints of all people in the gallery, which take about 20 bytes each: 6 MB. COCO's 17 keypoints and 20 results in
 each of 400 images are 150,000."""
 MISRANKED = 0.25
-"""A result has a score error if its rank by score differs from its rank by OKS by this share of all results."""
+"""A result has a score error if its rank by score differs from that by true OKS by this share of all results. The page
+explains it with this number."""
 CROWDING = ("0", "1-2", "3 or more")
 """Numbers of overlapping people, as the sensitivity names them too."""
 
 
 @dataclass(frozen=True)
 class ResultRanks:
-    """The order of all results of a file by score, and by OKS."""
+    """The order of all results of a file by score, and how far it is from the order by true OKS."""
 
     by_score: np.ndarray
-    """(N,) rank of each result, 0 (best) to 1 (worst), image by image. Equal values share their mean rank."""
-    by_oks: np.ndarray
-    """(N,) the same by OKS."""
+    """(N,) rank of each result, 0 (best) to 1 (worst), image by image. Equal scores share their mean rank."""
+    misranking: np.ndarray
+    """(N,) difference from the nearest rank that the true OKS allows: results of equal OKS may have any order. 0 for
+    results that do not count."""
     first: np.ndarray
     """(images,) row of the first result of each image."""
 
@@ -39,21 +41,23 @@ class ResultRanks:
     def of(cls, diagnosis: Diagnosis) -> ResultRanks:
         results = [result for image in diagnosis.images for result in image.results]
         counts = [len(image.results) for image in diagnosis.images]
-        return cls(
-            by_score=_relative_ranks(np.array([result.score for result in results], float)),
-            by_oks=_relative_ranks(np.array([result.oks for result in results], float)),
-            first=np.cumsum([0, *counts[:-1]]),
-        )
+        counted = np.array([not result.ignored for result in results], bool)
+        best, worst = _relative_ranks(np.array([result.score for result in results], float)[counted])
+        by_score = (best + worst) / 2
+        best, worst = _relative_ranks(np.array([result.true_oks for result in results], float)[counted])
+        ranks = cls(np.zeros(len(results)), np.zeros(len(results)), first=np.cumsum([0, *counts[:-1]]))
+        ranks.by_score[counted] = by_score
+        ranks.misranking[counted] = np.maximum(np.maximum(best - by_score, by_score - worst), 0)
+        return ranks
 
     @property
     def misranked(self) -> int:
         """Number of results with a score error."""
-        return int((np.abs(self.by_score - self.by_oks) >= MISRANKED).sum())
+        return int((self.misranking >= MISRANKED).sum())
 
     def misrankings(self, image: int, results: int) -> list[float]:
-        """How far each result of an image is from its rank by OKS, as a share of all results, without sign."""
-        rows = slice(self.first[image], self.first[image] + results)
-        return [abs(difference) for difference in (self.by_score[rows] - self.by_oks[rows]).tolist()]
+        """``misranking`` of the results of an image."""
+        return list(self.misranking[self.first[image] : self.first[image] + results].tolist())
 
 
 def crowding_of(overlapping: int) -> str:
@@ -157,9 +161,9 @@ def _count_points(diagnoses: Sequence[Diagnosis]) -> list[int]:
     return [keypoints * sum(counts) for counts in zip(people, *results)]
 
 
-def _relative_ranks(values: np.ndarray) -> np.ndarray:
-    """(N,) rank of each value from 0 (largest) to 1 (smallest); equal values share their mean rank."""
+def _relative_ranks(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) first and (N,) last rank that each value may have among equal ones, from 0 (largest) to 1 (smallest)."""
     _, inverse, counts = np.unique(-values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    mean_ranks = last - (counts + 1) / 2
-    return mean_ranks[inverse] / max(len(values) - 1, 1)
+    last = np.cumsum(counts) - 1
+    first = last - counts + 1
+    return first[inverse] / max(len(values) - 1, 1), last[inverse] / max(len(values) - 1, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -63,13 +64,13 @@ def build_page_data(
         "images": len(first.images),
         "people": first.num_people,
         "oks": OKS_THRESHOLDS,
-        "keypoints": skeleton.file_names,
+        "keypoints": list(first.keypoints),
         "derived": [[skeleton.file_keypoints.index(end) for end in ends] for ends in skeleton.derived.values()],
         "edges": _edges(skeleton),
         "sizes": [[size, size.capitalize()] for size in SIZES],
         "crowdings": [[crowding, f"{crowding} overlapping"] for crowding in CROWDING],
         "runs": [_run(diagnosis, rank) for diagnosis, rank in zip(diagnoses, ranks)],
-        "comparison": [] if comparison is None else [_difference(item, skeleton) for item in comparison.differences],
+        "comparison": [] if comparison is None else [_difference(item) for item in comparison.differences],
         "gallery": [
             _image([diagnosis.images[index] for diagnosis in diagnoses], ranks, index, thumbnail)
             for index, thumbnail in zip(chosen, thumbnails)
@@ -130,24 +131,14 @@ def _factor(name: str, slices: Sequence[Slice]) -> dict[str, Any]:
     }
 
 
-def _difference(difference: Difference, skeleton: Skeleton) -> dict[str, Any]:
-    names = dict(zip(skeleton.file_keypoints, skeleton.file_names))
+def _difference(difference: Difference) -> dict[str, Any]:
     return {
         "name": difference.name,
         "ap": difference.ap_difference,
         "interval": list(difference.interval),
         "better": difference.share_better,
         "resamples": difference.resamples,
-        "changes": [
-            {
-                "group": change.group,
-                "name": names.get(change.name, change.name) if change.group == "keypoint" else change.name,
-                "before": change.before,
-                "after": change.after,
-                "improved": change.improved,
-            }
-            for change in difference.changes
-        ],
+        "changes": [asdict(change) for change in difference.changes],
         "images": [
             {"id": change.id, "before": change.before, "after": change.after}
             for change in difference.images[:MAX_CHANGES]

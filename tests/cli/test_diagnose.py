@@ -113,6 +113,19 @@ def test_evaluate_writes_the_report_of_its_results(
     assert "last.pth: AP" in capsys.readouterr().out
 
 
+def test_evaluate_says_that_there_is_no_report_without_annotations(
+    tiny_coco: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    document = json.loads((tiny_coco / "annotations" / "person_keypoints_val2017.json").read_text())
+    info = tmp_path / "image_info.json"
+    info.write_text(json.dumps({"images": document["images"][:1]}))
+    words = ["--checkpoint", checkpoint, "--images", tiny_coco / "val2017", "--device", "cpu", "--height", "64"]
+    words += ["--annotations", info, "--report", tmp_path / "report"]
+    assert run_tool("evaluate", list(map(str, words))) == 0
+    assert "contains no annotations, so there are no metrics and no report" in capsys.readouterr().out
+    assert not (tmp_path / "report" / "report.html").exists()
+
+
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     """The one line on standard error of a run that ends with status 2."""
     assert run(*words) == 2

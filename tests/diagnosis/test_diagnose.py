@@ -43,7 +43,7 @@ def check_counts(diagnosis: Diagnosis, injected: InjectedErrors) -> None:
     """The diagnosis has exactly the injected errors, in total and of every keypoint."""
     expected = {kind: injected.count(kind) for kind in ERRORS}
     assert {kind: diagnosis.counts[kind] for kind in ERRORS} == expected
-    for k, name in enumerate(COCO.file_keypoints):
+    for k, name in enumerate(COCO.file_names):
         for kind in ERRORS:
             assert diagnosis.keypoints[name][kind] == injected.keypoints[kind, k], (name, kind)
     assert diagnosis.background == injected.background
@@ -219,6 +219,20 @@ def test_the_images_hold_who_was_found(document: dict[str, Any], annotation_file
     assert sum(person.missed for person in people) == diagnosis.missed
 
 
+def test_of_two_results_for_a_person_the_better_one_has_the_true_oks(drawn: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "people.json"
+    path.write_text(json.dumps(drawn))
+    results = perfect_results(drawn)
+    worse = copy.deepcopy(results[0]) | {"score": 1.0}
+    worse["keypoints"][::3] = [x + 1 for x in worse["keypoints"][::3]]
+    diagnosis = run(path, [worse, *results])
+    [image] = [image for image in diagnosis.images if image.id == worse["image_id"]]
+    first, *others = image.results
+    assert first.person == 0 and 0.1 <= first.oks < 1
+    assert first.true_oks == 0
+    assert [result.true_oks for result in others] == pytest.approx([1.0] * len(others))
+
+
 def test_results_without_people_miss_everybody(document: dict[str, Any], annotation_file: Path) -> None:
     diagnosis = run(annotation_file, [])
     assert diagnosis.ap == 0 and diagnosis.num_results == 0
@@ -261,7 +275,7 @@ def test_other_skeletons_have_their_own_sigmas_and_sides(drawn: dict[str, Any], 
         top, left, right = (results[row]["keypoints"][start : start + 3] for start in (0, 3, 6))
         results[row]["keypoints"] = [*top, *right, *left]
     diagnosis = diagnose(path, results, skeleton=skeleton, progress=False)
-    assert diagnosis.counts["inversion"] == diagnosis.keypoints["L"]["inversion"] * 2 == 10
+    assert diagnosis.counts["inversion"] == diagnosis.keypoints["left"]["inversion"] * 2 == 10
     expected = coco_ap(plain_coco(document, results, sigmas=skeleton.sigmas))
     assert diagnosis.ap == pytest.approx(expected, abs=EXACT)
 

@@ -32,7 +32,7 @@ def test_one_results_file(diagnoses: list[Diagnosis], tmp_path: Path) -> None:
     content = json.loads(path.read_text())
     assert content["AP"] == diagnosis.ap == content["metrics"]["AP"]
     assert content["counts"] == diagnosis.counts and list(content["counts"]) == list(KINDS)
-    assert list(content["keypoints"]) == list(COCO.file_keypoints)
+    assert list(content["keypoints"]) == list(COCO.file_names)
     assert content["keypoints"] == diagnosis.keypoints
     assert list(content["corrected"]) == list(content["alone"]) == list(CORRECTIONS)
     assert content["corrected"] == diagnosis.corrected and content["alone"] == diagnosis.alone

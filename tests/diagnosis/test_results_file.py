@@ -101,6 +101,16 @@ def test_whole_numbers_further_fields_and_any_scores_are_accepted(
     assert set(file.to_coco(1)[0]) == {"image_id", "category_id", "keypoints", "score"}
 
 
+def test_whole_numbers_may_be_written_as_floats(split: Split, results: list[dict[str, Any]], tmp_path: Path) -> None:
+    path = tmp_path / "results.json"
+    path.write_text(
+        json.dumps([entry | {"image_id": float(entry["image_id"]), "category_id": 1.0} for entry in results])
+    )
+    file = read_results(path, split, COCO)
+    assert file.image_ids.dtype == np.int64
+    assert file.image_ids.tolist() == [entry["image_id"] for entry in results]
+
+
 def test_an_empty_list_is_accepted(split: Split, tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     path.write_text("[]")

@@ -80,11 +80,13 @@ def image_of(
         for keypoint, kind in wrong.items():
             keypoints[keypoint, :2] += {"jitter": 9, "inversion": -25, "swap": 60, "miss": (40, -60)}[kind]
         score = 0.9 - 0.05 * len(results)
-        results.append(FoundPerson(keypoints, score, len(truths) - 1, oks, kinds, background=oks < 0.5, ignored=False))
+        results.append(
+            FoundPerson(keypoints, score, len(truths) - 1, oks, oks, kinds, background=oks < 0.5, ignored=False)
+        )
     for extra in range(background):
         keypoints = np.column_stack([UPRIGHT * 0.5 + (80 + 150 * extra, 330), np.ones(17)])
         results.append(
-            FoundPerson(keypoints, 0.1 - 0.01 * extra, None, 0.0, (None,) * 17, background=True, ignored=False)
+            FoundPerson(keypoints, 0.1 - 0.01 * extra, None, 0.0, 0.0, (None,) * 17, background=True, ignored=False)
         )
     return ImageDiagnosis(
         id=number, file_name=name or f"{number:012d}.jpg", width=WIDTH, height=HEIGHT, people=truths, results=results,

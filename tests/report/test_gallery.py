@@ -61,8 +61,23 @@ def test_a_result_that_scores_above_better_ones_is_misranked() -> None:
     bad = replace(bad, results=[replace(result, score=0.99)])
     ranks = ResultRanks.of(diagnosis_of([*good, bad]))
     assert ranks.misrankings(8, 1) == [pytest.approx(1.0)]
-    assert ranks.misrankings(0, 1) == [pytest.approx(1 / 8)]
+    assert ranks.misrankings(0, 1) == [0.0]
     assert ranks.misranked == 1
+
+
+def test_results_of_equal_oks_may_have_any_order() -> None:
+    images = [image_with_misses(number, 0) for number in range(8)]
+    images = [
+        replace(image, results=[replace(image.results[0], score=0.1 * number)]) for number, image in enumerate(images)
+    ]
+    assert ResultRanks.of(diagnosis_of(images)).misranked == 0
+
+
+def test_results_that_do_not_count_are_not_misranked() -> None:
+    good = [image_with_misses(number, 0) for number in range(8)]
+    crowd = image_with_misses(8, 8)
+    crowd = replace(crowd, results=[replace(crowd.results[0], score=0.99, true_oks=0.0, ignored=True)])
+    assert ResultRanks.of(diagnosis_of([*good, crowd])).misranked == 0
 
 
 def test_no_results_at_all_have_no_ranks() -> None:

@@ -77,7 +77,6 @@ function main() {
   const data = JSON.parse(byId("data").textContent);
   const names = data.runs.map((run) => run.name).join(", ");
   byId("title").textContent = names;
-  byId("footer").textContent = data.footer;
   document.title = `AP ${formatAp(data.runs[0].metrics.AP)} – ${names}`;
   byId("theme").addEventListener("click", toggleTheme);
   byId("open-help").addEventListener("click", () => openDialog(byId("help")));
