@@ -69,7 +69,7 @@ def parse_results(entries: Any, split: Split, skeleton: Skeleton, name: str) -> 
 
 
 def _check_entry(entry: dict[str, Any], place: str, split: Split, count: int) -> None:
-    image_id = entry.get("image_id")
+    image_id: Any = entry.get("image_id")
     if not _is_whole(image_id) or abs(image_id) >= 2**63:
         raise DataError(
             f"{place} has image_id {truncate_for_message(image_id)}, which is not a whole number; {_REMEDY}"

@@ -157,6 +157,17 @@ def test_filters_leave_the_images_with_such_errors(
     assert len(shown_images(browser)) == 5
 
 
+def test_the_gallery_states_how_many_images_it_shows(
+    browser: Browser, one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    browser.open(one)
+    assert browser.text("#gallery-count") == "5 of 5 images."
+    monkeypatch.setattr("posenet.report.gallery.MAX_IMAGES", 3)
+    monkeypatch.setattr("posenet.report.gallery.RANKED_IMAGES", 3)
+    browser.open(write_report([small_diagnosis()], None, tmp_path, None, progress=False))
+    assert browser.text("#gallery-count").startswith("3 of 3 images. The page holds 3 of 5 images: the worst")
+
+
 def test_filters_dim_the_people_without_such_an_error(browser: Browser, one: Path) -> None:
     browser.open(one, "run=0&kind=inversion")
     assert browser.count("#tiles .person.truth") == 2
@@ -317,6 +328,29 @@ def test_nothing_is_wider_than_a_telephone(
     browser.open(request.getfixturevalue(pages), view)
     assert browser.run("return document.documentElement.scrollWidth") <= 360
     assert browser.run("return visualViewport.scale") == 1
+
+
+def test_the_opened_image_has_all_its_buttons_in_one_row_on_a_telephone(browser: Browser, two: Path) -> None:
+    browser.resize(360, 740)
+    browser.open(two, "run=0&image=11")
+    script = "return [...document.querySelectorAll('#viewer .icon')].map(node => node.getBoundingClientRect().top)"
+    tops = browser.run(script)
+    assert len(tops) == 3 and len(set(tops)) == 1
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280])
+@pytest.mark.parametrize("ap", [0.2, 0.4, 0.75])
+def test_the_texts_of_the_bar_fit_their_parts(browser: Browser, tmp_path: Path, ap: float, width: int) -> None:
+    browser.resize(width, 900)
+    browser.open(write_report([small_diagnosis(ap=ap)], None, tmp_path, None, progress=False))
+    browser.wait(lambda: browser.count("#cost-bar .part") == 8)
+    script = """
+        const right = (node) => node.getBoundingClientRect().right;
+        return [...document.querySelectorAll("#cost-bar .part")].flatMap((part) =>
+          [...part.querySelectorAll("text")].map((text) => right(part.querySelector("rect")) - right(text)));
+    """
+    margins = browser.run(script)
+    assert margins and min(margins) >= 0
 
 
 def test_the_printed_page_has_the_tables_but_no_controls(browser: Browser, one: Path) -> None:

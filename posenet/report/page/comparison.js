@@ -65,7 +65,7 @@ function shorten(text, length) {
 function drawRunTables(data) {
   const costs = data.runs.map((run) => Object.fromEntries(corrections(run).map(({ kind, gain }) => [kind, gain])));
   const metrics = Object.keys(data.runs[0].metrics);
-  return element("div", { class: "pair", id: "run-tables" },
+  return element("div", { class: data.runs.length > 2 ? "stacked" : "pair", id: "run-tables" },
     drawRunTable(data, "Metrics", 1, metrics.map((name) => [name, data.runs.map((run) => run.metrics[name])])),
     drawRunTable(data, "AP that each kind of error costs", -1, CORRECTIONS.map((kind) =>
       [[swatch(kind), KINDS[kind].label], costs.map((cost) => cost[kind])])));

@@ -84,10 +84,11 @@ function notesOfAll(data) {
 }
 
 function describeSelection(data, selected, shown) {
-  const page = `The page holds ${formatCount(data.gallery.length)} of ${pluralize(data.images, "image")}: `
-    + "the worst, and the worst of each kind of error.";
-  if (!selected.length) return `No image matches the filters. ${page}`;
-  return `${formatCount(shown)} of ${pluralize(selected.length, "image")}, worst first. ${page}`;
+  const page = data.gallery.length === data.images ? "" : (
+    ` The page holds ${formatCount(data.gallery.length)} of ${pluralize(data.images, "image")}: `
+    + "the worst, and the worst of each kind of error.");
+  if (!selected.length) return `No image matches the filters.${page}`;
+  return `${formatCount(shown)} of ${pluralize(selected.length, "image")}.${page}`;
 }
 
 /** Numbers of errors below a tile: those of the most frequent kinds. */

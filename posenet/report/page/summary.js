@@ -70,7 +70,7 @@ function costBar(run, rows) {
   const drawn = chart((width) => drawCostBar(width, parts, end, label));
   drawn.id = "cost-bar";
   return element("figure", { class: "cost" }, drawn, element("figcaption", { class: "muted" },
-    "The AP (dark) and what it gains as the errors are corrected one kind on top of the other, from left to right."));
+    "The AP, and what it gains as the errors are corrected one kind on top of the other, from left to right."));
 }
 
 function drawCostBar(width, parts, end, label) {
@@ -81,15 +81,15 @@ function drawCostBar(width, parts, end, label) {
   for (const { kind, label: name, start, size, text } of parts) {
     if (size < 1e-4) continue;
     const left = x(start);
-    const size_px = x(size);
+    const widthOnScreen = x(size);
     const part = shape("g", { class: `part ${kind}` },
       shape("title", {}, `${name} ${text}`),
-      shape("rect", { x: left, y: 0, width: Math.max(size_px - (kind === "ap" ? 1 : 1), 1), height }));
-    if (size_px > 8 * name.length + 14) {
+      shape("rect", { x: left, y: 0, width: Math.max(widthOnScreen - 1, 1), height }));
+    if (widthOnScreen > 8 * Math.max(name.length, text.length) + 14) {
       part.append(
         shape("text", { class: "part-name", x: left + 9, y: 24 }, name),
         shape("text", { class: "part-value", x: left + 9, y: 43 }, text));
-    } else if (size_px > 46) {
+    } else if (widthOnScreen > 8 * text.length + 8) {
       part.append(shape("text", { class: "part-value", x: left + 5, y: 34 }, text));
     }
     svg.append(part);
