@@ -21,7 +21,7 @@ from posenet.cli.training_options import add_training_options
 from posenet.devices.distributed import DEFAULT_TIMEOUT_MINUTES, DistributedRuntime, device_of_rank, is_lost_contact
 from posenet.devices.launch import launch
 from posenet.devices.rank_info import SINGLE_PROCESS, RankInfo, rank_info_from_environment
-from posenet.errors import ConfigError, PosenetError, TrainingError
+from posenet.errors import ConfigError, PosenetError
 
 _log = logging.getLogger(__name__)
 
@@ -94,19 +94,19 @@ def _train(args: argparse.Namespace, rank_info: RankInfo) -> int:
         if rank_info.local_rank and (not runtimes or error.on_all_ranks):
             # All processes of a host have the same error, so only the first one reports it.
             sys.exit(2)
-        raise type(error)(f"rank {rank_info.rank}: {error}" if rank_info.rank else str(error)) from error
+        raise _name_rank(error, rank_info) from error
     except RuntimeError as error:
         if not is_lost_contact(error):
             raise
-        reason = str(error).partition("\n")[0].partition(". ")[0]
-        lost_contact = f"rank {rank_info.rank} has lost the other processes ({reason})"
-        # The launcher may end this process at any moment, and the search for the cause takes some seconds.
-        _log.error("%s; looking for the cause", lost_contact)
-        culprits = runtimes[0].roll_call.find_culprits()
-        raise TrainingError(f"{lost_contact}: {culprits}; continue the run with --resume") from error
+        raise _name_rank(runtimes[0].explain_lost_contact(error), rank_info) from error
     # srun reports the highest status of its processes, so one process with a status other than 0 is enough. It is rank
     # 0, which writes the checkpoint: with --kill-on-bad-exit the first such process ends all others.
     return status if rank_info.rank == 0 else 0
+
+
+def _name_rank(error: PosenetError, rank_info: RankInfo) -> PosenetError:
+    """The same error with the rank in its message, except for rank 0."""
+    return type(error)(f"rank {rank_info.rank}: {error}") if rank_info.rank else error
 
 
 def _resume_after_restart(args: argparse.Namespace, rank_info: RankInfo) -> None:

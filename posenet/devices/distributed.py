@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, cast
@@ -17,7 +18,9 @@ from posenet.devices.rendezvous import meet
 from posenet.devices.roll_call import RollCall
 from posenet.devices.runtime import Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
-from posenet.errors import ConfigError
+from posenet.errors import ConfigError, TrainingError
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_MINUTES = 10.0
 """Time for which a rank waits for the others in a collective call."""
@@ -129,6 +132,16 @@ class DistributedRuntime(Runtime):
         self.roll_call.calls += 1
         for tensor in tensors:
             dist.broadcast(tensor, src=0)
+
+    def has_lost_contact(self, error: RuntimeError) -> bool:
+        return is_lost_contact(error)
+
+    def explain_lost_contact(self, error: RuntimeError) -> TrainingError:
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        # The launcher may end this process before the search is over.
+        _log.error("rank %d has lost the other processes (%s); looking for the cause", self.rank, reason)
+        culprits = self.roll_call.find_culprits()
+        return TrainingError(f"lost the other processes ({reason}): {culprits}; continue the run with --resume")
 
     def close(self) -> None:
         self.roll_call.close()

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from posenet.errors import TrainingError
+
 
 class Runtime:
     """One process on one device."""
@@ -66,6 +68,14 @@ class Runtime:
 
     def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite tensors with those of rank 0."""
+
+    def has_lost_contact(self, error: RuntimeError) -> bool:
+        """Whether an error means that another process has ended or cannot be reached."""
+        return False
+
+    def explain_lost_contact(self, error: RuntimeError) -> TrainingError:
+        """Find out which processes do not answer; return an error that names them. This takes some seconds."""
+        raise NotImplementedError("one process has no other to lose")
 
     def synchronize(self) -> None:
         """Wait until the device has finished all its work, so that a clock can be read."""

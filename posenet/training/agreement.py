@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import posenet
+from posenet.data.data_sets import DataSetMixture
 from posenet.data.store.comparison import describe_content
 from posenet.data.store.record_store import RecordStore
 from posenet.devices.runtime import Runtime
@@ -103,12 +104,21 @@ def _describe_run(config: Config, train_store: RecordStore, val_store: RecordSto
                 values[name] = "set" if value else "not set"
             elif name not in HOST_SETTINGS:
                 values[name] = value
-    values["data.train"] = describe_content(train_store)
+    values["data.train"] = _describe_data(train_store)
     if val_store is not None:
-        values["data.val"] = describe_content(val_store)
+        values["data.val"] = _describe_data(val_store)
     if config.data.val_annotations:
         values["data.val_annotations"] = _describe_file(config.data.val_annotations)
     return values
+
+
+def _describe_data(store: RecordStore) -> str:
+    """The content of all stores of a setting, and the weights of several data sets."""
+    if not isinstance(store, DataSetMixture):
+        return describe_content(store)
+    return " + ".join(
+        f"{data_set.weight:g} x ({describe_content(part)})" for data_set, part in zip(store.data_sets, store.parts)
+    )
 
 
 def _describe_file(path: str) -> str:

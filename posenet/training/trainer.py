@@ -95,8 +95,19 @@ class TrainStep:
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
     def __call__(self, batches: Sequence[Batch]) -> StepResult:
-        """Step on the mean gradient of the batches."""
+        """Step on the mean gradient of the batches.
+
+        If another process ends meanwhile, weights and BatchNorm statistics are those before the step.
+        """
         self._batch_norm.save()
+        try:
+            return self._step(batches)
+        except RuntimeError as error:
+            if self.runtime.has_lost_contact(error):
+                self._batch_norm.restore()
+            raise
+
+    def _step(self, batches: Sequence[Batch]) -> StepResult:
         loss_sum = 0.0
         for number, batch in enumerate(batches, start=1):
             is_last = number == len(batches)
@@ -221,7 +232,8 @@ class Trainer:
             Whether the last epoch was completed.
 
         Raises:
-            TrainingError: the loss explodes again shortly after a return to a checkpoint.
+            TrainingError: the loss explodes again shortly after a return to a checkpoint; or other processes do not
+                answer, and rank 0 has saved the last complete step.
             CheckpointError: the last checkpoint could not be written.
             DataError: the training samples cannot be read any more; the run has been saved.
         """
@@ -243,6 +255,11 @@ class Trainer:
             except (DataError, OSError) as error:
                 self._save_after_error(error)
                 raise
+            except RuntimeError as error:
+                if not self.runtime.has_lost_contact(error):
+                    raise
+                self._save_alone()
+                raise self.runtime.explain_lost_contact(error) from error
             finally:
                 self.writer.wait()
         return True
@@ -300,12 +317,13 @@ class Trainer:
                     values |= self.evaluate(epoch, progress.total_steps, self._raise_if_stopped)
         except StopRequested:
             return False
+        random_states = self._gather_random_states()  # if this fails, the epoch stays unfinished
         progress.start_next_epoch()
         self.log.epoch(epoch, progress.total_steps, values)
         if self.set_losses is not None:
             _log.info("Epoch %d  losses of the data sets: %s", epoch, format_losses(values["sets"]))
         score = "AP" if self.evaluate else "val_loss"
-        self.save(best=progress.record_score(score, values.get(score)))
+        self._write(random_states, best=progress.record_score(score, values.get(score)))
         return True
 
     def validate(self) -> float | None:
@@ -323,12 +341,9 @@ class Trainer:
             self.log.shows_progress,
         )
 
-    def save(self, best: bool = False) -> None:
+    def save(self) -> None:
         """Save everything that a resumed run needs. This waits for a copy, not for the disk."""
-        random_states = self.runtime.gather_objects(get_random_state(self.runtime.device))
-        if self.runtime.is_main:
-            state = self.state.state_dict(self.input.steps_per_epoch, config_to_dict(self.config))
-            self.writer.save(state | {"random": random_states}, self.progress.total_steps, best)
+        self._write(self._gather_random_states())
 
     def load_state_dict(self, state: dict[str, Any], path: str) -> None:
         """Continue the run of the checkpoint at ``path``; see ``RunState.load_state_dict``."""
@@ -429,6 +444,24 @@ class Trainer:
         """Save, unless the last step was bad: a return to a checkpoint must find weights from before the bad steps."""
         if not self.guard.bad_in_a_row:
             self.save()
+
+    def _gather_random_states(self) -> list[dict[str, Any]]:
+        """The random states of all ranks."""
+        return self.runtime.gather_objects(get_random_state(self.runtime.device))
+
+    def _write(self, random_states: list[dict[str, Any]], best: bool = False) -> None:
+        if self.runtime.is_main:
+            state = self.state.state_dict(self.input.steps_per_epoch, config_to_dict(self.config))
+            self.writer.save(state | {"random": random_states}, self.progress.total_steps, best)
+
+    def _save_alone(self) -> None:
+        """Save the last complete step after the other ranks were lost.
+
+        Their random states equal that of rank 0: all ranks start from the same seed and draw equally often.
+        """
+        if self.progress.total_steps and not self.guard.bad_in_a_row:
+            self._write([get_random_state(self.runtime.device)] * self.runtime.world_size)
+            self.writer.wait()
 
     def _save_after_error(self, error: Exception) -> None:
         """Save the run after a data error, unless the other ranks do not know of the error."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,16 +12,18 @@ import pytest
 
 from tests.helpers.cluster import Cluster, missing_requirement
 
+MAX_TRIES = int(os.environ.get("TRIES", "9"))
+"""How often to run each case at most."""
 HEADER = "| case | tried | result | test |\n|---|---|---|---|"
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run a case as often as its marker says."""
+    """Run a case as often as its marker says, and at most as often as the variable TRIES says."""
     marker = metafunc.definition.get_closest_marker("case")
     if marker is not None:
         _, tries = marker.args
         metafunc.fixturenames.append("attempt")
-        metafunc.parametrize("attempt", range(1, tries + 1))
+        metafunc.parametrize("attempt", range(1, min(tries, MAX_TRIES) + 1))
 
 
 @pytest.fixture(scope="session")
@@ -79,7 +82,7 @@ def _summarize(results: list[str]) -> str:
     counts = Counter(results)
     if len(counts) == 1:
         return results[0]
-    return "; ".join(f"{count} times: {result}" for result, count in counts.most_common())
+    return "; ".join(f"{count} of {len(results)}: {result}" for result, count in counts.most_common())
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -87,6 +90,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for item in session.items:
         marker = item.get_closest_marker("case")
         if marker is not None:
-            cases[item.originalname] = tuple(marker.args)
+            description, tries = marker.args
+            cases[item.originalname] = description, min(tries, MAX_TRIES)
     terminal = session.config.pluginmanager.getplugin("terminalreporter")
     session.config.pluginmanager.register(CaseTable(terminal, cases), "case-table")

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from posenet.data.data_sets import open_data_sets
 from posenet.data.store.reader import Store
+from posenet.data.store.writer import ShardedStoreWriter
 from posenet.devices.distributed import DistributedRuntime
 from posenet.devices.runtime import Runtime
 from posenet.errors import PosenetError
@@ -120,6 +123,56 @@ def test_other_stores_annotations_and_numbers_of_steps_are_named(stores: dict[st
     differ_in("data.val", val_store)
     differ_in("--max-steps", steps)
     differ_in("data.val_annotations", annotations)
+
+
+def copy_in_two_shards(store_path: Path, folder: Path, shift: float = 0) -> str:
+    """Copy a store into two shards, with the joints of its last image moved by ``shift``; return their pattern."""
+    folder.mkdir()
+    paths = [folder / f"train-0000{number}-of-00002.h5" for number in range(2)]
+    with Store(store_path) as store, ShardedStoreWriter(paths, store.image_ids.tolist()) as writer:
+        for row in range(store.num_images):
+            record = store.read_record(row)
+            if row == store.num_images - 1:
+                record = dataclasses.replace(record, joints=record.joints + shift)
+            writer.add(record, store.samples[store.samples[:, 0] == row, 1].tolist())
+    return str(folder / "train-*.h5")
+
+
+def test_a_single_shard_with_other_joints_is_noticed(stores: dict[str, Path], tmp_path: Path) -> None:
+    first = copy_in_two_shards(stores["train"], tmp_path / "first")
+    copy = copy_in_two_shards(stores["train"], tmp_path / "copy")
+    changed = copy_in_two_shards(stores["train"], tmp_path / "changed", shift=0.5)
+
+    def compare(path_of_rank_1: str) -> list[str | None]:
+        def check(runtime: DistributedRuntime) -> None:
+            config = load_config(None, [f"data.train={path_of_rank_1 if runtime.rank else first}"])
+            with open_data_sets(config.data.train, config.model.skeleton) as store:
+                require_same_run(runtime, config, store, None)
+
+        return errors_of(check, tmp_path / "results")
+
+    assert compare(copy) == [None, None]
+    for message in compare(changed):
+        assert message is not None and "differ in data.train: " in message and message.count("samples with") == 2
+
+
+def test_data_sets_and_their_weights_are_compared(stores: dict[str, Path], tmp_path: Path) -> None:
+    changed = copy_in_two_shards(stores["train"], tmp_path / "changed", shift=0.5)
+
+    def compare(table_of_rank_1: str) -> list[str | None]:
+        def check(runtime: DistributedRuntime) -> None:
+            table = table_of_rank_1 if runtime.rank else f'{{path="{stores["train"]}"}}'
+            config = load_config(None, [f'data.train=[{{path="{stores["val"]}"}}, {table}]'])
+            with open_data_sets(config.data.train, config.model.skeleton) as store:
+                require_same_run(runtime, config, store, None)
+
+        return errors_of(check, tmp_path / "results")
+
+    assert compare(f'{{path="{stores["train"]}"}}') == [None, None]
+    for message in compare(f'{{path="{changed}"}}'):
+        assert message is not None and "differ in data.train: " in message
+    for message in compare(f'{{path="{stores["train"]}", weight=2}}'):
+        assert message is not None and " + 2 x (" in message
 
 
 def test_a_folder_that_all_ranks_see_is_accepted_and_stays_as_it_was(tmp_path: Path) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from posenet.checkpoints.checkpoint_folder import CheckpointFolder
+from posenet.devices import roll_call
 from posenet.devices.runtime import Runtime
 from posenet.errors import TrainingError
 from posenet.synthetic.dataset import write_dataset
+from posenet.training.trainer import Trainer
 from tests.helpers.drawn_data import build_both
 from tests.helpers.process_groups import run_in_processes
 from tests.helpers.process_runs import (
@@ -42,6 +47,12 @@ def larger_stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
 def count_steps(folder: Path) -> int:
     """The steps of a finished run."""
     return read_final_checkpoints(folder)["last"]["progress"]["total_steps"]
+
+
+def count_steps_of_newest(folder: Path) -> int:
+    """The steps of the newest checkpoint."""
+    newest = CheckpointFolder(folder).newest_intact()
+    return newest[1]["progress"]["total_steps"] if newest else 0
 
 
 def run_with_interruptions(stores: Stores, folder: Path, interruptions: list[Interruption], *overrides: str) -> None:
@@ -107,6 +118,52 @@ def test_runs_with_random_interruptions_end_like_an_uninterrupted_one(
         interruptions = random_interruptions(rng, count_steps(uninterrupted), count=6)
         run_with_interruptions(larger_stores, tmp_path / str(number), interruptions, setting)
         assert_same_run(tmp_path / str(number), uninterrupted)
+
+
+@pytest.mark.parametrize(
+    "function, call, saved_steps",
+    [
+        ("all_reduce_sum", 3, 2),  # in the forward pass of step 3
+        ("vote", 5, 2),  # after step 2: one vote before the epoch, two in each step
+        ("gather_objects", 1, 2),  # when the checkpoint of step 2 is due
+        ("broadcast_tensors", 1, 3),  # before the validation, which follows step 3
+        ("gather_objects", 2, 3),  # when the checkpoint of the epoch is due
+    ],
+)
+def test_rank_0_saves_its_last_step_wherever_it_loses_the_other_process(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, call: int, saved_steps: int
+) -> None:
+    monkeypatch.setattr(roll_call, "ANSWER_SECONDS", 0.1)
+    overrides = ("train.epochs=2", "train.patience=0", "optim.accumulate=1", "checkpoint.every_steps=2")
+    folder = tmp_path / "interrupted"
+
+    def train_and_lose_rank_1(runtime: Runtime) -> None:
+        def die_in_call(trainer: Trainer) -> None:
+            if runtime.rank == 1:
+                setattr(runtime, function, kill_in_call(getattr(runtime, function), call))
+
+        start_or_resume(runtime, stores, folder, *overrides, on_start=die_in_call)
+
+    with pytest.raises(TrainingError, match="rank 1 of 2 was killed by SIGKILL"):
+        run_in_processes(2, tmp_path / "results", train_and_lose_rank_1)
+    assert count_steps_of_newest(folder) == saved_steps
+    run_two_processes(stores, folder, *overrides)
+    run_two_processes(stores, tmp_path / "uninterrupted", *overrides)
+    assert_same_run(folder, tmp_path / "uninterrupted")
+
+
+def kill_in_call(function: Callable[..., Any], number: int) -> Callable[..., Any]:
+    """A function that kills this process in its call number ``number``, counted from 1."""
+    calls = 0
+
+    def call_or_die(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args)
+
+    return call_or_die
 
 
 @pytest.mark.torture
