@@ -18,6 +18,7 @@ from posenet.data.batch import Batch
 from posenet.devices.distributed import DistributedRuntime
 from posenet.devices.precision import make_grad_scaler
 from posenet.devices.runtime import Runtime
+from posenet.errors import TrainingError
 from posenet.inference.person import Person
 from posenet.model.posenet import PoseNet
 from posenet.settings import GuardConfig, load_config
@@ -119,6 +120,30 @@ def test_nan_on_one_rank_makes_both_skip_the_step_and_the_log_names_its_images(s
     assert skip["image_ids"] == second["images"]
     assert skip["image_ids"] != first["images"]
     assert skip["value"] == "nan"
+
+
+def test_a_launcher_that_ends_the_other_processes_does_not_hide_the_loss_of_one(stores: Stores, tmp_path: Path) -> None:
+    message = tmp_path / "message"
+
+    def train(runtime: DistributedRuntime) -> None:
+        def find_culprits() -> str:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return "rank 1 does not answer"
+
+        runtime.roll_call.find_culprits = find_culprits
+        with tiny_trainer(runtime, stores, tmp_path / "run", *SMALL, steps=50) as trainer:
+            if runtime.rank == 1:
+                before_step(trainer, 2, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            try:
+                trainer.run()
+            except TrainingError as error:
+                message.write_text(str(error))
+                raise
+
+    with pytest.raises(TrainingError, match="rank 1 of 2 was killed"):
+        run_in_processes(2, tmp_path / "results", train)
+    assert message.read_text().startswith("lost the other processes (")
+    assert message.read_text().endswith("): rank 1 does not answer; continue the run with --resume")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
