@@ -132,7 +132,7 @@ def _exchange_reports(
 
 
 def _wait_for_all(store: Store, event: str, rank_info: RankInfo, timeout: timedelta) -> None:
-    """Tell the other processes of an event, and wait until all have done so; ``DistStoreError`` if they do not."""
+    """Report an event in the store and wait until all processes have done it; ``DistStoreError`` after a timeout."""
     store.set(f"{event}/{rank_info.rank}", "")
     store.wait([f"{event}/{rank}" for rank in range(rank_info.world_size)], timeout)
 
@@ -165,10 +165,12 @@ def _require_same_device_type(reports: Sequence[ProcessReport]) -> None:
 def _require_connections(
     store: Store, rank_info: RankInfo, reports: Sequence[ProcessReport], timeout: timedelta
 ) -> None:
-    """Connect all processes once as Gloo will do it; ``TrainingError`` if hosts do not reach each other.
+    """Connect all processes once, as the process group will do later.
 
-    The trial has a short timeout: Gloo's own one is that of every collective call, and its messages name neither the
-    hosts nor the cause.
+    This trial can have a shorter timeout than the collective calls, and its error names the hosts and the cause.
+
+    Raises:
+        TrainingError: hosts do not reach each other.
     """
     hosts = list(dict.fromkeys(report.host for report in reports))
     loopback_hosts = {report.host: report.address for report in reports if report.listens_on_loopback}

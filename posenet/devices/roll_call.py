@@ -15,7 +15,7 @@ from torch.distributed import Store  # type: ignore[attr-defined]  # PyTorch doe
 from posenet.devices.rendezvous import ProcessReport, describe_ranks
 
 POLL_SECONDS = 1.0
-"""Time between two looks for a roll call."""
+"""Time between two checks for a roll call."""
 ANSWER_SECONDS = 5.0
 """Time in which a process must answer."""
 
@@ -39,15 +39,15 @@ class RollCall:
         self._closed.set()
 
     def find_culprits(self) -> str:
-        """Which processes do not answer or are behind, as the end of a sentence."""
+        """Ask all processes; return which of them do not answer or are behind, as the end of a sentence."""
         answers: list[str] = []
         # A store whose host cannot be reached blocks, so it is asked in a thread that may be left behind.
         asking = threading.Thread(target=lambda: answers.append(self._ask()), name="ask", daemon=True)
         asking.start()
         asking.join(2 * ANSWER_SECONDS)
-        return (
-            answers[0] if answers else "the process that connects all does not answer; its host or the network is down"
-        )
+        if not answers:
+            return "the process that hosts the store does not answer; its host or the network is down"
+        return answers[0]
 
     def _answer_when_asked(self) -> None:
         try:
@@ -75,7 +75,7 @@ class RollCall:
                 return f"{self._describe(missing)} {_verb(missing, 'does', 'do')} not answer"
             calls = [int(self._store.get(f"present/{rank}")) for rank in ranks]
         except dist.DistError:
-            return "the process that connects all has ended"
+            return "the process that hosts the store has ended"
         behind = [rank for rank in ranks if calls[rank] < max(calls)]
         if behind:
             return f"{self._describe(behind)} {_verb(behind, 'is', 'are')} alive but behind the others"

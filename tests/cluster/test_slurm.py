@@ -81,7 +81,8 @@ def test_interactive_shell(cluster: Cluster, tmp_path: Path, observe: Observe) -
     ]
     shell = tmp_path / "shell.sh"
     shell.write_text(" && ".join(commands) + "\nexit\n")
-    outcome = cluster.on("ctl", "script", "-qec", f"salloc -N2 -n2 < {shell}", "/dev/null")
+    # Without the trap, the kernel stops srun in the background when it restores the settings of the terminal.
+    outcome = cluster.on("ctl", "script", "-qec", f"trap '' TTOU; salloc -N2 -n2 < {shell}", "/dev/null")
     for name, processes in (("alone", 1), ("two", 2)):
         assert (tmp_path / name / "last.pth").exists(), outcome.output
         assert len(read_checkpoint(tmp_path / name / "last.pth")["random"]) == processes
