@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from posenet.annotations.coco_dataset import PersonAnnotation
+from posenet.inference.decoder.pose_model import refine_keypoints
 from posenet.inference.person import Person
 from posenet.skeleton import Skeleton
 
@@ -61,7 +62,7 @@ def group_by_truth(
 ) -> list[Person]:
     """The people that keypoint candidates form if each is assigned to the annotated person that it matches.
 
-    No decoder can do better with these candidates. ``score`` is (N,); the other arguments are those of
+    The pose model refines their positions, as the decoder does. ``score`` is (N,); the other arguments are those of
     ``match_to_truth``.
     """
     truth = [person for person in truth if person.labelled]
@@ -73,5 +74,5 @@ def group_by_truth(
         keypoints[keypoint[is_owned], :2] = xy[is_owned]
         keypoints[keypoint[is_owned], 2] = score[is_owned]
         person_score = float(score[is_owned].sum() / np.sqrt(is_owned.sum() * skeleton.num_keypoints))
-        people.append(Person(keypoints, person_score, skeleton))
+        people.append(Person(refine_keypoints(keypoints[None], skeleton)[0], person_score, skeleton))
     return people

@@ -39,7 +39,8 @@ def decode(
     Returns:
         People, highest score first, with keypoints in pixels of the network input. The score of a person is the mean
         score of the keypoints found times the square root of the share of keypoints found, and less if limbs lead from
-        them to other people. Two people can have a keypoint in common where theirs coincide.
+        them to other people. Two people can have a keypoint in common where theirs coincide. If the skeleton has a
+        layout, keypoints with low scores are moved from their peak towards where the rest of their person suggests.
 
     Raises:
         ValueError: the shape of the maps does not fit the skeleton.

@@ -9,7 +9,7 @@ import numpy as np
 
 from posenet.inference.decoder.candidates import KeypointCandidates, Limbs
 from posenet.inference.decoder.grouping import group_candidates
-from posenet.inference.decoder.pose_model import pose_model_of
+from posenet.inference.decoder.pose_model import pose_model_of, refine_keypoints
 from posenet.inference.person import Person
 from posenet.settings import MAP_STRIDE
 from posenet.skeleton import COCO, Skeleton
@@ -94,6 +94,8 @@ def assemble_people(
     where "within" is the sum of the limb scores inside the person, and "across" that of the limbs to other people: the
     more of its limbs lead elsewhere, the less certain it is that the keypoints belong together. ``min_score`` applies
     to the product without this last factor. Keypoints that the person shares with another one do not count.
+
+    At the end, the pose model refines the positions (``refine_keypoints``).
     """
     limbs = drop_weak_limbs(limbs, len(candidates.score), skeleton)
     label = label_people(candidates, limbs, skeleton)
@@ -112,6 +114,7 @@ def assemble_people(
     keypoints = np.zeros((len(kept), skeleton.num_keypoints, 3), np.float32)
     keypoints[person, keypoint, :2] = candidates.xy[candidate] * stride + (stride - 1) / 2
     keypoints[person, keypoint, 2] = candidates.score[candidate]
+    keypoints = refine_keypoints(keypoints, skeleton)
     return [Person(rows, value, skeleton) for rows, value in zip(keypoints, score[kept].tolist())]
 
 

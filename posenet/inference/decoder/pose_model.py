@@ -1,7 +1,7 @@
 """The pose model: where the keypoints of one person are relative to each other.
 
-It answers three questions about groups of keypoints: whether a limb is too long for its person, to which person a
-fragment belongs, and where a keypoint that was not found is expected.
+It answers four questions about groups of keypoints: whether a limb is too long for its person, to which person a
+fragment belongs, where a keypoint that was not found is expected, and where a keypoint with a low score most likely is.
 
 Coordinates are map cells, x right and y down, as complex numbers x + iy. For each keypoint k of an upright person,
 ``Skeleton.layout`` states an expected height h_k, its distance below the hips, and a spread s_k, its root-mean-square
@@ -16,6 +16,14 @@ c_k = 1 for left, -1 for right and 0 for other keypoints, and d_jk the number of
 to k that never crosses from one side to the other, the correlation is
 
     R_jk = p c_j c_k + sqrt((1 - p |c_j|) (1 - p |c_k|)) q^d_jk,    p = SIDE_CORRELATION, q = PART_CORRELATION.
+
+Another part of every deviation depends on no other keypoint. So the covariance of the deviations, in squared torso
+lengths, is
+
+    C_jk = s_j s_k (R_jk + INDEPENDENT_VARIANCE [j = k]).
+
+A derived keypoint is the mean of two others, for example the neck that of the shoulders; so is its deviation, apart
+from DERIVED_VARIANCE.
 """
 
 from __future__ import annotations
@@ -34,10 +42,16 @@ UPRIGHT_WEIGHT = 0.15
 """Weight of the upright direction in the estimated direction of the axis."""
 SIDE_CORRELATION = 0.3
 """Share of the variance of a left or right keypoint that the direction in which the person faces explains."""
-PART_CORRELATION = 0.7
+PART_CORRELATION = 0.6
 """Correlation of the rest of the deviations of two keypoints that a body part connects."""
-INDEPENDENT_VARIANCE = 0.15
+INDEPENDENT_VARIANCE = 0.08
 """Variance of a deviation that depends on no other keypoint, in units of the squared spread."""
+DERIVED_VARIANCE = 5e-4
+"""Variance of the distance of a derived keypoint from the mean of its two sources, in squared torso lengths."""
+POSITION_VARIANCE = 0.003
+"""Mean square error of the position of a keypoint with score 1/2, in squared torso lengths."""
+POSITION_EXPONENT = 1.5
+"""How fast this error grows as the score falls."""
 LENGTH_SLACK = 0.5
 """Additional spread in the expected length of a limb, in torso lengths, because perspective distorts people."""
 LENGTH_TOLERANCE = 1.0
@@ -90,6 +104,19 @@ class ExpectedKeypoints(NamedTuple):
     """(P, K) root-mean-square distance from that position, in cells."""
 
 
+class Deviations(NamedTuple):
+    """How the keypoints found deviate from the poses of P people."""
+
+    is_found: np.ndarray
+    """(P, K) bool."""
+    along_axis: np.ndarray
+    """(P, K) complex, positions without deviation, in cells."""
+    scale: np.ndarray
+    """(P, 1) length of the torso in cells, above 0."""
+    value: np.ndarray
+    """(P, K) complex, deviations in torso lengths; 0 for keypoints that were not found."""
+
+
 class AssignmentCosts(NamedTuple):
     """The costs of assigning fragments to people."""
 
@@ -111,6 +138,9 @@ class PoseModel:
         """(K, K) 1 where a body part connects two keypoints, else 0."""
         self.is_part[a, b] = self.is_part[b, a] = 1
         self.correlation = _deviation_correlation(skeleton)
+        """(K, K) R of the module's docstring."""
+        self.covariance = _deviation_covariance(skeleton, self.correlation, self.spread)
+        """(K, K) C of the module's docstring."""
         self.part_length = np.sqrt(  # (B,), root mean square
             (self.height[a] - self.height[b]) ** 2 + self.spread[a] ** 2 + self.spread[b] ** 2 + LENGTH_SLACK**2
         )
@@ -180,49 +210,97 @@ class PoseModel:
     ) -> ExpectedKeypoints:
         """Estimate where all keypoints of some groups are, from those that were found.
 
-        Let u_j = (z_j - o - a h_j) / (|a| s_j) be the deviations of the n keypoints found, as a vector u; R the
-        correlations of the deviations (see the module); and I the identity. Then keypoint k is expected at
+        Let u_j = (z_j - o - a h_j) / |a| be the deviations of the n keypoints found, as a vector u, and C the
+        covariance of the deviations (see the module). Then keypoint k is expected at
 
-            o + a h_k + |a| s_k r^T M u,    M = (R_found + INDEPENDENT_VARIANCE I)^-1,
+            o + a h_k + |a| c^T C_found^-1 u,
 
-        where R_found and r are the rows and columns of R for the found keypoints, and for k. This is the conditional
+        where C_found and c are the rows and columns of C for the found keypoints, and for k. This is the conditional
         mean of a Gaussian distribution. The conditional variance, with the error of the pose itself, is
 
-            |a|^2 (s_k^2 (1 + INDEPENDENT_VARIANCE - r^T M r) + POSE_UNCERTAINTY^2 / n).
+            |a|^2 (C_kk - c^T C_found^-1 c + POSE_UNCERTAINTY^2 / n).
 
         Args:
             poses: poses of all groups.
             groups: (P,) labels of the groups.
             position, keypoint, label: those of ``estimate_poses``.
         """
-        num_keypoints = len(self.height)
+        deviations = self._measure_deviations(poses, groups, position, keypoint, label)
+        c = self.covariance * deviations.is_found[:, None, :]  # (P, K, K)
+        gain = c @ np.linalg.inv(self._covariance_of_found(deviations.is_found, np.zeros(1)))
+        expected = (gain @ deviations.value[:, :, None])[:, :, 0]
+        variance = np.maximum(self.covariance.diagonal() - (gain * c).sum(axis=2), 0)
+        pose_variance = POSE_UNCERTAINTY**2 / poses.count[groups][:, None]
+        return ExpectedKeypoints(
+            position=deviations.along_axis + deviations.scale * expected,
+            sigma=deviations.scale * np.sqrt(variance + pose_variance),
+        )
+
+    def refine_keypoints(
+        self, position: np.ndarray, keypoint: np.ndarray, score: np.ndarray, label: np.ndarray
+    ) -> np.ndarray:
+        """Move keypoints with low scores towards where the rest of their person suggests they are.
+
+        A map of a network is low where the network is uncertain about the position. With the score c of a keypoint, the
+        mean square error of its position, in squared torso lengths, is taken to be
+
+            t = POSITION_VARIANCE (1 / c - 1)^POSITION_EXPONENT,    0 for c >= 1.
+
+        Let u be the deviations of the keypoints found, C_found their covariance (see ``expect_keypoints``), and T the
+        diagonal matrix of the errors t. Given these inexact positions, the mean of the Gaussian distribution of the
+        true deviations is
+
+            C_found (C_found + T)^-1 u = u - T (C_found + T)^-1 u.
+
+        Groups of fewer than ``MIN_FOR_ESTIMATE`` keypoints stay as they are.
+
+        Args:
+            position, keypoint, label: those of ``estimate_poses``.
+            score: (N,) score of each keypoint, above 0.
+
+        Returns:
+            (N,) complex, new positions.
+        """
+        poses = self.estimate_poses(position, keypoint, label)
+        groups = np.flatnonzero(poses.count >= MIN_FOR_ESTIMATE)
         row = np.full(len(poses.count), -1)  # label to row of ``groups``
         row[groups] = np.arange(len(groups))
         members = np.flatnonzero(row[label] >= 0)
-        person = row[label[members]]
-        found = keypoint[members]
-        scale = np.maximum(poses.scale[groups], 1e-3)[:, None]
-        origin = poses.origin[groups][:, None]
-        axis = poses.axis[groups][:, None]
-        along_axis = origin + axis * self.height  # (P, K)
+        place = (row[label[members]], keypoint[members])
+        deviations = self._measure_deviations(poses, groups, position, keypoint, label)
+        error = np.zeros(deviations.is_found.shape)
+        error[place] = POSITION_VARIANCE * np.maximum(1 / score[members] - 1, 0) ** POSITION_EXPONENT
+        u = np.stack([deviations.value.real, deviations.value.imag], axis=2)  # (P, K, 2): a real system is faster
+        shift = error[:, :, None] * np.linalg.solve(self._covariance_of_found(deviations.is_found, error), u)
+        shift *= deviations.scale[:, :, None]
+        refined = position.copy()
+        refined[members] -= (shift[..., 0] + 1j * shift[..., 1])[place]
+        return refined
 
-        is_found = np.zeros((len(groups), num_keypoints))
-        is_found[person, found] = 1
-        deviation = np.zeros((len(groups), num_keypoints), np.complex128)
-        deviation[person, found] = (position[members] - along_axis[person, found]) / (scale * self.spread)[
-            person, found
-        ]
-        # The rows and columns of keypoints that were not found are those of the identity.
-        r = self.correlation * is_found[:, None, :]  # (P, K, K)
-        diagonal = INDEPENDENT_VARIANCE + 1 - is_found
-        gain = r @ np.linalg.inv(r * is_found[:, :, None] + np.eye(num_keypoints) * diagonal[:, None, :])
-        expected = (gain @ deviation[:, :, None])[:, :, 0]
-        variance = 1 + INDEPENDENT_VARIANCE - (gain * r).sum(axis=2)
-        pose_variance = POSE_UNCERTAINTY**2 / poses.count[groups][:, None]
-        return ExpectedKeypoints(
-            position=along_axis + scale * self.spread * expected,
-            sigma=scale * np.sqrt(self.spread**2 * variance + pose_variance),
-        )
+    def _measure_deviations(
+        self, poses: Poses, groups: np.ndarray, position: np.ndarray, keypoint: np.ndarray, label: np.ndarray
+    ) -> Deviations:
+        """The arguments are those of ``expect_keypoints``."""
+        row = np.full(len(poses.count), -1)  # label to row of ``groups``
+        row[groups] = np.arange(len(groups))
+        members = np.flatnonzero(row[label] >= 0)
+        place = (row[label[members]], keypoint[members])
+        along_axis = poses.origin[groups][:, None] + poses.axis[groups][:, None] * self.height  # (P, K)
+        scale = np.maximum(poses.scale[groups], 1e-3)[:, None]
+        is_found = np.zeros(along_axis.shape, bool)
+        is_found[place] = True
+        value = np.zeros(along_axis.shape, np.complex128)
+        value[place] = (position[members] - along_axis[place]) / scale[place[0], 0]
+        return Deviations(is_found, along_axis, scale, value)
+
+    def _covariance_of_found(self, is_found: np.ndarray, error: np.ndarray) -> np.ndarray:
+        """(P, K, K) covariance of the keypoints found, with ``error``, (P, K) or (1,), added to the diagonal.
+
+        The rows and columns of keypoints that were not found are those of the identity.
+        """
+        both_found = is_found[:, :, None] & is_found[:, None, :]
+        diagonal = np.where(is_found, error, 1)
+        return np.asarray(self.covariance * both_found + np.eye(len(self.height)) * diagonal[:, None, :])
 
     def length_factor(self, length: np.ndarray, part: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """(M,) factors for limb scores: 1, or less for limbs that are too long for their person.
@@ -343,6 +421,28 @@ def pose_model_of(skeleton: Skeleton) -> PoseModel:
     return PoseModel(skeleton)
 
 
+def refine_keypoints(keypoints: np.ndarray, skeleton: Skeleton) -> np.ndarray:
+    """Move keypoints with low scores towards where the rest of their person suggests they are.
+
+    See ``PoseModel.refine_keypoints``. Without a layout, they stay as they are.
+
+    Args:
+        keypoints: (P, K, 3) x, y and score of P people; the score is 0 where a keypoint was not found.
+
+    Returns:
+        (P, K, 3) float32 keypoints with new positions and the same scores.
+    """
+    refined = keypoints.astype(np.float32)
+    person, keypoint = np.nonzero(keypoints[..., 2] > 0)
+    if not skeleton.layout or not len(person):
+        return refined
+    x, y, score = keypoints[person, keypoint].astype(np.float64).T
+    position = pose_model_of(skeleton).refine_keypoints(x + 1j * y, keypoint, score, person)
+    refined[person, keypoint, 0] = position.real
+    refined[person, keypoint, 1] = position.imag
+    return refined
+
+
 def estimate_missing_keypoints(keypoints: np.ndarray, skeleton: Skeleton) -> np.ndarray:
     """Estimate where the keypoints of a person are that were not found.
 
@@ -390,6 +490,19 @@ def _deviation_correlation(skeleton: Skeleton) -> np.ndarray:
     correlation = (vectors * np.maximum(values, 0)) @ vectors.T
     scale = np.sqrt(correlation.diagonal())
     return np.asarray(correlation / np.outer(scale, scale))
+
+
+def _deviation_covariance(skeleton: Skeleton, correlation: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """(K, K) covariance of the deviations; see the module."""
+    covariance = (correlation + INDEPENDENT_VARIANCE * np.eye(len(spread))) * np.outer(spread, spread)
+    mean_of_sources = np.eye(len(spread))
+    for name, (a, b) in skeleton.derived.items():
+        mean_of_sources[skeleton.index(name)] = 0
+        mean_of_sources[skeleton.index(name), [skeleton.index(a), skeleton.index(b)]] = 0.5
+    covariance = mean_of_sources @ covariance @ mean_of_sources.T
+    for name in skeleton.derived:
+        covariance[skeleton.index(name), skeleton.index(name)] += DERIVED_VARIANCE
+    return np.asarray(covariance)
 
 
 def _fragment_means(values: np.ndarray, is_member: np.ndarray) -> np.ndarray:

@@ -4,16 +4,20 @@ import numpy as np
 import pytest
 
 from posenet.inference.decoder.pose_model import (
+    DERIVED_VARIANCE,
     INDEPENDENT_VARIANCE,
     LOG_SCALE_SIGMA,
     MAX_LENGTH_PENALTY,
     PART_CORRELATION,
     POSE_UNCERTAINTY,
+    POSITION_EXPONENT,
+    POSITION_VARIANCE,
     SIDE_CORRELATION,
     SPREAD_FLOOR,
     UPRIGHT_WEIGHT,
     PoseModel,
     estimate_missing_keypoints,
+    refine_keypoints,
 )
 from posenet.skeleton import COCO, Skeleton
 
@@ -129,6 +133,84 @@ def test_the_expected_keypoints_are_the_formula_of_the_docstring():
     assert expected.position.shape == expected.sigma.shape == (1, 18)
     assert expected.position[0, wrist] == pytest.approx(mean)
     assert expected.sigma[0, wrist] == pytest.approx(scale * np.sqrt(variance))
+
+
+def refined_upright(scores, shift_of_eye=0.0):
+    """The layout's person with a right eye that is too far to the right, in one group; (18,) complex."""
+    position = upright(30, 60, 10)
+    position[COCO.index("Reye")] += shift_of_eye
+    return position, MODEL.refine_keypoints(position, ALL, np.asarray(scores, float), np.zeros(18, int))
+
+
+def test_keypoints_with_full_scores_stay_exactly_where_they_are():
+    position, refined = refined_upright(np.ones(18), shift_of_eye=4)
+    np.testing.assert_array_equal(refined, position)
+    position, refined = refined_upright(np.full(18, 1.7), shift_of_eye=4)
+    np.testing.assert_array_equal(refined, position)
+
+
+def test_a_keypoint_moves_towards_the_rest_of_its_person_the_more_the_lower_its_score():
+    eye = COCO.index("Reye")
+    moved = []
+    for score in (0.9, 0.5, 0.2):
+        scores = np.full(18, 0.95)
+        scores[eye] = score
+        position, refined = refined_upright(scores, shift_of_eye=4)
+        shift = refined - position
+        moved.append(-shift[eye].real)
+        assert np.abs(np.delete(shift, eye)).max() < 0.5
+    assert 0 < moved[0] < 0.5 * moved[1] < 0.5 * moved[2] and 2 < moved[2] < 4
+
+
+def test_the_refined_positions_are_the_formula_of_the_docstring():
+    """Computed here for one person, with the matrix of the found keypoints only. Other groups have no influence."""
+    found = np.array([COCO.index(name) for name in ("nose", "neck", "Lsho", "Lelb", "Rhip", "Lkne")])
+    position = upright(30, 60, 10, 0.2)[found] + np.array([1, 0.5, 2j, -1, 1 + 1j, 3])
+    score = np.array([0.1, 0.3, 0.5, 0.7, 1, 1.2])
+    label = np.full(6, 4)
+    poses = MODEL.estimate_poses(position, found, label)
+    deviation = (position - poses.origin[4] - poses.axis[4] * MODEL.height[found]) / poses.scale[4]
+    error = np.diag(POSITION_VARIANCE * np.maximum(1 / score - 1, 0) ** POSITION_EXPONENT)
+    covariance = MODEL.covariance[np.ix_(found, found)]
+    truth = position + poses.scale[4] * (covariance @ np.linalg.inv(covariance + error) @ deviation - deviation)
+    refined = MODEL.refine_keypoints(
+        np.append(position, [5, 9j]), np.append(found, [0, 1]), np.append(score, [0.2, 0.2]), np.append(label, [2, 2])
+    )
+    np.testing.assert_allclose(refined[:6], truth)
+    np.testing.assert_array_equal(refined[6:], [5, 9j])  # two keypoints are too few
+
+
+def test_a_derived_keypoint_deviates_like_the_mean_of_its_sources():
+    neck, left, right = (COCO.index(name) for name in ("neck", "Lsho", "Rsho"))
+    covariance = MODEL.covariance
+    others = np.delete(ALL, neck)
+    np.testing.assert_allclose(covariance[neck, others], (covariance[left] + covariance[right])[others] / 2)
+    variance_of_difference = np.array([1, -0.5, -0.5]) @ covariance[np.ix_([neck, left, right], [neck, left, right])]
+    assert variance_of_difference @ [1, -0.5, -0.5] == pytest.approx(DERIVED_VARIANCE)
+    assert np.linalg.eigvalsh(covariance).min() > 0
+
+
+def test_people_are_refined_in_any_unit_and_keep_their_scores():
+    keypoints = np.zeros((2, 18, 3), np.float32)
+    for person, torso in zip(keypoints, (10, 4)):
+        position = upright(30, 60, torso) + 0.1 * torso * np.exp(1j * ALL)
+        person[:] = np.stack([position.real, position.imag, np.full(18, 0.5)], axis=1)
+    keypoints[1, :16] = 0  # two keypoints are left
+    refined = refine_keypoints(keypoints, COCO)
+    assert refined.dtype == np.float32 and np.abs(refined - keypoints)[0].max() > 0.1
+    np.testing.assert_array_equal(refined[..., 2], keypoints[..., 2])
+    np.testing.assert_array_equal(refined[1], keypoints[1])
+    tripled = refine_keypoints(keypoints * np.float32([3, 3, 1]), COCO)
+    np.testing.assert_allclose(tripled, refined * [3, 3, 1], rtol=1e-5)
+    without_layout = dataclasses.replace(COCO, layout={})
+    np.testing.assert_array_equal(refine_keypoints(keypoints, without_layout), keypoints)
+    assert refine_keypoints(keypoints[:0], COCO).shape == (0, 18, 3)
+
+
+@pytest.mark.filterwarnings("error")
+def test_coinciding_keypoints_are_refined_without_a_warning():
+    keypoints = np.full((1, 18, 3), 0.5, np.float32)
+    np.testing.assert_allclose(refine_keypoints(keypoints, COCO), keypoints, atol=0.01)
 
 
 def test_deviations_are_alike_along_a_limb_and_opposite_across_the_body():
