@@ -76,6 +76,17 @@ def open_text_output(path: Path) -> Iterator[TextIO]:
         yield file
 
 
+@contextlib.contextmanager
+def name_file_in_errors(path: str | Path) -> Iterator[None]:
+    """Within this context, an ``OSError`` without a file name, such as that of a full disk, gets the name ``path``."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
 def write_atomically(path: str | Path, data: bytes) -> None:
     """Write a file completely or not at all, creating its folder if necessary; or write to standard output."""
     if is_standard_output(path):

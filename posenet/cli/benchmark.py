@@ -164,8 +164,8 @@ def benchmark_predict(args: argparse.Namespace, config: Config, runtime: Runtime
     else:
         network = PoseNet.from_config(config)
 
-    def make_predictor(timed_network: nn.Module) -> Predictor:
-        return Predictor.from_config(timed_network, config, device=runtime.device)
+    def make_predictor(predictor_class: type[Predictor], timed_network: nn.Module) -> Predictor:
+        return predictor_class.from_config(timed_network, config, device=runtime.device)
 
     amp = select_amp(runtime.device, args.precision)
     with tempfile.TemporaryDirectory() as folder:
@@ -281,7 +281,7 @@ BENCHMARKS = {
         quick_limits={"limit": 4},
     ),
     "predict": Benchmark(
-        help="milliseconds of each stage from image file to drawing",
+        help="milliseconds of each stage from image file to drawing, and what a stream of images waits for",
         function=benchmark_predict,
         repeats=3,
         flags=[

@@ -214,11 +214,11 @@ def _predict(args: argparse.Namespace, rank_info: RankInfo) -> None:
             is_complete = files.num_units == len(numbers)
             # Another rank may have received the signal to stop.
             is_interrupted = is_interrupted or (not is_complete and not drawer.is_closed)
-            if not is_interrupted and not files.summary.has_frames:
-                files.summary.raise_if_unreadable()  # before the files of people replace earlier ones
             if is_complete:
                 files.complete()
-    if runtime.is_main:
+            if not is_interrupted and not files.summary.has_frames:
+                files.summary.raise_if_unreadable()  # before the files of people replace earlier ones
+    if runtime.is_main and (numbers or not progress.units):
         _report(args, files.summary)
     # Ctrl-C is the ordinary way to end a camera or a live stream.
     if is_interrupted and not files.summary.has_live_frames:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import itertools
 import logging
 import os
@@ -55,7 +56,13 @@ def _read_listed(args: argparse.Namespace, name: str) -> list[str]:
 
 
 def read_file_list(file: BinaryIO) -> list[str]:
-    """Read a list of files with one per line, or with a NUL after each, as ``find -print0`` writes it."""
+    """Read a list of files with one per line, or with a NUL after each, as ``find -print0`` writes it.
+
+    Windows tools may write it as UTF-16, or with a byte order mark.
+    """
     data = file.read()
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        data = os.fsencode(data.decode("utf-16", errors="replace"))
+    data = data.removeprefix(codecs.BOM_UTF8)
     entries = data.split(b"\0") if b"\0" in data else [line.strip() for line in data.splitlines()]
     return [os.fsdecode(entry) for entry in entries if entry]

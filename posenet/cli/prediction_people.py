@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from posenet.cli.options import select_exif_frame
 from posenet.errors import DataError
-from posenet.files import is_standard_output, resolve_link
+from posenet.files import is_standard_output, name_file_in_errors, resolve_link
 from posenet.inference.media.frame_prediction import FramePrediction
 from posenet.inference.media.outputs import Output
 from posenet.inference.media.people_files import JsonLinesWriter, open_coco_file, open_csv_file, open_people_file
@@ -59,7 +59,7 @@ class PeopleFiles:
         self._sources = sources
         self._skeleton = skeleton
         self._stack = contextlib.ExitStack()
-        self._outputs: list[Output] = []
+        self._outputs: list[tuple[str, Output]] = []
         self._json_lines: JsonLinesWriter | None = None
         self._progress_file: ProgressFile | None = None
         self._start = Progress(0, 0)
@@ -70,7 +70,8 @@ class PeopleFiles:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
+        with name_file_in_errors(", ".join(people_files(self._args))):
+            self._stack.__exit__(*error)
 
     def open_progress(self, run: Mapping[str, Any]) -> Progress:
         """Open the progress file of a ``.jsonl`` file, and return what an earlier run has done.
@@ -91,15 +92,16 @@ class PeopleFiles:
         if self._args.json:
             opened = open_people_file(Path(self._args.json), self._sources, append=self._start.units > 0)
             output = self._stack.enter_context(opened)
-            self._outputs.append(output)
+            self._outputs.append((self._args.json, output))
             if isinstance(output, JsonLinesWriter):
                 self._json_lines = output
         if self._args.coco:
             exif_frame = select_exif_frame(self._args)
             coco_file = open_coco_file(Path(self._args.coco), self._sources, self._skeleton, exif_frame)
-            self._outputs.append(self._stack.enter_context(coco_file))
+            self._outputs.append((self._args.coco, self._stack.enter_context(coco_file)))
         if self._args.csv:
-            self._outputs.append(self._stack.enter_context(open_csv_file(Path(self._args.csv), self._skeleton)))
+            csv_file = open_csv_file(Path(self._args.csv), self._skeleton)
+            self._outputs.append((self._args.csv, self._stack.enter_context(csv_file)))
 
     def write(self, item: UnitItem[FramePrediction]) -> None:
         """Write the people of a frame; or, at the end of a unit, record that it is complete."""
@@ -111,8 +113,9 @@ class PeopleFiles:
         frame = prediction.frame
         is_new = self.summary.add(frame, prediction.people)
         if isinstance(frame, Frame):
-            for output in self._outputs:
-                output.write(frame, prediction.people, frame.image)
+            for path, output in self._outputs:
+                with name_file_in_errors(path):
+                    output.write(frame, prediction.people, frame.image)
         elif is_new:
             self._unreadable.append(UnreadableSource(prediction.source_index, str(frame.error)))
 
@@ -125,12 +128,12 @@ class PeopleFiles:
     def complete(self) -> None:
         """Finish a ``.jsonl`` file. All units are written.
 
-        If there are no frames, make an empty file. Keep the progress file only for another run with --resume.
+        If there are no inputs, make an empty file. Keep the progress file only for another run with --resume.
         """
         if self._progress_file is None:
             return
         path = Path(self._args.json)
-        if not path.exists():
+        if not path.exists() and not self.summary.unreadable:
             path.touch()
         if not self._args.resume:
             self._progress_file.remove()

@@ -211,7 +211,7 @@ def predict_people(
             return pixels
 
         mine = [image for number in numbers for image in units[number]]
-        pixels = map_in_background(read, mine, workers=2, ahead=batch_size or 16)
+        pixels = map_in_background(read, mine, workers=2, ahead=max(16, 2 * unit_size))
         people_of_images: Iterable[list[Person]]
         if batch_size:
             lists = (list(itertools.islice(pixels, len(units[number]))) for number in numbers)

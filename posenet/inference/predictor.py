@@ -12,7 +12,7 @@ import operator
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -164,7 +164,7 @@ class Predictor:
         device: torch.device | str | None = None,
         amp: Amp = "off",
         **overrides: Any,
-    ) -> Predictor:
+    ) -> Self:
         """A predictor with the settings of ``config.inference``, except for keys of that section in ``overrides``."""
         try:
             settings = dataclasses.replace(config.inference, **overrides)

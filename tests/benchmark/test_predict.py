@@ -25,7 +25,10 @@ def test_numbers_for_a_folder_of_images(tmp_path: Path, coco: tuple[Path, Path])
         "alone_ms",
         "trained_ms",
         "stream_over_alone",
+        "waited_share",
     )
+    assert list(numbers["wait_ms"]) == ["read", "prepare", "decode", "draw", "write"]
+    assert sum(numbers["wait_ms"].values()) < numbers["stream_ms"]
     assert numbers["amp"] == "off"
     assert list(numbers["stage_ms"]) == ["read", "prepare", "network", "decode", "draw"]
     assert numbers["pictures"] == 3

@@ -37,6 +37,7 @@ from posenet.synthetic.dataset import write_dataset
 from tests.helpers.locks import hold_lock_elsewhere
 from tests.helpers.process_runs import fork_process, wait_for_exit
 from tests.helpers.spot_networks import SpotNetwork, spot_image
+from tests.helpers.videos import full_disk
 
 SIZES = ((97, 131), (131, 97), (64, 64), (97, 131), (97, 300))
 """(height, width) of the images, in turn."""
@@ -316,6 +317,37 @@ def test_results_of_other_weights_that_a_killed_run_has_left_are_not_used(inputs
     argv = ["--checkpoint", "x.pth", *map(str, images), "--json", str(path), "--resume"]
     assert run_tool("predict", argv) == 0
     assert path.stat().st_size > 0 and not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda text: b"\xef\xbb\xbf" + text.replace("\n", "\r\n\r\n").encode(),
+        lambda text: text.replace("\n", "\r\n").encode("utf-16"),
+        lambda text: text.replace("\n", "\0").encode(),
+    ],
+)
+def test_lists_of_other_programs(inputs: Path, tmp_path: Path, encode: Callable[[str], bytes]) -> None:
+    (tmp_path / "list.txt").write_bytes(encode(f"{inputs}/001.png\n{inputs}/002.png\n"))
+    argv = ["--checkpoint", "x.pth", "--list", tmp_path / "list.txt", "--csv", tmp_path / "a.csv"]
+    assert run_tool("predict", list(map(str, argv))) == 0
+    assert (tmp_path / "a.csv").read_text().count("002.png") == 1
+
+
+def test_a_run_without_readable_inputs_leaves_no_files(tmp_path: Path) -> None:
+    (tmp_path / "bad.png").write_bytes(b"no image")
+    argv = ["--checkpoint", "x.pth", str(tmp_path / "bad.png"), "--json", str(tmp_path / "out" / "p.jsonl")]
+    assert run_tool("predict", argv) == 2
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_full_disk_is_reported_with_the_name_of_the_file(
+    inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--checkpoint", "x.pth", str(inputs), "--min-score", "0", "--json", str(tmp_path / "p.jsonl")]
+    with full_disk(3000):
+        assert run_tool("predict", argv) == 2
+    assert "p.jsonl" in capfd.readouterr().err
 
 
 def test_nproc_starts_processes_that_load_a_checkpoint(

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posenet.errors import DataError
-from posenet.inference.media.sources import Frame, Source, UnreadableFrame, read_frames
+from posenet.inference.media.sources import MIN_READ_AHEAD, Frame, Source, UnreadableFrame, read_frames
 from posenet.inference.media.units import Unit, split_into_units
 from posenet.inference.media.video import ALL_FRAMES, FrameSelection
 from posenet.inference.person import Person
@@ -99,7 +99,9 @@ def _place_frames(
     number, index = -1, -1
     source: Source | None = None
     num_frames = 0
-    with contextlib.closing(read_frames(read, selection, stop_requested)) as frames:
+    # While the network runs on a group, all images of the next two are read.
+    ahead = max(MIN_READ_AHEAD, 2 * group_size)
+    with contextlib.closing(read_frames(read, selection, stop_requested, ahead)) as frames:
         for frame in frames:
             if frame.source is not source:
                 source = frame.source

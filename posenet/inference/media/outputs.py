@@ -11,6 +11,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from posenet.files import name_file_in_errors
 from posenet.images import image_files
 from posenet.inference.media import video
 from posenet.inference.media.sources import FileSource, Frame, Source
@@ -86,7 +87,8 @@ class DrawingWriter:
         if frame.source != self._video_source:
             self.finish_source()
         if frame.number is None:
-            image_files.write_image(path, drawing)
+            with name_file_in_errors(path):
+                image_files.write_image(path, drawing)
             return
         if self._video is None:
             opened = open_video_writer(

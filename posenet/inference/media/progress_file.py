@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from posenet.errors import DataError
-from posenet.files import write_atomically
+from posenet.files import name_file_in_errors, write_atomically
 from posenet.locks import LockedError, lock_file
 
 SUFFIX = ".progress"
@@ -117,7 +117,8 @@ class ProgressFile:
         """
         size = self.progress.size if size is None else size
         self.progress = self.progress._replace(units=units, size=size)
-        self._file.write(_record_line(units, size, unreadable))
+        with name_file_in_errors(_path(self._people)):
+            self._file.write(_record_line(units, size, unreadable))
 
     def close(self) -> None:
         self._file.close()

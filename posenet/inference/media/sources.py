@@ -31,6 +31,11 @@ from posenet.inference.media.opencv_video import OpenCVVideo
 from posenet.inference.media.video import ALL_FRAMES, VIDEO_SUFFIXES, FrameSelection, VideoReader
 from posenet.inference.media.video_library import open_video
 
+MIN_READ_AHEAD = 8
+"""Number of image files that are read before they are requested."""
+READ_THREADS = 4
+"""Number of threads that read image files."""
+
 
 @dataclass(frozen=True)
 class FileSource:
@@ -230,24 +235,21 @@ def read_frames(
     sources: Iterable[Source],
     selection: FrameSelection = ALL_FRAMES,
     stop_requested: Callable[[], bool] = lambda: False,
+    ahead: int = MIN_READ_AHEAD,
 ) -> Generator[Frame | UnreadableFrame, None, None]:
     """Yield the frames of all sources, one source after the other.
 
     Args:
         selection: which frames of a video are read.
         stop_requested: checked while a live source delivers no image; true ends its frames.
+        ahead: number of image files that are read before they are requested.
     """
     for kind, group in itertools.groupby(sources, lambda source: source.kind):
         if kind == "image":
-            yield from _read_images(group)
+            yield from map_in_background(_read_image, group, workers=READ_THREADS, ahead=ahead)
         else:
             for source in group:
                 yield from _read_video(source, selection, stop_requested)
-
-
-def _read_images(sources: Iterable[Source]) -> Iterator[Frame | UnreadableFrame]:
-    """Image files, the next of which are read on other threads."""
-    yield from map_in_background(_read_image, sources, workers=2, ahead=8)
 
 
 def _read_image(source: Source) -> Frame | UnreadableFrame:
