@@ -7,11 +7,11 @@ import io
 import os
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from posenet.errors import ConfigError
+from posenet.errors import ConfigError, DataError
 
 
 def is_standard_output(path: str | Path) -> bool:
@@ -27,6 +27,27 @@ def is_standard_output(path: str | Path) -> bool:
 def resolve_link(path: Path) -> Path:
     """The file that a symbolic link points to, so that replacing it keeps the link; another path as it is."""
     return path.resolve() if path.is_symlink() else path
+
+
+def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
+    """Check the paths of all files that will be written, and make their folders, before any work is done.
+
+    ``DataError`` if an output is an input, appears twice, or is an existing folder; or if its folder is a file.
+    """
+    protected = {path.resolve() for path in inputs}
+    checked: set[Path] = set()
+    for path in outputs:
+        if path.resolve() in protected:
+            raise DataError(f"writing {path} would replace an input; choose another name or folder")
+        if path.resolve() in checked:
+            raise DataError(f"{path} would be written twice; choose another name or folder for one of the outputs")
+        checked.add(path.resolve())
+        if path.is_dir():
+            raise DataError(f"{path} is a folder; give the name of a file")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise DataError(f"{path.parent} cannot be a folder: a file has that name; choose another") from error
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from posenet.checkpoints.contents import config_of_checkpoint, require_fitting_w
 from posenet.checkpoints.downloading import Report, download_google_drive, download_url
 from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.registry import HOME_VARIABLE, RegisteredWeights, home_folder, read_registries
-from posenet.errors import CheckpointError
+from posenet.errors import CheckpointError, ConfigError
 from posenet.files import flush_to_disk, write_atomically
 from posenet.progress import progress_bar
 from posenet.settings import Config
@@ -50,11 +50,12 @@ def find_weights(name: str | Path) -> FoundWeights:
     looks_like_name = path.name == text and path.suffix not in (".pth", ".pt")
     if not looks_like_name:
         return FoundWeights(path, None)
-    registered = read_registries()
     if path.is_file():
-        if text in registered:
-            _log.info("%s is a file in the current folder, which comes before the registered weights", text)
+        with contextlib.suppress(ConfigError):  # a file needs no registry
+            if text in read_registries():
+                _log.info("%s is a file in the current folder, which comes before the registered weights", text)
         return FoundWeights(path, None)
+    registered = read_registries()
     if text in registered:
         return FoundWeights(fetch_weights(registered[text]), registered[text].config())
     if path.exists() or path.suffix:

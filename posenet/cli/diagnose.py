@@ -11,11 +11,12 @@ from pathlib import Path
 from posenet.annotations.split import read_split
 from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
 from posenet.cli.options import add_exif_frame_option, select_exif_frame
-from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
+from posenet.cli.predictor_options import add_predictor_options, make_predictor
 from posenet.diagnosis.diagnose import diagnose_results, require_people
 from posenet.diagnosis.perfect_grouping import evaluate_perfect_grouping
 from posenet.diagnosis.results_file import read_results
 from posenet.errors import ConfigError, DataError
+from posenet.files import check_outputs
 from posenet.skeleton import load_skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN
 
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "them; needs --images (default: none). The flags below belong to it",
         required=False,
     )
-    add_exif_frame_option(parser)
+    add_exif_frame_option(parser, of_checkpoint=True)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -61,7 +62,8 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError("--checkpoint needs the images of the annotations; add --images")
     inputs = [args.annotations, *args.results] + ([Path(args.checkpoint)] if args.checkpoint else [])
     check_outputs(diagnosis_paths(args.output), inputs)
-    predictor = make_predictor(args) if args.checkpoint else None
+    predictor, config = make_predictor(args) if args.checkpoint else (None, None)
+    exif_frame = select_exif_frame(args, config)
     if args.skeleton is not None:
         skeleton = load_skeleton(args.skeleton)
     else:
@@ -75,11 +77,9 @@ def run(args: argparse.Namespace) -> None:
         diagnose_results(file, split, skeleton, name) for file, name in zip(files, distinct_names(args.results))
     ]
     if predictor is not None:
-        metrics = evaluate_perfect_grouping(
-            predictor, args.images, args.annotations, split, exif_frame=select_exif_frame(args)
-        )
+        metrics = evaluate_perfect_grouping(predictor, args.images, args.annotations, split, exif_frame=exif_frame)
         diagnoses[0] = dataclasses.replace(diagnoses[0], perfect_grouping=metrics)
-    write_diagnosis(diagnoses, args.images, args.output, select_exif_frame(args), sys.stdout)
+    write_diagnosis(diagnoses, args.images, args.output, exif_frame, sys.stdout)
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:

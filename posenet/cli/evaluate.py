@@ -7,7 +7,7 @@ from pathlib import Path
 
 from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
 from posenet.cli.options import add_exif_frame_option, message_stream, read_image_ids, select_exif_frame
-from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
+from posenet.cli.predictor_options import add_predictor_options, make_predictor
 from posenet.cli.ranks import (
     add_rank_options,
     form_team,
@@ -20,10 +20,12 @@ from posenet.cli.ranks import (
 from posenet.devices.rank_info import RankInfo
 from posenet.diagnosis.diagnose import diagnose
 from posenet.errors import ConfigError
-from posenet.files import is_standard_output
-from posenet.inference.coco_evaluation import Evaluation, evaluate
+from posenet.files import check_outputs, is_standard_output
+from posenet.inference.coco_evaluation import Evaluation
+from posenet.inference.evaluation import evaluate
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
+from posenet.settings import Config, ExifFrame
 from posenet.skeleton import Skeleton
 from posenet.visualization.evaluation_charts import chart_paths, write_charts
 from posenet.visualization.matplotlib_figure import MATPLOTLIB_MISSING, has_matplotlib
@@ -47,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="evaluate only these images: ids, or one text file of ids (default: all)",
     )
-    add_exif_frame_option(parser)
+    add_exif_frame_option(parser, of_checkpoint=True)
     parser.add_argument(
         "--plots",
         metavar="DIR",
@@ -71,26 +73,24 @@ def _evaluate(args: argparse.Namespace, rank_info: RankInfo) -> None:
     with open_runtime(args, rank_info) as runtime:
         run_on_main(runtime, lambda: _check_flags(args))
         image_ids = run_on_main(runtime, lambda: None if args.image_ids is None else read_image_ids(args.image_ids))
-        predictor = run_on_all(runtime, lambda: _make_predictor(args, rank_info))
+        predictor, config = run_on_all(runtime, lambda: _make_predictor(args, rank_info))
+        exif_frame = select_exif_frame(args, config)
         folder = None if args.output is None or is_standard_output(args.output) else Path(f"{args.output}.parts")
         with form_team(args, runtime, folder) as team:
             evaluation = evaluate(
-                predictor.stream,
+                predictor,
                 args.images,
                 args.annotations,
-                results_path=args.output,
+                output=args.output,
                 image_ids=image_ids,
-                batch_size=None,
-                exif_frame=select_exif_frame(args),
-                skeleton=predictor.skeleton,
+                exif_frame=exif_frame,
                 team=team,
-                unit_size=predictor.settings.batch_size,
             )
     if rank_info.rank == 0:
-        _report(args, evaluation, predictor.skeleton, image_ids)
+        _report(args, evaluation, predictor.skeleton, image_ids, exif_frame)
 
 
-def _make_predictor(args: argparse.Namespace, rank_info: RankInfo) -> Predictor:
+def _make_predictor(args: argparse.Namespace, rank_info: RankInfo) -> tuple[Predictor, Config]:
     use_device_of_rank(args, rank_info)
     return make_predictor(args)
 
@@ -107,7 +107,11 @@ def _check_flags(args: argparse.Namespace) -> None:
 
 
 def _report(
-    args: argparse.Namespace, evaluation: Evaluation | None, skeleton: Skeleton, image_ids: set[int] | None
+    args: argparse.Namespace,
+    evaluation: Evaluation | None,
+    skeleton: Skeleton,
+    image_ids: set[int] | None,
+    exif_frame: ExifFrame,
 ) -> None:
     """Print the metrics, and write the charts and the report."""
     messages = message_stream(args.output)
@@ -130,6 +134,6 @@ def _report(
             name=Path(args.checkpoint).name,
         )
         print(file=messages)
-        write_diagnosis([diagnosis], Path(args.images), args.report, select_exif_frame(args), messages)
+        write_diagnosis([diagnosis], Path(args.images), args.report, exif_frame, messages)
     if args.plots:
         print("\nwrote " + ", ".join(map(str, write_charts(evaluation, Path(args.plots)))), file=messages)

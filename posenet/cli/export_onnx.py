@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from posenet.cli.options import CHECKPOINT_HELP, add_config_options, message_stream, positive_int
-from posenet.cli.predictor_options import check_outputs, load_network
+from posenet.cli.predictor_options import load_network
+from posenet.files import check_outputs
 from posenet.inference.decoder.candidates import MAX_PEAKS
 from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.inference.onnx_export import INPUTS, OUTPUTS, export_onnx

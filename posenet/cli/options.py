@@ -61,18 +61,26 @@ def add_exif_frame_option(
     parser: argparse.ArgumentParser,
     text: str = "frame of the annotations of images with an EXIF orientation, where their annotated size fits both: "
     "displayed, as viewers and most labelling tools turn the image, or stored",
+    of_checkpoint: bool = False,
 ) -> None:
-    """Declare ``--exif-frame``; ``select_exif_frame`` returns its value. ``text`` is its help."""
-    help_text = setting_help(text, "data.exif_frame")
+    """Declare ``--exif-frame``; ``select_exif_frame`` returns its value. ``text`` is its help; see ``setting_help``."""
+    help_text = setting_help(text, "data.exif_frame", of_checkpoint)
     parser.add_argument("--exif-frame", choices=get_args(ExifFrame), help=help_text)
 
 
-def select_exif_frame(args: argparse.Namespace) -> ExifFrame:
-    """The value of ``--exif-frame``, or else of ``data.exif_frame`` in ``--config`` and ``--set``, or its default."""
+def select_exif_frame(args: argparse.Namespace, config: Config | None = None) -> ExifFrame:
+    """The value of ``--exif-frame``, or else of ``data.exif_frame``.
+
+    Args:
+        config: the configuration of the network, in which ``--config`` and ``--set`` have overridden the checkpoint;
+            None for a tool without a network: that of ``--config`` and ``--set``.
+    """
     if args.exif_frame is not None:
         frame: ExifFrame = args.exif_frame
         return frame
-    return load_config(getattr(args, "config", None), getattr(args, "overrides", ())).data.exif_frame
+    if config is None:
+        config = load_config(getattr(args, "config", None), getattr(args, "overrides", ()))
+    return config.data.exif_frame
 
 
 def add_weights_output(parser: argparse.ArgumentParser) -> None:

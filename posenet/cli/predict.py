@@ -29,7 +29,7 @@ from posenet.cli.options import (
 from posenet.cli.prediction_drawing import DrawingPaths, FrameDrawer
 from posenet.cli.prediction_inputs import find_inputs, read_file_list
 from posenet.cli.prediction_people import PeopleFiles, PredictionSummary, people_files, resumable_file
-from posenet.cli.predictor_options import add_predictor_options, check_outputs, make_predictor
+from posenet.cli.predictor_options import add_predictor_options, make_predictor
 from posenet.cli.ranks import (
     add_rank_options,
     form_team,
@@ -44,7 +44,7 @@ from posenet.devices.rank_info import RankInfo
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError
-from posenet.files import is_standard_output
+from posenet.files import check_outputs, is_standard_output
 from posenet.inference.media.frame_prediction import FramePrediction, predict_units, prediction_format
 from posenet.inference.media.frame_tracking import FrameTracker
 from posenet.inference.media.sources import FileSource, Frame, Source, count_frames
@@ -55,6 +55,7 @@ from posenet.inference.predictor import Predictor
 from posenet.inference.shared_work import UnitItem, share_units
 from posenet.messages import pluralize
 from posenet.progress import progress_bar
+from posenet.settings import Config
 from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE
 
 _log = logging.getLogger(__name__)
@@ -109,6 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "frame of the sizes and keypoints that --coco writes for images with an EXIF orientation: displayed, as "
         "viewers turn the image, or stored",
+        of_checkpoint=True,
     )
     add("--csv", metavar="FILE", help="write a table with one person per row")
     add("--heatmaps", metavar="DIR", help="folder for all maps of the network, one labelled sheet per image or frame")
@@ -183,7 +185,7 @@ def _predict(args: argparse.Namespace, rank_info: RankInfo) -> None:
     with contextlib.ExitStack() as stack:
         runtime = stack.enter_context(open_runtime(args, rank_info))
         job = _prepare_job(args, runtime, rank_info)
-        files = stack.enter_context(PeopleFiles(args, job.sources, job.predictor.skeleton))
+        files = stack.enter_context(PeopleFiles(args, job.sources, job.config))
         progress = run_on_main(runtime, lambda: files.open_progress(job.describe(args)))
         if progress.units:
             done, wanted = job.count_inputs(job.numbers[: progress.units]), job.count_inputs(job.numbers)
@@ -233,6 +235,8 @@ class _Job:
     sources: list[Source]
     paths: DrawingPaths
     predictor: Predictor
+    config: Config
+    """The configuration of the network."""
     tracker: FrameTracker | None
     units: list[Unit]
     shard: Shard
@@ -278,7 +282,7 @@ def _prepare_job(args: argparse.Namespace, runtime: Runtime, rank_info: RankInfo
         check_outputs([*paths.files, *map(Path, people_files(args))], [*originals, Path(args.checkpoint)])
         return paths
 
-    def load_predictor() -> Predictor:
+    def load_predictor() -> tuple[Predictor, Config]:
         use_device_of_rank(args, rank_info)
         return make_predictor(args)
 
@@ -288,10 +292,10 @@ def _prepare_job(args: argparse.Namespace, runtime: Runtime, rank_info: RankInfo
     if args.show:
         Window.require_display()
     tracker = make_frame_tracker(args)
-    predictor = run_on_all(runtime, load_predictor)
+    predictor, config = run_on_all(runtime, load_predictor)
     units = split_into_units(sources, predictor.settings.batch_size)
     selection = FrameSelection(args.start, args.duration, args.stride)
-    return _Job(sources, paths, predictor, tracker, units, shard, selection)
+    return _Job(sources, paths, predictor, config, tracker, units, shard, selection)
 
 
 def _check_flags(args: argparse.Namespace) -> Shard:

@@ -20,7 +20,7 @@ from posenet.inference.media.sources import Frame, Source, UnreadableFrame
 from posenet.inference.person import Person
 from posenet.inference.shared_work import UnitItem
 from posenet.messages import pluralize
-from posenet.skeleton import Skeleton
+from posenet.settings import Config
 
 MAX_NAMED_FAILURES = 5
 """Number of unreadable sources that the last message names."""
@@ -52,12 +52,12 @@ class PeopleFiles:
         num_units: number of complete units that this run has written.
     """
 
-    def __init__(self, args: argparse.Namespace, sources: Sequence[Source], skeleton: Skeleton) -> None:
+    def __init__(self, args: argparse.Namespace, sources: Sequence[Source], config: Config) -> None:
         self.summary = PredictionSummary(sources)
         self.num_units = 0
         self._args = args
         self._sources = sources
-        self._skeleton = skeleton
+        self._config = config
         self._stack = contextlib.ExitStack()
         self._outputs: list[tuple[str, Output]] = []
         self._json_lines: JsonLinesWriter | None = None
@@ -95,12 +95,13 @@ class PeopleFiles:
             self._outputs.append((self._args.json, output))
             if isinstance(output, JsonLinesWriter):
                 self._json_lines = output
+        skeleton = self._config.model.skeleton
         if self._args.coco:
-            exif_frame = select_exif_frame(self._args)
-            coco_file = open_coco_file(Path(self._args.coco), self._sources, self._skeleton, exif_frame)
+            exif_frame = select_exif_frame(self._args, self._config)
+            coco_file = open_coco_file(Path(self._args.coco), self._sources, skeleton, exif_frame)
             self._outputs.append((self._args.coco, self._stack.enter_context(coco_file)))
         if self._args.csv:
-            csv_file = open_csv_file(Path(self._args.csv), self._skeleton)
+            csv_file = open_csv_file(Path(self._args.csv), skeleton)
             self._outputs.append((self._args.csv, self._stack.enter_context(csv_file)))
 
     def write(self, item: UnitItem[FramePrediction]) -> None:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
 from pathlib import Path
 
 from posenet.checkpoints.weights import load_model, stored_config
 from posenet.cli.options import CHECKPOINT_HELP, add_config_options, setting_help
-from posenet.devices.device import select_device
-from posenet.devices.precision import select_amp
-from posenet.errors import DataError
 from posenet.inference.predictor import Predictor
-from posenet.model.fused import FusedNetwork
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config, load_config
 
@@ -69,13 +64,11 @@ def add_predictor_options(
     add_config_options(parser)
 
 
-def make_predictor(args: argparse.Namespace) -> Predictor:
-    """The predictor that the options define. It runs a fused copy of the network."""
-    device = select_device(args.device)
-    network, config = load_network(args)
+def make_predictor(args: argparse.Namespace) -> tuple[Predictor, Config]:
+    """The predictor that the options define, and the configuration of its network."""
+    config = requested_config(args, args.checkpoint)
     overrides = {name: getattr(args, name) for name in _INFERENCE_OPTIONS if name in args}
-    fused = FusedNetwork(network, select_amp(device, args.amp))
-    return Predictor.from_config(fused, config, device=device, **overrides)
+    return Predictor.load(args.checkpoint, config=config, device=args.device, amp=args.amp, **overrides)
 
 
 def load_network(args: argparse.Namespace) -> tuple[PoseNet, Config]:
@@ -93,24 +86,3 @@ def requested_config(args: argparse.Namespace, path: str | Path) -> Config | Non
     if args.overrides:
         return load_config(None, args.overrides, base=stored_config(path))
     return None
-
-
-def check_outputs(outputs: Iterable[Path], inputs: Iterable[Path]) -> None:
-    """Check the paths of all files that will be written, and make their folders, before any work is done.
-
-    ``DataError`` if an output is an input, appears twice, or is an existing folder; or if its folder is a file.
-    """
-    protected = {path.resolve() for path in inputs}
-    checked: set[Path] = set()
-    for path in outputs:
-        if path.resolve() in protected:
-            raise DataError(f"writing {path} would replace an input; choose another name or folder")
-        if path.resolve() in checked:
-            raise DataError(f"{path} would be written twice; choose another name or folder for one of the outputs")
-        checked.add(path.resolve())
-        if path.is_dir():
-            raise DataError(f"{path} is a folder; give the name of a file")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise DataError(f"{path.parent} cannot be a folder: a file has that name; choose another") from error

@@ -138,6 +138,7 @@ def predict_split(
     skeleton: Skeleton = COCO,
     team: Team | None = None,
     unit_size: int = 16,
+    log_frames: bool = True,
 ) -> list[Result]:
     """Predict images, and return the people in COCO's results format, in the order of ``images``.
 
@@ -145,7 +146,7 @@ def predict_split(
 
     Args:
         category: id of the category in the results.
-        batch_size, exif_frame, skeleton, team, unit_size: see ``predict_people``.
+        batch_size, exif_frame, skeleton, team, unit_size, log_frames: see ``predict_people``.
 
     Raises:
         DataError: an image is missing or cannot be read.
@@ -160,6 +161,7 @@ def predict_split(
         skeleton=skeleton,
         team=team,
         unit_size=unit_size,
+        log_frames=log_frames,
     )
     if team is not None and team.rank > 0:
         return []
@@ -181,6 +183,7 @@ def predict_people(
     skeleton: Skeleton = COCO,
     team: Team | None = None,
     unit_size: int = 16,
+    log_frames: bool = True,
 ) -> dict[int, list[Person]]:
     """Predict images, and return the people by image id. Background threads read the next images.
 
@@ -192,6 +195,7 @@ def predict_people(
         team: the processes that share the images. Rank 0 returns the people in all images, and the others none.
         unit_size: if ``batch_size`` is None, the number of images that a rank of the team predicts in a row. If it is
             a multiple of the batch size of the predictor, the batches do not depend on the number of ranks.
+        log_frames: log how many images with an EXIF orientation are annotated in which frame.
 
     Raises:
         DataError: an image is missing or cannot be read, or a rank of the team has failed.
@@ -236,8 +240,9 @@ def predict_people(
         return {}
     if len(frames) < len(ordered):
         raise KeyboardInterrupt
-    for name, count in count_frames(frames).items():
-        _log.info("%s with an EXIF orientation: %s", pluralize(count, "image"), name)
+    if log_frames:
+        for name, count in count_frames(frames).items():
+            _log.info("%s with an EXIF orientation: %s", pluralize(count, "image"), name)
     return people_by_image
 
 

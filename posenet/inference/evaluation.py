@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from posenet.devices.precision import Amp
-from posenet.errors import DataError
+from posenet.files import check_outputs
 from posenet.inference import coco_evaluation
 from posenet.inference.coco_evaluation import Evaluation
 from posenet.inference.predictor import Predictor
-from posenet.settings import Config, DataConfig, ExifFrame
+from posenet.inference.shared_work import Team
+from posenet.settings import Config, ExifFrame
 
 
 def evaluate(
@@ -21,11 +22,12 @@ def evaluate(
     *,
     output: str | Path | None = None,
     image_ids: Collection[int] | None = None,
-    exif_frame: ExifFrame = DataConfig.exif_frame,
+    exif_frame: ExifFrame | None = None,
     config: Config | None = None,
     device: str = "auto",
     amp: Amp | Literal["auto"] = "off",
     progress: bool = True,
+    team: Team | None = None,
     **overrides: Any,
 ) -> Evaluation | None:
     """Predict every image of a COCO split and compare the people with the annotations.
@@ -37,11 +39,14 @@ def evaluate(
         annotations: COCO keypoint JSON, or an image-info JSON without annotations.
         output: where to write the predictions, as a COCO results file.
         image_ids: evaluate only these images.
-        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open.
+        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; None for
+            ``data.exif_frame`` of the configuration, or its default if ``checkpoint`` is a predictor.
         config: replaces the configuration in the checkpoint.
         device: auto, cpu, cuda, cuda:1, mps and so on.
         amp: precision of the network; float32 by default, so that the AP is the same on every machine.
         progress: whether to show a progress bar.
+        team: the processes that share the images; None if this process predicts them all. Rank 0 writes the
+            predictions and returns the metrics, and the others return None.
         overrides: keys of the configuration's ``inference`` section, such as ``flip=True``.
 
     Returns:
@@ -50,12 +55,14 @@ def evaluate(
     Raises:
         PosenetError: the checkpoint, the annotations, an image, the device or a setting cannot be used.
     """
-    if output is not None and Path(output).is_dir():
-        raise DataError(f"{output} is a folder; give the name of a file")
+    if output is not None:
+        inputs = [annotations] if isinstance(checkpoint, Predictor) else [annotations, checkpoint]
+        check_outputs([Path(output)], map(Path, inputs))
     if isinstance(checkpoint, Predictor):
         predictor = checkpoint
+        used_config = Config()
     else:
-        predictor = Predictor.from_checkpoint(checkpoint, config=config, device=device, amp=amp, **overrides)
+        predictor, used_config = Predictor.load(checkpoint, config=config, device=device, amp=amp, **overrides)
     return coco_evaluation.evaluate(
         predictor.stream,
         images,
@@ -63,7 +70,9 @@ def evaluate(
         results_path=output,
         image_ids=image_ids,
         batch_size=None,
-        exif_frame=exif_frame,
+        exif_frame=exif_frame or used_config.data.exif_frame,
         progress=progress,
         skeleton=predictor.skeleton,
+        team=team,
+        unit_size=predictor.settings.batch_size,
     )

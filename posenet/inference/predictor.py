@@ -194,10 +194,18 @@ class Predictor:
             CheckpointError: the file is damaged or does not fit the network.
             ConfigError: the device is unknown, or an override is out of range.
         """
-        network, config = load_model(path, config)
+        predictor, _ = cls.load(path, config=config, device=device, amp=amp, **overrides)
+        return predictor
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, config: Config | None, device: str, amp: Amp | Literal["auto"], **overrides: Any
+    ) -> tuple[Predictor, Config]:
+        """The predictor that ``from_checkpoint`` returns, and the configuration of its network."""
         selected = select_device(device)
+        network, config = load_model(path, config)
         fused = FusedNetwork(network, select_amp(selected, amp))
-        return cls.from_config(fused, config, device=selected, **overrides)
+        return cls.from_config(fused, config, device=selected, **overrides), config
 
     def __call__(self, image: ImageInput, channels: ChannelOrder = "bgr") -> list[Person]:
         """The people in an image, highest score first, with keypoints in pixels of the image.

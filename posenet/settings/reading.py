@@ -111,8 +111,14 @@ def _apply_override(tables: dict[str, Any], pair: str) -> None:
         raise ConfigError(f"override {pair!r}: {section} is not a section")
     try:
         table[name] = tomllib.loads(f"value = {text}")["value"]
-    except (ValueError, RecursionError):
-        table[name] = text.strip()
+    except (ValueError, RecursionError) as error:
+        text = text.strip()
+        if (text[:1], text[-1:]) in (("[", "]"), ("{", "}")):
+            raise ConfigError(
+                f"override {pair!r} is not valid TOML; write texts in quotes, as in "
+                '[{path="a.h5"}], and the whole pair in single quotes'
+            ) from error
+        table[name] = text
 
 
 def _build_section(kind: type[Settings], table: Any, section: str) -> Settings:
@@ -160,9 +166,12 @@ def _convert_choice(choices: Sequence[str], value: Any, key: str) -> str:
 
 
 def _select_union_member(members: Sequence[Any], value: Any) -> Any:
-    """The scalar type, or for a list the tuple type; that of tables if there is one and the list contains a table."""
+    """The scalar type, or for a list the tuple type; that of tables if there is one and the list contains a table.
+
+    A table that should be in a list gets the tuple type too, which refuses it.
+    """
     tuple_types = [member for member in members if typing.get_origin(member) is tuple]
-    if not isinstance(value, (list, tuple)):
+    if not tuple_types or not isinstance(value, (list, tuple, Mapping)):
         return next(member for member in members if member not in tuple_types)
     if any(isinstance(item, Mapping) for item in value):
         tuple_types.sort(key=lambda member: not dataclasses.is_dataclass(typing.get_args(member)[0]))

@@ -53,6 +53,7 @@ class CocoValidation:
         self.share = share_of_rank(self.split.images, runtime.rank, runtime.world_size)
         self.truth = _labelled_people(self.split.people, config.model.skeleton)
         self.drawn_indices = self._choose_drawn(config.log.pictures)
+        self.has_logged_frames = False
 
     @classmethod
     def from_config(
@@ -103,14 +104,17 @@ class CocoValidation:
                     drawings.extend(self._draw(index, image, predicted))
             return people
 
-        return predict_split(
+        results = predict_split(
             predict,
             self.images_dir,
             self.share,
             self.split.category,
             exif_frame=self.exif_frame,
             progress=self.log.shows_progress,
+            log_frames=not self.has_logged_frames,
         )
+        self.has_logged_frames = True
+        return results
 
     def _draw(self, index: int, image: np.ndarray, predicted: Sequence[Person]) -> list[np.ndarray]:
         """Two tiles of one image: the annotated people and the predicted ones."""

@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from posenet.checkpoints.conversion import import_weights
 from posenet.checkpoints.named_weights import cached_path, fetch_weights, find_weights
 from posenet.checkpoints.registry import RegisteredWeights, read_registries
 from posenet.checkpoints.weights import load_model, load_weights
-from posenet.errors import CheckpointError
+from posenet.errors import CheckpointError, ConfigError
 from posenet.model.posenet import PoseNet
 from posenet.model.published_names import rename_to_published
 from posenet.settings import load_config
@@ -238,6 +239,17 @@ def test_an_existing_file_comes_before_a_name(host: WeightsHost, caplog: pytest.
         assert find_weights("tiny").path == Path("tiny")
     assert "tiny is a file in the current folder" in caplog.text
     assert host.requests == []
+
+
+def test_a_broken_registry_does_not_stop_an_existing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").write_bytes(b"")
+    registry = tmp_path / "weights.toml"
+    registry.write_text("not TOML")
+    monkeypatch.setenv("POSENET_REGISTRY", str(registry))
+    monkeypatch.chdir(tmp_path)
+    assert find_weights("mine").path == Path("mine")
+    with pytest.raises(ConfigError, match=re.escape(str(registry))):
+        find_weights("other")
 
 
 def test_a_folder_does_not_hide_a_name(host: WeightsHost) -> None:

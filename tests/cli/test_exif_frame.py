@@ -8,14 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from posenet.cli import evaluate
+from posenet.checkpoints.file import FORMAT
 from posenet.cli import main as cli
 from posenet.cli.options import select_exif_frame
+from posenet.cli.predictor_options import make_predictor
 from posenet.data.store.reader import Store
 from posenet.inference.person import Person
+from posenet.inference.predictor import Predictor
+from posenet.settings import config_to_dict, load_config
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import document, person, write_annotations
+from tests.helpers.networks import random_network
 from tests.helpers.oriented_images import lit_centre, oriented_image
 
 TOOLS = {
@@ -54,10 +59,12 @@ def test_a_store_is_built_with_the_setting(tmp_path: Path, arguments: list[str],
 
 @pytest.mark.parametrize("annotated", ["stored", "displayed"])
 @pytest.mark.parametrize("exif_frame", ["stored", "displayed"])
+@pytest.mark.parametrize("stated", ["flag", "setting", "checkpoint"])
 def test_evaluate_reads_the_frame_and_reports_it(
     tmp_path: Path,
     annotated: str,
     exif_frame: str,
+    stated: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     capsys: pytest.CaptureFixture[str],
@@ -71,19 +78,40 @@ def test_evaluate_reads_the_frame_and_reports_it(
     content["images"][0] |= {"file_name": "a.jpg", "height": 160, "width": 240}
     annotations = write_annotations(tmp_path / "a.json", content)
 
-    class Stub:
-        skeleton = COCO
+    def stream(predictor: Predictor, images: Iterable[np.ndarray]) -> Iterator[list[Person]]:
+        for image in images:
+            keypoints = np.reshape(entry["keypoints"], (1, 17, 3)).astype(float)
+            keypoints[..., :2] += np.subtract(lit_centre(image), (x, y))
+            yield [Person(COCO.to_network_order(keypoints)[0], 1.0, COCO)]
 
-        @staticmethod
-        def stream(images: Iterable[np.ndarray]) -> Iterator[list[Person]]:
-            for image in images:
-                keypoints = np.reshape(entry["keypoints"], (1, 17, 3)).astype(float)
-                keypoints[..., :2] += np.subtract(lit_centre(image), (x, y))
-                yield [Person(COCO.to_network_order(keypoints)[0], 1.0, COCO)]
-
-    monkeypatch.setattr(evaluate, "make_predictor", lambda args: Stub)
-    command = ["--checkpoint", "a.pth", "--images", str(tmp_path), "--annotations", str(annotations)]
+    monkeypatch.setattr(Predictor, "stream", stream)
+    checkpoint = write_checkpoint(tmp_path / "a.pth", exif_frame=exif_frame if stated == "checkpoint" else "displayed")
+    command = ["--checkpoint", str(checkpoint), "--images", str(tmp_path), "--annotations", str(annotations)]
+    if stated != "checkpoint":
+        command += {"flag": ["--exif-frame", exif_frame], "setting": ["--set", f"data.exif_frame={exif_frame}"]}[stated]
     with caplog.at_level(logging.INFO):
-        assert cli.run_tool("evaluate", [*command, "--exif-frame", exif_frame]) == 0
+        assert cli.run_tool("evaluate", command) == 0
     assert ("  1.000" in capsys.readouterr().out) == (annotated == exif_frame)
     assert f"1 image with an EXIF orientation: {exif_frame} frame by setting" in caplog.text
+
+
+def write_checkpoint(path: Path, exif_frame: str) -> Path:
+    """A checkpoint of a small network that was trained with this ``data.exif_frame``."""
+    config = load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2", f"data.exif_frame={exif_frame}"])
+    torch.save({"format": FORMAT, "model": random_network(1).state_dict(), "config": config_to_dict(config)}, path)
+    return path
+
+
+def test_the_flag_and_the_settings_come_before_the_checkpoint(tmp_path: Path) -> None:
+    parser = cli.make_parser(cli.load_tool("evaluate"), "evaluate")
+    checkpoint = str(write_checkpoint(tmp_path / "a.pth", "stored"))
+
+    def frame(*arguments: str) -> str:
+        args = parser.parse_args(["--checkpoint", checkpoint, "--images", "a", "--annotations", "a.json", *arguments])
+        _, config = make_predictor(args)
+        return select_exif_frame(args, config)
+
+    assert frame() == "stored"
+    assert frame("--set", "inference.flip=true") == "stored"
+    assert frame("--set", "data.exif_frame=displayed") == "displayed"
+    assert frame("--exif-frame", "displayed") == "displayed"

@@ -28,7 +28,7 @@ from posenet.inference.media.video_library import open_video_writer
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
-from posenet.settings import InferenceConfig, config_from_dict, config_to_dict
+from posenet.settings import Config, InferenceConfig, config_from_dict, config_to_dict
 from tests.helpers.media_server import media_server
 from tests.helpers.spot_networks import NECK, NOSE, SpotNetwork, spot_image
 from tests.helpers.videos import FakeCamera, FakeWindow, full_disk, read_video, write_media
@@ -40,7 +40,7 @@ SPOTS = ((40.2, 20.0), (90.0, 60.4))
 def stub(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tool with a network that finds spots of light."""
     settings = InferenceConfig(height=128, batch_size=3)
-    monkeypatch.setattr(tool, "make_predictor", lambda args: Predictor(SpotNetwork(), settings))
+    monkeypatch.setattr(tool, "make_predictor", lambda args: (Predictor(SpotNetwork(), settings), Config()))
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from posenet.inference.media.progress_file import ProgressFile
 from posenet.inference.media.video_library import open_video_writer
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
-from posenet.settings import InferenceConfig, config_to_dict, load_config
+from posenet.settings import Config, InferenceConfig, config_to_dict, load_config
 from posenet.synthetic.dataset import write_dataset
 from tests.helpers.locks import hold_lock_elsewhere
 from tests.helpers.process_runs import fork_process, wait_for_exit
@@ -47,8 +47,8 @@ SIZES = ((97, 131), (131, 97), (64, 64), (97, 131), (97, 300))
 def stub(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tools with a network that finds spots of light."""
 
-    def make_predictor(args: object) -> Predictor:
-        return Predictor(SpotNetwork(), InferenceConfig(height=128, batch_size=3))
+    def make_predictor(args: object) -> tuple[Predictor, Config]:
+        return Predictor(SpotNetwork(), InferenceConfig(height=128, batch_size=3)), Config()
 
     monkeypatch.setattr(predict_tool, "make_predictor", make_predictor)
     monkeypatch.setattr(evaluate_tool, "make_predictor", make_predictor)

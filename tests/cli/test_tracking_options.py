@@ -14,7 +14,7 @@ from posenet.cli import predict
 from posenet.cli.main import run_tool
 from posenet.images.image_files import write_image
 from posenet.inference.predictor import Predictor
-from posenet.settings import InferenceConfig
+from posenet.settings import Config, InferenceConfig
 from tests.helpers.spot_networks import SpotNetwork, spot_image
 from tests.helpers.videos import read_video
 
@@ -22,7 +22,8 @@ from tests.helpers.videos import read_video
 @pytest.fixture
 def clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A video of a person who walks to the right, and a network that finds it."""
-    monkeypatch.setattr(predict, "make_predictor", lambda args: Predictor(SpotNetwork(), InferenceConfig(height=128)))
+    predictor = Predictor(SpotNetwork(), InferenceConfig(height=128))
+    monkeypatch.setattr(predict, "make_predictor", lambda args: (predictor, Config()))
     path = tmp_path / "clip.mp4"
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 10.0, (192, 128))
     for number in range(12):

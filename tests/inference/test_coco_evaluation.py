@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from pycocotools.coco import COCO as CocoApi
 
 from posenet.annotations.split import read_split
@@ -30,7 +31,7 @@ from posenet.inference.coco_evaluation import (
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
-from posenet.settings import InferenceConfig
+from posenet.settings import Config, InferenceConfig
 from posenet.skeleton import COCO
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.networks import random_network
@@ -216,12 +217,9 @@ def test_the_tool(
 ) -> None:
     import posenet.cli.evaluate as tool
 
-    class Stub:
-        settings = InferenceConfig()
-        stream = staticmethod(oracle(split[1]))
-        skeleton = COCO
-
-    monkeypatch.setattr(tool, "make_predictor", lambda args: Stub)
+    predictor = Predictor(torch.nn.Identity())
+    monkeypatch.setattr(predictor, "stream", oracle(split[1]))
+    monkeypatch.setattr(tool, "make_predictor", lambda args: (predictor, Config()))
     argv = ["--weights", "x.pth", "--images", str(split[0]), "--annotations", str(split[1])]
     assert run_tool("evaluate", [*argv, "--output", str(tmp_path / "r.json"), "--image_ids", "102", "104"]) == 0
     out = capsys.readouterr().out

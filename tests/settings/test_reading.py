@@ -101,6 +101,15 @@ def test_an_override_needs_a_section_a_key_and_a_value(pair: str) -> None:
     assert repr(pair) in error_of(pair) and "section.key=value" in error_of(pair)
 
 
+@pytest.mark.parametrize("pair", ["data.train=[{path=a.h5}]", "data.train = [a.h5, b.h5] ", "data.train={path=a.h5}"])
+def test_a_list_or_table_that_is_not_toml_is_no_file_name(pair: str) -> None:
+    assert "is not valid TOML; write texts in quotes" in error_of(pair)
+
+
+def test_one_data_set_needs_a_list_too() -> None:
+    assert "data.train must be a list, not {'path': 'a.h5'}" in error_of("data.train={path='a.h5'}")
+
+
 def test_overrides_change_the_base() -> None:
     base = load_config(None, ["model.stacks=2", "train.freeze=['stem.*']"])
     assert load_config(None, ["model.width=64"], base=base) == dataclasses.replace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from posenet.settings import Config, LogConfig, load_config
 from posenet.training.coco_validation import TILE_SIZE, CocoValidation, share_of_rank
 from posenet.training.run_log import RunLog
 from posenet.visualization.contact_sheet import GAP, LABEL_HEIGHT
+from tests.helpers.drawn_data import document, person, write_annotations
+from tests.helpers.oriented_images import oriented_image
 from tests.helpers.tiny_training import CPU, TINY_OVERRIDES, coco_overrides
 
 MakeValidation = Callable[..., CocoValidation | None]
@@ -91,3 +94,19 @@ def test_the_shares_of_all_ranks_hold_every_image_once_and_similar_numbers_of_ev
     for share in shares:
         num_wide = sum(image.width == 200 for image in share)
         assert num_wide in (1, 2)
+
+
+def test_the_frames_of_images_with_an_orientation_are_logged_once(
+    make_validation: MakeValidation, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    drawn = oriented_image(6)
+    (tmp_path / "a.jpg").write_bytes(drawn.data)
+    content = document([1], [person(1, 1)])
+    height, width = drawn.sizes["displayed"]
+    content["images"][0] |= {"file_name": "a.jpg", "height": height, "width": width}
+    annotations = write_annotations(tmp_path / "a.json", content)
+    validation = make_validation(f"data.val_images={str(tmp_path)!r}", f"data.val_annotations={str(annotations)!r}")
+    with caplog.at_level(logging.INFO):
+        validation(epoch=1, step=1)
+        validation(epoch=2, step=2)
+    assert caplog.text.count("1 image with an EXIF orientation: displayed frame by size") == 1

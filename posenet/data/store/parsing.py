@@ -61,8 +61,10 @@ def read_skeleton(file: h5py.File, expected: Skeleton | None) -> Skeleton:
         skeleton = skeleton_from_table(stored["table"]) if "table" in stored else COCO
     wanted = json.loads(schema.skeleton_to_json(skeleton))
     if any(stored[key] != wanted[key] for key in ("keypoints", "derived")):
-        raise ValueError(
-            f"built for another skeleton than model.skeleton, with the keypoints {', '.join(stored['keypoints'])}"
+        raise DataError(
+            f"{file.filename} was built for another skeleton than model.skeleton, with the keypoints "
+            f"{', '.join(stored['keypoints'])}; set model.skeleton to that one, or list the stores as data sets: "
+            'data.train = [{path = "a.h5"}, {path = "b.h5"}]'
         )
     return skeleton
 
