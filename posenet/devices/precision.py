@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 import torch
 
+from posenet.errors import ConfigError
+from posenet.messages import truncate_for_message
+
 Amp = Literal["off", "bf16", "fp16"]
 """Name of a precision; "off" is float32. AMP stands for automatic mixed precision."""
 
@@ -19,8 +22,13 @@ def select_amp(device: torch.device, name: Amp | Literal["auto"]) -> Amp:
     "auto" selects bf16, which has the range of float32, if the device computes in it natively. It selects fp16 on older
     CUDA devices with tensor cores, and float32 everywhere else: a CPU without bf16 instructions emulates bf16, which is
     slower than float32.
+
+    Raises:
+        ConfigError: the name is unknown.
     """
     if name != "auto":
+        if name not in DTYPES:
+            raise ConfigError(f"amp {truncate_for_message(name)} is unknown; use auto, {', '.join(DTYPES)}")
         return name
     if device.type == "cpu" and _cpu_computes_in_bf16():
         return "bf16"

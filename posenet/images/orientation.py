@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import cv2
 import numpy as np
 
+from posenet.errors import ConfigError
 from posenet.images.headers import declared_size, exif_orientation
+from posenet.messages import truncate_for_message
 from posenet.settings import ExifFrame
 
 FrameReason = Literal["no tag", "size", "setting"]
@@ -43,7 +45,12 @@ def find_annotated_frame(data: np.ndarray | bytes, height: int, width: int, exif
     Args:
         data: the bytes of the image file.
         height, width: the size in the annotation file.
+
+    Raises:
+        ConfigError: ``exif_frame`` is unknown.
     """
+    if exif_frame not in get_args(ExifFrame):
+        raise ConfigError(f"exif_frame {truncate_for_message(exif_frame)} is unknown; use displayed or stored")
     orientation = exif_orientation(data)
     if orientation == 1:
         return AnnotatedFrame(1, "no tag")

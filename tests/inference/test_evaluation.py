@@ -65,7 +65,16 @@ def test_errors_are_exceptions(checkpoint: Path, split: tuple[Path, Path], tmp_p
         posenet.evaluate(tmp_path / "missing.pth", *split)
     with pytest.raises(DataError, match="is a folder"):
         posenet.evaluate(checkpoint, *split, output=tmp_path)
+    with pytest.raises(DataError, match="would replace an input"):
+        posenet.evaluate(checkpoint, *split, output=split[1])
     with pytest.raises(ConfigError, match="inference.height"):
         posenet.evaluate(checkpoint, *split, height=1)
+    with pytest.raises(ConfigError, match="amp 'fp8' is unknown; use auto, off, bf16, fp16"):
+        posenet.evaluate(checkpoint, *split, amp="fp8")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="exif_frame 'shown' is unknown; use displayed or stored"):
+        posenet.evaluate(checkpoint, *split, exif_frame="shown")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="exif_frame 'shown' is unknown; use displayed or stored"):
+        posenet.build_store(*split, tmp_path / "a.h5", exif_frame="shown")  # type: ignore[arg-type]
+    assert not list(tmp_path.glob("*.h5"))
     with pytest.raises(DataError, match="images are missing"):
         posenet.evaluate(checkpoint, tmp_path, split[1])
