@@ -19,8 +19,8 @@ MAX_POINTS = 300_000
 """Keypoints of all people in the gallery, which take about 20 bytes each: 6 MB. COCO's 17 keypoints and 20 results in
 each of 400 images are 150,000."""
 MISRANKED = 0.25
-"""A result has a score error if its rank by score differs from that by true OKS by this share of all results. The page
-explains it with this number."""
+"""A result has a score error if its ranks by score and by true OKS differ by this share of the matched results. The
+page explains it with this number."""
 CROWDING = ("0", "1-2", "3 or more")
 """Numbers of overlapping people, as the sensitivity names them too."""
 
@@ -32,8 +32,8 @@ class ResultRanks:
     by_score: np.ndarray
     """(N,) rank of each result, 0 (best) to 1 (worst), image by image. Equal scores share their mean rank."""
     misranking: np.ndarray
-    """(N,) difference from the nearest rank that the true OKS allows: results of equal OKS may have any order. 0 for
-    results that do not count."""
+    """(N,) difference from the nearest rank that the true OKS allows, as a share of the results that have a person.
+    Results of equal OKS may have any order. 0 for results that do not count."""
     first: np.ndarray
     """(images,) row of the first result of each image."""
 
@@ -42,12 +42,14 @@ class ResultRanks:
         results = [result for image in diagnosis.images for result in image.results]
         counts = [len(image.results) for image in diagnosis.images]
         counted = np.array([not result.ignored for result in results], bool)
-        best, worst = _relative_ranks(np.array([result.score for result in results], float)[counted])
-        by_score = (best + worst) / 2
-        best, worst = _relative_ranks(np.array([result.true_oks for result in results], float)[counted])
+        true_oks = np.array([result.true_oks for result in results], float)[counted]
+        first, last = _rank_ranges(np.array([result.score for result in results], float)[counted])
+        by_score = (first + last) / 2
+        first, last = _rank_ranges(true_oks)
         ranks = cls(np.zeros(len(results)), np.zeros(len(results)), first=np.cumsum([0, *counts[:-1]]))
-        ranks.by_score[counted] = by_score
-        ranks.misranking[counted] = np.maximum(np.maximum(best - by_score, by_score - worst), 0)
+        ranks.by_score[counted] = by_score / max(len(by_score) - 1, 1)
+        distance = np.maximum(np.maximum(first - by_score, by_score - last), 0)
+        ranks.misranking[counted] = distance / max((true_oks > 0).sum() - 1, 1)
         return ranks
 
     @property
@@ -161,9 +163,9 @@ def _count_points(diagnoses: Sequence[Diagnosis]) -> list[int]:
     return [keypoints * sum(counts) for counts in zip(people, *results)]
 
 
-def _relative_ranks(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(N,) first and (N,) last rank that each value may have among equal ones, from 0 (largest) to 1 (smallest)."""
+def _rank_ranges(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) first and (N,) last rank that each value may have among equal ones; 0 is that of the largest."""
     _, inverse, counts = np.unique(-values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts) - 1
     first = last - counts + 1
-    return first[inverse] / max(len(values) - 1, 1), last[inverse] / max(len(values) - 1, 1)
+    return first[inverse], last[inverse]

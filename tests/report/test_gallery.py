@@ -73,6 +73,14 @@ def test_results_of_equal_oks_may_have_any_order() -> None:
     assert ResultRanks.of(diagnosis_of(images)).misranked == 0
 
 
+def test_many_background_results_with_low_scores_hide_no_misranked_one() -> None:
+    images = [image_with_misses(number, 0) for number in range(8)]
+    crowded = image_of(8, [true_person(300)], [dict.fromkeys(range(8), "miss")], background=60)
+    person, *background = crowded.results
+    crowded = replace(crowded, results=[replace(person, score=0.99), *background])
+    assert ResultRanks.of(diagnosis_of([*images, crowded])).misranked == 1
+
+
 def test_results_that_do_not_count_are_not_misranked() -> None:
     good = [image_with_misses(number, 0) for number in range(8)]
     crowd = image_with_misses(8, 8)

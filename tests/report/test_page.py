@@ -330,6 +330,20 @@ def test_nothing_is_wider_than_a_telephone(
     assert browser.run("return visualViewport.scale") == 1
 
 
+def test_long_names_do_not_widen_the_page(browser: Browser, tmp_path: Path) -> None:
+    diagnoses, comparison = two_runs()
+    long = "y" * 200
+    diagnoses = [*diagnoses, replace(diagnoses[1], name=long)]
+    [difference] = comparison.differences
+    comparison = replace(
+        comparison,
+        names=[*comparison.names, long],
+        differences=[difference, replace(difference, name=long)],
+    )
+    browser.open(write_report(diagnoses, comparison, tmp_path, None, progress=False))
+    assert browser.run("return document.documentElement.scrollWidth") <= 1280
+
+
 def test_the_opened_image_has_all_its_buttons_in_one_row_on_a_telephone(browser: Browser, two: Path) -> None:
     browser.resize(360, 740)
     browser.open(two, "run=0&image=11")

@@ -7,7 +7,7 @@ const KINDS = {
   swap: { label: "Swap", help: "The keypoint lies on the same or the mirrored keypoint of another person.", verdict: "Swaps cost most" },
   inversion: { label: "Inversion", help: "Left and right of the same person are exchanged.", verdict: "Inversions cost most" },
   jitter: { label: "Jitter", help: "The keypoint is near the right place but not exact: its similarity is 0.5 to 0.85.", verdict: "Jitter costs most" },
-  score: { label: "Score", help: "The scores rank the results in another order than their true OKS. Counted are results that stand a quarter of all results or more from their rank by OKS.", verdict: "Badly ranked results cost most" },
+  score: { label: "Score", help: "The scores rank the results in another order than their true OKS. Counted are results whose rank is off by a quarter of the matched results or more.", verdict: "Badly ranked results cost most" },
   background: { label: "Background", help: "A result that matches no annotated person at the OKS threshold. It costs nothing in turn, because corrected scores rank it last.", verdict: "Background results cost most" },
   missed: { label: "Missed", help: "An annotated person whom no result matches at the OKS threshold: at high ones mostly inexact results.", verdict: "Missed people cost most" },
 };
