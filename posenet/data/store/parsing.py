@@ -6,6 +6,7 @@ reason, or an error that h5py raises on a damaged file; ``reader.Store`` turns b
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -35,18 +36,21 @@ def read_attribute(file: h5py.File, name: str) -> Any:
 
     HDF5 stores text of variable length in a heap without checksums. Reading from a damaged heap may never end.
     """
-    kind = file.attrs.get_id(name).get_type()
+    # The low-level functions of h5py take a fifth of the time of its dictionaries. A store in many files needs it.
+    attribute = h5py.h5a.open(file.id, name.encode())
+    kind = attribute.get_type()
     is_integer = isinstance(kind, h5py.h5t.TypeIntegerID)
     is_fixed_text = isinstance(kind, h5py.h5t.TypeStringID) and not kind.is_variable_str()
     if not is_integer and not is_fixed_text:
         raise ValueError(f"{name} has another type than this version writes: an older store, or a damaged one")
-    value = file.attrs[name]
-    return value.decode() if isinstance(value, bytes) else value
+    value = np.empty(attribute.shape, attribute.dtype)
+    attribute.read(value)
+    return value[()].decode() if is_fixed_text else value[()]
 
 
 def read_skeleton(file: h5py.File, expected: Skeleton | None) -> Skeleton:
     """Check the header and return the skeleton that the joints follow: ``expected``, or any if that is None."""
-    if "format" not in file.attrs or read_attribute(file, "format") != schema.FORMAT:
+    if not h5py.h5a.exists(file.id, b"format") or read_attribute(file, "format") != schema.FORMAT:
         raise ValueError("not written by tools/build_hdf5.py, or never finished")
     version = int(read_attribute(file, "schema"))
     newest = schema.SCHEMA_WITH_ORIENTATION
@@ -54,13 +58,13 @@ def read_skeleton(file: h5py.File, expected: Skeleton | None) -> Skeleton:
         raise DataError(f"{file.filename} has schema {version}, this program reads up to {newest}; update posenet")
     if version < schema.SCHEMA_VERSION:
         raise ValueError(f"schema {version} is no longer supported")
-    stored = json.loads(read_attribute(file, "skeleton"))
+    stored = _parse_skeleton(read_attribute(file, "skeleton"))
     skeleton = expected
     if skeleton is None:
         # The first stores were all built for the built-in skeleton and lack the table.
         skeleton = skeleton_from_table(stored["table"]) if "table" in stored else COCO
-    wanted = json.loads(schema.skeleton_to_json(skeleton))
-    if any(stored[key] != wanted[key] for key in ("keypoints", "derived")):
+    derived = {name: list(pair) for name, pair in skeleton.derived.items()}
+    if stored["keypoints"] != list(skeleton.keypoints) or stored["derived"] != derived:
         raise DataError(
             f"{file.filename} was built for another skeleton than model.skeleton, with the keypoints "
             f"{', '.join(stored['keypoints'])}; set model.skeleton to that one, or list the stores as data sets: "
@@ -69,25 +73,39 @@ def read_skeleton(file: h5py.File, expected: Skeleton | None) -> Skeleton:
     return skeleton
 
 
+@functools.lru_cache(maxsize=8)
+def _parse_skeleton(text: str) -> dict[str, Any]:
+    """The value of the attribute ``skeleton``; parsed once for all shards of a store."""
+    stored = json.loads(text)
+    if not isinstance(stored, dict):
+        raise ValueError("its skeleton is not a table")
+    return stored
+
+
 def read_table(file: h5py.File, skeleton: Skeleton) -> dict[str, np.ndarray]:
     """Read the arrays that are kept in memory, and check that all arrays fit together."""
     counts = {name: int(read_attribute(file, name)) for name in ("images", "people", "samples")}
     counts["offsets"] = counts["images"] + 1
-    datasets: dict[str, h5py.Dataset] = {}
+    file_bytes = os.path.getsize(file.filename)
+    datasets: dict[str, h5py.h5d.DatasetID] = {}
     version = int(read_attribute(file, "schema"))
     for name, spec in schema.array_specs(skeleton.num_keypoints, version).items():
-        datasets[name] = _get_dataset(file, name, spec.dtype)
+        datasets[name] = _get_dataset(file, name, spec.dtype, file_bytes)
         if datasets[name].shape != (counts[spec.rows], *spec.row_shape):
             raise ValueError(f"{name} has the shape {datasets[name].shape}")
     for name in schema.BYTE_ARRAYS:
-        datasets[name] = _get_dataset(file, name, "u1")
-    claimed = sum(dataset.nbytes for dataset in datasets.values())
-    if claimed > os.path.getsize(file.filename):
+        datasets[name] = _get_dataset(file, name, "u1", file_bytes)
+    claimed = sum(math.prod(dataset.shape) * dataset.dtype.itemsize for dataset in datasets.values())
+    if claimed > file_bytes:
         raise ValueError(f"its arrays claim {claimed} bytes, more than the file has")
 
-    table = {name: dataset[:] for name, dataset in datasets.items() if name not in schema.ARRAYS_READ_ON_DEMAND}
+    table = {}
+    for name, dataset in datasets.items():
+        if name not in schema.ARRAYS_READ_ON_DEMAND:
+            table[name] = np.empty(dataset.shape, dataset.dtype)
+            dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, table[name])
     for name in schema.BYTE_ARRAYS:
-        _check_offsets(table, name, len(datasets[name]))
+        _check_offsets(table, name, datasets[name].shape[0])
     _check_offsets(table, "person", counts["people"])
     _check_samples(table, counts["images"])
     _check_images_and_people(table)
@@ -96,15 +114,22 @@ def read_table(file: h5py.File, skeleton: Skeleton) -> dict[str, np.ndarray]:
     return table
 
 
-def _get_dataset(file: h5py.File, name: str, dtype: str) -> h5py.Dataset:
+def _get_dataset(file: h5py.File, name: str, dtype: str, file_bytes: int) -> h5py.h5d.DatasetID:
     """A dataset that is in the file itself, is not compressed and has the expected type."""
-    dataset = file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
-    if not isinstance(dataset, h5py.Dataset) or dataset.external or dataset.is_virtual:
+    key = name.encode()
+    links = file.id.links
+    is_in_file = links.exists(key) and links.get_info(key).type == h5py.h5l.TYPE_HARD
+    dataset = h5py.h5o.open(file.id, key) if is_in_file else None
+    if not isinstance(dataset, h5py.h5d.DatasetID):
+        raise ValueError(f"{name} is missing or outside the file")
+    properties = dataset.get_create_plist()
+    layout = properties.get_layout()
+    if properties.get_external_count() or layout == h5py.h5d.VIRTUAL:
         raise ValueError(f"{name} is missing or outside the file")
     if not np.issubdtype(dataset.dtype, np.dtype(dtype).type):
         raise ValueError(f"{name} has the type {dataset.dtype}")
-    chunk_bytes = math.prod(dataset.chunks or (0,)) * dataset.dtype.itemsize
-    if dataset.id.get_create_plist().get_nfilters() or chunk_bytes > os.path.getsize(file.filename):
+    chunk = properties.get_chunk() if layout == h5py.h5d.CHUNKED else (0,)
+    if properties.get_nfilters() or math.prod(chunk) * dataset.dtype.itemsize > file_bytes:
         raise ValueError(f"{name} is compressed, or in chunks larger than the file")
     return dataset
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from posenet.data.store.parsing import open_file, read_attribute, read_skeleton, read_table
 from posenet.data.store.record import Record
-from posenet.data.store.row_reader import RowReader
+from posenet.data.store.row_reader import FileDescriptor, RowReader
 from posenet.data.store.schema import ARRAYS_READ_ON_DEMAND, checksum
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
@@ -40,11 +40,34 @@ class StoreSummary:
     num_file_bytes: int
 
 
+class _FileIdentity(NamedTuple):
+    """Values that differ between a file and any other that takes its name later."""
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, descriptor: int) -> _FileIdentity:
+        status = os.fstat(descriptor)
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+class _Layout(NamedTuple):
+    """Where the arrays are in a file, so that reading them again does not need HDF5."""
+
+    identity: _FileIdentity
+    readers: dict[str, RowReader]
+
+
 class _OpenFile(NamedTuple):
-    """The file of a store, opened by one process."""
+    """The file of a store, opened by one process. A thread that reads must keep a reference."""
 
     process_id: int
-    file: h5py.File
+    file: h5py.File | FileDescriptor
+    descriptor: int
+    """For the readers; -1 on a system without ``pread``."""
     readers: dict[str, RowReader]
 
 
@@ -69,6 +92,7 @@ class Store:
     def __init__(self, path: str | Path, skeleton: Skeleton | None = COCO) -> None:
         self.path = Path(path)
         self._open_file: _OpenFile | None = None
+        self._layout: _Layout | None = None
         with self._data_errors(), open_file(self.path) as file:
             self.skeleton = read_skeleton(file, skeleton)
             self._table = read_table(file, self.skeleton)
@@ -134,7 +158,9 @@ class Store:
 
     def _read_record_once(self, index: int) -> Record:
         table = self._table
-        readers = self._row_readers()
+        opened = self._opened()
+        readers = opened.readers
+        descriptor = opened.descriptor
         image_id, height, width, orientation = self._ids_and_sizes[index].tolist()
         starts, stops = self._offsets[index : index + 2].tolist()
         image_start, mask_all_start, mask_miss_start, person_start = starts
@@ -145,13 +171,13 @@ class Store:
             file_name=table["file_name"][index].decode(),
             height=height,
             width=width,
-            image_bytes=readers["jpeg"].read(image_start, image_stop),
-            joints=readers["joints"].read(person_start, person_stop),
+            image_bytes=readers["jpeg"].read(descriptor, image_start, image_stop),
+            joints=readers["joints"].read(descriptor, person_start, person_stop),
             boxes=table["box"][person_start:person_stop],
             areas=table["area"][person_start:person_stop],
             annotation_ids=table["annotation_id"][person_start:person_stop],
-            mask_all_rle=readers["mask_all"].read_bytes(mask_all_start, mask_all_stop),
-            mask_miss_rle=readers["mask_miss"].read_bytes(mask_miss_start, mask_miss_stop),
+            mask_all_rle=readers["mask_all"].read_bytes(descriptor, mask_all_start, mask_all_stop),
+            mask_miss_rle=readers["mask_miss"].read_bytes(descriptor, mask_miss_start, mask_miss_stop),
             orientation=orientation,
         )
         if checksum(record) != table["checksum"][index] or not np.isfinite(record.joints).all():
@@ -170,20 +196,45 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _row_readers(self) -> dict[str, RowReader]:
-        """Readers of the arrays that are not in memory. Opens the file on the first call in every process."""
+    def _opened(self) -> _OpenFile:
+        """The open file. Opens it on the first call in every process."""
         opened = self._open_file
         if opened is None or opened.process_id != os.getpid():
             if opened is not None:
                 opened.file.close()  # a forked child's copy of the parent's handle
-            file = open_file(self.path)
-            if read_attribute(file, "fingerprint") != self.fingerprint:
-                file.close()
-                raise ValueError("rebuilt while in use")
-            opened = _OpenFile(os.getpid(), file, {name: RowReader(file[name]) for name in ARRAYS_READ_ON_DEMAND})
+            opened = self._reopen() or self._open()
             self._open_file = opened  # one assignment, because threads share the store
             _limit_open_files(self)
-        return opened.readers
+        return opened
+
+    def _reopen(self) -> _OpenFile | None:
+        """Open the file without HDF5, in some microseconds; None if it has not been open before, or is another file."""
+        layout = self._layout
+        if layout is None:
+            return None
+        file = FileDescriptor(os.open(self.path, os.O_RDONLY))
+        if _FileIdentity.of(file.number) != layout.identity:
+            file.close()
+            return None
+        return _OpenFile(os.getpid(), file, file.number, layout.readers)
+
+    def _open(self) -> _OpenFile:
+        """Open the file with HDF5, find its arrays, and close it again if they can be read without HDF5.
+
+        An open HDF5 file takes 0.6 MB of memory.
+        """
+        file = open_file(self.path)
+        if read_attribute(file, "fingerprint") != self.fingerprint:
+            file.close()
+            raise ValueError("rebuilt while in use")
+        readers = {name: RowReader(file[name]) for name in ARRAYS_READ_ON_DEMAND}
+        descriptor = file.id.get_vfd_handle() if hasattr(os, "pread") else -1
+        if any(reader.needs_hdf5 for reader in readers.values()):
+            return _OpenFile(os.getpid(), file, descriptor, readers)
+        copy = FileDescriptor(os.dup(descriptor))
+        file.close()
+        self._layout = _Layout(_FileIdentity.of(copy.number), readers)
+        return _OpenFile(os.getpid(), copy, copy.number, readers)
 
     @contextlib.contextmanager
     def _data_errors(self) -> Iterator[None]:
@@ -210,6 +261,6 @@ def _limit_open_files(latest: Store) -> None:
         if store is not None and store is not latest and store._open_file is not None:
             still_open.append(reference)
     if len(still_open) >= MAX_OPEN_FILES and (oldest := still_open.pop(0)()) is not None:
-        # Another thread may be reading from the file. It is closed when the last ``RowReader`` is released.
+        # Another thread may be reading from the file. It is closed when that thread drops its reference.
         oldest._open_file = None
     _opened_stores[:] = [*still_open, weakref.ref(latest)]

@@ -13,44 +13,67 @@ import h5py
 import numpy as np
 
 
+class FileDescriptor:
+    """A file descriptor that is closed at the latest when the last reference to this object is gone."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def close(self) -> None:
+        number, self.number = self.number, -1
+        if number >= 0:
+            os.close(number)
+
+    def __del__(self) -> None:
+        self.close()
+
+
 class RowReader:
     """Reads slices of a dataset along its first axis.
 
-    Contiguous datasets and flat ones in uncompressed chunks are read by ``pread``. All others, and every dataset on a
-    system without ``pread``, are read through HDF5. The file must stay open and unchanged.
+    Contiguous datasets and flat ones in uncompressed chunks are read by ``pread``, from any descriptor of the file; the
+    HDF5 file may then be closed. All others, and every dataset on a system without ``pread``, are read through HDF5.
+    The file must stay unchanged.
+
+    Attributes:
+        needs_hdf5: whether the HDF5 file must stay open. The reader keeps it open.
     """
 
     def __init__(self, dataset: h5py.Dataset) -> None:
-        self._dataset = dataset
-        self._file = dataset.file  # keeps the file open
         self._dtype = dataset.dtype
         self._row_shape = dataset.shape[1:]
         self._row_bytes = dataset.dtype.itemsize * math.prod(self._row_shape)
         self._block_bytes, self._block_offsets = _find_blocks(dataset) if hasattr(os, "pread") else (0, [])
-        self._file_descriptor = dataset.file.id.get_vfd_handle() if self._block_offsets else -1
+        self.needs_hdf5 = not self._block_offsets
+        self._dataset = dataset if self.needs_hdf5 else None
 
-    def read(self, start: int, stop: int) -> np.ndarray:
+    def read(self, descriptor: int, start: int, stop: int) -> np.ndarray:
         """Rows ``start`` to ``stop - 1`` as a read-only array."""
-        return np.frombuffer(self.read_bytes(start, stop), self._dtype).reshape(stop - start, *self._row_shape)
+        data = self.read_bytes(descriptor, start, stop)
+        return np.frombuffer(data, self._dtype).reshape(stop - start, *self._row_shape)
 
-    def read_bytes(self, start: int, stop: int) -> bytes:
-        """The bytes of these rows; ``OSError`` if the file cannot be read or ends early."""
-        if not self._block_offsets:
+    def read_bytes(self, descriptor: int, start: int, stop: int) -> bytes:
+        """The bytes of these rows; ``OSError`` if the file cannot be read or ends early.
+
+        Args:
+            descriptor: of the open file. It is not used if ``needs_hdf5``.
+        """
+        if self._dataset is not None:
             return bytes(self._dataset[start:stop].tobytes())
         position = start * self._row_bytes
         size = (stop - start) * self._row_bytes
-        data = self._read_within_block(position, size)
+        data = self._read_within_block(descriptor, position, size)
         while len(data) < size:
-            more = self._read_within_block(position + len(data), size - len(data))
+            more = self._read_within_block(descriptor, position + len(data), size - len(data))
             if not more:
                 raise OSError("the file ends early")
             data += more
         return data
 
-    def _read_within_block(self, position: int, size: int) -> bytes:
+    def _read_within_block(self, descriptor: int, position: int, size: int) -> bytes:
         """At most ``size`` bytes from a position in the dataset's data; fewer where a block ends."""
         block, start = divmod(position, self._block_bytes)
-        return os.pread(self._file_descriptor, min(size, self._block_bytes - start), self._block_offsets[block] + start)
+        return os.pread(descriptor, min(size, self._block_bytes - start), self._block_offsets[block] + start)
 
 
 def _find_blocks(dataset: h5py.Dataset) -> tuple[int, list[int]]:
