@@ -228,4 +228,7 @@ def _print_report(report: BuildReport) -> None:
     print(f"skipped       {len(report.skipped)} unreadable images")
     for line in report.skipped:
         print(f"  {line}")
+    if report.removed:
+        removed = pluralize(len(report.removed), "shard")
+        print(f"removed       {removed} of an earlier build, {report.removed[0]} and so on")
     print(f"time          {report.seconds:.1f} s")

@@ -55,8 +55,8 @@ def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> tuple[Recor
     if len(shared) and not data.allow_overlap:
         raise DataError(
             f"{_paths(data.train)} and {_paths(data.val)} share {len(shared)} images (first id {shared[0]}); "
-            "validation images are "
-            "never trained on: build them from separate splits, or set data.allow_overlap=true to overfit on purpose"
+            "validation images are never trained on: build them from separate splits, or set "
+            "data.allow_overlap=true to overfit on purpose"
         )
     return train_store, val_store
 
@@ -80,6 +80,11 @@ def _check_and_describe(mixture: DataSetMixture, framing: str) -> None:
         _log.warning(
             "WARNING: no data set annotates both ends of %s, so these body parts are not learned",
             ", ".join(unsupervised),
+        )
+    if all(mapping.missing for mapping in mixture.mappings):
+        _log.warning(
+            "WARNING: no data set annotates all keypoints of model.skeleton, so the map of the keypoint foreground is "
+            "not learned; predictions do not use it"
         )
 
 

@@ -100,12 +100,12 @@ def test_reads_that_fail_for_a_moment_are_repeated(
     read_bytes = RowReader.read_bytes
     num_calls = 0
 
-    def fail_twice_in_seven_calls(self: RowReader, start: int, stop: int) -> bytes:
+    def fail_twice_in_seven_calls(self: RowReader, descriptor: int, start: int, stop: int) -> bytes:
         nonlocal num_calls
         num_calls += 1
         if num_calls % 7 in (1, 2):
             raise OSError(5, "Input/output error")
-        return read_bytes(self, start, stop)
+        return read_bytes(self, descriptor, start, stop)
 
     monkeypatch.setattr(RowReader, "read_bytes", fail_twice_in_seven_calls)
     assert same_batches(load_epoch(stores["train"]), expected)

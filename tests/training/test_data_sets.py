@@ -174,6 +174,7 @@ class TestOpening:
         assert f"Data set limbs: {size} samples, {round(2.5 * size)} of them per epoch; not supervised: nose, Reye" in (
             caplog.text
         )
+        assert "WARNING" not in caplog.text
 
     def test_keypoints_that_no_set_annotates_are_an_error(self, limbs: Path) -> None:
         with pytest.raises(DataError, match="no data set of data.train annotates nose, Reye, Leye, Rear, Lear of"):
@@ -191,6 +192,7 @@ class TestOpening:
             self.open(f"model.skeleton={skeleton}", f'data.train=[{{path="{noses}"}}, {{path="{limbs}"}}]')
         assert "no data set annotates both ends of nose-right_wrist, so these body parts are not learned" in caplog.text
         assert "not supervised: right_wrist; ignored, not in model.skeleton: neck" in caplog.text
+        assert "no data set annotates all keypoints of model.skeleton, so the map of the keypoint foreg" in caplog.text
 
     def test_images_of_any_set_must_not_be_validated(self, stores: dict[str, Path], both: str) -> None:
         with pytest.raises(DataError, match=r"limbs\.h5 and .* share 3 images .*data\.allow_overlap=true"):

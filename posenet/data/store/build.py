@@ -24,7 +24,7 @@ from posenet.annotations.masks import person_masks
 from posenet.data.store.image_check import read_checked_image
 from posenet.data.store.reader import StoreSummary
 from posenet.data.store.record import Record
-from posenet.data.store.shards import open_store, shard_paths
+from posenet.data.store.shards import find_other_shards, open_store, shard_paths
 from posenet.data.store.writer import ShardedStoreWriter, StoreWriter, check_output
 from posenet.devices.background import map_in_background
 from posenet.devices.cpu import usable_cores
@@ -53,6 +53,8 @@ class BuildReport:
     """One line for every unreadable image."""
     frames: dict[str, int]
     """Number of stored images with an EXIF orientation, by the frame of their annotations and what decided it."""
+    removed: tuple[Path, ...]
+    """Shards of an earlier build in another number of shards."""
     seconds: float
 
 
@@ -106,7 +108,8 @@ def build_store(
         workers: threads; None means one per usable core. The bytes of the store do not depend on it.
         max_unreadable: share of the images, rounded up to whole images, that may be missing, damaged or of another size
             than annotated. They are skipped and reported.
-        overwrite: replace an existing store when the new one is complete.
+        overwrite: replace an existing store when the new one is complete. This removes shards of an earlier build in
+            another number of shards.
         exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; see
             ``find_annotated_frame``.
         progress: whether to show a progress bar.
@@ -118,7 +121,8 @@ def build_store(
     if "*" in str(output):
         raise DataError(f"{output} is a pattern; give the name of one file, such as train.h5")
     paths = shard_paths(Path(output), shards) if shards else [Path(output)]
-    for path in paths:
+    replaced = find_other_shards(Path(output), shards) if shards else []
+    for path in (*paths, *replaced):
         check_output(path, overwrite)
     if not Path(images).is_dir():
         raise DataError(f"image folder {images} does not exist; give the folder that contains the images")
@@ -140,6 +144,8 @@ def build_store(
         skipped, frames = _write_images(
             writer, chosen, prepare, workers, math.ceil(max_unreadable * len(chosen)), progress
         )
+    for path in replaced:
+        path.unlink(missing_ok=True)
     stored_people = [person for image in chosen if image.id not in skipped for person in dataset.people[image.id]]
     with open_store([str(path) for path in paths], skeleton) as store:
         summary = store.summary()
@@ -150,6 +156,7 @@ def build_store(
         num_without_main_person=len(requested) - len(with_main_person),
         skipped=tuple(skipped.values()),
         frames=count_frames(frames),
+        removed=tuple(replaced),
         seconds=time.perf_counter() - start,
     )
 

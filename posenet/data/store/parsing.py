@@ -43,7 +43,7 @@ def read_attribute(file: h5py.File, name: str) -> Any:
     is_fixed_text = isinstance(kind, h5py.h5t.TypeStringID) and not kind.is_variable_str()
     if not is_integer and not is_fixed_text:
         raise ValueError(f"{name} has another type than this version writes: an older store, or a damaged one")
-    value = np.empty(attribute.shape, attribute.dtype)
+    value: Any = np.empty(attribute.shape, attribute.dtype)
     attribute.read(value)
     return value[()].decode() if is_fixed_text else value[()]
 

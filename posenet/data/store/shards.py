@@ -36,7 +36,8 @@ def find_stores(paths: str | Path | Sequence[str]) -> list[Path]:
     """The files that a path, a pattern with ``*``, or a list of both names, those of a pattern in the order of names.
 
     Raises:
-        DataError: a pattern matches no file, a file is named twice, or shards of a set are missing.
+        DataError: a pattern matches no file, a file is named twice, shards of a set are missing, or there are shards of
+            two builds in different numbers.
     """
     if isinstance(paths, (str, Path)):
         if "*" not in str(paths):
@@ -48,6 +49,16 @@ def find_stores(paths: str | Path | Sequence[str]) -> list[Path]:
         raise DataError(f"{file} is named {count} times; name every store once")
     _check_complete(found)
     return found
+
+
+def find_other_shards(path: Path, count: int) -> list[Path]:
+    """The shards of the store ``path`` that earlier builds in another number of shards than ``count`` have left."""
+    others = []
+    for file in path.parent.glob("*-of-*"):
+        shard = _parse_shard_name(file)
+        if shard is not None and shard.name_of_set == path and shard.num_shards != count:
+            others.append(file)
+    return sorted(others)
 
 
 def open_store(paths: str | Path | Sequence[str], skeleton: Skeleton | None) -> RecordStore:
@@ -98,19 +109,30 @@ def _parse_shard_name(path: Path) -> _ShardName | None:
     return _ShardName(name_of_set, int(match["number"]), int(match["count"]))
 
 
+def _pattern(path: Path, count: int) -> Path:
+    """A pattern for all shards of the store ``path``."""
+    return path.with_name(f"{path.stem}-*-of-{count:05d}{path.suffix}")
+
+
 def _check_complete(paths: Sequence[Path]) -> None:
-    """Raise ``DataError`` unless all shards of every set are there."""
+    """Raise ``DataError`` unless all shards of every set are there, and from one build."""
     numbers: dict[tuple[Path, int], set[int]] = defaultdict(set)
     for path in paths:
         if shard := _parse_shard_name(path):
             numbers[shard.name_of_set, shard.num_shards].add(shard.number)
+    count_of_set: dict[Path, int] = {}
     for (name_of_set, count), present in numbers.items():
+        if (other := count_of_set.setdefault(name_of_set, count)) != count:
+            raise DataError(
+                f"there are {other} shards of {name_of_set}, and also {count}; remove those of the older build, or "
+                f"name only those of one, as with {_pattern(name_of_set, count)}"
+            )
         missing = [path for number, path in enumerate(shard_paths(name_of_set, count)) if number not in present]
         if missing:
             others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise DataError(
                 f"{missing[0]}{others} of the {count} shards of {name_of_set} are missing; name all of them, "
-                f"as with {name_of_set.with_name(f'{name_of_set.stem}-*-of-{count:05d}{name_of_set.suffix}')}"
+                f"as with {_pattern(name_of_set, count)}"
             )
 
 

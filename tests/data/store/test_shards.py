@@ -127,6 +127,23 @@ class TestBuilding:
             build(coco, tmp_path / "a.h5", shards=2, limit=3)
         assert before == {path.name: path.read_bytes() for path in tmp_path.glob("*.h5")}
 
+    def test_shards_of_an_earlier_build_in_another_number_are_replaced(self, coco, tmp_path: Path) -> None:
+        build(coco, tmp_path / "a.h5", shards=3)
+        build(coco, tmp_path / "other.h5", shards=3)
+        with pytest.raises(DataError, match="a-00000-of-00003.h5 exists"):
+            build(coco, tmp_path / "a.h5", shards=2)
+        assert not shard_paths(tmp_path / "a.h5", 2)[0].exists()
+        report = build_store(*coco, tmp_path / "a.h5", shards=2, workers=1, overwrite=True)
+        assert list(report.removed) == shard_paths(tmp_path / "a.h5", 3)
+        assert find_stores(tmp_path / "a-*.h5") == shard_paths(tmp_path / "a.h5", 2)
+        assert len(find_stores(tmp_path / "other-*.h5")) == 3
+
+    def test_a_failed_build_keeps_shards_of_another_number(self, coco, tmp_path: Path) -> None:
+        build(coco, tmp_path / "a.h5", shards=3)
+        with pytest.raises(DataError, match="cannot fill 8 shards"):
+            build(coco, tmp_path / "a.h5", shards=8, overwrite=True)
+        assert open_store(tmp_path / "a-*.h5", None).num_images == 7
+
     def test_too_many_shards_are_an_error(self, coco, tmp_path: Path) -> None:
         with pytest.raises(DataError, match="7 images cannot fill 8 shards; use fewer --shards"):
             build(coco, tmp_path / "new" / "a.h5", shards=8)
@@ -178,6 +195,13 @@ class TestFinding:
             path.touch()
         with pytest.raises(DataError, match=r"a-00000-of-00004\.h5 and 1 more of the 4 shards .* name all of them"):
             find_stores(tmp_path / "a-*.h5")
+
+    def test_one_set_in_two_numbers_of_shards_is_an_error(self, tmp_path: Path) -> None:
+        for path in (*shard_paths(tmp_path / "a.h5", 2), *shard_paths(tmp_path / "a.h5", 3)):
+            path.touch()
+        with pytest.raises(DataError, match=r"there are 2 shards of .*a.h5, and also 3; .* as with .*a-\*-of-00003.h5"):
+            find_stores(tmp_path / "a-*.h5")
+        assert len(find_stores(tmp_path / "a-*-of-00003.h5")) == 3
 
     def test_a_single_shard_can_be_inspected(self, tmp_path: Path) -> None:
         assert find_stores(tmp_path / "a-00001-of-00004.h5") == [tmp_path / "a-00001-of-00004.h5"]
@@ -256,6 +280,26 @@ class TestOpenFiles:
             many.read_record(index)
         open_files = [os.path.realpath(f"/proc/self/fd/{number}") for number in os.listdir("/proc/self/fd")]
         assert len([path for path in open_files if path.startswith(f"{tmp_path}/")]) == 4
+
+    def test_a_file_is_opened_again_without_hdf5(self, many, monkeypatch: pytest.MonkeyPatch) -> None:
+        for index in range(10):
+            many.read_record(index)
+        monkeypatch.setattr(reader, "open_file", lambda path: pytest.fail(f"HDF5 opens {path}"))
+        assert [many.read_record(index).image_id for index in range(10)] == list(range(10))
+
+    def test_a_file_that_has_been_rebuilt_since_is_detected(self, many) -> None:
+        for index in range(10):
+            many.read_record(index)
+        write_store(many.parts[0].path, [make_record(0, people=3)], overwrite=True)
+        with pytest.raises(DataError, match="rebuilt while in use"):
+            many.read_record(0)
+
+    def test_a_file_that_has_been_copied_since_is_read(self, many) -> None:
+        for index in range(10):
+            many.read_record(index)
+        path = many.parts[0].path
+        write_store(path, [make_record(0)], overwrite=True)  # another file with the same content
+        assert many.read_record(0).image_id == 0
 
     def test_threads_read_files_that_others_close(self, many) -> None:
         def read(seed: int) -> bool:
