@@ -26,7 +26,7 @@ import torch
 
 from posenet import PoseNet
 from posenet.cli import main as cli
-from posenet.cli import predict
+from posenet.cli import predict, prediction_drawing
 from posenet.data.store.build import build_store
 from posenet.errors import ConfigError
 from posenet.images.image_files import write_image
@@ -291,6 +291,7 @@ def project(project_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sources, "open_camera", FakeCamera)
     monkeypatch.setattr(predict, "Window", FakeWindow)
+    monkeypatch.setattr(prediction_drawing, "Window", FakeWindow)
     monkeypatch.setitem(sys.modules, "wandb", FakeWandb())
     return tmp_path
 
