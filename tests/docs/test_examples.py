@@ -51,7 +51,7 @@ NOT_RUN = {
     r"make ": "installs packages; the other tests run what its targets call",
     r"source ": "activates the environment that make setup creates",
     r"pip install ": "downloads packages",
-    r"posenet (predict|evaluate) .*--(nproc|shard) ": "several processes or parts; tests/cli/test_ranks.py runs them",
+    r"(posenet |python tools/)(predict|evaluate)(\.py)? .*--(nproc|shard) ": "parts; tests/cli/test_ranks.py runs them",
     r"posenet predict .*(rtsp|https)://": "needs a server; tests/inference/media/test_sources.py starts one",
     r"data/download_coco\.sh": "downloads 19 GB",
     r"tensorboard ": "a server that does not end",
