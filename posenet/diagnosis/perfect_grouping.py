@@ -8,7 +8,7 @@ import numpy as np
 
 from posenet.annotations.coco_dataset import read_annotations
 from posenet.annotations.split import Split
-from posenet.inference.coco_evaluation import compute_coco_metrics, predict_people, to_coco_result
+from posenet.inference.coco_evaluation import SplitOptions, compute_coco_metrics, predict_people, to_coco_result
 from posenet.inference.decoder.candidates import MAX_PEAKS
 from posenet.inference.decoder.host_candidates import find_keypoints
 from posenet.inference.perfect_grouping import group_by_truth
@@ -69,14 +69,8 @@ def evaluate_perfect_grouping(
     """
     skeleton = predictor.skeleton
     truth = read_annotations(annotations, skeleton).people
-    candidates_by_image = predict_people(
-        CandidatePredictor.like(predictor).stream,
-        images_dir,
-        split.images,
-        batch_size=None,
-        exif_frame=exif_frame,
-        progress=progress,
-    )
+    options = SplitOptions(exif_frame=exif_frame, skeleton=skeleton, progress=progress)
+    candidates_by_image = predict_people(CandidatePredictor.like(predictor).stream, images_dir, split.images, options)
     results = []
     for image in split.images:
         candidates = np.array([person.keypoints for person in candidates_by_image[image.id]], np.float32)

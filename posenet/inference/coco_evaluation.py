@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import logging
 import os
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,7 +42,7 @@ Result = dict[str, Any]
 """One person in COCO's results format: image_id, category_id, keypoints, score."""
 
 Predict = Callable[[Iterable[np.ndarray]], Iterable[list[Person]]]
-"""Returns the people in each of several BGR images: ``Predictor.stream``, or ``Predictor.batch`` for lists."""
+"""Returns the people in each of several BGR images, such as ``Predictor.stream``."""
 
 
 @dataclass(frozen=True)
@@ -74,19 +73,39 @@ class Evaluation:
         return "\n".join(f"{name:>{width}}  {_format(value)}" for name, value in self.keypoints.items())
 
 
+@dataclass(frozen=True)
+class SplitOptions:
+    """How the images of a split are read, shared among processes, and reported."""
+
+    exif_frame: ExifFrame = DataConfig.exif_frame
+    """Frame of the annotations where an image's EXIF orientation and size leave it open; see ``find_annotated_frame``.
+    The people are in the frame of the annotations."""
+    skeleton: Skeleton = COCO
+    """Skeleton of the people."""
+    team: Team | None = None
+    """The processes that share the images; None if this process predicts them all. Only rank 0 receives the people."""
+    unit_size: int = 16
+    """Number of images that a rank of the team predicts in a row. If it is a multiple of the predictor's batch size,
+    the batches do not depend on the number of ranks."""
+    progress: bool = True
+    """Show a progress bar."""
+    log_frames: bool = True
+    """Log how many images with an EXIF orientation are annotated in which frame."""
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process receives the people in all images."""
+        return self.team is None or self.team.rank == 0
+
+
 def evaluate(
     predict: Predict,
     images_dir: str | Path,
     annotations: str | Path,
+    options: SplitOptions = SplitOptions(),  # it is immutable
     *,
     results_path: str | Path | None = None,
     image_ids: Collection[int] | None = None,
-    batch_size: int | None = 16,
-    exif_frame: ExifFrame = DataConfig.exif_frame,
-    progress: bool = True,
-    skeleton: Skeleton = COCO,
-    team: Team | None = None,
-    unit_size: int = 16,
 ) -> Evaluation | None:
     """Predict every image of a split once and compare the predictions with the annotations, if the file has any.
 
@@ -94,36 +113,22 @@ def evaluate(
         annotations: COCO keypoint JSON, or an image-info JSON without annotations.
         results_path: where to write the predictions as a COCO results file.
         image_ids: restricts the split.
-        batch_size: see ``predict_split``.
-        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; see
-            ``find_annotated_frame``. The results are in the frame of the annotations.
-        team: the processes that share the images; None if this process predicts them all. Only rank 0 writes the
-            results and returns the metrics.
-        unit_size: see ``predict_people``.
+
+    Returns:
+        None if the file has no annotations, and on all ranks of a team but rank 0, which alone writes the results.
 
     Raises:
         DataError: an annotation file or image cannot be used.
     """
-    split = read_split(annotations, image_ids, skeleton)
-    results = predict_split(
-        predict,
-        images_dir,
-        split.images,
-        split.category,
-        batch_size=batch_size,
-        exif_frame=exif_frame,
-        progress=progress,
-        skeleton=skeleton,
-        team=team,
-        unit_size=unit_size,
-    )
-    if team is not None and team.rank > 0:
+    split = read_split(annotations, image_ids, options.skeleton)
+    results = predict_split(predict, images_dir, split.images, split.category, options)
+    if not options.is_main:
         return None
     if results_path is not None:
         write_atomically(results_path, json.dumps(results).encode())
     if not split.annotated:
         return None
-    return replace(compute_coco_metrics(results, split, skeleton), results=results)
+    return replace(compute_coco_metrics(results, split, options.skeleton), results=results)
 
 
 def predict_split(
@@ -131,14 +136,7 @@ def predict_split(
     images_dir: str | Path,
     images: Sequence[CocoImage],
     category: int,
-    *,
-    batch_size: int | None = 16,
-    exif_frame: ExifFrame = DataConfig.exif_frame,
-    progress: bool = True,
-    skeleton: Skeleton = COCO,
-    team: Team | None = None,
-    unit_size: int = 16,
-    log_frames: bool = True,
+    options: SplitOptions = SplitOptions(),
 ) -> list[Result]:
     """Predict images, and return the people in COCO's results format, in the order of ``images``.
 
@@ -146,24 +144,12 @@ def predict_split(
 
     Args:
         category: id of the category in the results.
-        batch_size, exif_frame, skeleton, team, unit_size, log_frames: see ``predict_people``.
 
     Raises:
         DataError: an image is missing or cannot be read.
     """
-    people_by_image = predict_people(
-        predict,
-        images_dir,
-        images,
-        batch_size=batch_size,
-        exif_frame=exif_frame,
-        progress=progress,
-        skeleton=skeleton,
-        team=team,
-        unit_size=unit_size,
-        log_frames=log_frames,
-    )
-    if team is not None and team.rank > 0:
+    people_by_image = predict_people(predict, images_dir, images, options)
+    if not options.is_main:
         return []
     return [
         to_coco_result(person, image.id, category, fill_missing=True)
@@ -176,53 +162,33 @@ def predict_people(
     predict: Predict,
     images_dir: str | Path,
     images: Sequence[CocoImage],
-    *,
-    batch_size: int | None = 16,
-    exif_frame: ExifFrame = DataConfig.exif_frame,
-    progress: bool = True,
-    skeleton: Skeleton = COCO,
-    team: Team | None = None,
-    unit_size: int = 16,
-    log_frames: bool = True,
+    options: SplitOptions = SplitOptions(),
 ) -> dict[int, list[Person]]:
-    """Predict images, and return the people by image id. Background threads read the next images.
+    """Predict images, and return the people by image id: of all images on rank 0, of none on the other ranks of a team.
 
-    Args:
-        batch_size: number of images in the list that ``predict`` receives. None passes all of them as one iterator, so
-            that ``Predictor.stream`` never waits between batches.
-        exif_frame: see ``evaluate``.
-        skeleton: that of the people.
-        team: the processes that share the images. Rank 0 returns the people in all images, and the others none.
-        unit_size: if ``batch_size`` is None, the number of images that a rank of the team predicts in a row. If it is
-            a multiple of the batch size of the predictor, the batches do not depend on the number of ranks.
-        log_frames: log how many images with an EXIF orientation are annotated in which frame.
+    Background threads read the next images.
 
     Raises:
         DataError: an image is missing or cannot be read, or a rank of the team has failed.
         KeyboardInterrupt: another rank has stopped.
+        ValueError: ``predict`` does not return as many results as it received images.
     """
     paths = find_image_files(images_dir, images)
-    # Images of the same shape follow each other, so that the network gets full batches.
-    ordered = sorted(images, key=lambda image: image.width / image.height)
-    unit_size = batch_size or unit_size
-    units = [ordered[start : start + unit_size] for start in range(0, len(ordered), unit_size)]
+    ordered = sort_by_shape(images)
+    size = options.unit_size
+    units = [ordered[start : start + size] for start in range(0, len(ordered), size)]
 
     def predict_units(numbers: Sequence[int]) -> Generator[UnitItem[_ImagePeople], None, None]:
         frames: dict[int, AnnotatedFrame] = {}
 
         def read(image: CocoImage) -> np.ndarray:
-            pixels, frames[image.id] = read_annotated_image(paths[image.id], image.height, image.width, exif_frame)
+            path = paths[image.id]
+            pixels, frames[image.id] = read_annotated_image(path, image.height, image.width, options.exif_frame)
             return pixels
 
         mine = [image for number in numbers for image in units[number]]
-        pixels = map_in_background(read, mine, workers=2, ahead=max(16, 2 * unit_size))
-        people_of_images: Iterable[list[Person]]
-        if batch_size:
-            lists = (list(itertools.islice(pixels, len(units[number]))) for number in numbers)
-            people_of_images = itertools.chain.from_iterable(_predict_list(predict, images) for images in lists)
-        else:
-            people_of_images = predict(pixels)
         ends = [(number, image is units[number][-1]) for number in numbers for image in units[number]]
+        people_of_images = predict(map_in_background(read, mine, workers=2, ahead=max(16, 2 * size)))
         for image, (number, is_last), people in zip(mine, ends, people_of_images, strict=True):
             yield UnitItem(number, _ImagePeople(image.id, people, frames[image.id]))
             if is_last:
@@ -230,26 +196,21 @@ def predict_people(
 
     people_by_image: dict[int, list[Person]] = {}
     frames: list[AnnotatedFrame] = []
-    with progress_bar(title="predict", total=len(ordered), disable=not progress) as bar:
-        for _, item in share_units(range(len(units)), predict_units, team, _image_people_format(skeleton)):
+    item_format = _image_people_format(options.skeleton)
+    with progress_bar(title="predict", total=len(ordered), disable=not options.progress) as bar:
+        for _, item in share_units(range(len(units)), predict_units, options.team, item_format):
             if item is not None:
                 people_by_image[item.image_id] = item.people
                 frames.append(item.frame)
                 bar.update()
-    if team is not None and team.rank > 0:
+    if not options.is_main:
         return {}
     if len(frames) < len(ordered):
         raise KeyboardInterrupt
-    if log_frames:
+    if options.log_frames:
         for name, count in count_frames(frames).items():
             _log.info("%s with an EXIF orientation: %s", pluralize(count, "image"), name)
     return people_by_image
-
-
-def _predict_list(predict: Predict, images: list[np.ndarray]) -> Iterator[list[Person]]:
-    """The people in each image of a list; ``ValueError`` if there are not as many results as images."""
-    for _, people in zip(images, predict(images), strict=True):
-        yield people
 
 
 class _ImagePeople(NamedTuple):
@@ -273,6 +234,11 @@ def _image_people_format(skeleton: Skeleton) -> ItemFormat[_ImagePeople]:
         )
 
     return ItemFormat(encode, decode)
+
+
+def sort_by_shape(images: Iterable[CocoImage]) -> list[CocoImage]:
+    """Images of the same shape follow each other, so that the network gets full batches."""
+    return sorted(images, key=lambda image: image.width / image.height)
 
 
 def find_image_files(images_dir: str | Path, images: Sequence[CocoImage]) -> dict[int, Path]:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from posenet.devices.precision import Amp
+from posenet.errors import ConfigError
 from posenet.files import check_outputs
 from posenet.inference import coco_evaluation
-from posenet.inference.coco_evaluation import Evaluation
+from posenet.inference.coco_evaluation import Evaluation, SplitOptions
 from posenet.inference.predictor import Predictor
 from posenet.inference.shared_work import Team
 from posenet.settings import Config, ExifFrame
@@ -33,8 +34,8 @@ def evaluate(
     """Predict every image of a COCO split and compare the people with the annotations.
 
     Args:
-        checkpoint: a file, the name of registered weights, or a predictor, to which ``config``, ``device``, ``amp`` and
-            ``overrides`` do not apply.
+        checkpoint: a file, the name of registered weights, or a predictor, which has its own settings: it cannot be
+            combined with ``config``, ``device``, ``amp`` or ``overrides``.
         images: folder of the images.
         annotations: COCO keypoint JSON, or an image-info JSON without annotations.
         output: where to write the predictions, as a COCO results file.
@@ -59,20 +60,28 @@ def evaluate(
         inputs = [annotations] if isinstance(checkpoint, Predictor) else [annotations, checkpoint]
         check_outputs([Path(output)], map(Path, inputs))
     if isinstance(checkpoint, Predictor):
+        _require_no_settings(config, device, amp, overrides)
         predictor = checkpoint
         used_config = Config()
     else:
         predictor, used_config = Predictor.load(checkpoint, config=config, device=device, amp=amp, **overrides)
-    return coco_evaluation.evaluate(
-        predictor.stream,
-        images,
-        annotations,
-        results_path=output,
-        image_ids=image_ids,
-        batch_size=None,
+    options = SplitOptions(
         exif_frame=exif_frame or used_config.data.exif_frame,
-        progress=progress,
         skeleton=predictor.skeleton,
         team=team,
         unit_size=predictor.settings.batch_size,
+        progress=progress,
     )
+    return coco_evaluation.evaluate(
+        predictor.stream, images, annotations, options, results_path=output, image_ids=image_ids
+    )
+
+
+def _require_no_settings(config: Config | None, device: str, amp: str, overrides: dict[str, Any]) -> None:
+    """``ConfigError`` if any setting is given: it would have no effect on a predictor."""
+    given = list(overrides)
+    given += ["config"] * (config is not None)
+    given += ["device"] * (device != "auto")
+    given += ["amp"] * (amp != "off")
+    if given:
+        raise ConfigError(f"{', '.join(given)} cannot be changed for a predictor; evaluate its checkpoint file instead")

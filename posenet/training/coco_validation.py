@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,13 @@ from posenet.annotations.split import read_split
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested
 from posenet.errors import DataError
-from posenet.inference.coco_evaluation import compute_coco_metrics, find_image_files, predict_split
+from posenet.inference.coco_evaluation import (
+    SplitOptions,
+    compute_coco_metrics,
+    find_image_files,
+    predict_split,
+    sort_by_shape,
+)
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
@@ -67,7 +73,7 @@ class CocoValidation:
     def __call__(self, epoch: int, step: int, check_stop: Callable[[], None] = lambda: None) -> dict[str, float]:
         """Compute COCO's ten keypoint scores, "AP" first.
 
-        ``check_stop`` is called before every batch. If it raises ``StopRequested`` on one rank, all ranks raise it.
+        ``check_stop`` is called before every image. If it raises ``StopRequested`` on one rank, all ranks raise it.
         """
         drawings: list[np.ndarray] = []
         results: list[dict[str, Any]] | None = None
@@ -93,26 +99,29 @@ class CocoValidation:
 
     def _predict(self, check_stop: Callable[[], None], drawings: list[np.ndarray]) -> list[dict[str, Any]]:
         """Predict this rank's share of the images, and append tiles of the images to draw to ``drawings``."""
-        indices = itertools.count()
+        drawn_images: dict[int, np.ndarray] = {}
 
-        def predict(images: Iterable[np.ndarray]) -> list[list[Person]]:
-            check_stop()
-            images = list(images)
-            people = self.predictor.batch(images)
-            for image, predicted, index in zip(images, people, indices):
+        def watch(images: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+            for index, image in enumerate(images):
+                check_stop()
                 if index in self.drawn_indices:
-                    drawings.extend(self._draw(index, image, predicted))
-            return people
+                    drawn_images[index] = image
+                yield image
 
-        results = predict_split(
-            predict,
-            self.images_dir,
-            self.share,
-            self.split.category,
+        def predict(images: Iterable[np.ndarray]) -> Iterator[list[Person]]:
+            for index, people in enumerate(self.predictor.stream(watch(images))):
+                if index in drawn_images:
+                    drawings.extend(self._draw(index, drawn_images.pop(index), people))
+                yield people
+
+        options = SplitOptions(
             exif_frame=self.exif_frame,
+            skeleton=self.predictor.skeleton,
+            unit_size=self.predictor.settings.batch_size,
             progress=self.log.shows_progress,
             log_frames=not self.has_logged_frames,
         )
+        results = predict_split(predict, self.images_dir, self.share, self.split.category, options)
         self.has_logged_frames = True
         return results
 
@@ -142,8 +151,7 @@ class CocoValidation:
 
 def share_of_rank(images: Sequence[CocoImage], rank: int, world_size: int) -> list[CocoImage]:
     """The images of one rank. Every rank gets about the same number of images of every shape."""
-    by_shape = sorted(images, key=lambda image: image.width / image.height)
-    return by_shape[rank::world_size]
+    return sort_by_shape(images)[rank::world_size]
 
 
 def _labelled_people(annotations: Sequence[dict[str, Any]], skeleton: Skeleton) -> dict[int, list[Person]]:

@@ -195,14 +195,8 @@ class TextLog(TrainingCallback):
             self.handler.close()
 
 
-class JsonLines(TrainingCallback):
-    """Writes one line of ``log.jsonl`` for every measurement, and a message of level DEBUG with the same values."""
-
-    def __init__(self, errors: WriteErrors) -> None:
-        self.errors = errors
-
-    def on_start(self, config: Config, folder: Path) -> None:
-        self.file = open(folder / LOG_FILE, "a", encoding="utf-8")  # noqa: SIM115
+class MeasurementLog(TrainingCallback):
+    """A log that writes all measurements in the same way."""
 
     def on_step(self, step: int, values: Mapping[str, Any]) -> None:
         self._write("train", step, values)
@@ -212,6 +206,20 @@ class JsonLines(TrainingCallback):
 
     def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
         self._write("epoch", step, values)
+
+    def _write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Write measurements of the kind "train", "skip" or "epoch"."""
+        raise NotImplementedError
+
+
+class JsonLines(MeasurementLog):
+    """Writes one line of ``log.jsonl`` for every measurement, and a message of level DEBUG with the same values."""
+
+    def __init__(self, errors: WriteErrors) -> None:
+        self.errors = errors
+
+    def on_start(self, config: Config, folder: Path) -> None:
+        self.file = open(folder / LOG_FILE, "a", encoding="utf-8")  # noqa: SIM115
 
     def on_end(self) -> None:
         with self.errors.warn_once():
@@ -241,7 +249,7 @@ class DrawingFiles(TrainingCallback):
                 write_atomically(self.folder / f"{name}.jpg", jpeg.tobytes())
 
 
-class TensorBoard(TrainingCallback):
+class TensorBoard(MeasurementLog):
     """Writes all numbers as ``train/NAME``, ``skip/NAME`` and ``epoch/NAME``, and the drawings, if it is installed."""
 
     def __init__(self, errors: WriteErrors) -> None:
@@ -249,15 +257,6 @@ class TensorBoard(TrainingCallback):
 
     def on_start(self, config: Config, folder: Path) -> None:
         self.writer = _open_tensorboard(folder)
-
-    def on_step(self, step: int, values: Mapping[str, Any]) -> None:
-        self._write("train", step, values)
-
-    def on_skip(self, step: int, values: Mapping[str, Any]) -> None:
-        self._write("skip", step, values)
-
-    def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
-        self._write("epoch", step, values)
 
     def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
         if self.writer is not None:

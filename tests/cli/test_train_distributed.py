@@ -20,6 +20,7 @@ from posenet.cli import train_distributed
 from posenet.devices.rank_info import RankInfo
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
+from tests.helpers.tiny_training import SHORT_RUN
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "train_distributed.py"
 Start = Callable[..., subprocess.Popen[bytes]]
@@ -27,20 +28,6 @@ Start = Callable[..., subprocess.Popen[bytes]]
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 TIMEOUT_SECONDS = 150
 """Time limit of a run; most need about ten seconds."""
-
-SETTINGS = (
-    "model.stacks=1",
-    "model.width=16",
-    "model.growth=2",
-    "train.input_size=64",
-    "train.batch_size=2",
-    "train.epochs=2",
-    "data.workers=0",
-    "log.tensorboard=false",
-    "log.curves=false",
-    "train.threads=1",
-    "checkpoint.every_steps=1",
-)
 
 SCRIPT_THAT_KILLS_RANK_1_ONCE = """
 import os, signal, sys
@@ -64,7 +51,7 @@ sys.exit(run_tool("train-distributed"))
 def start(stores: dict[str, Path], tmp_path: Path) -> Iterator[Start]:
     """A function that starts a command with the options of a tiny run; its output is in ``NAME.txt``."""
     processes = []
-    settings = [*SETTINGS, f"data.train={stores['train']}", f"data.val={stores['val']}"]
+    settings = [*SHORT_RUN, f"data.train={stores['train']}", f"data.val={stores['val']}"]
     environment = {
         name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     }

@@ -15,7 +15,7 @@ from posenet.data.store.build import build_store
 from posenet.data.store.reader import Store
 from posenet.data.store.verification import verify_store
 from posenet.errors import DataError
-from posenet.inference.coco_evaluation import evaluate
+from posenet.inference.coco_evaluation import SplitOptions, evaluate
 from posenet.inference.person import Person
 from posenet.settings import AugmentConfig
 from posenet.skeleton import COCO
@@ -79,7 +79,7 @@ def test_a_prediction_at_the_lit_block_has_ap_1(tmp_path: Path, orientation: int
             keypoints[0, 0, :2] = x, y
             yield [Person(COCO.to_network_order(keypoints)[0], 1.0, COCO)]
 
-    evaluation = evaluate(predict, images, annotations, exif_frame=frame, batch_size=None, progress=False)
+    evaluation = evaluate(predict, images, annotations, SplitOptions(exif_frame=frame, progress=False))
     assert evaluation.metrics["AP"] == pytest.approx(1)
 
 

@@ -13,7 +13,7 @@ from posenet.annotations.split import read_split
 from posenet.benchmark.decode import measure_decode, render_maps
 from posenet.data.targets import TargetRenderer
 from posenet.diagnosis.perfect_grouping import CandidatePredictor, evaluate_perfect_grouping
-from posenet.inference.coco_evaluation import evaluate
+from posenet.inference.coco_evaluation import SplitOptions, evaluate
 from posenet.inference.predictor import Predictor
 from posenet.settings import Config, InferenceConfig
 
@@ -49,7 +49,7 @@ def test_it_is_the_bound_of_the_decoder_benchmark(seed: int, tiny_coco: Path) ->
     predictor = Predictor(PreparedMapsNetwork(annotations, seed), SETTINGS)
     metrics = evaluate_perfect_grouping(predictor, images, annotations, read_split(annotations), progress=False)
     assert metrics["AP"] == pytest.approx(report.numbers["bound_metrics"]["AP"], abs=1e-3)
-    decoded = evaluate(predictor.stream, images, annotations, batch_size=None, progress=False)
+    decoded = evaluate(predictor.stream, images, annotations, SplitOptions(progress=False))
     assert decoded is not None and 0 < decoded.metrics["AP"] <= metrics["AP"] <= 1
 
 

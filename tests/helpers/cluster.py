@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from posenet.checkpoints.file import read_checkpoint
+from tests.helpers.tiny_training import SHORT_RUN
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "cluster" / "cluster.sh"
@@ -26,20 +27,6 @@ ADDRESS = "10.77.0.1"
 TIMEOUT_SECONDS = 600
 """Time limit of a command; most take ten to thirty seconds on a machine that does nothing else."""
 
-SETTINGS = (
-    "model.stacks=1",
-    "model.width=16",
-    "model.growth=2",
-    "train.input_size=64",
-    "train.batch_size=2",
-    "train.epochs=2",
-    "train.threads=1",
-    "data.workers=0",
-    "log.tensorboard=false",
-    "log.curves=false",
-    "checkpoint.every_steps=1",
-)
-"""A run of a few steps."""
 ENDLESS = ("--epochs", "99999")
 """A run that lasts until something ends it."""
 
@@ -167,7 +154,7 @@ class Cluster:
     @staticmethod
     def flags(*flags: str) -> list[str]:
         """Flags of a tiny training run; settings may follow them."""
-        return [*flags, "--device", "cpu", "--set", *SETTINGS]
+        return [*flags, "--device", "cpu", "--set", *SHORT_RUN]
 
     def torchrun(self, rank: int, *options: str) -> list[str]:
         """torchrun on the node number ``rank`` of two, with one process."""

@@ -40,6 +40,21 @@ TINY_OVERRIDES = [
     "checkpoint.every_minutes=0",
 ]
 
+SHORT_RUN = (
+    "model.stacks=1",
+    "model.width=16",
+    "model.growth=2",
+    "train.input_size=64",
+    "train.batch_size=2",
+    "train.epochs=2",
+    "train.threads=1",
+    "data.workers=0",
+    "log.tensorboard=false",
+    "log.curves=false",
+    "checkpoint.every_steps=1",
+)
+"""Settings with which a command trains for a few steps."""
+
 
 def coco_overrides(coco: Path) -> list[str]:
     """Settings that compute COCO's scores on the small validation images of ``coco``, a folder in COCO's layout."""

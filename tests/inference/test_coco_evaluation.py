@@ -23,6 +23,7 @@ from posenet.inference.coco_evaluation import (
     METRICS,
     Evaluation,
     Predict,
+    SplitOptions,
     compute_coco_metrics,
     evaluate,
     predict_split,
@@ -37,6 +38,7 @@ from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.networks import random_network
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
 
+QUIET = SplitOptions(progress=False)
 SIZES = [(120, 160), (160, 120), (120, 161), (90, 160), (160, 90)]
 CATEGORY = {"id": 1, "name": "person", "keypoints": list(COCO.file_names)}
 
@@ -100,7 +102,7 @@ def oracle(path: Path, seen: list[int] | None = None) -> Predict:
 
 def test_predicting_the_truth_scores_one_and_sees_every_image_once(split: tuple[Path, Path]) -> None:
     seen: list[int] = []
-    result = evaluate(oracle(split[1], seen), *split, progress=False)
+    result = evaluate(oracle(split[1], seen), *split, QUIET)
     assert result is not None
     assert sorted(seen) == [100, 101, 102, 103, 104, 105]
     assert result.images == 6 and tuple(result.metrics) == METRICS
@@ -116,7 +118,7 @@ def test_predicting_the_truth_scores_one_and_sees_every_image_once(split: tuple[
 def test_missed_images_count(split: tuple[Path, Path]) -> None:
     """The metrics are of the whole split, not of the images that have results."""
     whole = read_split(split[1])
-    results = predict_split(oracle(split[1]), split[0], whole.images, whole.category, progress=False)
+    results = predict_split(oracle(split[1]), split[0], whole.images, whole.category, QUIET)
     some = [result for result in results if result["image_id"] == results[0]["image_id"]]
     assert compute_coco_metrics(some, whole).metrics["AR"] == pytest.approx(len(some) / len(results))
     assert compute_coco_metrics([], whole).metrics["AP"] == 0
@@ -125,8 +127,7 @@ def test_missed_images_count(split: tuple[Path, Path]) -> None:
 def test_shares_can_be_predicted_apart(split: tuple[Path, Path]) -> None:
     whole = read_split(split[1])
     shares = [
-        predict_split(oracle(split[1]), split[0], whole.images[rank::2], whole.category, batch_size=2, progress=False)
-        for rank in range(2)
+        predict_split(oracle(split[1]), split[0], whole.images[rank::2], whole.category, QUIET) for rank in range(2)
     ]
     assert compute_coco_metrics(shares[0] + shares[1], whole).metrics["AP"] == pytest.approx(1)
 
@@ -140,13 +141,13 @@ def test_images_of_one_shape_come_together(split: tuple[Path, Path]) -> None:
         ratios.extend(width / height for height, width, _ in shapes)
         return [[] for _ in shapes]
 
-    assert predict_split(predict, split[0], whole.images, whole.category, batch_size=2, progress=False) == []
+    assert predict_split(predict, split[0], whole.images, whole.category, QUIET) == []
     assert ratios == sorted(ratios)
 
 
 def test_pycocotools_reads_the_results_file(split: tuple[Path, Path], tmp_path: Path) -> None:
     path = tmp_path / "out" / "results.json"
-    evaluate(oracle(split[1]), *split, results_path=path, progress=False)
+    evaluate(oracle(split[1]), *split, QUIET, results_path=path)
     with contextlib.redirect_stdout(io.StringIO()):
         loaded = CocoApi(str(split[1])).loadRes(str(path))
     results = json.loads(path.read_text())
@@ -159,7 +160,7 @@ def test_pycocotools_reads_the_results_file(split: tuple[Path, Path], tmp_path: 
 
 def test_image_ids_restrict_the_split(split: tuple[Path, Path]) -> None:
     seen: list[int] = []
-    result = evaluate(oracle(split[1], seen), *split, image_ids=[102, 104], progress=False)
+    result = evaluate(oracle(split[1], seen), *split, QUIET, image_ids=[102, 104])
     assert result is not None
     assert sorted(seen) == [102, 104] and result.images == 2 and result.metrics["AP"] == pytest.approx(1)
 
@@ -170,7 +171,7 @@ def test_without_annotations_there_are_predictions_only(split: tuple[Path, Path]
     categories = [{"id": 3, "name": "car"}, {"id": 7, "name": "person"}]
     info.write_text(json.dumps({"images": images, "categories": categories}))
     results = tmp_path / "results.json"
-    assert evaluate(oracle(split[1]), split[0], info, results_path=results, progress=False) is None
+    assert evaluate(oracle(split[1]), split[0], info, QUIET, results_path=results) is None
     assert {result["category_id"] for result in json.loads(results.read_text())} == {7}
 
 
@@ -185,18 +186,17 @@ def test_images_are_not_rotated(split: tuple[Path, Path]) -> None:
             shapes.append(image.shape)
             yield []
 
-    evaluate(predict, *split, image_ids=[100], progress=False)
+    evaluate(predict, *split, QUIET, image_ids=[100])
     assert shapes == [numbered_image(0).shape]
 
 
-@pytest.mark.parametrize("batch_size", [16, None])
-def test_missing_and_damaged_images_are_named(split: tuple[Path, Path], batch_size: int | None) -> None:
+def test_missing_and_damaged_images_are_named(split: tuple[Path, Path]) -> None:
     (split[0] / "003.png").write_bytes(b"nonsense")
     with pytest.raises(DataError, match=r"003\.png"):
-        evaluate(oracle(split[1]), *split, batch_size=batch_size, progress=False)
+        evaluate(oracle(split[1]), *split, QUIET)
     (split[0] / "003.png").unlink()
     with pytest.raises(DataError, match=r"1 of 6 images are missing.*003\.png"):
-        evaluate(oracle(split[1]), *split, batch_size=batch_size, progress=False)
+        evaluate(oracle(split[1]), *split, QUIET)
 
 
 def test_missing_keypoints_are_filled_in_for_the_comparison_only() -> None:
@@ -305,24 +305,23 @@ def write_spot_split(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("network", [LinearSpotNetwork(), random_network(1)], ids=["spots", "posenet"])
-def test_batches_streams_and_shares_give_one_result(network: Any, tmp_path: Path) -> None:
+def test_batches_and_shares_give_one_result(network: Any, tmp_path: Path) -> None:
     """Sums differ in their last digits between batch sizes, so coordinates may differ by a thousandth of a pixel."""
     split = read_split(write_spot_split(tmp_path))
 
-    def results(predictor_batch: int, handed: int | None, world_size: int = 1) -> list[dict[str, Any]]:
-        predictor = Predictor(FusedNetwork(network), InferenceConfig(height=128, batch_size=predictor_batch))
-        predict: Any = predictor.stream if handed is None else predictor.batch
+    def results(batch_size: int, world_size: int = 1) -> list[dict[str, Any]]:
+        predictor = Predictor(FusedNetwork(network), InferenceConfig(height=128, batch_size=batch_size))
         shares = [
-            predict_split(predict, tmp_path, split.images[rank::world_size], 1, batch_size=handed, progress=False)
+            predict_split(predictor.stream, tmp_path, split.images[rank::world_size], 1, QUIET)
             for rank in range(world_size)
         ]
         return sorted((result for share in shares for result in share), key=lambda r: (r["image_id"], -r["score"]))
 
-    expected = results(1, 1)
+    expected = results(1)
     metrics = compute_coco_metrics(expected, split).metrics
     assert {result["image_id"] for result in expected} == set(range(1, 9))
-    for predictor_batch, handed, world_size in ((4, None, 1), (3, 16, 1), (8, None, 3), (2, 5, 2)):
-        others = results(predictor_batch, handed, world_size)
+    for batch_size, world_size in ((4, 1), (3, 1), (8, 3), (2, 2)):
+        others = results(batch_size, world_size)
         assert [other["image_id"] for other in others] == [one["image_id"] for one in expected]
         np.testing.assert_allclose([other["score"] for other in others], [one["score"] for one in expected], atol=1e-4)
         assert compute_coco_metrics(others, split).metrics == pytest.approx(metrics, abs=1e-6)
@@ -330,16 +329,9 @@ def test_batches_streams_and_shares_give_one_result(network: Any, tmp_path: Path
         assert 0.1 < metrics["AP"] < 0.9
 
 
-def test_a_stream_sees_every_image_once(split: tuple[Path, Path]) -> None:
-    seen: list[int] = []
-    result = evaluate(oracle(split[1], seen), *split, batch_size=None, progress=False)
-    assert result is not None and result.metrics["AP"] == pytest.approx(1)
-    assert sorted(seen) == [100, 101, 102, 103, 104, 105]
-
-
-def test_a_stream_with_too_few_results_is_an_error(split: tuple[Path, Path]) -> None:
+def test_too_few_results_are_an_error(split: tuple[Path, Path]) -> None:
     with pytest.raises(ValueError):
-        evaluate(lambda images: [[] for _ in images][1:], *split, batch_size=None, progress=False)
+        evaluate(lambda images: [[] for _ in images][1:], *split, QUIET)
 
 
 def test_categories_with_the_same_keypoints_are_evaluated_as_one(tmp_path: Path) -> None:

@@ -48,6 +48,8 @@ def test_the_function_writes_the_results_of_the_tool(
 def test_a_predictor_may_be_passed(checkpoint: Path, split: tuple[Path, Path]) -> None:
     predictor = posenet.Predictor.from_checkpoint(checkpoint, device="cpu", amp="off")
     assert posenet.evaluate(predictor, *split) == posenet.evaluate(checkpoint, *split)
+    with pytest.raises(ConfigError, match="flip, config cannot be changed for a predictor"):
+        posenet.evaluate(predictor, *split, config=load_config(None, TINY), flip=True)
 
 
 def test_images_may_be_chosen_and_nothing_is_printed_without_a_bar(

@@ -74,7 +74,7 @@ def test_the_contact_sheet_shows_an_image_with_people_and_the_truth_beside_the_p
     path.write_text(json.dumps(content))
     validation = make_validation(f"data.val_annotations={str(path)!r}")
     assert [validation.share[index].id for index in validation.drawn_indices] == [image_id]
-    validation.predictor.batch = lambda images: [[] for _ in images]
+    validation.predictor.stream = lambda images: ([] for _ in images)
     validation(epoch=1, step=1)
     sheet = cv2.imread(str(tmp_path / "pictures" / "epoch_0001.jpg")).astype(int)
     height, width = TILE_SIZE

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import signal
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -166,7 +167,7 @@ def test_a_signal_to_one_rank_ends_the_validation_on_both(
 
     def train(runtime: DistributedRuntime) -> tuple[bool, int, int]:
         with tiny_trainer(runtime, stores, tmp_path / "run", *overrides) as trainer:
-            owner, name = {"loss": (trainer.model, "eval"), "AP": (trainer.evaluate.predictor, "batch")}[stage]
+            owner, name = {"loss": (trainer.model, "eval"), "AP": (trainer.evaluate.predictor, "stream")}[stage]
             method = getattr(owner, name)
 
             def signal_and_call(*args: Any) -> Any:
@@ -175,7 +176,6 @@ def test_a_signal_to_one_rank_ends_the_validation_on_both(
                 return method(*args)
 
             setattr(owner, name, signal_and_call)
-            trainer.evaluate.share *= 20  # so that batches are left when the signal arrives
             return trainer.run(), trainer.progress.epoch, trainer.progress.step - trainer.input.steps_per_epoch
 
     assert run_in_processes(2, tmp_path / "results", train) == [(False, 0, 0), (False, 0, 0)]
@@ -227,11 +227,12 @@ def test_two_ranks_validate_every_image_once(stores: Stores, tiny_coco: Path, tm
         evaluate = CocoValidation.from_config(config, PoseNet.from_config(config), runtime, SilentLog())
         predicted_images = []
 
-        def predict(images: list[Any]) -> list[list[Person]]:
-            predicted_images.extend(images)
-            return [[Person(torch.full((18, 3), float(image.mean())).numpy(), 0.5)] for image in images]
+        def predict(images: Iterable[Any]) -> Iterator[list[Person]]:
+            for image in images:
+                predicted_images.append(image)
+                yield [Person(torch.full((18, 3), float(image.mean())).numpy(), 0.5)]
 
-        evaluate.predictor.batch = predict
+        evaluate.predictor.stream = predict
         with tiny_trainer(runtime, stores, tmp_path / f"run{runtime.world_size}", *SMALL) as trainer:
             return {"metrics": evaluate(1, 1), "count": len(predicted_images), "loss": trainer.validate()}
 

@@ -15,7 +15,7 @@ from posenet.data.store.build import build_store
 from posenet.data.store.reader import Store
 from posenet.errors import DataError
 from posenet.images.image_files import read_image, write_image
-from posenet.inference.coco_evaluation import evaluate
+from posenet.inference.coco_evaluation import SplitOptions, evaluate
 from posenet.inference.media.people_files import (
     ImageIds,
     image_folder,
@@ -173,7 +173,7 @@ def test_a_coco_data_set_is_read_by_the_other_tools(photos, tmp_path, exif_frame
                 yield [person_at(*((y, turned.shape[1] - 1 - x) for x, y in FIVE))]
 
     # Images with equal pixels stand for each other, so only one of them has people here.
-    evaluation = evaluate(predict, folder, path, image_ids=[139, 3], progress=False, batch_size=None)
+    evaluation = evaluate(predict, folder, path, SplitOptions(progress=False), image_ids=[139, 3])
     assert evaluation.images == 2 and evaluation.metrics["AP"] == pytest.approx(1)
 
 
