@@ -10,7 +10,8 @@ from posenet.cli.predictor_options import load_network
 from posenet.files import check_outputs
 from posenet.inference.decoder.candidates import MAX_PEAKS
 from posenet.inference.decoder.device_candidates import CandidateSelector
-from posenet.inference.onnx_export import INPUTS, OUTPUTS, export_onnx
+from posenet.inference.onnx_export import export_onnx
+from posenet.inference.onnx_metadata import INPUTS, OUTPUTS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import io
-import json
 import warnings
 from pathlib import Path
 
@@ -15,16 +14,12 @@ import posenet
 from posenet.errors import ConfigError
 from posenet.files import write_atomically
 from posenet.inference.decoder.device_candidates import CandidateSelector
-from posenet.inference.letterbox import PADDING
+from posenet.inference.onnx_metadata import INPUTS, OUTPUTS, OnnxMetadata
 from posenet.model.fused import FusedNetwork
 from posenet.model.preprocessing import images_to_input
 from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE
-from posenet.skeleton.skeleton_file import skeleton_to_table
 
 OPSET = 17
-INPUTS = ("images", "sizes")
-OUTPUTS = ("peaks", "pairs", "evidence")
-"""Names in the file. "evidence" is the limb score."""
 
 
 class ImagesToCandidates(nn.Module):
@@ -82,9 +77,6 @@ def export_onnx(network: nn.Module, selector: CandidateSelector, path: str | Pat
     model = onnx.load_model_from_string(graph.getvalue())
     model.producer_name = "posenet"
     model.producer_version = posenet.__version__
-    numbers = {"height": height, "multiple": INPUT_MULTIPLE, "padding": PADDING, "stride": MAP_STRIDE}
-    properties = {name: str(value) for name, value in numbers.items()}
-    properties["skeleton"] = json.dumps(skeleton_to_table(selector.skeleton))
-    onnx.helper.set_model_props(model, properties)
+    onnx.helper.set_model_props(model, OnnxMetadata(height, selector.skeleton).to_properties())
     onnx.checker.check_model(model)
     write_atomically(path, model.SerializeToString())

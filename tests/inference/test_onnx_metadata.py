@@ -1,0 +1,29 @@
+"""The metadata of an exported file."""
+
+import pytest
+
+from posenet.errors import CheckpointError
+from posenet.inference.onnx_metadata import OnnxMetadata
+from posenet.skeleton import COCO
+
+METADATA = OnnxMetadata(height=192, skeleton=COCO)
+
+
+def test_properties_are_read_as_they_were_written() -> None:
+    properties = METADATA.to_properties()
+    assert all(isinstance(value, str) for value in properties.values())
+    assert OnnxMetadata.from_properties(properties, "a.onnx") == METADATA
+
+
+@pytest.mark.parametrize(
+    "change", [{"height": None}, {"height": "tall"}, {"skeleton": "{"}, {"skeleton": "{}"}], ids=str
+)
+def test_a_file_of_another_exporter_is_refused(change: dict[str, str | None]) -> None:
+    properties = {name: value for name, value in {**METADATA.to_properties(), **change}.items() if value is not None}
+    with pytest.raises(CheckpointError, match="a.onnx is not a file that posenet export-onnx has written"):
+        OnnxMetadata.from_properties(properties, "a.onnx")
+
+
+def test_a_file_with_another_stride_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="another version"):
+        OnnxMetadata.from_properties({**METADATA.to_properties(), "stride": "8"}, "a.onnx")
