@@ -20,7 +20,11 @@ def tiny_network(**settings: Any) -> PoseNet:
 
 def random_network(stacks: int = 2, skeleton: Skeleton = COCO) -> PoseNet:
     """A tiny network with random BatchNorm parameters and statistics, whose maps have values of about 1."""
-    network = tiny_network(stacks=stacks, skeleton=skeleton, conv_std=0.1, linear_std=0.1)
+    return random_batch_norm(tiny_network(stacks=stacks, skeleton=skeleton, conv_std=0.1, linear_std=0.1))
+
+
+def random_batch_norm(network: PoseNet) -> PoseNet:
+    """Give the BatchNorm layers of a network random parameters and statistics; return the network."""
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.weight, 0.5, 1.5)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from posenet.devices.distributed import DistributedRuntime
+from posenet.devices.distributed import DistributedRuntime, device_of_rank
 from posenet.devices.launch import launch
 from posenet.devices.rank_info import SINGLE_PROCESS, RankInfo
 from posenet.devices.runtime import Runtime
+from tests.helpers.accelerators import check_simulation
 from tests.helpers.tiny_training import CPU
 
 TIMEOUT_MINUTES = 0.5
@@ -36,6 +37,28 @@ def _run_rank(rank_info: RankInfo, task: Callable[[DistributedRuntime], Any], fo
     gc.freeze()
     runtime = DistributedRuntime(CPU, rank_info, timeout_minutes=TIMEOUT_MINUTES)
     result = task(runtime)
+    torch.save(result, folder / f"{runtime.rank}.pt")
+    runtime.close()
+
+
+def run_on_devices(
+    devices: Sequence[torch.device], folder: Path, task: Callable[[DistributedRuntime], Any]
+) -> list[Any]:
+    """Call ``task(runtime)`` in one process for each of the first devices of a type; return the results in rank order.
+
+    The processes are spawned, because a process that has used a device cannot be forked. ``task`` must be importable.
+    """
+    folder.mkdir(exist_ok=True)
+    launch(len(devices), _run_device_rank, devices[0].type, task, folder)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(len(devices))]
+
+
+def _run_device_rank(rank_info: RankInfo, device_type: str, task: Callable[..., Any], folder: Path) -> None:
+    torch.set_num_threads(1)
+    device = device_of_rank(torch.device(device_type), rank_info)
+    runtime = DistributedRuntime(device, rank_info, timeout_minutes=TIMEOUT_MINUTES)
+    with check_simulation():
+        result = task(runtime)
     torch.save(result, folder / f"{runtime.rank}.pt")
     runtime.close()
 

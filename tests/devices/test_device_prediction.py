@@ -1,0 +1,142 @@
+"""Prediction and evaluation on an accelerator: the people and the AP of the CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+import posenet
+from posenet.inference.decoder.device_candidates import CandidateSelector
+from posenet.inference.onnx_export import export_onnx
+from posenet.inference.person import Person
+from posenet.inference.predictor import Predictor
+from posenet.settings import InferenceConfig
+from posenet.skeleton import COCO
+from tests.helpers.networks import random_network
+from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
+from tests.helpers.tiny_training import CPU
+
+HEIGHT = 192
+IMAGE_SIZES = [(192, 256), (192, 256), (160, 320), (240, 200), (192, 256)]
+FLOAT32_PIXELS = 0.05
+REDUCED_PIXELS = 4.0
+"""One cell of the maps: bf16 rounds their values to three digits, and a peak's position is interpolated from them."""
+AP_TOLERANCE = 0.002
+
+
+@pytest.fixture(scope="module")
+def images() -> list[np.ndarray]:
+    """Black images with one to three people made of coloured spots."""
+    return [spot_people_image(*size, num_people=1 + seed % 3, seed=seed) for seed, size in enumerate(IMAGE_SIZES)]
+
+
+def make_predictor(device: torch.device, amp: str = "off", **settings: object) -> Predictor:
+    """A predictor whose network finds a nose, a neck and a shoulder of each person."""
+    options = InferenceConfig(**{"height": HEIGHT, "batch_size": 2} | settings)
+    return Predictor(LinearSpotNetwork(), options, device=device, amp=amp)
+
+
+def assert_same_people(people: list[Person], expected: list[Person], pixels: float) -> None:
+    assert len(people) == len(expected)
+    for person in people:
+        distances = [np.abs(person.keypoints[:, :2] - other.keypoints[:, :2]).max() for other in expected]
+        nearest = expected[int(np.argmin(distances))]
+        assert min(distances) <= pixels, f"a person is {min(distances):.2f} pixels from all people of the CPU"
+        assert (person.found == nearest.found).all()
+        assert person.score == pytest.approx(nearest.score, abs=0.02)
+
+
+def test_a_stream_finds_the_people_that_the_cpu_finds(accelerator: torch.device, images: list[np.ndarray]) -> None:
+    expected = list(make_predictor(CPU).stream(images))
+    assert sum(map(len, expected)) == sum(1 + seed % 3 for seed in range(len(images)))
+    found = list(make_predictor(accelerator).stream(images))
+    for people, expected_people in zip(found, expected, strict=True):
+        assert_same_people(people, expected_people, FLOAT32_PIXELS)
+
+
+@pytest.mark.parametrize("amp", ["bf16", "fp16"])
+def test_reduced_precision_finds_a_single_person_where_the_cpu_does(accelerator: torch.device, amp: str) -> None:
+    """The spot network has no maps that tell which of several people a keypoint belongs to."""
+    image = spot_people_image(192, 256, num_people=1)
+    people = make_predictor(accelerator, amp)(image)
+    assert_same_people(people, make_predictor(CPU)(image), REDUCED_PIXELS)
+
+
+def test_scales_and_flip_find_the_people_that_the_cpu_finds(
+    accelerator: torch.device, images: list[np.ndarray]
+) -> None:
+    options = {"scales": (0.75, 1.0), "flip": True}
+    for image in images[:2]:
+        people = make_predictor(accelerator, **options)(image)
+        assert_same_people(people, make_predictor(CPU, **options)(image), FLOAT32_PIXELS)
+
+
+def test_the_ap_is_that_of_the_cpu(accelerator: torch.device, images: list[np.ndarray], tmp_path: Path) -> None:
+    folder = tmp_path / "images"
+    folder.mkdir()
+    truth = write_split(images, folder, tmp_path / "truth.json")
+    expected = posenet.evaluate(make_predictor(CPU), folder, truth, progress=False)
+    evaluation = posenet.evaluate(make_predictor(accelerator), folder, truth, progress=False)
+    assert expected.metrics["AP"] > 0.5
+    assert evaluation.metrics["AP"] == pytest.approx(expected.metrics["AP"], abs=AP_TOLERANCE)
+
+
+def write_split(images: list[np.ndarray], folder: Path, annotations: Path) -> Path:
+    """Write images, and as their annotations the people that the CPU finds, moved by up to five pixels."""
+    rng = np.random.default_rng(0)
+    document = {"images": [], "annotations": [], "categories": [category()]}
+    for image_id, (image, people) in enumerate(zip(images, make_predictor(CPU).stream(images)), start=1):
+        name = f"{image_id:012d}.png"
+        cv2.imwrite(str(folder / name), image)
+        height, width = image.shape[:2]
+        document["images"].append({"id": image_id, "file_name": name, "height": height, "width": width})
+        for person in people:
+            found = person.to_coco()
+            labelled = found[:, 2:] > 0
+            xy = found[:, :2] + rng.uniform(-5, 5, (len(found), 2))
+            keypoints = np.where(labelled, np.concatenate([xy, np.full((len(xy), 1), 2)], axis=1), 0)
+            number = len(document["annotations"]) + 1
+            document["annotations"].append(
+                {
+                    "id": number,
+                    "image_id": image_id,
+                    "category_id": 1,
+                    "iscrowd": 0,
+                    "bbox": [0, 0, 60, 80],
+                    "area": 4800.0,
+                    "num_keypoints": int(labelled.sum()),
+                    "keypoints": keypoints.ravel().tolist(),
+                    "segmentation": [[0, 0, 60, 0, 60, 80, 0, 80]],
+                }
+            )
+    annotations.write_text(json.dumps(document))
+    return annotations
+
+
+def category() -> dict[str, object]:
+    return {"id": 1, "name": "person", "keypoints": list(COCO.file_names), "skeleton": []}
+
+
+def test_onnx_runtime_finds_the_candidates_of_the_cpu(cuda: torch.device, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="install posenet[export] for ONNX Runtime")
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip("this ONNX Runtime has no CUDA provider; install onnxruntime-gpu")
+    path = tmp_path / "network.onnx"
+    export_onnx(random_network(1), CandidateSelector(), path, HEIGHT)
+    inputs = {
+        "images": np.random.default_rng(0).integers(0, 256, (2, 128, 192, 3), np.uint8),
+        "sizes": np.array([[128, 192], [120, 130]]),
+    }
+    outputs = []
+    for provider in ("CPUExecutionProvider", "CUDAExecutionProvider"):
+        session = onnxruntime.InferenceSession(path, providers=[provider])
+        assert session.get_providers()[0] == provider, f"{provider} fell back; look at the log of ONNX Runtime"
+        outputs.append(session.run(["peaks", "evidence"], inputs))
+    expected, found = outputs
+    np.testing.assert_allclose(found[0][..., 2], expected[0][..., 2], atol=1e-3)
+    np.testing.assert_allclose(found[1], expected[1], atol=1e-2)
