@@ -10,7 +10,7 @@ from posenet.cli.predictor_options import load_network
 from posenet.files import check_outputs
 from posenet.inference.decoder.candidates import MAX_PEAKS
 from posenet.inference.decoder.device_candidates import CandidateSelector
-from posenet.inference.onnx_export import export_onnx
+from posenet.inference.onnx_export import build_onnx, describe_export, write_onnx
 from posenet.inference.onnx_metadata import INPUTS, OUTPUTS
 
 
@@ -37,6 +37,10 @@ def run(args: argparse.Namespace) -> None:
     selector = CandidateSelector(
         settings.keypoint_threshold, settings.part_threshold, args.max_peaks, skeleton=config.model.skeleton
     )
-    export_onnx(network, selector, args.output, settings.height)
+    metadata = describe_export(network, selector, settings.height, config)
+    write_onnx(build_onnx(network, selector, metadata), args.output)
     names = f"inputs {', '.join(INPUTS)}; outputs {', '.join(OUTPUTS)}"
-    print(f"wrote {args.output}: {names}; see docs/deployment.md", file=message_stream(args.output))
+    messages = message_stream(args.output)
+    print(f"wrote {args.output}: {names}; see docs/deployment.md", file=messages)
+    if metadata.left_out:
+        print(f"the file leaves out {metadata.left_out}, so it finds other people than the checkpoint", file=messages)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import io
 import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,7 +20,10 @@ from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.inference.onnx_metadata import INPUTS, OUTPUTS, OnnxMetadata
 from posenet.model.fused import FusedNetwork
 from posenet.model.preprocessing import images_to_input
-from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, InferenceConfig
+
+if TYPE_CHECKING:
+    import onnx
 
 OPSET = 17
 
@@ -37,6 +43,11 @@ class ImagesToCandidates(nn.Module):
             images: (N, H, W, 3) uint8 BGR; H and W are multiples of 64.
             sizes: (N, 2) int64: height and width of each image, which is at the upper left; the rest is padding.
         """
+        # The reshaping changes nothing, but from it programs that infer shapes learn that H and W are multiples of 64.
+        # Otherwise they cannot show that the sums in the network add tensors of equal size.
+        height = images.shape[1] // INPUT_MULTIPLE * INPUT_MULTIPLE
+        width = images.shape[2] // INPUT_MULTIPLE * INPUT_MULTIPLE
+        images = images.reshape(images.shape[0], height, width, 3)
         cells = (sizes + MAP_STRIDE - 1) // MAP_STRIDE
         candidates: tuple[Tensor, Tensor, Tensor]
         candidates = self.selector(self.network.heatmaps(images_to_input(images)), cells)
@@ -48,6 +59,50 @@ def export_onnx(network: nn.Module, selector: CandidateSelector, path: str | Pat
 
     The network needs a method ``heatmaps``. It is copied, not changed. ``height``, to which images should be resized,
     is stored in the file's metadata, together with everything else that is needed to use the file.
+    """
+    write_onnx(build_onnx(network, selector, describe_export(network, selector, height)), path)
+
+
+def describe_export(
+    network: nn.Module, selector: CandidateSelector, height: int, config: Config | None = None
+) -> OnnxMetadata:
+    """The metadata of an exported network in float32. ``config`` is the configuration that it was trained with."""
+    config = Config() if config is None else config
+    return OnnxMetadata(
+        height,
+        selector.skeleton,
+        keypoint_threshold=selector.keypoint_threshold,
+        part_threshold=selector.part_threshold,
+        exif_frame=config.data.exif_frame,
+        network=digest_of_network(network),
+        left_out=describe_left_out(config.inference),
+    )
+
+
+def describe_left_out(settings: InferenceConfig) -> str:
+    """The settings that an exported file leaves out, as a list for people; "" if it leaves out nothing."""
+    left_out = []
+    if settings.flip:
+        left_out.append("flip averaging (inference.flip = true)")
+    if settings.scales != (1.0,):
+        left_out.append(f"inference scales (inference.scales = {list(settings.scales)})")
+    return " and ".join(left_out)
+
+
+def digest_of_network(network: nn.Module) -> str:
+    """A digest of the names and the values of all weights and buffers, as 64 hexadecimal digits."""
+    digest = hashlib.sha256()
+    for name, tensor in network.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def build_onnx(network: nn.Module, selector: CandidateSelector, metadata: OnnxMetadata) -> onnx.ModelProto:
+    """Build the ONNX model that ``export_onnx`` writes.
+
+    The names of weights are those in ``ImagesToCandidates``. Dimensions of fixed size have numbers, and free ones are
+    called batch, height and width.
     """
     if importlib.util.find_spec("onnx") is None:
         raise ConfigError("exporting needs the package onnx; install posenet[export]")
@@ -75,8 +130,58 @@ def export_onnx(network: nn.Module, selector: CandidateSelector, path: str | Pat
             dynamo=False,
         )
     model = onnx.load_model_from_string(graph.getvalue())
+    _state_integer_scales(model)
+    _name_output_sizes(model, selector)
     model.producer_name = "posenet"
     model.producer_version = posenet.__version__
-    onnx.helper.set_model_props(model, OnnxMetadata(height, selector.skeleton).to_properties())
+    model.doc_string = "People in images at one scale, without averaging over mirrored images."
+    onnx.helper.set_model_props(model, metadata.to_properties())
     onnx.checker.check_model(model)
+    return model
+
+
+def _state_integer_scales(model: onnx.ModelProto) -> None:
+    """Let the upsampling layers read their factors from integers.
+
+    The factors of Resize are floating-point numbers, with which ONNX Runtime's symbolic shape inference cannot show
+    that upsampled tensors have whole sizes. A runtime computes the conversion from integers once, when it loads the
+    file.
+    """
+    import onnx
+
+    constants = {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
+    new_nodes: dict[str, onnx.NodeProto] = {}
+    for node in model.graph.node:
+        if node.op_type != "Resize" or node.input[2] not in constants:
+            continue
+        scales = onnx.numpy_helper.to_array(constants[node.input[2]])
+        if (scales != scales.round()).any():
+            continue
+        name = "upsampling_" + "_".join(str(int(scale)) for scale in scales)
+        integers = onnx.numpy_helper.from_array(scales.astype(np.int64))
+        new_nodes[f"{name}_integers"] = onnx.helper.make_node("Constant", [], [f"{name}_integers"], value=integers)
+        new_nodes[name] = onnx.helper.make_node(
+            "Cast", [f"{name}_integers"], [name], name=name, to=onnx.TensorProto.FLOAT
+        )
+        node.input[2] = name
+    used = {name for node in model.graph.node for name in node.input}
+    kept = [node for node in model.graph.node if node.op_type != "Constant" or node.output[0] in used]
+    del model.graph.node[:]
+    model.graph.node.extend([*new_nodes.values(), *kept])
+
+
+def _name_output_sizes(model: onnx.ModelProto, selector: CandidateSelector) -> None:
+    """Set the sizes of the outputs, which the exporter leaves open except for the last one."""
+    sizes_of_outputs = {
+        "peaks": (selector.skeleton.num_keypoints, selector.max_peaks, 3),
+        "pairs": (selector.max_limbs, 3),
+        "evidence": (selector.max_limbs,),
+    }
+    for output in model.graph.output:
+        for dimension, size in zip(output.type.tensor_type.shape.dim[1:], sizes_of_outputs[output.name], strict=True):
+            dimension.dim_value = size  # replaces a name
+
+
+def write_onnx(model: onnx.ModelProto, path: str | Path) -> None:
+    """Write a model to a file, completely or not at all; or to standard output."""
     write_atomically(path, model.SerializeToString())

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Literal, Self, cast, get_args
 
 from posenet.errors import CheckpointError
 from posenet.inference.letterbox import PADDING
-from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, DataConfig, ExifFrame, InferenceConfig
 from posenet.skeleton import Skeleton
 from posenet.skeleton.skeleton_file import skeleton_from_table, skeleton_to_table
 
@@ -21,18 +22,38 @@ _CONSTANTS = {"multiple": INPUT_MULTIPLE, "padding": PADDING, "stride": MAP_STRI
 """Properties that are the same in all files of this version."""
 
 
+FilePrecision = Literal["float32", "int8"]
+"""How an exported file stores and computes the network. The candidates are always selected in float32."""
+
+
 @dataclass(frozen=True)
 class OnnxMetadata:
-    """The metadata of an exported file. They are stored as properties, which are texts."""
+    """The metadata of an exported file. They are stored as properties, which are texts.
+
+    Files of earlier versions have only the height and the skeleton; the rest has defaults.
+    """
 
     height: int
     """Images should be resized to this height."""
     skeleton: Skeleton
     """Meaning of the keypoints and body parts."""
+    keypoint_threshold: float = InferenceConfig.keypoint_threshold
+    """Smallest peak value of a keypoint map that becomes a candidate; see ``InferenceConfig``."""
+    part_threshold: float = InferenceConfig.part_threshold
+    """Smallest response of a limb; see ``InferenceConfig``."""
+    exif_frame: ExifFrame = DataConfig.exif_frame
+    """The frame in which the network was trained to see images; see ``DataConfig``."""
+    precision: FilePrecision = "float32"
+    """How the network is stored and computed."""
+    network: str = ""
+    """Digest of the weights of the network that was exported, as ``digest_of_network`` computes it; "" if unknown."""
+    left_out: str = ""
+    """Settings of the checkpoint that the file leaves out: flip averaging, several scales; "" if there are none."""
 
     def to_properties(self) -> dict[str, str]:
         """The properties of a file."""
-        properties = {name: str(value) for name, value in {"height": self.height, **_CONSTANTS}.items()}
+        properties = {field.name: str(getattr(self, field.name)) for field in dataclasses.fields(self)}
+        properties |= {name: str(value) for name, value in _CONSTANTS.items()}
         properties["skeleton"] = json.dumps(skeleton_to_table(self.skeleton))
         return properties
 
@@ -41,13 +62,22 @@ class OnnxMetadata:
         """Read the properties of the file ``source``. ``CheckpointError`` if posenet has not written them."""
         try:
             constants = {name: int(properties[name]) for name in _CONSTANTS}
-            height = int(properties["height"])
-            skeleton = skeleton_from_table(json.loads(properties["skeleton"]))
+            metadata = cls(
+                height=int(properties["height"]),
+                skeleton=skeleton_from_table(json.loads(properties["skeleton"])),
+                keypoint_threshold=float(properties.get("keypoint_threshold", cls.keypoint_threshold)),
+                part_threshold=float(properties.get("part_threshold", cls.part_threshold)),
+                exif_frame=cast(ExifFrame, properties.get("exif_frame", cls.exif_frame)),
+                precision=cast(FilePrecision, properties.get("precision", cls.precision)),
+                network=properties.get("network", ""),
+                left_out=properties.get("left_out", ""),
+            )
         except (KeyError, ValueError, TypeError) as error:
             raise CheckpointError(
                 f"{source} is not a file that posenet export-onnx has written: its metadata lack the height, the "
                 "skeleton or another value; export the network again"
             ) from error
-        if constants != _CONSTANTS:
+        is_known = metadata.precision in get_args(FilePrecision) and metadata.exif_frame in get_args(ExifFrame)
+        if constants != _CONSTANTS or not is_known:
             raise CheckpointError(f"{source} is from another version of posenet; export the network again")
-        return cls(height, skeleton)
+        return metadata

@@ -14,6 +14,7 @@ from posenet.checkpoints.file import FORMAT
 from posenet.cli.main import run_tool
 from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.inference.decoder.people import decode_candidates
+from posenet.inference.onnx_metadata import OnnxMetadata
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
 from posenet.settings import InferenceConfig, config_from_dict, config_to_dict
@@ -96,6 +97,54 @@ def test_a_checkpoint_is_exported_with_its_network(tmp_path, capsys):
     assert (peaks[..., 2] > 0).sum() > 100
     np.testing.assert_allclose(np.sort(peaks[..., 2]), np.sort(expected[0][..., 2].numpy()), atol=1e-3)
     np.testing.assert_allclose(np.sort(evidence)[:, -50:], np.sort(expected[2].numpy())[:, -50:], atol=5e-3)
+
+
+def test_programs_that_infer_shapes_understand_the_file(tmp_path, capfd):
+    onnx = pytest.importorskip("onnx", reason=REASON)
+    pytest.importorskip("sympy")
+    preprocessing = pytest.importorskip("onnxruntime.quantization.shape_inference", reason=REASON)
+    from posenet.inference.onnx_export import export_onnx
+
+    path = tmp_path / "a.onnx"
+    export_onnx(random_network(stacks=2), CandidateSelector(max_peaks=20, max_limbs=300), path, 128)
+    model = onnx.load(path)
+    sizes = {
+        value.name: [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
+        for value in [*model.graph.input, *model.graph.output]
+    }
+    assert sizes == {
+        "images": ["batch", "height", "width", 3],
+        "sizes": ["batch", 2],
+        "peaks": ["batch", 18, 20, 3],
+        "pairs": ["batch", 300, 3],
+        "evidence": ["batch", 300],
+    }
+    onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+    preprocessing.quant_pre_process(path, tmp_path / "prepared.onnx")
+    prepared = open_session(tmp_path / "prepared.onnx")
+    assert "unused" not in capfd.readouterr().err.lower()
+    inputs = pad_images([spot_people_image(128, 192, 2)])
+    for found, expected in zip(prepared.run(None, inputs), open_session(path).run(None, inputs)):
+        np.testing.assert_allclose(np.sort(found, axis=None), np.sort(expected, axis=None), atol=1e-3)
+
+
+def test_the_file_says_what_it_leaves_out_of_its_checkpoint(tmp_path, capsys):
+    pytest.importorskip("onnx", reason=REASON)
+    sections = {
+        "model": {"stacks": 1, "width": 16, "growth": 2},
+        "inference": {"height": 192, "flip": True, "scales": [0.5, 1.0], "part_threshold": 0.2},
+        "data": {"exif_frame": "stored"},
+    }
+    config = config_from_dict(sections)
+    network = random_network(stacks=1)
+    checkpoint, path = tmp_path / "a.pth", tmp_path / "a.onnx"
+    torch.save({"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}, checkpoint)
+    assert run_tool("export-onnx", ["--checkpoint", str(checkpoint), "--output", str(path)]) == 0
+    assert "leaves out flip averaging" in capsys.readouterr().out
+    metadata = OnnxMetadata.from_properties(open_session(path).get_modelmeta().custom_metadata_map, str(path))
+    assert "flip" in metadata.left_out and "[0.5, 1.0]" in metadata.left_out
+    assert (metadata.part_threshold, metadata.exif_frame, metadata.precision) == (0.2, "stored", "float32")
+    assert len(metadata.network) == 64
 
 
 def test_the_file_holds_the_skeleton_of_its_people(tmp_path):

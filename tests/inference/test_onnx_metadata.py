@@ -6,7 +6,16 @@ from posenet.errors import CheckpointError
 from posenet.inference.onnx_metadata import OnnxMetadata
 from posenet.skeleton import COCO
 
-METADATA = OnnxMetadata(height=192, skeleton=COCO)
+METADATA = OnnxMetadata(
+    height=192,
+    skeleton=COCO,
+    keypoint_threshold=0.2,
+    part_threshold=0.05,
+    exif_frame="stored",
+    precision="int8",
+    network="0123",
+    left_out="flip averaging",
+)
 
 
 def test_properties_are_read_as_they_were_written() -> None:
@@ -24,6 +33,13 @@ def test_a_file_of_another_exporter_is_refused(change: dict[str, str | None]) ->
         OnnxMetadata.from_properties(properties, "a.onnx")
 
 
-def test_a_file_with_another_stride_is_refused() -> None:
+@pytest.mark.parametrize("change", [{"stride": "8"}, {"precision": "int4"}, {"exif_frame": "mirrored"}], ids=str)
+def test_a_file_of_another_version_is_refused(change: dict[str, str]) -> None:
     with pytest.raises(CheckpointError, match="another version"):
-        OnnxMetadata.from_properties({**METADATA.to_properties(), "stride": "8"}, "a.onnx")
+        OnnxMetadata.from_properties({**METADATA.to_properties(), **change}, "a.onnx")
+
+
+def test_a_file_of_an_earlier_version_has_default_thresholds_and_float32_weights() -> None:
+    names = ("height", "multiple", "padding", "stride", "skeleton")
+    properties = {name: METADATA.to_properties()[name] for name in names}
+    assert OnnxMetadata.from_properties(properties, "a.onnx") == OnnxMetadata(height=192, skeleton=COCO)
