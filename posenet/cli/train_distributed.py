@@ -17,11 +17,18 @@ from posenet.cli.logging_setup import log_to_stderr
 from posenet.cli.main import run_and_report
 from posenet.cli.options import non_negative_int, positive_int
 from posenet.cli.training import train
-from posenet.cli.training_options import add_training_options
-from posenet.devices.distributed import DEFAULT_TIMEOUT_MINUTES, DistributedRuntime, device_of_rank, is_lost_contact
+from posenet.cli.training_options import add_training_options, flag_overrides
+from posenet.devices.distributed import (
+    DEFAULT_TIMEOUT_MINUTES,
+    DistributedRuntime,
+    device_of_rank,
+    is_lost_contact,
+    require_devices,
+)
 from posenet.devices.launch import launch
 from posenet.devices.rank_info import SINGLE_PROCESS, RankInfo, rank_info_from_environment
 from posenet.errors import ConfigError, PosenetError
+from posenet.settings import load_config
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +64,8 @@ def run(args: argparse.Namespace) -> int:
     if rank_info is not None and args.nproc:
         raise ConfigError("a launcher has started this process; leave out --nproc")
     if args.nproc and args.nproc > 1:
+        if args.resume is None:  # else the device may be that of the checkpoint
+            require_devices(load_config(args.config, args.overrides + flag_overrides(args)).train.device, args.nproc)
         return launch(args.nproc, _run_launched_process, args)
     status = _train(args, rank_info or SINGLE_PROCESS)
     # torchrun takes any other status than 0 for a failure and would start the run again.

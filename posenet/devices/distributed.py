@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, cast
@@ -24,6 +25,14 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_TIMEOUT_MINUTES = 10.0
 """Time for which a rank waits for the others in a collective call."""
+LOST_CONNECTION = re.compile(
+    "connection (closed|reset|timed out)|read error|broken pipe|socket (unexpectedly )?closed|timed out waiting"
+    "|timeout caused|connect timeout|no route to host|network is unreachable",
+    re.IGNORECASE,
+)
+"""Gloo's messages about a connection that has ended. It raises a plain ``RuntimeError`` for them."""
+WRONG_CALL = re.compile("ncclInvalid(Usage|Argument)")
+"""NCCL's messages about a call that is wrong on this rank."""
 
 
 def device_of_rank(device: torch.device, rank_info: RankInfo) -> torch.device:
@@ -52,9 +61,29 @@ def device_of_rank(device: torch.device, rank_info: RankInfo) -> torch.device:
     return torch.device(device.type, index)
 
 
+def require_devices(name: str, processes: int) -> None:
+    """Raise ``ConfigError`` if this machine has too few devices for so many processes; one CPU is enough for all.
+
+    ``name`` is that of the configured device, such as "auto".
+    """
+    # This process does not train, so it must not open a context on a device, as select_device does.
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None or name.partition(":")[0] not in ("auto", accelerator.type):
+        return
+    device_count = torch.accelerator.device_count()
+    if processes > device_count:
+        raise ConfigError(
+            f"{processes} processes need {processes} {accelerator.type} devices, and this machine has {device_count}; "
+            f"use --nproc {device_count} or --device cpu"
+        )
+
+
 def is_lost_contact(error: RuntimeError) -> bool:
-    """Whether an error means that another process has ended; Gloo raises a plain ``RuntimeError`` for it."""
-    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
+    """Whether an error means that another process has ended or cannot be reached, and not that a call is wrong."""
+    message = str(error)
+    if isinstance(error, dist.DistError):
+        return not WRONG_CALL.search(message)
+    return "gloo" in message.lower() and LOST_CONNECTION.search(message) is not None
 
 
 def process_group_backends(device: torch.device) -> str:
@@ -72,7 +101,7 @@ class DistributedRuntime(Runtime):
 
     Raises:
         TrainingError: the processes did not find or did not reach each other.
-        ConfigError: the processes use different types of devices.
+        ConfigError: the processes use different types of devices, or one device twice.
     """
 
     def __init__(

@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import PrefixStore, Store, TCPStore  # type: ignore[attr-defined]  # not in PyTorch's __all__
 
+from posenet.devices.capabilities import device_identity
 from posenet.devices.rank_info import RankInfo
 from posenet.errors import ConfigError, TrainingError
 from posenet.messages import pluralize
@@ -36,6 +37,7 @@ class ProcessReport:
     host: str
     address: str  # the address at which Gloo listens; empty if GLOO_SOCKET_IFNAME selects a network interface
     device_type: str
+    device: str  # identifies the device on its host; empty for a CPU, which processes share
 
     @property
     def listens_on_loopback(self) -> bool:
@@ -55,7 +57,7 @@ def meet(rank_info: RankInfo, device: torch.device, timeout: timedelta) -> Meeti
 
     Raises:
         TrainingError: processes did not arrive in time, or do not reach each other.
-        ConfigError: the processes use different types of devices.
+        ConfigError: the processes use different types of devices, or one device twice.
     """
     try:
         store = _connect_store(rank_info, timeout)
@@ -67,6 +69,7 @@ def meet(rank_info: RankInfo, device: torch.device, timeout: timedelta) -> Meeti
             f"were started and can reach {_meeting_point(rank_info)}"
         ) from error
     _require_same_device_type(reports)
+    _require_different_devices(reports)
     if rank_info.world_size > 1:
         _require_connections(store, rank_info, reports, min(timeout, CONNECT_TIMEOUT))
     return Meeting(store, reports)
@@ -112,7 +115,7 @@ def _exchange_reports(
     store: Store, rank_info: RankInfo, device: torch.device, timeout: timedelta
 ) -> list[ProcessReport]:
     """The reports of all processes, in rank order."""
-    report = ProcessReport(rank_info.rank, socket.gethostname(), gloo_address(), device.type)
+    report = ProcessReport(rank_info.rank, socket.gethostname(), gloo_address(), device.type, device_identity(device))
     keys = [f"report/{rank}" for rank in range(rank_info.world_size)]
     store.set(keys[rank_info.rank], json.dumps(asdict(report)))
     try:
@@ -159,6 +162,21 @@ def _require_same_device_type(reports: Sequence[ProcessReport]) -> None:
             raise ConfigError(
                 f"all processes must use the same type of device: {first.device_type} on {first.host} (rank "
                 f"{first.rank}), but {report.device_type} on {report.host} (rank {report.rank}); set --device"
+            )
+
+
+def _require_different_devices(reports: Sequence[ProcessReport]) -> None:
+    """Raise ``ConfigError`` if two processes use one device, which NCCL and its equivalents refuse."""
+    ranks_of: dict[tuple[str, str], list[int]] = {}
+    for report in reports:
+        if report.device:
+            ranks_of.setdefault((report.host, report.device), []).append(report.rank)
+    for (host, _), ranks in ranks_of.items():
+        if len(ranks) > 1:
+            device_type = reports[0].device_type
+            raise ConfigError(
+                f"{describe_ranks(ranks)} use the same {device_type} device of {host}; start one process per device, "
+                "and let every process see its device, or all devices of the host"
             )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from posenet.checkpoints.file import read_checkpoint
 from posenet.cli import train_distributed
@@ -119,6 +120,24 @@ def test_a_run_without_a_launcher_stops_cleanly_on_sigterm(start: Start, tmp_pat
     assert "Traceback" not in output
     steps = read_checkpoint(last)["progress"]["total_steps"]
     assert f"Stopped after step {steps} " in output
+
+
+def test_more_processes_than_devices_are_refused_before_they_start(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    started: list[int] = []
+    monkeypatch.setattr(train_distributed, "launch", lambda processes, *_: started.append(processes) or 0)
+    parser = argparse.ArgumentParser()
+    train_distributed.add_arguments(parser)
+    with pytest.raises(ConfigError, match="2 processes need 2 cuda devices"):
+        train_distributed.run(parser.parse_args(["--nproc", "2"]))
+    assert started == []
+    # The device of a resumed run may be that of its checkpoint; the processes compare their devices when they meet.
+    for flags in (["--device", "cpu"], ["--resume", "run"], ["--set", "train.device=cpu"]):
+        assert train_distributed.run(parser.parse_args(["--nproc", "2", *flags])) == 0
+    assert started == [2, 2, 2]
 
 
 @pytest.mark.parametrize("torchrun_id, expected", [(None, [STOPPED_STATUS, 0]), ("none", [0, 0])])

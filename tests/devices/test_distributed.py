@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,13 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from posenet.devices.distributed import DistributedRuntime, device_of_rank, is_lost_contact, process_group_backends
+from posenet.devices.distributed import (
+    DistributedRuntime,
+    device_of_rank,
+    is_lost_contact,
+    process_group_backends,
+    require_devices,
+)
 from posenet.devices.rank_info import RankInfo
 from posenet.errors import ConfigError, TrainingError
 from tests.helpers.process_groups import run_in_processes, single_process_group
@@ -91,6 +99,62 @@ def test_the_death_of_another_process_is_recognized(tmp_path: Path) -> None:
     assert not is_lost_contact(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
 
 
+def test_a_process_that_hangs_is_recognized(tmp_path: Path) -> None:
+    def wait_for_hanging_rank(runtime: DistributedRuntime) -> bool | None:
+        group = dist.new_group(timeout=timedelta(seconds=1))
+        if runtime.rank == 1:
+            time.sleep(3)
+            return None
+        try:
+            dist.all_reduce(torch.ones(1), group=group)
+        except RuntimeError as error:
+            return is_lost_contact(error)
+        return None
+
+    assert run_in_processes(2, tmp_path, wait_for_hanging_rank)[0] is True
+
+
+def test_a_wrong_call_is_no_lost_contact(tmp_path: Path) -> None:
+    def call_wrongly(runtime: DistributedRuntime) -> list[tuple[str, bool]]:
+        reports = []
+        for call in (
+            lambda: dist.all_reduce(torch.ones(1, dtype=torch.int16)),
+            lambda: dist.broadcast(torch.ones(1), src=7),
+        ):
+            try:
+                call()
+            except RuntimeError as error:
+                reports.append((str(error), is_lost_contact(error)))
+        return reports
+
+    for reports in run_in_processes(2, tmp_path, call_wrongly):
+        assert reports == [
+            ("Invalid scalar type", False),
+            ("ProcessGroupGloo::broadcast: invalid root rank: 7", False),
+        ]
+
+
+@pytest.mark.parametrize(
+    "error, expected",
+    [
+        (dist.DistNetworkError("Failed to recv, got 0 bytes. Connection was likely closed."), True),
+        (dist.DistStoreError("wait timeout after 600000ms"), True),
+        (dist.DistBackendError("NCCL communicator was aborted on rank 0."), True),
+        (dist.DistBackendError("NCCL error, invalid usage\nncclInvalidUsage: This usually reflects"), False),
+        (RuntimeError("[gloo/transport/tcp/pair.cc:547] Read error [10.0.0.2]:1: Connection reset by peer"), True),
+        (RuntimeError("[gloo/transport/tcp/pair.cc:1] writev [10.0.0.2]:1: Broken pipe"), True),
+        (RuntimeError("[gloo/transport/tcp/buffer.cc:1] Application timeout caused pair closure"), True),
+        (RuntimeError("ProcessGroupGloo does not support reduce_scatter"), False),
+        (
+            RuntimeError("[enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4"),
+            False,
+        ),
+    ],
+)
+def test_errors_of_the_libraries_are_told_apart(error: RuntimeError, expected: bool) -> None:
+    assert is_lost_contact(error) == expected
+
+
 def test_every_rank_has_another_device(monkeypatch: pytest.MonkeyPatch) -> None:
     selected: list[int] = []
     monkeypatch.setattr(torch.accelerator, "set_device_index", selected.append)
@@ -108,6 +172,18 @@ def test_a_rank_that_sees_one_device_only_uses_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
     assert device_of_rank(torch.device("cuda"), RankInfo(2, 4, 2)) == torch.device("cuda", 0)
+
+
+def test_more_processes_than_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("xpu"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    for name in ("auto", "xpu"):
+        with pytest.raises(ConfigError, match="2 processes need 2 xpu devices, and this machine has 1; use --nproc 1"):
+            require_devices(name, 2)
+        require_devices(name, 1)
+    require_devices("cpu", 2)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: None)
+    require_devices("auto", 2)
 
 
 def test_the_backends_depend_on_the_device() -> None:

@@ -116,7 +116,8 @@ def test_hosts_that_cannot_connect_are_named_in_time(store: TCPStore, monkeypatc
         assert str(error).startswith(expected)
 
 
-def test_different_types_of_devices_are_refused(store: TCPStore) -> None:
+def test_different_types_of_devices_are_refused(store: TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rendezvous, "device_identity", str)
     infos = rank_infos(store)
     errors = call_in_threads(
         lambda: meet(infos[0], CPU, TIMEOUT), lambda: meet(infos[1], torch.device("cuda", 0), TIMEOUT)
@@ -124,6 +125,39 @@ def test_different_types_of_devices_are_refused(store: TCPStore) -> None:
     for error in errors:
         assert isinstance(error, ConfigError)
         assert "cpu on" in str(error) and "but cuda on" in str(error)
+
+
+def meet_with_devices(
+    store: TCPStore, monkeypatch: pytest.MonkeyPatch, hosts: list[str], identities: list[str]
+) -> list[Any]:
+    """Let processes meet on the given hosts with the devices of the given identities."""
+    rank_of_thread = threading.local()
+    monkeypatch.setattr(socket, "gethostname", lambda: hosts[rank_of_thread.rank])
+    monkeypatch.setattr(rendezvous, "device_identity", lambda device: identities[rank_of_thread.rank])
+    infos = rank_infos(store, world_size=len(hosts))
+
+    def meet_as(info: RankInfo) -> Any:
+        rank_of_thread.rank = info.rank
+        return meet(info, torch.device("cuda:0"), TIMEOUT)
+
+    return call_in_threads(*(lambda info=info: meet_as(info) for info in infos))
+
+
+def test_processes_that_use_one_device_are_refused_on_all_ranks(
+    store: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error in meet_with_devices(store, monkeypatch, ["h0", "h0", "h1"], ["a", "a", "b"]):
+        assert isinstance(error, ConfigError)
+        assert "ranks 0, 1 use the same cuda device of h0; start one process per device" in str(error)
+
+
+def test_devices_of_different_hosts_or_identities_and_cpus_are_different(
+    store: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for hosts, identities in ((["h0", "h1"], ["a", "a"]), (["h0", "h0"], ["a", "b"]), (["h0", "h0"], ["", ""])):
+        monkeypatch.setattr(rendezvous, "_require_connections", lambda *_: None)
+        results = meet_with_devices(store, monkeypatch, hosts, identities)
+        assert [len(meeting.reports) for meeting in results] == [2, 2]
 
 
 def test_gloo_listens_at_the_first_own_address_of_the_host_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +181,7 @@ def test_a_host_name_without_an_address_means_loopback(monkeypatch: pytest.Monke
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.setattr(socket, "getaddrinfo", fail)
     assert gloo_address() == "127.0.0.1"
-    assert ProcessReport(0, "h", gloo_address(), "cpu").listens_on_loopback
+    assert ProcessReport(0, "h", gloo_address(), "cpu", "").listens_on_loopback
 
 
 def test_many_ranks_are_counted() -> None:

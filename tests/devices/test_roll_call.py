@@ -12,7 +12,7 @@ from posenet.devices import roll_call
 from posenet.devices.rendezvous import ProcessReport
 from posenet.devices.roll_call import RollCall
 
-REPORTS = [ProcessReport(rank, f"host{rank // 2}", "", "cpu") for rank in range(4)]
+REPORTS = [ProcessReport(rank, f"host{rank // 2}", "", "cpu", "") for rank in range(4)]
 
 
 @pytest.fixture
