@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from posenet.devices.device import select_device
+from posenet.devices.device import make_current, select_device
 from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError
 
@@ -19,8 +19,10 @@ _log = logging.getLogger(__name__)
 def select_devices(device: torch.device, indices: Sequence[int] | None = None) -> list[torch.device]:
     """The devices that share each batch: all devices of the type of ``device``, or those with the given indices.
 
+    The first of them becomes the current device of this thread.
+
     Raises:
-        ConfigError: this machine lacks one of the devices, or an index appears twice.
+        ConfigError: this machine lacks one of the devices, an index appears twice, or DataParallel cannot use them.
     """
     if device.type == "cpu":
         return [device]
@@ -28,7 +30,14 @@ def select_devices(device: torch.device, indices: Sequence[int] | None = None) -
         indices = range(torch.accelerator.device_count())
     if len(set(indices)) < len(indices):
         raise ConfigError(f"--devices names a device twice ({', '.join(map(str, indices))}); give each once")
-    return [select_device(f"{device.type}:{index}") for index in indices]
+    if len(indices) > 1 and not hasattr(torch._C, "_scatter"):  # only builds of PyTorch for CUDA and ROCm have it
+        raise ConfigError(
+            f"DataParallel cannot use {len(indices)} devices of type {device.type}, only CUDA devices; use "
+            f"tools/train_distributed.py --nproc {len(indices)}, or one device with --devices {indices[0]}"
+        )
+    devices = [select_device(f"{device.type}:{index}") for index in indices]
+    make_current(devices[0])
+    return devices
 
 
 class DataParallelRuntime(Runtime):

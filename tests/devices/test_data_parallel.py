@@ -25,12 +25,26 @@ def test_with_a_single_device_it_is_a_plain_runtime_and_logs_so(caplog: pytest.L
 
 
 def test_all_devices_or_those_listed_are_selected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._C, "_scatter", object(), raising=False)
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     monkeypatch.setattr("posenet.devices.data_parallel.select_device", torch.device)
     assert select_devices(torch.device("cuda")) == TWO_DEVICES
     assert select_devices(torch.device("cuda"), [1]) == TWO_DEVICES[1:]
+    assert current == TWO_DEVICES
     with pytest.raises(ConfigError, match="twice"):
         select_devices(torch.device("cuda"), [1, 1])
+
+
+def test_devices_that_data_parallel_cannot_use_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch._C, "_scatter", raising=False)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", lambda device: None)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr("posenet.devices.data_parallel.select_device", torch.device)
+    with pytest.raises(ConfigError, match=r"2 devices of type xpu.*use tools/train_distributed\.py --nproc 2"):
+        select_devices(torch.device("xpu"))
+    assert select_devices(torch.device("xpu"), [1]) == [torch.device("xpu:1")]
 
 
 def test_modules_are_wrapped_in_data_parallel_and_batches_stay_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,17 @@ def test_an_unusable_device_is_named_in_one_short_line(name: str) -> None:
     assert "\n" not in message and len(message) < 400
 
 
+def test_a_device_with_an_index_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
+    monkeypatch.setattr(torch, "zeros", lambda *size, device: torch.ones(1))
+    assert select_device("cuda:1") == torch.device("cuda:1")
+    assert current == [torch.device("cuda:1")]
+    select_device("cuda")
+    select_device("cpu")
+    assert current == [torch.device("cuda:1")]
+
+
 def test_torch_npu_is_imported_only_for_npu_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     imported: list[str] = []
     monkeypatch.setattr("posenet.devices.device.importlib.import_module", imported.append)
