@@ -11,6 +11,7 @@ from posenet.benchmark.report import Report, percent
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import close_loader, make_loader
 from posenet.data.sampler import TrainSampler
+from posenet.devices.capabilities import supports_pinned_memory
 from posenet.progress import progress_bar
 from posenet.training.device_prefetch import prefetch_to_device
 from posenet.training.trainer import TrainStep
@@ -29,7 +30,7 @@ def measure_data_wait(
     sampler = TrainSampler(len(dataset), batch_size, dataset.seed)
     epochs = 1 + math.ceil(steps / sampler.steps)
     sampler.start(0, epochs=epochs)
-    loader = make_loader(dataset, sampler, workers, pin_memory=train_step.runtime.device.type != "cpu")
+    loader = make_loader(dataset, sampler, workers, pin_memory=supports_pinned_memory(train_step.runtime.device))
     first_waits: list[float] = []  # of each epoch
     later_waits: list[float] = []
     step_seconds: list[float] = []

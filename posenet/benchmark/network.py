@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from posenet.benchmark.report import Report, percent
 from posenet.benchmark.timing import Task, median_seconds, minimum_seconds
-from posenet.devices.precision import DTYPES, Amp, autocast
+from posenet.devices.precision import DTYPES, Amp, autocast, select_training_mode
 from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config
@@ -27,10 +27,10 @@ def measure_network(config: Config, runtime: Runtime, repeats: int, matmul_side:
 
     The baseline is a product of matrices of ``matmul_side`` rows and columns.
     """
-    amp = config.train.amp
+    amp, channels_last = select_training_mode(runtime.device, config.train)
     batch_size = config.train.batch_size
     height, width = config.train.size
-    layout = torch.channels_last if config.train.channels_last else torch.contiguous_format
+    layout = torch.channels_last if channels_last else torch.contiguous_format
     network = PoseNet.from_config(config)
     network.to(device=runtime.device, memory_format=layout)  # type: ignore[call-overload]  # PyTorch's types lack it
     images = torch.rand(batch_size, 3, height, width).to(runtime.device, memory_format=layout)

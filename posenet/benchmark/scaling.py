@@ -17,8 +17,10 @@ from torch.overrides import TorchFunctionMode
 from posenet.benchmark.report import Report, percent
 from posenet.benchmark.timing import Task, median_seconds
 from posenet.benchmark.train import build_train_step, synthetic_batch
+from posenet.devices.cudnn import cudnn_flags
 from posenet.devices.distributed import DistributedRuntime, device_of_rank
 from posenet.devices.launch import launch
+from posenet.devices.precision import select_training_mode
 from posenet.devices.rank_info import SINGLE_PROCESS, RankInfo
 from posenet.devices.runtime import Runtime
 from posenet.errors import TrainingError
@@ -35,6 +37,7 @@ def measure_scaling(config: Config, device: torch.device, processes: int, repeat
     ("distributed"), and ``processes`` processes that train one network each ("strangers") or one network together
     ("together"). All processes run on this machine, so the speed rises only up to its number of cores or devices.
     """
+    amp = select_training_mode(device, config.train).amp
     seconds, host_reads = _measure_one_process(config, device, repeats)
     seconds |= _measure_processes(config, device.type, processes, repeats)
     batch_size = config.train.batch_size
@@ -51,7 +54,7 @@ def measure_scaling(config: Config, device: torch.device, processes: int, repeat
         "together": f"{processes}, distributed",
     }
     return Report(
-        title=f"train in processes: batch {batch_size} each, {height} x {width}, amp {config.train.amp}",
+        title=f"train in processes: batch {batch_size} each, {height} x {width}, amp {amp}",
         header=("processes", "ms per step", "samples/s"),
         rows=[(label, 1000 * seconds[variant], speed[variant]) for variant, label in labels.items()],
         numbers={
@@ -64,7 +67,7 @@ def measure_scaling(config: Config, device: torch.device, processes: int, repeat
             "step_ms": {variant: 1000 * value for variant, value in seconds.items()},
             "batch_size": batch_size,
             "input_size": [height, width],
-            "amp": config.train.amp,
+            "amp": amp,
             "sync_bn": config.parallel.sync_bn,
         },
         notes=[
@@ -106,6 +109,7 @@ def count_host_reads(task: Task) -> int:
     return int(counter.count)
 
 
+@cudnn_flags(benchmark=True)
 def _measure_one_process(config: Config, device: torch.device, repeats: int) -> tuple[dict[str, float], int]:
     """Median seconds of a "plain" and a "distributed" step in this process, and the host reads of the latter."""
     plain = _make_step(config, Runtime(device))
@@ -130,6 +134,7 @@ def _measure_processes(config: Config, device: str, processes: int, repeats: int
     return seconds
 
 
+@cudnn_flags(benchmark=True)
 def _measure_rank(rank_info: RankInfo, config: Config, device: str, repeats: int, folder: str, threads: int) -> None:
     """Measure the steps of one process; write the seconds of both variants to a file named for its rank."""
     torch.set_num_threads(threads)

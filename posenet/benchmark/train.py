@@ -12,6 +12,7 @@ from posenet.benchmark.report import Report, percent
 from posenet.benchmark.targets import standing_people
 from posenet.benchmark.timing import Stopwatch
 from posenet.data.batch import Batch
+from posenet.devices.capabilities import peak_memory
 from posenet.devices.precision import make_grad_scaler
 from posenet.devices.runtime import Runtime
 from posenet.errors import TrainingError
@@ -50,7 +51,7 @@ def build_train_step(config: Config, runtime: Runtime) -> tuple[TrainStep, Model
     optimizer = make_optimizer(network, config.optim)
     set_lr(optimizer, LEARNING_RATE)
     set_train_mode(model)
-    scaler = make_grad_scaler(runtime.device, config.train.amp, config.train.loss_scale)
+    scaler = make_grad_scaler(runtime.device, model.amp, config.train.loss_scale)
     guard = LossGuard(config.guard)
     train_step = TrainStep(runtime.wrap(model), optimizer, scaler, guard, runtime, config.optim.max_grad_norm)
     return train_step, model
@@ -63,12 +64,13 @@ def measure_step(config: Config, train_step: TrainStep, model: ModelWithLoss, re
     ``matmul_side`` rows and columns.
     """
     runtime = train_step.runtime
-    amp = config.train.amp
+    amp = model.amp
     batch_size = config.train.batch_size
     height, width = config.train.size
     batch = synthetic_batch(config).to(runtime.device)
     watch = _time_stages(train_step, model, batch, repeats)
-    peak_memory = _peak_memory_gib(runtime.device)
+    peak_bytes = peak_memory(runtime.device)
+    peak_gib = None if peak_bytes is None else peak_bytes / 2**30
     matmul_speed = matmul_gflop_per_s(runtime, amp, matmul_side)
     gflop = count_step_gflop(config)
 
@@ -82,8 +84,8 @@ def measure_step(config: Config, train_step: TrainStep, model: ModelWithLoss, re
         f"{samples_per_s:.3g} samples/s; the batch is in memory, so the step never waits for data",
         "targets includes saving the BatchNorm statistics; backward includes the guard's vote and the gradient norm",
     ]
-    if peak_memory is not None:
-        notes.append(f"peak memory of the device: {peak_memory:.3g} GiB")
+    if peak_gib is not None:
+        notes.append(f"peak memory of the device: {peak_gib:.3g} GiB")
     notes.append(
         f"baseline: the network needs {gflop:.3g} GFLOP per step and reaches {speed:.3g} GFLOP/s, "
         f"{percent(speed, matmul_speed)} of the {matmul_speed:.3g} GFLOP/s of a matrix product"
@@ -106,7 +108,7 @@ def measure_step(config: Config, train_step: TrainStep, model: ModelWithLoss, re
             "batch_size": batch_size,
             "input_size": [height, width],
             "amp": amp,
-            "peak_memory_gib": peak_memory,
+            "peak_memory_gib": peak_gib,
         },
         notes=notes,
     )
@@ -152,11 +154,3 @@ def _time_stages(train_step: TrainStep, model: ModelWithLoss, batch: Batch, repe
     for hook in hooks:
         hook.remove()
     return watch
-
-
-def _peak_memory_gib(device: torch.device) -> float | None:
-    """Peak memory of all tensors on an accelerator so far; None on a CPU."""
-    if device.type == "cpu":
-        return None
-    peak: int = torch.get_device_module(device).max_memory_allocated(device)
-    return peak / 2**30

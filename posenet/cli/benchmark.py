@@ -45,6 +45,7 @@ from posenet.cli.options import (
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.reader import Store
 from posenet.data.targets import TargetRenderer
+from posenet.devices.cudnn import cudnn_flags
 from posenet.devices.device import select_device
 from posenet.devices.precision import select_amp
 from posenet.devices.runtime import Runtime
@@ -130,6 +131,7 @@ def benchmark_network(args: argparse.Namespace, config: Config, runtime: Runtime
     return measure_network(config, runtime, args.repeats, _matmul_side(args, runtime))
 
 
+@cudnn_flags(benchmark=True)
 def benchmark_train(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
     """Measure a training step, with --h5 also its wait for data; with --processes, several processes."""
     if args.processes:
@@ -194,7 +196,7 @@ COMMON_FLAGS = [
 ]
 REPEATS = Flag("--repeats", type=positive_int, metavar="N", help="timed runs; the median is reported")
 DEVICE = Flag("--device", metavar="D", help=setting_help("auto, cpu, cuda, cuda:1, mps ...", "train.device"))
-AMP = Flag("--amp", choices=["off", "bf16", "fp16"], help=setting_help("precision of the network", "train.amp"))
+AMP = Flag("--amp", choices=["auto", "off", "bf16", "fp16"], help=setting_help("precision of the network", "train.amp"))
 INPUT_SIZE = Flag(
     "--input-size", type=int, metavar="N", help=setting_help("side of the network's input", "train.input_size")
 )

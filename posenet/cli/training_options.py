@@ -75,8 +75,8 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add("--no-freeze", dest="freeze", action="store_const", const=[], help="freeze nothing")
     add(
         "--amp",
-        choices=["off", "bf16", "fp16"],
-        help=setting_help("precision of the network; off is float32", "train.amp"),
+        choices=["auto", "off", "bf16", "fp16"],
+        help=setting_help("precision of the network; off is float32, auto depends on the device", "train.amp"),
     )
     add("--opt-level", choices=OPT_LEVELS, help="Apex's name for --amp: O0 is off, the others are fp16")
     add(
@@ -111,7 +111,7 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--channels-last",
         action=switch,
-        help=setting_help("channels-last weights, faster in half precision", "train.channels_last"),
+        help=setting_help("channels-last weights, faster in half precision; auto uses it there", "train.channels_last"),
     )
     add("--compile", action=switch, help=setting_help("torch.compile the network", "parallel.compile"))
     add(

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
+from posenet.devices.capabilities import computes_in_bf16, prefers_fp16, supports_channels_last
 from posenet.errors import ConfigError
 from posenet.messages import truncate_for_message
+from posenet.settings import TrainConfig
 
 Amp = Literal["off", "bf16", "fp16"]
 """Name of a precision; "off" is float32. AMP stands for automatic mixed precision."""
+
+DTYPE_NAMES: dict[Amp, str] = {"off": "float32", "bf16": "bf16", "fp16": "fp16"}
 
 DTYPES: dict[Amp, torch.dtype] = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def select_amp(device: torch.device, name: Amp | Literal["auto"]) -> Amp:
-    """The precision called ``name``; "auto" is the fastest one on this device.
+    """The precision called ``name`` for prediction; "auto" is the fastest one on this device.
 
-    "auto" selects bf16, which has the range of float32, if the device computes in it natively. It selects fp16 on older
-    CUDA devices with tensor cores, and float32 everywhere else: a CPU without bf16 instructions emulates bf16, which is
-    slower than float32.
+    "auto" selects bf16, which has the range of float32, if the device computes in it natively. It selects fp16 on other
+    devices that are faster in it, such as older CUDA devices with tensor cores, and float32 everywhere else: a CPU
+    without bf16 instructions emulates bf16, which is slower than float32.
 
     Raises:
         ConfigError: the name is unknown.
@@ -30,14 +34,34 @@ def select_amp(device: torch.device, name: Amp | Literal["auto"]) -> Amp:
         if name not in DTYPES:
             raise ConfigError(f"amp {truncate_for_message(name)} is unknown; use auto, {', '.join(DTYPES)}")
         return name
-    if device.type == "cpu" and _cpu_computes_in_bf16():
+    if device.type == "cpu":
+        return "bf16" if _cpu_computes_in_bf16() else "off"
+    if computes_in_bf16(device):
         return "bf16"
-    if device.type == "cuda":
-        if torch.cuda.is_bf16_supported(including_emulation=False):
-            return "bf16"
-        if torch.cuda.get_device_capability(device) >= (7, 0):  # it has tensor cores
-            return "fp16"
-    return "off"
+    return "fp16" if prefers_fp16(device) else "off"
+
+
+class NetworkMode(NamedTuple):
+    """How a network is trained on a device."""
+
+    amp: Amp
+    """Precision of the network."""
+    channels_last: bool
+    """Whether weights and features have the channels-last memory format."""
+
+
+def select_training_mode(device: torch.device, settings: TrainConfig) -> NetworkMode:
+    """The precision and memory format that ``settings`` name; "auto" is what suits the device.
+
+    On a CPU "auto" is float32 in the contiguous format, so that a run does not depend on the instructions of the CPU.
+    On accelerators it is the precision of prediction, and the channels-last format in half precision, because tensor
+    cores work on it.
+    """
+    amp: Amp = "off" if settings.amp == "auto" and device.type == "cpu" else select_amp(device, settings.amp)
+    channels_last = settings.channels_last
+    if channels_last == "auto":
+        channels_last = device.type != "cpu" and amp != "off" and supports_channels_last(device)
+    return NetworkMode(amp, channels_last)
 
 
 def _cpu_computes_in_bf16() -> bool:

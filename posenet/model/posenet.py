@@ -21,6 +21,8 @@ from posenet.settings import INPUT_MULTIPLE, NUM_SCALES, Config, ModelConfig
 class PoseNet(nn.Module):
     """Predicts maps of body parts, keypoints, person mask and keypoint foreground, in this order of channels."""
 
+    channels_last = False  # whether callers should give images in the channels-last memory format
+
     def __init__(self, settings: ModelConfig) -> None:
         super().__init__()
         num_channels = settings.skeleton.num_channels

@@ -168,8 +168,13 @@ def _convert_choice(choices: Sequence[str], value: Any, key: str) -> str:
 def _select_union_member(members: Sequence[Any], value: Any) -> Any:
     """The scalar type, or for a list the tuple type; that of tables if there is one and the list contains a table.
 
+    A text gets the type of named choices if there is one.
+
     A table that should be in a list gets the tuple type too, which refuses it.
     """
+    choices = [member for member in members if typing.get_origin(member) is Literal]
+    if choices and isinstance(value, str):
+        return choices[0]
     tuple_types = [member for member in members if typing.get_origin(member) is tuple]
     if not tuple_types or not isinstance(value, (list, tuple, Mapping)):
         return next(member for member in members if member not in tuple_types)

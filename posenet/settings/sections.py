@@ -281,14 +281,17 @@ class TrainConfig:
     """Seed of the initial weights, the order of the samples and their augmentation."""
     input_size: int | tuple[int, int] = 512
     """Network input in pixels: one number for a square, or [height, width]."""
-    amp: Literal["off", "bf16", "fp16"] = "off"
-    """Precision of the network; off is float32."""
+    amp: Literal["auto", "off", "bf16", "fp16"] = "auto"
+    """Precision of the network; off is float32. auto is bf16 on accelerators that compute in it natively, fp16 on
+    others that are faster in it, and float32 on a CPU."""
     loss_scale: float = 0.0
     """Fixed loss scale for fp16; 0 adapts it."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps and so on; auto selects an accelerator if there is one."""
-    channels_last: bool = False
-    """Keep the weights in channels-last memory layout."""
+    channels_last: bool | Literal["auto"] = "auto"
+    """Keep the weights in channels-last memory layout; auto does on accelerators in bf16 and fp16."""
+    tf32: bool = True
+    """Let CUDA devices round float32 to TF32 in convolutions; this concerns the precision off."""
     threads: int = 0
     """CPU threads of the network; 0 leaves PyTorch's choice."""
     freeze: tuple[str, ...] = ()

@@ -10,6 +10,8 @@ import numpy as np
 
 from posenet.annotations.coco_file import CocoImage
 from posenet.annotations.split import read_split
+from posenet.devices.cudnn import cudnn_flags
+from posenet.devices.precision import select_training_mode
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested
 from posenet.errors import DataError
@@ -36,7 +38,7 @@ TILE_SIZE = 320, 426
 
 
 class CocoValidation:
-    """Predicts the validation images as ``tools/evaluate.py`` does, and computes COCO's scores.
+    """Predicts the validation images as ``tools/evaluate.py`` does, in the run's precision, and computes COCO's scores.
 
     Every rank predicts its share of the images; rank 0 computes the scores and sends them to the others. The log gets a
     contact sheet that shows annotated and predicted people of some images side by side.
@@ -47,7 +49,8 @@ class CocoValidation:
 
     def __init__(self, config: Config, network: PoseNet, runtime: Runtime, log: RunLog | SilentLog) -> None:
         self.runtime = runtime
-        self.predictor = Predictor.from_config(network, config, device=runtime.device)
+        amp = select_training_mode(runtime.device, config.train).amp
+        self.predictor = Predictor.from_config(network, config, device=runtime.device, amp=amp)
         self.images_dir = config.data.val_images
         self.exif_frame = config.data.exif_frame
         self.log = log
@@ -70,6 +73,7 @@ class CocoValidation:
         is_configured = data.val_images and data.val_annotations and config.train.evaluate_every
         return cls(config, network, runtime, log) if is_configured else None
 
+    @cudnn_flags(benchmark=False)  # the images have many shapes
     def __call__(self, epoch: int, step: int, check_stop: Callable[[], None] = lambda: None) -> dict[str, float]:
         """Compute COCO's ten keypoint scores, "AP" first.
 

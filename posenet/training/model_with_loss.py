@@ -7,7 +7,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from posenet.data.targets import TargetRenderer
-from posenet.devices.precision import Amp, autocast
+from posenet.devices.precision import Amp, autocast, select_training_mode
 from posenet.model.posenet import PoseNet
 from posenet.model.preprocessing import images_to_input
 from posenet.settings import Config
@@ -35,7 +35,8 @@ class ModelWithLoss(nn.Module):
     def from_config(cls, network: PoseNet, config: Config) -> ModelWithLoss:
         renderer = TargetRenderer.from_config(config)
         loss = FocalL2Loss.from_config(config)
-        return cls(network, renderer, loss, config.train.amp, config.train.channels_last)
+        mode = select_training_mode(next(network.parameters()).device, config.train)
+        return cls(network, renderer, loss, mode.amp, mode.channels_last)
 
     def forward(
         self,

@@ -18,6 +18,7 @@ from posenet.checkpoints.contents import config_of_checkpoint, require_fitting_w
 from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.run_lock import run_lock
 from posenet.checkpoints.run_status import NoStatusFile, RunStatusFile
+from posenet.devices.cudnn import cudnn_flags
 from posenet.devices.device import select_device
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, ConfigError
@@ -25,6 +26,11 @@ from posenet.messages import pluralize
 from posenet.settings import Config, OptimConfig, config_differences, load_config
 from posenet.training.agreement import require_same_run, require_shared_folder
 from posenet.training.callbacks import TrainingCallback
+from posenet.training.device_settings import (
+    choose_device_settings,
+    describe_device_settings,
+    describe_kept_settings,
+)
 from posenet.training.progress import Progress
 from posenet.training.run_log import RunLog, SilentLog
 from posenet.training.run_state import require_run
@@ -100,10 +106,10 @@ def train(
     with _remember_messages() as early_messages:
         settings, resumed = _configure(config, list(overrides), resume, warmup)
 
-        def open_log(runtime: Runtime) -> RunLog | SilentLog:
+        def open_log(config: Config, runtime: Runtime) -> RunLog | SilentLog:
             if not runtime.is_main:
                 return SilentLog()
-            return RunLog(Path(settings.checkpoint.path), settings, callbacks, progress)
+            return RunLog(Path(config.checkpoint.path), config, callbacks, progress)
 
         return _train(settings, resumed, max_steps, make_runtime, open_log, early_messages)
 
@@ -128,7 +134,7 @@ def _train(
     resumed: ResumedCheckpoint | None,
     max_steps: int,
     make_runtime: Callable[[torch.device], Runtime],
-    open_log: Callable[[Runtime], RunLog | SilentLog],
+    open_log: Callable[[Config, Runtime], RunLog | SilentLog],
     early_messages: logging.handlers.MemoryHandler,
 ) -> TrainingResult:
     folder = CheckpointFolder(Path(config.checkpoint.path), config.checkpoint.keep)
@@ -140,6 +146,12 @@ def _train(
     runtime = make_runtime(select_device(config.train.device))
     with contextlib.ExitStack() as stack:
         stack.callback(runtime.close)
+        # All training batches have the same shape.
+        stack.enter_context(cudnn_flags(benchmark=True, tf32=config.train.tf32))
+        _log.info(describe_device_settings(config, runtime.device))
+        config = choose_device_settings(config, runtime.device)
+        if resumed is not None and (note := describe_kept_settings(config, resumed.state, runtime.device)):
+            _log.info(note)
         train_store, val_store = open_stores(config, stack)
         network = build_network(config, fine_tune=resumed is None)
         status: RunStatusFile | NoStatusFile = NoStatusFile()
@@ -150,7 +162,7 @@ def _train(
             status = stack.enter_context(RunStatusFile(folder.path))
         require_shared_folder(runtime, folder.path)
         require_same_run(runtime, config, train_store, val_store, max_steps)
-        log = open_log(runtime)
+        log = open_log(config, runtime)
         stack.callback(log.close)
         _package_logger.removeHandler(early_messages)
         log.start(early_messages)

@@ -17,6 +17,8 @@ from posenet.data.loader import make_loader
 from posenet.data.sampler import TrainSampler, ValidationSampler
 from posenet.data.store.comparison import overlapping_image_ids
 from posenet.data.store.record_store import RecordStore
+from posenet.devices.capabilities import supports_pinned_memory
+from posenet.devices.precision import select_training_mode
 from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError, DataError
 from posenet.model.posenet import PoseNet
@@ -26,9 +28,6 @@ from posenet.training.freezing import freeze
 from posenet.training.input_stream import InputStream, RestartingLoader
 from posenet.training.run_log import RunLog, SilentLog
 from posenet.training.trainer import Trainer
-
-PINNED_MEMORY_DEVICES = frozenset({"cuda", "npu", "xpu"})
-"""Device types that copy from pinned memory in the background."""
 
 _log = logging.getLogger(__name__)
 
@@ -106,7 +105,8 @@ def build_network(config: Config, fine_tune: bool) -> PoseNet:
 
 def prepare_network(network: PoseNet, config: Config, runtime: Runtime) -> PoseNet:
     """Move a network to the device in its memory layout, synchronize its BatchNorm and compile it, as configured."""
-    layout = torch.channels_last if config.train.channels_last else torch.contiguous_format
+    network.channels_last = select_training_mode(runtime.device, config.train).channels_last
+    layout = torch.channels_last if network.channels_last else torch.contiguous_format
     network.to(device=runtime.device, memory_format=layout)  # type: ignore[call-overload]
     if config.parallel.sync_bn:
         network = cast(PoseNet, runtime.convert_sync_batch_norm(network))
@@ -171,5 +171,4 @@ def _make_validation_loader(config: Config, store: RecordStore, runtime: Runtime
 def _make_loader(
     config: Config, dataset: PoseDataset, sampler: TrainSampler | ValidationSampler, runtime: Runtime
 ) -> DataLoader[Batch]:
-    pin_memory = runtime.device.type in PINNED_MEMORY_DEVICES
-    return make_loader(dataset, sampler, config.data.workers, pin_memory)
+    return make_loader(dataset, sampler, config.data.workers, supports_pinned_memory(runtime.device))

@@ -202,7 +202,7 @@ class Trainer:
         self.model = ModelWithLoss.from_config(network, config)
         self.wrapped_model = runtime.wrap(self.model)
         self.optimizer = make_optimizer(network, config.optim)
-        self.scaler = make_grad_scaler(runtime.device, config.train.amp, config.train.loss_scale)
+        self.scaler = make_grad_scaler(runtime.device, self.model.amp, config.train.loss_scale)
         self.guard = LossGuard(config.guard)
         self.average = make_weight_average(network, config.average)
         self.set_losses = DataSetLosses(set_names, runtime) if set_names else None

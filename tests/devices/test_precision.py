@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
-from posenet.devices.precision import Amp, autocast, make_grad_scaler, select_amp
+from posenet.devices.precision import Amp, autocast, make_grad_scaler, select_amp, select_training_mode
+from posenet.settings import TrainConfig
 
 CPU = torch.device("cpu")
 
@@ -47,10 +50,59 @@ def test_auto_on_cuda_depends_on_the_device(
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16 or including_emulation)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert select_amp(torch.device("cuda"), "auto") == expected
+    monkeypatch.setattr("posenet.devices.precision.supports_channels_last", lambda device: True)
+    assert select_training_mode(torch.device("cuda"), TrainConfig()).amp == expected
 
 
-def test_auto_is_float32_on_other_devices() -> None:
-    assert select_amp(torch.device("meta"), "auto") == "off"
+@pytest.mark.parametrize("native, expected", [(True, "bf16"), (False, "off")])
+def test_auto_on_xpu_is_bf16_where_it_is_native(monkeypatch: pytest.MonkeyPatch, native: bool, expected: Amp) -> None:
+    monkeypatch.setattr(torch.xpu, "is_bf16_supported", lambda including_emulation=True: native or including_emulation)
+    assert select_amp(torch.device("xpu"), "auto") == expected
+
+
+@pytest.mark.parametrize("native, expected", [(True, "bf16"), (False, "fp16")])
+def test_auto_on_npu_asks_a_module_without_the_parameter_for_emulation(
+    monkeypatch: pytest.MonkeyPatch, native: bool, expected: Amp
+) -> None:
+    dtypes = [torch.float16, *([torch.bfloat16] if native else [])]
+    module = SimpleNamespace(is_bf16_supported=lambda: native, get_amp_supported_dtype=lambda: dtypes)
+    monkeypatch.setattr(torch, "npu", module, raising=False)
+    assert select_amp(SimpleNamespace(type="npu"), "auto") == expected  # type: ignore[arg-type]
+
+
+def test_auto_on_another_accelerator_follows_what_its_autocast_supports(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = SimpleNamespace(get_amp_supported_dtype=lambda: [torch.bfloat16, torch.float16])
+    monkeypatch.setattr(torch, "chip", module, raising=False)
+    assert select_amp(SimpleNamespace(type="chip"), "auto") == "bf16"  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["meta", "mps"])
+def test_auto_is_float32_on_devices_that_do_not_tell(name: str) -> None:
+    assert select_amp(torch.device(name), "auto") == "off"
+
+
+def test_training_on_a_cpu_is_float32_in_the_contiguous_format_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("posenet.devices.precision._cpu_computes_in_bf16", lambda: True)
+    assert select_training_mode(CPU, TrainConfig()) == ("off", False)
+    assert select_training_mode(CPU, TrainConfig(amp="bf16", channels_last=True)) == ("bf16", True)
+
+
+@pytest.mark.parametrize(
+    "settings, supported, expected",
+    [
+        (TrainConfig(), True, ("bf16", True)),
+        (TrainConfig(), False, ("bf16", False)),
+        (TrainConfig(amp="off"), True, ("off", False)),
+        (TrainConfig(channels_last=False), True, ("bf16", False)),
+        (TrainConfig(amp="off", channels_last=True), True, ("off", True)),
+    ],
+)
+def test_accelerators_train_in_half_precision_and_channels_last(
+    monkeypatch: pytest.MonkeyPatch, settings: TrainConfig, supported: bool, expected: tuple[Amp, bool]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    monkeypatch.setattr("posenet.devices.precision.supports_channels_last", lambda device: supported)
+    assert select_training_mode(torch.device("cuda:0"), settings) == expected
 
 
 @pytest.mark.parametrize("name", ["off", "bf16", "fp16"])

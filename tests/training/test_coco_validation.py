@@ -9,8 +9,11 @@ from pathlib import Path
 
 import cv2
 import pytest
+import torch
+from torch import nn
 
 from posenet.annotations.coco_file import CocoImage
+from posenet.devices.cudnn import cudnn_flags
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.inference.coco_evaluation import METRICS
@@ -18,6 +21,7 @@ from posenet.model.posenet import PoseNet
 from posenet.settings import Config, LogConfig, load_config
 from posenet.training.coco_validation import TILE_SIZE, CocoValidation, share_of_rank
 from posenet.training.run_log import RunLog
+from posenet.training.setup import prepare_network
 from posenet.visualization.contact_sheet import GAP, LABEL_HEIGHT
 from tests.helpers.drawn_data import document, person, write_annotations
 from tests.helpers.oriented_images import oriented_image
@@ -34,7 +38,8 @@ def make_validation(tiny_coco: Path, tmp_path: Path) -> Iterator[MakeValidation]
 
     def make(*overrides: str) -> CocoValidation | None:
         config = load_config(None, [*TINY_OVERRIDES, *coco_overrides(tiny_coco), "log.pictures=2", *overrides])
-        return CocoValidation.from_config(config, PoseNet.from_config(config), Runtime(CPU), log)
+        network = prepare_network(PoseNet.from_config(config), config, Runtime(CPU)).eval()
+        return CocoValidation.from_config(config, network, Runtime(CPU), log)
 
     yield make
     log.close()
@@ -46,6 +51,26 @@ def test_the_scores_are_those_of_coco_and_a_contact_sheet_is_written(
     scores = make_validation()(epoch=3, step=10)
     assert tuple(scores) == METRICS
     assert (tmp_path / "pictures" / "epoch_0003.jpg").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("amp, dtype", [("off", torch.float32), ("bf16", torch.bfloat16)])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_the_network_predicts_in_the_precision_and_memory_format_of_the_run(
+    make_validation: MakeValidation, amp: str, dtype: torch.dtype, channels_last: bool
+) -> None:
+    validation = make_validation(f"train.amp={amp}", f"train.channels_last={str(channels_last).lower()}")
+    network = validation.predictor.network
+    seen: list[tuple[torch.dtype, bool, bool]] = []
+
+    def record(module: nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
+        is_channels_last = inputs[0].is_contiguous(memory_format=torch.channels_last)
+        seen.append((output.dtype, is_channels_last, torch.backends.cudnn.benchmark))
+
+    network.stem.entry.conv.register_forward_hook(record)
+    with cudnn_flags(benchmark=True):
+        validation(epoch=1, step=1)
+        assert torch.backends.cudnn.benchmark
+    assert set(seen) == {(dtype, channels_last, False)}
 
 
 def test_without_images_or_with_evaluation_turned_off_there_is_no_validation(make_validation: MakeValidation) -> None:

@@ -136,9 +136,29 @@ def test_without_progress_bars_nothing_is_printed_and_the_log_is_complete(
     posenet.train(None, [*overrides, "train.freeze=['stem.*']"], progress=False, max_steps=1)
     assert capfd.readouterr() == ("", "")
     text = (tmp_path / "run" / "log.txt").read_text()
+    assert "Device cpu: precision float32 (auto), channels_last off (auto)" in text
     assert "Frozen: " in text
     assert "Learning rate" in text
     assert (package.level, package.handlers) == before
+
+
+def test_a_checkpoint_contains_the_precision_that_was_chosen(overrides: list[str], tmp_path: Path) -> None:
+    run = posenet.train(None, overrides, max_steps=1, progress=False)
+    saved = read_checkpoint(run.folder / "last.pth")["config"]["train"]
+    assert (saved["amp"], saved["channels_last"]) == ("off", False)
+
+
+def test_convolutions_are_chosen_by_speed_during_a_run_only(overrides: list[str]) -> None:
+    seen: list[tuple[bool, bool]] = []
+
+    class Watch(TrainingCallback):
+        def on_step(self, step: int, values: Mapping[str, Any]) -> None:
+            seen.append((torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32))
+
+    before = torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
+    posenet.train(None, [*overrides, "train.tf32=false"], callbacks=[Watch()], max_steps=1, progress=False)
+    assert seen == [(True, False)]
+    assert (torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32) == before
 
 
 def test_a_callback_that_cannot_start_leaves_a_folder_for_the_next_try(overrides: list[str], tmp_path: Path) -> None:
