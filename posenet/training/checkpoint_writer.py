@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from posenet.checkpoints.checkpoint_folder import CheckpointFolder
+from posenet.devices.host_copy import StagingArea
 from posenet.errors import CheckpointError
 from posenet.settings import CheckpointConfig
 
@@ -28,6 +29,7 @@ class CheckpointWriter:
         self.folder = folder
         self.every_steps = settings.every_steps
         self.every_seconds = 60 * settings.every_minutes
+        self._staging = StagingArea()
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None
         self._saved_at = time.monotonic()
@@ -47,7 +49,10 @@ class CheckpointWriter:
     def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
         """Copy ``state`` and write the copy in the background, after the previous checkpoint."""
         self.wait()
-        self._thread = threading.Thread(target=self._write, args=(copy_to_host(state), step, best), name="checkpoint")
+        self._staging.restart()
+        copy = copy_to_host(state, self._staging)
+        self._staging.wait()
+        self._thread = threading.Thread(target=self._write, args=(copy, step, best), name="checkpoint")
         self._thread.start()
         self._saved_at = time.monotonic()
 
@@ -74,12 +79,12 @@ class CheckpointWriter:
             _log.warning("WARNING: step %d is not saved, training continues: %s", step, error)
 
 
-def copy_to_host(value: Any) -> Any:
-    """A deep copy in host memory, which later changes to the tensors do not affect."""
+def copy_to_host(value: Any, staging: StagingArea) -> Any:
+    """A deep copy in host memory, which later changes to the tensors do not affect; ``staging`` copies the tensors."""
     if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
+        return staging.copy(value.detach())
     if isinstance(value, Mapping):
-        return {key: copy_to_host(item) for key, item in value.items()}
+        return {key: copy_to_host(item, staging) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(map(copy_to_host, value))
+        return type(value)(copy_to_host(item, staging) for item in value)
     return value

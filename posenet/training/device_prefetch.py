@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from posenet.data.batch import Batch
+from posenet.devices.host_copy import module_with_streams
 from posenet.devices.runtime import Runtime
 
 
@@ -18,7 +18,7 @@ def prefetch_to_device(batches: Iterable[Batch], runtime: Runtime) -> Iterator[B
     On an accelerator, one batch is copied ahead from the loader's pinned memory, on a separate stream, so that the copy
     delays nothing else. On a CPU there is nothing to copy.
     """
-    device_module = _module_with_streams(runtime.device)
+    device_module = module_with_streams(runtime.device)
     if device_module is None:
         yield from map(runtime.to_device, batches)
         return
@@ -33,14 +33,6 @@ def prefetch_to_device(batches: Iterable[Batch], runtime: Runtime) -> Iterator[B
         ahead = copying
     if ahead is not None:
         yield _wait_for_copy(*ahead, device_module.current_stream(runtime.device))
-
-
-def _module_with_streams(device: torch.device) -> ModuleType | None:
-    """The module of a device type that has streams, such as ``torch.cuda``; None for other types."""
-    if device.type == "cpu":
-        return None
-    module: ModuleType = torch.get_device_module(device)
-    return module if hasattr(module, "Stream") and hasattr(module, "current_stream") else None
 
 
 def _wait_for_copy(batch: Batch, copied: torch.Event, current: torch.Stream) -> Batch:

@@ -18,6 +18,7 @@ import torch
 
 from posenet.checkpoints.checkpoint_folder import CheckpointFolder
 from posenet.checkpoints.file import read_checkpoint
+from posenet.devices.host_copy import StagingArea
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError
 from posenet.settings import CheckpointConfig
@@ -71,7 +72,7 @@ def test_a_copy_shares_no_memory_with_the_original() -> None:
         "list": [torch.ones(2), (torch.ones(2), 3)],
         "table": {"parameter": torch.ones(1, requires_grad=True)},
     }
-    copy = copy_to_host(state)
+    copy = copy_to_host(state, StagingArea())
     for tensor in (state["tensor"], state["list"][0], state["list"][1][0]):
         tensor.zero_()
     for copied in (copy["tensor"], copy["list"][0], copy["list"][1][0]):
@@ -82,7 +83,7 @@ def test_a_copy_shares_no_memory_with_the_original() -> None:
 
 def test_a_copy_keeps_the_memory_layout() -> None:
     weight = torch.ones(4, 3, 2, 2).to(memory_format=torch.channels_last)
-    assert copy_to_host(weight).is_contiguous(memory_format=torch.channels_last)
+    assert copy_to_host(weight, StagingArea()).is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def accelerator(monkeypatch: pytest.MonkeyPatch, runtime: RecordingRuntime) -> N
         runtime.current_stream = "main stream"
 
     module = SimpleNamespace(Stream=FakeStream, stream=use_stream, current_stream=FakeStream)
-    monkeypatch.setattr(device_prefetch, "_module_with_streams", lambda device: module)
+    monkeypatch.setattr(device_prefetch, "module_with_streams", lambda device: module)
 
 
 def test_on_a_cpu_no_batch_is_loaded_ahead(runtime: RecordingRuntime) -> None:
