@@ -14,7 +14,7 @@ from posenet.data.sampler import TrainSampler
 from posenet.devices.capabilities import supports_pinned_memory
 from posenet.progress import progress_bar
 from posenet.training.device_prefetch import prefetch_to_device
-from posenet.training.trainer import TrainStep
+from posenet.training.train_step import TrainStep
 
 
 def measure_data_wait(

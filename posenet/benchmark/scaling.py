@@ -74,7 +74,7 @@ def measure_scaling(config: Config, device: torch.device, processes: int, repeat
             f"scaling efficiency from 1 to {processes} processes: {percent(efficiency, 1)}; the limit of this machine, "
             f"reached by processes that train one network each, is {percent(bound, 1)}",
             f"overhead of the distributed code in one process: {percent(overhead, 1)}",
-            f"the host waits for the device {host_reads} times per step: for the guard's vote and the gradient norm",
+            f"the host waits for the device {host_reads} times per step",
         ],
     )
 
@@ -160,6 +160,6 @@ def _make_step(config: Config, runtime: Runtime) -> Task:
     train_step, _ = build_train_step(config, runtime)
     batch = synthetic_batch(config, seed=runtime.rank).to(runtime.device)
     for _ in range(WARM_UP_STEPS):
-        if train_step([batch]).loss is not None:
+        if train_step([batch]).read().loss is not None:
             return lambda: train_step([batch])
     raise TrainingError(f"the loss guard skipped the first {WARM_UP_STEPS} steps; benchmark another configuration")

@@ -23,7 +23,7 @@ from posenet.training.loss_guard import LossGuard
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import make_optimizer, set_lr
 from posenet.training.setup import build_network, prepare_network
-from posenet.training.trainer import TrainStep
+from posenet.training.train_step import TrainStep
 
 PEOPLE = 5
 """People in each image of the synthetic batch."""
@@ -143,8 +143,9 @@ def _time_stages(train_step: TrainStep, model: ModelWithLoss, batch: Batch, repe
     ]
     for round_index in range(repeats + 1):
         watch.start_round()
-        result = train_step([batch])
+        pending = train_step([batch])
         watch.lap("update")
+        result = pending.read()
         if result.loss is None:
             raise TrainingError(
                 f"the loss guard skipped the step (loss {result.bad_value}); benchmark another configuration"

@@ -18,20 +18,32 @@ def batch_norm_statistics(model: nn.Module) -> list[Tensor]:
 
 
 class BatchNormSnapshot:
-    """A copy of the BatchNorm statistics, to undo the forward pass of a skipped step.
+    """A copy of the BatchNorm statistics, to undo the forward passes of a skipped step.
 
-    The copies are allocated once and filled by a single call. Cloning every buffer in every step would take about a
-    thousand small operations on the device.
+    All statistics of one dtype are copied into one tensor, by a single call. Handling each of the buffers, of which
+    there may be a thousand, would take as many small operations on the device.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._statistics = batch_norm_statistics(model)
-        self._copies = [statistic.clone() for statistic in self._statistics]
+        statistics = batch_norm_statistics(model)
+        dtypes = dict.fromkeys(statistic.dtype for statistic in statistics)
+        self._statistics = [[each.view(-1) for each in statistics if each.dtype == dtype] for dtype in dtypes]
+        self._copies = [torch.cat(group) for group in self._statistics]
 
     def save(self) -> None:
-        if self._statistics:
-            torch._foreach_copy_(self._copies, self._statistics)
+        for group, copy in zip(self._statistics, self._copies):
+            torch.cat(group, out=copy)
 
     def restore(self) -> None:
-        if self._statistics:
-            torch._foreach_copy_(self._statistics, self._copies)
+        for group, copy in zip(self._statistics, self._copies):
+            torch._foreach_copy_(group, _split_like(copy, group))
+
+    def restore_if(self, condition: Tensor) -> None:
+        """Restore the statistics if ``condition``, a boolean on the device, is true. The host does not read it."""
+        for group, copy in zip(self._statistics, self._copies):
+            chosen = torch.where(condition, copy, torch.cat(group))
+            torch._foreach_copy_(group, _split_like(chosen, group))
+
+
+def _split_like(tensor: Tensor, parts: list[Tensor]) -> list[Tensor]:
+    return list(tensor.split_with_sizes([len(part) for part in parts]))

@@ -41,9 +41,13 @@ class LossGuard:
         return not math.isfinite(value) or value > self.threshold
 
     def is_bad_loss(self, loss: Tensor) -> Tensor:
-        """``is_bad`` of a loss that stays on its device: 1 if it is bad, else 0, in the dtype of the loss."""
+        """``is_bad`` of losses that stay on their device: 1 where one is bad, else 0, in the dtype of the losses."""
         good = loss.isfinite() & (loss <= self.threshold)
         return (~good).to(loss.dtype)
+
+    def may_act_on_next_outcome(self) -> bool:
+        """Whether the next outcome, if it is bad, is one too many: then it must be known before another step."""
+        return self.bad_in_a_row + 1 >= self.max_skips
 
     def record_outcome(self, bad: bool) -> GuardAction:
         """Count one step and return what to do next. ``bad`` must be the same on all ranks."""

@@ -42,13 +42,15 @@ class Progress:
         """Mean loss of this epoch's steps so far; None if all were skipped."""
         return self.loss_sum / self.loss_steps if self.loss_steps else None
 
-    def count_step(self, loss: float | None) -> None:
-        """Count one step; ``loss`` is None if it was skipped."""
+    def count_step(self) -> None:
+        """Count one step, skipped or not."""
         self.step += 1
         self.total_steps += 1
-        if loss is not None:
-            self.loss_sum += loss
-            self.loss_steps += 1
+
+    def record_loss(self, loss: float) -> None:
+        """Record the loss of a step that was not skipped."""
+        self.loss_sum += loss
+        self.loss_steps += 1
 
     def start_next_epoch(self) -> None:
         self.epoch += 1

@@ -1,11 +1,10 @@
-"""The training loop: ``TrainStep`` is one optimizer step, ``Trainer.train_one_epoch`` the loop over the steps.
+"""The training loop: ``Trainer.train_one_epoch`` is the loop over the steps; ``TrainStep`` is one step.
 
 ``Trainer.run`` is the loop over the epochs. It also handles checkpoints, stop signals and errors.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 from collections.abc import Callable, Sequence
@@ -13,15 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-from torch.nn.utils import clip_grad_norm_, get_total_norm
-from torch.optim import Optimizer
+from torch import Tensor
 from tqdm import tqdm
 
 from posenet.checkpoints.checkpoint_folder import CheckpointFolder
 from posenet.checkpoints.file import read_checkpoint
-from posenet.data.batch import Batch
 from posenet.devices.precision import make_grad_scaler
 from posenet.devices.random_state import get_random_state
 from posenet.devices.runtime import Runtime
@@ -29,7 +24,7 @@ from posenet.devices.signals import StopRequested, catch_stop_signals
 from posenet.errors import DataError, TrainingError
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config, config_to_dict
-from posenet.training.batch_norm import BatchNormSnapshot, batch_norm_statistics
+from posenet.training.batch_norm import batch_norm_statistics
 from posenet.training.checkpoint_writer import CheckpointWriter
 from posenet.training.data_set_losses import DataSetLosses, format_losses
 from posenet.training.freezing import set_train_mode
@@ -41,6 +36,7 @@ from posenet.training.progress import Progress
 from posenet.training.run_log import RunLog, SilentLog
 from posenet.training.run_state import RunState
 from posenet.training.schedule import learning_rate
+from posenet.training.train_step import PendingResult, TrainStep
 from posenet.training.validation import validation_loss
 from posenet.training.weight_averaging import make_weight_average
 
@@ -52,120 +48,14 @@ before every batch, which raises ``StopRequested`` after a stop signal."""
 
 
 @dataclass(frozen=True)
-class StepResult:
-    """The result of one optimizer step."""
+class UnreadStep:
+    """A step with a result that the host has not read yet."""
 
-    loss: float | None = None
-    """Mean loss over its batches and all processes; None if the step was skipped."""
-    bad_value: float | None = None
-    """This rank's loss, good or bad, or the gradient norm, if the step was skipped on all ranks for a bad one; None if
-    the step was not skipped, or only because the loss scale of fp16 was too large."""
-
-
-class TrainStep:
-    """One optimizer step: forward, vote, backward, clip, update.
-
-    A step with a bad loss or gradient is skipped: weights, optimizer state and BatchNorm statistics do not change. Only
-    the loss scale of fp16 may be lowered.
-
-    Args:
-        model: wrapped by the runtime; returns one loss per image of a batch.
-        max_grad_norm: clip the norm of the true (unscaled, averaged) gradient to this value; 0 does not clip.
-        set_losses: records the losses of several data sets; None if there is only one.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        scaler: torch.amp.GradScaler,
-        guard: LossGuard,
-        runtime: Runtime,
-        max_grad_norm: float,
-        set_losses: DataSetLosses | None = None,
-    ) -> None:
-        self.model = model
-        self.optimizer = optimizer
-        self.scaler = scaler
-        self.guard = guard
-        self.runtime = runtime
-        self.max_grad_norm = max_grad_norm
-        self.set_losses = set_losses
-        self._batch_norm = BatchNormSnapshot(model)
-        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-
-    def __call__(self, batches: Sequence[Batch]) -> StepResult:
-        """Step on the mean gradient of the batches.
-
-        If another process ends meanwhile, weights and BatchNorm statistics are those before the step.
-        """
-        self._batch_norm.save()
-        try:
-            return self._step(batches)
-        except RuntimeError as error:
-            if self.runtime.has_lost_contact(error):
-                self._batch_norm.restore()
-            raise
-
-    def _step(self, batches: Sequence[Batch]) -> StepResult:
-        loss_sum = 0.0
-        for number, batch in enumerate(batches, start=1):
-            is_last = number == len(batches)
-            # Only the last backward pass of a step averages the gradients over the processes.
-            with contextlib.nullcontext() if is_last else self.runtime.no_gradient_sync(self.model):
-                # Forward.
-                losses = self.model(
-                    batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised
-                )  # (N,)
-                if self.set_losses is not None and batch.set_indices is not None:
-                    self.set_losses.add(losses, batch.set_indices)
-                loss = losses.mean()
-                # Vote before the backward pass, so that either all ranks skip the step or none does. The host waits for
-                # the device only here and for the gradient norm.
-                loss_and_vote = torch.stack([loss.detach(), self.guard.is_bad_loss(loss)])
-                rank_loss_sum, bad_votes = self.runtime.all_reduce_sum(loss_and_vote).tolist()
-                if bad_votes:
-                    if is_last and len(batches) > 1 and self.runtime.world_size > 1:
-                        # DistributedDataParallel has prepared to average the gradients of this forward pass. Without
-                        # this backward pass it would average those of the next step's first batch instead. The sum of
-                        # the gradients would be the same, but rounded differently.
-                        loss.backward()
-                    return self._skip_step(bad_value=loss.item())
-                loss_sum += rank_loss_sum / self.runtime.world_size
-                # Backward.
-                self.scaler.scale(loss / len(batches)).backward()
-        # Clip. The gradient and its norm are the same on all ranks, so no vote is needed.
-        self.scaler.unscale_(self.optimizer)
-        gradient_norm = self._clip_gradient()
-        if not math.isfinite(gradient_norm):
-            return self._skip_step(bad_value=None if self._lower_loss_scale() else gradient_norm)
-        # Update.
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
-        return StepResult(loss=loss_sum / len(batches))
-
-    def _skip_step(self, bad_value: float | None) -> StepResult:
-        """Undo all changes that a step has made so far."""
-        self._batch_norm.restore()
-        self.optimizer.zero_grad(set_to_none=True)
-        return StepResult(bad_value=bad_value)
-
-    def _clip_gradient(self) -> float:
-        """Clip the gradient if configured. Return its original norm, which is not finite if any gradient is not."""
-        if self.max_grad_norm:
-            return clip_grad_norm_(self._parameters, self.max_grad_norm).item()
-        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        return get_total_norm(gradients).item()
-
-    def _lower_loss_scale(self) -> bool:
-        """Lower the loss scale of fp16 after a gradient that is not finite. Return whether it was too large.
-
-        A loss scale that is too large is normal in fp16 training and no sign of an exploding loss.
-        """
-        scale = self.scaler.get_scale()
-        self.scaler.update()
-        return self.scaler.is_enabled() and self.scaler.get_scale() < scale and scale > 1
+    number: int
+    """Number of the step, counted from 1 at the start of the run."""
+    result: PendingResult
+    image_ids: list[Tensor]
+    """Ids of this rank's images, for each batch."""
 
 
 class Trainer:
@@ -218,6 +108,7 @@ class Trainer:
         self.state = RunState(network, self.average, self.optimizer, self.scaler, self.guard)
         self.folder = CheckpointFolder(Path(config.checkpoint.path), config.checkpoint.keep)
         self.writer = CheckpointWriter(self.folder, config.checkpoint)
+        self._unread: UnreadStep | None = None
         self.was_interrupted = False  # whether a stop signal, on any rank, has ended ``run``
         self._stop_signal_received: Callable[[], bool] = lambda: False
 
@@ -278,11 +169,14 @@ class Trainer:
                     config.optim, config.average, self.runtime.world_size, progress.epoch, progress.step, steps
                 )
                 set_lr(self.optimizer, lr)
-                result = self.train_step(batches)  # forward, vote, backward, clip, update
-                self._react_to(result, batches)
-                progress.count_step(result.loss)
-                if result.loss is not None:
-                    self.average.after_step()
+                result = self.train_step(batches)  # forward, backward, vote, clip, update
+                # Read the result of the previous step, while the device works on this one.
+                self._read_last_result()
+                progress.count_step()
+                self.average.remember_step()
+                self._unread = UnreadStep(progress.total_steps, result, [batch.image_ids for batch in batches])
+                if self.guard.may_act_on_next_outcome():
+                    self._read_last_result()
                 # Log.
                 bar.update()
                 if progress.total_steps % config.log.every_steps == 0 or progress.step == steps:
@@ -299,6 +193,7 @@ class Trainer:
 
     def finish_epoch(self) -> bool:
         """Validate, log and save; return False, with the epoch still unfinished, after a stop signal."""
+        self._read_last_result()
         progress = self.progress
         settings = self.config.train
         epoch = progress.epoch + 1
@@ -343,6 +238,7 @@ class Trainer:
 
     def save(self) -> None:
         """Save everything that a resumed run needs. This waits for a copy, not for the disk."""
+        self._read_last_result()
         self._write(self._gather_random_states())
 
     def load_state_dict(self, state: dict[str, Any], path: str) -> None:
@@ -356,35 +252,45 @@ class Trainer:
         if self.validation_loader is not None:
             self.validation_loader.close()
 
-    def _react_to(self, result: StepResult, batches: Sequence[Batch]) -> None:
-        """Let the guard decide what to do after a step."""
+    def _read_last_result(self) -> None:
+        """Read the result of the last step, unless it is known already, and let the guard decide what to do.
+
+        All ranks must call this after the same step.
+        """
+        unread = self._unread
+        if unread is None:
+            return
+        self._unread = None
+        result = unread.result.read()
         if result.loss is not None:
+            self.progress.record_loss(result.loss)
+            self.average.after_step()
             self.guard.record_outcome(bad=False)
-            return
-        if result.bad_value is None:
-            return
-        value, image_ids = self._find_cause(result.bad_value, batches)
-        step = self.progress.total_steps + 1
-        _log.warning("Step %d skipped: loss or gradient norm %g; image ids %s", step, value, image_ids)
-        self.log.skip(step, {"value": str(value), "image_ids": image_ids})
+        elif result.bad_value is not None:
+            self._react_to_bad_step(unread, result.bad_value)
+
+    def _react_to_bad_step(self, step: UnreadStep, bad_value: float) -> None:
+        value, image_ids = self._find_cause(bad_value, step.image_ids)
+        _log.warning("Step %d skipped: loss or gradient norm %g; image ids %s", step.number, value, image_ids)
+        self.log.skip(step.number, {"value": str(value), "image_ids": image_ids})
         action = self.guard.record_outcome(bad=True)
         if action is GuardAction.FAIL:
             raise TrainingError(
-                f"the loss explodes again after a return to a checkpoint (step {step}, "
+                f"the loss explodes again after a return to a checkpoint (step {step.number}, "
                 f"value {value:g}); lower optim.lr or look at images {image_ids}"
             )
         if action is GuardAction.ROLL_BACK:
             self._return_to_checkpoint()
 
-    def _find_cause(self, value: float, batches: Sequence[Batch]) -> tuple[float, list[int]]:
+    def _find_cause(self, value: float, image_ids: Sequence[Tensor]) -> tuple[float, list[int]]:
         """The bad value and the image ids of the ranks that have one.
 
         If only some ranks have a bad loss, their images are the cause. A bad gradient norm is the same on all ranks.
         """
-        report = value, [int(image_id) for batch in batches for image_id in batch.image_ids]
+        report = value, [image_id for batch_ids in image_ids for image_id in batch_ids.tolist()]
         reports = self.runtime.gather_objects(report)
         bad_reports = [other for other in reports if self.guard.is_bad(other[0])] or [report]
-        return bad_reports[0][0], [image_id for _, image_ids in bad_reports for image_id in image_ids]
+        return bad_reports[0][0], [image_id for _, ids in bad_reports for image_id in ids]
 
     def _return_to_checkpoint(self) -> None:
         """Restore the weights of the last checkpoint, but continue with the next batches."""
@@ -403,6 +309,7 @@ class Trainer:
         self.state.load_weights(found[1] if found else read_checkpoint(path), str(path))
 
     def _log_step(self, bar: tqdm[Any], lr: float) -> None:
+        self._read_last_result()
         self.runtime.synchronize()
         progress = self.progress
         loss = progress.mean_loss
@@ -442,6 +349,7 @@ class Trainer:
 
     def _save_unless_skipping(self) -> None:
         """Save, unless the last step was bad: a return to a checkpoint must find weights from before the bad steps."""
+        self._read_last_result()
         if not self.guard.bad_in_a_row:
             self.save()
 
@@ -459,6 +367,12 @@ class Trainer:
 
         Their random states equal that of rank 0: all ranks start from the same seed and draw equally often.
         """
+        try:
+            self._read_last_result()
+        except RuntimeError as error:
+            if self.runtime.has_lost_contact(error):
+                return  # the last step was bad: only then other ranks are asked
+            raise
         if self.progress.total_steps and not self.guard.bad_in_a_row:
             self._write([get_random_state(self.runtime.device)] * self.runtime.world_size)
             self.writer.wait()

@@ -17,8 +17,14 @@ from posenet.training.batch_norm import batch_norm_layers
 class NoAverage:
     """No averaging: the trained weights are validated and saved."""
 
+    def remember_step(self) -> None:
+        """Remember the weights after an optimizer step, which may turn out to have been skipped."""
+
     def after_step(self) -> None:
-        """Update the average after an optimizer step."""
+        """Update the average after the step of the last ``remember_step``, which was not skipped.
+
+        The network may have made another step since.
+        """
 
     def after_epoch(self, epochs: int) -> None:
         """Update the average after the run's ``epochs``-th epoch."""
@@ -54,9 +60,9 @@ class WeightAverage(NoAverage):
         self._average = {name: tensor.clone() for name, tensor in self._trained.items()}
 
     @torch.no_grad()
-    def _move_towards_trained(self, share: float) -> None:
-        """average += share * (trained - average)"""
-        torch._foreach_lerp_(list(self._average.values()), list(self._trained.values()), share)
+    def _move_towards(self, weights: Mapping[str, Tensor], share: float) -> None:
+        """average += share * (weights - average)"""
+        torch._foreach_lerp_(list(self._average.values()), list(weights.values()), share)
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
@@ -91,11 +97,16 @@ class ExponentialMovingAverage(WeightAverage):
     def __init__(self, network: nn.Module, decay: float) -> None:
         super().__init__(network)
         self.decay = decay
+        self._remembered = {name: tensor.clone() for name, tensor in self._trained.items()}
+
+    @torch.no_grad()
+    def remember_step(self) -> None:
+        torch._foreach_copy_(list(self._remembered.values()), list(self._trained.values()))
 
     def after_step(self) -> None:
         self.count += 1
         decay = min(self.decay, (1 + self.count) / (10 + self.count))
-        self._move_towards_trained(1 - decay)
+        self._move_towards(self._remembered, 1 - decay)
 
 
 class StochasticWeightAverage(WeightAverage):
@@ -110,7 +121,7 @@ class StochasticWeightAverage(WeightAverage):
         if epochs % self.cycle_epochs == 0 and epochs > self.epochs:
             self.count += 1
             self.epochs = epochs
-            self._move_towards_trained(1 / self.count)
+            self._move_towards(self._trained, 1 / self.count)
 
 
 def make_weight_average(network: nn.Module, settings: AverageConfig) -> NoAverage:

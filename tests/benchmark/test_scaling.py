@@ -16,8 +16,8 @@ def test_numbers_for_two_processes(tmp_path: Path) -> None:
     assert_positive(numbers, "samples_per_s", "step_ms", "scaling_efficiency", "scaling_bound")
     assert numbers["distributed_overhead"] > -1
     assert list(numbers["samples_per_s"]) == ["plain", "distributed", "strangers", "together"]
-    # One read for the loss guard's vote and one for the gradient norm; the logged loss is part of the vote.
-    assert numbers["host_reads_per_step"] == 2
+    # The result of a step, with the guard's vote and the gradient norm, is read later.
+    assert numbers["host_reads_per_step"] == 0
 
 
 def test_each_read_of_a_tensor_by_the_host_is_counted() -> None:

@@ -21,7 +21,7 @@ from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import DataError
 from posenet.settings import Config, config_from_dict
 from posenet.training import run as training_run
-from posenet.training.trainer import TrainStep
+from posenet.training.train_step import TrainStep
 from tests.helpers.locks import locked_by_another_process
 from tests.helpers.run_logs import read_log
 

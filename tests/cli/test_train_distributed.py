@@ -33,7 +33,7 @@ TIMEOUT_SECONDS = 150
 SCRIPT_THAT_KILLS_RANK_1_ONCE = """
 import os, signal, sys
 from posenet.cli.main import run_tool
-from posenet.training.trainer import TrainStep
+from posenet.training.train_step import TrainStep
 
 train, calls = TrainStep.__call__, []
 

@@ -16,7 +16,7 @@ from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.settings import load_config
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import set_lr
-from posenet.training.trainer import TrainStep
+from posenet.training.train_step import TrainStep
 
 SMALL_NETWORK = (
     "model.stacks=1",
@@ -63,7 +63,7 @@ def train_small_network(
     """Train ``SMALL_NETWORK`` on one batch."""
     train_step, model = build_small_step(device, *overrides, runtime=runtime)
     batch = small_batch(train_step, *overrides)
-    losses = [train_step([batch]).loss for _ in range(steps)]
+    losses = [train_step([batch]).read().loss for _ in range(steps)]
     assert None not in losses, "the loss guard skipped a step: look at the losses that the device computes"
     return TrainedSteps(losses, host_copy(model.network.state_dict()))
 
@@ -89,7 +89,7 @@ def train_rank(runtime: Runtime, overrides: Sequence[str], steps: int = 3) -> Tr
     share = Batch._make(
         value[runtime.rank :: runtime.world_size] if isinstance(value, Tensor) else value for value in batch
     )
-    losses = [train_step([share]).loss for _ in range(steps)]
+    losses = [train_step([share]).read().loss for _ in range(steps)]
     assert None not in losses
     return TrainedSteps(losses, host_copy(model.network.state_dict()))
 

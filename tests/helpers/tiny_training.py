@@ -19,6 +19,7 @@ from posenet.settings import load_config
 from posenet.training.freezing import freeze
 from posenet.training.run_log import RunLog, SilentLog
 from posenet.training.setup import build_trainer
+from posenet.training.train_step import PendingResult, StepResult
 from posenet.training.trainer import Trainer
 
 CPU = torch.device("cpu")
@@ -106,16 +107,23 @@ def tiny_trainer(
         yield trainer
 
 
+class _RecordedResult:
+    """A pending result that appends its loss to a list when it is read."""
+
+    def __init__(self, pending: PendingResult, losses: list[float | None]) -> None:
+        self.pending = pending
+        self.losses = losses
+
+    def read(self) -> StepResult:
+        result = self.pending.read()
+        self.losses.append(result.loss)
+        return result
+
+
 def _record_losses(trainer: Trainer) -> None:
     train_step = trainer.train_step
     trainer.losses = []
-
-    def train_and_record(batches: Any) -> Any:
-        outcome = train_step(batches)
-        trainer.losses.append(outcome.loss)
-        return outcome
-
-    trainer.train_step = train_and_record
+    trainer.train_step = lambda batches: _RecordedResult(train_step(batches), trainer.losses)
 
 
 def train_tiny_network(runtime: Runtime, *args: Any, **options: Any) -> tuple[list[float | None], dict[str, Tensor]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+
+import pytest
 import torch
 from torch import nn
 
@@ -27,6 +30,19 @@ def test_a_snapshot_restores_all_statistics_as_often_as_needed() -> None:
         assert not any(torch.equal(statistic, old) for statistic, old in zip(changed, saved))
         snapshot.restore()
         assert all(torch.equal(statistic, old) for statistic, old in zip(batch_norm_statistics(model), saved))
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_a_snapshot_is_restored_on_a_condition_that_the_host_does_not_read(condition: bool) -> None:
+    model = conv_and_batch_norm()
+    snapshot = BatchNormSnapshot(model)
+    snapshot.save()
+    saved = [statistic.clone() for statistic in batch_norm_statistics(model)]
+    model(torch.full((4, 1, 8, 8), math.nan))
+    changed = [statistic.clone() for statistic in batch_norm_statistics(model)]
+    snapshot.restore_if(torch.tensor(condition))
+    for statistic, expected in zip(batch_norm_statistics(model), saved if condition else changed):
+        assert torch.equal(statistic.nan_to_num(-1), expected.nan_to_num(-1))
 
 
 def test_a_snapshot_of_a_model_without_batch_norm_does_nothing() -> None:

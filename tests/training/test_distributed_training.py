@@ -26,7 +26,8 @@ from posenet.settings import GuardConfig, load_config
 from posenet.training.coco_validation import CocoValidation
 from posenet.training.loss_guard import LossGuard
 from posenet.training.run_log import SilentLog
-from posenet.training.trainer import TrainStep
+from posenet.training.train_step import TrainStep
+from posenet.training.trainer import UnreadStep
 from tests.helpers.process_groups import run_in_processes
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import CPU, TINY_OVERRIDES, before_step, coco_overrides, copy_weights, tiny_trainer
@@ -88,7 +89,7 @@ def test_nan_on_one_rank_makes_both_skip_the_step_and_the_log_names_its_images(s
     def train(runtime: DistributedRuntime) -> dict[str, Any]:
         with tiny_trainer(runtime, stores, tmp_path / "run", *SMALL, steps=5) as trainer:
             forward = trainer.model.forward
-            react_to = trainer._react_to
+            react_to_bad_step = trainer._react_to_bad_step
             weights_before_step = []
             bad_images = []
 
@@ -97,13 +98,12 @@ def test_nan_on_one_rank_makes_both_skip_the_step_and_the_log_names_its_images(s
                 is_bad = len(weights_before_step) == 2 and runtime.rank == 1
                 return forward(*batch) * (math.nan if is_bad else 1)
 
-            def record_bad_images(result: Any, batches: Any) -> None:
-                if result.loss is None:
-                    bad_images.extend(batches[0].image_ids.tolist())
-                react_to(result, batches)
+            def record_bad_images(step: UnreadStep, bad_value: float) -> None:
+                bad_images.extend(step.image_ids[0].tolist())
+                react_to_bad_step(step, bad_value)
 
             trainer.model.forward = forward_with_nan
-            trainer._react_to = record_bad_images
+            trainer._react_to_bad_step = record_bad_images
             trainer.run()
             trained = {name for name, _ in trainer.model.network.named_parameters()}
             final = {name: tensor for name, tensor in copy_weights(trainer).items() if name in trained}

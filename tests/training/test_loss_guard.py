@@ -86,6 +86,16 @@ def test_a_restored_guard_acts_as_if_the_run_had_not_been_interrupted(
     assert record_steps(restored, steps[cut:]) == expected[cut:]
 
 
+@pytest.mark.parametrize("max_skips, expected", [(3, [False, False, False, False, True]), (1, [True] * 5)])
+def test_the_guard_knows_when_one_more_bad_step_is_too_many(max_skips: int, expected: list[bool]) -> None:
+    guard = LossGuard(GuardConfig(max_skips=max_skips))
+    answers = []
+    for step in "x.xxx":
+        answers.append(guard.may_act_on_next_outcome())
+        record_steps(guard, step)
+    assert answers == expected
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 100.1, 100.0, 99.9, 0.0, -5.0])
 def test_a_loss_on_the_device_is_judged_as_one_on_the_host(loss: float, dtype: torch.dtype) -> None:

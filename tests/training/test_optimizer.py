@@ -8,8 +8,9 @@ from torch import nn
 
 from posenet.errors import ConfigError
 from posenet.settings import OptimConfig
+from posenet.training.conditional_update import step_unless
 from posenet.training.freezing import freeze, set_train_mode
-from posenet.training.optimizer import make_optimizer, set_lr
+from posenet.training.optimizer import can_skip_on_device, make_optimizer, restore_optimizer, set_lr
 from tests.helpers.networks import conv_and_batch_norm
 
 
@@ -81,3 +82,24 @@ def test_the_fused_optimizer_computes_the_same_weights_as_the_plain_one(name: st
         fused.step()
         plain.step()
     torch.testing.assert_close(fused_model.weight, plain_model.weight)
+
+
+def test_momentum_starts_at_zero_also_after_an_older_checkpoint_without_it() -> None:
+    model = conv_and_batch_norm()
+    optimizer = make_optimizer(model, OptimConfig())
+    state = optimizer.state_dict()
+    restore_optimizer(optimizer, {**state, "state": {}})
+    for parameter in model.parameters():
+        momentum = optimizer.state[parameter]["momentum_buffer"]
+        assert torch.equal(momentum, torch.zeros_like(parameter))
+
+
+def test_an_optimizer_that_cannot_skip_on_the_device_reads_the_decision() -> None:
+    """Such as one without fused kernels."""
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], 0.5, momentum=0.9)
+    assert not can_skip_on_device(optimizer)
+    for skip, expected in ((True, 1.0), (False, 0.5)):
+        weight.grad = torch.ones(2)
+        step_unless(torch.tensor(skip), optimizer)
+        assert weight.tolist() == [expected] * 2

@@ -15,7 +15,9 @@ def test_the_mean_loss_leaves_out_skipped_steps_and_starts_again_in_every_epoch(
     progress = Progress()
     assert progress.mean_loss is None
     for loss in (1.0, None, 4.0):
-        progress.count_step(loss)
+        progress.count_step()
+        if loss is not None:
+            progress.record_loss(loss)
     assert progress.mean_loss == 2.5
     assert (progress.step, progress.total_steps) == (3, 3)
     progress.replaced = 7

@@ -1,9 +1,8 @@
-"""The training step, and training runs: bad losses, stop signals, validation, checkpoints and logs."""
+"""Training runs: bad losses, stop signals, validation, checkpoints and logs."""
 
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 import logging
 import math
@@ -12,123 +11,24 @@ import signal
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from posenet.checkpoints.file import read_checkpoint
 from posenet.data.batch import Batch
-from posenet.devices.precision import Amp, make_grad_scaler
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError, TrainingError
-from posenet.settings import GuardConfig, OptimConfig
 from posenet.training.input_stream import CollectiveDataError
-from posenet.training.loss_guard import LossGuard
-from posenet.training.optimizer import make_optimizer
-from posenet.training.trainer import StepResult, Trainer, TrainStep
-from tests.helpers.process_runs import find_differences, start_or_resume
+from posenet.training.train_step import StepResult
+from posenet.training.trainer import Trainer
+from tests.helpers.process_runs import STATEFUL_OVERRIDES, find_differences, start_or_resume
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import CPU, before_step, copy_weights, tiny_trainer
 
 MakeTrainer = Callable[..., Trainer]
-
-BATCH_SIZE = 6
-LR = 0.1
-
-
-class LinearModelWithLoss(nn.Module):
-    """A tiny model with BatchNorm that returns one loss per image, scaled by ``mask_miss``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(4)
-        self.linear = nn.Linear(4, 1)
-
-    def forward(
-        self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor, supervised: None = None
-    ) -> Tensor:
-        return self.linear(self.norm(images))[:, 0] ** 2 * mask_miss
-
-
-def make_batch(seed: int, loss_scale: float = 1.0) -> Batch:
-    images = torch.randn(BATCH_SIZE, 4, generator=torch.Generator().manual_seed(seed))
-    return Batch(images, images, images, torch.full((BATCH_SIZE,), loss_scale), torch.arange(BATCH_SIZE))
-
-
-def make_train_step(
-    amp: Amp = "off", max_grad_norm: float = 0.0, loss_scale: float = 0.0
-) -> tuple[LinearModelWithLoss, Optimizer, TrainStep]:
-    torch.manual_seed(0)
-    model = LinearModelWithLoss().train()
-    optimizer = make_optimizer(model, OptimConfig(lr=LR, momentum=0.9, weight_decay=0.0))
-    scaler = make_grad_scaler(CPU, amp, loss_scale)
-    return model, optimizer, TrainStep(model, optimizer, scaler, LossGuard(GuardConfig()), Runtime(CPU), max_grad_norm)
-
-
-def copy_state(model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    return copy.deepcopy({"model": model.state_dict(), "optimizer": optimizer.state_dict()})
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
-@pytest.mark.parametrize("position", [0, 1, 2])
-def test_a_step_with_one_bad_loss_changes_nothing(bad: float, position: int) -> None:
-    model, optimizer, train_step = make_train_step()
-    train_step([make_batch(1)])
-    before = copy_state(model, optimizer)
-    batches = [make_batch(2), make_batch(3), make_batch(4)]
-    batches[position] = make_batch(9, loss_scale=bad)
-    result = train_step(batches)
-    assert result.loss is None
-    assert result.bad_value is not None
-    assert find_differences(copy_state(model, optimizer), before) == []
-    assert all(parameter.grad is None for parameter in model.parameters())
-    assert train_step([make_batch(5)]).loss is not None
-
-
-def test_a_step_with_a_gradient_that_is_not_finite_changes_nothing() -> None:
-    model, optimizer, train_step = make_train_step()
-    before = copy_state(model, optimizer)
-    model.linear.weight.register_hook(lambda gradient: gradient * math.nan)
-    result = train_step([make_batch(1)])
-    assert result.loss is None
-    assert math.isnan(result.bad_value)
-    assert find_differences(copy_state(model, optimizer), before) == []
-
-
-def test_accumulated_batches_train_on_the_mean_of_their_gradients() -> None:
-    model, _, train_step = make_train_step()
-    model.norm.eval()
-    reference = copy.deepcopy(model)
-    first = make_batch(1)
-    second = make_batch(2)
-    train_step([first, second])
-    reference(*(torch.cat(tensors) for tensors in zip(first[:4], second[:4]))).mean().backward()
-    for parameter, expected in zip(model.parameters(), reference.parameters()):
-        torch.testing.assert_close(parameter.detach(), expected.detach() - LR * expected.grad, atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("amp, loss_scale", [("off", 0.0), ("fp16", 1024.0)])
-def test_the_gradient_is_clipped_after_the_loss_scale_is_removed(amp: Amp, loss_scale: float) -> None:
-    model, _, train_step = make_train_step(amp, max_grad_norm=0.01, loss_scale=loss_scale)
-    before = nn.utils.parameters_to_vector(model.parameters()).detach()
-    train_step([make_batch(1, loss_scale=100.0)])
-    after = nn.utils.parameters_to_vector(model.parameters()).detach()
-    assert (after - before).norm().item() == pytest.approx(LR * 0.01, rel=1e-3)
-
-
-def test_an_overflow_that_a_lower_loss_scale_fixes_is_no_bad_step() -> None:
-    model, _, train_step = make_train_step("fp16")
-
-    def overflow_at_large_scales(gradient: Tensor) -> Tensor:
-        return gradient * (math.inf if train_step.scaler.get_scale() > 20_000 else 1)
-
-    model.linear.weight.register_hook(overflow_at_large_scales)
-    results = [train_step([make_batch(1)]) for _ in range(4)]
-    assert [result.loss is None for result in results] == [True, True, False, False]
-    assert all(result.bad_value is None for result in results)
 
 
 def make_losses_nan(trainer: Trainer, steps: Collection[int]) -> None:
@@ -339,112 +239,13 @@ def test_coco_scores_are_computed_every_few_epochs_and_after_the_last(
     assert evaluated == expected
 
 
-class RecordingRuntime(Runtime):
-    """A runtime of one process that records the calls which only several processes need.
+class ReadyResult(NamedTuple):
+    """The result of a step that was computed in advance."""
 
-    Attributes:
-        synced: for each backward pass, whether it would average the gradients over the processes.
-    """
+    result: StepResult
 
-    def __init__(self) -> None:
-        super().__init__(CPU)
-        self.synced: list[bool] = []
-        self._sync = True
-
-    @contextlib.contextmanager
-    def no_gradient_sync(self, module: nn.Module) -> Iterator[None]:
-        self._sync = False
-        yield
-        self._sync = True
-
-    def record_backward(self, gradient: Tensor) -> None:
-        self.synced.append(self._sync)
-
-
-class Linear(nn.Module):
-    """A module that takes a batch as the training step does; its weights are 1."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(4))
-
-    def forward(
-        self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor, supervised: None = None
-    ) -> Tensor:
-        return images @ self.weight * mask_miss
-
-
-def ones_batch(factor: float = 1.0) -> Batch:
-    """Two images of four ones; the loss of each is 4 times the factor."""
-    images = torch.ones(2, 4)
-    return Batch(images, images, images, torch.full((2,), factor), torch.arange(2))
-
-
-def linear_step(runtime: Runtime, clip: float = 0.0) -> tuple[Linear, TrainStep]:
-    module = Linear()
-    optimizer = torch.optim.SGD(module.parameters(), lr=1.0)
-    scaler = make_grad_scaler(CPU, "off", 0.0)
-    return module, TrainStep(module, optimizer, scaler, LossGuard(GuardConfig(threshold=100)), runtime, clip)
-
-
-@pytest.mark.parametrize("num_batches", [1, 3])
-def test_only_the_last_backward_pass_of_a_step_averages_the_gradients(num_batches: int) -> None:
-    runtime = RecordingRuntime()
-    module, step = linear_step(runtime)
-    module.weight.register_hook(runtime.record_backward)
-    step([ones_batch() for _ in range(num_batches)])
-    assert runtime.synced == [False] * (num_batches - 1) + [True]
-
-
-@pytest.mark.parametrize(
-    "world_size, num_batches, bad, synced",
-    [
-        (1, 1, 0, []),
-        (1, 3, 0, []),
-        (1, 3, 2, [False, False]),
-        (2, 1, 0, []),
-        (2, 3, 0, []),
-        (2, 3, 1, [False]),
-        (2, 3, 2, [False, False, True]),
-    ],
-)
-def test_a_bad_last_batch_still_averages_if_several_processes_accumulate(
-    world_size: int, num_batches: int, bad: int, synced: list[bool]
-) -> None:
-    """DistributedDataParallel has prepared for it in the forward pass."""
-    runtime = RecordingRuntime()
-    runtime.world_size = world_size
-    module, step = linear_step(runtime)
-    module.weight.register_hook(runtime.record_backward)
-    result = step([ones_batch(1e9 if number == bad else 1.0) for number in range(num_batches)])
-    assert result.loss is None and result.bad_value == 4e9
-    assert runtime.synced == synced
-    assert module.weight.grad is None and module.weight.tolist() == [1.0] * 4
-
-
-def test_the_loss_of_a_step_is_the_mean_over_its_batches_and_all_processes() -> None:
-    runtime = RecordingRuntime()
-    runtime.world_size = 2
-    runtime.all_reduce_sum = lambda values: values + torch.tensor([10.0, 0.0])  # the other process's loss is 10
-    _, step = linear_step(runtime)
-    result = step([ones_batch(1.0), ones_batch(2.0)])
-    assert result.loss == pytest.approx((4 + 10 + 8 + 10) / 4)
-
-
-def test_a_step_is_skipped_if_another_process_has_a_bad_loss() -> None:
-    runtime = RecordingRuntime()
-    runtime.all_reduce_sum = lambda values: values + torch.tensor([0.0, 1.0])
-    module, step = linear_step(runtime)
-    result = step([ones_batch()])
-    assert result.loss is None and result.bad_value == 4
-    assert module.weight.tolist() == [1.0] * 4
-
-
-def test_a_gradient_up_to_the_limit_is_not_clipped() -> None:
-    for clip, weight in ((0.0, 0.0), (2.0, 0.0), (1.0, 0.5)):  # the gradient is (1, 1, 1, 1), its norm 2
-        module, step = linear_step(Runtime(CPU), clip)
-        step([ones_batch()])
-        torch.testing.assert_close(module.weight.detach(), torch.full((4,), weight), atol=1e-5, rtol=0)
+    def read(self) -> StepResult:
+        return self.result
 
 
 @contextlib.contextmanager
@@ -458,7 +259,7 @@ def trainer_with_results(
     resume: Path | None = None,
 ) -> Iterator[Trainer]:
     """Yield a trainer whose network never runs: steps and validations return the given values, in the end 1."""
-    step_results = itertools.chain(results, itertools.repeat(StepResult(loss=1.0)))
+    step_results = map(ReadyResult, itertools.chain(results, itertools.repeat(StepResult(loss=1.0))))
     losses = itertools.chain(val_losses, itertools.repeat(1.0))
     settings = ("train.batch_size=1", "train.input_size=128", "train.epochs=4", "checkpoint.keep=99", *overrides)
     runtime = Runtime(CPU)
@@ -505,9 +306,9 @@ def test_every_step_has_the_learning_rate_of_the_schedule(stores: dict[str, Path
     with trainer_with_results(stores, tmp_path / "run", "train.epochs=2", "optim.warmup_epochs=2") as trainer:
         length = trainer.input.steps_per_epoch
 
-        def record_rate(batches: Sequence[Batch]) -> StepResult:
+        def record_rate(batches: Sequence[Batch]) -> ReadyResult:
             rates.append(trainer.optimizer.param_groups[0]["lr"])
-            return StepResult(loss=1.0)
+            return ReadyResult(StepResult(loss=1.0))
 
         trainer.train_step = record_rate
         trainer.run()
@@ -564,13 +365,13 @@ def test_the_return_is_to_the_newest_checkpoint_from_before_the_bad_steps(
 
 
 def test_the_images_of_all_ranks_with_a_bad_loss_are_named(stores: dict[str, Path], tmp_path: Path) -> None:
-    batches = [ones_batch(), ones_batch()]
+    ids = [torch.arange(2), torch.arange(2)]
     with trainer_with_results(stores, tmp_path / "run") as trainer:
         trainer.runtime.gather_objects = lambda own: [own, (math.inf, [7]), (3.0, [8]), (1e30, [9])]
-        assert trainer._find_cause(1.0, batches) == (math.inf, [7, 9])
-        assert trainer._find_cause(1e20, batches) == (1e20, [0, 1, 0, 1, 7, 9])
+        assert trainer._find_cause(1.0, ids) == (math.inf, [7, 9])
+        assert trainer._find_cause(1e20, ids) == (1e20, [0, 1, 0, 1, 7, 9])
         trainer.runtime.gather_objects = lambda own: [own, own]
-        assert trainer._find_cause(1.0, batches) == (1.0, [0, 1, 0, 1])
+        assert trainer._find_cause(1.0, ids) == (1.0, [0, 1, 0, 1])
 
 
 @pytest.mark.parametrize(
@@ -625,3 +426,112 @@ def test_a_stopped_run_logs_where_it_continues(
     with trainer_with_results(stores, tmp_path, steps=2) as trainer, caplog.at_level(logging.INFO):
         trainer.run()
     assert "Stopped after step 2 (epoch 1); --resume continues from there" in caplog.text
+
+
+class EventResult(NamedTuple):
+    """The result of a step that records when it is read."""
+
+    step: int
+    result: StepResult
+    events: list[str]
+
+    def read(self) -> StepResult:
+        self.events.append(f"read {self.step}")
+        return self.result
+
+
+def record_events(trainer: Trainer, results: Iterable[StepResult]) -> list[str]:
+    """Give the trainer steps with the given results; collect what it does with them, and when."""
+    events: list[str] = []
+    step_results = iter(results)
+
+    def train(batches: Sequence[Batch]) -> EventResult:
+        step = trainer.progress.total_steps + 1
+        events.append(f"step {step}")
+        return EventResult(step, next(step_results), events)
+
+    trainer.train_step = train
+    trainer._return_to_checkpoint = lambda: events.append("return")
+    write = trainer._write
+    trainer._write = lambda *args, **options: (events.append("save"), write(*args, **options))
+    return events
+
+
+GOOD = StepResult(loss=1.0)
+BAD = StepResult(bad_value=math.inf)
+
+
+@pytest.mark.parametrize(
+    "settings, results, expected",
+    [
+        ((), [GOOD] * 4, "step 1, step 2, read 1, step 3, read 2, step 4, read 3, read 4, save"),
+        (("checkpoint.every_steps=2",), [GOOD] * 3, "step 1, step 2, read 1, read 2, save, step 3, read 3, save"),
+        (("log.every_steps=2",), [GOOD] * 3, "step 1, step 2, read 1, read 2, step 3, read 3, save"),
+        (
+            ("guard.max_skips=2",),
+            [BAD, BAD, GOOD, BAD, GOOD],
+            "step 1, step 2, read 1, read 2, return, step 3, step 4, read 3, step 5, read 4, read 5, save",
+        ),
+        (("guard.max_skips=1",), [GOOD, BAD, GOOD], "step 1, read 1, step 2, read 2, return, step 3, read 3, save"),
+    ],
+    ids=["good steps", "checkpoint", "log", "return after two", "return after one"],
+)
+def test_a_result_is_read_after_the_next_step_unless_it_is_needed_before(
+    stores: dict[str, Path], tmp_path: Path, settings: tuple[str, ...], results: list[StepResult], expected: str
+) -> None:
+    overrides = ("log.every_steps=99", *settings)
+    with trainer_with_results(stores, tmp_path / "run", *overrides, steps=len(results)) as trainer:
+        events = record_events(trainer, results)
+        trainer.run()
+    assert ", ".join(events) == expected
+
+
+def test_reading_results_late_changes_nothing(stores: dict[str, Path], tmp_path: Path) -> None:
+    """Bad steps, the return to a checkpoint, the moving average and all saved counts are the same."""
+    settings = (*STATEFUL_OVERRIDES, "guard.max_skips=2", "train.epochs=99", "train.patience=0")
+    checkpoints = []
+    for every_steps in (1, 99):  # results are read at once for the log, or late
+        folder = tmp_path / str(every_steps)
+        overrides = (*settings, f"log.every_steps={every_steps}")
+        with tiny_trainer(Runtime(CPU), stores, folder, *overrides, steps=14) as trainer:
+            make_losses_nan(trainer, {2, 5, 6, 9, 13})
+            trainer.run()
+        assert [line["step"] for line in read_log(folder, "skip")] == [2, 5, 6, 9, 13]
+        checkpoint = read_checkpoint(folder / "last.pth")
+        del checkpoint["config"]
+        checkpoints.append(checkpoint)
+    assert checkpoints[0]["average"]["count"] == 14 - 5 - 1  # the return to step 3 takes back the average of step 4
+    assert find_differences(checkpoints[1], checkpoints[0]) == []
+
+
+class LostContact(RuntimeError):
+    """Another process has ended."""
+
+
+@pytest.mark.parametrize("last, saved_step", [(GOOD, 2), (StepResult(), 2), (BAD, None)])
+def test_after_the_loss_of_another_process_the_last_step_is_saved_unless_it_was_bad(
+    stores: dict[str, Path], tmp_path: Path, last: StepResult, saved_step: int | None
+) -> None:
+    with trainer_with_results(stores, tmp_path / "run", "log.every_steps=99", results=[GOOD, last]) as trainer:
+        train_step = trainer.train_step
+
+        def lose_contact(*_: Any) -> Any:
+            raise LostContact
+
+        def train(batches: Sequence[Batch]) -> Any:
+            if trainer.progress.total_steps == 2:
+                trainer.runtime.gather_objects = lose_contact
+                lose_contact()
+            return train_step(batches)
+
+        trainer.train_step = train
+        trainer.runtime.has_lost_contact = lambda error: isinstance(error, LostContact)
+        trainer.runtime.explain_lost_contact = lambda error: TrainingError("lost")
+        with pytest.raises(TrainingError, match="lost"):
+            trainer.run()
+        if saved_step is None:
+            assert not trainer.folder.has_checkpoints()
+        else:
+            progress = read_checkpoint(trainer.folder.last)["progress"]
+            assert progress["total_steps"] == saved_step
+            assert progress["loss_steps"] == 1 + (last.loss is not None)

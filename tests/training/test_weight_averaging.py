@@ -33,6 +33,7 @@ def train_through(weights: list[float], layer: nn.Linear, average: WeightAverage
     """Give the layer each of the weights, as one optimizer step and one epoch."""
     for epoch, weight in enumerate(weights, start=1):
         nn.init.constant_(layer.weight, weight)
+        average.remember_step()
         average.after_step()
         average.after_epoch(epoch)
 
@@ -52,6 +53,19 @@ def test_ema_follows_its_formula_and_the_trained_weights_return() -> None:
     expected = second_decay * first_average + (1 - second_decay) * 4.0
     assert averaged_weight(average, layer) == pytest.approx(expected)
     assert layer.weight.item() == 4
+
+
+def test_ema_averages_the_remembered_step_and_not_a_later_or_a_skipped_one() -> None:
+    layer = linear_layer(1.0)
+    average = ExponentialMovingAverage(layer, decay=0.9)
+    nn.init.constant_(layer.weight, 7.0)
+    average.remember_step()  # and skipped: no ``after_step``
+    nn.init.constant_(layer.weight, 2.0)
+    average.remember_step()
+    nn.init.constant_(layer.weight, 4.0)
+    average.after_step()
+    assert averaged_weight(average, layer) == pytest.approx(2 / 11 * 1.0 + 9 / 11 * 2.0)
+    assert average.count == 1
 
 
 def test_swa_is_the_mean_over_the_ends_of_cycles() -> None:
