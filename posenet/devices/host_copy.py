@@ -34,6 +34,7 @@ class HostCopy:
     def __init__(self, tensor: Tensor) -> None:
         self._copied: torch.Event | None = None
         self._tensor = tensor
+        self._device = tensor.device
         module = module_with_streams(tensor.device)
         if module is not None:
             memory = pinned_memory(tensor.numel() * tensor.element_size())
@@ -44,7 +45,9 @@ class HostCopy:
     def read(self) -> Tensor:
         """The tensor in host memory."""
         if self._copied is not None:
-            self._copied.synchronize()
+            # Another thread may read. Its current device is the first one, on which waiting would open a context.
+            with torch.accelerator.device_index(self._device.index):
+                self._copied.synchronize()
         return self._tensor.cpu()
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -109,3 +111,19 @@ def test_in_host_memory_nothing_is_pinned_and_nothing_waits() -> None:
     staging.wait()
     assert_copies(copies, tensors)
     assert HostCopy(tensors[0]).read() is tensors[0]
+
+
+def test_the_device_of_the_tensor_is_the_current_one_while_any_thread_waits_for_it(
+    waits: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.contextmanager
+    def device_index(index: int | None) -> Iterator[None]:
+        waits.append(f"enter {index}")
+        yield
+        waits.append("exit")
+
+    monkeypatch.setattr(torch.accelerator, "device_index", device_index)
+    copy = HostCopy(torch.ones(2))
+    monkeypatch.setattr(copy, "_device", torch.device("cuda:1"))
+    assert copy.read().tolist() == [1, 1]
+    assert waits == ["enter 1", "wait", "exit"]
