@@ -21,13 +21,14 @@ from posenet.benchmark.report import Report, percent
 from posenet.benchmark.timing import median_seconds
 from posenet.data.targets import TargetRenderer
 from posenet.errors import DataError
+from posenet.inference.backends.backend import HostMaps
 from posenet.inference.coco_evaluation import compute_coco_metrics, to_coco_result
 from posenet.inference.decoder.candidates import MAX_PEAKS
 from posenet.inference.decoder.host_candidates import find_keypoints
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.perfect_grouping import group_by_truth
 from posenet.inference.person import Person
-from posenet.inference.predictor import HostMaps, Predictor
+from posenet.inference.predictor import Predictor
 from posenet.progress import progress_bar
 from posenet.settings import MAP_STRIDE, InferenceConfig
 

@@ -21,12 +21,13 @@ from posenet.devices.background import map_in_background
 from posenet.devices.precision import Amp
 from posenet.devices.runtime import Runtime
 from posenet.images.image_files import ChannelOrder, ImageInput, read_image
+from posenet.inference.backends.backend import InputBatch, NetworkOutput
 from posenet.inference.media.frame_prediction import FramePrediction, predict_frames
 from posenet.inference.media.outputs import DrawingWriter, drawing_suffix, output_paths
 from posenet.inference.media.people_files import open_people_file
 from posenet.inference.media.sources import FileSource, Frame
 from posenet.inference.person import Person
-from posenet.inference.predictor import InputBatch, NetworkOutput, Predictor
+from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
 from posenet.progress import progress_bar
 from posenet.visualization.people import draw_people

@@ -47,6 +47,11 @@ TOOLS = (
 """Subcommands; the module of ``make-synthetic`` is ``posenet.cli.make_synthetic``."""
 
 
+PYTORCH_MISSING = (
+    "PyTorch is not installed (the package torch); without it, only predict and evaluate work, with an exported file"
+)
+
+
 class _HelpFormatter(argparse.HelpFormatter):
     """Adds "(default: ...)" to the help of a flag that has a default and does not state it already."""
 
@@ -129,6 +134,10 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
     except OSError as error:
         file = f": {error.filename}" if error.filename else ""
         return _report_failure(prog, f"{error.strerror or error}{file}")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        return _report_failure(prog, PYTORCH_MISSING)
     except KeyboardInterrupt:
         report_error(prog, "interrupted")
         return 130

@@ -14,9 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
 from posenet.cli.options import (
     SWITCH,
     add_exif_frame_option,
@@ -41,10 +38,11 @@ from posenet.cli.ranks import (
 )
 from posenet.cli.tracking_options import add_tracking_options, make_frame_tracker
 from posenet.devices.rank_info import RankInfo
-from posenet.devices.runtime import Runtime
+from posenet.devices.ranks import Ranks
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError
 from posenet.files import check_outputs, is_standard_output
+from posenet.inference.backends.loading import is_exported_file
 from posenet.inference.media.frame_prediction import FramePrediction, predict_units, prediction_format
 from posenet.inference.media.frame_tracking import FrameTracker
 from posenet.inference.media.sources import FileSource, Frame, Source, count_frames
@@ -263,7 +261,7 @@ class _Job:
         settings = self.predictor.settings
         return {
             "inputs": names.hexdigest(),
-            "weights": digest_of_weights(self.predictor.network),
+            "weights": self.predictor.backend.digest(),
             "inference settings": dataclasses.asdict(settings) | {"scales": list(settings.scales)},
             "--amp": args.amp,
             "--shard": f"{self.shard.index}/{self.shard.count}",
@@ -273,7 +271,7 @@ class _Job:
         }
 
 
-def _prepare_job(args: argparse.Namespace, runtime: Runtime, rank_info: RankInfo) -> _Job:
+def _prepare_job(args: argparse.Namespace, runtime: Ranks, rank_info: RankInfo) -> _Job:
     """Check the flags, find the inputs and load the network. An error that all ranks have is reported once."""
 
     def choose_paths() -> DrawingPaths:
@@ -303,6 +301,10 @@ def _check_flags(args: argparse.Namespace) -> Shard:
     if not (args.output or people_files(args) or args.heatmaps or args.show):
         raise ConfigError(
             "nothing to write: give --output DIR, --json FILE, --coco FILE, --csv FILE, --heatmaps DIR or --show"
+        )
+    if args.heatmaps and is_exported_file(args.checkpoint):
+        raise ConfigError(
+            f"--heatmaps: {args.checkpoint} is an exported file, which outputs no maps; use its checkpoint"
         )
     if args.resume and (resumable_file(args) is None or args.coco or args.csv):
         raise ConfigError("--resume continues a .jsonl file: give --json FILE.jsonl, and neither --coco nor --csv")
@@ -342,15 +344,6 @@ def _choose_people(prediction: FramePrediction, min_score: float, tracker: Frame
     if tracker and isinstance(prediction.frame, Frame):
         people = tracker.update(prediction.frame, people)
     return prediction._replace(people=people)
-
-
-def digest_of_weights(network: nn.Module) -> str:
-    """A digest of all weights and buffers of a network."""
-    digest = hashlib.sha256()
-    for name, tensor in network.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _report(args: argparse.Namespace, summary: PredictionSummary) -> None:

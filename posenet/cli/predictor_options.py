@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from posenet.checkpoints.weights import load_model, stored_config
 from posenet.cli.options import CHECKPOINT_HELP, add_config_options, setting_help
+from posenet.errors import ConfigError
+from posenet.inference.backends.loading import BACKENDS, is_exported_file
 from posenet.inference.predictor import Predictor
-from posenet.model.posenet import PoseNet
 from posenet.settings import Config, load_config
+
+if TYPE_CHECKING:
+    from posenet.model.posenet import PoseNet
+
+CHECKPOINT_OR_EXPORTED_HELP = f"{CHECKPOINT_HELP}; or a file that posenet export-onnx has written (.onnx)"
+"""Help of ``--checkpoint`` where an exported file will do."""
 
 _INFERENCE_OPTIONS = ("height", "scales", "flip", "batch_size")
 """Options that override keys of the configuration's ``inference`` section."""
@@ -20,7 +27,7 @@ def add_predictor_options(
     amp: str = "auto",
     *,
     required: bool = True,
-    checkpoint_help: str = CHECKPOINT_HELP,
+    checkpoint_help: str = CHECKPOINT_OR_EXPORTED_HELP,
 ) -> None:
     """Add the options that choose a network and how to run it; ``amp`` is the default precision."""
     add = parser.add_argument
@@ -54,6 +61,12 @@ def add_predictor_options(
         default=unset,
         help=setting_help("images per batch", "inference.batch_size", of_checkpoint=True),
     )
+    add(
+        "--backend",
+        choices=BACKENDS,
+        help="software that runs the network: auto is the fastest that is installed and as accurate "
+        "(default: torch for a checkpoint, auto for an exported file)",
+    )
     add("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:1, mps ...")
     add(
         "--amp",
@@ -68,7 +81,15 @@ def make_predictor(args: argparse.Namespace) -> tuple[Predictor, Config]:
     """The predictor that the options define, and the configuration of its network."""
     config = requested_config(args, args.checkpoint)
     overrides = {name: getattr(args, name) for name in _INFERENCE_OPTIONS if name in args}
-    return Predictor.load(args.checkpoint, config=config, device=args.device, amp=args.amp, **overrides)
+    return Predictor.load(
+        args.checkpoint,
+        config=config,
+        device=args.device,
+        amp=args.amp,
+        backend=args.backend,
+        threads=getattr(args, "threads", None),
+        **overrides,
+    )
 
 
 def load_network(args: argparse.Namespace) -> tuple[PoseNet, Config]:
@@ -76,13 +97,19 @@ def load_network(args: argparse.Namespace) -> tuple[PoseNet, Config]:
 
     ``--config`` replaces the configuration in the checkpoint; ``--set`` overrides single keys.
     """
+    from posenet.checkpoints.weights import load_model
+
     return load_model(args.checkpoint, requested_config(args, args.checkpoint))
 
 
 def requested_config(args: argparse.Namespace, path: str | Path) -> Config | None:
     """The configuration of ``--config`` and ``--set``; None for the unchanged one of the checkpoint at ``path``."""
+    if (args.config or args.overrides) and is_exported_file(path):
+        raise ConfigError(f"{path} is an exported file with settings of its own; leave out --config and --set")
     if args.config:
         return load_config(args.config, args.overrides)
     if args.overrides:
+        from posenet.checkpoints.weights import stored_config
+
         return load_config(None, args.overrides, base=stored_config(path))
     return None

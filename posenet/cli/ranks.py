@@ -19,20 +19,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
-import torch
-from torch.multiprocessing.spawn import ProcessExitedException
-
 from posenet.cli.logging_setup import log_to_stderr
 from posenet.cli.main import run_and_report
 from posenet.cli.options import non_negative_int, positive_int
-from posenet.devices.device import select_device
-from posenet.devices.distributed import DEFAULT_TIMEOUT_MINUTES, DistributedRuntime, device_of_rank
-from posenet.devices.launch import launch
 from posenet.devices.rank_info import SINGLE_PROCESS, RankInfo, rank_info_from_environment
-from posenet.devices.runtime import Runtime
+from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, Ranks
 from posenet.devices.signals import stop_signal_handler
 from posenet.errors import ConfigError, DataError, PosenetError, TrainingError
 from posenet.files import write_atomically
+from posenet.inference.backends.loading import is_exported_file
 from posenet.inference.shared_work import Team
 from posenet.progress import hide_progress
 
@@ -87,6 +82,10 @@ def run_on_ranks(args: argparse.Namespace, task: Task) -> None:
     if not args.nproc or args.nproc == 1:
         _run_as_rank(args, rank_info or SINGLE_PROCESS, task)
         return
+    from torch.multiprocessing.spawn import ProcessExitedException
+
+    from posenet.devices.launch import launch
+
     status = multiprocessing.get_context("spawn").Value("i", 0)
     try:
         launch(args.nproc, _run_started_process, args, task, Path(sys.argv[0]).name, status)
@@ -140,11 +139,15 @@ def _interrupt_once() -> Iterator[None]:
 
 
 def _run_as_rank(args: argparse.Namespace, rank_info: RankInfo, task: Task) -> None:
-    if args.threads:
+    if args.threads and not is_exported_file(args.checkpoint):  # without PyTorch, the backend sets its threads
+        import torch
+
         torch.set_num_threads(args.threads)
     if rank_info.world_size == 1:
         task(args, rank_info)
         return
+    import torch
+
     if torch.accelerator.is_available():
         # From here on, "cuda" means the device of this process.
         torch.accelerator.set_device_index(rank_info.local_rank % torch.accelerator.device_count())
@@ -160,20 +163,28 @@ def _run_as_rank(args: argparse.Namespace, rank_info: RankInfo, task: Task) -> N
 
 def use_device_of_rank(args: argparse.Namespace, rank_info: RankInfo) -> None:
     """Let ``--device`` name the device of this process: the one with its local rank as index, as in training."""
-    if rank_info.world_size > 1:
+    if rank_info.world_size > 1 and args.backend in (None, "torch") and not is_exported_file(args.checkpoint):
+        from posenet.devices.device import select_device
+        from posenet.devices.distributed import device_of_rank
+
         args.device = str(device_of_rank(select_device(args.device), rank_info))
 
 
 @contextlib.contextmanager
-def open_runtime(args: argparse.Namespace, rank_info: RankInfo) -> Iterator[Runtime]:
+def open_runtime(args: argparse.Namespace, rank_info: RankInfo) -> Iterator[Ranks]:
     """What the processes need to agree before they work; they exchange nothing over it while they work."""
-    cpu = torch.device("cpu")
-    runtime = Runtime(cpu) if rank_info.world_size == 1 else DistributedRuntime(cpu, rank_info, args.timeout)
-    with contextlib.closing(runtime):
+    if rank_info.world_size == 1:
+        yield Ranks()
+        return
+    import torch
+
+    from posenet.devices.distributed import DistributedRuntime
+
+    with contextlib.closing(DistributedRuntime(torch.device("cpu"), rank_info, args.timeout)) as runtime:
         yield runtime
 
 
-def run_on_main(runtime: Runtime, function: Callable[[], Result]) -> Result:
+def run_on_main(runtime: Ranks, function: Callable[[], Result]) -> Result:
     """The result of a function that only rank 0 calls. If it fails, rank 0 raises the error and the others exit."""
     result: Result | None = None
     error: Exception | None = None
@@ -190,7 +201,7 @@ def run_on_main(runtime: Runtime, function: Callable[[], Result]) -> Result:
     return result
 
 
-def run_on_all(runtime: Runtime, function: Callable[[], Result]) -> Result:
+def run_on_all(runtime: Ranks, function: Callable[[], Result]) -> Result:
     """The result of a function that every rank calls. If it fails anywhere, one rank raises its error, all others exit.
 
     So an error that all ranks have is reported once.
@@ -211,7 +222,7 @@ def run_on_all(runtime: Runtime, function: Callable[[], Result]) -> Result:
 
 @contextlib.contextmanager
 def form_team(
-    args: argparse.Namespace, runtime: Runtime, folder: Path | None, *, resume: bool = False, keep: bool = False
+    args: argparse.Namespace, runtime: Ranks, folder: Path | None, *, resume: bool = False, keep: bool = False
 ) -> Iterator[Team | None]:
     """The team of all ranks, with an exchange folder that rank 0 makes and removes; None for a single process.
 

@@ -19,7 +19,6 @@ from posenet.cli.options import non_negative_int, positive_int
 from posenet.cli.training import train
 from posenet.cli.training_options import add_training_options, flag_overrides
 from posenet.devices.distributed import (
-    DEFAULT_TIMEOUT_MINUTES,
     DistributedRuntime,
     device_of_rank,
     is_lost_contact,
@@ -27,6 +26,7 @@ from posenet.devices.distributed import (
 )
 from posenet.devices.launch import launch
 from posenet.devices.rank_info import SINGLE_PROCESS, RankInfo, rank_info_from_environment
+from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES
 from posenet.errors import ConfigError, PosenetError
 from posenet.settings import load_config
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from posenet.devices.rank_info import RankInfo
+from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES
 from posenet.devices.rendezvous import meet
 from posenet.devices.roll_call import RollCall
 from posenet.devices.runtime import Runtime
@@ -23,8 +24,6 @@ from posenet.errors import ConfigError, TrainingError
 
 _log = logging.getLogger(__name__)
 
-DEFAULT_TIMEOUT_MINUTES = 10.0
-"""Time for which a rank waits for the others in a collective call."""
 LOST_CONNECTION = re.compile(
     "connection (closed|reset|timed out)|read error|broken pipe|socket (unexpectedly )?closed|timed out waiting"
     "|timeout caused|connect timeout|no route to host|network is unreachable",

@@ -13,22 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from posenet.devices.ranks import Ranks
 from posenet.errors import TrainingError
 
 
-class Runtime:
+class Runtime(Ranks):
     """One process on one device."""
-
-    rank = 0  # index of this process among all processes of the run
-    world_size = 1  # number of processes of the run
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-
-    @property
-    def is_main(self) -> bool:
-        """Whether this is rank 0, which alone logs and writes files."""
-        return self.rank == 0
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Move a module to the device and wrap it, so that its gradients are averaged over the batches of all ranks."""
@@ -58,14 +51,6 @@ class Runtime:
         """The elementwise sum of a tensor over all ranks."""
         return values
 
-    def gather_objects(self, value: Any) -> list[Any]:
-        """The values of all ranks, in rank order."""
-        return [value]
-
-    def broadcast_object(self, value: Any) -> Any:
-        """The value of rank 0."""
-        return value
-
     def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite tensors with those of rank 0."""
 
@@ -81,6 +66,3 @@ class Runtime:
         """Wait until the device has finished all its work, so that a clock can be read."""
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
-
-    def close(self) -> None:
-        """Leave the process group."""

@@ -8,12 +8,12 @@ import numpy as np
 
 from posenet.annotations.coco_dataset import read_annotations
 from posenet.annotations.split import Split
+from posenet.inference.backends.backend import NetworkOutput
 from posenet.inference.coco_evaluation import SplitOptions, compute_coco_metrics, predict_people, to_coco_result
-from posenet.inference.decoder.candidates import MAX_PEAKS
-from posenet.inference.decoder.host_candidates import find_keypoints
+from posenet.inference.decoder.candidates import KeypointCandidates
 from posenet.inference.perfect_grouping import group_by_truth
 from posenet.inference.person import Person
-from posenet.inference.predictor import HostMaps, NetworkOutput, Predictor
+from posenet.inference.predictor import Predictor
 from posenet.settings import MAP_STRIDE, DataConfig, ExifFrame
 
 
@@ -23,25 +23,18 @@ class CandidatePredictor(Predictor):
     @classmethod
     def like(cls, predictor: Predictor) -> CandidatePredictor:
         """With the network and the settings of another predictor."""
-        return cls(
-            predictor.network,
-            predictor.settings,
-            skeleton=predictor.skeleton,
-            device=predictor.device,
-            amp=predictor.amp,
-            select="host",
-        )
+        return cls(predictor.backend)
 
     def decode_output(self, output: NetworkOutput) -> list[list[Person]]:
         """The candidates of each image, in pixels of the image."""
         people_of_images = []
-        for image_size, letterbox, maps in zip(*output):
-            assert isinstance(maps, HostMaps), "this predictor selects candidates on the host"
-            people_of_images.append(letterbox.map_back(self._candidates(maps), image_size))
+        for image_size, letterbox, decoder_input in zip(output.image_sizes, output.letterboxes, output.fetch()):
+            found = decoder_input.candidates(self.settings, self.skeleton)
+            people_of_images.append(letterbox.map_back(self._single_keypoints(found), image_size))
         return people_of_images
 
-    def _candidates(self, maps: HostMaps) -> list[Person]:
-        found = find_keypoints(maps.maps[self.skeleton.keypoint_channels], self.settings.keypoint_threshold, MAX_PEAKS)
+    def _single_keypoints(self, found: KeypointCandidates) -> list[Person]:
+        """One person for each candidate, in pixels of the network input."""
         xy = found.xy * MAP_STRIDE + (MAP_STRIDE - 1) / 2  # pixels of the network input
         people = []
         for keypoint, position, score in zip(found.keypoint, xy, found.score):

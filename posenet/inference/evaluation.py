@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from posenet.devices.precision import Amp
 from posenet.errors import ConfigError
 from posenet.files import check_outputs
 from posenet.inference import coco_evaluation
+from posenet.inference.backends.loading import BackendName
 from posenet.inference.coco_evaluation import Evaluation, SplitOptions
 from posenet.inference.predictor import Predictor
 from posenet.inference.shared_work import Team
 from posenet.settings import Config, ExifFrame
+
+if TYPE_CHECKING:
+    from posenet.devices.precision import Amp
 
 
 def evaluate(
@@ -27,6 +30,7 @@ def evaluate(
     config: Config | None = None,
     device: str = "auto",
     amp: Amp | Literal["auto"] = "off",
+    backend: BackendName | None = None,
     progress: bool = True,
     team: Team | None = None,
     **overrides: Any,
@@ -35,7 +39,7 @@ def evaluate(
 
     Args:
         checkpoint: a file, the name of registered weights, or a predictor, which has its own settings: it cannot be
-            combined with ``config``, ``device``, ``amp`` or ``overrides``.
+            combined with ``config``, ``device``, ``amp``, ``backend`` or ``overrides``.
         images: folder of the images.
         annotations: COCO keypoint JSON, or an image-info JSON without annotations.
         output: where to write the predictions, as a COCO results file.
@@ -45,6 +49,7 @@ def evaluate(
         config: replaces the configuration in the checkpoint.
         device: auto, cpu, cuda, cuda:1, mps and so on.
         amp: precision of the network; float32 by default, so that the AP is the same on every machine.
+        backend: the software that runs the network; see ``Predictor.from_checkpoint``.
         progress: whether to show a progress bar.
         team: the processes that share the images; None if this process predicts them all. Rank 0 writes the
             predictions and returns the metrics, and the others return None.
@@ -60,11 +65,13 @@ def evaluate(
         inputs = [annotations] if isinstance(checkpoint, Predictor) else [annotations, checkpoint]
         check_outputs([Path(output)], map(Path, inputs))
     if isinstance(checkpoint, Predictor):
-        _require_no_settings(config, device, amp, overrides)
+        _require_no_settings(config, device, amp, overrides | ({"backend": backend} if backend else {}))
         predictor = checkpoint
         used_config = Config()
     else:
-        predictor, used_config = Predictor.load(checkpoint, config=config, device=device, amp=amp, **overrides)
+        predictor, used_config = Predictor.load(
+            checkpoint, config=config, device=device, amp=amp, backend=backend, **overrides
+        )
     options = SplitOptions(
         exif_frame=exif_frame or used_config.data.exif_frame,
         skeleton=predictor.skeleton,

@@ -5,91 +5,34 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 import itertools
-import operator
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
-from posenet.checkpoints.weights import load_model
 from posenet.devices.background import map_in_background
-from posenet.devices.device import select_device
-from posenet.devices.precision import Amp, autocast, select_amp
-from posenet.errors import ConfigError
 from posenet.images.image_files import ChannelOrder, ImageInput, to_bgr
-from posenet.inference.decoder.decode import decode
-from posenet.inference.decoder.device_candidates import CandidateSelector
-from posenet.inference.decoder.people import decode_candidates
+from posenet.inference.backends.backend import Backend, InputBatch, NetworkOutput
+from posenet.inference.backends.loading import BackendName, BackendOptions, load_backend, override_settings
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.person import Person
 from posenet.inference.tiling import Tiling, choose_tiling
-from posenet.model.fused import FusedNetwork
-from posenet.model.preprocessing import images_to_input
-from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, InferenceConfig
+from posenet.settings import INPUT_MULTIPLE, Config, InferenceConfig
 from posenet.skeleton import COCO, Skeleton
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from posenet.devices.precision import Amp
 
 Item = TypeVar("Item")
 
 TILE_TOLERANCE = 9.0
 """Pixels of the network input by which two tiles may differ about a keypoint: the sigma of the target maps."""
-
-
-class InputBatch(NamedTuple):
-    """N images, resized and padded for the network at each inference scale."""
-
-    image_sizes: list[tuple[int, int]]
-    """(height, width) of each image."""
-    letterboxes: list[list[Letterbox]]
-    """``letterboxes[scale][image]``."""
-    inputs: list[np.ndarray]
-    """For each scale (N, H, W, 3) BGR uint8."""
-
-
-class HostMaps(NamedTuple):
-    """The maps of one image on the host, from which its candidates are selected there."""
-
-    maps: np.ndarray
-    """(C, h, w) float32: the cells that show the image."""
-
-    def decode(self, settings: InferenceConfig, skeleton: Skeleton) -> list[Person]:
-        """The people, with keypoints in network-input pixels."""
-        return decode(
-            self.maps,
-            keypoint_threshold=settings.keypoint_threshold,
-            part_threshold=settings.part_threshold,
-            skeleton=skeleton,
-        )
-
-
-class DeviceCandidates(NamedTuple):
-    """The candidates of one image that ``CandidateSelector`` has selected on the device."""
-
-    peaks: np.ndarray
-    pairs: np.ndarray
-    limb_scores: np.ndarray
-
-    def decode(self, settings: InferenceConfig, skeleton: Skeleton) -> list[Person]:
-        """The people, with keypoints in network-input pixels."""
-        return decode_candidates(self.peaks, self.pairs, self.limb_scores, skeleton=skeleton)
-
-
-class NetworkOutput(NamedTuple):
-    """The output of the network for N images, copied to the host."""
-
-    image_sizes: list[tuple[int, int]]
-    """(height, width) of each image."""
-    letterboxes: list[Letterbox]
-    """How each image was resized and padded for its maps."""
-    decoder_inputs: Sequence[HostMaps | DeviceCandidates]
-    """The maps or the candidates of each image."""
 
 
 class _GroupLayout(NamedTuple):
@@ -123,18 +66,22 @@ class Predictor:
 
     Args:
         network: has a method ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4). Its input has the
-            channels-last memory format if its attribute ``channels_last`` exists and is true.
+            channels-last memory format if its attribute ``channels_last`` exists and is true. Or a backend, which runs
+            a network with settings of its own; then all other arguments are ignored.
         settings: ``inference`` section of the configuration; None uses its defaults.
         skeleton: meaning of the channels.
         device: where the network runs; None is the device of its weights.
         amp: precision of the network; leave it "off" for a ``FusedNetwork``, which sets its precision itself.
         select: where candidates are selected. "device" copies only the candidates to the host, "host" copies the maps.
             None selects the faster one: "host" on a CPU, else "device".
+
+    Attributes:
+        backend: runs the network.
     """
 
     def __init__(
         self,
-        network: nn.Module,
+        network: nn.Module | Backend,
         settings: InferenceConfig | None = None,
         *,
         skeleton: Skeleton = COCO,
@@ -142,18 +89,16 @@ class Predictor:
         amp: Amp = "off",
         select: Literal["device", "host"] | None = None,
     ) -> None:
-        self.settings = InferenceConfig() if settings is None else settings
-        self.skeleton = skeleton
-        weight = next(network.parameters(), torch.empty(0))
-        self.device = weight.device if device is None else torch.device(device)
-        self.amp = amp
-        self.network = network.to(self.device).eval()
-        self._flip_channels = torch.from_numpy(skeleton.flip_channels).to(self.device)
-        self._selector: CandidateSelector | None = None
-        if select == "device" or (select is None and self.device.type != "cpu"):
-            self._selector = CandidateSelector(
-                self.settings.keypoint_threshold, self.settings.part_threshold, skeleton=skeleton
-            ).to(self.device)
+        if isinstance(network, Backend):
+            self.backend = network
+        else:
+            from posenet.inference.backends.torch_backend import TorchBackend
+
+            self.backend = TorchBackend(
+                network, settings or InferenceConfig(), skeleton=skeleton, device=device, amp=amp, select=select
+            )
+        self.settings = self.backend.settings
+        self.skeleton = self.backend.skeleton
 
     @classmethod
     def from_config(
@@ -166,10 +111,7 @@ class Predictor:
         **overrides: Any,
     ) -> Self:
         """A predictor with the settings of ``config.inference``, except for keys of that section in ``overrides``."""
-        try:
-            settings = dataclasses.replace(config.inference, **overrides)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
+        settings = override_settings(config.inference, overrides)
         return cls(network, settings, skeleton=config.model.skeleton, device=device, amp=amp)
 
     @classmethod
@@ -180,32 +122,50 @@ class Predictor:
         config: Config | None = None,
         device: str = "auto",
         amp: Amp | Literal["auto"] = "auto",
+        backend: BackendName | None = None,
+        threads: int | None = None,
         **overrides: Any,
     ) -> Predictor:
-        """A predictor that runs a fused copy of the network in a checkpoint, ours or a published one.
+        """A predictor that runs the network in a checkpoint, ours or a published one, or in an exported file.
 
         Args:
-            path: a file, or the name of registered weights such as "simplepose", which are downloaded once.
-            config: replaces the configuration in the checkpoint.
+            path: a file, or the name of registered weights such as "simplepose", which are downloaded once. A file that
+                ends in ``.onnx`` is one that ``posenet export-onnx`` has written; it needs no PyTorch.
+            config: replaces the configuration in the checkpoint. An exported file has none.
+            device: auto, cpu, cuda, cuda:1, mps and so on.
             amp: precision of the network; "auto" is the fastest one without loss of accuracy on the device.
+            backend: the software that runs the network; "auto" is the fastest one that is installed and as accurate.
+                None is PyTorch for a checkpoint, and "auto" for an exported file.
+            threads: CPU threads of other backends than PyTorch, which has ``torch.set_num_threads``; None for as many
+                as OMP_NUM_THREADS or the backend states.
             overrides: keys of the configuration's ``inference`` section.
 
         Raises:
             CheckpointError: the file is damaged or does not fit the network.
-            ConfigError: the device is unknown, or an override is out of range.
+            ConfigError: the device is unknown, a package is missing, the backend cannot run the file, or an override is
+                out of range.
         """
-        predictor, _ = cls.load(path, config=config, device=device, amp=amp, **overrides)
+        predictor, _ = cls.load(
+            path, config=config, device=device, amp=amp, backend=backend, threads=threads, **overrides
+        )
         return predictor
 
     @classmethod
     def load(
-        cls, path: str | Path, *, config: Config | None, device: str, amp: Amp | Literal["auto"], **overrides: Any
+        cls,
+        path: str | Path,
+        *,
+        config: Config | None,
+        device: str,
+        amp: Amp | Literal["auto"],
+        backend: BackendName | None = None,
+        threads: int | None = None,
+        **overrides: Any,
     ) -> tuple[Predictor, Config]:
         """The predictor that ``from_checkpoint`` returns, and the configuration of its network."""
-        selected = select_device(device)
-        network, config = load_model(path, config)
-        fused = FusedNetwork(network, select_amp(selected, amp))
-        return cls.from_config(fused, config, device=selected, **overrides), config
+        options = BackendOptions(backend, device, amp, threads)
+        loaded, config = load_backend(path, config, options, overrides)
+        return cls(loaded), config
 
     def __call__(self, image: ImageInput, channels: ChannelOrder = "bgr") -> list[Person]:
         """The people in an image, highest score first, with keypoints in pixels of the image.
@@ -294,55 +254,15 @@ class Predictor:
         ]
         return InputBatch(image_sizes, letterboxes, inputs)
 
-    @torch.inference_mode()
     def run_network(self, batch: InputBatch) -> NetworkOutput:
-        """Run the network on a batch and copy its maps, or the candidates selected from them, to the host."""
-        largest = self.settings.scales.index(max(self.settings.scales))
-        letterboxes = batch.letterboxes[largest]
-        maps = self.average_over_scales(batch, letterboxes)
-        sizes = [letterbox.image_cells for letterbox in letterboxes]
-        decoder_inputs: Sequence[HostMaps | DeviceCandidates]
-        if self._selector is None:
-            host_maps = zip(maps.cpu().numpy(), sizes)
-            decoder_inputs = [HostMaps(image_maps[:, :rows, :columns]) for image_maps, (rows, columns) in host_maps]
-        else:
-            peaks, pairs, limb_scores = self._selector(maps, torch.tensor(sizes, device=self.device))
-            arrays = zip(peaks.cpu().numpy(), pairs.cpu().numpy(), limb_scores.cpu().numpy())
-            decoder_inputs = [DeviceCandidates(*arrays_of_image) for arrays_of_image in arrays]
-        return NetworkOutput(batch.image_sizes, letterboxes, decoder_inputs)
-
-    def average_over_scales(self, batch: InputBatch, target: list[Letterbox]) -> Tensor:
-        """Maps of a batch, (N, C, h, w) on the device, averaged over the scales and resampled to ``target``."""
-        maps_of_scales = (
-            resample_maps(self.average_over_flip(inputs), letterboxes, target)
-            for inputs, letterboxes in zip(batch.inputs, batch.letterboxes)
-        )
-        total = functools.reduce(operator.add, maps_of_scales)
-        return total / len(batch.inputs) if len(batch.inputs) > 1 else total
-
-    @torch.inference_mode()
-    def average_over_flip(self, inputs: np.ndarray) -> Tensor:
-        """Maps of images at one scale, averaged with those of the mirrored images if ``flip`` is set.
-
-        Maps (N, H, W, 3) BGR uint8, with H and W multiples of 64, to (N, C, H/4, W/4) float32 on the device.
-        """
-        heatmaps = cast(Callable[[Tensor], Tensor], self.network.heatmaps)
-        images = images_to_input(
-            torch.from_numpy(inputs).to(self.device), getattr(self.network, "channels_last", False)
-        )
-        with autocast(self.device, self.amp):
-            maps = heatmaps(images).float()
-            if self.settings.flip:
-                # The image is mirrored with its padding. The width is a multiple of the stride, so the cells coincide.
-                mirrored = heatmaps(images.flip(-1)).float()
-                maps = (maps + mirrored[:, self._flip_channels].flip(-1)) / 2
-        return maps
+        """Run the network on a batch. A device may still work on it when this returns."""
+        return self.backend.run(batch)
 
     def decode_output(self, output: NetworkOutput) -> list[list[Person]]:
         """The people of each image, with keypoints in pixels of the image."""
         return [
             letterbox.map_back(decoder_input.decode(self.settings, self.skeleton), image_size)
-            for image_size, letterbox, decoder_input in zip(*output)
+            for image_size, letterbox, decoder_input in zip(output.image_sizes, output.letterboxes, output.fetch())
         ]
 
     def letterbox(self, image_size: tuple[int, int], scale: float = 1.0) -> Letterbox:
@@ -371,29 +291,6 @@ class Predictor:
     def _input_sizes(self, image: np.ndarray) -> tuple[tuple[int, int], ...]:
         """(height, width) of the network input at every scale."""
         return tuple(self.letterbox(image.shape[:2], scale).padded for scale in self.settings.scales)
-
-
-def resample_maps(maps: Tensor, letterboxes: list[Letterbox], target: list[Letterbox]) -> Tensor:
-    """Resample (N, C, h, w) maps of one inference scale to the cells of another, (N, C, h', w').
-
-    Resizing by s maps x to (x + 0.5) s - 0.5, for pixels and also for cells, because the stride is the same. The two
-    scales are padded differently, so s is the ratio of the sizes of the resized images, not of the maps.
-
-    ``letterboxes`` describe how the images were resized for ``maps``, ``target`` how for the result. If ``target`` is
-    ``letterboxes`` itself, the maps are returned unchanged.
-    """
-    if letterboxes is target:
-        return maps
-    height, width = maps.shape[2:]
-    rows, columns = (side // MAP_STRIDE for side in target[0].padded)
-    # F.affine_grid has coordinates from -1 to 1 between the outer edges of the maps.
-    matrix = maps.new_zeros(len(maps), 2, 3)
-    for i, (source, other) in enumerate(zip(letterboxes, target)):
-        matrix[i, 0, 0] = source.resized[1] / other.resized[1] * columns / width
-        matrix[i, 1, 1] = source.resized[0] / other.resized[0] * rows / height
-    matrix[:, :, 2] = matrix[:, :, :2].sum(2) - 1  # -1 is mapped to -1: the left and upper edges coincide
-    grid = F.affine_grid(matrix, [len(maps), 1, rows, columns], align_corners=False)
-    return F.grid_sample(maps, grid, mode="bicubic", padding_mode="border", align_corners=False)
 
 
 def _batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import cv2
 import numpy as np
-import torch
 
 from posenet.images.image_files import to_bgr, write_image
 from posenet.inference.media.sources import Frame, Source
@@ -50,16 +49,18 @@ def heatmap_sheet_suffix(source: Source) -> str:
     return ".jpg" if source.kind == "image" else ""
 
 
-@torch.inference_mode()
 def compute_heatmaps(predictor: Predictor, image: np.ndarray) -> np.ndarray:
     """Run the predictor's network on an (H, W, 3) uint8 image at scale 1, and on its mirror image if it uses flips.
 
     Returns:
         (C, h, w) float32: the map cells of the image, without those of the padding.
+
+    Raises:
+        ConfigError: the network is in an exported file, which does not output maps.
     """
     letterbox = predictor.letterbox(image.shape[:2])
     rows, columns = letterbox.image_cells
-    return predictor.average_over_flip(letterbox.apply(image)[None])[0, :, :rows, :columns].cpu().numpy()
+    return predictor.backend.compute_maps(letterbox.apply(image)[None])[0, :, :rows, :columns]
 
 
 def draw_heatmap_sheet(

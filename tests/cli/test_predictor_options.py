@@ -39,5 +39,5 @@ def test_the_tools_use_a_fused_copy_in_the_requested_precision(
     import_module(f"posenet.cli.{tool}").add_arguments(parser)
     checkpoint = ["--checkpoint", str(tmp_path / "a.pth"), "--device", "cpu"]
     predictor, _ = make_predictor(parser.parse_args([*REQUIRED[tool], *checkpoint, *options]))
-    model = predictor.network
+    model = predictor.backend.network
     assert isinstance(model, FusedNetwork) and model.amp == expected

@@ -18,7 +18,7 @@ from pycocotools.coco import COCO as CocoApi
 from posenet.annotations.split import read_split
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
-from posenet.images.image_files import read_image, write_image
+from posenet.images.image_files import write_image
 from posenet.inference.coco_evaluation import (
     METRICS,
     Evaluation,
@@ -36,7 +36,8 @@ from posenet.settings import Config, InferenceConfig
 from posenet.skeleton import COCO
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.networks import random_network
-from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
+from tests.helpers.spot_data import write_spot_split
+from tests.helpers.spot_networks import LinearSpotNetwork
 
 QUIET = SplitOptions(progress=False)
 SIZES = [(120, 160), (160, 120), (120, 161), (90, 160), (160, 90)]
@@ -273,35 +274,6 @@ def test_real_annotations_score_one(coco_sample: Path) -> None:
             joints = COCO.to_network_order(np.reshape(person["keypoints"], (1, 17, 3)))[0]
             results.append(to_coco_result(Person(joints, 1.0), person["image_id"]))
     assert compute_coco_metrics(results, split).metrics == pytest.approx(dict.fromkeys(METRICS, 1.0), abs=1e-6)
-
-
-def write_spot_split(folder: Path) -> Path:
-    """Eight images with people that ``LinearSpotNetwork`` finds; returns their annotations, slightly moved."""
-    images: list[dict[str, Any]] = []
-    people: list[dict[str, Any]] = []
-    shapes = [(200, 300), (200, 300), (160, 330), (200, 300), (256, 256), (130, 190), (200, 290), (256, 256)]
-    for number, (height, width) in enumerate(shapes):
-        path = folder / f"{number}.png"
-        write_image(path, spot_people_image(height, width, 2, number))
-        images.append({"id": number + 1, "file_name": path.name, "height": height, "width": width})
-        for person in Predictor(LinearSpotNetwork(), InferenceConfig(height=height))(read_image(path)):
-            joints = person.to_coco().round(1)
-            joints[:, :2] += (number % 3) * 1.5  # so that AP is neither 0 nor 1
-            joints[:, 2] = 2 * (joints[:, 2] > 0)
-            people.append(
-                {
-                    "id": len(people) + 1,
-                    "image_id": number + 1,
-                    "category_id": 1,
-                    "area": 3000.0,
-                    "bbox": [0, 0, 50, 60],
-                    "iscrowd": 0,
-                    "keypoints": joints.astype(float).ravel().tolist(),
-                }
-            )
-    path = folder / "truth.json"
-    path.write_text(json.dumps({"images": images, "annotations": people, "categories": [CATEGORY]}))
-    return path
 
 
 @pytest.mark.parametrize("network", [LinearSpotNetwork(), random_network(1)], ids=["spots", "posenet"])

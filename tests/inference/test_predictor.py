@@ -6,8 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from posenet.errors import CheckpointError, ConfigError, DataError
+from posenet.inference.backends.backend import DeviceCandidates, HostMaps
 from posenet.inference.letterbox import Letterbox
-from posenet.inference.predictor import DeviceCandidates, HostMaps, Predictor
+from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
 from posenet.settings import InferenceConfig, config_from_dict, config_to_dict
 from posenet.skeleton import COCO
@@ -189,10 +190,12 @@ def test_from_checkpoint_uses_the_configuration_and_overrides(tmp_path):
     torch.save({"format": 1, "model": model.state_dict(), "config": config_to_dict(config)}, path)
     predictor = Predictor.from_checkpoint(path, device="cpu", batch_size=2)
     assert predictor.settings == InferenceConfig(height=64, flip=True, batch_size=2)
-    assert not predictor.network.training
+    assert not predictor.backend.network.training
     images = torch.rand(1, 3, 64, 64)
     predictor = Predictor.from_checkpoint(path, device="cpu", amp="off")
-    torch.testing.assert_close(predictor.network.heatmaps(images), model.eval().heatmaps(images), rtol=1e-4, atol=1e-10)
+    torch.testing.assert_close(
+        predictor.backend.network.heatmaps(images), model.eval().heatmaps(images), rtol=1e-4, atol=1e-10
+    )
     other = tiny_config({"inference": {"height": 128}})
     assert Predictor.from_checkpoint(path, config=other, device="cpu").settings.height == 128
     with pytest.raises(ConfigError, match="scales"):
@@ -226,7 +229,7 @@ def test_the_thresholds_of_the_settings_are_used(select):
 @pytest.mark.parametrize(("select", "output"), [("host", HostMaps), ("device", DeviceCandidates), (None, HostMaps)])
 def test_candidates_are_selected_where_it_was_asked_for_and_else_on_the_cpu_host(select, output):
     predictor = spot_predictor(select, height=128)
-    [image] = predictor.run_network(predictor.prepare_inputs([make_image((97, 131))])).decoder_inputs
+    [image] = predictor.run_network(predictor.prepare_inputs([make_image((97, 131))])).fetch()
     assert isinstance(image, output)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from torch import Tensor
 
 from posenet.inference.decoder.candidates import MAX_PEAKS
 from posenet.inference.decoder.host_candidates import find_keypoints, find_limbs
@@ -11,6 +12,9 @@ from posenet.inference.decoder.people import MIN_KEYPOINTS, MIN_SCORE, assemble_
 from posenet.inference.person import Person
 from posenet.settings import MAP_STRIDE, InferenceConfig
 from posenet.skeleton import COCO, Skeleton
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def decode(
@@ -45,7 +49,9 @@ def decode(
     Raises:
         ValueError: the shape of the maps does not fit the skeleton.
     """
-    maps = maps.detach().float().cpu().numpy() if isinstance(maps, Tensor) else np.asarray(maps, np.float32)
+    if hasattr(maps, "detach"):  # a tensor; this module works without PyTorch
+        maps = maps.detach().float().cpu().numpy()
+    maps = np.asarray(maps, np.float32)
     if maps.ndim != 3 or len(maps) != skeleton.num_channels:
         raise ValueError(f"maps must be ({skeleton.num_channels}, h, w), not {maps.shape}")
     candidates = find_keypoints(maps[skeleton.keypoint_channels], keypoint_threshold, max_peaks)

@@ -63,17 +63,20 @@ def decode_candidates(
         raise ValueError(f"peaks must be ({skeleton.num_keypoints}, M, 3), not {peaks.shape}")
     if pairs.shape != (len(limb_scores), 3):
         raise ValueError(f"pairs must be ({len(limb_scores)}, 3), one row for each limb score, not {pairs.shape}")
-    flat = peaks.reshape(-1, 3)
-    is_candidate = flat[:, 2] > 0
-    candidate_row = is_candidate.cumsum() - 1  # row of ``peaks`` to row of ``candidates``
-    candidates = KeypointCandidates(
-        keypoint=np.flatnonzero(is_candidate) // peaks.shape[1], xy=flat[is_candidate, :2], score=flat[is_candidate, 2]
-    )
+    candidate_row = (peaks[..., 2].ravel() > 0).cumsum() - 1  # row of ``peaks`` to row of ``candidates``
+    candidates = list_candidates(peaks)
     is_limb = limb_scores > 0
     limbs = Limbs(part=pairs[is_limb, 0], ends=candidate_row[pairs[is_limb, 1:]], score=limb_scores[is_limb])
     return assemble_people(
         candidates, limbs, stride=stride, min_keypoints=min_keypoints, min_score=min_score, skeleton=skeleton
     )
+
+
+def list_candidates(peaks: np.ndarray) -> KeypointCandidates:
+    """The candidates in (K, M, 3) ``peaks``, whose rows with score 0 are no candidates."""
+    keypoint, row = np.nonzero(peaks[..., 2] > 0)
+    found = peaks[keypoint, row]
+    return KeypointCandidates(keypoint=keypoint, xy=found[:, :2], score=found[:, 2])
 
 
 def assemble_people(

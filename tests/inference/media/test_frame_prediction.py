@@ -8,11 +8,12 @@ import pytest
 
 from posenet.errors import DataError
 from posenet.images.image_files import write_image
+from posenet.inference.backends.backend import InputBatch, NetworkOutput
 from posenet.inference.media import frame_prediction
 from posenet.inference.media import sources as sources_module
 from posenet.inference.media.frame_prediction import predict_frames
 from posenet.inference.media.sources import CameraSource, FileSource, Frame, UnreadableFrame
-from posenet.inference.predictor import InputBatch, NetworkOutput, Predictor
+from posenet.inference.predictor import Predictor
 from posenet.settings import InferenceConfig
 from tests.helpers.spot_networks import NOSE, SpotNetwork, spot_image
 

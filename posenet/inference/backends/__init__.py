@@ -1,0 +1,1 @@
+"""Running the network of a predictor: PyTorch, other runtimes, and exported files."""

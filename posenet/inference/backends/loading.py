@@ -1,0 +1,145 @@
+"""Building the backend that runs a checkpoint or an exported file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from posenet.errors import ConfigError
+from posenet.inference.backends.backend import Backend
+from posenet.inference.backends.exported_backend import ExportedBackend
+from posenet.inference.backends.graph import RUNTIMES, GraphOptions, default_threads, installed_runtimes
+from posenet.messages import truncate_for_message
+from posenet.settings import Config, InferenceConfig
+
+if TYPE_CHECKING:
+    from posenet.devices.precision import Amp
+
+BackendName = Literal["auto", "torch", "openvino", "onnxruntime"]
+BACKENDS: tuple[BackendName, ...] = ("auto", "torch", "openvino", "onnxruntime")
+"""Software that runs a network; "auto" is the fastest that is installed and as accurate."""
+
+EXPORTED_SUFFIX = ".onnx"
+
+_FREE_SETTINGS = ("height", "max_height", "max_width", "batch_size")
+"""Keys of the ``inference`` section that an exported file leaves open."""
+
+
+@dataclass(frozen=True)
+class BackendOptions:
+    """Which software runs a network, and how."""
+
+    name: BackendName | None = None
+    """None is PyTorch for a checkpoint, and "auto" for an exported file."""
+    device: str = "auto"
+    amp: Amp | Literal["auto"] = "auto"
+    threads: int | None = None
+    """CPU threads of other backends than PyTorch, which has ``torch.set_num_threads``."""
+
+
+def is_exported_file(path: str | Path) -> bool:
+    """Whether a path names an exported file, by its suffix."""
+    return Path(path).suffix.lower() == EXPORTED_SUFFIX
+
+
+def override_settings(settings: InferenceConfig, overrides: Mapping[str, Any]) -> InferenceConfig:
+    """Settings with other values of some keys; ``ConfigError`` if a value is out of range."""
+    try:
+        return dataclasses.replace(settings, **overrides)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def load_backend(
+    path: str | Path, config: Config | None, options: BackendOptions, overrides: Mapping[str, Any]
+) -> tuple[Backend, Config]:
+    """The backend that runs a file, and the configuration of its network; see ``Predictor.from_checkpoint``."""
+    if options.name is not None and options.name not in BACKENDS:
+        raise ConfigError(f"backend {truncate_for_message(options.name)} is unknown; use {', '.join(BACKENDS)}")
+    if is_exported_file(path):
+        return _load_exported_file(path, config, options, overrides)
+    return _load_checkpoint(path, config, options, overrides)
+
+
+def _load_exported_file(
+    path: str | Path, config: Config | None, options: BackendOptions, overrides: Mapping[str, Any]
+) -> tuple[Backend, Config]:
+    """Load an exported file. This does not import PyTorch."""
+    if config is not None:
+        raise ConfigError(f"{path} is an exported file with settings of its own: it cannot have another configuration")
+    changed = override_settings(InferenceConfig(), overrides)
+    for name in overrides:
+        if name not in _FREE_SETTINGS and getattr(changed, name) != getattr(InferenceConfig, name):
+            raise ConfigError(
+                f"{path} is an exported file, which leaves out flips and several scales and has fixed thresholds: "
+                f"leave out {name}, or use its checkpoint"
+            )
+    graph_options = GraphOptions(options.device, options.amp, options.threads or default_threads())
+    backend = ExportedBackend(Path(path), _runtime_of_exported_file(path, options.name), graph_options)
+    backend.settings = override_settings(backend.settings, overrides)
+    model = dataclasses.replace(Config().model, skeleton=backend.skeleton)
+    return backend, dataclasses.replace(Config(), model=model, inference=backend.settings)
+
+
+def _runtime_of_exported_file(path: str | Path, name: BackendName | None) -> str:
+    """The runtime that runs an exported file: the named one, or the fastest installed one."""
+    if name == "torch":
+        raise ConfigError(f"{path} is an exported file, which PyTorch cannot run; use backend {' or '.join(RUNTIMES)}")
+    if name in RUNTIMES:
+        return name
+    installed = installed_runtimes()
+    if not installed:
+        extras = " or ".join(f"posenet[{runtime}]" for runtime in RUNTIMES)
+        raise ConfigError(f"{path} is an exported file, which needs a package that runs it; install {extras}")
+    return installed[0]
+
+
+def _load_checkpoint(
+    path: str | Path, config: Config | None, options: BackendOptions, overrides: Mapping[str, Any]
+) -> tuple[Backend, Config]:
+    """Load a checkpoint, whichever backend runs its network."""
+    import torch
+    from torch import nn
+
+    from posenet.checkpoints.weights import load_model
+    from posenet.devices.device import select_device
+    from posenet.devices.precision import select_amp
+    from posenet.inference.backends.converted_network import ConvertedNetwork
+    from posenet.inference.backends.torch_backend import TorchBackend
+    from posenet.model.fused import FusedNetwork
+
+    cpu = torch.device("cpu")
+    name = options.name or "torch"
+    device = select_device(options.device) if name in ("auto", "torch") else cpu
+    if name == "auto":
+        name = _fastest_backend(is_cpu=device == cpu, amp=select_amp(device, options.amp))
+    trained, config = load_model(path, config)
+    amp = options.amp
+    network: nn.Module
+    if name == "torch":
+        network = FusedNetwork(trained, select_amp(device, amp))
+    else:
+        if select_amp(cpu, amp) == "off":
+            amp = "off"  # "auto" is no less accurate than with PyTorch
+        threads = options.threads or torch.get_num_threads()
+        network = ConvertedNetwork(trained, name, GraphOptions(options.device, amp, threads))
+    settings = override_settings(config.inference, overrides)
+    backend = TorchBackend(network, settings, skeleton=config.model.skeleton, device=device, amp="off", select=None)
+    return backend, config
+
+
+def _fastest_backend(*, is_cpu: bool, amp: Amp) -> BackendName:
+    """The fastest installed backend that computes in a precision on a CPU, or PyTorch on another device.
+
+    OpenVINO is faster than PyTorch in bf16 and in float32. ONNX Runtime is faster than PyTorch in float32, the only
+    precision that it has on a CPU.
+    """
+    installed = installed_runtimes() if is_cpu else []
+    if "openvino" in installed and amp != "fp16":
+        return "openvino"
+    if "onnxruntime" in installed and amp == "off":
+        return "onnxruntime"
+    return "torch"

@@ -1,0 +1,68 @@
+"""OpenVINO."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import openvino
+
+from posenet.errors import ConfigError
+from posenet.inference.backends.graph import Graph, GraphOptions
+
+_PRECISIONS = {"off": "f32", "bf16": "bf16", "fp16": "f16"}
+"""Names of precisions in OpenVINO."""
+_CAPABILITIES = {"bf16": "BF16", "fp16": "FP16"}
+"""What a device lists if it can compute in a precision."""
+
+
+class OpenVinoGraph(Graph):
+    """A graph that OpenVINO has loaded and compiled."""
+
+    def __init__(self, model: openvino.Model, compiled: openvino.CompiledModel) -> None:
+        self.inputs = tuple(port.get_any_name() for port in model.inputs)
+        self.outputs = tuple(port.get_any_name() for port in model.outputs)
+        self.metadata = _metadata(model)
+        self.compiled = compiled
+        self._request = compiled.create_infer_request()
+        self._lock = threading.Lock()  # one request serves one caller at a time
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """See ``Graph``."""
+        with self._lock:
+            results = self._request.infer(dict(inputs))
+            return {name: results[name] for name in self.outputs}
+
+
+def load(model: bytes, options: GraphOptions) -> OpenVinoGraph:
+    """Load and compile a graph for one of OpenVINO's devices."""
+    core = openvino.Core()
+    device = _select_device(options.device, core.available_devices)
+    properties: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
+    if options.amp != "auto":  # OpenVINO itself chooses bf16 where a CPU computes in it natively
+        needed = _CAPABILITIES.get(options.amp)
+        if needed and needed not in core.get_property(device, "OPTIMIZATION_CAPABILITIES"):
+            raise ConfigError(f"OpenVINO does not compute in {options.amp} on {device} here; use --amp auto")
+        properties["INFERENCE_PRECISION_HINT"] = _PRECISIONS[options.amp]
+    if options.threads and device == "CPU":
+        properties["INFERENCE_NUM_THREADS"] = options.threads
+    graph = core.read_model(model, b"")
+    return OpenVinoGraph(graph, core.compile_model(graph, device, properties))
+
+
+def _select_device(name: str, available: Sequence[str]) -> str:
+    """OpenVINO's name of a device; "auto" is the CPU."""
+    device = "CPU" if name == "auto" else name.upper()
+    if device not in available:
+        raise ConfigError(f"OpenVINO has no device {name!r} here (it has {', '.join(available)}); use --device cpu")
+    return device
+
+
+def _metadata(model: openvino.Model) -> dict[str, str]:
+    """The properties of the ONNX file, which OpenVINO keeps under the key "framework"."""
+    if not model.has_rt_info(["framework"]):
+        return {}
+    properties: dict[str, str] = {name: str(value) for name, value in model.get_rt_info(["framework"]).value.items()}
+    return properties

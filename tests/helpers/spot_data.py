@@ -1,0 +1,52 @@
+"""Images of spots that the spot networks take for people, as a COCO split and as an exported network."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from posenet.images.image_files import read_image, write_image
+from posenet.inference.predictor import Predictor
+from posenet.settings import InferenceConfig
+from posenet.skeleton import COCO
+from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
+
+
+def write_spot_split(folder: Path) -> Path:
+    """Eight images with people that ``LinearSpotNetwork`` finds; returns their annotations, slightly moved."""
+    images: list[dict[str, Any]] = []
+    people: list[dict[str, Any]] = []
+    shapes = [(200, 300), (200, 300), (160, 330), (200, 300), (256, 256), (130, 190), (200, 290), (256, 256)]
+    for number, (height, width) in enumerate(shapes):
+        path = folder / f"{number}.png"
+        write_image(path, spot_people_image(height, width, 2, number))
+        images.append({"id": number + 1, "file_name": path.name, "height": height, "width": width})
+        for person in Predictor(LinearSpotNetwork(), InferenceConfig(height=height))(read_image(path)):
+            joints = person.to_coco().round(1)
+            joints[:, :2] += (number % 3) * 1.5  # so that AP is neither 0 nor 1
+            joints[:, 2] = 2 * (joints[:, 2] > 0)
+            people.append(
+                {
+                    "id": len(people) + 1,
+                    "image_id": number + 1,
+                    "category_id": 1,
+                    "area": 3000.0,
+                    "bbox": [0, 0, 50, 60],
+                    "iscrowd": 0,
+                    "keypoints": joints.astype(float).ravel().tolist(),
+                }
+            )
+    category = {"id": 1, "name": "person", "keypoints": list(COCO.file_names)}
+    path = folder / "truth.json"
+    path.write_text(json.dumps({"images": images, "annotations": people, "categories": [category]}))
+    return path
+
+
+def export_spot_network(path: Path, height: int = 192) -> Path:
+    """Export ``LinearSpotNetwork`` for images of a height; returns the path."""
+    from posenet.inference.decoder.device_candidates import CandidateSelector
+    from posenet.inference.onnx_export import export_onnx
+
+    export_onnx(LinearSpotNetwork(), CandidateSelector(max_peaks=20), path, height)
+    return path
