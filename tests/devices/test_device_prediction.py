@@ -17,6 +17,7 @@ from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.settings import InferenceConfig
 from posenet.skeleton import COCO
+from tests.helpers.accelerators import forbid_waiting
 from tests.helpers.networks import random_network
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
 from tests.helpers.tiny_training import CPU
@@ -74,6 +75,21 @@ def test_scales_and_flip_find_the_people_that_the_cpu_finds(
     for image in images[:2]:
         people = make_predictor(accelerator, **options)(image)
         assert_same_people(people, make_predictor(CPU, **options)(image), FLOAT32_PIXELS)
+
+
+@pytest.mark.parametrize("options", [{}, {"scales": (0.75, 1.0), "flip": True}], ids=str)
+def test_the_thread_of_the_network_never_waits_for_the_device(
+    accelerator: torch.device, images: list[np.ndarray], options: dict[str, object]
+) -> None:
+    """Images go up and candidates come down through pinned memory; whoever decodes them waits for an event."""
+    predictor = make_predictor(accelerator, **options)
+    batch = predictor.prepare_inputs(images[:2])
+    predictor.run_network(batch).fetch()  # the first run may set up the device
+    with forbid_waiting(accelerator):
+        output = predictor.run_network(batch)
+    expected = make_predictor(CPU, **options)
+    for people, image in zip(predictor.decode_output(output), images, strict=False):
+        assert_same_people(people, expected(image), FLOAT32_PIXELS)
 
 
 def test_the_ap_is_that_of_the_cpu(accelerator: torch.device, images: list[np.ndarray], tmp_path: Path) -> None:

@@ -39,3 +39,22 @@ def check_simulation() -> Iterator[None]:
     torch.accelerator.synchronize()
     assert not simulated.mixed(), f"operators with tensors on several devices: {simulated.mixed()}"
     assert not simulated.races(), f"accesses to memory that nothing orders: {simulated.races()[:3]}"
+
+
+@contextlib.contextmanager
+def forbid_waiting(device: torch.device) -> Iterator[None]:
+    """Fail if an operation in this context makes the host wait for the device; only CUDA and the simulation tell."""
+    simulated = simulation()
+    if simulated is not None:
+        before = dict(simulated.stats())
+        yield
+        waits = {name: count - before.get(name, 0) for name, count in simulated.stats().items() if "SYNC" in name}
+        assert not any(waits.values()), f"the host has waited for the device: {waits}"
+    elif device.type == "cuda":
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    else:
+        yield

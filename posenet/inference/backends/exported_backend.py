@@ -74,5 +74,5 @@ class ExportedBackend(Backend):
         """The number of keypoints that the network finds, from a run on the smallest image."""
         side = INPUT_MULTIPLE
         inputs = {"images": np.zeros((1, side, side, 3), np.uint8), "sizes": np.array([[side, side]])}
-        peaks: np.ndarray = self._graph.run(inputs)["peaks"]
-        return peaks.shape[1]
+        num_keypoints: int = self._graph.run(inputs)["peaks"].shape[1]
+        return num_keypoints
