@@ -8,27 +8,30 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from posenet.benchmark.report import Report, percent
 from posenet.benchmark.timing import Stopwatch
 from posenet.devices.background import map_in_background
-from posenet.devices.precision import Amp
 from posenet.devices.runtime import Runtime
 from posenet.images.image_files import ChannelOrder, ImageInput, read_image
-from posenet.inference.backends.backend import InputBatch, NetworkOutput
+from posenet.inference.backends.backend import Backend, InputBatch, NetworkOutput
+from posenet.inference.backends.exported_backend import ExportedBackend
+from posenet.inference.backends.graph import Graph
+from posenet.inference.backends.torch_backend import TorchBackend
 from posenet.inference.media.frame_prediction import FramePrediction, predict_frames
 from posenet.inference.media.outputs import DrawingWriter, drawing_suffix, output_paths
 from posenet.inference.media.people_files import open_people_file
 from posenet.inference.media.sources import FileSource, Frame
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
-from posenet.model.fused import FusedNetwork
 from posenet.progress import progress_bar
 from posenet.visualization.people import draw_people
 
@@ -42,21 +45,58 @@ WAITS = ("read", "prepare", "decode", "draw", "write")
 class TimedNetwork(nn.Module):
     """A network that ends the stages "prepare" and "network" of a stopwatch, and remembers the shapes of its inputs."""
 
-    channels_last = True
-
-    def __init__(self, network: FusedNetwork, stopwatch: Stopwatch) -> None:
+    def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
-        self.stopwatch = stopwatch
-        self.shapes: list[torch.Size] = []
+        self.channels_last = getattr(network, "channels_last", False)
+        self.stopwatch = Stopwatch()
+        self.shapes: list[tuple[int, ...]] = []
 
     def heatmaps(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) to (N, C, H/4, W/4)."""
         self.stopwatch.lap("prepare")
-        self.shapes.append(images.shape)
-        maps = self.network.heatmaps(images)
+        self.shapes.append(tuple(images.shape))
+        maps = heatmaps_of(self.network)(images)
         self.stopwatch.lap("network")
         return maps
+
+    def run_alone(self, runtime: Runtime) -> None:
+        """Run the network on grey inputs of the remembered shapes."""
+        layout = torch.channels_last if self.channels_last else torch.contiguous_format
+        run_on_grey_inputs(self.network, self.shapes, runtime, layout)
+
+
+class TimedGraph(Graph):
+    """Like ``TimedNetwork`` for the graph of an exported file."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.stopwatch = Stopwatch()
+        self.shapes: list[tuple[int, ...]] = []
+
+    def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """See ``Graph``."""
+        self.stopwatch.lap("prepare")
+        self.shapes.append(inputs["images"].shape)
+        outputs = self.graph.run(inputs)
+        self.stopwatch.lap("network")
+        return outputs
+
+    def run_alone(self, runtime: Runtime) -> None:
+        """Run the graph on grey inputs of the remembered shapes."""
+        for shape in self.shapes:
+            self.graph.run({"images": np.full(shape, 128, np.uint8), "sizes": np.full((shape[0], 2), shape[1:3])})
+
+
+def time_network(backend: Backend) -> TimedNetwork | TimedGraph:
+    """Replace the network of a backend by one that is timed; return the latter."""
+    if isinstance(backend, ExportedBackend):
+        backend.graph = TimedGraph(backend.graph)
+        return backend.graph
+    if isinstance(backend, TorchBackend):
+        backend.network = TimedNetwork(backend.network)
+        return backend.network
+    raise TypeError(f"no benchmark for {type(backend).__name__}")
 
 
 class StreamPredictor(Predictor):
@@ -83,56 +123,61 @@ class StreamPredictor(Predictor):
         return output
 
 
-MakePredictor = Callable[[type[Predictor], nn.Module], Predictor]
-"""Builds a predictor of a class for a network."""
-
-
 def measure_predict(
-    network: nn.Module,
-    amp: Amp,
-    make_predictor: MakePredictor,
+    backend: Backend,
     paths: Sequence[Path],
     runtime: Runtime,
     repeats: int,
-    compare: bool = False,
+    *,
+    name: str,
+    amp: str,
+    trained: nn.Module | None = None,
 ) -> Report:
     """Read, predict and draw images one by one; predict, draw and write them in a stream; run the network alone.
 
     The three are measured in turn in every round, so that a slow phase of the machine affects all of them. The first
     round warms up and is not counted.
 
-    The network that is measured is a fused copy of ``network`` in the precision ``amp``. ``compare`` also runs the
-    network as it was trained: in float32 and not fused.
+    Args:
+        backend: runs the network; it cannot be used afterwards.
+        name: name of the backend, for the report.
+        amp: precision of the network, for the report.
+        trained: also run this network, as it was trained: in float32 and not fused.
     """
-    fused = FusedNetwork(network, amp).to(runtime.device)
-    trained = network.to(runtime.device).eval()
+    if trained is not None:
+        trained = trained.to(runtime.device).eval()
+    network = time_network(backend)
     stages = Stopwatch(runtime.synchronize)
     runs = Stopwatch(runtime.synchronize)
+    cpu_runs = Stopwatch(runtime.synchronize, clock=time.process_time)
     unused = Stopwatch()
-    predictor = make_predictor(Predictor, TimedNetwork(fused, stages))
-    streamed = TimedNetwork(fused, unused)
-    stream_predictor = cast(StreamPredictor, make_predictor(StreamPredictor, streamed))
-    # Reading this clock must not wait for the device. The network ends when its result has been copied to the host.
+    predictor = Predictor(backend)
+    stream_predictor = StreamPredictor(backend)
+    # Reading this clock must not wait for the device. The network ends when it is queued on the device.
     waits = stream_predictor.stopwatch = Stopwatch()
     num_people = 0
     for round_index in progress_bar(range(repeats + 1), "measure", unit="round", leave=False):
-        for stopwatch in (stages, runs, unused, waits):
+        for stopwatch in (stages, runs, cpu_runs, unused, waits):
             stopwatch.start_round()
+        network.stopwatch = stages
         num_people = sum(predict_one(predictor, path, stages) for path in paths)
 
-        streamed.shapes.clear()
+        network.stopwatch = unused
+        network.shapes.clear()
         runs.skip()
+        cpu_runs.skip()
         predict_stream(stream_predictor, paths, waits)
         runs.lap(STREAM)
-        _run_alone(fused, streamed.shapes, runtime, torch.channels_last)
+        cpu_runs.lap(STREAM)
+        network.run_alone(runtime)
         runs.lap(ALONE)
-        if compare:
-            _run_alone(trained, streamed.shapes, runtime, torch.contiguous_format)
+        cpu_runs.lap(ALONE)
+        if trained is not None:
+            run_on_grey_inputs(trained, network.shapes, runtime, torch.contiguous_format)
             runs.lap(TRAINED)
         if round_index == 0:
-            stages.reset()
-            runs.reset()
-            waits.reset()
+            for stopwatch in (stages, runs, cpu_runs, waits):
+                stopwatch.reset()
 
     def per_image(seconds: float) -> float:
         """Milliseconds."""
@@ -146,25 +191,30 @@ def measure_predict(
     stream_ms = run_ms[STREAM]
     alone_ms = run_ms[ALONE]
     rows: list[tuple[str | float | None, ...]] = []
-    for stage, time in [*stage_ms.items(), ("whole, one by one", whole_ms)]:
-        rows.append((stage, time, percent(time, whole_ms), percent(time, network_ms)))
-    rows += [(run, time, None, percent(time, alone_ms)) for run, time in run_ms.items()]
+    for stage, stage_time in [*stage_ms.items(), ("whole, one by one", whole_ms)]:
+        rows.append((stage, stage_time, percent(stage_time, whole_ms), percent(stage_time, network_ms)))
+    rows += [(run, run_time, None, percent(run_time, alone_ms)) for run, run_time in run_ms.items()]
     wait_ms = {stage: per_image(seconds) for stage, seconds in waits.stage_medians().items()}
     rows.append(("  network in the stream", wait_ms["network"], percent(wait_ms["network"], stream_ms), None))
     for stage in WAITS:
         rows.append((f"  waits to {stage}", wait_ms[stage], percent(wait_ms[stage], stream_ms), None))
     waited = sum(wait_ms[stage] for stage in WAITS)
+    cpu_seconds = cpu_runs.stage_medians()
+    outside = 1 - alone_ms / stream_ms
+    outside_cpu = 1 - cpu_seconds[ALONE] / cpu_seconds[STREAM]
     notes = [
         f"{num_people} people found",
         "in a stream, where other threads read, prepare, decode and draw images, prediction takes "
         f"{stream_ms / alone_ms:.2f} times as long as the network alone",
-        f"{percent(waited, stream_ms)} of the stream is spent outside the network",
+        f"outside the network: {percent(outside, 1)} of the stream, {percent(outside_cpu, 1)} of its processor time, "
+        f"which other programs do not change; the network waits for {percent(waited, stream_ms)} of the stream",
     ]
     if not num_people:
         notes.append("decoding and drawing take longer if the images contain people")
     return Report(
         title=f"predict: {len(paths)} images, {settings.height} pixels high, scales "
-        f"{' '.join(map(str, settings.scales))}, {'with' if settings.flip else 'no'} flip, amp {amp}, "
+        f"{' '.join(map(str, settings.scales))}, {'with' if settings.flip else 'no'} flip, "
+        f"backend {name}, amp {amp}, "
         f"batches of up to {settings.batch_size} in the stream",
         header=("stage", "ms/image", "of the whole or stream", "of the network"),
         rows=rows,
@@ -180,8 +230,11 @@ def measure_predict(
             "stream_over_alone": stream_ms / alone_ms,
             "wait_ms": {stage: wait_ms[stage] for stage in WAITS},
             "waited_share": waited / stream_ms,
-            "trained_ms": run_ms.get(TRAINED),
+            "outside_share": outside,
+            "outside_cpu_share": outside_cpu,
+            "backend": name,
             "amp": amp,
+            "trained_ms": run_ms.get(TRAINED),
             "pictures": len(paths),
             "people": num_people,
         },
@@ -230,9 +283,15 @@ def predict_stream(predictor: StreamPredictor, paths: Sequence[Path], waits: Sto
             waits.lap("write")
 
 
-def _run_alone(network: nn.Module, shapes: Sequence[torch.Size], runtime: Runtime, layout: torch.memory_format) -> None:
+def heatmaps_of(network: nn.Module) -> Callable[[Tensor], Tensor]:
+    """The method of a network that returns its maps."""
+    return cast(Callable[[Tensor], Tensor], network.heatmaps)
+
+
+def run_on_grey_inputs(
+    network: nn.Module, shapes: Sequence[tuple[int, ...]], runtime: Runtime, layout: torch.memory_format
+) -> None:
     """Run a network on grey inputs of some shapes."""
-    heatmaps = cast(Callable[[Tensor], Tensor], network.heatmaps)
     with torch.inference_mode():
         for shape in shapes:
-            heatmaps(torch.full(shape, 0.5, device=runtime.device).contiguous(memory_format=layout))
+            heatmaps_of(network)(torch.full(shape, 0.5, device=runtime.device).contiguous(memory_format=layout))

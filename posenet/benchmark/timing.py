@@ -58,17 +58,19 @@ def _time(task: Task, synchronize: Synchronize, clock: Callable[[], float] | Non
 class Stopwatch:
     """Measures the stages of a pipeline that runs in rounds.
 
-    A stage may occur several times in a round, for example once per image; its times are added up.
+    A stage may occur several times in a round, for example once per image; its times are added up. The clock is that
+    of ``median_seconds``.
     """
 
-    def __init__(self, synchronize: Synchronize = lambda: None) -> None:
+    def __init__(self, synchronize: Synchronize = lambda: None, clock: Callable[[], float] = time.perf_counter) -> None:
         self._synchronize = synchronize
+        self._clock = clock
         self.reset()
 
     def reset(self) -> None:
         """Discard all rounds so far, such as the one that warms up."""
         self._rounds: list[dict[str, float]] = []
-        self._last_reading = time.perf_counter()
+        self._last_reading = self._clock()
 
     def start_round(self) -> None:
         """Start a round and its first stage."""
@@ -78,7 +80,7 @@ class Stopwatch:
     def skip(self) -> None:
         """Discard the time since the last reading and start the next stage."""
         self._synchronize()
-        self._last_reading = time.perf_counter()
+        self._last_reading = self._clock()
 
     def lap(self, stage: str) -> None:
         """Add the time since the last reading to ``stage`` and start the next stage."""

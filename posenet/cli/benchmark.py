@@ -34,7 +34,6 @@ from posenet.benchmark.track import measure_track
 from posenet.benchmark.train import build_train_step, measure_step
 from posenet.checkpoints.weights import load_model
 from posenet.cli.options import (
-    CHECKPOINT_HELP,
     SWITCH,
     add_config_options,
     message_stream,
@@ -42,6 +41,7 @@ from posenet.cli.options import (
     positive_int,
     setting_help,
 )
+from posenet.cli.predictor_options import BACKEND_HELP, CHECKPOINT_OR_EXPORTED_HELP
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.reader import Store
 from posenet.data.targets import TargetRenderer
@@ -52,7 +52,13 @@ from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError, DataError
 from posenet.files import write_atomically
 from posenet.images.image_files import find_images
-from posenet.inference.predictor import Predictor
+from posenet.inference.backends.loading import (
+    BACKENDS,
+    BackendOptions,
+    is_exported_file,
+    load_backend,
+    make_backend,
+)
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config, load_config
 
@@ -160,23 +166,37 @@ def benchmark_decode(args: argparse.Namespace, config: Config, runtime: Runtime)
 
 def benchmark_predict(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
     """Measure prediction on the inputs, or on synthetic images."""
-    if args.checkpoint:
-        network, config = load_model(args.checkpoint, config if args.config else None)
-        config = load_config(None, args.overrides + _settings_from_flags(args), base=config)
+    options = BackendOptions(args.backend, str(runtime.device), args.precision, args.threads)
+    network: nn.Module | None = None
+    if args.checkpoint and is_exported_file(args.checkpoint):
+        if args.compare or args.config or args.overrides:
+            raise ConfigError(f"{args.checkpoint} is an exported file; leave out --compare, --config and --set")
+        overrides = {} if args.height is None else {"height": args.height}
+        backend, _ = load_backend(args.checkpoint, None, options, overrides)
+        amp = args.precision
     else:
-        network = PoseNet.from_config(config)
-
-    def make_predictor(predictor_class: type[Predictor], timed_network: nn.Module) -> Predictor:
-        return predictor_class.from_config(timed_network, config, device=runtime.device)
-
-    amp = select_amp(runtime.device, args.precision)
+        if args.checkpoint:
+            network, config = load_model(args.checkpoint, config if args.config else None)
+            config = load_config(None, args.overrides + _settings_from_flags(args), base=config)
+        else:
+            network = PoseNet.from_config(config)
+        backend = make_backend(network, config.inference, config.model.skeleton, options)
+        amp = select_amp(runtime.device, args.precision)
     with tempfile.TemporaryDirectory() as folder:
         inputs = args.inputs
         if not inputs:
             images, _ = write_synthetic_images(Path(folder), _synthetic_images(args))
             inputs = [images]
-        paths = find_images(inputs)
-        return measure_predict(network, amp, make_predictor, paths, runtime, args.repeats, args.compare)
+        trained = network if args.compare else None
+        return measure_predict(
+            backend,
+            find_images(inputs),
+            runtime,
+            args.repeats,
+            name=args.backend or "default",
+            amp=amp,
+            trained=trained,
+        )
 
 
 def benchmark_track(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
@@ -190,7 +210,7 @@ def benchmark_diagnose(args: argparse.Namespace, config: Config, runtime: Runtim
 
 
 COMMON_FLAGS = [
-    Flag("--threads", type=positive_int, default=1, metavar="N", help="CPU threads of PyTorch"),
+    Flag("--threads", type=positive_int, default=1, metavar="N", help="CPU threads of the network"),
     Flag("--quick", **SWITCH, help="few runs on little input: checks that the benchmark works; ignore the times"),
     Flag("--json", metavar="FILE", help="write the numbers to this file; an existing file is replaced"),
 ]
@@ -297,7 +317,7 @@ BENCHMARKS = {
                 "--checkpoint",
                 "--weights",
                 metavar="FILE",
-                help=f"{CHECKPOINT_HELP}; by default, the configured network, untrained",
+                help=f"{CHECKPOINT_OR_EXPORTED_HELP}; by default, the configured network, untrained",
             ),
             Flag(
                 "--height",
@@ -312,6 +332,7 @@ BENCHMARKS = {
                 dest="precision",
                 help="precision of the network; auto is the fastest one without loss of accuracy on the device",
             ),
+            Flag("--backend", choices=BACKENDS, help=BACKEND_HELP),
             Flag(
                 "--compare", **SWITCH, help="also measure the network as it was trained: float32, BatchNorm not folded"
             ),

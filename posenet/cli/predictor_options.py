@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 CHECKPOINT_OR_EXPORTED_HELP = f"{CHECKPOINT_HELP}; or a file that posenet export-onnx has written (.onnx)"
 """Help of ``--checkpoint`` where an exported file will do."""
+BACKEND_HELP = (
+    "software that runs the network: auto is the fastest that is installed and as accurate "
+    "(default: torch for a checkpoint, auto for an exported file)"
+)
 
 _INFERENCE_OPTIONS = ("height", "scales", "flip", "batch_size")
 """Options that override keys of the configuration's ``inference`` section."""
@@ -64,8 +68,7 @@ def add_predictor_options(
     add(
         "--backend",
         choices=BACKENDS,
-        help="software that runs the network: auto is the fastest that is installed and as accurate "
-        "(default: torch for a checkpoint, auto for an exported file)",
+        help=BACKEND_HELP,
     )
     add("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:1, mps ...")
     add(

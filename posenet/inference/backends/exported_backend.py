@@ -35,14 +35,14 @@ class ExportedBackend(Backend):
         except OSError as error:
             raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
         self._digest = hashlib.sha256(model).hexdigest()
-        self._graph = load_graph(runtime, model, str(path), options)
-        if set(self._graph.inputs) != set(INPUTS) or set(self._graph.outputs) != set(OUTPUTS):
-            names = truncate_for_message(", ".join([*self._graph.inputs, *self._graph.outputs]))
+        self.graph = load_graph(runtime, model, str(path), options)
+        if set(self.graph.inputs) != set(INPUTS) or set(self.graph.outputs) != set(OUTPUTS):
+            names = truncate_for_message(", ".join([*self.graph.inputs, *self.graph.outputs]))
             raise CheckpointError(
                 f"{path} is not a file that posenet export-onnx has written: its inputs and outputs are {names}, "
                 f"not {', '.join([*INPUTS, *OUTPUTS])}"
             )
-        metadata = OnnxMetadata.from_properties(self._graph.metadata, str(path))
+        metadata = OnnxMetadata.from_properties(self.graph.metadata, str(path))
         self.settings = InferenceConfig(height=metadata.height)
         self.skeleton = metadata.skeleton
         num_keypoints = self._count_keypoints()
@@ -57,7 +57,7 @@ class ExportedBackend(Backend):
         [letterboxes] = batch.letterboxes
         [images] = batch.inputs
         sizes = np.array([letterbox.resized for letterbox in letterboxes], np.int64)
-        outputs = self._graph.run({"images": images, "sizes": sizes})
+        outputs = self.graph.run({"images": images, "sizes": sizes})
         arrays = zip(*(outputs[name] for name in OUTPUTS))
         candidates: DecoderInputs = [DeviceCandidates(*arrays_of_image) for arrays_of_image in arrays]
         return NetworkOutput(batch.image_sizes, letterboxes, lambda: candidates)
@@ -74,5 +74,5 @@ class ExportedBackend(Backend):
         """The number of keypoints that the network finds, from a run on the smallest image."""
         side = INPUT_MULTIPLE
         inputs = {"images": np.zeros((1, side, side, 3), np.uint8), "sizes": np.array([[side, side]])}
-        num_keypoints: int = self._graph.run(inputs)["peaks"].shape[1]
+        num_keypoints: int = self.graph.run(inputs)["peaks"].shape[1]
         return num_keypoints

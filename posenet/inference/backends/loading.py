@@ -14,8 +14,11 @@ from posenet.inference.backends.exported_backend import ExportedBackend
 from posenet.inference.backends.graph import RUNTIMES, GraphOptions, default_threads, installed_runtimes
 from posenet.messages import truncate_for_message
 from posenet.settings import Config, InferenceConfig
+from posenet.skeleton import Skeleton
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from posenet.devices.precision import Amp
 
 BackendName = Literal["auto", "torch", "openvino", "onnxruntime"]
@@ -101,10 +104,24 @@ def _load_checkpoint(
     path: str | Path, config: Config | None, options: BackendOptions, overrides: Mapping[str, Any]
 ) -> tuple[Backend, Config]:
     """Load a checkpoint, whichever backend runs its network."""
-    import torch
-    from torch import nn
-
     from posenet.checkpoints.weights import load_model
+    from posenet.devices.device import select_device
+
+    if options.name in (None, "torch", "auto"):
+        select_device(options.device)  # an unknown device is reported before a large file is read
+    network, config = load_model(path, config)
+    settings = override_settings(config.inference, overrides)
+    return make_backend(network, settings, config.model.skeleton, options), config
+
+
+def make_backend(network: nn.Module, settings: InferenceConfig, skeleton: Skeleton, options: BackendOptions) -> Backend:
+    """The backend that runs a fused copy of a network.
+
+    Raises:
+        ConfigError: the device or the precision cannot be used, or a package is missing.
+    """
+    import torch
+
     from posenet.devices.device import select_device
     from posenet.devices.precision import select_amp
     from posenet.inference.backends.converted_network import ConvertedNetwork
@@ -116,19 +133,15 @@ def _load_checkpoint(
     device = select_device(options.device) if name in ("auto", "torch") else cpu
     if name == "auto":
         name = _fastest_backend(is_cpu=device == cpu, amp=select_amp(device, options.amp))
-    trained, config = load_model(path, config)
     amp = options.amp
-    network: nn.Module
     if name == "torch":
-        network = FusedNetwork(trained, select_amp(device, amp))
+        network = FusedNetwork(network, select_amp(device, amp))
     else:
         if select_amp(cpu, amp) == "off":
             amp = "off"  # "auto" is no less accurate than with PyTorch
         threads = options.threads or torch.get_num_threads()
-        network = ConvertedNetwork(trained, name, GraphOptions(options.device, amp, threads))
-    settings = override_settings(config.inference, overrides)
-    backend = TorchBackend(network, settings, skeleton=config.model.skeleton, device=device, amp="off", select=None)
-    return backend, config
+        network = ConvertedNetwork(network, name, GraphOptions(options.device, amp, threads))
+    return TorchBackend(network, settings, skeleton=skeleton, device=device, amp="off", select=None)
 
 
 def _fastest_backend(*, is_cpu: bool, amp: Amp) -> BackendName:
