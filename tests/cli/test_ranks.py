@@ -20,7 +20,7 @@ import torch
 import posenet.cli.evaluate as evaluate_tool
 import posenet.cli.predict as predict_tool
 from posenet.checkpoints.file import write_checkpoint
-from posenet.cli import predictor_options, ranks
+from posenet.cli import predictor_options
 from posenet.cli.main import run_tool
 from posenet.cli.ranks import EXCHANGE_MARKER
 from posenet.devices.launch import launch
@@ -380,7 +380,7 @@ def test_an_error_of_all_processes_is_reported_once(
     inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(predict_tool, "make_predictor", predictor_options.make_predictor)
-    monkeypatch.setattr(ranks, "launch", functools.partial(launch, start_method="fork"))
+    monkeypatch.setattr("posenet.devices.launch.launch", functools.partial(launch, start_method="fork"))
     argv = ["--checkpoint", "missing.pth", str(inputs), "--json", str(tmp_path / "p.jsonl"), "--nproc", "2"]
     with pytest.raises(SystemExit) as ended:
         run_tool("predict", argv)
