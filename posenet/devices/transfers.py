@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from posenet.devices.capabilities import supports_pinned_memory
 
-def supports_pinned_memory(device: torch.device) -> bool:
-    return device.type not in ("cpu", "mps")
+_has_pinned_memory = functools.cache(supports_pinned_memory)
 
 
 class Upload:
@@ -22,7 +23,7 @@ class Upload:
 
     def __init__(self, arrays: Sequence[np.ndarray], device: torch.device) -> None:
         self._sources = [torch.from_numpy(array) for array in arrays]
-        if supports_pinned_memory(device):
+        if _has_pinned_memory(device):
             self._sources = [source.pin_memory() for source in self._sources]
         self.tensors = [source.to(device, non_blocking=True) for source in self._sources]
 
@@ -41,7 +42,7 @@ class Download:
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         device = tensors[0].device
         self._event: torch.Event | None = None
-        if not supports_pinned_memory(device):
+        if not _has_pinned_memory(device):
             self._copies = [tensor.cpu() for tensor in tensors]
             return
         self._copies = [torch.empty_like(tensor, device="cpu", pin_memory=True) for tensor in tensors]

@@ -42,9 +42,13 @@ class ExportedBackend(Backend):
                 f"{path} is not a file that posenet export-onnx has written: its inputs and outputs are {names}, "
                 f"not {', '.join([*INPUTS, *OUTPUTS])}"
             )
-        metadata = OnnxMetadata.from_properties(self.graph.metadata, str(path))
-        self.settings = InferenceConfig(height=metadata.height)
-        self.skeleton = metadata.skeleton
+        self.metadata = OnnxMetadata.from_properties(self.graph.metadata, str(path))
+        self.settings = InferenceConfig(
+            height=self.metadata.height,
+            keypoint_threshold=self.metadata.keypoint_threshold,
+            part_threshold=self.metadata.part_threshold,
+        )
+        self.skeleton = self.metadata.skeleton
         num_keypoints = self._count_keypoints()
         if num_keypoints != self.skeleton.num_keypoints:
             raise CheckpointError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from posenet.devices.precision import Amp
+
+_log = logging.getLogger(__name__)
 
 BackendName = Literal["auto", "torch", "openvino", "onnxruntime"]
 BACKENDS: tuple[BackendName, ...] = ("auto", "torch", "openvino", "onnxruntime")
@@ -73,18 +76,25 @@ def _load_exported_file(
     """Load an exported file. This does not import PyTorch."""
     if config is not None:
         raise ConfigError(f"{path} is an exported file with settings of its own: it cannot have another configuration")
-    changed = override_settings(InferenceConfig(), overrides)
+    graph_options = GraphOptions(options.device, options.amp, options.threads or default_threads())
+    backend = ExportedBackend(Path(path), _runtime_of_exported_file(path, options.name), graph_options)
+    settings = override_settings(backend.settings, overrides)
     for name in overrides:
-        if name not in _FREE_SETTINGS and getattr(changed, name) != getattr(InferenceConfig, name):
+        if name not in _FREE_SETTINGS and getattr(settings, name) != getattr(backend.settings, name):
             raise ConfigError(
                 f"{path} is an exported file, which leaves out flips and several scales and has fixed thresholds: "
                 f"leave out {name}, or use its checkpoint"
             )
-    graph_options = GraphOptions(options.device, options.amp, options.threads or default_threads())
-    backend = ExportedBackend(Path(path), _runtime_of_exported_file(path, options.name), graph_options)
-    backend.settings = override_settings(backend.settings, overrides)
-    model = dataclasses.replace(Config().model, skeleton=backend.skeleton)
-    return backend, dataclasses.replace(Config(), model=model, inference=backend.settings)
+    if backend.metadata.left_out:
+        _log.info("%s leaves out settings of its checkpoint: %s", path, backend.metadata.left_out)
+    backend.settings = settings
+    config = Config()
+    return backend, dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, skeleton=backend.skeleton),
+        data=dataclasses.replace(config.data, exif_frame=backend.metadata.exif_frame),
+        inference=settings,
+    )
 
 
 def _runtime_of_exported_file(path: str | Path, name: BackendName | None) -> str:
