@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from posenet.devices.device_copy import DeviceCopies
+from posenet.devices.host_copy import HostCopy
 from posenet.devices.precision import Amp, autocast
-from posenet.devices.transfers import Download, Upload
 from posenet.inference.backends.backend import (
     Backend,
     DecoderInputs,
@@ -63,14 +64,15 @@ class TorchBackend(Backend):
         scales = self.settings.scales
         letterboxes = batch.letterboxes[scales.index(max(scales))]
         cells = [letterbox.image_cells for letterbox in letterboxes]
-        upload = Upload([*batch.inputs, np.array(cells)], self.device)
-        *inputs, sizes = upload.tensors
+        copies = DeviceCopies([*batch.inputs, np.array(cells)], self.device)
+        *inputs, sizes = copies.tensors
         maps = self._average_over_scales(inputs, batch.letterboxes, letterboxes)
-        download = Download([maps] if self._selector is None else self._selector(maps, sizes))
+        outputs = (maps,) if self._selector is None else self._selector(maps, sizes)
+        host_copies = [HostCopy(output) for output in outputs]
 
         def fetch() -> DecoderInputs:
-            arrays = download.wait()
-            upload.release()
+            arrays = [copy.read().numpy() for copy in host_copies]
+            copies.release()
             if self._selector is not None:
                 return [DeviceCandidates(*arrays_of_image) for arrays_of_image in zip(*arrays)]
             [host_maps] = arrays
