@@ -35,19 +35,18 @@ class TargetRenderer(nn.Module):
     in the rectangle of cells round((min(a, b) - part_margin) / 4) to round((max(a, b) + part_margin) / 4) on each axis,
     and 0 elsewhere. Several people are combined by the mean over all rectangles that cover the cell.
 
-    Only the cells of these squares and rectangles are computed, so that time and memory depend on the number of people
-    and not on people times channels times cells.
+    There are two implementations. On a CPU, ``CellLists`` computes only the cells of these squares and rectangles, a
+    small part of all cells. On an accelerator the host would have to wait for their number. There, and under
+    ``torch.compile``, ``WholeMaps`` computes all cells.
     """
-
-    part_ends: Tensor
 
     def __init__(self, settings: TargetsConfig, skeleton: Skeleton) -> None:
         super().__init__()
         self.settings = settings
         self.skeleton = skeleton
-        reach = math.sqrt(-2 * settings.keypoint_sigma**2 * math.log(settings.threshold))
-        self.reach = math.ceil(reach / MAP_STRIDE)
-        self.register_buffer("part_ends", torch.from_numpy(skeleton.part_ends), persistent=False)
+        self.cell_lists: CellLists | WholeMaps = CellLists(settings, skeleton)
+        self.whole_maps = WholeMaps(settings, skeleton)
+        self.reach = self.cell_lists.reach
 
     @classmethod
     def from_config(cls, config: Config) -> TargetRenderer:
@@ -73,13 +72,36 @@ class TargetRenderer(nn.Module):
         joints = joints.float()
         person_mask = person_mask.float()
         height, width = person_mask.shape[1:]
-        part_maps = self._render_parts(joints, height, width)  # (N, B, h, w)
-        keypoint_maps = self._render_keypoints(joints, height, width)  # (N, K, h, w)
+        on_host = joints.device.type == "cpu" and not torch.compiler.is_compiling()
+        method = self.cell_lists if on_host else self.whole_maps
+        part_maps = method.render_parts(joints, height, width)  # (N, B, h, w)
+        keypoint_maps = method.render_keypoints(joints, height, width)  # (N, K, h, w)
         eroded_mask = -F.max_pool2d(-person_mask[:, None], kernel_size=3, stride=1, padding=1)  # (N, 1, h, w)
         foreground = keypoint_maps.amax(1, keepdim=True)  # (N, 1, h, w)
         return torch.cat([part_maps, keypoint_maps, eroded_mask, foreground], 1).clamp_(0, 1)
 
-    def _render_keypoints(self, joints: Tensor, height: int, width: int) -> Tensor:
+
+class _MapRendering(nn.Module):
+    """The settings and constants of both implementations of keypoint maps and body-part maps."""
+
+    part_ends: Tensor
+
+    def __init__(self, settings: TargetsConfig, skeleton: Skeleton) -> None:
+        super().__init__()
+        self.settings = settings
+        reach = math.sqrt(-2 * settings.keypoint_sigma**2 * math.log(settings.threshold))
+        self.reach = math.ceil(reach / MAP_STRIDE)
+        self.register_buffer("part_ends", torch.from_numpy(skeleton.part_ends), persistent=False)
+
+
+class CellLists(_MapRendering):
+    """Maps from lists of all cells that the keypoints and parts cover, computed one cell at a time.
+
+    Time and memory depend on the number of people and not on people times channels times cells. The lengths of the
+    lists depend on the values of the joints.
+    """
+
+    def render_keypoints(self, joints: Tensor, height: int, width: int) -> Tensor:
         """(N, K, h, w) keypoint maps. M is the number of labelled keypoints, S = 2·n + 1 the side of a square."""
         num_samples, _, num_keypoints, _ = joints.shape
         sample, person, keypoint = torch.nonzero(joints[..., 2] > 0, as_tuple=True)  # (M,) each
@@ -100,7 +122,7 @@ class TargetRenderer(nn.Module):
         maps.scatter_reduce_(0, index.flatten(), value.flatten(), "amax")
         return maps.view(num_samples, num_keypoints, height, width)
 
-    def _render_parts(self, joints: Tensor, height: int, width: int) -> Tensor:
+    def render_parts(self, joints: Tensor, height: int, width: int) -> Tensor:
         """(N, B, h, w) body-part maps. R is the number of rectangles, M the number of all their cells together."""
         num_samples = len(joints)
         num_parts = len(self.part_ends)
@@ -138,6 +160,81 @@ class TargetRenderer(nn.Module):
         totals = joints.new_zeros(2, num_samples * num_parts * height * width)
         totals.index_add_(1, index, torch.stack([value, torch.ones_like(value)]))
         return (totals[0] / totals[1].clamp_(min=1)).view(num_samples, num_parts, height, width)
+
+
+class WholeMaps(_MapRendering):
+    """Maps from all cells of every person, with shapes that depend only on those of the joints.
+
+    So a device works without the host, the operations can be recorded once and replayed (CUDA graphs), and
+    ``torch.compile`` makes one graph of them. On a CPU this takes ten times as long as ``CellLists``.
+
+    ``torch.compile`` fuses the loop over the people into one kernel that stores nothing. Without it, people are
+    rendered in groups of at most ``MAX_CELLS`` cells, which bounds the memory whatever their number: three temporary
+    tensors of 256 MB.
+    """
+
+    MAX_CELLS = 2**26
+
+    def render_keypoints(self, joints: Tensor, height: int, width: int) -> Tensor:
+        """(N, K, h, w) keypoint maps."""
+        labelled = joints[..., 2] > 0  # (N, P, K)
+        # A two-dimensional Gaussian is the product of two one-dimensional ones.
+        columns = self._gaussian(joints[..., 0], width)  # (N, P, K, w)
+        rows = torch.where(labelled[..., None], self._gaussian(joints[..., 1], height), 0)  # (N, P, K, h)
+        maps = joints.new_zeros(len(joints), joints.shape[2], height, width)
+        for people in self._groups(maps, joints.shape[1]):
+            values = rows[:, people, :, :, None] * columns[:, people, :, None, :]  # (N, P', K, h, w)
+            maps = torch.maximum(maps, values.amax(1))
+        return maps
+
+    def render_parts(self, joints: Tensor, height: int, width: int) -> Tensor:
+        """(N, B, h, w) body-part maps."""
+        first, second = joints[:, :, self.part_ends].unbind(3)  # (N, P, B, 3) each
+        labelled = (first[..., 2] > 0) & (second[..., 2] > 0)  # (N, P, B)
+        first = first[..., :2]
+        second = second[..., :2]
+        apart = (first != second).any(-1)  # (N, P, B)
+
+        # The columns and rows of the rectangles.
+        low = torch.round((torch.minimum(first, second) - self.settings.part_margin) / MAP_STRIDE)  # (N, P, B, 2)
+        high = torch.round((torch.maximum(first, second) + self.settings.part_margin) / MAP_STRIDE)  # (N, P, B, 2)
+        column = torch.arange(width, device=joints.device)
+        row = torch.arange(height, device=joints.device)
+        columns = (column >= low[..., :1]) & (column <= high[..., :1])  # (N, P, B, w)
+        rows = (row >= low[..., 1:]) & (row <= high[..., 1:]) & (labelled & apart)[..., None]  # (N, P, B, h)
+
+        # The signed distance to the line, in units of √2 · part_sigma, is the sum of a term of the column and one of
+        # the row.
+        direction = F.normalize(second - first, dim=-1) / (math.sqrt(2) * self.settings.part_sigma)  # (N, P, B, 2)
+        column_terms = (_cell_centre(column) - first[..., :1]) * direction[..., 1:]  # (N, P, B, w)
+        row_terms = (first[..., 1:] - _cell_centre(row)) * direction[..., :1]  # (N, P, B, h)
+
+        totals = joints.new_zeros(len(joints), len(self.part_ends), height, width)
+        counts = torch.zeros_like(totals)
+        for people in self._groups(totals, joints.shape[1]):
+            distance = column_terms[:, people, :, None, :] + row_terms[:, people, :, :, None]  # (N, P', B, h, w)
+            value = torch.exp(-(distance**2))
+            value = torch.where(value <= self.settings.threshold, self.settings.part_floor, value)
+            inside = columns[:, people, :, None, :] & rows[:, people, :, :, None]  # (N, P', B, h, w)
+            totals = totals + torch.where(inside, value, 0).sum(1)
+            counts = counts + inside.sum(1)
+        return totals / counts.clamp(min=1)
+
+    def _gaussian(self, position: Tensor, length: int) -> Tensor:
+        """(..., length): the Gaussian of the (...) positions along one axis, 0 beyond its reach."""
+        cell = torch.arange(length, device=position.device)
+        distance = _cell_centre(cell) - position[..., None]
+        nearest = torch.round(position / MAP_STRIDE)[..., None]
+        within_reach = (cell >= nearest - self.reach) & (cell <= nearest + self.reach)
+        value = torch.exp(-(distance**2) / (2 * self.settings.keypoint_sigma**2))
+        return torch.where(within_reach, value, 0)
+
+    def _groups(self, maps: Tensor, num_people: int) -> list[slice]:
+        """The people in groups of at most ``MAX_CELLS`` cells, given the (N, C, h, w) maps of one person."""
+        if torch.compiler.is_compiling():
+            return [slice(None)]  # the kernels store no cells of single people
+        size = max(1, self.MAX_CELLS // maps.numel())
+        return [slice(start, start + size) for start in range(0, num_people, size)]
 
 
 def _cell_centre(cells: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from posenet.data.targets import TargetRenderer
+from posenet.data import targets
+from posenet.data.targets import TargetRenderer, WholeMaps
 from posenet.settings import TargetsConfig, load_config
 from posenet.skeleton import COCO
 
@@ -21,6 +22,13 @@ MARGIN = 4
 THRESHOLD = 0.015
 FLOOR = 0.01
 STRIDE = 4
+
+
+@pytest.fixture(autouse=True, params=["cell lists", "whole maps"])
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a CPU render with the implementation for accelerators too, in the second run of every test."""
+    if request.param == "whole maps":
+        monkeypatch.setattr(targets, "CellLists", WholeMaps)
 
 
 def render(joints: np.ndarray | Tensor, mask: np.ndarray | Tensor) -> Tensor:
@@ -241,3 +249,24 @@ def test_wrong_shapes_are_rejected(joints: tuple[int, ...], mask: tuple[int, ...
 
 def test_the_renderer_has_no_state() -> None:
     assert TargetRenderer(TargetsConfig(), COCO).state_dict() == {}
+
+
+def test_many_people_are_rendered_in_groups_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    joints = torch.from_numpy(np.stack([random_joints(np.random.default_rng(seed), 5, 128, 128) for seed in range(2)]))
+    renderer = WholeMaps(TargetsConfig(), COCO)
+    expected = [renderer.render_parts(joints, 32, 32), renderer.render_keypoints(joints, 32, 32)]
+    group_sizes = []
+    amax = Tensor.amax
+    monkeypatch.setattr(Tensor, "amax", lambda maps, axis: group_sizes.append(maps.shape[axis]) or amax(maps, axis))
+    monkeypatch.setattr(WholeMaps, "MAX_CELLS", 2 * 2 * 30 * 32 * 32)  # two people of the 30 parts of both samples
+    parts = renderer.render_parts(joints, 32, 32)
+    keypoints = renderer.render_keypoints(joints, 32, 32)
+    assert group_sizes == [3, 2]  # three people of the 18 keypoints fit
+    torch.testing.assert_close(parts, expected[0])
+    assert torch.equal(keypoints, expected[1])
+
+
+def test_an_accelerator_renders_whole_maps() -> None:
+    renderer = TargetRenderer(TargetsConfig(), COCO).to("meta")
+    maps = renderer(torch.zeros(2, 3, 18, 3, device="meta"), torch.ones(2, 32, 32, device="meta"))
+    assert maps.shape == (2, 50, 32, 32)  # lists of cells have no lengths there
