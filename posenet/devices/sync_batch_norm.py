@@ -44,7 +44,10 @@ class GroupBatchNorm2d(nn.BatchNorm2d):
     def convert(cls, module: nn.Module) -> nn.Module:
         """Replace every ``nn.BatchNorm2d`` inside a module; parameters and buffers stay the same objects."""
         for name, child in module.named_children():
-            setattr(module, name, cls._from_batch_norm(child) if type(child) is nn.BatchNorm2d else cls.convert(child))
+            if isinstance(child, nn.BatchNorm2d) and not isinstance(child, cls):
+                setattr(module, name, cls._from_batch_norm(child))
+            else:
+                cls.convert(child)
         return module
 
     @classmethod
