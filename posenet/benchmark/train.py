@@ -138,7 +138,7 @@ def _time_stages(train_step: TrainStep, model: ModelWithLoss, batch: Batch, repe
     hooks = [
         model.renderer.register_forward_hook(partial(end_of_stage, "targets")),
         model.network.register_forward_hook(partial(end_of_stage, "network")),
-        model.loss.register_forward_hook(partial(end_of_stage, "loss")),
+        model.register_forward_hook(partial(end_of_stage, "loss")),
         train_step.optimizer.register_step_pre_hook(partial(end_of_stage, "backward")),
     ]
     for round_index in range(repeats + 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -57,25 +58,27 @@ class FocalL2Loss(nn.Module):
     For a prediction s and a target t, let q = s where t is foreground (t >= ``positive_threshold``) and q = 1 - s
     elsewhere. The loss of one cell is ``(s - t)^2 * |1 - q|^gamma * mask_miss * channel_weight``. It is 0 in channels
     that the image's data set does not supervise. It is summed over channels and cells, averaged over stacks and
-    averaged over scales; both averages are weighted. In training mode, ``meter`` averages the contribution of every
-    stack and scale.
+    averaged over scales; both averages are weighted.
     """
 
     channel_weights: Tensor
+    scale_weights: Tensor
+    stack_weights: Tensor
 
     def __init__(self, settings: LossConfig, skeleton: Skeleton) -> None:
         super().__init__()
         self.gamma = settings.gamma
         self.positive_threshold = settings.positive_threshold
-        self.scale_weights = _normalized(settings.scale_weights)
-        self.stack_weights = _normalized(settings.stack_weights)
-        self.meter = LossTermMeter()
         weights = (
             [settings.part_weight] * skeleton.num_parts
             + [settings.keypoint_weight] * skeleton.num_keypoints
             + [settings.mask_weight, settings.foreground_weight]
         )
         self.register_buffer("channel_weights", torch.tensor(weights).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("scale_weights", _normalized(settings.scale_weights), persistent=False)  # (scales,)
+        self.register_buffer(
+            "stack_weights", _normalized(settings.stack_weights), persistent=False
+        )  # (stacks,) or (0,)
 
     @classmethod
     def from_config(cls, config: Config) -> FocalL2Loss:
@@ -88,10 +91,7 @@ class FocalL2Loss(nn.Module):
 
         There is one value per image, so that the mean over images is the same on one device and on several.
         """
-        terms = self.terms(predictions, target, mask_miss, supervised)
-        if self.training:
-            self.meter.add(terms)
-        return terms.sum((1, 2))
+        return self.terms(predictions, target, mask_miss, supervised).sum((1, 2))
 
     def terms(
         self, predictions: Predictions, target: Tensor, mask_miss: Tensor, supervised: Tensor | None = None
@@ -111,52 +111,86 @@ class FocalL2Loss(nn.Module):
             ValueError: the number of stacks or scales differs from that of the weights, or shapes do not match.
         """
         self._check(predictions, target)
-        stacks = len(predictions)
-        stack_weights = self.stack_weights or [1 / stacks] * stacks
-        target = target.float()
-        mask_miss = mask_miss.float()
         channel_weights = self.channel_weights  # (1, C, 1, 1)
         if supervised is not None:
             channel_weights = channel_weights * supervised[:, :, None, None]  # (N, C, 1, 1)
-        terms = []
-        for scale, scale_weight in enumerate(self.scale_weights):
-            if scale:
-                target = F.avg_pool2d(target, 2)
-            cell_weights = channel_weights * _shrink_mask(mask_miss, target)  # (N, C, h >> scale, w >> scale)
-            foreground = target >= self.positive_threshold
-            stack_terms = []
-            for stack, stack_weight in enumerate(stack_weights):
-                cells = self._focal_error(predictions[stack][scale].float(), target, foreground) * cell_weights
-                stack_terms.append(scale_weight * stack_weight * cells.sum((1, 2, 3)))  # (N,)
-            terms.append(torch.stack(stack_terms, 1))  # (N, stacks)
-        return torch.stack(terms, 2)
+        targets = [target.float()]
+        for _ in range(1, len(self.scale_weights)):
+            targets.append(F.avg_pool2d(targets[-1], 2))
+        weights = [channel_weights * _shrink_mask(mask_miss.float(), maps) for maps in targets]
+
+        # Maps become (N, L) in the order in which the predictions are in memory. So every operation on them reads and
+        # writes memory in order, and the target is reordered once and not once for each stack.
+        flatten = _flatten_channels_last if _is_channels_last(predictions[0][0]) else _flatten_channels_first
+        cells = self._cells(flatten(targets[0]), flatten(weights[0]))  # (N, L) each
+        finest_sums = [self._weighted_error(flatten(scales[0]), cells).sum(1) for scales in predictions]  # (N,) each
+        # The coarser scales have a third of the cells of the finest. One copy joins those of all stacks, because an
+        # accelerator takes longer to start an operation than to compute a single one of them.
+        lengths = [maps[0].numel() for maps in targets[1:]]
+        coarse_target = torch.cat([flatten(maps) for maps in targets[1:]], 1)[:, None]  # (N, 1, L')
+        coarse_weight = torch.cat([flatten(maps) for maps in weights[1:]], 1)[:, None]  # (N, 1, L')
+        coarse = torch.cat([flatten(maps) for scales in predictions for maps in scales[1:]], 1)
+        coarse = coarse.view(len(target), len(predictions), -1)  # (N, stacks, L')
+        errors = self._weighted_error(coarse, self._cells(coarse_target, coarse_weight))  # (N, stacks, L')
+        coarse_sums = [scale_errors.sum(2) for scale_errors in torch.split(errors, lengths, 2)]  # (N, stacks) each
+
+        sums = torch.stack([torch.stack(finest_sums, 1), *coarse_sums], 2)  # (N, stacks, scales)
+        stack_weights = self.stack_weights[:, None] if len(self.stack_weights) else 1 / len(predictions)
+        return sums * stack_weights * self.scale_weights
 
     def _check(self, predictions: Predictions, target: Tensor) -> None:
-        if self.stack_weights and len(self.stack_weights) != len(predictions):
+        if len(self.stack_weights) not in (0, len(predictions)):
             raise ValueError(f"{len(self.stack_weights)} stack weights for {len(predictions)} stacks")
         if any(len(scales) != len(self.scale_weights) for scales in predictions):
             raise ValueError(f"every stack must predict {len(self.scale_weights)} scales")
         if any(scales[0].shape != target.shape for scales in predictions):
             raise ValueError(f"predictions {tuple(predictions[0][0].shape)} do not fit target {tuple(target.shape)}")
 
-    def _focal_error(self, prediction: Tensor, target: Tensor, foreground: Tensor) -> Tensor:
-        """(N, C, h, w): squared error times the focal factor |1 - q|^gamma."""
-        error = prediction - target
+    def _cells(self, target: Tensor, weight: Tensor) -> _Cells:
+        return _Cells(target, (target >= self.positive_threshold).float(), weight)
+
+    def _weighted_error(self, prediction: Tensor, cells: _Cells) -> Tensor:
+        """Squared error times the focal factor |1 - q|^gamma times the weight of every cell."""
+        prediction = prediction.float()
+        error = cells.target - prediction
         if self.gamma == 0:
-            return error**2
+            return error**2 * cells.weight
         # 1 - q up to its sign: the distance of the prediction to 1 on foreground, to 0 elsewhere.
-        distance = torch.where(foreground, 1 - prediction, prediction)
+        distance = cells.foreground - prediction
         if self.gamma == 2:
-            return (error * distance) ** 2
-        return error**2 * distance.abs() ** self.gamma
+            return (error * distance) ** 2 * cells.weight
+        return error**2 * distance.abs() ** self.gamma * cells.weight
 
 
-def _normalized(weights: Sequence[float]) -> list[float]:
-    total = sum(weights)
-    return [weight / total for weight in weights]
+class _Cells(NamedTuple):
+    """What the loss of some cells depends on, besides their prediction; tensors of one shape."""
+
+    target: Tensor
+    foreground: Tensor
+    """1 where the target is foreground, 0 elsewhere."""
+    weight: Tensor
+
+
+def _normalized(weights: Sequence[float]) -> Tensor:
+    """The weights divided by their sum."""
+    return torch.tensor([weight / sum(weights) for weight in weights])
+
+
+def _is_channels_last(maps: Tensor) -> bool:
+    return maps.is_contiguous(memory_format=torch.channels_last) and not maps.is_contiguous()
+
+
+def _flatten_channels_last(maps: Tensor) -> Tensor:
+    """(N, h * w * C) of (N, C, h, w) maps; a view if they are channels-last in memory."""
+    return maps.permute(0, 2, 3, 1).flatten(1)
+
+
+def _flatten_channels_first(maps: Tensor) -> Tensor:
+    """(N, C * h * w) of (N, C, h, w) maps; a view if they are contiguous."""
+    return maps.flatten(1)
 
 
 def _shrink_mask(mask_miss: Tensor, target: Tensor) -> Tensor:
     """(N, 1, h, w) mask at the resolution of ``target``; values below 0.5 become 0."""
     small = F.interpolate(mask_miss, size=target.shape[2:], mode="bilinear", align_corners=False)
-    return torch.where(small < 0.5, torch.zeros_like(small), small)
+    return torch.where(small < 0.5, 0, small)

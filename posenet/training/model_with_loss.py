@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Callable
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from posenet.data.targets import TargetRenderer
@@ -11,14 +13,15 @@ from posenet.devices.precision import Amp, autocast, select_training_mode
 from posenet.model.posenet import PoseNet
 from posenet.model.preprocessing import images_to_input
 from posenet.settings import Config
-from posenet.training.loss import FocalL2Loss
+from posenet.training.loss import FocalL2Loss, LossTermMeter
 
 
 class ModelWithLoss(nn.Module):
     """Computes one loss per image of a uint8 batch, on the device of the batch.
 
     It also renders the targets, so that several devices share this work as well. Only the network runs in the precision
-    ``amp``; targets and loss are float32. ``channels_last`` is the memory layout of the network.
+    ``amp``; targets and loss are float32. ``channels_last`` is the memory layout of the network. In training mode,
+    ``meter`` averages the contribution of every stack and scale to the loss.
     """
 
     def __init__(
@@ -30,13 +33,27 @@ class ModelWithLoss(nn.Module):
         self.loss = loss
         self.amp = amp
         self.channels_last = channels_last
+        self.meter = LossTermMeter()
+        self._compiled: Callable[..., Tensor] | None = None
 
     @classmethod
     def from_config(cls, network: PoseNet, config: Config) -> ModelWithLoss:
         renderer = TargetRenderer.from_config(config)
         loss = FocalL2Loss.from_config(config)
         mode = select_training_mode(next(network.parameters()).device, config.train)
-        return cls(network, renderer, loss, mode.amp, mode.channels_last)
+        model = cls(network, renderer, loss, mode.amp, mode.channels_last)
+        if config.parallel.compile:
+            model.compile()
+        return model
+
+    def compile(self, **options: Any) -> None:
+        """Make ``torch.compile`` compile targets, network and loss in training mode; ``options`` are its arguments.
+
+        Evaluation is not compiled: it would be a second graph, which takes longer to compile than it saves.
+        """
+        # The function receives the module as an argument. ``nn.Module.compile`` would bind it to this module, and the
+        # replicas that DataParallel makes on other devices would compute with the weights of this one.
+        self._compiled = torch.compile(ModelWithLoss._loss_terms, **options)
 
     def forward(
         self,
@@ -58,7 +75,22 @@ class ModelWithLoss(nn.Module):
         Returns:
             (N,) float32.
         """
+        if not self.training:
+            return self._loss_terms(images, joints, person_mask, mask_miss, supervised).sum((1, 2))
+        if self._compiled is None:
+            terms = self._loss_terms(images, joints, person_mask, mask_miss, supervised)  # (N, stacks, scales)
+        else:
+            # One graph serves any number of people; without this mark, a second number would be compiled again.
+            torch._dynamo.maybe_mark_dynamic(joints, 1)
+            terms = self._compiled(self, images, joints, person_mask, mask_miss, supervised)  # (N, stacks, scales)
+        self.meter.add(terms)
+        return terms.sum((1, 2))
+
+    def _loss_terms(
+        self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor, supervised: Tensor | None
+    ) -> Tensor:
+        """(N, stacks, scales): the contribution of every stack and scale to the loss of every image."""
         target = self.renderer(joints, person_mask.float() / 255)  # (N, C, H/4, W/4)
         with autocast(images.device, self.amp):
             predictions = self.network(images_to_input(images, self.channels_last))
-        return cast(Tensor, self.loss(predictions, target, mask_miss[:, None].float() / 255, supervised))
+        return self.loss.terms(predictions, target, mask_miss[:, None].float() / 255, supervised)

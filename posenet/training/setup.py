@@ -104,14 +104,12 @@ def build_network(config: Config, fine_tune: bool) -> PoseNet:
 
 
 def prepare_network(network: PoseNet, config: Config, runtime: Runtime) -> PoseNet:
-    """Move a network to the device in its memory layout, synchronize its BatchNorm and compile it, as configured."""
+    """Move a network to the device in its memory layout and synchronize its BatchNorm, as configured."""
     network.channels_last = select_training_mode(runtime.device, config.train).channels_last
     layout = torch.channels_last if network.channels_last else torch.contiguous_format
     network.to(device=runtime.device, memory_format=layout)  # type: ignore[call-overload]
     if config.parallel.sync_bn:
         network = cast(PoseNet, runtime.convert_sync_batch_norm(network))
-    if config.parallel.compile:
-        network.compile()
     return network
 
 

@@ -314,7 +314,7 @@ class Trainer:
         progress = self.progress
         loss = progress.mean_loss
         speed = self.input.meter.read()
-        terms = self.model.loss.meter.read()
+        terms = self.model.meter.read()
         bar.set_postfix_str(
             f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
             f"{speed['samples_per_s']:.1f} samples/s, data wait {speed['data_wait']:.0%}"

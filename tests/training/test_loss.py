@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from posenet.settings import LossConfig, load_config
 from posenet.skeleton import COCO
@@ -329,3 +330,37 @@ def test_supervised_channels_have_the_loss_and_gradient_of_an_image_that_supervi
     assert torch.equal(masked_gradient, gradient * supervised[:, :, None, None])
     assert losses[1] == full_losses[1]
     assert losses[0] < full_losses[0]
+
+
+class OperationCounter(TorchDispatchMode):
+    """Counts operations, except for those that only make views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += not func.is_view
+        return func(*args, **(kwargs or {}))
+
+
+def test_the_memory_format_of_the_predictions_changes_neither_loss_nor_gradient() -> None:
+    predictions, target, mask = random_input(2)
+    results = []
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        leaves = [
+            [maps.clone(memory_format=memory_format).requires_grad_() for maps in scales] for scales in predictions
+        ]
+        losses = make_loss()(leaves, target, mask)
+        losses.sum().backward()
+        results.append((losses.detach(), [maps.grad for scales in leaves for maps in scales]))
+    torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-9)
+
+
+def test_the_loss_of_four_stacks_takes_few_operations() -> None:
+    """One loss for each stack and scale took 222 operations, more than an accelerator can start in their run time."""
+    inputs = random_input(4)
+    loss = make_loss()
+    with OperationCounter() as counter:
+        loss(*inputs)
+    assert counter.count < 100

@@ -62,25 +62,25 @@ def test_in_bf16_the_loss_is_float32_and_close_to_the_exact_one() -> None:
 
 def test_the_terms_of_the_loss_are_recorded_in_training_only() -> None:
     model = make_model()
-    assert model.loss.meter.read() is None
+    assert model.meter.read() is None
     model(*random_batch())
-    assert model.loss.meter.read() is None
+    assert model.meter.read() is None
     model.train()
     model(*random_batch())
-    assert model.loss.meter.read() is not None
-    assert model.loss.meter.read() is None, "reading starts a new record"
+    assert model.meter.read() is not None
+    assert model.meter.read() is None, "reading starts a new record"
 
 
 def test_the_terms_add_up_to_the_mean_loss_of_all_images() -> None:
     model = make_model().train()
     losses = torch.cat([model(*random_batch(2)), model(*random_batch(3))])
-    (terms,) = model.loss.meter.read()
+    (terms,) = model.meter.read()
     assert len(terms) == NUM_SCALES
     assert sum(terms) == pytest.approx(losses.mean().item(), rel=1e-4)
 
 
 def test_terms_that_are_not_finite_are_not_reported() -> None:
-    meter = make_model().loss.meter
+    meter = make_model().meter
     meter.add(torch.tensor([[[math.nan]]]))
     assert meter.read() is None
     meter.add(torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]]]))
