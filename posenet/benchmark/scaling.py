@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
+from posenet.benchmark.host_waits import HostWaits
 from posenet.benchmark.report import Report, percent
 from posenet.benchmark.timing import Task, median_seconds
 from posenet.benchmark.train import build_train_step, synthetic_batch
@@ -38,7 +36,8 @@ def measure_scaling(config: Config, device: torch.device, processes: int, repeat
     ("together"). All processes run on this machine, so the speed rises only up to its number of cores or devices.
     """
     amp = select_training_mode(device, config.train).amp
-    seconds, host_reads = _measure_one_process(config, device, repeats)
+    waiting_lines = count_host_waits(config, device)
+    seconds = _measure_one_process(config, device, repeats)
     seconds |= _measure_processes(config, device.type, processes, repeats)
     batch_size = config.train.batch_size
     height, width = config.train.size
@@ -62,7 +61,7 @@ def measure_scaling(config: Config, device: torch.device, processes: int, repeat
             "scaling_efficiency": efficiency,
             "scaling_bound": bound,
             "distributed_overhead": overhead,
-            "host_reads_per_step": host_reads,
+            "host_reads_per_step": waiting_lines.total(),
             "samples_per_s": speed,
             "step_ms": {variant: 1000 * value for variant, value in seconds.items()},
             "batch_size": batch_size,
@@ -74,51 +73,35 @@ def measure_scaling(config: Config, device: torch.device, processes: int, repeat
             f"scaling efficiency from 1 to {processes} processes: {percent(efficiency, 1)}; the limit of this machine, "
             f"reached by processes that train one network each, is {percent(bound, 1)}",
             f"overhead of the distributed code in one process: {percent(overhead, 1)}",
-            f"the host waits for the device {host_reads} times per step",
+            f"the host waits for an accelerator {waiting_lines.total()} times per step"
+            + "".join(f"\n  {count} x {line}" for line, count in waiting_lines.items()),
         ],
     )
 
 
-class HostReadCounter(TorchFunctionMode):
-    """Counts the calls that read a value of a tensor into Python, which makes the host wait for the device."""
+def count_host_waits(config: Config, device: torch.device) -> Counter[str]:
+    """How often an optimizer step makes the host wait, by line of code; on a CPU, how often it would on an accelerator.
 
-    READS = frozenset(
-        {Tensor.item, Tensor.tolist, Tensor.cpu, Tensor.numpy, Tensor.__bool__, Tensor.__float__, Tensor.__int__}
-    )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        if func in self.READS:
-            self.count += 1
-        return func(*args, **(kwargs or {}))
-
-
-def count_host_reads(task: Task) -> int:
-    """Count how often a task reads a value of a tensor into Python."""
-    with HostReadCounter() as counter:
-        task()
-    return int(counter.count)
+    The results of the step are not read; the trainer reads them while the device works on the next step.
+    """
+    train_step, model = build_train_step(config, Runtime(device))
+    model.renderer.cell_lists = model.renderer.whole_maps  # as on an accelerator
+    batch = synthetic_batch(config).to(device)
+    train_step([batch])  # the first step allocates the optimizer's state
+    with HostWaits() as waits:
+        train_step([batch])
+    return waits.lines
 
 
 @cudnn_flags(benchmark=True)
-def _measure_one_process(config: Config, device: torch.device, repeats: int) -> tuple[dict[str, float], int]:
-    """Median seconds of a "plain" and a "distributed" step in this process, and the host reads of the latter."""
+def _measure_one_process(config: Config, device: torch.device, repeats: int) -> dict[str, float]:
+    """Median seconds of a "plain" and a "distributed" step in this process."""
     plain = _make_step(config, Runtime(device))
     runtime = DistributedRuntime(device, SINGLE_PROCESS)
     distributed = _make_step(config, runtime)
-    host_reads = count_host_reads(distributed)
     seconds = median_seconds({"plain": plain, "distributed": distributed}, repeats, runtime.synchronize)
     runtime.close()
-    return seconds, host_reads
+    return seconds
 
 
 def _measure_processes(config: Config, device: str, processes: int, repeats: int) -> dict[str, float]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
-from posenet.benchmark.scaling import count_host_reads
+from posenet.benchmark.scaling import count_host_waits
+from posenet.settings import load_config
 from tests.helpers.benchmark_runs import TINY_NETWORK, assert_positive, run_benchmark
+from tests.helpers.host_waits import LINES_THAT_WAIT
 
 
 def test_numbers_for_two_processes(tmp_path: Path) -> None:
@@ -16,11 +19,11 @@ def test_numbers_for_two_processes(tmp_path: Path) -> None:
     assert_positive(numbers, "samples_per_s", "step_ms", "scaling_efficiency", "scaling_bound")
     assert numbers["distributed_overhead"] > -1
     assert list(numbers["samples_per_s"]) == ["plain", "distributed", "strangers", "together"]
-    # The result of a step, with the guard's vote and the gradient norm, is read later.
-    assert numbers["host_reads_per_step"] == 0
+    assert numbers["host_reads_per_step"] == sum(LINES_THAT_WAIT.values())
 
 
-def test_each_read_of_a_tensor_by_the_host_is_counted() -> None:
-    values = torch.ones(2)
-    assert count_host_reads(lambda: values * 2) == 0
-    assert count_host_reads(lambda: (values.tolist(), values.sum().item(), bool(values[0]))) == 3
+@pytest.mark.parametrize("settings", [[], ["train.amp=bf16", "train.channels_last=true"], ["optim.name=adamw"]])
+def test_a_training_step_waits_only_at_the_declared_lines(settings: list[str]) -> None:
+    network = ["model.stacks=1", "model.width=16", "model.growth=2", "train.input_size=64", "train.batch_size=2"]
+    config = load_config(None, [*network, *settings])
+    assert count_host_waits(config, torch.device("cpu")) == LINES_THAT_WAIT
