@@ -8,10 +8,11 @@ DEMO_RUN := checkpoints/demo
 DEMO_TRAIN := 2000
 DEMO_VAL := 200
 DEMO_FLAGS :=
+GPU_TABLES := checkpoints/gpu
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test torture cluster lint format demo clean
+.PHONY: help setup test torture cluster gpu lint format demo clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -38,6 +39,16 @@ torture: $(VENV)/ready  ## kill processes, fill disks and damage files many time
 
 cluster: $(VENV)/ready  ## train on a SLURM cluster of three hosts on this machine: needs root, slurm-wlm, munge and iproute2
 	$(RUN) -m pytest -m cluster -rs tests/cluster
+
+gpu: $(VENV)/ready  ## check everything on a GPU against the CPU, then measure its speed: about an hour
+	@status=0; $(RUN) -m pytest -m gpu -rs tests/devices || status=$$?; \
+	if $(RUN) -c 'import sys, torch; sys.exit(not torch.accelerator.is_available())'; then \
+		mkdir -p $(GPU_TABLES); \
+		$(RUN) tools/benchmark.py gpu --json $(GPU_TABLES)/gpu.json --markdown $(GPU_TABLES)/gpu.md || exit $$?; \
+		echo "The tables are in $(GPU_TABLES)/gpu.md, the numbers in $(GPU_TABLES)/gpu.json; see docs/gpu.md"; \
+	else \
+		echo "PyTorch finds no accelerator on this machine: the tests were skipped, and nothing was measured"; \
+	fi; exit $$status
 
 lint: $(VENV)/ready  ## check style, format and types
 	$(RUN) -m ruff check

@@ -21,10 +21,22 @@ class Report:
     numbers: dict[str, Any]
     """Measured values by name; the name includes the unit."""
     notes: Sequence[str] = ()
+    sections: Sequence[Report] = ()
+    """Further tables, which follow this one; ``numbers`` has their numbers too."""
 
     def as_text(self) -> str:
-        """Title, table and notes, separated by empty lines."""
+        """Title, table and notes, separated by empty lines; then the sections."""
         blocks = [self.title, format_table(self.header, self.rows), "\n".join(self.notes)]
+        blocks += [section.as_text() for section in self.sections]
+        return "\n\n".join(block for block in blocks if block)
+
+    def as_markdown(self) -> str:
+        """The same as Markdown: a heading, a table and a list of notes, and the sections."""
+        lines = [list(self.header), ["---", *["---:"] * (len(self.header) - 1)]]
+        lines += [[_format_cell(value) for value in row] for row in self.rows]
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        blocks = [f"### {self.title}", table, "\n".join(f"- {note}" for note in self.notes)]
+        blocks += [section.as_markdown() for section in self.sections]
         return "\n\n".join(block for block in blocks if block)
 
 

@@ -1,4 +1,4 @@
-"""Measure one part: data, store, targets, network, train, decode, predict, track or diagnose.
+"""Measure one part: data, store, targets, network, train, gpu, decode, predict, track or diagnose.
 
 Each benchmark runs in one process on one thread unless flags change that, warms up, reports medians, and compares them
 with a named baseline or a physical limit. ``BENCHMARKS`` lists all benchmarks with their flags.
@@ -22,7 +22,8 @@ from posenet.benchmark.data import measure_data
 from posenet.benchmark.data_wait import add_data_wait, measure_data_wait
 from posenet.benchmark.decode import measure_decode
 from posenet.benchmark.diagnose import measure_diagnose
-from posenet.benchmark.machine import describe_machine
+from posenet.benchmark.gpu import Effort, measure_gpu
+from posenet.benchmark.machine import Machine, describe_machine
 from posenet.benchmark.network import measure_network
 from posenet.benchmark.predict import measure_predict
 from posenet.benchmark.report import Report
@@ -66,6 +67,8 @@ SYNTHETIC_IMAGES = 24
 """Number of synthetic images if there is no other input."""
 QUICK_SYNTHETIC_IMAGES = 4
 """Number of synthetic images with --quick."""
+GPU_STEPS = 10
+"""Training steps in a timed round of the benchmark gpu; 1 with --quick."""
 QUICK_REPEATS = 2
 """Largest number of timed runs with --quick."""
 
@@ -99,6 +102,8 @@ class Benchmark:
     """The flags besides ``COMMON_FLAGS``."""
     quick_limits: Mapping[str, int] = dataclasses.field(default_factory=dict)
     """Largest values of flags with --quick."""
+    needs_accelerator: bool = False
+    """Whether it runs on a CPU only if --device names it."""
 
 
 def benchmark_data(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
@@ -150,6 +155,30 @@ def benchmark_train(args: argparse.Namespace, config: Config, runtime: Runtime) 
         dataset = PoseDataset(store, config.train.size, config.data.framing, config.augment, config.train.seed)
         wait = measure_data_wait(train_step, dataset, config.train.batch_size, config.data.workers, args.repeats)
     return add_data_wait(report, wait)
+
+
+def benchmark_gpu(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
+    """Measure training and prediction on an accelerator."""
+
+    def predict() -> Report:
+        with tempfile.TemporaryDirectory() as folder:
+            images, _ = write_synthetic_images(Path(folder), _synthetic_images(args))
+            options = BackendOptions(None, str(runtime.device), "auto", args.threads)
+            network = PoseNet.from_config(config)
+            backend = make_backend(network, config.inference, config.model.skeleton, options)
+            amp = select_amp(runtime.device, "auto")
+            return measure_predict(backend, find_images([images]), runtime, args.repeats, name="default", amp=amp)
+
+    steps = 1 if args.quick else GPU_STEPS
+    effort = Effort(args.repeats, steps, _matmul_side(args, runtime))
+    with tempfile.TemporaryDirectory() as name:
+        num_images = max(_synthetic_images(args), max(args.batch_sizes))
+        path = args.h5 or build_synthetic_store(Path(name), num_images)
+        with Store(path, config.model.skeleton) as store:
+            dataset = PoseDataset(store, config.train.size, "person", config.augment, config.train.seed)
+            if len(dataset) < max(args.batch_sizes):
+                raise DataError(f"{path} has {len(dataset)} samples, too few for a batch of {max(args.batch_sizes)}")
+            return measure_gpu(config, runtime, dataset, args.batch_sizes, config.data.workers, effort, predict)
 
 
 def benchmark_decode(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
@@ -213,6 +242,7 @@ COMMON_FLAGS = [
     Flag("--threads", type=positive_int, default=1, metavar="N", help="CPU threads of the network"),
     Flag("--quick", **SWITCH, help="few runs on little input: checks that the benchmark works; ignore the times"),
     Flag("--json", metavar="FILE", help="write the numbers to this file; an existing file is replaced"),
+    Flag("--markdown", metavar="FILE", help="write the tables to this Markdown file; an existing file is replaced"),
 ]
 REPEATS = Flag("--repeats", type=positive_int, metavar="N", help="timed runs; the median is reported")
 DEVICE = Flag("--device", metavar="D", help=setting_help("auto, cpu, cuda, cuda:1, mps ...", "train.device"))
@@ -283,6 +313,25 @@ BENCHMARKS = {
             BATCH_SIZE,
             DEVICE,
             AMP,
+        ],
+    ),
+    "gpu": Benchmark(
+        help="everything about a GPU: options for speed at several batch sizes, checkpoints, data, prediction",
+        function=benchmark_gpu,
+        repeats=5,
+        needs_accelerator=True,
+        flags=[
+            Flag(
+                "--batch-sizes",
+                type=positive_int,
+                nargs="+",
+                default=[4, 8, 16, 32],
+                metavar="N",
+                help="batch sizes to train with",
+            ),
+            Flag("--h5", metavar="FILE", help="store that feeds the loader; by default, a synthetic one is built"),
+            INPUT_SIZE,
+            DEVICE,
         ],
     ),
     "decode": Benchmark(
@@ -381,8 +430,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Run one benchmark, print its table and write its numbers if --json is given."""
     benchmark = BENCHMARKS[args.benchmark]
-    if args.json:
-        _check_output(Path(args.json), args)
+    for flag in ("json", "markdown"):
+        if getattr(args, flag):
+            _check_output(flag, Path(getattr(args, flag)), args)
     if args.quick:
         _apply_limits(args, {"repeats": QUICK_REPEATS, **benchmark.quick_limits})
     cv2.setNumThreads(0)  # OpenCV would start threads besides those of --threads
@@ -391,6 +441,10 @@ def run(args: argparse.Namespace) -> None:
     config = load_config(args.config, args.overrides + _settings_from_flags(args))
     has_device_flag = "device" in args
     runtime = Runtime(select_device(config.train.device) if has_device_flag else torch.device("cpu"))
+    if benchmark.needs_accelerator and runtime.device.type == "cpu" and config.train.device != "cpu":
+        raise ConfigError(
+            f"PyTorch {torch.__version__} finds no accelerator on this machine; --device cpu measures the CPU instead"
+        )
     machine = describe_machine(runtime.device)
     messages = message_stream(args.json)
     print(machine.as_text() + "\n", file=messages)
@@ -405,18 +459,24 @@ def run(args: argparse.Namespace) -> None:
             **report.numbers,
         }
         write_atomically(args.json, json.dumps(numbers, indent=2, allow_nan=False).encode())
+    if args.markdown:
+        write_atomically(args.markdown, f"{_as_markdown_list(machine)}\n\n{report.as_markdown()}\n".encode())
 
 
-def _check_output(path: Path, args: argparse.Namespace) -> None:
+def _as_markdown_list(machine: Machine) -> str:
+    return "\n".join(f"- {line}" for line in machine.as_text().splitlines())
+
+
+def _check_output(flag: str, path: Path, args: argparse.Namespace) -> None:
     """Raise ``ConfigError`` if ``path`` cannot be written or is an input file."""
     if not path.parent.is_dir():
-        raise ConfigError(f"--json {path}: folder {path.parent} does not exist; create it")
+        raise ConfigError(f"--{flag} {path}: folder {path.parent} does not exist; create it")
     if path.is_dir():
-        raise ConfigError(f"--json {path} is a folder; give the name of a file")
+        raise ConfigError(f"--{flag} {path} is a folder; give the name of a file")
     inputs = [getattr(args, name, None) for name in ("h5", "annotations", "checkpoint", "config")]
     inputs += getattr(args, "inputs", [])
     if path.resolve() in {Path(name).resolve() for name in inputs if name}:
-        raise ConfigError(f"--json {path} would replace an input file; choose another name")
+        raise ConfigError(f"--{flag} {path} would replace an input file; choose another name")
 
 
 def _apply_limits(args: argparse.Namespace, limits: Mapping[str, int]) -> None:

@@ -27,3 +27,11 @@ def test_the_text_has_title_table_and_notes() -> None:
 
 def test_percent() -> None:
     assert percent(1, 8) == "12.5%"
+
+
+def test_markdown_has_a_heading_a_table_notes_and_sections() -> None:
+    section = Report("second", ("stage", "ms"), [("b", None)], {})
+    report = Report("first", ("stage", "ms"), [("a", 1.0)], {}, ["a note"], [section])
+    first = "### first\n\n| stage | ms |\n| --- | ---: |\n| a | 1.00 |\n\n- a note"
+    assert report.as_markdown() == f"{first}\n\n### second\n\n| stage | ms |\n| --- | ---: |\n| b |  |"
+    assert report.as_text().endswith("a note\n\nsecond\n\nstage  ms\n-----  --\nb")

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from posenet.devices.cudnn import cudnn_flags
 from tests.helpers.accelerators import accelerator_of_this_machine, check_simulation
 from tests.helpers.tiny_training import CPU
 
@@ -20,13 +21,8 @@ ACCELERATOR = pytest.param("accelerator", marks=pytest.mark.gpu)
 @pytest.fixture(autouse=True)
 def full_float32() -> Iterator[None]:
     """Compute float32 without TF32, which has only three digits, so that results can be compared with the CPU's."""
-    modules = [torch.backends.cudnn, torch.backends.cuda.matmul]
-    before = [module.allow_tf32 for module in modules]
-    for module in modules:
-        module.allow_tf32 = False
-    yield
-    for module, value in zip(modules, before):
-        module.allow_tf32 = value
+    with cudnn_flags(benchmark=False, tf32=False):
+        yield
 
 
 @pytest.fixture(params=["cpu", ACCELERATOR])

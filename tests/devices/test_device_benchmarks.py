@@ -14,6 +14,7 @@ OPTIONS = {
     "targets": (SIZES, ["ms_per_sample"]),
     "network": (SIZES, ["heatmaps_images_per_s", "forward_images_per_s", "matmul_gflop_per_s"]),
     "train": (SIZES, ["samples_per_s", "step_ms", "peak_memory_gib"]),
+    "gpu": (["--input-size", "64", "--batch-sizes", "2"], ["checkpoint_stall_ms", "loader_images_per_s"]),
     "predict": (["--height", "64"], ["stream_pictures_per_s", "alone_ms"]),
 }
 """Flags and keys of positive numbers of each benchmark that has --device."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import cv2
 import numpy as np
@@ -11,14 +12,18 @@ import pytest
 import torch
 
 import posenet
+from posenet.cli.main import run_tool
 from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.inference.onnx_export import export_onnx
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.settings import InferenceConfig
 from posenet.skeleton import COCO
-from tests.helpers.accelerators import forbid_waiting
+from posenet.synthetic.dataset import write_dataset
+from tests.helpers.accelerators import forbid_waiting, simulation
+from tests.helpers.drawn_data import build_both
 from tests.helpers.networks import random_network
+from tests.helpers.source_files import ROOT
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
 from tests.helpers.tiny_training import CPU
 
@@ -28,6 +33,7 @@ FLOAT32_PIXELS = 0.05
 REDUCED_PIXELS = 4.0
 """One cell of the maps: bf16 rounds their values to three digits, and a peak's position is interpolated from them."""
 AP_TOLERANCE = 0.002
+BF16_AP_TOLERANCE = 0.005
 
 
 @pytest.fixture(scope="module")
@@ -136,6 +142,31 @@ def write_split(images: list[np.ndarray], folder: Path, annotations: Path) -> Pa
 
 def category() -> dict[str, object]:
     return {"id": 1, "name": "person", "keypoints": list(COCO.file_names), "skeleton": []}
+
+
+def test_the_ap_of_a_trained_network_is_that_of_the_cpu(accelerator: torch.device, tmp_path: Path) -> None:
+    """A simulated accelerator is too slow for a network that finds people; there the test only shows that it runs."""
+    is_simulated = simulation() is not None
+    num_images, steps = (8, 2) if is_simulated else (400, 800)
+    coco = tmp_path / "coco"
+    write_dataset(coco, train=num_images, val=num_images // 4, seed=1, workers=1)
+    stores = build_both(coco)
+    settings = [f"data.{split}={str(path)!r}" for split, path in stores.items()]
+    options = ["--device", str(accelerator), "--max-steps", str(steps), "--checkpoint-path", str(tmp_path / "run")]
+    assert run_tool("train", ["--config", str(ROOT / "config" / "demo.toml"), *options, "--set", *settings]) == 0
+
+    def compute_ap(device: torch.device, amp: Literal["off", "bf16"]) -> float:
+        annotations = coco / "annotations" / "person_keypoints_val2017.json"
+        checkpoint = tmp_path / "run" / "last.pth"
+        evaluation = posenet.evaluate(
+            checkpoint, coco / "val2017", annotations, device=str(device), amp=amp, progress=False
+        )
+        return evaluation.metrics["AP"]
+
+    expected = compute_ap(CPU, "off")
+    assert is_simulated or expected > 0.1, "the network has not learned to find people: look at the training"
+    assert compute_ap(accelerator, "off") == pytest.approx(expected, abs=AP_TOLERANCE)
+    assert compute_ap(accelerator, "bf16") == pytest.approx(expected, abs=BF16_AP_TOLERANCE)
 
 
 def test_onnx_runtime_finds_the_candidates_of_the_cpu(cuda: torch.device, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.helpers.tiny_training import CPU, train_tiny_network
 
 Stores = dict[str, Path]
 
-SETTINGS = ("train.batch_size=2", "average.kind='ema'", "train.patience=0")
+SETTINGS = ("train.batch_size=2", "train.amp='off'", "train.channels_last=false", "average.kind='ema'")
 TOLERANCE = 1e-4
 
 

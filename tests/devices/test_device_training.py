@@ -32,8 +32,8 @@ FIXED_SCALE = "train.loss_scale=16"
 
 @pytest.mark.parametrize(
     "overrides",
-    [(), ("train.channels_last=true",), ("optim.max_grad_norm=1",), ("optim.name='adamw'",)],
-    ids=["plain", "channels_last", "clipped", "adamw"],
+    [(), ("train.channels_last=true",), ("optim.max_grad_norm=1",)],
+    ids=["plain", "channels_last", "clipped"],
 )
 def test_three_steps_equal_those_of_the_cpu(accelerator: torch.device, overrides: tuple[str, ...]) -> None:
     reference = train_small_network(CPU, FROZEN_NORM, *overrides)
@@ -76,10 +76,9 @@ def test_a_run_with_average_accumulation_and_clipping_equals_that_of_the_cpu(
 ) -> None:
     overrides = ("average.kind='ema'", "optim.accumulate=2", "optim.max_grad_norm=5", "train.batch_size=2", FIXED_SCALE)
     options: dict[str, Any] = {"steps": 4, "frozen": ("*.norm.*",)}
-    losses, _ = train_tiny_network(Runtime(CPU), stores, tmp_path / "cpu", *overrides, **options)
-    amp_override = f"train.amp='{amp}'"
+    losses, _ = train_tiny_network(Runtime(CPU), stores, tmp_path / "cpu", *overrides, "train.amp='off'", **options)
     device_losses, _ = train_tiny_network(
-        Runtime(accelerator), stores, tmp_path / "device", *overrides, amp_override, **options
+        Runtime(accelerator), stores, tmp_path / "device", *overrides, f"train.amp='{amp}'", **options
     )
     tolerance = FLOAT32_TOLERANCE if amp == "off" else REDUCED_TOLERANCE
     assert device_losses == pytest.approx(losses, rel=tolerance)

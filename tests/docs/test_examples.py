@@ -55,6 +55,7 @@ NOT_RUN = {
     r"posenet predict .*(rtsp|https)://": "needs a server; tests/inference/media/test_sources.py starts one",
     r"data/download_coco\.sh": "downloads 19 GB",
     r"tensorboard ": "a server that does not end",
+    r"python tools/benchmark\.py gpu": "needs an accelerator; tests/benchmark/test_gpu.py runs it on the CPU",
     r"python tools/benchmark\.py track": "needs the extra track; tests/benchmark/test_track.py runs it",
     r"posenet (weights (fetch|path)|\w+ --checkpoint) simplepose": "downloads; tests/cli/test_weights.py has a server",
     r"torchrun ": "starts processes, also on other machines; tests/cli/test_train_distributed.py runs it",

@@ -14,6 +14,7 @@ from posenet.data.batch import Batch
 from posenet.devices.runtime import Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.settings import load_config
+from posenet.training.device_prefetch import prefetch_to_device
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import set_lr
 from posenet.training.train_step import TrainStep
@@ -25,6 +26,8 @@ SMALL_NETWORK = (
     "model.conv_std=0.05",
     "train.input_size=64",
     "train.batch_size=2",
+    "train.amp='off'",
+    "train.channels_last=false",
 )
 FROZEN_NORM = "train.freeze=['*.norm.*']"
 """Without it, results of several steps cannot be compared: BatchNorm over the few cells of a small network multiplies
@@ -135,3 +138,20 @@ def assert_same_training(trained: TrainedSteps, reference: TrainedSteps, toleran
         )
     difference, name = largest_difference(trained.weights, reference.weights)
     assert difference <= tolerance, f"{name} differs by {difference:.1e} of its largest value after the same losses"
+
+
+def train_prefetched(device: torch.device, batches: int = 6) -> list[float]:
+    """Train ``SMALL_NETWORK`` on batches that are copied ahead from pinned memory; return the losses."""
+    train_step, _ = build_small_step(device, FROZEN_NORM)
+    config = load_config(None, [*SMALL_NETWORK])
+    pinned = (pin_batch(synthetic_batch(config, seed)) for seed in range(batches))
+    results = []
+    for batch in prefetch_to_device(pinned, train_step.runtime):
+        results.append(train_step([batch]))
+        del batch  # its memory is free for the copy of a later batch
+    return [result.read().loss for result in results]
+
+
+def pin_batch(batch: Batch) -> Batch:
+    """A copy of a batch in pinned memory, as a loader with ``pin_memory`` yields it."""
+    return Batch._make(value.pin_memory() if isinstance(value, Tensor) else value for value in batch)

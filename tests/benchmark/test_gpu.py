@@ -1,0 +1,92 @@
+"""The benchmark of an accelerator, on the CPU."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from posenet.benchmark import gpu
+from posenet.benchmark.gpu import NOT_AVAILABLE, OUT_OF_MEMORY, VARIANTS
+from posenet.cli.main import run_tool
+from posenet.training.model_with_loss import ModelWithLoss
+from tests.helpers.benchmark_runs import TINY_NETWORK, assert_positive
+
+ON_CPU = ["gpu", "--device", "cpu", "--quick", "--input-size", "64", "--batch-sizes", "2", *TINY_NETWORK]
+CUDA_ONLY = {"TF32", "+ cudnn.benchmark", "+ CUDA graphs"}
+
+
+@pytest.fixture(autouse=True)
+def compile_modes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The modes in which networks should be compiled. They are not, because that would take minutes."""
+    modes: list[str] = []
+    monkeypatch.setattr(ModelWithLoss, "compile", lambda model, mode: modes.append(mode))
+    return modes
+
+
+def run(folder: Path, *arguments: str) -> tuple[dict[str, Any], str]:
+    """The numbers and the Markdown tables of a run on the CPU."""
+    json_path = folder / "gpu.json"
+    markdown_path = folder / "gpu.md"
+    files = ["--json", str(json_path), "--markdown", str(markdown_path)]
+    assert run_tool("benchmark", [*ON_CPU, *arguments, "data.workers=0", *files]) == 0
+    return json.loads(json_path.read_text()), markdown_path.read_text()
+
+
+def test_all_tables_are_measured(tmp_path: Path, compile_modes: list[str]) -> None:
+    numbers, markdown = run(tmp_path)
+    steps = {step["variant"]: step for step in numbers["steps"]}
+    assert list(steps) == [variant.name for variant in VARIANTS]
+    assert set(compile_modes) == {"default"}  # CUDA graphs are another mode
+    assert {name for name, step in steps.items() if step["status"] == NOT_AVAILABLE} == CUDA_ONLY
+    for name in steps.keys() - CUDA_ONLY:
+        assert_positive(steps[name], "step_ms", "images_per_s", "share_of_peak")
+    assert_positive(numbers, "checkpoint_stall_ms", "checkpoint_write_ms", "loader_images_per_s")
+    assert_positive(numbers["train"], "stage_ms")
+    assert_positive(numbers["predict"], "stream_pictures_per_s", "alone_ms")
+    assert numbers["idle_share"] is None
+    assert numbers["fastest"]["variant"] not in CUDA_ONLY
+    rows = [line for line in markdown.splitlines() if line.startswith("| + compile")]
+    assert len(rows) == 1 and rows[0].count("|") == 7
+    assert markdown.count("### ") == 4
+
+
+def test_a_batch_that_does_not_fit_into_memory_is_a_line_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time_steps = gpu._time_steps
+
+    def fail_in_bf16(config: Any, runtime: Any, variant: Any, effort: Any) -> float:
+        if variant.amp == "bf16":
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return time_steps(config, runtime, variant, effort)
+
+    monkeypatch.setattr(gpu, "_time_steps", fail_in_bf16)
+    numbers, markdown = run(tmp_path)
+    assert numbers["fastest"]["variant"] == "float32"
+    assert {step["status"] for step in numbers["steps"]} == {"measured", OUT_OF_MEMORY, NOT_AVAILABLE}
+    assert f"| bf16 | 2 | {OUT_OF_MEMORY} |" in markdown
+
+
+def test_one_line_says_that_nothing_fits_into_memory(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> float:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(gpu, "_time_steps", fail)
+    assert run_tool("benchmark", ON_CPU) != 0
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert OUT_OF_MEMORY in error and "--batch-sizes" in error
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has an accelerator")
+def test_without_an_accelerator_it_is_one_line_and_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_tool("benchmark", ["gpu"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    [line] = captured.err.strip().splitlines()
+    assert "no accelerator" in line and "--device cpu" in line
