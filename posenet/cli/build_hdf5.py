@@ -1,6 +1,7 @@
 """Build a training store (.h5) from a folder of images and a COCO keypoint file, or inspect one.
 
-Images without a main person are left out. The tool prints counts and names every image that could not be read.
+Images without a main person are left out. The tool prints counts and names every image that could not be read. With
+--unlabelled it stores all images of the folder without annotations, for training with a teacher (docs/distillation.md).
 Without --images and --annotations, the flags --verify, --stats and --preview inspect the store that --output names, or
 the data sets of data.train in --config or --set.
 """
@@ -49,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--images", type=Path, metavar="DIR", help="folder of the images")
     add("--annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
+    add("--unlabelled", **SWITCH, help="store all images of --images without annotations, for train.teacher")
     add(
         "--skeleton",
         metavar="FILE",
@@ -95,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--limit",
         type=positive_int,
         metavar="N",
-        help="store only the first N images that have a main person (default: all)",
+        help="store only the first N images that have a main person, or of all with --unlabelled (default: all)",
     )
     add(
         "--max-unreadable",
@@ -115,12 +117,19 @@ def run(args: argparse.Namespace) -> None:
         _check_split(*args.check_split)
         return
     config = load_config(args.config, args.overrides)
-    is_built = args.images is not None and args.annotations is not None
+    if args.unlabelled and args.annotations is not None:
+        raise DataError("--unlabelled stores images without annotations; leave out --unlabelled or --annotations")
+    if args.unlabelled and args.images is None:
+        raise DataError("--unlabelled needs the folder of the images; give it with --images")
+    is_built = args.images is not None and (args.annotations is not None or args.unlabelled)
     is_inspected = args.verify or args.stats or args.preview is not None
     if args.output is None and (is_built or not is_inspected or not config.data.train):
         raise DataError("name the store with --output")
     if not is_built and (args.images or args.annotations or not is_inspected):
-        raise DataError("give both --images and --annotations, or neither and --verify, --stats or --preview")
+        raise DataError(
+            "give both --images and --annotations, or --images and --unlabelled, or none of them and --verify, --stats "
+            "or --preview"
+        )
     if is_built:
         _print_report(_build(args))
     if args.output is None:
@@ -212,15 +221,19 @@ def _first_ids(ids: np.ndarray) -> str:
 def _print_summary(summary: StoreSummary) -> None:
     ratio = summary.num_file_bytes / summary.num_image_bytes
     print(f"images        {summary.num_images}")
-    print(f"people        {summary.num_people}")
-    print(f"main persons  {summary.num_samples}")
+    if summary.num_people:
+        print(f"people        {summary.num_people}")
+        print(f"main persons  {summary.num_samples}")
+    else:
+        print("people        none: images without annotations, for train.teacher")
     print(f"size          {summary.num_file_bytes / 1e6:.1f} MB, {ratio:.3f} x the images")
 
 
 def _print_report(report: BuildReport) -> None:
     _print_summary(report.summary)
-    print(f"crowds        {report.num_crowds}")
-    print(f"left out      {report.num_without_main_person} images without a main person")
+    if report.summary.num_people:
+        print(f"crowds        {report.num_crowds}")
+        print(f"left out      {report.num_without_main_person} images without a main person")
     if report.num_without_outline:
         print(f"boxes         {report.num_without_outline} people without a usable outline; their box is the mask")
     for name, count in report.frames.items():

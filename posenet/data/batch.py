@@ -131,7 +131,7 @@ def pixel_bytes(height: int, width: int) -> int:
 
 def collate(samples: list[Sample], buffers: BatchBuffers) -> Batch:
     """Make a batch of samples. ``buffers`` already contains their images and masks."""
-    most_people = max(len(sample.joints) for sample in samples)
+    most_people = max(1, *(len(sample.joints) for sample in samples))
     shape = (len(samples), most_people, *samples[0].joints.shape[1:])
     num_channels = 0 if samples[0].supervised is None else len(samples[0].supervised)
     joints, supervised = _split_joint_memory(_allocate(_joint_bytes(shape, num_channels)), shape, num_channels)

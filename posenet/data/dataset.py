@@ -12,6 +12,7 @@ from posenet.data.batch import Batch, BatchBuffers, Sample, SampleBuffers, colla
 from posenet.data.sampler import SampleKey
 from posenet.data.store.record import Record
 from posenet.data.store.record_store import RecordStore
+from posenet.data.store.schema import NO_PERSON
 from posenet.data.warping import largest_reduction, matrix_for_reduced_image, warp_image, warp_joints, warp_mask
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig, DataConfig, TrainConfig
@@ -47,7 +48,8 @@ class PoseDataset(Dataset[Sample]):
 
     Args:
         size: (height, width) of the network input.
-        framing: "person" for one sample per main person, "image" for one per image.
+        framing: "person" for one sample per main person, "image" for one per image. An image without annotations has
+            one sample in any case, which shows the whole image.
         augment: ranges and probabilities of the augmentation; None does not augment.
         seed: the random numbers of a sample depend only on the seed, the epoch and the index.
     """
@@ -162,11 +164,14 @@ class PoseDataset(Dataset[Sample]):
         if self.augment is not None:
             augmentation = Augmentation.from_random_numbers(random_numbers(self.seed, epoch, index), self.augment)
         index %= len(self)  # a sample that is repeated in an epoch has several indices
+        person_row = NO_PERSON
         if self.framing == "image":
             record = self.store.read_record(index)
-            matrix = augmentation.image_matrix((record.width, record.height), (width, height))
         else:
             record, person_row = self.store.read_sample(index)
+        if person_row == NO_PERSON:
+            matrix = augmentation.image_matrix((record.width, record.height), (width, height))
+        else:
             x, y, box_width, box_height = record.boxes[person_row].tolist()
             center = (x + box_width / 2, y + box_height / 2)
             matrix = augmentation.matrix(center, box_height / height, (width, height))
@@ -178,6 +183,7 @@ class PoseDataset(Dataset[Sample]):
         people_runs, supervised_runs = record.mask_runs()
         image_shape = (record.height, record.width)
         size = self.size[::-1]
-        # Outside the image there are no people, and the loss supervises.
+        # Outside the image there are no people, and the loss supervises if the image has annotations.
+        is_labelled = len(record.joints) > 0
         warp_mask(people_runs, image_shape, matrix, size, border=0, out=buffers.person_mask)
-        warp_mask(supervised_runs, image_shape, matrix, size, border=1, out=buffers.mask_miss)
+        warp_mask(supervised_runs, image_shape, matrix, size, border=int(is_labelled), out=buffers.mask_miss)

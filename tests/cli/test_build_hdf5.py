@@ -119,6 +119,18 @@ class TestCommand:
         assert "the same id       1  (2)" in captured.out and "the same content  1  (2)" in captured.out
         assert "share images" in captured.err
 
+    def test_images_without_annotations_are_stored_verified_and_inspected(
+        self, coco: Coco, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (coco[0] / "000000000002.jpg").write_bytes(b"no image")
+        arguments = ["--images", coco[0], "--unlabelled", "--output", tmp_path / "a.h5", "--max-unreadable", 0.5]
+        assert tool(*arguments, "--verify", "--stats", "--preview", tmp_path / "drawn") == 0
+        output = capsys.readouterr().out
+        assert "images        2" in output and "a.h5 is intact" in output
+        assert "people        none: images without annotations" in output
+        assert "images without annotations (training samples)      2" in output
+        assert "skipped       1 unreadable images" in output and "000000000002.jpg" in output
+
     def test_images_are_selected_by_ids_in_arguments_or_in_a_file(self, coco: Coco, tmp_path: Path) -> None:
         (tmp_path / "ids.txt").write_text("1\n3, 2")
         assert tool(*tool_arguments(coco, tmp_path / "a.h5"), "--image-ids", 1, 3) == 0
@@ -147,6 +159,9 @@ class TestCommand:
             ("--output none.h5 --verify", "none.h5 does not exist"),
             ("--output a.h5 --images nowhere --annotations annotations.json", "image folder nowhere"),
             ("--output a.h5 --images images --annotations nothing.json", "cannot read annotations"),
+            ("--output a.h5 --unlabelled", "--unlabelled needs the folder of the images"),
+            ("--output a.h5 --unlabelled --images nowhere", "image folder nowhere"),
+            (f"--output a.h5 {INPUTS} --unlabelled", "leave out --unlabelled or --annotations"),
             (f"--output images {INPUTS}", "is a folder"),
             (f"--output annotations.json {INPUTS} --overwrite", "is not an HDF5 file and is not overwritten"),
             (f"--output annotations.json/a.h5 {INPUTS}", "cannot write annotations.json/a.h5: "),

@@ -1,4 +1,4 @@
-"""Builds a store from a folder of images and a COCO keypoint file.
+"""Builds a store from a folder of images, with a COCO keypoint file or without annotations.
 
 Reading, decoding and hashing release Python's global lock, so threads can use all cores.
 """
@@ -29,11 +29,14 @@ from posenet.data.store.writer import ShardedStoreWriter, StoreWriter, check_out
 from posenet.devices.background import map_in_background
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
+from posenet.images.image_files import find_images, read_header
 from posenet.images.orientation import AnnotatedFrame, count_frames
 from posenet.progress import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
 
+MAX_ID_DIGITS = 18
+"""Most digits of a file name that is an image id: all such numbers have 64 bits."""
 MAX_UNREADABLE = 0.05
 """Default share of unreadable images above which a build fails."""
 
@@ -84,7 +87,7 @@ class _UnreadableImage(NamedTuple):
 
 def build_store(
     images: str | Path,
-    annotations: str | Path,
+    annotations: str | Path | None,
     output: str | Path,
     *,
     shards: int = 0,
@@ -101,10 +104,11 @@ def build_store(
 
     Args:
         images: folder of the images.
-        annotations: COCO keypoint JSON for ``skeleton``.
+        annotations: COCO keypoint JSON for ``skeleton``. None stores all images of the folder without annotations, in
+            the order of their names and as viewers display them, for training with a teacher.
         shards: write this many files, with the names of ``shard_paths``, instead of the single file ``output``.
         image_ids: store only these images; None stores all.
-        limit: store only the first ``limit`` images that have a main person.
+        limit: store only the first ``limit`` of these images.
         workers: threads; None means one per usable core. The bytes of the store do not depend on it.
         max_unreadable: share of the images, rounded up to whole images, that may be missing, damaged or of another size
             than annotated. They are skipped and reported.
@@ -126,20 +130,26 @@ def build_store(
         check_output(path, overwrite)
     if not Path(images).is_dir():
         raise DataError(f"image folder {images} does not exist; give the folder that contains the images")
-    dataset = read_annotations(annotations, skeleton)
-    requested = _select_images(dataset, image_ids)
-    with_main_person = [
-        image for image in requested if select_main_persons(dataset.people[image.id], skeleton.min_labelled_keypoints)
-    ]
-    chosen = with_main_person[:limit]
-    prepare = partial(_prepare_image, Path(images), dataset, skeleton.min_labelled_keypoints, exif_frame)
+    prepare: Callable[[CocoImage], _PreparedImage | _UnreadableImage]
+    if annotations is None:
+        dataset = _list_unlabelled(Path(images))
+        requested = _select_images(dataset, image_ids)
+        suitable = requested
+        prepare = partial(_prepare_unlabelled, Path(images), skeleton.num_keypoints)
+    else:
+        dataset = read_annotations(annotations, skeleton)
+        requested = _select_images(dataset, image_ids)
+        min_labelled = skeleton.min_labelled_keypoints
+        suitable = [image for image in requested if select_main_persons(dataset.people[image.id], min_labelled)]
+        prepare = partial(_prepare_image, Path(images), dataset, min_labelled, exif_frame)
+    chosen = suitable[:limit]
     if shards > len(chosen):
         raise DataError(f"{len(chosen)} images cannot fill {shards} shards; use fewer --shards")
     writer: StoreWriter | ShardedStoreWriter
     if shards:
-        writer = ShardedStoreWriter(paths, [image.id for image in chosen], skeleton, annotations, overwrite)
+        writer = ShardedStoreWriter(paths, [image.id for image in chosen], skeleton, dataset.path, overwrite)
     else:
-        writer = StoreWriter(output, skeleton, annotations, overwrite)
+        writer = StoreWriter(output, skeleton, dataset.path, overwrite)
     with writer:
         skipped, frames = _write_images(
             writer, chosen, prepare, workers, math.ceil(max_unreadable * len(chosen)), progress
@@ -153,7 +163,7 @@ def build_store(
         summary=summary,
         num_crowds=sum(person.crowd for person in stored_people),
         num_without_outline=sum(person.segmentation is None for person in stored_people),
-        num_without_main_person=len(requested) - len(with_main_person),
+        num_without_main_person=len(requested) - len(suitable),
         skipped=tuple(skipped.values()),
         frames=count_frames(frames),
         removed=tuple(replaced),
@@ -202,6 +212,48 @@ def _write_images(
                     f"problems): {first}"
                 )
     return _WrittenImages(skipped, frames)
+
+
+def _list_unlabelled(folder: Path) -> CocoDataset:
+    """The images of a folder as a data set without people. Their sizes are not known yet: 0.
+
+    An image id is the number that is the name of the file, as in COCO, if all names are numbers; else the images are
+    numbered from 1 in the order of their names.
+    """
+    names = [path.relative_to(folder) for path in find_images([folder])]
+    stems = [name.stem for name in names]
+    ids = [int(stem) for stem in stems if stem.isascii() and stem.isdecimal() and len(stem) <= MAX_ID_DIGITS]
+    if len(set(ids)) < len(names):
+        ids = list(range(1, len(names) + 1))
+    images = tuple(CocoImage(number, str(name), height=0, width=0) for number, name in zip(ids, names))
+    return CocoDataset(folder, images, {image.id: [] for image in images})
+
+
+def _prepare_unlabelled(folder: Path, num_keypoints: int, image: CocoImage) -> _PreparedImage | _UnreadableImage:
+    """Read and check one image, and make its record, in which the loss of labels counts nowhere."""
+    path = folder / image.file_name
+    try:
+        height, width = read_header(path).displayed_size
+        image_bytes, frame = read_checked_image(path, height, width, "displayed")
+    except (DataError, OSError, ValueError) as error:
+        return _UnreadableImage(image.id, f"{path}: {getattr(error, 'strerror', None) or error}")
+    nowhere = rle.encode_mask(np.zeros((height, width), np.uint8))
+    record = Record(
+        source=path,
+        image_id=image.id,
+        file_name=image.file_name,
+        height=height,
+        width=width,
+        image_bytes=image_bytes,
+        joints=np.zeros((0, num_keypoints, 3), np.float32),
+        boxes=np.zeros((0, 4), np.float32),
+        areas=np.zeros(0, np.float32),
+        annotation_ids=np.zeros(0, np.int64),
+        mask_all_rle=nowhere,
+        mask_miss_rle=nowhere,
+        orientation=frame.orientation,
+    )
+    return _PreparedImage(record, [], frame)
 
 
 def _prepare_image(

@@ -1,4 +1,4 @@
-"""Compares stores: the images that two stores share, and whether they have the same content."""
+"""Compares stores: the images that two stores share, whether they have the same content, and which are labelled."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from posenet.data.store.record_store import RecordStore
+from posenet.data.store.schema import NO_PERSON
 
 AnyStore = TypeVar("AnyStore", bound=RecordStore)
 
@@ -30,6 +31,11 @@ def find_shared_images(first: RecordStore, second: RecordStore) -> SharedImages:
         if first_id is not None:
             pairs.append((first_id, image_id))
     return SharedImages(np.intersect1d(first.image_ids, second.image_ids), np.array(pairs, np.int64).reshape(-1, 2))
+
+
+def count_unlabelled(store: RecordStore) -> int:
+    """The number of images without annotations."""
+    return int((store.samples[:, 1] == NO_PERSON).sum())
 
 
 def describe_content(store: RecordStore) -> str:

@@ -53,7 +53,7 @@ def read_skeleton(file: h5py.File, expected: Skeleton | None) -> Skeleton:
     if not h5py.h5a.exists(file.id, b"format") or read_attribute(file, "format") != schema.FORMAT:
         raise ValueError("not written by tools/build_hdf5.py, or never finished")
     version = int(read_attribute(file, "schema"))
-    newest = schema.SCHEMA_WITH_ORIENTATION
+    newest = schema.SCHEMA_UNLABELLED
     if version > newest:
         raise DataError(f"{file.filename} has schema {version}, this program reads up to {newest}; update posenet")
     if version < schema.SCHEMA_VERSION:
@@ -106,7 +106,7 @@ def read_table(file: h5py.File, skeleton: Skeleton) -> dict[str, np.ndarray]:
             dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, table[name])
     for name in schema.BYTE_ARRAYS:
         _check_offsets(table, name, datasets[name].shape[0])
-    _check_offsets(table, "person", counts["people"])
+    _check_offsets(table, "person", counts["people"], may_be_empty=version >= schema.SCHEMA_UNLABELLED)
     _check_samples(table, counts["images"])
     _check_images_and_people(table)
     if schema.fingerprint(table) != read_attribute(file, "fingerprint"):
@@ -134,19 +134,27 @@ def _get_dataset(file: h5py.File, name: str, dtype: str, file_bytes: int) -> h5p
     return dataset
 
 
-def _check_offsets(table: dict[str, np.ndarray], name: str, length: int) -> None:
-    """Check that the offsets divide an array of ``length`` rows into slices that are not empty."""
+def _check_offsets(table: dict[str, np.ndarray], name: str, length: int, may_be_empty: bool = False) -> None:
+    """Check that the offsets divide an array of ``length`` rows into slices, which are not empty by default."""
     offsets = table[f"{name}_offset"]
-    if offsets[0] != 0 or offsets[-1] != length or (np.diff(offsets) <= 0).any():
+    smallest = 0 if may_be_empty else 1
+    if offsets[0] != 0 or offsets[-1] != length or (np.diff(offsets) < smallest).any():
         raise ValueError(f"{name}_offset does not divide {name} into slices")
 
 
 def _check_samples(table: dict[str, np.ndarray], num_images: int) -> None:
-    """Check that there are samples, and that each is a person of the store with a box that is not empty."""
+    """Check that there are samples, and that each is a person of the store with a box that is not empty.
+
+    An image without people has a sample without a person.
+    """
     images, people = table["sample"].T
-    if not len(images) or min(images.min(), people.min()) < 0 or images.max() >= num_images:
+    if not len(images) or images.min() < 0 or images.max() >= num_images:
         raise ValueError("samples of images that it does not contain")
-    if (people >= np.diff(table["person_offset"])[images]).any():
+    num_people = np.diff(table["person_offset"])[images]
+    is_unlabelled = (num_people == 0) & (people == schema.NO_PERSON)
+    images = images[~is_unlabelled]
+    people = people[~is_unlabelled]
+    if ((people < 0) | (people >= num_people[~is_unlabelled])).any():
         raise ValueError("samples of people that it does not contain")
     box_sizes = table["box"][table["person_offset"][images] + people, 2:]
     if (box_sizes <= 0).any():

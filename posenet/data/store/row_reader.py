@@ -80,6 +80,8 @@ def _find_blocks(dataset: h5py.Dataset) -> tuple[int, list[int]]:
     """The size in bytes of a dataset's blocks, and the offset of each in the file; none if only HDF5 can read it."""
     if dataset.file.userblock_size:
         return 0, []
+    if dataset.size == 0:  # HDF5 allocates no space for it
+        return 1, [0]
     offset = dataset.id.get_offset()
     if offset is not None:
         return max(dataset.nbytes, 1), [offset]

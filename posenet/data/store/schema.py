@@ -13,6 +13,9 @@ and the row of the person within that image. No array is compressed, so a record
 annotations. The array is only present if an image is turned. Such a store has schema 4, so that older programs, which
 would ignore the array, refuse it. All others have schema 3, as before.
 
+Images without annotations have no people, and a ``mask_miss`` of zeros. Each has one sample with the person row
+``NO_PERSON``. A store with such images has schema 5, and the array ``orientation``.
+
 Integrity. The structures of HDF5 have checksums (in the layout of HDF5 1.10), which the library verifies when it reads
 them. ``checksum`` is the CRC-32 of an image's bytes, masks and joints, verified whenever the record is read. ``digest``
 is a SHA-256 of the image's bytes alone, verified by ``verify_store``. The attribute ``fingerprint`` is a SHA-256 of all
@@ -40,6 +43,10 @@ SCHEMA_VERSION = 3
 """Value of the attribute ``schema``, the version of the layout, of a store without ``orientation``."""
 SCHEMA_WITH_ORIENTATION = 4
 """Value of the attribute ``schema`` of a store with ``orientation``."""
+SCHEMA_UNLABELLED = 5
+"""Value of the attribute ``schema`` of a store with images without annotations."""
+NO_PERSON = -1
+"""Person row of the sample of an image without annotations."""
 DIGEST_BYTES = 16
 """Length of a digest: half of a SHA-256."""
 HDF5_SIGNATURES = (b"\x89HDF\r\n\x1a\n\x02", b"\x89HDF\r\n\x1a\n\x03")

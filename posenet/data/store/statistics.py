@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from posenet.data.store.record_store import RecordStore
+from posenet.data.store.schema import NO_PERSON
 from posenet.progress import progress_bar
 
 PEOPLE_GROUPS = {
@@ -32,7 +33,8 @@ class Table(NamedTuple):
 
 def compute_statistics(store: RecordStore) -> list[Table]:
     """Count people, keypoints, sizes and masks of a store, without decoding images; ``DataError`` if it is damaged."""
-    image_rows, main_rows = store.samples.T
+    samples = store.samples
+    image_rows, main_rows = samples[samples[:, 1] != NO_PERSON].T
     num_main = np.bincount(image_rows, minlength=store.num_images)
     main_rows_of_images = np.split(main_rows, np.cumsum(num_main)[:-1])
     num_people = []
@@ -50,23 +52,22 @@ def compute_statistics(store: RecordStore) -> list[Table]:
 
     widths, heights, kilobytes = np.array(sizes).T
     people_shares, supervised_shares = np.array(mask_shares).T
-    quantities = {
-        "width, pixels": widths,
-        "height, pixels": heights,
-        "file, kB": kilobytes,
-        "main person's height, pixels": np.concatenate(main_heights),
-    }
-    counts = {"images": store.num_images, "people": store.num_people, "main persons (training samples)": len(store)}
+    quantities = {"width, pixels": widths, "height, pixels": heights, "file, kB": kilobytes}
+    if len(main_rows):
+        quantities["main person's height, pixels"] = np.concatenate(main_heights)
+    counts = {"images": store.num_images, "people": store.num_people, "main persons (training samples)": len(main_rows)}
+    if num_unlabelled := len(samples) - len(main_rows):
+        counts["images without annotations (training samples)"] = num_unlabelled
     quartiles = ("minimum", "lower quartile", "median", "upper quartile", "maximum")
     size_rows = [(name, *np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist()) for name, values in quantities.items()]
     mask_rows = [_mask_row("people", people_shares), _mask_row("not supervised", 1 - supervised_shares)]
-    return [
-        Table("Contents", ("", "count"), list(counts.items())),
-        _people_table(np.array(num_people), num_main),
-        _keypoint_table(store.skeleton.keypoints, np.concatenate(visibilities)),
-        Table("Sizes", ("", *quartiles), size_rows),
-        Table("Masks", ("", "of the area", "images that have any"), mask_rows),
-    ]
+    tables = [Table("Contents", ("", "count"), list(counts.items()))]
+    if store.num_people:
+        tables.append(_people_table(np.array(num_people), num_main))
+        tables.append(_keypoint_table(store.skeleton.keypoints, np.concatenate(visibilities)))
+    tables.append(Table("Sizes", ("", *quartiles), size_rows))
+    tables.append(Table("Masks", ("", "of the area", "images that have any"), mask_rows))
+    return tables
 
 
 def _people_table(num_people: np.ndarray, num_main: np.ndarray) -> Table:

@@ -78,8 +78,14 @@ class StoreWriter:
             self.discard()
 
     def add(self, record: Record, main_rows: Sequence[int]) -> None:
-        """Append one image with its people. ``main_rows`` are the rows of its main persons; at least one."""
-        if not main_rows or not all(0 <= row < len(record.joints) for row in main_rows):
+        """Append one image with its people.
+
+        ``main_rows`` are the rows of its main persons: at least one, or none of an image without people, which then has
+        one sample without a person.
+        """
+        if not len(record.joints) and not main_rows:
+            main_rows = [schema.NO_PERSON]
+        elif not main_rows or not all(0 <= row < len(record.joints) for row in main_rows):
             raise ValueError(f"main persons {list(main_rows)} of {len(record.joints)} people")
         table = self._table
         image_row = len(table["image_id"])
@@ -126,6 +132,8 @@ class StoreWriter:
         """Write all arrays except the images, and the attributes, and close the file; return its fingerprint."""
         is_turned = any(orientation != 1 for orientation in self._table["orientation"])
         version = schema.SCHEMA_WITH_ORIENTATION if is_turned else schema.SCHEMA_VERSION
+        if any(person_row == schema.NO_PERSON for _, person_row in self._table["sample"]):
+            version = schema.SCHEMA_UNLABELLED
         table = {
             name: np.array(self._table[name], spec.dtype).reshape(-1, *spec.row_shape)
             for name, spec in schema.array_specs(self._skeleton.num_keypoints, version).items()

@@ -7,16 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import cv2
+import h5py
 import numpy as np
 import pytest
+import torch
 
 from posenet.annotations.coco_dataset import read_annotations
 from posenet.annotations.main_persons import select_main_persons
 from posenet.annotations.masks import person_masks
+from posenet.data.dataset import PoseDataset
 from posenet.data.store.build import BuildReport, build_store
+from posenet.data.store.comparison import count_unlabelled
 from posenet.data.store.reader import Store
+from posenet.data.store.schema import NO_PERSON, SCHEMA_UNLABELLED, SCHEMA_VERSION
+from posenet.data.store.shards import open_store
 from posenet.data.store.verification import verify_store
 from posenet.errors import DataError
+from posenet.skeleton import COCO
 from tests.helpers.drawn_data import (
     HEIGHT,
     WIDTH,
@@ -27,6 +34,7 @@ from tests.helpers.drawn_data import (
     write_coco,
     write_images,
 )
+from tests.helpers.oriented_images import oriented_image
 
 
 @pytest.fixture
@@ -197,3 +205,69 @@ class TestUnreadable:
         content["images"][0].update(height=16384, width=16384)
         report = build((folder, write_annotations(tmp_path / "a.json", content)), tmp_path / "a.h5")
         assert "annotated as 16384 x 16384" in report.skipped[0]
+
+
+class TestUnlabelled:
+    """Stores of images without annotations."""
+
+    def test_every_image_becomes_one_sample_without_people_in_which_labels_count_nowhere(
+        self, coco: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        build_store(coco[0], None, tmp_path / "a.h5", workers=2)
+        with Store(tmp_path / "a.h5") as store:
+            assert len(store) == store.num_images == 3
+            assert store.num_people == 0
+            assert count_unlabelled(store) == 3
+            assert store.image_ids.tolist() == [1, 2, 3], "COCO's file names are image ids"
+            for row in range(3):
+                record, person_row = store.read_sample(row)
+                assert person_row == NO_PERSON
+                assert record.joints.shape == (0, 18, 3)
+                path = coco[0] / record.file_name
+                assert record.image_bytes.tobytes() == path.read_bytes()
+                assert not any(mask.any() for mask in record.decode_masks())
+        assert verify_store(tmp_path / "a.h5").num_images == 3
+
+    @pytest.mark.parametrize("framing", ["person", "image"])
+    def test_a_sample_shows_the_whole_image_and_no_cell_counts(
+        self, coco: tuple[Path, Path], tmp_path: Path, framing: str
+    ) -> None:
+        build_store(coco[0], None, tmp_path / "a.h5", workers=1)
+        build_store(*coco, tmp_path / "labelled.h5", workers=1)
+        with Store(tmp_path / "a.h5") as store, Store(tmp_path / "labelled.h5") as labelled:
+            dataset = PoseDataset(store, (64, 128), framing)
+            batch = dataset.__getitems__([(0, 0), (0, 1)])
+            whole = PoseDataset(labelled, (64, 128), "image").__getitems__([(0, 0), (0, 1)])
+        assert torch.equal(batch.images, whole.images)
+        assert not batch.mask_miss.any(), "cells outside the image do not count either"
+        assert not batch.joints.any() and not batch.person_mask.any()
+
+    def test_files_with_other_names_than_numbers_are_numbered_in_order(
+        self, coco: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        (coco[0] / "000000000001.jpg").rename(coco[0] / "z.jpg")
+        build_store(coco[0], None, tmp_path / "a.h5", workers=1, shards=2)
+        with open_store(str(tmp_path / "a-*.h5"), COCO) as store:
+            records = [store.read_record(row) for row in range(3)]
+        names = [(record.image_id, record.file_name) for record in records]
+        assert names == [(1, "000000000002.jpg"), (2, "000000000003.jpg"), (3, "z.jpg")]
+
+    def test_images_are_stored_as_viewers_display_them(self, tmp_path: Path) -> None:
+        image = oriented_image(6)
+        (tmp_path / "images").mkdir()
+        (tmp_path / "images" / "a.jpg").write_bytes(image.data)
+        report = build_store(tmp_path / "images", None, tmp_path / "a.h5", workers=1)
+        with Store(tmp_path / "a.h5") as store:
+            record = store.read_record(0)
+        assert (record.height, record.width) == image.sizes["displayed"]
+        assert record.decode_image().shape[:2] == image.sizes["displayed"]
+        assert sum(report.frames.values()) == 1
+
+    def test_stores_with_annotations_keep_their_schema(self, coco: tuple[Path, Path], tmp_path: Path) -> None:
+        build(coco, tmp_path / "labelled.h5")
+        build_store(coco[0], None, tmp_path / "unlabelled.h5", workers=1)
+        schemas = []
+        for name in ("labelled", "unlabelled"):
+            with h5py.File(tmp_path / f"{name}.h5") as file:
+                schemas.append(file.attrs["schema"])
+        assert schemas == [SCHEMA_VERSION, SCHEMA_UNLABELLED]

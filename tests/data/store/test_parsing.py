@@ -148,7 +148,7 @@ FAULTS = {
     "people beyond the end": (replace("person_offset", lambda o: o + (o == o[-1])), "person_offset"),
     "sample of no image": (replace("sample", lambda s: s + [9, 0]), "samples of images"),
     "sample of no person": (replace("sample", lambda s: s + [0, 9]), "samples of people"),
-    "negative sample": (replace("sample", lambda s: s - [0, 1]), "samples of images"),
+    "negative sample": (replace("sample", lambda s: s - [0, 1]), "samples of people"),
     "main person without a box": (replace_with_fingerprint("box", lambda box: box * 0), "with empty boxes"),
     "no size": (replace("height", lambda height: height * 0), "without a size"),
     "larger than the file": (with_file(huge_array), "arrays claim"),
