@@ -11,6 +11,7 @@ from posenet.errors import ConfigError
 FLAG_KEYS = {
     "checkpoint_path": "checkpoint.path",
     "weights": "train.weights",
+    "teacher": "train.teacher",
     "freeze": "train.freeze",
     "amp": "train.amp",
     "loss_scale": "train.loss_scale",
@@ -63,6 +64,11 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         "--weights",
         metavar="FILE",
         help=setting_help(f"fine-tune from weights: {CHECKPOINT_HELP}", "train.weights"),
+    )
+    add(
+        "--teacher",
+        metavar="FILE",
+        help=setting_help(f"learn the maps of a stronger network: {CHECKPOINT_HELP}", "train.teacher"),
     )
     add(
         "--freeze",

@@ -12,6 +12,7 @@ from posenet.settings.sections import (
     DataConfig,
     DataSetConfig,
     DataSets,
+    DistillConfig,
     ExifFrame,
     GuardConfig,
     InferenceConfig,
@@ -27,7 +28,8 @@ from posenet.settings.sections import (
 
 __all__ = [
     "INPUT_MULTIPLE", "MAP_STRIDE", "NUM_SCALES", "AugmentConfig", "AverageConfig", "CheckpointConfig", "Config",
-    "DataConfig", "DataSetConfig", "DataSets", "ExifFrame", "GuardConfig", "InferenceConfig", "LogConfig", "LossConfig",
-    "ModelConfig", "OptimConfig", "ParallelConfig", "TargetsConfig", "TrackingConfig", "TrainConfig",
+    "DataConfig", "DataSetConfig", "DataSets", "DistillConfig", "ExifFrame", "GuardConfig", "InferenceConfig",
+    "LogConfig", "LossConfig", "ModelConfig", "OptimConfig", "ParallelConfig", "TargetsConfig", "TrackingConfig",
+    "TrainConfig",
     "config_differences", "config_from_dict", "config_to_dict", "load_config",
 ]  # fmt: skip

@@ -298,6 +298,8 @@ class TrainConfig:
     """Glob patterns over parameter names, or "all-but-heads"."""
     weights: str = ""
     """Checkpoint to fine-tune from: a file, or a name that ``posenet weights list`` shows."""
+    teacher: str = ""
+    """Checkpoint of a stronger network to learn from, in the same forms; see ``distill``."""
     evaluate_every: int = 1
     """Epochs between COCO evaluations; 0 never evaluates. Needs data.val_images and data.val_annotations."""
     patience: int = 0
@@ -320,6 +322,32 @@ class TrainConfig:
     def size(self) -> tuple[int, int]:
         """Network input (height, width)."""
         return self.input_size if isinstance(self.input_size, tuple) else (self.input_size, self.input_size)
+
+
+@dataclass(frozen=True)
+class DistillConfig:
+    """``distill``: how a network learns from its teacher, ``train.teacher`` (docs/distillation.md)."""
+
+    weight: float = 0.5
+    """Share of the teacher in the target maps where there are labels; 0 leaves them to the labels, 1 ignores the
+    labels. Without labels, such as in images without annotations or on masked people, the teacher alone counts."""
+    threshold: float = 0.2
+    """Smaller responses of the teacher count as 0. The focal loss counts all others as foreground."""
+    input_size: int | tuple[int, int] = 0
+    """Input of the teacher in pixels, in the form of ``train.input_size``; 0 means ``train.input_size``."""
+
+    def __post_init__(self) -> None:
+        _check(0 <= self.weight <= 1, "distill.weight must be between 0 and 1")
+        _check(0 <= self.threshold < 1, "distill.threshold must be in [0, 1)")
+        valid_size = self.size is None or all(side > 0 and side % INPUT_MULTIPLE == 0 for side in self.size)
+        _check(valid_size, f"distill.input_size must be 0, a positive multiple of {INPUT_MULTIPLE}, or two of them")
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """Input (height, width) of the teacher; None for that of the network."""
+        if isinstance(self.input_size, tuple):
+            return self.input_size
+        return (self.input_size, self.input_size) if self.input_size else None
 
 
 @dataclass(frozen=True)
@@ -476,6 +504,7 @@ class Config:
     loss: LossConfig = LossConfig()
     optim: OptimConfig = OptimConfig()
     train: TrainConfig = TrainConfig()
+    distill: DistillConfig = DistillConfig()
     parallel: ParallelConfig = ParallelConfig()
     average: AverageConfig = AverageConfig()
     guard: GuardConfig = GuardConfig()

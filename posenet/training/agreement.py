@@ -20,11 +20,20 @@ from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, ConfigError
 from posenet.messages import truncate_for_message
 from posenet.settings import Config, config_to_dict
+from posenet.training.distillation import teacher_digest
 
 HOST_SETTINGS = frozenset({"data.workers", "train.device", "train.threads"})
 """Settings that depend on the machine. They may differ between hosts."""
 PATH_SETTINGS = frozenset(
-    {"data.train", "data.val", "data.val_images", "data.val_annotations", "train.weights", "checkpoint.path"}
+    {
+        "data.train",
+        "data.val",
+        "data.val_images",
+        "data.val_annotations",
+        "train.weights",
+        "train.teacher",
+        "checkpoint.path",
+    }
 )
 """Settings that are paths. Hosts may have the same files at different paths, so their contents are compared instead.
 
@@ -109,6 +118,8 @@ def _describe_run(config: Config, train_store: RecordStore, val_store: RecordSto
         values["data.val"] = _describe_data(val_store)
     if config.data.val_annotations:
         values["data.val_annotations"] = _describe_file(config.data.val_annotations)
+    if config.train.teacher:
+        values["train.teacher"] = f"a file with the digest {teacher_digest(config.train.teacher)[:8]}"
     return values
 
 

@@ -13,6 +13,7 @@ from posenet.devices.precision import Amp, autocast, select_training_mode
 from posenet.model.posenet import PoseNet
 from posenet.model.preprocessing import images_to_input
 from posenet.settings import Config
+from posenet.training.distillation import Teacher
 from posenet.training.loss import FocalL2Loss, LossTermMeter
 
 
@@ -21,11 +22,18 @@ class ModelWithLoss(nn.Module):
 
     It also renders the targets, so that several devices share this work as well. Only the network runs in the precision
     ``amp``; targets and loss are float32. ``channels_last`` is the memory layout of the network. In training mode,
-    ``meter`` averages the contribution of every stack and scale to the loss.
+    ``meter`` averages the contribution of every stack and scale to the loss, and the maps of a ``teacher`` join the
+    targets.
     """
 
     def __init__(
-        self, network: PoseNet, renderer: TargetRenderer, loss: FocalL2Loss, amp: Amp, channels_last: bool
+        self,
+        network: PoseNet,
+        renderer: TargetRenderer,
+        loss: FocalL2Loss,
+        amp: Amp,
+        channels_last: bool,
+        teacher: Teacher | None = None,
     ) -> None:
         super().__init__()
         self.network = network
@@ -33,15 +41,16 @@ class ModelWithLoss(nn.Module):
         self.loss = loss
         self.amp = amp
         self.channels_last = channels_last
+        self.teacher = teacher
         self.meter = LossTermMeter()
         self._compiled: Callable[..., Tensor] | None = None
 
     @classmethod
-    def from_config(cls, network: PoseNet, config: Config) -> ModelWithLoss:
+    def from_config(cls, network: PoseNet, config: Config, teacher: Teacher | None = None) -> ModelWithLoss:
         renderer = TargetRenderer.from_config(config)
         loss = FocalL2Loss.from_config(config)
         mode = select_training_mode(next(network.parameters()).device, config.train)
-        model = cls(network, renderer, loss, mode.amp, mode.channels_last)
+        model = cls(network, renderer, loss, mode.amp, mode.channels_last, teacher)
         if config.parallel.compile:
             model.compile()
         return model
@@ -82,6 +91,8 @@ class ModelWithLoss(nn.Module):
         else:
             # One graph serves any number of people; without this mark, a second number would be compiled again.
             torch._dynamo.maybe_mark_dynamic(joints, 1)
+            if self.teacher is not None:
+                self.teacher.network_on(images.device)  # a graph cannot contain the copying
             terms = self._compiled(self, images, joints, person_mask, mask_miss, supervised)  # (N, stacks, scales)
         self.meter.add(terms)
         return terms.sum((1, 2))
@@ -91,6 +102,12 @@ class ModelWithLoss(nn.Module):
     ) -> Tensor:
         """(N, stacks, scales): the contribution of every stack and scale to the loss of every image."""
         target = self.renderer(joints, person_mask.float() / 255)  # (N, C, H/4, W/4)
+        mask = mask_miss[:, None].float() / 255  # (N, 1, H/4, W/4)
+        inputs = images_to_input(images, self.channels_last)
+        if self.teacher is not None and self.training:
+            target = self.teacher.teach(inputs, target, mask, supervised)
+            mask = torch.ones_like(mask)
+            supervised = None
         with autocast(images.device, self.amp):
-            predictions = self.network(images_to_input(images, self.channels_last))
-        return self.loss.terms(predictions, target, mask_miss[:, None].float() / 255, supervised)
+            predictions = self.network(inputs)
+        return self.loss.terms(predictions, target, mask, supervised)

@@ -31,6 +31,7 @@ from posenet.training.device_settings import (
     describe_device_settings,
     describe_kept_settings,
 )
+from posenet.training.distillation import load_teacher
 from posenet.training.progress import Progress
 from posenet.training.run_log import RunLog, SilentLog
 from posenet.training.run_state import require_run
@@ -154,6 +155,7 @@ def _train(
             _log.info(note)
         train_store, val_store = open_stores(config, stack)
         network = build_network(config, fine_tune=resumed is None)
+        teacher = load_teacher(config, runtime.device)
         status: RunStatusFile | NoStatusFile = NoStatusFile()
         if runtime.is_main:
             stack.enter_context(run_lock(folder.path))
@@ -166,7 +168,7 @@ def _train(
         stack.callback(log.close)
         _package_logger.removeHandler(early_messages)
         log.start(early_messages)
-        trainer = build_trainer(config, network, runtime, train_store, val_store, log, max_steps)
+        trainer = build_trainer(config, network, runtime, train_store, val_store, log, max_steps, teacher)
         stack.callback(trainer.close)
         if resumed is not None:
             trainer.load_state_dict(resumed.state, str(resumed.path))

@@ -15,7 +15,7 @@ from posenet.data.data_sets import DataSetMixture, open_data_sets
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import make_loader
 from posenet.data.sampler import TrainSampler, ValidationSampler
-from posenet.data.store.comparison import overlapping_image_ids
+from posenet.data.store.comparison import count_unlabelled, find_shared_images, overlapping_image_ids
 from posenet.data.store.record_store import RecordStore
 from posenet.devices.capabilities import supports_pinned_memory
 from posenet.devices.precision import select_training_mode
@@ -24,6 +24,7 @@ from posenet.errors import ConfigError, DataError
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config, DataSetConfig, DataSets
 from posenet.training.coco_validation import CocoValidation
+from posenet.training.distillation import Teacher
 from posenet.training.freezing import freeze
 from posenet.training.input_stream import InputStream, RestartingLoader
 from posenet.training.run_log import RunLog, SilentLog
@@ -35,7 +36,8 @@ _log = logging.getLogger(__name__)
 def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> tuple[RecordStore, RecordStore | None]:
     """The training data and, if configured, the validation data; ``exit_stack`` closes them.
 
-    ``ConfigError`` if no training store is configured; ``DataError`` if a store is unusable or the two share images.
+    ``ConfigError`` if no training store is configured; ``DataError`` if a store is unusable, the two share images, or
+    images without annotations have no teacher.
     """
     data = config.data
     if not data.train:
@@ -44,13 +46,26 @@ def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> tuple[Recor
             "file or with --set data.train=FILE.h5"
         )
     train_store = exit_stack.enter_context(open_data_sets(data.train, config.model.skeleton))
+    num_unlabelled = count_unlabelled(train_store)
+    if num_unlabelled and not config.train.teacher:
+        raise DataError(
+            f"{_paths(data.train)} contains {num_unlabelled} images without annotations, which only a teacher "
+            "supervises; set train.teacher to the checkpoint of a trained network (docs/distillation.md)"
+        )
     if isinstance(train_store, DataSetMixture):
-        _check_and_describe(train_store, data.framing)
+        _check_and_describe(train_store, data.framing, has_teacher=bool(config.train.teacher))
     if not data.val:
         _log.info("data.val is not set: no validation loss")
         return train_store, None
     val_store = exit_stack.enter_context(open_data_sets(data.val, config.model.skeleton))
+    if count_unlabelled(val_store):
+        raise DataError(
+            f"{_paths(data.val)} contains images without annotations, but validation needs labels; leave out data.val, "
+            "or build it with --annotations"
+        )
     shared = overlapping_image_ids(train_store, val_store)
+    if num_unlabelled:  # their ids are not those of an annotation file
+        shared = find_shared_images(val_store, train_store).contents[:, 0]
     if len(shared) and not data.allow_overlap:
         raise DataError(
             f"{_paths(data.train)} and {_paths(data.val)} share {len(shared)} images (first id {shared[0]}); "
@@ -60,9 +75,12 @@ def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> tuple[Recor
     return train_store, val_store
 
 
-def _check_and_describe(mixture: DataSetMixture, framing: str) -> None:
-    """Log what every data set contributes; ``DataError`` if no set annotates some keypoint of the network."""
-    unsupervised = mixture.never_supervised()
+def _check_and_describe(mixture: DataSetMixture, framing: str, has_teacher: bool) -> None:
+    """Log what every data set contributes; ``DataError`` if nothing supervises some keypoint of the network.
+
+    A teacher supervises all keypoints.
+    """
+    unsupervised = [] if has_teacher else mixture.never_supervised()
     keypoints = [name for name in unsupervised if name in mixture.skeleton.keypoints]
     if keypoints:
         raise DataError(
@@ -70,7 +88,8 @@ def _check_and_describe(mixture: DataSetMixture, framing: str) -> None:
             "train a skeleton without it"
         )
     for name, mapping, draws in zip(mixture.names, mixture.mappings, mixture.draws(framing)):
-        lacks = f"; not supervised: {', '.join(mapping.missing)}" if mapping.missing else ""
+        supervision = "taught by the teacher" if has_teacher else "not supervised"
+        lacks = f"; {supervision}: {', '.join(mapping.missing)}" if mapping.missing else ""
         ignored = f"; ignored, not in model.skeleton: {', '.join(mapping.ignored)}" if mapping.ignored else ""
         _log.info(
             "Data set %s: %d samples, %d of them per epoch%s%s", name, draws.size, draws.per_epoch, lacks, ignored
@@ -80,7 +99,7 @@ def _check_and_describe(mixture: DataSetMixture, framing: str) -> None:
             "WARNING: no data set annotates both ends of %s, so these body parts are not learned",
             ", ".join(unsupervised),
         )
-    if all(mapping.missing for mapping in mixture.mappings):
+    if not has_teacher and all(mapping.missing for mapping in mixture.mappings):
         _log.warning(
             "WARNING: no data set annotates all keypoints of model.skeleton, so the map of the keypoint foreground is "
             "not learned; predictions do not use it"
@@ -121,8 +140,9 @@ def build_trainer(
     val_store: RecordStore | None,
     log: RunLog | SilentLog,
     max_steps: int = 0,
+    teacher: Teacher | None = None,
 ) -> Trainer:
-    """A trainer with its loaders. ``network`` is moved to the device; see ``Trainer`` for ``max_steps``."""
+    """A trainer with its loaders. ``network`` is moved to the device; see ``Trainer`` for the other arguments."""
     network = prepare_network(network, config, runtime)
     return Trainer(
         config,
@@ -134,6 +154,7 @@ def build_trainer(
         evaluate=CocoValidation.from_config(config, network, runtime, log),
         max_steps=max_steps,
         set_names=train_store.names if isinstance(train_store, DataSetMixture) else (),
+        teacher=teacher,
     )
 
 

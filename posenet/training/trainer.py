@@ -27,6 +27,7 @@ from posenet.settings import Config, config_to_dict
 from posenet.training.batch_norm import batch_norm_statistics
 from posenet.training.checkpoint_writer import CheckpointWriter
 from posenet.training.data_set_losses import DataSetLosses, format_losses
+from posenet.training.distillation import Teacher, require_same_teacher
 from posenet.training.freezing import set_train_mode
 from posenet.training.input_stream import CollectiveDataError, InputStream, RestartingLoader
 from posenet.training.loss_guard import GuardAction, LossGuard
@@ -68,6 +69,7 @@ class Trainer:
         evaluate: computes COCO's scores every ``train.evaluate_every`` epochs; None computes none.
         max_steps: stop after this many steps since the start of the run; 0 never stops.
         set_names: names of the data sets if there are several, for the log.
+        teacher: a stronger network to learn from, if any.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Trainer:
         evaluate: Evaluate | None = None,
         max_steps: int = 0,
         set_names: Sequence[str] = (),
+        teacher: Teacher | None = None,
     ) -> None:
         self.config = config
         self.runtime = runtime
@@ -89,7 +92,8 @@ class Trainer:
         self.validation_loader = validation_loader
         self.evaluate = evaluate
         self.max_steps = max_steps
-        self.model = ModelWithLoss.from_config(network, config)
+        self.teacher = teacher
+        self.model = ModelWithLoss.from_config(network, config, teacher)
         self.wrapped_model = runtime.wrap(self.model)
         self.optimizer = make_optimizer(network, config.optim)
         self.scaler = make_grad_scaler(runtime.device, self.model.amp, config.train.loss_scale)
@@ -243,6 +247,7 @@ class Trainer:
 
     def load_state_dict(self, state: dict[str, Any], path: str) -> None:
         """Continue the run of the checkpoint at ``path``; see ``RunState.load_state_dict``."""
+        require_same_teacher(state, self.teacher, path)
         self.state.load_state_dict(state, path, self.input.steps_per_epoch, self.runtime)
 
     def close(self) -> None:
@@ -360,6 +365,8 @@ class Trainer:
     def _write(self, random_states: list[dict[str, Any]], best: bool = False) -> None:
         if self.runtime.is_main:
             state = self.state.state_dict(self.input.steps_per_epoch, config_to_dict(self.config))
+            if self.teacher is not None:
+                state["teacher"] = self.teacher.digest
             self.writer.save(state | {"random": random_states}, self.progress.total_steps, best)
 
     def _save_alone(self) -> None:

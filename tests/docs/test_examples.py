@@ -58,6 +58,7 @@ NOT_RUN = {
     r"python tools/benchmark\.py gpu": "needs an accelerator; tests/benchmark/test_gpu.py runs it on the CPU",
     r"python tools/benchmark\.py track": "needs the extra track; tests/benchmark/test_track.py runs it",
     r"posenet (weights (fetch|path)|\w+ --checkpoint) simplepose": "downloads; tests/cli/test_weights.py has a server",
+    r"posenet train .*--teacher simplepose": "downloads the teacher; tests/training/test_distillation.py has one",
     r"torchrun ": "starts processes, also on other machines; tests/cli/test_train_distributed.py runs it",
     r"srun ": "needs SLURM; tests/cluster runs it",
     r"sbatch ": "needs SLURM; tests/cluster runs it",

@@ -16,6 +16,7 @@ from posenet.data.data_sets import open_data_sets
 from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
 from posenet.settings import load_config
+from posenet.training.distillation import load_teacher
 from posenet.training.freezing import freeze
 from posenet.training.run_log import RunLog, SilentLog
 from posenet.training.setup import build_trainer
@@ -99,7 +100,8 @@ def tiny_trainer(
         log = RunLog(folder, config) if runtime.is_main else SilentLog()
         stack.callback(log.close)
         log.start()
-        trainer = build_trainer(config, network, runtime, train_store, val_store, log, steps)
+        teacher = load_teacher(config, runtime.device)
+        trainer = build_trainer(config, network, runtime, train_store, val_store, log, steps, teacher)
         stack.callback(trainer.close)
         if resume is not None:
             trainer.load_state_dict(read_checkpoint(resume), str(resume))
