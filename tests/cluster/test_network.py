@@ -140,7 +140,7 @@ def test_link_down_for_good(cluster: Cluster, tmp_path: Path, observe: Observe) 
     logged = (run / "log.jsonl").read_text().splitlines()
     last_step = max(int(line.partition('"step": ')[2].partition(",")[0]) for line in logged)
     lost = last_step - steps_in(run)
-    assert lost == 0
+    assert lost <= 0  # a step can be saved before it is logged
     observe("status 2 on both hosts, no step lost")
 
 
