@@ -27,23 +27,30 @@ class BatchNormSnapshot:
     def __init__(self, model: nn.Module) -> None:
         statistics = batch_norm_statistics(model)
         dtypes = dict.fromkeys(statistic.dtype for statistic in statistics)
-        self._statistics = [[each.view(-1) for each in statistics if each.dtype == dtype] for dtype in dtypes]
-        self._copies = [torch.cat(group) for group in self._statistics]
+        self._groups = [_StatisticsOfOneType([each for each in statistics if each.dtype == dtype]) for dtype in dtypes]
 
     def save(self) -> None:
-        for group, copy in zip(self._statistics, self._copies):
-            torch.cat(group, out=copy)
+        for group in self._groups:
+            torch.cat(group.statistics, out=group.saved)
 
     def restore(self) -> None:
-        for group, copy in zip(self._statistics, self._copies):
-            torch._foreach_copy_(group, _split_like(copy, group))
+        for group in self._groups:
+            group.restored.copy_(group.saved)
+            torch._foreach_copy_(group.statistics, group.restored_parts)
 
     def restore_if(self, condition: Tensor) -> None:
         """Restore the statistics if ``condition``, a boolean on the device, is true. The host does not read it."""
-        for group, copy in zip(self._statistics, self._copies):
-            chosen = torch.where(condition, copy, torch.cat(group))
-            torch._foreach_copy_(group, _split_like(chosen, group))
+        for group in self._groups:
+            torch.cat(group.statistics, out=group.restored)
+            torch.where(condition, group.saved, group.restored, out=group.restored)
+            torch._foreach_copy_(group.statistics, group.restored_parts)
 
 
-def _split_like(tensor: Tensor, parts: list[Tensor]) -> list[Tensor]:
-    return list(tensor.split_with_sizes([len(part) for part in parts]))
+class _StatisticsOfOneType:
+    """Statistics of one dtype, with memory for copies of them: all in one tensor, and as parts of it."""
+
+    def __init__(self, statistics: list[Tensor]) -> None:
+        self.statistics = [statistic.view(-1) for statistic in statistics]
+        self.saved = torch.cat(self.statistics)
+        self.restored = self.saved.clone()
+        self.restored_parts = list(self.restored.split_with_sizes([len(part) for part in self.statistics]))

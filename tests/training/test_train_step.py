@@ -74,7 +74,7 @@ def copy_state(step: TrainStep) -> dict[str, Any]:
 
 @pytest.mark.parametrize("optimizer_name", ["sgd", "adamw"])
 @pytest.mark.parametrize("scaling", SCALINGS)
-@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e8])
 @pytest.mark.parametrize("position", [0, 1, 2])
 def test_a_step_with_one_bad_loss_changes_nothing(
     optimizer_name: str, scaling: Scaling, bad: float, position: int
