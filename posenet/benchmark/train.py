@@ -97,7 +97,7 @@ def measure_step(config: Config, train_step: TrainStep, model: ModelWithLoss, re
         numbers={
             "samples_per_s": samples_per_s,
             "step_ms": 1000 * step,
-            "forward_ms": 1000 * (stages["targets"] + stages["network"] + stages["loss"]),
+            "forward_ms": 1000 * sum(stages.get(stage, 0.0) for stage in ("targets", "network", "loss", "forward")),
             "backward_ms": 1000 * stages["backward"],
             "update_ms": 1000 * stages["update"],
             "stage_ms": {stage: 1000 * seconds for stage, seconds in stages.items()},
@@ -135,12 +135,14 @@ def _time_stages(train_step: TrainStep, model: ModelWithLoss, batch: Batch, repe
     def end_of_stage(stage: str, *_: object) -> None:
         watch.lap(stage)
 
+    last_stage = "forward" if model.is_compiled else "loss"
     hooks = [
-        model.renderer.register_forward_hook(partial(end_of_stage, "targets")),
-        model.network.register_forward_hook(partial(end_of_stage, "network")),
-        model.register_forward_hook(partial(end_of_stage, "loss")),
+        model.register_forward_hook(partial(end_of_stage, last_stage)),
         train_step.optimizer.register_step_pre_hook(partial(end_of_stage, "backward")),
     ]
+    if not model.is_compiled:  # ``torch.compile`` makes one graph of the three stages
+        hooks.append(model.renderer.register_forward_hook(partial(end_of_stage, "targets")))
+        hooks.append(model.network.register_forward_hook(partial(end_of_stage, "network")))
     for round_index in range(repeats + 1):
         watch.start_round()
         pending = train_step([batch])

@@ -14,6 +14,9 @@ from torch.utils.data import get_worker_info
 from posenet.data.shared_buffers import BufferMessage, received_buffers, worker_buffers
 from posenet.settings import MAP_STRIDE
 
+PEOPLE_MULTIPLE = 4
+"""Batches are padded to a multiple of this number of people, so that a recorded or compiled step sees few shapes."""
+
 
 class Sample(NamedTuple):
     """One training example. Coordinates are pixels of the network input, (H, W)."""
@@ -41,7 +44,7 @@ class Batch(NamedTuple):
     images: Tensor
     """(N, H, W, 3) BGR uint8."""
     joints: Tensor
-    """(N, P, K, 3) float32. Samples with fewer people are padded with zeros."""
+    """(N, P, K, 3) float32. Samples with fewer people are padded with zeros; P is a multiple of ``PEOPLE_MULTIPLE``."""
     person_mask: Tensor
     """(N, H/4, W/4) uint8."""
     mask_miss: Tensor
@@ -131,8 +134,9 @@ def pixel_bytes(height: int, width: int) -> int:
 
 def collate(samples: list[Sample], buffers: BatchBuffers) -> Batch:
     """Make a batch of samples. ``buffers`` already contains their images and masks."""
-    most_people = max(1, *(len(sample.joints) for sample in samples))
-    shape = (len(samples), most_people, *samples[0].joints.shape[1:])
+    most_people = max(len(sample.joints) for sample in samples)
+    num_people = PEOPLE_MULTIPLE * max(1, math.ceil(most_people / PEOPLE_MULTIPLE))
+    shape = (len(samples), num_people, *samples[0].joints.shape[1:])
     num_channels = 0 if samples[0].supervised is None else len(samples[0].supervised)
     joints, supervised = _split_joint_memory(_allocate(_joint_bytes(shape, num_channels)), shape, num_channels)
     joints.zero_()

@@ -55,6 +55,11 @@ class ModelWithLoss(nn.Module):
             model.compile()
         return model
 
+    @property
+    def is_compiled(self) -> bool:
+        """Whether targets, network and loss are one compiled graph."""
+        return self._compiled is not None
+
     def compile(self, **options: Any) -> None:
         """Make ``torch.compile`` compile targets, network and loss in training mode; ``options`` are its arguments.
 

@@ -54,8 +54,9 @@ def test_collate_pads_people_with_unlabelled_rows() -> None:
         )
 
     batch = collate([sample(1), sample(3)], BatchBuffers.allocate(2, 8, 8))
-    assert batch.joints.shape == (2, 3, 18, 3)
-    assert batch.joints[0, 1:].abs().sum() == 0 and batch.joints[1].min() == 1
+    assert batch.joints.shape == (2, 4, 18, 3), "the number of people is a multiple of 4"
+    assert batch.joints[0, 1:].abs().sum() == 0 and batch.joints[1, :3].min() == 1
+    assert [collate([sample(n)], BatchBuffers.allocate(1, 8, 8)).joints.shape[1] for n in (0, 4, 5)] == [4, 4, 8]
     assert batch.images.dtype == torch.uint8 and batch.image_ids.tolist() == [1, 3]
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
-from torch import Tensor
+import torch._dynamo
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounter
 
 from posenet.data.targets import TargetRenderer
 from posenet.devices.precision import Amp
@@ -14,6 +18,7 @@ from posenet.settings import LossConfig, TargetsConfig
 from posenet.skeleton import COCO
 from posenet.training.loss import FocalL2Loss
 from posenet.training.model_with_loss import ModelWithLoss
+from tests.helpers.data_parallel_replicas import replicate
 from tests.helpers.networks import tiny_network
 
 SIZE = 64
@@ -85,3 +90,84 @@ def test_terms_that_are_not_finite_are_not_reported() -> None:
     assert meter.read() is None
     meter.add(torch.tensor([[[1.0, 2.0]], [[3.0, 4.0]]]))
     assert meter.read() == [[2.0, 3.0]]
+
+
+class StubNetwork(nn.Module):
+    """One convolution whose output, at five scales, is the prediction of the only stack; it compiles quickly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution = nn.Conv2d(3, 50, 4, stride=4)
+
+    def forward(self, images: Tensor) -> list[list[Tensor]]:
+        maps = self.convolution(images)
+        return [[F.avg_pool2d(maps, 1 << scale) for scale in range(NUM_SCALES)]]
+
+
+def with_stub_network() -> ModelWithLoss:
+    model = make_model()
+    model.network = StubNetwork()
+    return model.train()
+
+
+def loss_and_gradients(model: ModelWithLoss, batch: tuple[Tensor, ...]) -> list[Tensor]:
+    losses = model(*batch)
+    parameters = list(model.parameters()) or list(model.network.convolution._former_parameters.values())
+    return [losses.detach(), *torch.autograd.grad(losses.sum(), parameters)]
+
+
+def with_people(batch: tuple[Tensor, ...], people: int) -> tuple[Tensor, ...]:
+    images, joints, *masks = batch
+    return images, joints.repeat(1, people, 1, 1)[:, :people], *masks
+
+
+@pytest.fixture
+def compiler() -> Iterator[CompileCounter]:
+    """Counts the graphs that are compiled, and runs them as they are."""
+    torch._dynamo.reset()
+    yield CompileCounter()
+    torch._dynamo.reset()
+
+
+def test_one_compiled_graph_serves_any_number_of_people(compiler: CompileCounter) -> None:
+    model = with_stub_network()
+    expected_model = with_stub_network()
+    model.compile(backend=compiler, fullgraph=True)
+    for people in (4, 8, 5, 12):
+        batch = with_people(random_batch(), people)
+        torch.testing.assert_close(loss_and_gradients(model, batch), loss_and_gradients(expected_model, batch))
+        model.meter.read()
+    assert compiler.frame_count == 1
+
+
+def test_evaluation_is_not_compiled(compiler: CompileCounter) -> None:
+    model = with_stub_network()
+    model.compile(backend=compiler, fullgraph=True)
+    model.eval()(*random_batch())
+    assert compiler.frame_count == 0
+
+
+def test_each_data_parallel_replica_of_a_compiled_model_uses_its_own_weights(compiler: CompileCounter) -> None:
+    model = with_stub_network()
+    model.compile(backend=compiler, fullgraph=True)
+    batch = random_batch()
+    loss_and_gradients(model, batch)
+    for factor in (0.5, 2):
+        replica = replicate(model)
+        convolution = replica.network.convolution
+        convolution.weight = convolution._former_parameters["weight"] = convolution.weight * factor
+        expected_model = with_stub_network()
+        with torch.no_grad():
+            expected_model.network.convolution.weight *= factor
+        torch.testing.assert_close(loss_and_gradients(replica, batch), loss_and_gradients(expected_model, batch))
+    assert compiler.frame_count <= 2, "replicas are made in every step and share one graph"
+
+
+def test_targets_network_and_loss_are_one_full_graph(compiler: CompileCounter) -> None:
+    model = make_model().train()
+    model.compile(backend=compiler, fullgraph=True)  # a graph break is an error
+    for people in (4, 8):
+        model(*with_people(random_batch(), people)).sum().backward()
+    assert compiler.frame_count == 1
+    assert all(parameter.grad is not None for parameter in model.parameters())
