@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,6 +10,7 @@ import numpy as np
 
 from posenet.annotations.coco_file import CocoImage
 from posenet.annotations.split import Split
+from posenet.benchmark.machine import peak_memory_mib
 from posenet.benchmark.report import Report
 from posenet.benchmark.targets import standing_people
 from posenet.diagnosis.compare import compare
@@ -48,7 +48,7 @@ def measure_diagnose(num_images: int, num_people: int, results_per_image: int, s
     first = timed("diagnose", lambda: diagnose_results(parsed, split, COCO, "first"))
     second = diagnose_results(parse_results(files[1], split, COCO, "results"), split, COCO, "second")
     timed("compare two", lambda: compare([first, second]))
-    peak_mib = _peak_memory()
+    peak_mib = peak_memory_mib()
     return Report(
         title=f"diagnose: {num_images} images, {len(split.people)} people, {len(files[0])} results",
         header=("part", "seconds"),
@@ -67,16 +67,6 @@ def measure_diagnose(num_images: int, num_people: int, results_per_image: int, s
         if peak_mib
         else [],
     )
-
-
-def _peak_memory() -> float | None:
-    """Largest memory of this process so far in MiB; None on Windows, which has no such count."""
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    unit = 2**20 if sys.platform == "darwin" else 2**10
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
 def draw_split(rng: np.random.Generator, num_images: int, num_people: int) -> Split:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,6 +63,16 @@ def describe_machine(device: torch.device) -> Machine:
         opencv=cv2.__version__,
         system=f"{platform.system()} {platform.machine()}",
     )
+
+
+def peak_memory_mib() -> float | None:
+    """Largest memory of this process so far in MiB; None on Windows, which has no such count."""
+    if sys.platform == "win32":
+        return None
+    import resource
+
+    unit = 2**20 if sys.platform == "darwin" else 2**10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
 
 
 def _cpu_model() -> str:

@@ -22,6 +22,7 @@ from posenet.benchmark.data import measure_data
 from posenet.benchmark.data_wait import add_data_wait, measure_data_wait
 from posenet.benchmark.decode import measure_decode
 from posenet.benchmark.diagnose import measure_diagnose
+from posenet.benchmark.family import measure_family
 from posenet.benchmark.gpu import Effort, measure_gpu
 from posenet.benchmark.machine import Machine, describe_machine
 from posenet.benchmark.network import measure_network
@@ -71,6 +72,11 @@ GPU_STEPS = 10
 """Training steps in a timed round of the benchmark gpu; 1 with --quick."""
 QUICK_REPEATS = 2
 """Largest number of timed runs with --quick."""
+
+FAMILY = ("config/simplepose_tiny.toml", "config/simplepose_small.toml", "config/simplepose_384.toml")
+"""Experiment files of the networks that network --all compares, from the smallest to the published one."""
+FAMILY_INPUT_SIZE = 384
+"""Side of the image that network --all predicts."""
 
 SETTINGS_OF_FLAGS = {
     "device": "train.device",
@@ -138,7 +144,10 @@ def benchmark_targets(args: argparse.Namespace, config: Config, runtime: Runtime
 
 
 def benchmark_network(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
-    """Measure the configured network."""
+    """Measure the configured network, or with --all those of the family."""
+    if args.all:
+        configs = {path.stem: load_config(path, args.overrides) for path in map(Path, FAMILY)}
+        return measure_family(configs, runtime, args.repeats, args.input_size or FAMILY_INPUT_SIZE)
     return measure_network(config, runtime, args.repeats, _matmul_side(args, runtime))
 
 
@@ -291,7 +300,17 @@ BENCHMARKS = {
         help="time of a forward pass, number of parameters, and speed compared with a matrix product",
         function=benchmark_network,
         repeats=5,
-        flags=[INPUT_SIZE, BATCH_SIZE_1, DEVICE, AMP],
+        flags=[
+            Flag(
+                "--all",
+                **SWITCH,
+                help="instead, compare the networks of config/simplepose_{tiny,small,384}.toml for prediction",
+            ),
+            INPUT_SIZE,
+            BATCH_SIZE_1,
+            DEVICE,
+            AMP,
+        ],
     ),
     "train": Benchmark(
         help="time of an optimizer step on a batch in memory: forward, backward, update",

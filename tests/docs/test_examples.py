@@ -57,6 +57,7 @@ NOT_RUN = {
     r"tensorboard ": "a server that does not end",
     r"python tools/benchmark\.py gpu": "needs an accelerator; tests/benchmark/test_gpu.py runs it on the CPU",
     r"python tools/benchmark\.py track": "needs the extra track; tests/benchmark/test_track.py runs it",
+    r"python tools/benchmark\.py network --all": "slow; tests/benchmark/test_family.py runs it with tiny networks",
     r"posenet (weights (fetch|path)|\w+ --checkpoint) simplepose": "downloads; tests/cli/test_weights.py has a server",
     r"posenet train .*--teacher simplepose": "downloads the teacher; tests/training/test_distillation.py has one",
     r"torchrun ": "starts processes, also on other machines; tests/cli/test_train_distributed.py runs it",
