@@ -56,6 +56,7 @@ NOT_RUN = {
     r"data/download_coco\.sh": "downloads 19 GB",
     r"tensorboard ": "a server that does not end",
     r"python tools/benchmark\.py gpu": "needs an accelerator; tests/benchmark/test_gpu.py runs it on the CPU",
+    r"python tools/export_onnx\.py .*--int8": "measures for a minute; tests/cli/test_int8_export.py runs it",
     r"python tools/benchmark\.py track": "needs the extra track; tests/benchmark/test_track.py runs it",
     r"python tools/benchmark\.py network --all": "slow; tests/benchmark/test_family.py runs it with tiny networks",
     r"posenet (weights (fetch|path)|\w+ --checkpoint) simplepose": "downloads; tests/cli/test_weights.py has a server",
