@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from torch import nn
-from torch.nn import functional as F
 
+from posenet.benchmark.family import PEAK_CHANNELS, PEAK_SIDE, convolution_gflop_per_s
 from posenet.benchmark.network import count_gflop
 from posenet.benchmark.report import Cell, Report, percent
-from posenet.benchmark.timing import Task, median_seconds, minimum_seconds
-from posenet.devices.precision import DTYPES, Amp, select_amp
+from posenet.benchmark.timing import Task, median_seconds
+from posenet.devices.precision import select_amp
+from posenet.devices.runtime import Runtime
 from posenet.inference.backends.graph import RUNTIMES, Graph, GraphOptions, installed_runtimes, load_graph
 from posenet.model.fused import FusedNetwork
 from posenet.model.preprocessing import images_to_input
@@ -21,10 +22,6 @@ ROUNDS = 3
 """Each time is the best of this many medians."""
 REPEATS = 3
 """Timed runs of every task in a round; tasks are interleaved."""
-PEAK_CONVOLUTIONS = 10
-"""Number of convolutions; the fastest one is the baseline."""
-PEAK_CHANNELS = 256
-PEAK_SIDE = 96
 _CPU = torch.device("cpu")
 
 
@@ -60,7 +57,7 @@ def measure_exported_files(network: nn.Module, files: Mapping[str, bytes], side:
     # The best median is least affected by other programs on the machine.
     seconds = {label: min(medians[label] for medians in rounds) for label in tasks}
     gflop = count_gflop(run_network)
-    peak = convolution_gflop_per_s(amp)
+    peak = convolution_gflop_per_s(Runtime(_CPU), amp)
 
     rows: list[Sequence[Cell]] = []
     numbers = {}
@@ -81,19 +78,6 @@ def measure_exported_files(network: nn.Module, files: Mapping[str, bytes], side:
             "files include the selection of candidates, PyTorch does not",
         ],
     )
-
-
-def convolution_gflop_per_s(amp: Amp) -> float:
-    """Measure the speed of a large 3 x 3 convolution on the CPU, the operation that most of a network consists of.
-
-    The fastest of several convolutions is used, because other programs on the machine must not lower the baseline.
-    """
-    layout = torch.channels_last
-    x = torch.rand(1, PEAK_CHANNELS, PEAK_SIDE, PEAK_SIDE).to(DTYPES[amp], memory_format=layout)
-    weight = torch.rand(PEAK_CHANNELS, PEAK_CHANNELS, 3, 3).to(DTYPES[amp], memory_format=layout)
-    with torch.inference_mode():
-        seconds = minimum_seconds(lambda: F.conv2d(x, weight, padding=1), PEAK_CONVOLUTIONS)
-    return 2 * 9 * PEAK_CHANNELS**2 * PEAK_SIDE**2 / seconds / 1e9
 
 
 def _run_graph(graph: Graph, inputs: Mapping[str, np.ndarray]) -> Task:
