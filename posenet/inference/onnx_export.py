@@ -130,7 +130,7 @@ def build_onnx(network: nn.Module, selector: CandidateSelector, metadata: OnnxMe
             dynamo=False,
         )
     model = onnx.load_model_from_string(graph.getvalue())
-    _state_integer_scales(model)
+    _state_integer_sizes(model)
     _name_output_sizes(model, selector)
     model.producer_name = "posenet"
     model.producer_version = posenet.__version__
@@ -140,34 +140,33 @@ def build_onnx(network: nn.Module, selector: CandidateSelector, metadata: OnnxMe
     return model
 
 
-def _state_integer_scales(model: onnx.ModelProto) -> None:
-    """Let the upsampling layers read their factors from integers.
+def _state_integer_sizes(model: onnx.ModelProto) -> None:
+    """Let the upsampling layers compute the sizes of their outputs in integers, instead of from their factors.
 
-    The factors of Resize are floating-point numbers, with which ONNX Runtime's symbolic shape inference cannot show
-    that upsampled tensors have whole sizes. A runtime computes the conversion from integers once, when it loads the
-    file.
+    The factors are floating-point numbers, with which ONNX Runtime's symbolic shape inference cannot show that
+    upsampled tensors have whole sizes. The sizes are the shape of the input times the factors.
     """
     import onnx
 
     constants = {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
-    new_nodes: dict[str, onnx.NodeProto] = {}
+    nodes: list[onnx.NodeProto] = []
     for node in model.graph.node:
-        if node.op_type != "Resize" or node.input[2] not in constants:
-            continue
-        scales = onnx.numpy_helper.to_array(constants[node.input[2]])
-        if (scales != scales.round()).any():
-            continue
-        name = "upsampling_" + "_".join(str(int(scale)) for scale in scales)
-        integers = onnx.numpy_helper.from_array(scales.astype(np.int64))
-        new_nodes[f"{name}_integers"] = onnx.helper.make_node("Constant", [], [f"{name}_integers"], value=integers)
-        new_nodes[name] = onnx.helper.make_node(
-            "Cast", [f"{name}_integers"], [name], name=name, to=onnx.TensorProto.FLOAT
-        )
-        node.input[2] = name
-    used = {name for node in model.graph.node for name in node.input}
-    kept = [node for node in model.graph.node if node.op_type != "Constant" or node.output[0] in used]
+        if node.op_type == "Resize" and node.input[2] in constants:
+            scales = onnx.numpy_helper.to_array(constants[node.input[2]])
+            if (scales == scales.round()).all():
+                factors, shape, sizes = (f"{node.name}/{part}" for part in ("factors", "shape", "sizes"))
+                integers = onnx.numpy_helper.from_array(scales.astype(np.int64))
+                nodes.append(onnx.helper.make_node("Constant", [], [factors], value=integers))
+                nodes.append(onnx.helper.make_node("Shape", [node.input[0]], [shape], name=shape))
+                nodes.append(onnx.helper.make_node("Mul", [shape, factors], [sizes], name=sizes))
+                node.input[2] = ""
+                node.input.append(sizes)
+        nodes.append(node)
+    used = {name for node in nodes for name in node.input}
+    kept = [node for node in nodes if node.op_type != "Constant" or node.output[0] in used]
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]  # deleting invalidates the nodes
     del model.graph.node[:]
-    model.graph.node.extend([*new_nodes.values(), *kept])
+    model.graph.node.extend(copies)
 
 
 def _name_output_sizes(model: onnx.ModelProto, selector: CandidateSelector) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -126,6 +127,24 @@ def test_programs_that_infer_shapes_understand_the_file(tmp_path, capfd):
     inputs = pad_images([spot_people_image(128, 192, 2)])
     for found, expected in zip(prepared.run(None, inputs), open_session(path).run(None, inputs)):
         np.testing.assert_allclose(np.sort(found, axis=None), np.sort(expected, axis=None), atol=1e-3)
+
+
+def test_opencv_runs_the_file(tmp_path):
+    pytest.importorskip("onnx", reason=REASON)
+    if int(cv2.__version__.split(".")[0]) < 5:
+        pytest.skip("OpenCV runs the file from version 5 on")
+    from posenet.inference.onnx_export import export_onnx
+
+    path = tmp_path / "a.onnx"
+    export_onnx(random_network(stacks=1), CandidateSelector(max_peaks=20), path, 128)
+    inputs = pad_images([spot_people_image(128, 192, 2)])
+    network = cv2.dnn.readNetFromONNX(str(path))
+    for name, value in inputs.items():
+        network.setInput(value, name)
+    peaks = network.forward(["peaks", "pairs", "evidence"])[0]
+    expected = open_session(path).run(None, inputs)[0]
+    assert (peaks[..., 2] > 0).sum() > 50
+    np.testing.assert_allclose(np.sort(peaks[..., 2]), np.sort(expected[..., 2]), atol=1e-3)
 
 
 def test_the_file_says_what_it_leaves_out_of_its_checkpoint(tmp_path, capsys):
