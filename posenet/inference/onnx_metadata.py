@@ -50,6 +50,13 @@ class OnnxMetadata:
     left_out: str = ""
     """Settings of the checkpoint that the file leaves out: flip averaging, several scales; "" if there are none."""
 
+    @property
+    def settings(self) -> InferenceConfig:
+        """The settings with which the file runs. ``ValueError`` if a value is out of range."""
+        return InferenceConfig(
+            height=self.height, keypoint_threshold=self.keypoint_threshold, part_threshold=self.part_threshold
+        )
+
     def to_properties(self) -> dict[str, str]:
         """The properties of a file."""
         properties = {field.name: str(getattr(self, field.name)) for field in dataclasses.fields(self)}
@@ -72,10 +79,11 @@ class OnnxMetadata:
                 network=properties.get("network", ""),
                 left_out=properties.get("left_out", ""),
             )
-        except (KeyError, ValueError, TypeError) as error:
+            _ = metadata.settings  # raises its errors
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"{source} is not a file that posenet export-onnx has written: its metadata lack the height, the "
-                "skeleton or another value; export the network again"
+                "skeleton or another value, or have one that is not valid; export the network again"
             ) from error
         is_known = metadata.precision in get_args(FilePrecision) and metadata.exif_frame in get_args(ExifFrame)
         if constants != _CONSTANTS or not is_known:

@@ -25,7 +25,17 @@ def test_properties_are_read_as_they_were_written() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"height": None}, {"height": "tall"}, {"skeleton": "{"}, {"skeleton": "{}"}], ids=str
+    "change",
+    [
+        {"height": None},
+        {"height": "tall"},
+        {"height": "0"},
+        {"keypoint_threshold": "nan"},
+        {"skeleton": "{"},
+        {"skeleton": "{}"},
+        {"skeleton": "[]"},
+    ],
+    ids=str,
 )
 def test_a_file_of_another_exporter_is_refused(change: dict[str, str | None]) -> None:
     properties = {name: value for name, value in {**METADATA.to_properties(), **change}.items() if value is not None}

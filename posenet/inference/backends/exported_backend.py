@@ -12,7 +12,7 @@ from posenet.inference.backends.backend import Backend, DecoderInputs, DeviceCan
 from posenet.inference.backends.graph import GraphOptions, load_graph
 from posenet.inference.onnx_metadata import INPUTS, OUTPUTS, OnnxMetadata
 from posenet.messages import truncate_for_message
-from posenet.settings import INPUT_MULTIPLE, InferenceConfig
+from posenet.settings import INPUT_MULTIPLE
 
 
 class ExportedBackend(Backend):
@@ -43,11 +43,7 @@ class ExportedBackend(Backend):
                 f"not {', '.join([*INPUTS, *OUTPUTS])}"
             )
         self.metadata = OnnxMetadata.from_properties(self.graph.metadata, str(path))
-        self.settings = InferenceConfig(
-            height=self.metadata.height,
-            keypoint_threshold=self.metadata.keypoint_threshold,
-            part_threshold=self.metadata.part_threshold,
-        )
+        self.settings = self.metadata.settings
         self.skeleton = self.metadata.skeleton
         num_keypoints = self._count_keypoints()
         if num_keypoints != self.skeleton.num_keypoints:
