@@ -48,7 +48,8 @@ TOOLS = (
 
 
 PYTORCH_MISSING = (
-    "PyTorch is not installed (the package torch); without it, only predict and evaluate work, with an exported file"
+    "PyTorch is not installed (the package torch); without it, only predict, evaluate and diagnose work, with an "
+    "exported file and in one process"
 )
 
 

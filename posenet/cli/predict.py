@@ -264,6 +264,7 @@ class _Job:
             "weights": self.predictor.backend.digest(),
             "inference settings": dataclasses.asdict(settings) | {"scales": list(settings.scales)},
             "--amp": args.amp,
+            "--backend": args.backend,
             "--shard": f"{self.shard.index}/{self.shard.count}",
             "--min-score": args.min_score,
             "frames of videos (--start, --duration, --stride)": [args.start, str(args.duration), args.stride],

@@ -87,6 +87,10 @@ def test_evaluate_needs_no_pytorch(
 def test_other_tools_name_pytorch_in_one_line(tmp_path: Path) -> None:
     done = run_without_pytorch("predict", "--checkpoint", tmp_path / "a.pth", tmp_path, "--json", tmp_path / "a.json")
     assert done.returncode == 2
+    done = run_without_pytorch(
+        "predict", "--checkpoint", tmp_path / "a.onnx", tmp_path, "--nproc", "2", "--output", tmp_path
+    )
+    assert done.returncode == 2 and "with an exported file and in one process" in done.stderr
     done = run_without_pytorch("benchmark", "network")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1 and "PyTorch is not installed (the package torch)" in done.stderr
@@ -111,3 +115,17 @@ def test_what_an_exported_file_cannot_do_is_refused_in_one_line(
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
     assert not (tmp_path / "people.json").exists()
+
+
+def test_resuming_with_another_backend_is_refused(
+    exported: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Backends differ in precision and rounding, so one file must not contain the people of two."""
+    words = ["--checkpoint", exported, photos, "--json", tmp_path / "people.jsonl", "--resume", "--quiet"]
+    for runtime in RUNTIMES:
+        pytest.importorskip(RUNTIMES[runtime].package, reason=f"pip install posenet[{runtime}]")
+    one, other = RUNTIMES
+    assert run_tool("predict", [*map(str, words), "--backend", one]) == 0
+    capsys.readouterr()
+    assert run_tool("predict", [*map(str, words), "--backend", other]) == 2
+    assert "was written with other --backend" in capsys.readouterr().err
