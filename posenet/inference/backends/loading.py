@@ -18,6 +18,7 @@ from posenet.settings import Config, InferenceConfig
 from posenet.skeleton import Skeleton
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
     from posenet.devices.precision import Amp
@@ -53,8 +54,11 @@ def is_exported_file(path: str | Path) -> bool:
 
 def override_settings(settings: InferenceConfig, overrides: Mapping[str, Any]) -> InferenceConfig:
     """Settings with other values of some keys; ``ConfigError`` if a value is out of range."""
+    changes = dict(overrides)
+    if "scales" in changes:
+        changes["scales"] = tuple(changes["scales"])  # flags are lists
     try:
-        return dataclasses.replace(settings, **overrides)
+        return dataclasses.replace(settings, **changes)
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -142,7 +146,7 @@ def make_backend(network: nn.Module, settings: InferenceConfig, skeleton: Skelet
     name = options.name or "torch"
     device = select_device(options.device) if name in ("auto", "torch") else cpu
     if name == "auto":
-        name = _fastest_backend(is_cpu=device == cpu, amp=select_amp(device, options.amp))
+        name = _fastest_backend(device, select_amp(device, options.amp))
     amp = options.amp
     if name == "torch":
         network = FusedNetwork(network, select_amp(device, amp))
@@ -154,14 +158,17 @@ def make_backend(network: nn.Module, settings: InferenceConfig, skeleton: Skelet
     return TorchBackend(network, settings, skeleton=skeleton, device=device, amp="off", select=None)
 
 
-def _fastest_backend(*, is_cpu: bool, amp: Amp) -> BackendName:
+def _fastest_backend(device: torch.device, amp: Amp) -> BackendName:
     """The fastest installed backend that computes in a precision on a CPU, or PyTorch on another device.
 
     OpenVINO is faster than PyTorch in bf16 and in float32. ONNX Runtime is faster than PyTorch in float32, the only
-    precision that it has on a CPU.
+    precision that it has on a CPU. Only PyTorch emulates a precision that the CPU does not compute in.
     """
-    installed = installed_runtimes() if is_cpu else []
-    if "openvino" in installed and amp != "fp16":
+    from posenet.devices.precision import select_amp
+
+    is_native = amp in ("off", select_amp(device, "auto"))
+    installed = installed_runtimes() if device.type == "cpu" and is_native else []
+    if "openvino" in installed:
         return "openvino"
     if "onnxruntime" in installed and amp == "off":
         return "onnxruntime"

@@ -11,6 +11,8 @@ import onnxruntime
 from posenet.errors import ConfigError
 from posenet.inference.backends.graph import Graph, GraphOptions
 
+CUDA = "CUDAExecutionProvider"
+
 ERRORS_ONLY = 3
 """A logging level of ONNX Runtime."""
 
@@ -37,16 +39,22 @@ def load(model: bytes, options: GraphOptions) -> OnnxRuntimeGraph:
     session_options.intra_op_num_threads = options.threads or 0
     session_options.log_severity_level = ERRORS_ONLY
     providers = _providers(options.device, onnxruntime.get_available_providers())
-    return OnnxRuntimeGraph(onnxruntime.InferenceSession(model, session_options, providers=providers))
+    session = onnxruntime.InferenceSession(model, session_options, providers=providers)
+    if options.device not in ("cpu", "auto") and CUDA not in session.get_providers():
+        # ONNX Runtime continues on the CPU if a provider cannot start.
+        raise ConfigError(
+            f"ONNX Runtime cannot use {options.device} here: its CUDA libraries are missing or do not fit"
+        )
+    return OnnxRuntimeGraph(session)
 
 
 def _providers(device: str, available: Sequence[str]) -> list[str | tuple[str, dict[str, int]]]:
     """The execution providers for a device, the CPU last."""
-    has_cuda = "CUDAExecutionProvider" in available
+    has_cuda = CUDA in available
     cpu = "CPUExecutionProvider"
     if device == "cpu" or (device == "auto" and not has_cuda):
         return [cpu]
     match = re.fullmatch(r"(?:cuda|auto)(?::(\d+))?", device)
     if match is None or not has_cuda:
         raise ConfigError(f"ONNX Runtime has no device {device!r} here; use --device cpu, or install onnxruntime-gpu")
-    return [("CUDAExecutionProvider", {"device_id": int(match[1] or 0)}), cpu]
+    return [(CUDA, {"device_id": int(match[1] or 0)}), cpu]

@@ -11,6 +11,7 @@ import openvino
 
 from posenet.errors import ConfigError
 from posenet.inference.backends.graph import Graph, GraphOptions
+from posenet.messages import truncate_for_message
 
 _PRECISIONS = {"off": "f32", "bf16": "bf16", "fp16": "f16"}
 """Names of precisions in OpenVINO."""
@@ -38,6 +39,8 @@ class OpenVinoGraph(Graph):
 
 def load(model: bytes, options: GraphOptions) -> OpenVinoGraph:
     """Load and compile a graph for one of OpenVINO's devices."""
+    if options.amp not in ("auto", *_PRECISIONS):
+        raise ConfigError(f"amp {truncate_for_message(options.amp)} is unknown; use auto, {', '.join(_PRECISIONS)}")
     core = openvino.Core()
     device = _select_device(options.device, core.available_devices)
     properties: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,23 +12,13 @@ from posenet.errors import CheckpointError, ConfigError
 from posenet.inference.backends.graph import RUNTIMES, Graph, GraphOptions, default_threads, load_graph
 from posenet.inference.onnx_metadata import INPUTS, OUTPUTS, OnnxMetadata
 from posenet.skeleton import COCO
-from tests.helpers.spot_data import export_spot_network
-
-pytest.importorskip("onnx", reason="exporting needs onnx: pip install posenet[export]")
 
 CPU = GraphOptions(device="cpu", amp="off", threads=1)
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return export_spot_network(tmp_path_factory.mktemp("onnx") / "spots.onnx").read_bytes()
-
-
-@pytest.fixture(params=RUNTIMES)
-def runtime(request: pytest.FixtureRequest) -> str:
-    name = str(request.param)
-    pytest.importorskip(RUNTIMES[name].package, reason=f"pip install posenet[{name}]")
-    return name
+def model(exported: Path) -> bytes:
+    return exported.read_bytes()
 
 
 def run(graph: Graph, batch: int = 1) -> dict[str, np.ndarray]:
@@ -36,8 +27,7 @@ def run(graph: Graph, batch: int = 1) -> dict[str, np.ndarray]:
     return graph.run({"images": images, "sizes": np.full((batch, 2), 64)})
 
 
-def test_a_graph_has_names_and_metadata_and_runs_at_any_size(runtime: str, model: bytes) -> None:
-    graph = load_graph(runtime, model, "a.onnx", CPU)
+def test_a_graph_has_names_and_metadata_and_runs_at_any_size(graph: Graph) -> None:
     assert (graph.inputs, graph.outputs) == (INPUTS, OUTPUTS)
     assert OnnxMetadata.from_properties(graph.metadata, "a.onnx").skeleton == COCO
     for batch in (1, 3):
@@ -47,8 +37,7 @@ def test_a_graph_has_names_and_metadata_and_runs_at_any_size(runtime: str, model
         assert outputs["peaks"][:, COCO.index("nose"), 0, 2].min() > 0.5
 
 
-def test_results_are_not_overwritten_by_the_next_run(runtime: str, model: bytes) -> None:
-    graph = load_graph(runtime, model, "a.onnx", CPU)
+def test_results_are_not_overwritten_by_the_next_run(graph: Graph) -> None:
     first = run(graph)["peaks"]
     copy = first.copy()
     graph.run({"images": np.zeros((1, 64, 128, 3), np.uint8), "sizes": np.full((1, 2), 64)})
@@ -72,6 +61,24 @@ def test_a_missing_package_is_named_with_its_extra(name: str, model: bytes, monk
 def test_an_unknown_device_is_refused(runtime: str, model: bytes) -> None:
     with pytest.raises(ConfigError, match=r"no device 'tpu:7' here"):
         load_graph(runtime, model, "a.onnx", GraphOptions("tpu:7", "off", 1))
+
+
+@pytest.mark.parametrize("runtime", ["openvino"], indirect=True)
+def test_an_unknown_precision_is_refused(runtime: str, model: bytes) -> None:
+    with pytest.raises(ConfigError, match="amp 'int8' is unknown; use auto, off, bf16, fp16"):
+        load_graph(runtime, model, "a.onnx", GraphOptions("cpu", "int8", 1))
+
+
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_onnx_runtime_refuses_a_gpu_that_it_cannot_start(model: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ONNX Runtime itself only logs this, and runs the graph on the CPU."""
+    onnxruntime = pytest.importorskip("onnxruntime", reason="pip install posenet[onnxruntime]")
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("ONNX Runtime may have a GPU here")
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])
+    with pytest.raises(ConfigError, match="ONNX Runtime cannot use cuda:0 here"):
+        load_graph("onnxruntime", model, "a.onnx", GraphOptions("cuda:0", "off", 1))
+    load_graph("onnxruntime", model, "a.onnx", GraphOptions("auto", "off", 1))
 
 
 def test_the_number_of_threads_reaches_the_runtime(model: bytes) -> None:

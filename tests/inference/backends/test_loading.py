@@ -9,10 +9,11 @@ import pytest
 import torch
 
 from posenet.checkpoints.file import FORMAT
+from posenet.devices import precision
 from posenet.errors import CheckpointError, ConfigError
 from posenet.inference.backends import loading
 from posenet.inference.backends.converted_network import ConvertedNetwork
-from posenet.inference.backends.graph import RUNTIMES, GraphOptions
+from posenet.inference.backends.graph import Graph, GraphOptions
 from posenet.inference.onnx_metadata import OnnxMetadata
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
@@ -20,24 +21,11 @@ from posenet.model.fused import FusedNetwork
 from posenet.settings import Config, InferenceConfig, config_to_dict, load_config
 from posenet.skeleton.skeleton_file import skeleton_from_table
 from tests.helpers.networks import random_network
-from tests.helpers.spot_data import export_spot_network
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
 
 onnx = pytest.importorskip("onnx", reason="exporting needs onnx: pip install posenet[export]")
 
 SHAPES = [(200, 300), (200, 300), (160, 330), (190, 130), (256, 256), (200, 300)]
-
-
-@pytest.fixture(params=RUNTIMES)
-def runtime(request: pytest.FixtureRequest) -> str:
-    name = str(request.param)
-    pytest.importorskip(RUNTIMES[name].package, reason=f"pip install posenet[{name}]")
-    return name
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_spot_network(tmp_path_factory.mktemp("onnx") / "spots.onnx")
 
 
 @pytest.fixture
@@ -82,14 +70,20 @@ def test_an_exported_file_finds_the_people_that_pytorch_finds(exported: Path, ru
         assert len(peaks.score) >= 12
 
 
+@pytest.fixture(scope="session")
+def converted(runtime: str) -> ConvertedNetwork:
+    return ConvertedNetwork(LinearSpotNetwork(), runtime, GraphOptions("cpu", "off", 1))
+
+
 @pytest.mark.parametrize(
     "settings", [{}, {"flip": True}, {"scales": (1.0, 1.5)}, {"flip": True, "scales": (0.5, 1.0)}], ids=str
 )
-def test_a_converted_network_finds_the_people_that_pytorch_finds(runtime: str, settings: dict[str, bool]) -> None:
+def test_a_converted_network_finds_the_people_that_pytorch_finds(
+    converted: ConvertedNetwork, settings: dict[str, bool]
+) -> None:
     """Flips and scales are averaged as with PyTorch."""
-    network = ConvertedNetwork(LinearSpotNetwork(), runtime, GraphOptions("cpu", "off", 1))
     chosen = InferenceConfig(height=192, **settings)  # type: ignore[arg-type]
-    found = Predictor(network, chosen).batch(images())
+    found = Predictor(converted, chosen).batch(images())
     assert [len(people) for people in found] == [1] * 6
     assert_same_people(found, Predictor(FusedNetwork(LinearSpotNetwork()), chosen).batch(images()))
 
@@ -108,19 +102,26 @@ def test_a_checkpoint_is_converted(checkpoint: Path, runtime: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("installed", "amp", "expected"),
+    ("installed", "amp", "computes_in_bf16", "expected"),
     [
-        (["openvino", "onnxruntime"], "off", "openvino"),
-        (["openvino", "onnxruntime"], "bf16", "openvino"),
-        (["onnxruntime"], "off", "onnxruntime"),
-        (["onnxruntime"], "bf16", "torch"),
-        (["openvino"], "fp16", "torch"),
-        ([], "off", "torch"),
+        (["openvino", "onnxruntime"], "off", True, "openvino"),
+        (["openvino", "onnxruntime"], "bf16", True, "openvino"),
+        (["openvino", "onnxruntime"], "bf16", False, "torch"),
+        (["onnxruntime"], "off", True, "onnxruntime"),
+        (["onnxruntime"], "bf16", True, "torch"),
+        (["openvino"], "fp16", True, "torch"),
+        ([], "off", True, "torch"),
     ],
 )
 def test_auto_is_the_fastest_backend_in_the_precision(
-    installed: list[str], amp: str, expected: str, checkpoint: Path, monkeypatch: pytest.MonkeyPatch
+    installed: list[str],
+    amp: str,
+    computes_in_bf16: bool,
+    expected: str,
+    checkpoint: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(precision, "_cpu_computes_in_bf16", lambda: computes_in_bf16)
     monkeypatch.setattr(loading, "installed_runtimes", lambda: installed)
     used = []
 
@@ -136,8 +137,6 @@ def test_auto_is_the_fastest_backend_in_the_precision(
 
 def test_auto_precision_is_float32_where_it_is_with_pytorch(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("openvino", reason="pip install posenet[openvino]")
-    from posenet.devices import precision
-
     for computes_in_bf16, expected in ((False, "off"), (True, "auto")):
         monkeypatch.setattr(precision, "_cpu_computes_in_bf16", lambda: computes_in_bf16)
         used: list[str] = []
@@ -145,6 +144,7 @@ def test_auto_precision_is_float32_where_it_is_with_pytorch(checkpoint: Path, mo
         def load_graph(name: str, model: bytes, source: str, options: GraphOptions) -> None:
             used.append(options.amp)
 
+        monkeypatch.setattr("posenet.inference.backends.converted_network.convert_to_onnx", lambda network: b"")
         monkeypatch.setattr("posenet.inference.backends.converted_network.load_graph", load_graph)
         Predictor.from_checkpoint(checkpoint, device="cpu", amp="auto", backend="openvino")
         assert used == [expected]
@@ -161,14 +161,19 @@ def test_a_checkpoint_runs_with_pytorch_unless_another_backend_is_named(checkpoi
     ids=str,
 )
 def test_settings_that_an_exported_file_leaves_out_are_refused(
-    override: dict[str, bool], named: str, exported: Path
+    override: dict[str, bool], named: str, exported: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("posenet.inference.backends.exported_backend.load_graph", lambda *_: graph)
     with pytest.raises(ConfigError, match=f"spots.onnx is an exported file.* leave out {named}"):
         Predictor.from_checkpoint(exported, **override)  # type: ignore[arg-type]
     assert Predictor.from_checkpoint(exported, flip=False, scales=(1.0,), height=128).settings.height == 128
+    assert Predictor.from_checkpoint(exported, scales=[1]).settings.scales == (1.0,)  # as the flag passes them
 
 
-def test_what_cannot_run_an_exported_file_is_refused(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_run_an_exported_file_is_refused(
+    exported: Path, graph: Graph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("posenet.inference.backends.exported_backend.load_graph", lambda *_: graph)
     with pytest.raises(ConfigError, match="which PyTorch cannot run; use backend openvino or onnxruntime"):
         Predictor.from_checkpoint(exported, backend="torch")
     with pytest.raises(ConfigError, match="backend 'tensorrt' is unknown; use auto, torch, openvino, onnxruntime"):
