@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import io
 import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,8 @@ def describe_export(
     return OnnxMetadata(
         height,
         selector.skeleton,
+        max_height=config.inference.max_height,
+        max_width=config.inference.max_width,
         keypoint_threshold=selector.keypoint_threshold,
         part_threshold=selector.part_threshold,
         exif_frame=config.data.exif_frame,
@@ -98,14 +101,56 @@ def digest_of_network(network: nn.Module) -> str:
     return digest.hexdigest()
 
 
+def check_onnx() -> None:
+    """``ConfigError`` if the package onnx is not installed, which PyTorch's exporter needs."""
+    if importlib.util.find_spec("onnx") is None:
+        raise ConfigError("exporting needs the package onnx; install posenet[export]")
+
+
+def trace_to_onnx(
+    module: nn.Module,
+    example: tuple[Tensor, ...],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    axes: Mapping[str, Mapping[int, str]],
+) -> bytes:
+    """Convert the forward pass of a module to an ONNX file, with PyTorch's exporter.
+
+    Args:
+        example: values of the inputs.
+        inputs: names of the inputs.
+        outputs: names of the outputs.
+        axes: names of the dimensions of free size, by the name of the input or output and the index of the dimension.
+
+    Raises:
+        ConfigError: the package onnx is not installed.
+    """
+    check_onnx()
+    file = io.BytesIO()
+    with warnings.catch_warnings(), torch.inference_mode():
+        # The exporter warns that checks of shapes become constants, which is intended. The newer exporter (dynamo=True)
+        # takes a hundred times as long and needs one more package.
+        warnings.simplefilter("ignore")
+        torch.onnx.export(
+            module,
+            example,
+            file,  # type: ignore[arg-type]  # PyTorch's type hints leave out file objects, which it accepts
+            input_names=list(inputs),
+            output_names=list(outputs),
+            dynamic_axes=axes,
+            opset_version=OPSET,
+            dynamo=False,
+        )
+    return file.getvalue()
+
+
 def build_onnx(network: nn.Module, selector: CandidateSelector, metadata: OnnxMetadata) -> onnx.ModelProto:
     """Build the ONNX model that ``export_onnx`` writes.
 
     The names of weights are those in ``ImagesToCandidates``. Dimensions of fixed size have numbers, and free ones are
     called batch, height and width.
     """
-    if importlib.util.find_spec("onnx") is None:
-        raise ConfigError("exporting needs the package onnx; install posenet[export]")
+    check_onnx()
     import onnx
 
     module = ImagesToCandidates(network, selector).cpu().eval()
@@ -114,22 +159,8 @@ def build_onnx(network: nn.Module, selector: CandidateSelector, metadata: OnnxMe
         torch.full((2, 2), INPUT_MULTIPLE),
     )
     batch_only = {name: {0: "batch"} for name in ("sizes", *OUTPUTS)}
-    graph = io.BytesIO()
-    with warnings.catch_warnings(), torch.inference_mode():
-        # The exporter warns that checks of shapes become constants, which is intended. The newer exporter (dynamo=True)
-        # takes a hundred times as long and needs one more package.
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            module,
-            example,
-            graph,  # type: ignore[arg-type]  # PyTorch's type hints leave out file objects, which it accepts
-            input_names=list(INPUTS),
-            output_names=list(OUTPUTS),
-            dynamic_axes={"images": {0: "batch", 1: "height", 2: "width"}, **batch_only},
-            opset_version=OPSET,
-            dynamo=False,
-        )
-    model = onnx.load_model_from_string(graph.getvalue())
+    axes = {"images": {0: "batch", 1: "height", 2: "width"}, **batch_only}
+    model = onnx.load_model_from_string(trace_to_onnx(module, example, INPUTS, OUTPUTS, axes))
     _state_integer_sizes(model)
     _name_output_sizes(model, selector)
     model.producer_name = "posenet"

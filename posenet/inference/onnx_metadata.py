@@ -37,6 +37,10 @@ class OnnxMetadata:
     """Images should be resized to this height."""
     skeleton: Skeleton
     """Meaning of the keypoints and body parts."""
+    max_height: int = InferenceConfig.max_height
+    """Upper limit of the height of the network input; see ``InferenceConfig``."""
+    max_width: int = InferenceConfig.max_width
+    """Upper limit of the width of the network input; see ``InferenceConfig``."""
     keypoint_threshold: float = InferenceConfig.keypoint_threshold
     """Smallest peak value of a keypoint map that becomes a candidate; see ``InferenceConfig``."""
     part_threshold: float = InferenceConfig.part_threshold
@@ -54,7 +58,11 @@ class OnnxMetadata:
     def settings(self) -> InferenceConfig:
         """The settings with which the file runs. ``ValueError`` if a value is out of range."""
         return InferenceConfig(
-            height=self.height, keypoint_threshold=self.keypoint_threshold, part_threshold=self.part_threshold
+            height=self.height,
+            max_height=self.max_height,
+            max_width=self.max_width,
+            keypoint_threshold=self.keypoint_threshold,
+            part_threshold=self.part_threshold,
         )
 
     def to_properties(self) -> dict[str, str]:
@@ -72,6 +80,8 @@ class OnnxMetadata:
             metadata = cls(
                 height=int(properties["height"]),
                 skeleton=skeleton_from_table(json.loads(properties["skeleton"])),
+                max_height=int(properties.get("max_height", cls.max_height)),
+                max_width=int(properties.get("max_width", cls.max_width)),
                 keypoint_threshold=float(properties.get("keypoint_threshold", cls.keypoint_threshold)),
                 part_threshold=float(properties.get("part_threshold", cls.part_threshold)),
                 exif_frame=cast(ExifFrame, properties.get("exif_frame", cls.exif_frame)),

@@ -151,7 +151,7 @@ def test_the_file_says_what_it_leaves_out_of_its_checkpoint(tmp_path, capsys):
     pytest.importorskip("onnx", reason=REASON)
     sections = {
         "model": {"stacks": 1, "width": 16, "growth": 2},
-        "inference": {"height": 192, "flip": True, "scales": [0.5, 1.0], "part_threshold": 0.2},
+        "inference": {"height": 192, "flip": True, "scales": [0.5, 1.0], "part_threshold": 0.2, "max_width": 1280},
         "data": {"exif_frame": "stored"},
     }
     config = config_from_dict(sections)
@@ -164,6 +164,7 @@ def test_the_file_says_what_it_leaves_out_of_its_checkpoint(tmp_path, capsys):
     assert "flip" in metadata.left_out and "[0.5, 1.0]" in metadata.left_out
     assert (metadata.part_threshold, metadata.exif_frame, metadata.precision) == (0.2, "stored", "float32")
     assert len(metadata.network) == 64
+    assert metadata.settings.max_width == 1280
 
 
 def test_the_file_holds_the_skeleton_of_its_people(tmp_path):

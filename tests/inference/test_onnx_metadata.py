@@ -9,6 +9,8 @@ from posenet.skeleton import COCO
 METADATA = OnnxMetadata(
     height=192,
     skeleton=COCO,
+    max_height=640,
+    max_width=1280,
     keypoint_threshold=0.2,
     part_threshold=0.05,
     exif_frame="stored",

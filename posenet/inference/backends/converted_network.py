@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import warnings
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from posenet.inference.backends.graph import GraphOptions, load_graph
+from posenet.inference.onnx_export import trace_to_onnx
 from posenet.model.fused import FusedNetwork
 from posenet.settings import INPUT_MULTIPLE
-
-OPSET = 17
 
 
 class ConvertedNetwork(nn.Module):
@@ -56,21 +53,8 @@ def convert_to_onnx(network: nn.Module) -> bytes:
     """A network as an ONNX file, from "images" to "maps", for any batch size, height and width, in float32."""
     module = _Heatmaps(network).cpu().eval()
     example = torch.zeros(2, 3, 2 * INPUT_MULTIPLE, 3 * INPUT_MULTIPLE)
-    graph = io.BytesIO()
-    with warnings.catch_warnings(), torch.inference_mode():
-        # See ``posenet.inference.onnx_export`` for the warnings and the exporter.
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            module,
-            (example,),
-            graph,  # type: ignore[arg-type]  # PyTorch's type hints leave out file objects, which it accepts
-            input_names=["images"],
-            output_names=["maps"],
-            dynamic_axes={
-                "images": {0: "batch", 2: "height", 3: "width"},
-                "maps": {0: "batch", 2: "map_height", 3: "map_width"},
-            },
-            opset_version=OPSET,
-            dynamo=False,
-        )
-    return graph.getvalue()
+    axes = {
+        "images": {0: "batch", 2: "height", 3: "width"},
+        "maps": {0: "batch", 2: "map_height", 3: "map_width"},
+    }
+    return trace_to_onnx(module, (example,), ["images"], ["maps"], axes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -161,13 +162,15 @@ def make_backend(network: nn.Module, settings: InferenceConfig, skeleton: Skelet
 def _fastest_backend(device: torch.device, amp: Amp) -> BackendName:
     """The fastest installed backend that computes in a precision on a CPU, or PyTorch on another device.
 
+    Other backends than PyTorch need the package onnx, too, with which the network is converted.
     OpenVINO is faster than PyTorch in bf16 and in float32. ONNX Runtime is faster than PyTorch in float32, the only
     precision that it has on a CPU. Only PyTorch emulates a precision that the CPU does not compute in.
     """
     from posenet.devices.precision import select_amp
 
     is_native = amp in ("off", select_amp(device, "auto"))
-    installed = installed_runtimes() if device.type == "cpu" and is_native else []
+    can_convert = importlib.util.find_spec("onnx") is not None
+    installed = installed_runtimes() if device.type == "cpu" and is_native and can_convert else []
     if "openvino" in installed:
         return "openvino"
     if "onnxruntime" in installed and amp == "off":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import operator
 from collections.abc import Callable
 from typing import Literal, cast
@@ -27,6 +26,7 @@ from posenet.inference.backends.backend import (
 from posenet.inference.backends.converted_network import ConvertedNetwork
 from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.inference.letterbox import Letterbox
+from posenet.inference.onnx_export import digest_of_network
 from posenet.model.preprocessing import images_to_input
 from posenet.settings import MAP_STRIDE, InferenceConfig
 from posenet.skeleton import Skeleton
@@ -89,11 +89,7 @@ class TorchBackend(Backend):
         """A digest of all weights and buffers."""
         if isinstance(self.network, ConvertedNetwork):
             return self.network.digest
-        digest = hashlib.sha256()
-        for name, tensor in self.network.state_dict().items():
-            digest.update(name.encode())
-            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()
+        return digest_of_network(self.network)
 
     def _average_over_scales(
         self, inputs: list[Tensor], letterboxes: list[list[Letterbox]], target: list[Letterbox]

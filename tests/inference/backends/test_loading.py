@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -148,6 +149,16 @@ def test_auto_precision_is_float32_where_it_is_with_pytorch(checkpoint: Path, mo
         monkeypatch.setattr("posenet.inference.backends.converted_network.load_graph", load_graph)
         Predictor.from_checkpoint(checkpoint, device="cpu", amp="auto", backend="openvino")
         assert used == [expected]
+
+
+def test_converting_a_checkpoint_needs_onnx(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openvino", reason="pip install posenet[openvino]")
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "onnx" else find_spec(name))
+    with pytest.raises(ConfigError, match=r"needs the package onnx; install posenet\[export\]"):
+        Predictor.from_checkpoint(checkpoint, device="cpu", backend="openvino")
+    network = Predictor.from_checkpoint(checkpoint, device="cpu", amp="off", backend="auto").backend.network  # type: ignore[attr-defined]
+    assert isinstance(network, FusedNetwork)
 
 
 def test_a_checkpoint_runs_with_pytorch_unless_another_backend_is_named(checkpoint: Path) -> None:
