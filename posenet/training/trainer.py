@@ -128,7 +128,7 @@ class Trainer:
 
         Raises:
             TrainingError: the loss explodes again shortly after a return to a checkpoint; or other processes do not
-                answer, and rank 0 has saved the last complete step.
+                answer, and rank 0 has saved the last complete step, unless it was bad.
             CheckpointError: the last checkpoint could not be written.
             DataError: the training samples cannot be read any more; the run has been saved.
         """
@@ -265,14 +265,15 @@ class Trainer:
         unread = self._unread
         if unread is None:
             return
-        self._unread = None
         result = unread.result.read()
         if result.loss is not None:
             self.progress.record_loss(result.loss)
             self.average.after_step()
             self.guard.record_outcome(bad=False)
         elif result.bad_value is not None:
+            # If contact is lost in this call, the step stays unread, so that ``_save_alone`` finds out that it was bad.
             self._react_to_bad_step(unread, result.bad_value)
+        self._unread = None
 
     def _react_to_bad_step(self, step: UnreadStep, bad_value: float) -> None:
         value, image_ids = self._find_cause(bad_value, step.image_ids)
@@ -370,16 +371,13 @@ class Trainer:
             self.writer.save(state | {"random": random_states}, self.progress.total_steps, best)
 
     def _save_alone(self) -> None:
-        """Save the last complete step after the other ranks were lost.
+        """Save the last complete step after the other ranks were lost, unless it was bad.
 
         Their random states equal that of rank 0: all ranks start from the same seed and draw equally often.
         """
-        try:
-            self._read_last_result()
-        except RuntimeError as error:
-            if self.runtime.has_lost_contact(error):
-                return  # the last step was bad: only then other ranks are asked
-            raise
+        if self._unread is not None and self._unread.result.read().bad_value is not None:
+            return  # what to do after a bad step is decided with the other ranks
+        self._read_last_result()
         if self.progress.total_steps and not self.guard.bad_in_a_row:
             self._write([get_random_state(self.runtime.device)] * self.runtime.world_size)
             self.writer.wait()

@@ -333,7 +333,7 @@ def test_an_overflow_of_the_loss_scale_is_neither_logged_nor_counted_nor_average
 def test_no_checkpoint_is_saved_between_bad_steps(stores: dict[str, Path], tmp_path: Path) -> None:
     bad = StepResult(bad_value=math.inf)
     results = [StepResult(loss=1.0), bad, bad, StepResult(loss=1.0)]
-    overrides = ("train.epochs=1", "checkpoint.every_steps=1", "guard.max_skips=3")
+    overrides = ("train.epochs=1", "checkpoint.every_steps=1", "guard.max_skips=9", "log.every_steps=99")
     with trainer_with_results(stores, tmp_path / "run", *overrides, results=results) as trainer:
         trainer.run()
         names = {path.name for path in trainer.folder.history()}
@@ -535,3 +535,36 @@ def test_after_the_loss_of_another_process_the_last_step_is_saved_unless_it_was_
             progress = read_checkpoint(trainer.folder.last)["progress"]
             assert progress["total_steps"] == saved_step
             assert progress["loss_steps"] == 1 + (last.loss is not None)
+
+
+@pytest.mark.parametrize(
+    "lost_in, max_skips, results, every_steps",
+    [
+        ("gather_objects", 3, [GOOD, BAD, GOOD], 99),  # the images are collected when step 3 has changed the weights
+        ("gather_objects", 3, [GOOD, BAD], 2),
+        ("gather_objects", 1, [GOOD, BAD], 99),
+        ("broadcast_object", 1, [GOOD, BAD], 99),  # the weights are those that a return to a checkpoint is to replace
+    ],
+)
+def test_nothing_is_saved_if_contact_is_lost_in_reaction_to_a_bad_step(
+    stores: dict[str, Path], tmp_path: Path, lost_in: str, max_skips: int, results: list[StepResult], every_steps: int
+) -> None:
+    """Number of steps, guard and weights would be those of different steps."""
+    overrides = (f"guard.max_skips={max_skips}", f"log.every_steps={every_steps}")
+    with trainer_with_results(stores, tmp_path / "run", *overrides, results=results) as trainer:
+        train_step = trainer.train_step
+
+        def lose_contact(*_: Any) -> Any:
+            raise LostContact
+
+        def train(batches: Sequence[Batch]) -> Any:
+            if trainer.progress.total_steps == 1:  # the bad step
+                setattr(trainer.runtime, lost_in, lose_contact)
+            return train_step(batches)
+
+        trainer.train_step = train
+        trainer.runtime.has_lost_contact = lambda error: isinstance(error, LostContact)
+        trainer.runtime.explain_lost_contact = lambda error: TrainingError("lost")
+        with pytest.raises(TrainingError, match="lost"):
+            trainer.run()
+        assert not trainer.folder.has_checkpoints()
