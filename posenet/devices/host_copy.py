@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from types import ModuleType
 
@@ -110,7 +111,10 @@ def pinned_memory(size: int) -> Tensor:
     try:
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
     except RuntimeError as error:
-        _log.warning(
-            "WARNING: cannot pin %d MB of memory, so copying from the device takes longer: %s", size // 10**6, error
-        )
+        _warn_of_slow_copies(str(error))
         return torch.empty(size, dtype=torch.uint8)
+
+
+@functools.cache  # every step would warn again
+def _warn_of_slow_copies(reason: str) -> None:
+    _log.warning("WARNING: cannot pin memory, so copying from the device takes longer: %s", reason)

@@ -127,3 +127,18 @@ def test_the_device_of_the_tensor_is_the_current_one_while_any_thread_waits_for_
     monkeypatch.setattr(copy, "_device", torch.device("cuda:1"))
     assert copy.read().tolist() == [1, 1]
     assert waits == ["enter 1", "wait", "exit"]
+
+
+def test_memory_that_cannot_be_pinned_is_used_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    empty = torch.empty
+
+    def refuse_to_pin(*size: int, pin_memory: bool = False, **options: torch.dtype) -> Tensor:
+        if pin_memory:
+            raise RuntimeError("no pinned memory is left")
+        return empty(*size, **options)
+
+    monkeypatch.setattr(torch, "empty", refuse_to_pin)
+    assert [len(host_copy.pinned_memory(size)) for size in (8, 16, 32)] == [8, 16, 32]
+    assert caplog.text.count("cannot pin memory") == 1
