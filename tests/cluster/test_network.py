@@ -139,8 +139,9 @@ def test_link_down_for_good(cluster: Cluster, tmp_path: Path, observe: Observe) 
     assert [outcome.status for outcome in outcomes] == [2, 2]
     logged = (run / "log.jsonl").read_text().splitlines()
     last_step = max(int(line.partition('"step": ')[2].partition(",")[0]) for line in logged)
-    lost = last_step - steps_in(run)
-    assert lost <= 0  # a step can be saved before it is logged
+    # Of several data sets, the losses are added up over the hosts before a step is logged. If that fails, the step is
+    # saved but not logged.
+    assert steps_in(run) - last_step in (0, 1)
     observe("status 2 on both hosts, no step lost")
 
 

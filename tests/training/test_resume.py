@@ -123,7 +123,7 @@ def test_runs_with_random_interruptions_end_like_an_uninterrupted_one(
 @pytest.mark.parametrize(
     "function, call, saved_steps",
     [
-        ("all_reduce_sum", 3, 2),  # in the forward pass of step 3
+        ("all_reduce_sum", 3, 2),  # in the vote of step 3, after its forward and backward passes
         ("vote", 5, 2),  # after step 2: one vote before the epoch, two in each step
         ("gather_objects", 1, 2),  # when the checkpoint of step 2 is due
         ("broadcast_tensors", 1, 3),  # before the validation, which follows step 3
