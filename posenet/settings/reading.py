@@ -153,6 +153,9 @@ def _convert_value(expected: Any, value: Any, key: str) -> Any:
     if origin is Literal:
         return _convert_choice(arguments, value, key)
     if origin in (types.UnionType, typing.Union):
+        for member in arguments:
+            if typing.get_origin(member) is Literal:
+                return _convert_switch(typing.get_args(member), value, key)
         return _convert_value(_select_union_member(arguments, value), value, key)
     if origin is tuple:
         return _convert_list(arguments, value, key)
@@ -165,16 +168,19 @@ def _convert_choice(choices: Sequence[str], value: Any, key: str) -> str:
     raise ValueError(f"{key} must be one of {', '.join(map(repr, choices))}, not {truncate_for_message(value)}")
 
 
+def _convert_switch(choices: Sequence[str], value: Any, key: str) -> bool | str:
+    """Convert to a bool or one of the named choices."""
+    if isinstance(value, bool) or (isinstance(value, str) and value in choices):
+        return value
+    names = " or ".join(["true, false", *map(repr, choices)])
+    raise ValueError(f"{key} must be {names}, not {truncate_for_message(value)}")
+
+
 def _select_union_member(members: Sequence[Any], value: Any) -> Any:
     """The scalar type, or for a list the tuple type; that of tables if there is one and the list contains a table.
 
-    A text gets the type of named choices if there is one.
-
     A table that should be in a list gets the tuple type too, which refuses it.
     """
-    choices = [member for member in members if typing.get_origin(member) is Literal]
-    if choices and isinstance(value, str):
-        return choices[0]
     tuple_types = [member for member in members if typing.get_origin(member) is tuple]
     if not tuple_types or not isinstance(value, (list, tuple, Mapping)):
         return next(member for member in members if member not in tuple_types)

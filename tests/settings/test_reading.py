@@ -258,6 +258,7 @@ def test_the_error_of_an_unknown_key_in_a_file_names_the_file(tmp_path: Path) ->
         "train.amp=fp32",
         "train.amp=1",
         "train.channels_last=on",
+        "train.channels_last=[]",
         "train.channels_last=1",
         "optim.name=lamb",
         "data.framing=[]",
@@ -270,6 +271,10 @@ def test_the_error_of_an_unknown_key_in_a_file_names_the_file(tmp_path: Path) ->
 )
 def test_the_error_of_a_wrong_type_names_the_key(pair: str) -> None:
     assert re.search(rf"\b{re.escape(pair.partition('=')[0])} must be ", error_of(pair))
+
+
+def test_the_error_of_a_switch_with_named_choices_names_all_values() -> None:
+    assert "train.channels_last must be true, false or 'auto', not 'on'" in error_of("train.channels_last=on")
 
 
 OUT_OF_RANGE = [
