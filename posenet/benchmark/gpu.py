@@ -1,18 +1,19 @@
 """Training and prediction on an accelerator: what each option for speed gains, and what a run costs besides its steps.
 
 ``measure_gpu`` writes one table of training steps, of all ``VARIANTS`` at several batch sizes, and further tables for
-the fastest of them: the stages of a step, the waits of a run, and prediction.
+the fastest of them: the stages of a step, the waits of a run, and prediction. Time on a GPU is precious, so an error
+becomes a row of its table, and the report is passed on after every measurement.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Literal
@@ -32,7 +33,8 @@ from posenet.devices.capabilities import has_tf32, peak_memory, supports_channel
 from posenet.devices.cudnn import cudnn_flags, uses_cudnn
 from posenet.devices.precision import Amp
 from posenet.devices.runtime import Runtime
-from posenet.errors import TrainingError
+from posenet.errors import PosenetError, TrainingError
+from posenet.messages import to_single_line
 from posenet.progress import progress_bar
 from posenet.settings import Config, config_to_dict
 from posenet.training.checkpoint_writer import CheckpointWriter
@@ -41,8 +43,12 @@ from posenet.training.run_state import RunState
 from posenet.training.train_step import TrainStep
 from posenet.training.weight_averaging import make_weight_average
 
+_log = logging.getLogger(__name__)
+
 OUT_OF_MEMORY = "out of memory"
 NOT_AVAILABLE = "not available on this device"
+RUN_TITLE = "a run besides its steps"
+PREDICTION_TITLE = "prediction"
 
 COMPILING_DEVICES = frozenset({"cpu", "cuda", "xpu", "mps"})
 """Device types for which ``torch.compile`` generates code."""
@@ -112,6 +118,10 @@ class StepTime:
     """Why there is no time, or that there is one."""
 
     @property
+    def name(self) -> str:
+        return f"{self.variant.name} at batch {self.batch_size}"
+
+    @property
     def images_per_s(self) -> float:
         """0 if the steps could not be measured."""
         return 0.0 if self.seconds is None else self.batch_size / self.seconds
@@ -143,6 +153,10 @@ class StepTime:
 class Effort:
     """How much to measure."""
 
+    batch_sizes: Sequence[int]
+    compiled_batch_sizes: Sequence[int] | None
+    """Batch sizes of the compiled steps, each of which is compiled for minutes. None is the smallest of ``batch_sizes``
+    and the one that is fastest without compiling."""
     repeats: int
     """Timed rounds; the median is reported."""
     steps: int
@@ -151,103 +165,172 @@ class Effort:
     """Rows and columns of the matrices whose product is the baseline."""
 
 
+@dataclass
+class Tables:
+    """What has been measured so far."""
+
+    config: Config
+    effort: Effort
+    steps: list[StepTime] = field(default_factory=list)
+    sections: list[Report] = field(default_factory=list)
+    numbers: dict[str, Any] = field(default_factory=dict)
+    """The numbers of the sections."""
+
+    def steps_by_speed(self) -> list[StepTime]:
+        """The steps that could be measured, fastest first."""
+        measured = [step_time for step_time in self.steps if step_time.seconds is not None]
+        return sorted(measured, key=lambda step_time: step_time.images_per_s, reverse=True)
+
+    def add_section(self, section: Report, numbers: dict[str, Any]) -> None:
+        self.sections.append(section)
+        self.numbers |= numbers
+
+    def as_report(self, is_complete: bool = False) -> Report:
+        height, width = self.config.train.size
+        side = self.effort.matmul_side
+        numbers: dict[str, Any] = {
+            "complete": is_complete,
+            "steps": [step_time.as_numbers() for step_time in self.steps],
+            "input_size": [height, width],
+        }
+        notes = [] if is_complete else ["INCOMPLETE: the benchmark has not reached its end"]
+        for fastest in self.steps_by_speed()[:1]:
+            numbers["fastest"] = {"variant": fastest.variant.name, "batch_size": fastest.batch_size}
+            notes.append(f"fastest: {fastest.name}, {fastest.images_per_s:.3g} images/s")
+        notes.append(
+            "of a matrix product: operations per second of the network's convolutions, as a share of those of the "
+            f"product of two {side} x {side} matrices with the same options"
+        )
+        return Report(
+            title=f"training steps: {self.config.model.stacks} stacks, {height} x {width}; every line adds one option",
+            header=("variant", "batch", "ms/step", "images/s", "of a matrix product", "peak GiB"),
+            rows=[step_time.as_row() for step_time in self.steps],
+            numbers=numbers | self.numbers,
+            notes=notes,
+            sections=tuple(self.sections),
+        )
+
+
 def measure_gpu(
     config: Config,
     runtime: Runtime,
     dataset: PoseDataset,
-    batch_sizes: Sequence[int],
     workers: int,
     effort: Effort,
     predict: Callable[[], Report],
-) -> Report:
-    """Measure all variants at all batch sizes, and everything else at the fastest of them.
+) -> Iterator[Report]:
+    """Measure all variants, and everything else with the fastest of them; yield the report after each measurement.
 
     Args:
         dataset: its samples feed the steps that measure waiting for data.
         workers: processes of its loader.
         predict: measures prediction on the same device.
+
+    Raises:
+        TrainingError: no training step could be measured.
     """
-    times = measure_variants(config, runtime, batch_sizes, effort)
-    fastest, stages, run = _measure_fastest(config, runtime, dataset, workers, effort, times)
-    prediction = predict()
-    height, width = config.train.size
-    name = f"{fastest.variant.name} at batch {fastest.batch_size}"
-    return Report(
-        title=f"training steps: {config.model.stacks} stacks, {height} x {width}; every line adds one option",
-        header=("variant", "batch", "ms/step", "images/s", "of a matrix product", "peak GiB"),
-        rows=[step_time.as_row() for step_time in times],
-        numbers={
-            "steps": [step_time.as_numbers() for step_time in times],
-            "fastest": {"variant": fastest.variant.name, "batch_size": fastest.batch_size},
-            "train": stages.numbers,
-            **run.numbers,
-            "predict": prediction.numbers,
-            "input_size": [height, width],
-        },
-        notes=[
-            f"fastest: {name}, {fastest.images_per_s:.3g} images/s; the following tables are measured with it, the "
-            "stages of a step without compiling",
-            "of a matrix product: operations per second of the network's convolutions, as a share of those of the "
-            f"product of two {effort.matmul_side} x {effort.matmul_side} matrices with the same options",
-        ],
-        sections=(stages, run, prediction),
-    )
+    tables = Tables(config, effort)
+    for step_time in measure_variants(config, runtime, effort):
+        tables.steps.append(step_time)
+        yield tables.as_report()
+    fastest = tables.steps_by_speed()
+    if not fastest:
+        reasons = ", ".join(dict.fromkeys(step_time.status for step_time in tables.steps))
+        raise TrainingError(f"no training step could be measured ({reasons}); try smaller --batch-sizes")
+
+    def measure_stages(step_time: StepTime) -> Report:
+        variant = replace(step_time.variant, compile_mode=None)  # a compiled step is one graph, which has no stages
+        settings = variant.apply(config, step_time.batch_size)
+        with variant.backend_flags():
+            train_step, model = _build_step(settings, runtime, variant)
+            return measure_step(settings, train_step, model, effort.repeats, effort.matmul_side)
+
+    def measure_waits(step_time: StepTime) -> Report:
+        variant = step_time.variant
+        settings = variant.apply(config, step_time.batch_size)
+        with variant.backend_flags():
+            train_step, model = _build_step(settings, runtime, variant)
+            return measure_run(settings, train_step, model, dataset, workers, step_time, effort)
+
+    stages = _measure_with_fastest("stages of a training step, not compiled", fastest, measure_stages, runtime.device)
+    tables.add_section(stages, {"train": stages.numbers})
+    yield tables.as_report()
+    run = _measure_with_fastest(RUN_TITLE, fastest, measure_waits, runtime.device)
+    tables.add_section(run, run.numbers)
+    yield tables.as_report()
+    try:
+        prediction = predict()
+    except Exception as error:
+        prediction = _failed_table(PREDICTION_TITLE, _describe_failure(PREDICTION_TITLE, error))
+    tables.add_section(prediction, {"predict": prediction.numbers})
+    yield tables.as_report(is_complete=True)
 
 
-def _measure_fastest(
-    config: Config, runtime: Runtime, dataset: PoseDataset, workers: int, effort: Effort, times: Sequence[StepTime]
-) -> tuple[StepTime, Report, Report]:
-    """The stages of a step and the waits of a run, for the fastest steps that leave enough memory to measure them."""
-    for step_time in sorted(times, key=lambda step_time: step_time.images_per_s, reverse=True):
-        if step_time.seconds is None:
-            break
+def _measure_with_fastest(
+    title: str, fastest: Sequence[StepTime], measure: Callable[[StepTime], Report], device: torch.device
+) -> Report:
+    """Measure a table with the first of the ``fastest`` steps that leave enough memory for it."""
+    for step_time in fastest:
         try:
-            stages, run = _measure_details(config, runtime, dataset, workers, effort, step_time)
+            report = measure(step_time)
+            return replace(report, notes=[f"measured with the options of {step_time.name}", *report.notes])
         except torch.OutOfMemoryError:
             continue
+        except Exception as error:
+            return _failed_table(title, _describe_failure(f"{title}, {step_time.name}", error))
         finally:
-            _free_memory(runtime.device)
-        return step_time, stages, run
-    reasons = ", ".join(dict.fromkeys(step_time.status for step_time in times))
-    raise TrainingError(f"no training step could be measured ({reasons}); try smaller --batch-sizes")
+            _free_memory(device)
+    return _failed_table(title, OUT_OF_MEMORY)
 
 
-def _measure_details(
-    config: Config, runtime: Runtime, dataset: PoseDataset, workers: int, effort: Effort, step_time: StepTime
-) -> tuple[Report, Report]:
-    """The stages of a step and the waits of a run, of the variant and batch size of ``step_time``."""
-    variant = step_time.variant
-    config = variant.apply(config, step_time.batch_size)
-    with variant.backend_flags():
-        # A compiled step is one graph, which has no stages.
-        stages = measure_step(
-            config,
-            *_build_step(config, runtime, replace(variant, compile_mode=None)),
-            effort.repeats,
-            effort.matmul_side,
-        )
-        _free_memory(runtime.device)
-        train_step, model = _build_step(config, runtime, variant)
-        run = measure_run(config, train_step, model, dataset, workers, step_time, effort)
-    return stages, run
+def _failed_table(title: str, status: str) -> Report:
+    """A table in place of one that could not be measured."""
+    return Report(title, ("part", "status"), [("all", status)], {title: status})
 
 
-def measure_variants(config: Config, runtime: Runtime, batch_sizes: Sequence[int], effort: Effort) -> list[StepTime]:
-    """Measure the training steps of every variant at every batch size."""
+def _describe_failure(measurement: str, error: Exception) -> str:
+    """The status of a measurement that has failed; its traceback is logged, unless the message explains the error."""
+    _log.warning("%s could not be measured", measurement, exc_info=None if isinstance(error, PosenetError) else error)
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return f"failed: {to_single_line(lines[0])}"
+
+
+def measure_variants(config: Config, runtime: Runtime, effort: Effort) -> Iterator[StepTime]:
+    """Measure the training steps of every variant at its batch sizes."""
     gflop_per_image = count_step_gflop(replace(config, train=replace(config.train, batch_size=2))) / 2
-    matmul_speeds: dict[str, float] = {}
-    for variant in VARIANTS:
-        if variant.is_available(runtime.device):
-            with variant.backend_flags():
-                matmul_speeds[variant.name] = matmul_gflop_per_s(runtime, variant.amp, effort.matmul_side)
-    times = []
-    for variant, batch_size in progress_bar(list(product(VARIANTS, batch_sizes)), "variants", leave=False):
-        step_time = measure_variant(config, runtime, variant, batch_size, effort)
-        if step_time.seconds is not None:
-            share = gflop_per_image * step_time.images_per_s / matmul_speeds[variant.name]
-            step_time = replace(step_time, matmul_share=share)
-        times.append(step_time)
-    return times
+    measured: list[StepTime] = []
+    for variant in progress_bar(VARIANTS, "variants", unit="variant", leave=False):
+        matmul_speed = _measure_matmul(runtime, variant, effort)
+        for batch_size in _batch_sizes(variant, effort, measured):
+            step_time = measure_variant(config, runtime, variant, batch_size, effort)
+            if step_time.seconds is not None and matmul_speed is not None:
+                share = gflop_per_image * step_time.images_per_s / matmul_speed
+                step_time = replace(step_time, matmul_share=share)
+            measured.append(step_time)
+            yield step_time
+
+
+def _measure_matmul(runtime: Runtime, variant: Variant, effort: Effort) -> float | None:
+    """GFLOP/s of a matrix product with the options of a variant; None if it cannot be measured."""
+    if not variant.is_available(runtime.device):
+        return None
+    try:
+        with variant.backend_flags():
+            return matmul_gflop_per_s(runtime, variant.amp, effort.matmul_side)
+    except Exception:
+        _log.warning("a matrix product in %s could not be measured", variant.name, exc_info=True)
+        return None
+
+
+def _batch_sizes(variant: Variant, effort: Effort, measured: Sequence[StepTime]) -> list[int]:
+    """The batch sizes at which a variant is measured; ``measured`` are the variants before it."""
+    if variant.compile_mode is None:
+        return list(effort.batch_sizes)
+    if effort.compiled_batch_sizes is not None:
+        return list(effort.compiled_batch_sizes)
+    not_compiled = [step_time for step_time in measured if step_time.variant.compile_mode is None]
+    fastest = max(not_compiled, key=lambda step_time: step_time.images_per_s)
+    return sorted({min(effort.batch_sizes), fastest.batch_size})
 
 
 def measure_variant(config: Config, runtime: Runtime, variant: Variant, batch_size: int, effort: Effort) -> StepTime:
@@ -258,8 +341,8 @@ def measure_variant(config: Config, runtime: Runtime, variant: Variant, batch_si
         return replace(result, status=NOT_AVAILABLE)
     from torch._dynamo.exc import TorchDynamoException
 
-    _reset_peak_memory(device)
     try:
+        _reset_peak_memory(device)
         with variant.backend_flags():
             seconds = _time_steps(variant.apply(config, batch_size), runtime, variant, effort)
         return replace(result, seconds=seconds, peak_memory_gib=_peak_memory_gib(device))
@@ -268,6 +351,8 @@ def measure_variant(config: Config, runtime: Runtime, variant: Variant, batch_si
     except TorchDynamoException as error:
         reason = str(error).strip().partition("\n")[0]
         return replace(result, status=f"does not compile: {reason}")
+    except Exception as error:
+        return replace(result, status=_describe_failure(result.name, error))
     finally:
         _free_memory(device)
 
@@ -336,7 +421,7 @@ def measure_run(
     notes = []
     if loader_speed < speed:
         notes.append(f"the loader is slower than the device: raise data.workers by {speed / loader_speed:.1f} times")
-    return Report("a run besides its steps", ("part", "cost"), rows, numbers, notes)
+    return Report(RUN_TITLE, ("part", "cost"), rows, numbers, notes)
 
 
 def measure_checkpoint(
@@ -397,4 +482,5 @@ def _free_memory(device: torch.device) -> None:
     if device.type != "cpu":
         empty_cache = getattr(torch.get_device_module(device), "empty_cache", None)
         if empty_cache is not None:
-            empty_cache()
+            with contextlib.suppress(RuntimeError):  # a device that has failed repeats its error at every call
+                empty_cache()

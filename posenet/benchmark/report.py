@@ -33,7 +33,7 @@ class Report:
     def as_markdown(self) -> str:
         """The same as Markdown: a heading, a table and a list of notes, and the sections."""
         lines = [list(self.header), ["---", *["---:"] * (len(self.header) - 1)]]
-        lines += [[_format_cell(value) for value in row] for row in self.rows]
+        lines += [[_format_cell(value).replace("|", "\\|") for value in row] for row in self.rows]
         table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
         blocks = [f"### {self.title}", table, "\n".join(f"- {note}" for note in self.notes)]
         blocks += [section.as_markdown() for section in self.sections]

@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import logging
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import cv2
 import torch
@@ -52,7 +53,7 @@ from posenet.devices.device import select_device
 from posenet.devices.precision import select_amp
 from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError, DataError
-from posenet.files import write_atomically
+from posenet.files import is_standard_output, write_atomically
 from posenet.images.image_files import find_images
 from posenet.inference.backends.loading import (
     BACKENDS,
@@ -63,6 +64,8 @@ from posenet.inference.backends.loading import (
 )
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config, load_config
+
+_log = logging.getLogger(__name__)
 
 SYNTHETIC_IMAGES = 24
 """Number of synthetic images if there is no other input."""
@@ -101,7 +104,8 @@ class Benchmark:
     """An entry of ``BENCHMARKS``."""
 
     help: str
-    function: Callable[[argparse.Namespace, Config, Runtime], Report]
+    function: Callable[[argparse.Namespace, Config, Runtime], Report | Iterator[Report]]
+    """Returns the report, or yields it after every measurement if they take long."""
     repeats: int
     """Default of --repeats."""
     flags: Sequence[Flag] = ()
@@ -166,7 +170,7 @@ def benchmark_train(args: argparse.Namespace, config: Config, runtime: Runtime) 
     return add_data_wait(report, wait)
 
 
-def benchmark_gpu(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
+def benchmark_gpu(args: argparse.Namespace, config: Config, runtime: Runtime) -> Iterator[Report]:
     """Measure training and prediction on an accelerator."""
 
     def predict() -> Report:
@@ -178,16 +182,21 @@ def benchmark_gpu(args: argparse.Namespace, config: Config, runtime: Runtime) ->
             amp = select_amp(runtime.device, "auto")
             return measure_predict(backend, find_images([images]), runtime, args.repeats, name="default", amp=amp)
 
-    steps = 1 if args.quick else GPU_STEPS
-    effort = Effort(args.repeats, steps, _matmul_side(args, runtime))
+    effort = Effort(
+        batch_sizes=args.batch_sizes,
+        compiled_batch_sizes=args.compile_batch_sizes,
+        repeats=args.repeats,
+        steps=1 if args.quick else GPU_STEPS,
+        matmul_side=_matmul_side(args, runtime),
+    )
+    largest_batch = max([*args.batch_sizes, *(args.compile_batch_sizes or [])])
     with tempfile.TemporaryDirectory() as name:
-        num_images = max(_synthetic_images(args), max(args.batch_sizes))
-        path = args.h5 or build_synthetic_store(Path(name), num_images)
+        path = args.h5 or build_synthetic_store(Path(name), max(_synthetic_images(args), largest_batch))
         with Store(path, config.model.skeleton) as store:
             dataset = PoseDataset(store, config.train.size, "person", config.augment, config.train.seed)
-            if len(dataset) < max(args.batch_sizes):
-                raise DataError(f"{path} has {len(dataset)} samples, too few for a batch of {max(args.batch_sizes)}")
-            return measure_gpu(config, runtime, dataset, args.batch_sizes, config.data.workers, effort, predict)
+            if len(dataset) < largest_batch:
+                raise DataError(f"{path} has {len(dataset)} samples, too few for a batch of {largest_batch}")
+            yield from measure_gpu(config, runtime, dataset, config.data.workers, effort, predict)
 
 
 def benchmark_decode(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
@@ -348,6 +357,14 @@ BENCHMARKS = {
                 metavar="N",
                 help="batch sizes to train with",
             ),
+            Flag(
+                "--compile-batch-sizes",
+                type=positive_int,
+                nargs="+",
+                metavar="N",
+                help="batch sizes to compile, which takes minutes for each; by default, the smallest of --batch-sizes "
+                "and the one that is fastest without compiling",
+            ),
             Flag("--h5", metavar="FILE", help="store that feeds the loader; by default, a synthetic one is built"),
             INPUT_SIZE,
             DEVICE,
@@ -465,11 +482,46 @@ def run(args: argparse.Namespace) -> None:
             f"PyTorch {torch.__version__} finds no accelerator on this machine; --device cpu measures the CPU instead"
         )
     machine = describe_machine(runtime.device)
-    messages = message_stream(args.json)
+    messages = message_stream(args.json, args.markdown)
     print(machine.as_text() + "\n", file=messages)
-    report = benchmark.function(args, config, runtime)
+    result = benchmark.function(args, config, runtime)
+    report = result if isinstance(result, Report) else _save_each(result, args, machine, messages)
     print(report.as_text(), file=messages)
-    if args.json:
+    for flag in ("json", "markdown"):
+        _write_file(flag, args, machine, report)
+
+
+def _save_each(reports: Iterator[Report], args: argparse.Namespace, machine: Machine, messages: TextIO) -> Report:
+    """Write every report to the files as soon as it is there, and return the last one.
+
+    If the next measurement ends in an error, the tables so far are printed, too.
+    """
+    report: Report | None = None
+    try:
+        for report in reports:
+            for flag in ("json", "markdown"):
+                if is_standard_output(getattr(args, flag) or ""):
+                    continue
+                try:
+                    _write_file(flag, args, machine, report)
+                except OSError as error:
+                    _log.warning("The tables so far cannot be saved (%s); measuring continues", error)
+    except BaseException:
+        if report is not None:
+            print(report.as_text(), file=messages)
+        raise
+    assert report is not None
+    return report
+
+
+def _write_file(flag: str, args: argparse.Namespace, machine: Machine, report: Report) -> None:
+    """Write the numbers to the file of --json, or the tables to that of --markdown, if the flag is given."""
+    path = getattr(args, flag)
+    if not path:
+        return
+    if flag == "markdown":
+        text = f"{_as_markdown_list(machine)}\n\n{report.as_markdown()}\n"
+    else:
         numbers = {
             "benchmark": args.benchmark,
             "machine": dataclasses.asdict(machine),
@@ -477,9 +529,8 @@ def run(args: argparse.Namespace) -> None:
             "quick": args.quick,
             **report.numbers,
         }
-        write_atomically(args.json, json.dumps(numbers, indent=2, allow_nan=False).encode())
-    if args.markdown:
-        write_atomically(args.markdown, f"{_as_markdown_list(machine)}\n\n{report.as_markdown()}\n".encode())
+        text = json.dumps(numbers, indent=2, allow_nan=False)
+    write_atomically(path, text.encode())
 
 
 def _as_markdown_list(machine: Machine) -> str:
