@@ -242,6 +242,9 @@ class OptimConfig:
     """Weight decay."""
     warmup_epochs: float = 3.0
     """The learning rate rises linearly over this many epochs; 0 starts at the full rate."""
+    schedule: Literal["step", "cosine"] = "step"
+    """step: the learning rate drops every ``step_epochs``. cosine: it falls along half a cosine, to 0 at the end of the
+    last epoch; a resumed run with another ``train.epochs`` continues on the longer or shorter curve."""
     step_epochs: int = 15
     """Epochs between two drops of the learning rate; 0 keeps the rate constant."""
     step_factor: float = 0.2
@@ -267,6 +270,10 @@ class OptimConfig:
         _check(self.momentum < 1, "optim.momentum must be below 1")
         _check(0 < self.step_factor <= 1, "optim.step_factor must be in (0, 1]")
         _check(self.accumulate >= 1, "optim.accumulate must be at least 1")
+        _check(
+            self.schedule == "step" or not self.restart_epoch,
+            "optim.restart_epoch restarts the step schedule; set optim.schedule = step or leave it out",
+        )
 
 
 @dataclass(frozen=True)

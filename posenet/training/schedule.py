@@ -6,17 +6,19 @@ epoch. ``factor`` multiplies all learning rates; see ``lr_factor``.
 
 from __future__ import annotations
 
-from posenet.settings import AverageConfig, OptimConfig
+import math
+
+from posenet.settings import AverageConfig, Config, OptimConfig
 
 
-def learning_rate(
-    optim: OptimConfig, average: AverageConfig, world_size: int, epoch: int, step: int, steps_per_epoch: int
-) -> float:
-    """The configured learning rate of one step: cyclic if ``average.cycle_epochs`` is set, else stepwise."""
-    factor = lr_factor(optim, world_size)
-    if average.cycle_epochs:
-        return cyclic_lr(average, factor, epoch, step, steps_per_epoch)
-    return stepwise_lr(optim, factor, epoch, step, steps_per_epoch)
+def learning_rate(config: Config, world_size: int, epoch: int, step: int, steps_per_epoch: int) -> float:
+    """The configured learning rate of one step: cyclic if ``average.cycle_epochs`` is set, else ``optim.schedule``."""
+    factor = lr_factor(config.optim, world_size)
+    if config.average.cycle_epochs:
+        return cyclic_lr(config.average, factor, epoch, step, steps_per_epoch)
+    if config.optim.schedule == "cosine":
+        return cosine_lr(config.optim, factor, config.train.epochs, epoch, step, steps_per_epoch)
+    return stepwise_lr(config.optim, factor, epoch, step, steps_per_epoch)
 
 
 def lr_factor(settings: OptimConfig, world_size: int) -> int:
@@ -38,9 +40,23 @@ def stepwise_lr(settings: OptimConfig, factor: float, epoch: int, step: int, ste
         epochs_since_start = epoch - settings.restart_epoch
         epochs_per_drop = settings.restart_step_epochs or settings.step_epochs
     drops = epochs_since_start // epochs_per_drop if epochs_per_drop else 0
+    return lr * factor * settings.step_factor**drops * _warmup(settings, epoch, step, steps_per_epoch)
+
+
+def cosine_lr(settings: OptimConfig, factor: float, epochs: int, epoch: int, step: int, steps_per_epoch: int) -> float:
+    """Linear warmup, times half a cosine over the whole run (arXiv 1608.03983, without restarts).
+
+    After k of the n steps of the run the rate is ``lr * (1 + cos(pi * k / n)) / 2``, times the warmup factor.
+    """
+    share_done = (epoch + step / steps_per_epoch) / epochs
+    cosine = (1 + math.cos(math.pi * share_done)) / 2
+    return settings.lr * factor * cosine * _warmup(settings, epoch, step, steps_per_epoch)
+
+
+def _warmup(settings: OptimConfig, epoch: int, step: int, steps_per_epoch: int) -> float:
+    """The factor with which the learning rate rises to its full value."""
     warmup_steps = settings.warmup_epochs * steps_per_epoch
-    warmup = min(1.0, (1 + step + epoch * steps_per_epoch) / warmup_steps) if warmup_steps else 1.0
-    return lr * factor * settings.step_factor**drops * warmup
+    return min(1.0, (1 + step + epoch * steps_per_epoch) / warmup_steps) if warmup_steps else 1.0
 
 
 def cyclic_lr(settings: AverageConfig, factor: float, epoch: int, step: int, steps_per_epoch: int) -> float:

@@ -169,9 +169,7 @@ class Trainer:
         title = f"epoch {progress.epoch + 1}/{config.train.epochs}"
         with self.log.progress_bar(title, steps, progress.step, self._count_later_steps()) as bar:
             for batches in self.input.steps(progress):
-                lr = learning_rate(
-                    config.optim, config.average, self.runtime.world_size, progress.epoch, progress.step, steps
-                )
+                lr = learning_rate(config, self.runtime.world_size, progress.epoch, progress.step, steps)
                 set_lr(self.optimizer, lr)
                 result = self.train_step(batches)  # forward, backward, vote, clip, update
                 # Read the result of the previous step, while the device works on this one.

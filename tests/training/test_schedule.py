@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
 
-from posenet.settings import AverageConfig, OptimConfig
-from posenet.training.schedule import learning_rate, stepwise_lr
+from posenet.settings import AverageConfig, Config, OptimConfig, TrainConfig
+from posenet.training.schedule import cosine_lr, learning_rate, stepwise_lr
 
 STEPS_PER_EPOCH = 10
 
@@ -88,7 +89,7 @@ def test_a_warmup_may_be_part_of_an_epoch() -> None:
 @pytest.mark.parametrize("scale_lr, factor", [(True, 4), (False, 1)])
 def test_the_rates_grow_with_the_number_of_processes_if_configured(scale_lr: bool, factor: int) -> None:
     settings = OptimConfig(lr=0.5, warmup_epochs=0, restart_epoch=5, restart_lr=0.25, scale_lr=scale_lr)
-    rates = [learning_rate(settings, AverageConfig(), 4, epoch, 0, STEPS_PER_EPOCH) for epoch in (0, 5)]
+    rates = [learning_rate(Config(optim=settings), 4, epoch, 0, STEPS_PER_EPOCH) for epoch in (0, 5)]
     assert rates == [0.5 * factor, 0.25 * factor]
 
 
@@ -98,5 +99,26 @@ def test_the_rates_grow_with_the_number_of_processes_if_configured(scale_lr: boo
 def test_a_cyclic_rate_falls_linearly_in_every_cycle(epoch: int, step: int, expected: float) -> None:
     """A cycle has 8 steps and the rates are doubled, so that the rate falls by 5e-6 per step from 8e-5 to 4e-5."""
     average = AverageConfig("swa", cycle_epochs=2, cycle_lr=(4e-5, 2e-5))
-    rate = learning_rate(OptimConfig(scale_lr=True), average, 2, epoch, step, 4)
+    rate = learning_rate(Config(optim=OptimConfig(scale_lr=True), average=average), 2, epoch, step, 4)
     assert rate == pytest.approx(expected)
+
+
+def test_a_cosine_falls_from_the_full_rate_to_zero_over_the_whole_run() -> None:
+    settings = OptimConfig(lr=0.5, warmup_epochs=0, schedule="cosine")
+    positions = [(0, 0), (1, 0), (2, 0), (2, 5), (3, 0), (3, 9)]
+    config = Config(optim=settings, train=TrainConfig(epochs=4))
+    rates = [learning_rate(config, 2, epoch, step, STEPS_PER_EPOCH) for epoch, step in positions]
+    assert rates == pytest.approx([1, 0.8535534, 0.5, 0.3086583, 0.1464466, 0.0015413], rel=1e-4)
+
+
+def test_a_cosine_rises_linearly_during_the_warmup() -> None:
+    settings = OptimConfig(lr=1.0, warmup_epochs=1, schedule="cosine")
+    without_warmup = dataclasses.replace(settings, warmup_epochs=0)
+    for step in range(STEPS_PER_EPOCH):
+        full = cosine_lr(without_warmup, 1, 5, 0, step, STEPS_PER_EPOCH)
+        assert cosine_lr(settings, 1, 5, 0, step, STEPS_PER_EPOCH) == pytest.approx(full * (step + 1) / STEPS_PER_EPOCH)
+
+
+def test_a_cosine_does_not_restart() -> None:
+    with pytest.raises(ValueError, match=r"optim\.restart_epoch restarts the step schedule"):
+        OptimConfig(schedule="cosine", restart_epoch=3)
