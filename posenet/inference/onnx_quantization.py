@@ -124,8 +124,8 @@ def map_error(maps: Sequence[Tensor], reference: Sequence[Tensor]) -> float:
 
 def _spread(items: Sequence[Tensor], count: int) -> list[Tensor]:
     """At most ``count`` items, at equal distances."""
-    step = max(1, len(items) // count)
-    return list(items[::step][:count])
+    count = min(count, len(items))
+    return [items[index * len(items) // count] for index in range(count)]
 
 
 def _choose_blocks(fake: FakeQuantizedNetwork, inputs: Sequence[Tensor]) -> tuple[list[QuantizedBlock], float, float]:
@@ -233,11 +233,12 @@ def _copy_shared_weights(model: onnx.ModelProto) -> None:
 @contextlib.contextmanager
 def _quiet_logging() -> Iterator[None]:
     """Hide the advice to preprocess the file, which ONNX Runtime's quantizer logs for any file."""
-    logging.disable(logging.WARNING)
+    level = logging.root.manager.disable
+    logging.disable(max(level, logging.WARNING))
     try:
         yield
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(level)
 
 
 def _restore_header(model: onnx.ModelProto, float_model: onnx.ModelProto, metadata: OnnxMetadata) -> None:
