@@ -119,7 +119,11 @@ def add_training_options(parser: argparse.ArgumentParser) -> None:
         action=switch,
         help=setting_help("channels-last weights, faster in half precision; auto uses it there", "train.channels_last"),
     )
-    add("--compile", action=switch, help=setting_help("compile targets, network and loss with torch.compile", "parallel.compile"))
+    add(
+        "--compile",
+        action=switch,
+        help=setting_help("compile targets, network and loss with torch.compile", "parallel.compile"),
+    )
     add(
         "--patience",
         type=non_negative_int,

@@ -46,8 +46,9 @@ TOOLS = [
 WITHOUT_DEFAULT = {
     *("--config", "--set", "--opt-level"),  # replace the defaults of other flags
     *("--output", "--json", "--csv", "--coco", "--heatmaps", "--plots", "--preview", "--fix"),  # write nothing
+    "--markdown",  # writes nothing
     *("--images", "--annotations", "--from-annotations", "--show", "--camera", "--check-split"),  # read nothing
-    *("--h5", "--processes"),  # measure nothing more
+    *("--h5", "--processes", "--calibrate", "--verify-images", "--verify-annotations"),  # measure nothing more
 }
 """Flags that have no default by nature: without them, the tool leaves something out."""
 Run = Callable[[argparse.Namespace], None]
