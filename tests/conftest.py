@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import sys
 from pathlib import Path
 
 import cv2
@@ -14,6 +16,15 @@ from tests.helpers.drawn_data import build_both
 
 torch.set_num_threads(1)
 cv2.setNumThreads(0)
+
+
+def _destroy_sessions() -> None:
+    """Destroy unused sessions of ONNX Runtime before a fork: a child would wait forever for their threads."""
+    if "onnxruntime" in sys.modules:
+        gc.collect()
+
+
+os.register_at_fork(before=_destroy_sessions)
 
 
 def _folder_from_environment(variable: str) -> Path:
