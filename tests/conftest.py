@@ -19,8 +19,8 @@ cv2.setNumThreads(0)
 
 
 def _destroy_sessions() -> None:
-    """Destroy unused sessions of ONNX Runtime before a fork: a child would wait forever for their threads."""
-    if "onnxruntime" in sys.modules:
+    """Destroy unused sessions of other runtimes before a fork: a child would wait forever for their threads."""
+    if "onnxruntime" in sys.modules or "openvino" in sys.modules:
         gc.collect()
 
 
