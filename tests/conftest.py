@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import sys
 from pathlib import Path
 
 import cv2
@@ -16,15 +15,9 @@ from tests.helpers.drawn_data import build_both
 
 torch.set_num_threads(1)
 cv2.setNumThreads(0)
-
-
-def _destroy_sessions() -> None:
-    """Destroy unused sessions of other runtimes before a fork: a child would wait forever for their threads."""
-    if "onnxruntime" in sys.modules or "openvino" in sys.modules:
-        gc.collect()
-
-
-os.register_at_fork(before=_destroy_sessions)
+# A forked process must not collect objects of its parent: a TCPStore, or a session of ONNX Runtime, would wait forever
+# for threads that the fork has not copied.
+os.register_at_fork(after_in_child=gc.freeze)
 
 
 def _folder_from_environment(variable: str) -> Path:

@@ -14,20 +14,21 @@ Task = Callable[[], object]
 Synchronize = Callable[[], None]
 """Waits until the device has finished; called before each reading of the clock. A CPU does not need it."""
 
+Clock = Callable[[], float]
+"""Returns seconds. None stands for wall-clock time; ``time.process_time`` excludes the time of other programs."""
+
 
 def median_seconds(
     tasks: Mapping[str, Task],
     repeats: int,
     synchronize: Synchronize = lambda: None,
     progress: bool = True,
-    clock: Callable[[], float] | None = None,
+    clock: Clock | None = None,
 ) -> dict[str, float]:
     """Measure the median run time of each task.
 
     Each round runs all tasks once, so that a slow phase of the machine affects all of them. The first round warms up
     and is not counted.
-
-    ``clock`` returns seconds; None is wall-clock time, and ``time.process_time`` excludes the time of other programs.
     """
     seconds: dict[str, list[float]] = {name: [] for name in tasks}
     for round_index in progress_bar(range(repeats + 1), "measure", unit="round", leave=False, disable=not progress):
@@ -44,7 +45,7 @@ def minimum_seconds(task: Task, repeats: int, synchronize: Synchronize = lambda:
     return min(_time(task, synchronize) for _ in range(repeats))
 
 
-def _time(task: Task, synchronize: Synchronize, clock: Callable[[], float] | None = None) -> float:
+def _time(task: Task, synchronize: Synchronize, clock: Clock | None = None) -> float:
     clock = clock or time.perf_counter
     synchronize()
     started = clock()
@@ -62,9 +63,9 @@ class Stopwatch:
     of ``median_seconds``.
     """
 
-    def __init__(self, synchronize: Synchronize = lambda: None, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, synchronize: Synchronize = lambda: None, clock: Clock | None = None) -> None:
         self._synchronize = synchronize
-        self._clock = clock
+        self._clock = clock or time.perf_counter
         self.reset()
 
     def reset(self) -> None:

@@ -499,19 +499,24 @@ def _save_each(reports: Iterator[Report], args: argparse.Namespace, machine: Mac
     report: Report | None = None
     try:
         for report in reports:
-            for flag in ("json", "markdown"):
-                if is_standard_output(getattr(args, flag) or ""):
-                    continue
-                try:
-                    _write_file(flag, args, machine, report)
-                except OSError as error:
-                    _log.warning("The tables so far cannot be saved (%s); measuring continues", error)
-    except BaseException:
+            _save_unfinished(report, args, machine)
+    except BaseException:  # Ctrl-C too: an hour of measurements must not be lost
         if report is not None:
             print(report.as_text(), file=messages)
         raise
     assert report is not None
     return report
+
+
+def _save_unfinished(report: Report, args: argparse.Namespace, machine: Machine) -> None:
+    """Write the tables so far to the files, but not to standard output, which receives one complete document."""
+    for flag in ("json", "markdown"):
+        if is_standard_output(getattr(args, flag) or ""):
+            continue
+        try:
+            _write_file(flag, args, machine, report)
+        except OSError as error:
+            _log.warning("The tables so far cannot be saved (%s); measuring continues", error)
 
 
 def _write_file(flag: str, args: argparse.Namespace, machine: Machine, report: Report) -> None:

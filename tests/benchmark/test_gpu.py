@@ -45,6 +45,18 @@ def run(folder: Path, *arguments: str) -> tuple[dict[str, Any], str]:
     return json.loads(json_path.read_text()), markdown_path.read_text()
 
 
+def fail_in_bf16(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Make training steps in bf16 raise an error."""
+    time_steps = gpu._time_steps
+
+    def fail(config: Any, runtime: Any, variant: Any, effort: Any) -> float:
+        if variant.amp == "bf16":
+            raise error
+        return time_steps(config, runtime, variant, effort)
+
+    monkeypatch.setattr(gpu, "_time_steps", fail)
+
+
 def test_all_tables_are_measured(tmp_path: Path, compile_modes: list[str]) -> None:
     numbers, markdown = run(tmp_path)
     steps = {step["variant"]: step for step in numbers["steps"]}
@@ -66,14 +78,7 @@ def test_all_tables_are_measured(tmp_path: Path, compile_modes: list[str]) -> No
 def test_a_batch_that_does_not_fit_into_memory_is_a_line_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    time_steps = gpu._time_steps
-
-    def fail_in_bf16(config: Any, runtime: Any, variant: Any, effort: Any) -> float:
-        if variant.amp == "bf16":
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return time_steps(config, runtime, variant, effort)
-
-    monkeypatch.setattr(gpu, "_time_steps", fail_in_bf16)
+    fail_in_bf16(monkeypatch, torch.OutOfMemoryError("CUDA out of memory"))
     numbers, markdown = run(tmp_path)
     assert numbers["fastest"]["variant"] == "float32"
     assert {step["status"] for step in numbers["steps"]} == {"measured", OUT_OF_MEMORY, NOT_AVAILABLE}
@@ -83,17 +88,10 @@ def test_a_batch_that_does_not_fit_into_memory_is_a_line_of_the_table(
 def test_an_error_is_a_row_with_its_first_line_and_all_else_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    time_steps = gpu._time_steps
-
-    def fail_in_bf16(config: Any, runtime: Any, variant: Any, effort: Any) -> float:
-        if variant.amp == "bf16":
-            raise RuntimeError("misaligned | address\nCompile with TORCH_USE_CUDA_DSA")
-        return time_steps(config, runtime, variant, effort)
-
     def fail(*_: object, **__: object) -> Report:
         raise RuntimeError("broken pipeline")
 
-    monkeypatch.setattr(gpu, "_time_steps", fail_in_bf16)
+    fail_in_bf16(monkeypatch, RuntimeError("misaligned | address\nCompile with TORCH_USE_CUDA_DSA"))
     monkeypatch.setattr(gpu, "measure_run", fail)
     monkeypatch.setattr("posenet.cli.benchmark.measure_predict", fail)
     numbers, markdown = run(tmp_path)
@@ -134,14 +132,7 @@ def test_tables_that_need_more_memory_are_measured_with_the_next_steps(
 def test_an_interrupted_benchmark_keeps_what_it_has_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    time_steps = gpu._time_steps
-
-    def interrupt_in_bf16(config: Any, runtime: Any, variant: Any, effort: Any) -> float:
-        if variant.amp == "bf16":
-            raise KeyboardInterrupt
-        return time_steps(config, runtime, variant, effort)
-
-    monkeypatch.setattr(gpu, "_time_steps", interrupt_in_bf16)
+    fail_in_bf16(monkeypatch, KeyboardInterrupt())
     json_path = tmp_path / "gpu.json"
     markdown_path = tmp_path / "gpu.md"
     files = ["--json", str(json_path), "--markdown", str(markdown_path)]

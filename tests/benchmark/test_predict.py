@@ -11,6 +11,7 @@ from posenet.inference.backends.graph import RUNTIMES
 from posenet.model.posenet import PoseNet
 from posenet.settings import config_to_dict, load_config
 from tests.helpers.benchmark_runs import TINY_NETWORK, assert_positive, run_benchmark
+from tests.helpers.runtimes import require_runtime
 from tests.helpers.spot_data import export_spot_network
 
 
@@ -40,7 +41,7 @@ def test_numbers_for_a_folder_of_images(tmp_path: Path, coco: tuple[Path, Path])
 def test_other_backends_and_exported_files_are_measured(
     runtime: str, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, coco: tuple[Path, Path]
 ) -> None:
-    pytest.importorskip(RUNTIMES[runtime].package, reason=f"pip install posenet[{runtime}]")
+    require_runtime(runtime)
     path = export_spot_network(tmp_path_factory.mktemp("onnx") / "spots.onnx", height=64)
     flags = [coco[0], "--backend", runtime, "--amp", "off"]
     for network in (["--checkpoint", path], ["--height", "64", *TINY_NETWORK]):

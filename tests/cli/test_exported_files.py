@@ -15,6 +15,7 @@ from posenet.images.image_files import write_image
 from posenet.inference.backends.graph import RUNTIMES
 from posenet.inference.predictor import Predictor
 from posenet.settings import InferenceConfig
+from tests.helpers.runtimes import require_runtime
 from tests.helpers.spot_data import export_spot_network, write_spot_split
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
 
@@ -34,9 +35,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.fixture(params=RUNTIMES)
 def runtime(request: pytest.FixtureRequest) -> str:
-    name = str(request.param)
-    pytest.importorskip(RUNTIMES[name].package, reason=f"pip install posenet[{name}]")
-    return name
+    return require_runtime(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +122,7 @@ def test_resuming_with_another_backend_is_refused(
     """Backends differ in precision and rounding, so one file must not contain the people of two."""
     words = ["--checkpoint", exported, photos, "--json", tmp_path / "people.jsonl", "--resume", "--quiet"]
     for runtime in RUNTIMES:
-        pytest.importorskip(RUNTIMES[runtime].package, reason=f"pip install posenet[{runtime}]")
+        require_runtime(runtime)
     one, other = RUNTIMES
     assert run_tool("predict", [*map(str, words), "--backend", one]) == 0
     capsys.readouterr()

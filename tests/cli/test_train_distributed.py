@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -74,20 +75,24 @@ def start(stores: dict[str, Path], tmp_path: Path) -> Iterator[Start]:
 
 
 def find_free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
+    """A port that no other program takes before the test does: systems choose ports above these for connections."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as listener:
+            if listener.connect_ex(("127.0.0.1", port)) != 0:
+                return port
 
 
 def test_two_machines_with_two_processes_each_train_one_network(start: Start, tmp_path: Path) -> None:
     rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{find_free_port()}", "--rdzv-id", "test"]
     command = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "2", *rendezvous, SCRIPT]
     machines = [start(name, command) for name in ("one", "two")]
-    assert [machine.wait(TIMEOUT_SECONDS) for machine in machines] == [0, 0]
+    statuses = [machine.wait(TIMEOUT_SECONDS) for machine in machines]
+    output = "".join((tmp_path / f"{name}.txt").read_text() for name in ("one", "two"))
+    assert statuses == [0, 0], output
     state = read_checkpoint(tmp_path / "run" / "last.pth")
     assert state["progress"]["epoch"] == 2
     assert len(state["random"]) == 4
-    output = "".join((tmp_path / f"{name}.txt").read_text() for name in ("one", "two"))
     assert output.count("Epoch 2") == 1
     assert output.count("of 4 on cpu") == 1
     assert "0.00025 x 4 processes" in output

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,8 +32,6 @@ def run_in_processes(world_size: int, folder: Path, task: Callable[[DistributedR
 
 
 def _run_rank(rank_info: RankInfo, task: Callable[[DistributedRuntime], Any], folder: Path) -> None:
-    # Collecting a TCPStore of the parent would wait for a thread that the fork did not copy.
-    gc.freeze()
     runtime = DistributedRuntime(CPU, rank_info, timeout_minutes=TIMEOUT_MINUTES)
     result = task(runtime)
     torch.save(result, folder / f"{runtime.rank}.pt")

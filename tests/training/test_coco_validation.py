@@ -59,7 +59,7 @@ def test_the_network_predicts_in_the_precision_and_memory_format_of_the_run(
     make_validation: MakeValidation, amp: str, dtype: torch.dtype, channels_last: bool
 ) -> None:
     validation = make_validation(f"train.amp={amp}", f"train.channels_last={str(channels_last).lower()}")
-    network = validation.predictor.network
+    network = validation.predictor.backend.network
     seen: list[tuple[torch.dtype, bool, bool]] = []
 
     def record(module: nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:

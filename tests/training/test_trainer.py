@@ -508,25 +508,34 @@ class LostContact(RuntimeError):
     """Another process has ended."""
 
 
+def lose_contact_in_step(trainer: Trainer, number: int, method: str, at_once: bool = False) -> None:
+    """From the step with this number on, a method of the runtime fails as if another process had ended.
+
+    With ``at_once``, the step itself fails too.
+    """
+    train_step = trainer.train_step
+
+    def lose_contact(*_: Any) -> Any:
+        raise LostContact
+
+    def train(batches: Sequence[Batch]) -> Any:
+        if trainer.progress.total_steps == number - 1:
+            setattr(trainer.runtime, method, lose_contact)
+            if at_once:
+                lose_contact()
+        return train_step(batches)
+
+    trainer.train_step = train
+    trainer.runtime.has_lost_contact = lambda error: isinstance(error, LostContact)
+    trainer.runtime.explain_lost_contact = lambda error: TrainingError("lost")
+
+
 @pytest.mark.parametrize("last, saved_step", [(GOOD, 2), (StepResult(), 2), (BAD, None)])
 def test_after_the_loss_of_another_process_the_last_step_is_saved_unless_it_was_bad(
     stores: dict[str, Path], tmp_path: Path, last: StepResult, saved_step: int | None
 ) -> None:
     with trainer_with_results(stores, tmp_path / "run", "log.every_steps=99", results=[GOOD, last]) as trainer:
-        train_step = trainer.train_step
-
-        def lose_contact(*_: Any) -> Any:
-            raise LostContact
-
-        def train(batches: Sequence[Batch]) -> Any:
-            if trainer.progress.total_steps == 2:
-                trainer.runtime.gather_objects = lose_contact
-                lose_contact()
-            return train_step(batches)
-
-        trainer.train_step = train
-        trainer.runtime.has_lost_contact = lambda error: isinstance(error, LostContact)
-        trainer.runtime.explain_lost_contact = lambda error: TrainingError("lost")
+        lose_contact_in_step(trainer, 3, "gather_objects", at_once=True)
         with pytest.raises(TrainingError, match="lost"):
             trainer.run()
         if saved_step is None:
@@ -552,19 +561,7 @@ def test_nothing_is_saved_if_contact_is_lost_in_reaction_to_a_bad_step(
     """Number of steps, guard and weights would be those of different steps."""
     overrides = (f"guard.max_skips={max_skips}", f"log.every_steps={every_steps}")
     with trainer_with_results(stores, tmp_path / "run", *overrides, results=results) as trainer:
-        train_step = trainer.train_step
-
-        def lose_contact(*_: Any) -> Any:
-            raise LostContact
-
-        def train(batches: Sequence[Batch]) -> Any:
-            if trainer.progress.total_steps == 1:  # the bad step
-                setattr(trainer.runtime, lost_in, lose_contact)
-            return train_step(batches)
-
-        trainer.train_step = train
-        trainer.runtime.has_lost_contact = lambda error: isinstance(error, LostContact)
-        trainer.runtime.explain_lost_contact = lambda error: TrainingError("lost")
+        lose_contact_in_step(trainer, 2, lost_in)  # the bad step
         with pytest.raises(TrainingError, match="lost"):
             trainer.run()
         assert not trainer.folder.has_checkpoints()

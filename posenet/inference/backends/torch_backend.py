@@ -58,17 +58,19 @@ class TorchBackend(Backend):
                 settings.keypoint_threshold, settings.part_threshold, skeleton=skeleton
             ).to(self.device)
 
-    @torch.inference_mode()
     def run(self, batch: InputBatch) -> NetworkOutput:
         """Queue the network, and the copy of its maps or of the candidates selected from them, on the device."""
         scales = self.settings.scales
         letterboxes = batch.letterboxes[scales.index(max(scales))]
         cells = [letterbox.image_cells for letterbox in letterboxes]
+        # These tensors must not be of inference mode: they could then not be written by another thread, but a device's
+        # memory management may complete a queued copy in the thread that releases memory.
         copies = DeviceCopies([*batch.inputs, np.array(cells)], self.device)
         *inputs, sizes = copies.tensors
-        maps = self._average_over_scales(inputs, batch.letterboxes, letterboxes)
-        outputs = (maps,) if self._selector is None else self._selector(maps, sizes)
-        host_copies = [HostCopy(output) for output in outputs]
+        with torch.inference_mode():
+            maps = self._average_over_scales(inputs, batch.letterboxes, letterboxes)
+            outputs = (maps,) if self._selector is None else self._selector(maps, sizes)
+            host_copies = [HostCopy(output) for output in outputs]
 
         def fetch() -> DecoderInputs:
             arrays = [copy.read().numpy() for copy in host_copies]

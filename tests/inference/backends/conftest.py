@@ -7,15 +7,14 @@ from pathlib import Path
 import pytest
 
 from posenet.inference.backends.graph import RUNTIMES, Graph, GraphOptions, load_graph
+from tests.helpers.runtimes import require_runtime
 from tests.helpers.spot_data import export_spot_network
 
 
 @pytest.fixture(scope="session", params=RUNTIMES)
 def runtime(request: pytest.FixtureRequest) -> str:
     """The name of each runtime."""
-    name = str(request.param)
-    pytest.importorskip(RUNTIMES[name].package, reason=f"pip install posenet[{name}]")
-    return name
+    return require_runtime(request.param)
 
 
 @pytest.fixture(scope="session")
