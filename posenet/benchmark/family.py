@@ -6,8 +6,9 @@ import multiprocessing
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from posenet.benchmark.machine import peak_memory_mib
@@ -16,12 +17,22 @@ from posenet.benchmark.report import Cell, Report, percent
 from posenet.benchmark.timing import Task, median_seconds, minimum_seconds
 from posenet.devices.precision import DTYPES, Amp
 from posenet.devices.runtime import Runtime
+from posenet.errors import ConfigError
+from posenet.inference.backends.graph import RUNTIMES, GraphOptions, installed_runtimes, load_graph
+from posenet.inference.calibration import draw_calibration_images
+from posenet.inference.letterbox import Letterbox
+from posenet.inference.onnx_quantization import check_packages, quantize_all_blocks
 from posenet.model.fused import FusedNetwork
 from posenet.model.posenet import PoseNet
+from posenet.model.preprocessing import images_to_input
 from posenet.settings import Config
 
 PRECISIONS: dict[str, Amp] = {"float32": "off", "bf16": "bf16"}
-"""The precisions to measure, by name."""
+"""The precisions to measure in PyTorch, by name."""
+CALIBRATION_IMAGES = 2
+"""Drawn images for 8-bit networks: their speed does not depend on the ranges of their values."""
+MISSING = "missing"
+"""Stands for the speed of 8-bit networks where they cannot be measured."""
 
 PEAK_CONVOLUTIONS = 10
 """Number of convolutions; the fastest one is the baseline."""
@@ -30,17 +41,27 @@ PEAK_SIDE = 96
 
 
 def measure_family(configs: Mapping[str, Config], runtime: Runtime, repeats: int, side: int) -> Report:
-    """Measure the fused copy of each network, which is what a ``Predictor`` runs, on one random image.
+    """Measure the fused copy of each network, which is what a ``Predictor`` runs, on one image.
+
+    The weights are random. In 8 bits, all convolutions are rounded: an export keeps up to a tenth of a network in
+    float32, but which blocks these are is known for trained weights only. The fastest installed runtime runs them.
 
     Args:
         configs: experiments by the name to show.
         repeats: timed runs of every network in every precision, interleaved.
         side: height and width of the image.
     """
-    image = torch.rand(1, 3, side, side, device=runtime.device).contiguous(memory_format=torch.channels_last)
+    letterbox = Letterbox((side, side), (side, side))
+    drawings = draw_calibration_images(CALIBRATION_IMAGES, lambda size: letterbox)
+    image = images_to_input(torch.from_numpy(drawings[0][None]), channels_last=True).to(runtime.device)
+    int8_runtime, int8_note = _choose_int8_runtime(runtime)
     tasks: dict[str, Task] = {}
     for name, config in configs.items():
-        network = PoseNet.from_config(config).to(runtime.device)
+        network = PoseNet.from_config(config)
+        set_norm_statistics(network, drawings)
+        if int8_runtime is not None:
+            tasks[f"{name} int8"] = _int8_prediction(network, drawings, int8_runtime)
+        network.to(runtime.device)
         for precision, amp in PRECISIONS.items():
             tasks[f"{name} {precision}"] = _prediction(FusedNetwork(network, amp), image)
     peaks = {precision: convolution_gflop_per_s(runtime, amp) for precision, amp in PRECISIONS.items()}
@@ -60,11 +81,25 @@ def measure_family(configs: Mapping[str, Config], runtime: Runtime, repeats: int
                 f"{precision}_images_per_s": 1 / elapsed,
                 f"{precision}_share_of_peak": gflop / elapsed / peak,
             }
+        int8_elapsed = seconds.get(f"{name} int8")
+        int8_speed = None if int8_elapsed is None else 1 / int8_elapsed
+        row.append(MISSING if int8_speed is None else int8_speed)
+        numbers[name]["int8_images_per_s"] = int8_speed
         rows.append(row)
     peak_text = ", ".join(f"{peak:.3g} GFLOP/s in {precision}" for precision, peak in peaks.items())
     return Report(
         title=f"networks for prediction: one image of {side} x {side}, BatchNorm folded, without decoding",
-        header=("network", "M parameters", "GFLOP", "MiB", "float32 images/s", "of peak", "bf16 images/s", "of peak"),
+        header=(
+            "network",
+            "M parameters",
+            "GFLOP",
+            "MiB",
+            "float32 images/s",
+            "of peak",
+            "bf16 images/s",
+            "of peak",
+            "int8 images/s",
+        ),
         rows=rows,
         numbers={
             "networks": numbers,
@@ -73,8 +108,36 @@ def measure_family(configs: Mapping[str, Config], runtime: Runtime, repeats: int
         notes=[
             f"peak: a 3 x 3 convolution of {PEAK_CHANNELS} channels, {PEAK_SIDE} x {PEAK_SIDE} cells, has {peak_text}",
             "MiB: growth of the peak memory of a process that predicts one image on the CPU in float32",
+            int8_note,
         ],
     )
+
+
+def _choose_int8_runtime(runtime: Runtime) -> tuple[str | None, str]:
+    """The name of the runtime that runs 8-bit networks, None if there is none; and a note for the report."""
+    if runtime.device.type != "cpu":
+        return None, "int8: measured on the CPU only; add --device cpu"
+    try:
+        check_packages()
+    except ConfigError as error:
+        return None, f"int8: {error}"
+    name = installed_runtimes()[0]
+    return name, f"int8: all convolutions in 8 bits, run by {RUNTIMES[name].title}; the others are run by PyTorch"
+
+
+@torch.no_grad()
+def set_norm_statistics(network: PoseNet, images: Sequence[np.ndarray]) -> None:
+    """Set the statistics of BatchNorm layers to those of (H, W, 3) uint8 images of equal size.
+
+    Values inside the network then are as large as in a trained one. With the initial statistics, they shrink with every
+    layer until 8 bits cannot represent them.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 1.0  # the statistics are those of the last batch alone
+    network.train()
+    network.heatmaps(images_to_input(torch.from_numpy(np.stack(images))))
+    network.eval()
 
 
 def convolution_gflop_per_s(runtime: Runtime, amp: Amp) -> float:
@@ -122,3 +185,11 @@ def _prediction(network: FusedNetwork, image: Tensor) -> Task:
             return network.heatmaps(image)
 
     return predict
+
+
+def _int8_prediction(network: nn.Module, images: Sequence[np.ndarray], runtime: str) -> Task:
+    """The prediction of the maps of the first image by an 8-bit copy of a network."""
+    model = quantize_all_blocks(network, images).SerializeToString()
+    graph = load_graph(runtime, model, "the 8-bit network", GraphOptions("cpu", "auto", torch.get_num_threads()))
+    inputs = {"images": images_to_input(torch.from_numpy(images[0][None])).contiguous().numpy()}
+    return lambda: graph.run(inputs)

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from posenet.errors import CheckpointError
 from posenet.model.fused import FusedNetwork
 from posenet.model.layers import ConvNorm, Residual
 
@@ -24,6 +25,8 @@ INPUT_LEVELS = 255
 """Largest 8-bit integer of an input; the smallest one is 0."""
 WEIGHT_LEVELS = 127
 """Largest 8-bit integer of a weight; the smallest one is its negative."""
+SMALLEST_RANGE = 1e-12
+"""Difference of the largest and the smallest value below which a tensor has no scale."""
 
 
 class InputRange(NamedTuple):
@@ -45,6 +48,9 @@ class FakeQuantizedNetwork:
         ranges: the range of each convolution's input. It contains zero, with which convolutions pad.
         blocks: names of the convolutions in each block, by the block's name, in the order of the network. A block is a
             residual block or another convolution; its convolutions are switched together.
+
+    Raises:
+        CheckpointError: the inputs of a convolution are 0 on all images, or so close to 0 that they have no scale.
     """
 
     def __init__(self, network: nn.Module, calibration: Iterable[Tensor]) -> None:
@@ -76,6 +82,12 @@ class FakeQuantizedNetwork:
             self.network.heatmaps(images)
         for handle in handles:
             handle.remove()
+        for name, (lowest, highest) in ranges.items():
+            if not highest - lowest >= SMALLEST_RANGE:
+                raise CheckpointError(
+                    f"the network cannot be rounded to 8 bits: on all calibration images, the largest input of "
+                    f"{name.removeprefix('network.')} is {highest:.2g}; train the network, or use a trained checkpoint"
+                )
         return ranges
 
     @torch.no_grad()
@@ -103,14 +115,14 @@ class FakeQuantizedNetwork:
         The file too rounds a tensor for all that use it, so that the tensor is stored in 8 bits only.
         """
         lowest, highest = self.ranges[name]
-        scale = max(highest - lowest, 1e-12) / INPUT_LEVELS
+        scale = (highest - lowest) / INPUT_LEVELS
         zero_point = round(-lowest / scale)
         x.copy_(torch.fake_quantize_per_tensor_affine(x, scale, zero_point, 0, INPUT_LEVELS))
 
 
 def round_weights(weight: Tensor) -> Tensor:
     """Round (O, ...) weights to 8 bits, with one scale for each output channel."""
-    largest = weight.flatten(1).abs().amax(1).clamp(min=1e-12)
+    largest = weight.flatten(1).abs().amax(1).clamp(min=SMALLEST_RANGE)
     scale = largest / WEIGHT_LEVELS
     zero_point = torch.zeros_like(scale, dtype=torch.int32)
     return torch.fake_quantize_per_channel_affine(weight, scale, zero_point, 0, -WEIGHT_LEVELS, WEIGHT_LEVELS)

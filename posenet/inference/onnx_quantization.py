@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from posenet.errors import ConfigError, DataError
+from posenet.inference.backends.converted_network import convert_to_onnx
 from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.inference.fake_quantization import FakeQuantizedNetwork
 from posenet.inference.onnx_export import build_onnx
@@ -89,12 +90,10 @@ def quantize_network(
     Raises:
         ConfigError: a package is missing.
         DataError: there are no images.
+        CheckpointError: the network's values are too small, as in an untrained one.
     """
     check_packages()
-    if not images:
-        raise DataError("there are no images for calibration")
-    # Images of equal size could run together, but one after the other needs the least memory.
-    inputs = [images_to_input(torch.from_numpy(image[None]), channels_last=True) for image in images]
+    inputs = _network_inputs(images)
     fake = FakeQuantizedNetwork(network, progress_bar(inputs, "calibrate", unit="image", leave=False))
     blocks, error_of_all, error = _choose_blocks(fake, _spread(inputs, SENSITIVITY_IMAGES))
 
@@ -105,11 +104,23 @@ def quantize_network(
     return QuantizedNetwork(model, float_model, blocks, error_of_all, error)
 
 
+def quantize_all_blocks(network: nn.Module, images: Sequence[np.ndarray]) -> onnx.ModelProto:
+    """Build a model in 8-bit integers that computes the maps, as ``convert_to_onnx`` does in float32.
+
+    It serves to measure speed: no errors are measured, and no block stays in float32. See ``quantize_network``.
+    """
+    check_packages()
+    import onnx
+
+    fake = FakeQuantizedNetwork(network, _network_inputs(images))
+    return _insert_rounding(onnx.load_model_from_string(convert_to_onnx(network)), fake, list(fake.convolutions))
+
+
 def check_packages() -> None:
     """``ConfigError`` if a package that quantization needs is not installed."""
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise ConfigError(f"--int8 needs the package {' and '.join(missing)}; install posenet[int8]")
+        raise ConfigError(f"8-bit networks need the package {' and '.join(missing)}; install posenet[int8]")
 
 
 def map_error(maps: Sequence[Tensor], reference: Sequence[Tensor]) -> float:
@@ -120,6 +131,16 @@ def map_error(maps: Sequence[Tensor], reference: Sequence[Tensor]) -> float:
     difference = sum(float((one - other).square().sum()) for one, other in zip(maps, reference))
     total = sum(float(one.square().sum()) for one in reference)
     return float((difference / max(total, 1e-12)) ** 0.5)
+
+
+def _network_inputs(images: Sequence[np.ndarray]) -> list[Tensor]:
+    """(1, 3, H, W) inputs for calibration; ``DataError`` if there are none.
+
+    Images of equal size could run together, but one after the other needs the least memory.
+    """
+    if not images:
+        raise DataError("there are no images for calibration")
+    return [images_to_input(torch.from_numpy(image[None]), channels_last=True) for image in images]
 
 
 def _spread(items: Sequence[Tensor], count: int) -> list[Tensor]:
@@ -194,7 +215,7 @@ def _insert_rounding(
     ranges: dict[str, TensorData] = {}
     nodes = []
     for name in int8_convolutions:
-        node = node_of_weight[f"network.{name}.weight"]  # the fused network is "network" in ImagesToCandidates
+        node = node_of_weight[f"network.{name}.weight"]  # the exported module calls the fused network "network"
         lowest, highest = fake.ranges[name]
         ranges[node.input[0]] = TensorData(lowest=np.float32(lowest), highest=np.float32(highest))
         nodes.append(node.name)
@@ -215,6 +236,7 @@ def _insert_rounding(
         quantizer.quantize_model()
     quantizer.model.topological_sort()
     quantized: onnx.ModelProto = quantizer.model.model
+    _fill_empty_biases(quantized)
     onnx.checker.check_model(quantized)
     return quantized
 
@@ -228,6 +250,25 @@ def _copy_shared_weights(model: onnx.ModelProto) -> None:
         copy.CopyFrom(initializers[node.input[0]])
         copy.name = node.output[0]
         model.graph.node.remove(node)
+
+
+def _fill_empty_biases(model: onnx.ModelProto) -> None:
+    """Replace the first value by the smallest one in every 8-bit bias whose values are all 0.
+
+    OpenVINO leaves out a bias of zeros. Its int8 convolutions on AMX then read a wrong address where the input is small
+    (seen with version 2026.4.1). BatchNorm without training has such biases.
+    """
+    import onnx
+
+    initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+    stored = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "DequantizeLinear"}
+    for node in model.graph.node:
+        if node.op_type == "Conv" and len(node.input) > 2 and node.input[2] in stored:
+            tensor = initializers[stored[node.input[2]]]
+            bias = onnx.numpy_helper.to_array(tensor).copy()
+            if not bias.any():
+                bias[0] = 1
+                tensor.CopyFrom(onnx.numpy_helper.from_array(bias, tensor.name))
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ import torch
 from posenet.checkpoints.file import FORMAT
 from posenet.cli.main import run_tool
 from posenet.settings import config_from_dict, config_to_dict
-from tests.helpers.networks import random_network
+from tests.helpers.networks import random_network, tiny_network
 from tests.helpers.spot_networks import spot_people_image
 
 
@@ -106,6 +106,21 @@ def test_wrong_flags_and_files_get_one_line(
     lines = capsys.readouterr().err.strip().splitlines()
     assert message in lines[-1] and len(lines) == 1
     assert not (tmp_path / "a.onnx").exists()
+
+
+def test_an_untrained_network_gets_one_line_and_no_file(
+    split: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("onnxruntime", reason="onnxruntime is not installed: pip install posenet[int8]")
+    config = config_to_dict(config_from_dict({"model": {"stacks": 1, "width": 16, "growth": 2}}))
+    torch.save({"format": FORMAT, "model": tiny_network(stacks=1).state_dict(), "config": config}, tmp_path / "a.pth")
+    output = tmp_path / "a.onnx"
+    argv = ["--checkpoint", str(tmp_path / "a.pth"), "--output", str(output), "--int8"]
+    assert run_tool("export-onnx", [*argv, "--calibrate", str(split / "images")]) == 2
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert "cannot be rounded to 8 bits" in lines[-1] and "use a trained checkpoint" in lines[-1]
+    assert [line for line in lines if "error" in line or "Traceback" in line] == lines[-1:]
+    assert not output.exists()
 
 
 def test_an_exported_file_and_a_missing_package_get_one_line(

@@ -5,16 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from posenet.errors import ConfigError, DataError
+from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.inference import onnx_quantization
+from posenet.inference.backends.graph import GraphOptions, load_graph
 from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.inference.fake_quantization import FakeQuantizedNetwork
 from posenet.inference.onnx_export import describe_export
 from posenet.inference.onnx_metadata import OnnxMetadata
 from posenet.inference.onnx_quantization import QuantizedNetwork, map_error, quantize_network
 from posenet.model.preprocessing import images_to_input
-from tests.helpers.networks import random_network
+from tests.helpers.networks import random_network, tiny_network
+from tests.helpers.runtimes import require_runtime
 from tests.helpers.spot_networks import spot_people_image
 
 onnx = pytest.importorskip("onnx", reason="onnx is not installed: pip install posenet[int8]")
@@ -23,8 +26,8 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not inst
 IMAGES = [spot_people_image(128, 192, 2, seed=seed) for seed in range(3)]
 
 
-def quantize() -> QuantizedNetwork:
-    network = random_network(stacks=1)
+def quantize(network: nn.Module | None = None) -> QuantizedNetwork:
+    network = random_network(stacks=1) if network is None else network
     selector = CandidateSelector(max_peaks=20)
     return quantize_network(network, selector, describe_export(network, selector, 128), IMAGES)
 
@@ -117,3 +120,27 @@ def test_calibration_needs_images_and_packages(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(onnx_quantization.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"posenet\[int8\]"):
         quantize_network(network, selector, metadata, IMAGES)
+
+
+def test_an_untrained_network_is_refused_where_its_values_are_too_small() -> None:
+    with pytest.raises(CheckpointError, match=r"largest input of stem\.\S+ is \S+e-\d+; train the network"):
+        quantize(tiny_network(stacks=1, conv_std=1e-5))
+
+
+def test_openvino_runs_a_network_whose_biases_are_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    require_runtime("openvino")
+    monkeypatch.setattr(onnx_quantization, "MAX_ERROR", 10.0)  # no block stays in float32
+    network = random_network(stacks=1)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.zeros_(module.bias)
+            nn.init.zeros_(module.running_mean)
+    model = quantize(network).model
+    made_by = producers(model)
+    weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    biases = [made_by[node.input[2]].input[0] for node in model.graph.node if node.op_type == "Conv"]
+    # OpenVINO ends the process at biases of zeros, so they are checked first.
+    assert len(biases) > 50 and all(weights[name].any() for name in biases)
+    graph = load_graph("openvino", model.SerializeToString(), "a.onnx", GraphOptions("cpu", "auto", 1))
+    inputs = {"images": np.zeros((1, 64, 64, 3), np.uint8), "sizes": np.array([[64, 64]])}
+    assert np.isfinite(graph.run(inputs)["peaks"]).all()
