@@ -13,6 +13,8 @@ import pytest
 from posenet.cli.main import run_tool
 from posenet.images.image_files import write_image
 from posenet.inference.backends.graph import RUNTIMES
+from posenet.inference.decoder.device_candidates import CandidateSelector
+from posenet.inference.onnx_export import export_onnx
 from posenet.inference.predictor import Predictor
 from posenet.settings import InferenceConfig
 from tests.helpers.runtimes import require_runtime
@@ -128,3 +130,20 @@ def test_resuming_with_another_backend_is_refused(
     capsys.readouterr()
     assert run_tool("predict", [*map(str, words), "--backend", other]) == 2
     assert "was written with other --backend" in capsys.readouterr().err
+
+
+def test_resuming_with_the_file_of_another_network_is_refused(
+    exported: Path, photos: Path, tmp_path: Path, runtime: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network = LinearSpotNetwork()
+    network.colours.bias.data += 0.01
+    export_onnx(network, CandidateSelector(max_peaks=20), tmp_path / "other.onnx", height=192)
+    people = tmp_path / "people.jsonl"
+    words = [str(photos), "--json", str(people), "--resume", "--quiet", "--backend", runtime, "--checkpoint"]
+    assert run_tool("predict", [*words, str(exported)]) == 0
+    content = people.read_bytes()
+    capsys.readouterr()
+    assert run_tool("predict", [*words, str(tmp_path / "other.onnx")]) == 2
+    error = capsys.readouterr().err
+    assert f"{people} was written with other weights" in error and error.count("\n") == 1
+    assert people.read_bytes() == content
