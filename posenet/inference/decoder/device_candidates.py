@@ -6,6 +6,8 @@ people in the result.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -88,8 +90,9 @@ class CandidateSelector(nn.Module):
         maps = torch.where(is_inside[:, None] & (maps > 0), maps, 0)  # NaN > 0 is false
         padded = F.pad(maps, (1, 1, 1, 1))
         neighbours = [padded[:, :, y : y + height, x : x + width] for y in range(3) for x in range(3)]
-        highest_before = torch.stack(neighbours[:4]).amax(0)  # in reading order
-        highest_after = torch.stack(neighbours[5:]).amax(0)
+        # OpenVINO would copy every slice to another memory format to stack them.
+        highest_before = functools.reduce(torch.maximum, neighbours[:4])  # in reading order
+        highest_after = functools.reduce(torch.maximum, neighbours[5:])
         # Of adjacent equal cells, only the first is higher than those before it.
         is_peak = (maps >= self.keypoint_threshold) & (maps > highest_before) & (maps >= highest_after)
         score, cell = torch.where(is_peak, maps, 0).flatten(2).topk(self.max_peaks)  # (N, K, M)
