@@ -18,6 +18,7 @@ from posenet.benchmark.timing import Task, median_seconds, minimum_seconds
 from posenet.devices.precision import DTYPES, Amp
 from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError
+from posenet.inference.backends.converted_network import convert_to_onnx
 from posenet.inference.backends.graph import RUNTIMES, GraphOptions, installed_runtimes, load_graph
 from posenet.inference.calibration import draw_calibration_images
 from posenet.inference.letterbox import Letterbox
@@ -32,7 +33,7 @@ PRECISIONS: dict[str, Amp] = {"float32": "off", "bf16": "bf16"}
 CALIBRATION_IMAGES = 2
 """Drawn images for 8-bit networks: their speed does not depend on the ranges of their values."""
 MISSING = "missing"
-"""Stands for the speed of 8-bit networks where they cannot be measured."""
+"""Stands for the speed of converted and 8-bit networks where they cannot be measured."""
 
 PEAK_CONVOLUTIONS = 10
 """Number of convolutions; the fastest one is the baseline."""
@@ -44,7 +45,8 @@ def measure_family(configs: Mapping[str, Config], runtime: Runtime, repeats: int
     """Measure the fused copy of each network, which is what a ``Predictor`` runs, on one image.
 
     The weights are random. In 8 bits, all convolutions are rounded: an export keeps up to a tenth of a network in
-    float32, but which blocks these are is known for trained weights only. The fastest installed runtime runs them.
+    float32, but which blocks these are is known for trained weights only. The fastest installed runtime runs them, and
+    the same network without 8 bits for comparison.
 
     Args:
         configs: experiments by the name to show.
@@ -54,13 +56,15 @@ def measure_family(configs: Mapping[str, Config], runtime: Runtime, repeats: int
     letterbox = Letterbox((side, side), (side, side))
     drawings = draw_calibration_images(CALIBRATION_IMAGES, lambda size: letterbox)
     image = images_to_input(torch.from_numpy(drawings[0][None]), channels_last=True).to(runtime.device)
-    int8_runtime, int8_note = _choose_int8_runtime(runtime)
+    graph_runtime, runtime_note = _choose_graph_runtime(runtime)
     tasks: dict[str, Task] = {}
     for name, config in configs.items():
         network = PoseNet.from_config(config)
         set_norm_statistics(network, drawings)
-        if int8_runtime is not None:
-            tasks[f"{name} int8"] = _int8_prediction(network, drawings, int8_runtime)
+        if graph_runtime is not None:
+            int8_model = quantize_all_blocks(network, drawings).SerializeToString()
+            tasks[f"{name} converted"] = _graph_prediction(convert_to_onnx(network), drawings[0], graph_runtime)
+            tasks[f"{name} int8"] = _graph_prediction(int8_model, drawings[0], graph_runtime)
         network.to(runtime.device)
         for precision, amp in PRECISIONS.items():
             tasks[f"{name} {precision}"] = _prediction(FusedNetwork(network, amp), image)
@@ -81,10 +85,10 @@ def measure_family(configs: Mapping[str, Config], runtime: Runtime, repeats: int
                 f"{precision}_images_per_s": 1 / elapsed,
                 f"{precision}_share_of_peak": gflop / elapsed / peak,
             }
-        int8_elapsed = seconds.get(f"{name} int8")
-        int8_speed = None if int8_elapsed is None else 1 / int8_elapsed
-        row.append(MISSING if int8_speed is None else int8_speed)
-        numbers[name]["int8_images_per_s"] = int8_speed
+        for column in ("converted", "int8"):
+            speed = None if graph_runtime is None else 1 / seconds[f"{name} {column}"]
+            row.append(MISSING if speed is None else speed)
+            numbers[name][f"{column}_images_per_s"] = speed
         rows.append(row)
     peak_text = ", ".join(f"{peak:.3g} GFLOP/s in {precision}" for precision, peak in peaks.items())
     return Report(
@@ -98,6 +102,7 @@ def measure_family(configs: Mapping[str, Config], runtime: Runtime, repeats: int
             "of peak",
             "bf16 images/s",
             "of peak",
+            "converted images/s",
             "int8 images/s",
         ),
         rows=rows,
@@ -108,21 +113,26 @@ def measure_family(configs: Mapping[str, Config], runtime: Runtime, repeats: int
         notes=[
             f"peak: a 3 x 3 convolution of {PEAK_CHANNELS} channels, {PEAK_SIDE} x {PEAK_SIDE} cells, has {peak_text}",
             "MiB: growth of the peak memory of a process that predicts one image on the CPU in float32",
-            int8_note,
+            runtime_note,
         ],
     )
 
 
-def _choose_int8_runtime(runtime: Runtime) -> tuple[str | None, str]:
-    """The name of the runtime that runs 8-bit networks, None if there is none; and a note for the report."""
+def _choose_graph_runtime(runtime: Runtime) -> tuple[str | None, str]:
+    """The name of the runtime for converted and 8-bit networks, None if there is none; and a note for the report."""
     if runtime.device.type != "cpu":
-        return None, "int8: measured on the CPU only; add --device cpu"
+        return None, "converted, int8: measured on the CPU only; add --device cpu"
     try:
         check_packages()
     except ConfigError as error:
-        return None, f"int8: {error}"
+        return None, f"converted, int8: {error}"
     name = installed_runtimes()[0]
-    return name, f"int8: all convolutions in 8 bits, run by {RUNTIMES[name].title}; the others are run by PyTorch"
+    title = RUNTIMES[name].title
+    precision = "bf16 where the CPU computes in it, and else float32" if name == "openvino" else "float32"
+    return name, (
+        f"converted: run by {title}, in {precision}; int8: run by {title}, all convolutions in 8 bits; "
+        "the other columns: run by PyTorch"
+    )
 
 
 @torch.no_grad()
@@ -187,9 +197,8 @@ def _prediction(network: FusedNetwork, image: Tensor) -> Task:
     return predict
 
 
-def _int8_prediction(network: nn.Module, images: Sequence[np.ndarray], runtime: str) -> Task:
-    """The prediction of the maps of the first image by an 8-bit copy of a network."""
-    model = quantize_all_blocks(network, images).SerializeToString()
-    graph = load_graph(runtime, model, "the 8-bit network", GraphOptions("cpu", "auto", torch.get_num_threads()))
-    inputs = {"images": images_to_input(torch.from_numpy(images[0][None])).contiguous().numpy()}
+def _graph_prediction(model: bytes, image: np.ndarray, runtime: str) -> Task:
+    """The prediction of the maps of an image by an ONNX graph."""
+    graph = load_graph(runtime, model, "the converted network", GraphOptions("cpu", "auto", torch.get_num_threads()))
+    inputs = {"images": images_to_input(torch.from_numpy(image[None])).contiguous().numpy()}
     return lambda: graph.run(inputs)
