@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from posenet.devices.launch import launch
 from posenet.devices.rank_info import SINGLE_PROCESS, RankInfo
 from posenet.devices.runtime import Runtime
 from tests.helpers.accelerators import check_simulation
-from tests.helpers.tiny_training import CPU
+from tests.helpers.tiny_training import CPU, train_tiny_network
 
 TIMEOUT_MINUTES = 0.5
 """How long a process waits for the others in a collective call."""
@@ -88,3 +88,16 @@ class FakeDataParallelRuntime(Runtime):
 
     def wrap(self, module: nn.Module) -> nn.Module:
         return FakeDataParallel(super().wrap(module))
+
+
+def train_in_one_and_two_processes(
+    stores: Mapping[str, Path], folder: Path, *overrides: str
+) -> tuple[list[float | None], list[float | None]]:
+    """Losses of a tiny network: of one process with batches of 4, and of two processes with batches of 2 each."""
+    alone, _ = train_tiny_network(Runtime(CPU), stores, folder / "one", *overrides, "train.batch_size=4")
+
+    def train(runtime: Runtime) -> list[float | None]:
+        settings = (*overrides, "train.batch_size=2", "parallel.sync_bn=true")
+        return train_tiny_network(runtime, stores, folder / "two", *settings)[0]
+
+    return alone, run_in_processes(2, folder / "results", train)[0]

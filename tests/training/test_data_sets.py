@@ -22,7 +22,7 @@ from posenet.skeleton import COCO, load_skeleton
 from posenet.skeleton.keypoint_mapping import KeypointMapping
 from posenet.training.setup import open_stores
 from tests.helpers.faceless_people import FACELESS, write_faceless_store, write_store_with_skeleton
-from tests.helpers.process_groups import run_in_processes
+from tests.helpers.process_groups import train_in_one_and_two_processes
 from tests.helpers.tiny_training import CPU, tiny_trainer, train_tiny_network
 
 LEARNING = ("optim.name='adamw'", "optim.lr=1e-3", "train.batch_size=2", "train.epochs=2", "log.every_steps=2")
@@ -121,14 +121,7 @@ def test_a_run_on_several_sets_resumes_exactly_in_the_middle_of_an_epoch(
 
 def test_two_processes_train_on_the_samples_of_one(stores: dict[str, Path], tmp_path: Path, both: str) -> None:
     overrides = (*LEARNING[:2], "train.epochs=1", both, "optim.lr=1e-6")
-    alone, _ = train_tiny_network(Runtime(CPU), stores, tmp_path / "one", *overrides, "train.batch_size=4")
-
-    def train(runtime: Runtime) -> list[float | None]:
-        return train_tiny_network(
-            runtime, stores, tmp_path / "two", *overrides, "train.batch_size=2", "parallel.sync_bn=true"
-        )[0]
-
-    together = run_in_processes(2, tmp_path / "results", train)[0]
+    alone, together = train_in_one_and_two_processes(stores, tmp_path, *overrides)
     assert together == pytest.approx(alone, rel=1e-3)
 
 

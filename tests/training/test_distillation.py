@@ -27,7 +27,7 @@ from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.setup import open_stores
 from tests.helpers.faceless_people import FACELESS
 from tests.helpers.networks import random_network, tiny_network
-from tests.helpers.process_groups import run_in_processes
+from tests.helpers.process_groups import run_in_processes, train_in_one_and_two_processes
 from tests.helpers.tiny_training import CPU, train_tiny_network
 
 SELECT_AMP = "posenet.training.distillation.select_amp"
@@ -234,19 +234,11 @@ class TestRuns:
         self, stores: dict[str, Path], tmp_path: Path, teacher_file: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(SELECT_AMP, lambda device, name: "off")
-        overrides = (*LEARNING[:1], "train.epochs=1", "optim.lr=1e-6", f"train.teacher={str(teacher_file)!r}")
-        alone, _ = train_tiny_network(Runtime(CPU), stores, tmp_path / "one", *overrides, "train.batch_size=4")
-        untaught, _ = train_tiny_network(
-            Runtime(CPU), stores, tmp_path / "untaught", *overrides[:-1], "train.batch_size=4"
-        )
-
-        def train(runtime: Runtime) -> list[float | None]:
-            return train_tiny_network(
-                runtime, stores, tmp_path / "two", *overrides, "train.batch_size=2", "parallel.sync_bn=true"
-            )[0]
-
-        together = run_in_processes(2, tmp_path / "results", train)[0]
+        overrides = (*LEARNING[:1], "train.epochs=1", "optim.lr=1e-6")
+        taught = (*overrides, f"train.teacher={str(teacher_file)!r}")
+        alone, together = train_in_one_and_two_processes(stores, tmp_path, *taught)
         assert together == pytest.approx(alone, rel=1e-3)
+        untaught, _ = train_tiny_network(Runtime(CPU), stores, tmp_path / "untaught", *overrides, "train.batch_size=4")
         assert untaught != pytest.approx(alone, rel=1e-3)
 
     def test_processes_with_different_teachers_are_refused(
