@@ -9,17 +9,18 @@ and even the order of a sum changes the result. Sums also depend on the number o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from posenet.checkpoints.file import read_checkpoint
 from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
+from posenet.training.model_with_loss import ModelWithLoss
 from tests.helpers.process_groups import FakeDataParallelRuntime, run_in_processes, single_process_group
 from tests.helpers.tiny_training import CPU, copy_weights, tiny_trainer, train_tiny_network
 
@@ -162,8 +163,8 @@ def continue_from_each(
 def test_every_mode_continues_from_the_checkpoints_of_every_other_mode(
     stores: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compile_module = nn.Module.compile
-    monkeypatch.setattr(torch.nn.Module, "compile", lambda module: compile_module(module, backend="eager"))
+    compile_with_eager = functools.partialmethod(ModelWithLoss.compile, backend="eager")  # needs no C++ compiler
+    monkeypatch.setattr(ModelWithLoss, "compile", compile_with_eager)
 
     def train(mode: str, name: str, steps: int, checkpoints: list[Path | None]) -> list[RunResult]:
         def train_rank(runtime: Runtime) -> list[tuple[list[float | None], Weights]]:
