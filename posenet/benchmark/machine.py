@@ -71,7 +71,8 @@ def peak_memory_mib() -> float | None:
         return None
     status = Path("/proc/self/status")
     if status.exists():  # on Linux, ``getrusage`` of a new process starts at the memory of the process that started it
-        peaks = [line.split()[1] for line in status.read_text().splitlines() if line.startswith("VmHWM:")]
+        lines = status.read_text(encoding="utf-8").splitlines()
+        peaks = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
         if peaks:
             return int(peaks[0]) / 2**10
     import resource

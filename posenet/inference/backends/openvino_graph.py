@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -41,7 +42,7 @@ def load(model: bytes, options: GraphOptions) -> OpenVinoGraph:
     """Load and compile a graph for one of OpenVINO's devices."""
     if options.amp not in ("auto", *_PRECISIONS):
         raise ConfigError(f"amp {truncate_for_message(options.amp)} is unknown; use auto, {', '.join(_PRECISIONS)}")
-    core = openvino.Core()
+    core = _core()
     device = _select_device(options.device, core.available_devices)
     properties: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
     if options.amp != "auto":  # OpenVINO itself chooses bf16 where a CPU computes in it natively
@@ -53,6 +54,17 @@ def load(model: bytes, options: GraphOptions) -> OpenVinoGraph:
         properties["INFERENCE_NUM_THREADS"] = options.threads
     graph = core.read_model(model, b"")
     return OpenVinoGraph(graph, core.compile_model(graph, device, properties))
+
+
+@functools.cache
+def _core() -> openvino.Core:
+    """The core of this process, which is never destroyed.
+
+    On CPUs with AMX, a core replaces the stack on which signals are handled, and restores the former one when it is
+    destroyed. If cores were not destroyed in the reverse order of their creation, that stack would no longer exist,
+    and the next signal, such as Ctrl-C, would end the process with a segmentation fault (OpenVINO 2026.4).
+    """
+    return openvino.Core()
 
 
 def _select_device(name: str, available: Sequence[str]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -106,3 +108,24 @@ def test_threads_are_read_from_the_variable_that_pytorch_reads(
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", text)
     assert default_threads() == threads
+
+
+SCRIPT_THAT_HANDLES_A_SIGNAL = """
+import os, signal, sys
+from pathlib import Path
+from posenet.inference.backends.graph import GraphOptions, load_graph
+
+runtime, path = sys.argv[1:]
+graphs = [load_graph(runtime, Path(path).read_bytes(), path, GraphOptions("cpu", "off", 1)) for _ in range(3)]
+while graphs:
+    del graphs[0]
+signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(42))
+os.kill(os.getpid(), signal.SIGTERM)
+signal.pause()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs signals of POSIX")
+def test_a_signal_is_handled_after_graphs_are_gone(runtime: str, exported: Path) -> None:
+    command = [sys.executable, "-c", SCRIPT_THAT_HANDLES_A_SIGNAL, runtime, str(exported)]
+    assert subprocess.run(command, timeout=120).returncode == 42
