@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import gc
 import os
 import random
 import signal
@@ -96,7 +95,6 @@ def fork_process(task: Callable[[], Any]) -> int:
     pid = os.fork()
     if pid != 0:
         return pid
-    gc.freeze()  # objects of earlier tests belong to the parent process
     try:
         # All forked processes share tqdm's lock, and a killed one may never release it.
         tqdm.set_lock(threading.RLock())
