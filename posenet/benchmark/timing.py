@@ -59,8 +59,7 @@ def _time(task: Task, synchronize: Synchronize, clock: Clock | None = None) -> f
 class Stopwatch:
     """Measures the stages of a pipeline that runs in rounds.
 
-    A stage may occur several times in a round, for example once per image; its times are added up. The clock is that
-    of ``median_seconds``.
+    A stage may occur several times in a round, for example once per image; its times are added up.
     """
 
     def __init__(self, synchronize: Synchronize = lambda: None, clock: Clock | None = None) -> None:

@@ -78,8 +78,8 @@ def find_free_port() -> int:
     """A port that no other program takes before the test does: systems choose ports above these for connections."""
     while True:
         port = random.randrange(20_000, 32_000)
-        with socket.socket() as listener:
-            if listener.connect_ex(("127.0.0.1", port)) != 0:
+        with socket.socket() as client:
+            if client.connect_ex(("127.0.0.1", port)) != 0:
                 return port
 
 

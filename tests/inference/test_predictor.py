@@ -5,7 +5,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from posenet.devices.device_copy import DeviceCopies
 from posenet.errors import CheckpointError, ConfigError, DataError
+from posenet.inference.backends import torch_backend
 from posenet.inference.backends.backend import DeviceCandidates, HostMaps
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.predictor import Predictor
@@ -83,6 +85,21 @@ def test_equal_inputs_run_together_up_to_the_batch_size():
     images = [np.zeros((480, 640, 3), np.uint8)] * 6 + [np.zeros((640, 480, 3), np.uint8)]
     Predictor(network, InferenceConfig(height=128, batch_size=4)).batch(images)
     assert network.shapes == [(4, 3, 128, 192), (2, 3, 128, 192), (1, 3, 128, 128)]
+
+
+def test_images_are_copied_to_the_device_outside_of_inference_mode(monkeypatch):
+    """A copy that is still queued may be completed by a thread without inference mode."""
+    copies = []
+
+    class RecordedCopies(DeviceCopies):
+        def __init__(self, *args):
+            super().__init__(*args)
+            copies.extend(self.tensors)
+
+    monkeypatch.setattr(torch_backend, "DeviceCopies", RecordedCopies)
+    spot_predictor(height=64)(np.zeros((64, 64, 3), np.uint8))
+    assert copies
+    assert not any(tensor.is_inference() for tensor in copies)
 
 
 def test_flip_swaps_left_and_right_channels():
