@@ -39,7 +39,8 @@ class CandidateSelector(nn.Module):
     """
 
     part_ends: Tensor  # (B, 2)
-    prefilter_positions: Tensor  # (3,)
+    keypoint_channels: Tensor  # (K,)
+    part_channels: Tensor  # (B,)
     sample_positions: Tensor  # (S,)
 
     def __init__(
@@ -59,7 +60,9 @@ class CandidateSelector(nn.Module):
         self.max_limbs = min(max_limbs, skeleton.num_parts * max_peaks**2)
         self.skeleton = skeleton
         self.register_buffer("part_ends", torch.tensor(skeleton.part_ends), persistent=False)
-        self.register_buffer("prefilter_positions", torch.tensor(PREFILTER_POSITIONS), persistent=False)
+        channels = torch.arange(skeleton.num_channels)
+        self.register_buffer("keypoint_channels", channels[skeleton.keypoint_channels], persistent=False)
+        self.register_buffer("part_channels", channels[skeleton.part_channels], persistent=False)
         self.register_buffer("sample_positions", torch.tensor(SAMPLE_POSITIONS), persistent=False)
 
     def forward(self, maps: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -75,53 +78,68 @@ class CandidateSelector(nn.Module):
             pairs: (N, L, 3) int64: body part, and the rows of its two ends among the image's K * M peaks.
             limb_scores: (N, L) float32 of each pair. A pair with score 0 is no limb.
         """
-        maps = maps.float()
-        peaks = self._select_peaks(maps[:, self.skeleton.keypoint_channels], sizes)
-        part_maps = maps[:, self.skeleton.part_channels]
-        pairs, prefilter_score = self._select_pairs(part_maps, peaks)
-        return peaks, pairs, self._limb_scores(part_maps, peaks, pairs, prefilter_score)
+        # The reshaping changes nothing, but from it OpenVINO learns to store the maps one after the other, as the code
+        # below reads them. It would convert each part of them otherwise, in twice the time of the whole selection.
+        maps = maps.float().flatten(1).reshape(maps.shape)
+        values = _MapValues(maps)
+        peaks = self._select_peaks(maps[:, self.skeleton.keypoint_channels], values, sizes)
+        pairs, prefilter_score = self._select_pairs(values, peaks)
+        return peaks, pairs, self._limb_scores(values, peaks, pairs, prefilter_score)
 
-    def _select_peaks(self, maps: Tensor, sizes: Tensor) -> Tensor:
+    def _select_peaks(self, maps: Tensor, values: _MapValues, sizes: Tensor) -> Tensor:
         """(N, K, h, w) keypoint maps to (N, K, M, 3) x, y, score."""
         height, width = maps.shape[2:]
+        num_rows = sizes[:, 0, None, None]  # (N, 1, 1)
+        num_columns = sizes[:, 1, None, None]
         rows = torch.arange(height, device=maps.device)
         columns = torch.arange(width, device=maps.device)
-        is_inside = (rows[:, None] < sizes[:, :1, None]) & (columns < sizes[:, 1:, None])  # (N, h, w)
-        maps = torch.where(is_inside[:, None] & (maps > 0), maps, 0)  # NaN > 0 is false
-        padded = F.pad(maps, (1, 1, 1, 1))
-        neighbours = [padded[:, :, y : y + height, x : x + width] for y in range(3) for x in range(3)]
-        # OpenVINO would copy every slice to another memory format to stack them.
-        highest_before = functools.reduce(torch.maximum, neighbours[:4])  # in reading order
-        highest_after = functools.reduce(torch.maximum, neighbours[5:])
-        # Of adjacent equal cells, only the first is higher than those before it.
-        is_peak = (maps >= self.keypoint_threshold) & (maps > highest_before) & (maps >= highest_after)
-        score, cell = torch.where(is_peak, maps, 0).flatten(2).topk(self.max_peaks)  # (N, K, M)
+        is_inside = (rows[:, None] < num_rows) & (columns < num_columns)  # (N, h, w)
+        # Only cells that are high enough for a peak can prevent another one. NaN is not.
+        high = torch.where(is_inside[:, None] & (maps >= self.keypoint_threshold), maps, 0)
+        padded = F.pad(high, (1, 1, 1, 1))
+        left = padded[..., :-2]
+        right = padded[..., 2:]
+        highest_of_three = torch.maximum(torch.maximum(left, padded[..., 1:-1]), right)
+        # Of adjacent equal cells, only the first in reading order is higher than those before it.
+        highest_before = torch.maximum(highest_of_three[:, :, :-2], left[:, :, 1:-1])
+        highest_after = torch.maximum(highest_of_three[:, :, 2:], right[:, :, 1:-1])
+        is_peak = (high > highest_before) & (high >= highest_after)
+        score, cell = torch.where(is_peak, high, 0).flatten(2).topk(self.max_peaks)  # (N, K, M)
         row = cell // width
         column = cell - row * width
+        keypoint = self.keypoint_channels[:, None]
 
         def neighbour(dy: int, dx: int) -> Tensor:
-            """(N, K, M) values next to the peaks."""
-            index = (row + 1 + dy) * (width + 2) + column + 1 + dx
-            return padded.flatten(2).gather(2, index)
+            """(N, K, M) values next to the peaks; 0 outside the image."""
+            y = row + dy
+            x = column + dx
+            is_outside = (y < 0) | (x < 0) | (y >= num_rows) | (x >= num_columns)
+            return torch.where(is_outside, 0, values.at(keypoint, torch.where(is_outside, 0, y * width + x)))
 
         score = score.clamp(max=MAX_VALUE)
         x = column + _peak_offset(neighbour(0, -1), score, neighbour(0, 1))
         y = row + _peak_offset(neighbour(-1, 0), score, neighbour(1, 0))
         return torch.stack([x, y, score], dim=3)
 
-    def _select_pairs(self, maps: Tensor, peaks: Tensor) -> tuple[Tensor, Tensor]:
-        """The (N, L, 3) pairs with the best (N, L) prefilter scores, from (N, B, h, w) maps and (N, K, M, 3) peaks."""
+    def _select_pairs(self, values: _MapValues, peaks: Tensor) -> tuple[Tensor, Tensor]:
+        """The (N, L, 3) pairs with the best (N, L) prefilter scores, from the (N, K, M, 3) peaks."""
         first_keypoint = self.part_ends[:, 0]
         second_keypoint = self.part_ends[:, 1]
-        first = peaks[:, first_keypoint, :, None]  # (N, B, M, 1, 3)
-        second = peaks[:, second_keypoint, None]  # (N, B, 1, M, 3)
-        confidence = (first[..., 2] * second[..., 2]) ** CONFIDENCE_POWER  # (N, B, M, M)
-        vector = (second - first)[..., None, :2]
-        points = first[..., None, :2] + vector * self.prefilter_positions[:, None]  # (N, B, M, M, 3, 2)
-        x, y = points.round().long().unbind(-1)
-        part = torch.arange(len(first_keypoint), device=maps.device)[:, None, None, None]
-        support = _cell_values(maps, part, x, y).mean(-1)
-        score = (support - self.part_threshold) * confidence
+        # The last axis is long, and each sample position has tensors of its own: short axes would be slow.
+        x, y, score = peaks.unbind(3)  # (N, K, M)
+        weight = score**CONFIDENCE_POWER
+        first_x, first_y, first_weight = (value[:, first_keypoint, :, None] for value in (x, y, weight))
+        second_x, second_y, second_weight = (value[:, second_keypoint, None] for value in (x, y, weight))
+        vector_x = second_x - first_x  # (N, B, M, M)
+        vector_y = second_y - first_y
+        channel = self.part_channels[:, None, None]
+        samples = []
+        for position in PREFILTER_POSITIONS.tolist():
+            column = (first_x + vector_x * position).round()
+            row = (first_y + vector_y * position).round()
+            samples.append(values.at(channel, (row * values.width + column).long()))
+        support = sum(samples) / len(samples)
+        score = (support - self.part_threshold) * (first_weight * second_weight)
         score, index = score.flatten(1).topk(self.max_limbs)  # (N, L)
 
         # The index counts over (B, M, M): part, first candidate, second candidate.
@@ -131,20 +149,47 @@ class CandidateSelector(nn.Module):
         second_row = second_keypoint[part] * count + index % count
         return torch.stack([part, first_row, second_row], dim=2), score
 
-    def _limb_scores(self, maps: Tensor, peaks: Tensor, pairs: Tensor, prefilter_score: Tensor) -> Tensor:
+    def _limb_scores(self, values: _MapValues, peaks: Tensor, pairs: Tensor, prefilter_score: Tensor) -> Tensor:
         """(N, L) limb scores of the pairs; 0 where the limb score or the prefilter score is not above 0."""
-        part, first_row, second_row = pairs[:, :, :1], pairs[:, :, 1:2], pairs[:, :, 2:]  # (N, L, 1)
-        flat = peaks.flatten(1, 2)  # (N, K * M, 3)
-        first = flat.gather(1, first_row.expand(-1, -1, 3))  # (N, L, 3)
-        second = flat.gather(1, second_row.expand(-1, -1, 3))
-        points = first[:, :, None, :2] + (second - first)[:, :, None, :2] * self.sample_positions[:, None]
-        x, y = points.unbind(-1)  # (N, L, S)
-        samples = _interpolated_values(maps, part, x, y)
+        part, first_row, second_row = pairs.unbind(2)  # (N, L)
+        x, y, score = peaks.flatten(1, 2).unbind(2)  # (N, K * M)
+        first_x, first_y, first_score = (value.gather(1, first_row)[:, :, None] for value in (x, y, score))
+        second_x, second_y, second_score = (value.gather(1, second_row)[:, :, None] for value in (x, y, score))
+        x = first_x + (second_x - first_x) * self.sample_positions  # (N, L, S)
+        y = first_y + (second_y - first_y) * self.sample_positions
+        samples = values.interpolated(self.part_channels[part][:, :, None], x, y)
         second_lowest = samples.topk(2, dim=2, largest=False).values[:, :, 1]
         support = (samples.mean(2) + second_lowest) / 2
-        confidence = (first[..., 2] * second[..., 2]) ** CONFIDENCE_POWER
+        confidence = (first_score * second_score)[:, :, 0] ** CONFIDENCE_POWER
         score = (support - self.part_threshold) * confidence
         return torch.where(prefilter_score > 0, score.clamp(min=0), 0)
+
+
+class _MapValues:
+    """Clipped values of (N, C, h, w) maps at given cells: between 0 and ``MAX_VALUE``, and 0 for NaN."""
+
+    def __init__(self, maps: Tensor) -> None:
+        self.height, self.width = maps.shape[2:]
+        self._flat = maps.flatten(1)
+
+    def at(self, channel: Tensor, cell: Tensor) -> Tensor:
+        """(N, ...) values in cells, which are counted in reading order; ``channel`` is of a shape that fits theirs."""
+        index = channel * (self.height * self.width) + cell
+        values = self._flat.gather(1, index.flatten(1)).reshape(index.shape)
+        return torch.where(values > 0, values, 0).clamp(max=MAX_VALUE)
+
+    def interpolated(self, channel: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """(N, ...) values at points in map cells, interpolated linearly between the four cells around each."""
+        column = x.long()
+        row = y.long()
+        x = x - column
+        y = y - row
+        cell = row * self.width + column
+        right = (column < self.width - 1).long()  # offsets of the next cells; 0 in the last column and row
+        below = (row < self.height - 1).long() * self.width
+        upper = self.at(channel, cell) * (1 - x) + self.at(channel, cell + right) * x
+        lower = self.at(channel, cell + below) * (1 - x) + self.at(channel, cell + below + right) * x
+        return upper * (1 - y) + lower * y
 
 
 def _peak_offset(before: Tensor, peak: Tensor, after: Tensor) -> Tensor:
@@ -154,22 +199,3 @@ def _peak_offset(before: Tensor, peak: Tensor, after: Tensor) -> Tensor:
     curvature = 2 * peak - before - after
     offset = (after - before) / (2 * torch.where(curvature > 0, curvature, 1))
     return torch.where(curvature > 0, offset, 0).clamp(-0.5, 0.5)
-
-
-def _cell_values(maps: Tensor, part: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Clipped values of (N, B, h, w) maps in the cells (x, y) of each part's map, or the nearest cells of the map."""
-    height, width = maps.shape[2:]
-    cell = (part * height + y.clamp(0, height - 1)) * width + x.clamp(0, width - 1)
-    values = maps.flatten(1).gather(1, cell.flatten(1)).reshape(cell.shape)
-    return torch.where(values > 0, values, 0).clamp(max=MAX_VALUE)
-
-
-def _interpolated_values(maps: Tensor, part: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Clipped values at points (x, y) of each part's map, interpolated linearly between the four cells around each."""
-    column = x.long()
-    row = y.long()
-    x = x - column
-    y = y - row
-    upper = _cell_values(maps, part, column, row) * (1 - x) + _cell_values(maps, part, column + 1, row) * x
-    lower = _cell_values(maps, part, column, row + 1) * (1 - x) + _cell_values(maps, part, column + 1, row + 1) * x
-    return upper * (1 - y) + lower * y
