@@ -33,7 +33,7 @@ from posenet.inference.media.sources import FileSource, Frame
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.progress import progress_bar
-from posenet.visualization.people import draw_people
+from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, Drawing, draw_people
 
 STREAM = "whole, in a stream"
 ALONE = "network alone"
@@ -203,7 +203,7 @@ def measure_predict(
     outside = 1 - alone_ms / stream_ms
     outside_cpu = 1 - cpu_seconds[ALONE] / cpu_seconds[STREAM]
     notes = [
-        f"{num_people} people found",
+        f"{num_people} people found and drawn, with scores of at least {MIN_SCORE} as in posenet predict",
         "in a stream, where other threads read, prepare, decode and draw images, prediction takes "
         f"{stream_ms / alone_ms:.2f} times as long as the network alone",
         f"outside the network: {percent(outside, 1)} of the stream, {percent(outside_cpu, 1)} of its processor time, "
@@ -242,14 +242,25 @@ def measure_predict(
     )
 
 
+def choose_people(people: Sequence[Person]) -> list[Person]:
+    """The people that ``posenet predict`` draws and writes unless it is told otherwise."""
+    return [person for person in people if person.score >= MIN_SCORE]
+
+
+def draw(image: np.ndarray, people: Sequence[Person]) -> Drawing:
+    """Draw people as ``posenet predict`` does."""
+    return draw_people(image, people, keypoint_min_score=KEYPOINT_MIN_SCORE)
+
+
 def predict_one(predictor: Predictor, path: Path, stopwatch: Stopwatch) -> int:
-    """Run all stages on one image; return the number of people in it."""
+    """Run all stages on one image; return the number of people drawn."""
     stopwatch.skip()
     image = read_image(path)
     stopwatch.lap("read")
     people = predictor(image)
     stopwatch.lap("decode")
-    draw_people(image, people)
+    people = choose_people(people)
+    draw(image, people)
     stopwatch.lap("draw")
     return len(people)
 
@@ -258,16 +269,16 @@ def predict_stream(predictor: StreamPredictor, paths: Sequence[Path], waits: Sto
     """Predict images, draw them and write their people as ``posenet predict`` does, into a temporary folder."""
     sources = [FileSource("image", path) for path in paths]
 
-    def draw(prediction: FramePrediction) -> FramePrediction:
+    def write_drawing(prediction: FramePrediction) -> FramePrediction:
         frame = prediction.frame
         if isinstance(frame, Frame):
-            drawings.write(frame, prediction.people, draw_people(frame.image, prediction.people))
+            drawings.write(frame, prediction.people, draw(frame.image, prediction.people))
         return prediction
 
     def time_decoding() -> Iterator[FramePrediction]:
         for prediction in predictions:
             waits.lap("decode")
-            yield prediction
+            yield prediction._replace(people=choose_people(prediction.people))
 
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -275,7 +286,7 @@ def predict_stream(predictor: StreamPredictor, paths: Sequence[Path], waits: Sto
         people_file = stack.enter_context(open_people_file(folder / "people.jsonl", sources))
         predictions = stack.enter_context(contextlib.closing(predict_frames(predictor, sources)))
         waits.skip()
-        for prediction in map_in_background(draw, time_decoding(), ahead=predictor.settings.batch_size):
+        for prediction in map_in_background(write_drawing, time_decoding(), ahead=predictor.settings.batch_size):
             waits.lap("draw")
             frame = prediction.frame
             if isinstance(frame, Frame):

@@ -248,10 +248,12 @@ class Predictor:
         """Resize and pad (H, W, 3) BGR uint8 images; their network inputs must have the same size."""
         image_sizes = [(image.shape[0], image.shape[1]) for image in images]
         letterboxes = [[self.letterbox(size, scale) for size in image_sizes] for scale in self.settings.scales]
-        inputs = [
-            np.stack([letterbox.apply(image) for letterbox, image in zip(letterboxes_of_scale, images)])
-            for letterboxes_of_scale in letterboxes
-        ]
+        inputs = []
+        for letterboxes_of_scale in letterboxes:
+            batch = np.empty((len(images), *letterboxes_of_scale[0].padded, 3), np.uint8)
+            for letterbox, image, out in zip(letterboxes_of_scale, images, batch):
+                letterbox.apply(image, out)
+            inputs.append(batch)
         return InputBatch(image_sizes, letterboxes, inputs)
 
     def run_network(self, batch: InputBatch) -> NetworkOutput:

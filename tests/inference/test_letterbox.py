@@ -49,16 +49,51 @@ def test_mapping_back_leaves_the_given_people_unchanged():
     assert (person.keypoints == 1).all()
 
 
-def test_a_shrunken_image_is_the_mean_over_areas():
-    image = np.random.default_rng(0).integers(0, 256, (96, 96, 3), np.uint8)
-    shrunken = Letterbox(resized=(24, 24), padded=(64, 64)).apply(image)[:24, :24]
-    np.testing.assert_allclose(shrunken, image.reshape(24, 4, 24, 4, 3).mean((1, 3)), atol=0.51)
+@pytest.mark.parametrize("factor", [2, 3])  # 3: a side of 99 pixels cannot be halved
+def test_a_much_larger_image_is_averaged_over_areas(factor):
+    image = np.random.default_rng(0).integers(0, 256, (33 * factor, 33 * factor, 3), np.uint8)
+    shrunken = Letterbox(resized=(33, 33), padded=(64, 64)).apply(image)[:33, :33]
+    np.testing.assert_allclose(shrunken, image.reshape(33, factor, 33, factor, 3).mean((1, 3)), atol=0.51)
 
 
-def test_an_enlarged_image_is_interpolated_by_cubic_polynomials():
+@pytest.mark.parametrize("size", [(40, 60), (16, 24)])
+def test_other_images_are_interpolated_by_cubic_polynomials(size):
+    height, width = size
     image = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
-    enlarged = Letterbox(resized=(40, 60), padded=(64, 64)).apply(image)[:40, :60]
-    np.testing.assert_array_equal(enlarged, cv2.resize(image, (60, 40), interpolation=cv2.INTER_CUBIC))
+    resized = Letterbox(resized=size, padded=(64, 64)).apply(image)[:height, :width]
+    np.testing.assert_array_equal(resized, cv2.resize(image, (width, height), interpolation=cv2.INTER_CUBIC))
+
+
+@pytest.mark.parametrize("zoom", [1.7, 1, 0.8, 0.5, 0.37, 0.24, 0.11])
+@pytest.mark.parametrize("size", [(480, 640), (481, 641)])
+def test_a_point_of_the_image_is_where_keypoints_are_mapped_back_from(size, zoom):
+    resized = (round(size[0] * zoom), round(size[1] * zoom))
+    x, y = 300.0, 200.0
+    rows, columns = np.mgrid[: size[0], : size[1]]
+    spot = 250 * np.exp(-((columns - x) ** 2 + (rows - y) ** 2) / (2 * 20**2))
+    image = np.repeat(spot.astype(np.uint8)[:, :, None], 3, axis=2)
+    letterbox = Letterbox(resized, padded=resized)
+
+    weight = letterbox.apply(image)[:, :, 0].astype(float)
+    rows, columns = np.mgrid[: resized[0], : resized[1]]
+    keypoints = np.zeros((18, 3), np.float32)
+    keypoints[0] = ((columns * weight).sum() / weight.sum(), (rows * weight).sum() / weight.sum(), 1)
+    [mapped] = letterbox.map_back([Person(keypoints, 1.0)], size)
+    np.testing.assert_allclose(mapped.keypoints[0, :2], (x, y), atol=0.03 / zoom)  # 0.03 pixels of the resized image
+
+
+def test_images_of_extreme_shapes_are_resized():
+    assert (Letterbox((1, 64), (64, 64)).apply(np.full((2, 7000, 3), 9, np.uint8))[0] == 9).all()
+    assert (Letterbox((64, 1), (64, 64)).apply(np.full((7000, 2, 3), 9, np.uint8))[:, 0] == 9).all()
+
+
+def test_the_result_can_be_written_into_a_batch():
+    image = np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)
+    letterbox = Letterbox(resized=(40, 60), padded=(64, 128))
+    batch = np.zeros((3, 64, 128, 3), np.uint8)
+    letterbox.apply(image, batch[1])
+    assert np.array_equal(batch[1], letterbox.apply(image))
+    assert not batch[0].any() and not batch[2].any()
 
 
 def test_the_padding_is_grey():
