@@ -37,6 +37,7 @@ from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, Drawing,
 
 STREAM = "whole, in a stream"
 ALONE = "network alone"
+ALONE_IN_PARALLEL = "network alone, as in the stream"
 TRAINED = "network as trained"
 WAITS = ("read", "prepare", "decode", "draw", "write")
 """What the thread that runs the network does or waits for besides."""
@@ -49,6 +50,7 @@ class TimedNetwork(nn.Module):
         super().__init__()
         self.network = network
         self.channels_last = getattr(network, "channels_last", False)
+        self.parallel_runs = getattr(network, "parallel_runs", 1)
         self.stopwatch = Stopwatch()
         self.shapes: list[tuple[int, ...]] = []
 
@@ -60,10 +62,10 @@ class TimedNetwork(nn.Module):
         self.stopwatch.lap("network")
         return maps
 
-    def run_alone(self, runtime: Runtime) -> None:
-        """Run the network on grey inputs of the remembered shapes."""
+    def run_alone(self, runtime: Runtime, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Run the network on grey inputs of some shapes."""
         layout = torch.channels_last if self.channels_last else torch.contiguous_format
-        run_on_grey_inputs(self.network, self.shapes, runtime, layout)
+        run_on_grey_inputs(self.network, shapes, runtime, layout, self.parallel_runs)
 
 
 class TimedGraph(Graph):
@@ -71,6 +73,7 @@ class TimedGraph(Graph):
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
+        self.parallel_runs = graph.parallel_runs
         self.stopwatch = Stopwatch()
         self.shapes: list[tuple[int, ...]] = []
 
@@ -82,10 +85,13 @@ class TimedGraph(Graph):
         self.stopwatch.lap("network")
         return outputs
 
-    def run_alone(self, runtime: Runtime) -> None:
-        """Run the graph on grey inputs of the remembered shapes."""
-        for shape in self.shapes:
+    def run_alone(self, runtime: Runtime, shapes: Sequence[tuple[int, ...]]) -> None:
+        """Run the graph on grey inputs of some shapes."""
+
+        def run_on_grey(shape: tuple[int, ...]) -> None:
             self.graph.run({"images": np.full(shape, 128, np.uint8), "sizes": np.full((shape[0], 2), shape[1:3])})
+
+        run_all(run_on_grey, shapes, self.parallel_runs)
 
 
 def time_network(backend: Backend) -> TimedNetwork | TimedGraph:
@@ -115,12 +121,15 @@ class StreamPredictor(Predictor):
             self.stopwatch.lap("read")
             yield image
 
-    def run_network(self, batch: InputBatch) -> NetworkOutput:
-        """End the stage "prepare", then the stage "network"."""
+    def run_networks(self, batches: Iterable[InputBatch]) -> Iterator[NetworkOutput]:
+        """End the stage "prepare" with every batch, and the stage "network" with every output."""
+        for output in super().run_networks(map(self._time_preparing, batches)):
+            self.stopwatch.lap("network")
+            yield output
+
+    def _time_preparing(self, batch: InputBatch) -> InputBatch:
         self.stopwatch.lap("prepare")
-        output = super().run_network(batch)
-        self.stopwatch.lap("network")
-        return output
+        return batch
 
 
 def measure_predict(
@@ -132,6 +141,7 @@ def measure_predict(
     name: str,
     amp: str,
     trained: nn.Module | None = None,
+    stream_backend: Backend | None = None,
 ) -> Report:
     """Read, predict and draw images one by one; predict, draw and write them in a stream; run the network alone.
 
@@ -143,16 +153,20 @@ def measure_predict(
         name: name of the backend, for the report.
         amp: precision of the network, for the report.
         trained: also run this network, as it was trained: in float32 and not fused.
+        stream_backend: runs several batches of the stream at the same time; None for ``backend``. It cannot be used
+            afterwards either.
     """
     if trained is not None:
         trained = trained.to(runtime.device).eval()
     network = time_network(backend)
+    stream_network = network if stream_backend in (None, backend) else time_network(stream_backend)
+    parallel_runs = stream_network.parallel_runs
     stages = Stopwatch(runtime.synchronize)
     runs = Stopwatch(runtime.synchronize)
     cpu_runs = Stopwatch(runtime.synchronize, clock=time.process_time)
     unused = Stopwatch()
     predictor = Predictor(backend)
-    stream_predictor = StreamPredictor(backend)
+    stream_predictor = StreamPredictor(stream_backend or backend)
     # Reading this clock must not wait for the device. The network ends when it is queued on the device.
     waits = stream_predictor.stopwatch = Stopwatch()
     num_people = 0
@@ -162,18 +176,22 @@ def measure_predict(
         network.stopwatch = stages
         num_people = sum(predict_one(predictor, path, stages) for path in paths)
 
-        network.stopwatch = unused
-        network.shapes.clear()
+        network.stopwatch = stream_network.stopwatch = unused
+        stream_network.shapes.clear()
         runs.skip()
         cpu_runs.skip()
         predict_stream(stream_predictor, paths, waits)
         runs.lap(STREAM)
         cpu_runs.lap(STREAM)
-        network.run_alone(runtime)
+        network.run_alone(runtime, stream_network.shapes)
         runs.lap(ALONE)
         cpu_runs.lap(ALONE)
+        if parallel_runs > 1:
+            stream_network.run_alone(runtime, stream_network.shapes)
+            runs.lap(ALONE_IN_PARALLEL)
+            cpu_runs.lap(ALONE_IN_PARALLEL)
         if trained is not None:
-            run_on_grey_inputs(trained, network.shapes, runtime, torch.contiguous_format)
+            run_on_grey_inputs(trained, stream_network.shapes, runtime, torch.contiguous_format)
             runs.lap(TRAINED)
         if round_index == 0:
             for stopwatch in (stages, runs, cpu_runs, waits):
@@ -200,15 +218,20 @@ def measure_predict(
         rows.append((f"  waits to {stage}", wait_ms[stage], percent(wait_ms[stage], stream_ms), None))
     waited = sum(wait_ms[stage] for stage in WAITS)
     cpu_seconds = cpu_runs.stage_medians()
-    outside = 1 - alone_ms / stream_ms
-    outside_cpu = 1 - cpu_seconds[ALONE] / cpu_seconds[STREAM]
+    network_in_stream = ALONE_IN_PARALLEL if parallel_runs > 1 else ALONE
+    outside = 1 - run_ms[network_in_stream] / stream_ms
+    outside_cpu = 1 - cpu_seconds[network_in_stream] / cpu_seconds[STREAM]
     notes = [
         f"{num_people} people found and drawn, with scores of at least {MIN_SCORE} as in posenet predict",
         "in a stream, where other threads read, prepare, decode and draw images, prediction takes "
         f"{stream_ms / alone_ms:.2f} times as long as the network alone",
         f"outside the network: {percent(outside, 1)} of the stream, {percent(outside_cpu, 1)} of its processor time, "
-        f"which other programs do not change; the network waits for {percent(waited, stream_ms)} of the stream",
+        "which other programs do not change",
     ]
+    if parallel_runs > 1:
+        notes.append(f"the stream runs {parallel_runs} batches at a time, on a share of the threads each")
+    else:
+        notes.append(f"the network waits for {percent(waited, stream_ms)} of the stream")
     if not num_people:
         notes.append("decoding and drawing take longer if the images contain people")
     return Report(
@@ -227,6 +250,8 @@ def measure_predict(
             "stream_ms": stream_ms,
             "stream_pictures_per_s": 1000 / stream_ms,
             "alone_ms": alone_ms,
+            "parallel_runs": parallel_runs,
+            "alone_in_parallel_ms": run_ms.get(ALONE_IN_PARALLEL),
             "stream_over_alone": stream_ms / alone_ms,
             "wait_ms": {stage: wait_ms[stage] for stage in WAITS},
             "waited_share": waited / stream_ms,
@@ -300,9 +325,26 @@ def heatmaps_of(network: nn.Module) -> Callable[[Tensor], Tensor]:
 
 
 def run_on_grey_inputs(
-    network: nn.Module, shapes: Sequence[tuple[int, ...]], runtime: Runtime, layout: torch.memory_format
+    network: nn.Module,
+    shapes: Sequence[tuple[int, ...]],
+    runtime: Runtime,
+    layout: torch.memory_format,
+    parallel_runs: int = 1,
 ) -> None:
-    """Run a network on grey inputs of some shapes."""
-    with torch.inference_mode():
+    """Run a network on grey inputs of some shapes, ``parallel_runs`` at a time."""
+
+    @torch.inference_mode()
+    def run_on_grey(shape: tuple[int, ...]) -> None:
+        heatmaps_of(network)(torch.full(shape, 0.5, device=runtime.device).contiguous(memory_format=layout))
+
+    run_all(run_on_grey, shapes, parallel_runs)
+
+
+def run_all(run: Callable[[tuple[int, ...]], None], shapes: Sequence[tuple[int, ...]], parallel_runs: int) -> None:
+    """Call a function for all shapes, with several calls at a time if ``parallel_runs`` is above 1."""
+    if parallel_runs == 1:  # on this thread, whose settings the network may need
         for shape in shapes:
-            heatmaps_of(network)(torch.full(shape, 0.5, device=runtime.device).contiguous(memory_format=layout))
+            run(shape)
+    else:
+        for _ in map_in_background(run, shapes, workers=parallel_runs, ahead=parallel_runs):
+            pass

@@ -12,6 +12,7 @@ import json
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -55,6 +56,7 @@ from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError, DataError
 from posenet.files import is_standard_output, write_atomically
 from posenet.images.image_files import find_images
+from posenet.inference.backends.backend import Backend
 from posenet.inference.backends.loading import (
     BACKENDS,
     BackendOptions,
@@ -219,7 +221,10 @@ def benchmark_predict(args: argparse.Namespace, config: Config, runtime: Runtime
         if args.compare or args.config or args.overrides:
             raise ConfigError(f"{args.checkpoint} is an exported file; leave out --compare, --config and --set")
         overrides = {} if args.height is None else {"height": args.height}
-        backend, _ = load_backend(args.checkpoint, None, options, overrides)
+
+        def make(options: BackendOptions) -> Backend:
+            return load_backend(args.checkpoint, None, options, overrides)[0]
+
         amp = args.precision
     else:
         if args.checkpoint:
@@ -227,8 +232,10 @@ def benchmark_predict(args: argparse.Namespace, config: Config, runtime: Runtime
             config = load_config(None, args.overrides + _settings_from_flags(args), base=config)
         else:
             network = PoseNet.from_config(config)
-        backend = make_backend(network, config.inference, config.model.skeleton, options)
+        make = partial(make_backend, network, config.inference, config.model.skeleton)
         amp = select_amp(runtime.device, args.precision)
+    stream_backend = make(dataclasses.replace(options, parallel=True))
+    backend = make(options) if stream_backend.parallel_runs > 1 else stream_backend
     with tempfile.TemporaryDirectory() as folder:
         inputs = args.inputs
         if not inputs:
@@ -243,6 +250,7 @@ def benchmark_predict(args: argparse.Namespace, config: Config, runtime: Runtime
             name=args.backend or "default",
             amp=amp,
             trained=trained,
+            stream_backend=stream_backend,
         )
 
 

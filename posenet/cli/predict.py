@@ -283,7 +283,7 @@ def _prepare_job(args: argparse.Namespace, runtime: Ranks, rank_info: RankInfo) 
 
     def load_predictor() -> tuple[Predictor, Config]:
         use_device_of_rank(args, rank_info)
-        return make_predictor(args)
+        return make_predictor(args, parallel=_makes_several_batches(sources))
 
     shard = run_on_main(runtime, lambda: _check_flags(args))
     sources = run_on_main(runtime, lambda: find_inputs(args, runtime.world_size))
@@ -295,6 +295,12 @@ def _prepare_job(args: argparse.Namespace, runtime: Ranks, rank_info: RankInfo) 
     units = split_into_units(sources, predictor.settings.batch_size)
     selection = FrameSelection(args.start, args.duration, args.stride)
     return _Job(sources, paths, predictor, config, tracker, units, shard, selection)
+
+
+def _makes_several_batches(sources: Sequence[Source]) -> bool:
+    """Whether several batches can be predicted at the same time: not from a single image, nor from a live source."""
+    is_single_image = len(sources) == 1 and sources[0].kind == "image"
+    return not is_single_image and all(isinstance(source, FileSource) for source in sources)
 
 
 def _check_flags(args: argparse.Namespace) -> Shard:

@@ -80,8 +80,11 @@ def add_predictor_options(
     add_config_options(parser)
 
 
-def make_predictor(args: argparse.Namespace) -> tuple[Predictor, Config]:
-    """The predictor that the options define, and the configuration of its network."""
+def make_predictor(args: argparse.Namespace, *, parallel: bool = True) -> tuple[Predictor, Config]:
+    """The predictor that the options define, and the configuration of its network.
+
+    ``parallel`` is for long streams of images; see ``Predictor.from_checkpoint``.
+    """
     config = requested_config(args, args.checkpoint)
     overrides = {name: getattr(args, name) for name in _INFERENCE_OPTIONS if name in args}
     return Predictor.load(
@@ -91,6 +94,7 @@ def make_predictor(args: argparse.Namespace) -> tuple[Predictor, Config]:
         amp=args.amp,
         backend=args.backend,
         threads=getattr(args, "threads", None),
+        parallel=parallel,
         **overrides,
     )
 

@@ -70,7 +70,7 @@ def evaluate(
         used_config = Config()
     else:
         predictor, used_config = Predictor.load(
-            checkpoint, config=config, device=device, amp=amp, backend=backend, **overrides
+            checkpoint, config=config, device=device, amp=amp, backend=backend, parallel=True, **overrides
         )
     options = SplitOptions(
         exif_frame=exif_frame or used_config.data.exif_frame,

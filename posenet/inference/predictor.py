@@ -124,6 +124,7 @@ class Predictor:
         amp: Amp | Literal["auto"] = "auto",
         backend: BackendName | None = None,
         threads: int | None = None,
+        parallel: bool = False,
         **overrides: Any,
     ) -> Predictor:
         """A predictor that runs the network in a checkpoint, ours or a published one, or in an exported file.
@@ -138,6 +139,8 @@ class Predictor:
                 None is PyTorch for a checkpoint, and "auto" for an exported file.
             threads: CPU threads of other backends than PyTorch, which has ``torch.set_num_threads``; None for as many
                 as OMP_NUM_THREADS or the backend states.
+            parallel: run two batches of a stream at the same time, each with half of the threads, where the backend can
+                do so (OpenVINO on a CPU). Streams are faster then, and single images slower.
             overrides: keys of the configuration's ``inference`` section.
 
         Raises:
@@ -146,7 +149,14 @@ class Predictor:
                 out of range.
         """
         predictor, _ = cls.load(
-            path, config=config, device=device, amp=amp, backend=backend, threads=threads, **overrides
+            path,
+            config=config,
+            device=device,
+            amp=amp,
+            backend=backend,
+            threads=threads,
+            parallel=parallel,
+            **overrides,
         )
         return predictor
 
@@ -160,10 +170,11 @@ class Predictor:
         amp: Amp | Literal["auto"],
         backend: BackendName | None = None,
         threads: int | None = None,
+        parallel: bool = False,
         **overrides: Any,
     ) -> tuple[Predictor, Config]:
         """The predictor that ``from_checkpoint`` returns, and the configuration of its network."""
-        options = BackendOptions(backend, device, amp, threads)
+        options = BackendOptions(backend, device, amp, threads, parallel)
         loaded, config = load_backend(path, config, options, overrides)
         return cls(loaded), config
 
@@ -225,10 +236,10 @@ class Predictor:
                 for batch in batches:
                     yield [pieces[index] for index in batch]
 
-        # Three threads work at the same time: one prepares the next batch, the caller's thread runs the network on this
-        # batch, and one decodes the previous batch.
+        # Threads work at the same time: one prepares the next batch, the caller's thread or several others run the
+        # network on this batch, and one decodes the previous batch.
         inputs = map_in_background(self.prepare_inputs, split_into_batches())
-        outputs = map(self.run_network, inputs)
+        outputs = self.run_networks(inputs)
         people_of_pieces: list[list[Person]] = []
         for people_of_batch in map_in_background(self.decode_output, outputs):
             people_of_pieces += people_of_batch
@@ -255,6 +266,13 @@ class Predictor:
                 letterbox.apply(image, out)
             inputs.append(batch)
         return InputBatch(image_sizes, letterboxes, inputs)
+
+    def run_networks(self, batches: Iterable[InputBatch]) -> Iterator[NetworkOutput]:
+        """Run the network on batches, in order, and on several at the same time if the backend is faster so."""
+        runs = self.backend.parallel_runs
+        if runs == 1:
+            return map(self.run_network, batches)
+        return map_in_background(self.run_network, batches, workers=runs, ahead=runs)
 
     def run_network(self, batch: InputBatch) -> NetworkOutput:
         """Run the network on a batch. A device may still work on it when this returns."""

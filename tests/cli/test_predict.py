@@ -23,7 +23,7 @@ from posenet.cli.prediction_people import PredictionSummary
 from posenet.errors import DataError
 from posenet.images.image_files import read_image, write_image
 from posenet.inference.media import sources, video_library
-from posenet.inference.media.sources import CameraSource, FileSource, Frame, UnreadableFrame
+from posenet.inference.media.sources import CameraSource, FileSource, Frame, Source, UnreadableFrame, UrlSource
 from posenet.inference.media.video_library import open_video_writer
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
@@ -40,7 +40,7 @@ SPOTS = ((40.2, 20.0), (90.0, 60.4))
 def stub(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tool with a network that finds spots of light."""
     settings = InferenceConfig(height=128, batch_size=3)
-    monkeypatch.setattr(tool, "make_predictor", lambda args: (Predictor(SpotNetwork(), settings), Config()))
+    monkeypatch.setattr(tool, "make_predictor", lambda args, **_: (Predictor(SpotNetwork(), settings), Config()))
 
 
 @pytest.fixture
@@ -54,6 +54,20 @@ def photos(tmp_path: Path) -> Path:
 
 def predict(*words: str | Path) -> int:
     return run_tool("predict", ["--checkpoint", "x.pth", *map(str, words)])
+
+
+@pytest.mark.parametrize(
+    ("sources", "parallel"),
+    [
+        ([FileSource("image", Path("a.jpg"))], False),
+        ([FileSource("image", Path("a.jpg")), FileSource("image", Path("b.jpg"))], True),
+        ([FileSource("video", Path("a.mp4"))], True),
+        ([FileSource("video", Path("a.mp4")), CameraSource(0)], False),
+        ([UrlSource("video", "rtsp://a")], False),
+    ],
+)
+def test_batches_share_the_cpu_unless_each_image_should_be_fast(sources: list[Source], parallel: bool) -> None:
+    assert tool._makes_several_batches(sources) == parallel
 
 
 def test_images_are_drawn_and_people_written(

@@ -47,7 +47,7 @@ SIZES = ((97, 131), (131, 97), (64, 64), (97, 131), (97, 300))
 def stub(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tools with a network that finds spots of light."""
 
-    def make_predictor(args: object) -> tuple[Predictor, Config]:
+    def make_predictor(args: object, **_: object) -> tuple[Predictor, Config]:
         return Predictor(SpotNetwork(), InferenceConfig(height=128, batch_size=3)), Config()
 
     monkeypatch.setattr(predict_tool, "make_predictor", make_predictor)

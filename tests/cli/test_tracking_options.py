@@ -23,7 +23,7 @@ from tests.helpers.videos import read_video
 def clip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A video of a person who walks to the right, and a network that finds it."""
     predictor = Predictor(SpotNetwork(), InferenceConfig(height=128))
-    monkeypatch.setattr(predict, "make_predictor", lambda args: (predictor, Config()))
+    monkeypatch.setattr(predict, "make_predictor", lambda args, **_: (predictor, Config()))
     path = tmp_path / "clip.mp4"
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), 10.0, (192, 128))
     for number in range(12):

@@ -220,7 +220,7 @@ def test_the_tool(
 
     predictor = Predictor(torch.nn.Identity())
     monkeypatch.setattr(predictor, "stream", oracle(split[1]))
-    monkeypatch.setattr(tool, "make_predictor", lambda args: (predictor, Config()))
+    monkeypatch.setattr(tool, "make_predictor", lambda args, **_: (predictor, Config()))
     argv = ["--weights", "x.pth", "--images", str(split[0]), "--annotations", str(split[1])]
     assert run_tool("evaluate", [*argv, "--output", str(tmp_path / "r.json"), "--image_ids", "102", "104"]) == 0
     out = capsys.readouterr().out

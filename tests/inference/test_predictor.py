@@ -1,3 +1,5 @@
+import threading
+
 import cv2
 import numpy as np
 import pytest
@@ -278,6 +280,23 @@ def test_a_stream_reads_images_as_they_are_needed():
     assert len(taken) <= 10
     assert [first, *stream] == [predictor(image) for image in images]
     assert len(taken) == len(images)
+
+
+def test_a_stream_runs_as_many_batches_at_the_same_time_as_the_backend_can():
+    class WaitingNetwork(SpotNetwork):
+        """Waits until another batch runs too."""
+
+        parallel_runs = 2
+        both_run = threading.Barrier(2, timeout=20)
+
+        def heatmaps(self, images):
+            self.both_run.wait()
+            return super().heatmaps(images)
+
+    images = [make_image(size) for size in SPOTS for _ in range(2)]
+    predictor = Predictor(WaitingNetwork(), InferenceConfig(height=128, batch_size=2))
+    one_by_one = spot_predictor(height=128, batch_size=2)
+    assert list(predictor.stream(images[:8])) == list(one_by_one.stream(images[:8]))
 
 
 def test_an_error_on_another_thread_reaches_the_caller():

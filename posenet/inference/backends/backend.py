@@ -87,13 +87,15 @@ class NetworkOutput(NamedTuple):
 class Backend(ABC):
     """Runs a network on batches of images.
 
-    One thread calls ``run``, another one ``NetworkOutput.fetch``.
+    ``parallel_runs`` threads call ``run``, another one ``NetworkOutput.fetch``.
 
     Attributes:
+        parallel_runs: number of threads that can call ``run`` at the same time to run more batches together.
         settings: the settings that the network runs with.
         skeleton: meaning of the channels.
     """
 
+    parallel_runs: int = 1
     settings: InferenceConfig
     skeleton: Skeleton
 

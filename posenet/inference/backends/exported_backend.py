@@ -36,6 +36,7 @@ class ExportedBackend(Backend):
             raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
         self._digest = hashlib.sha256(model).hexdigest()
         self.graph = load_graph(runtime, model, str(path), options)
+        self.parallel_runs = self.graph.parallel_runs
         if set(self.graph.inputs) != set(INPUTS) or set(self.graph.outputs) != set(OUTPUTS):
             names = truncate_for_message(", ".join([*self.graph.inputs, *self.graph.outputs]))
             raise CheckpointError(

@@ -19,16 +19,21 @@ import numpy as np
 from posenet.errors import CheckpointError, ConfigError, PosenetError
 from posenet.messages import truncate_for_message
 
+PARALLEL_RUNS = 2
+"""Batches of a stream that a runtime works on at the same time, where it can."""
+
 
 class Graph(ABC):
     """An ONNX graph that a runtime has loaded.
 
     Attributes:
+        parallel_runs: calls of ``run`` that work at the same time; others wait.
         inputs: names of the inputs.
         outputs: names of the outputs.
         metadata: the properties in the file.
     """
 
+    parallel_runs: int = 1
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     metadata: Mapping[str, str]
@@ -48,6 +53,8 @@ class GraphOptions:
     """Precision: off (float32), bf16, fp16, or auto: the fastest one without loss of accuracy on the device."""
     threads: int | None
     """Threads on a CPU; None for as many as the runtime chooses."""
+    parallel_runs: int = 1
+    """Runs that share the threads of a CPU, if the runtime can do so. Together they are faster, and each one slower."""
 
 
 class Runtime(NamedTuple):

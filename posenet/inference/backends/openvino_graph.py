@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Mapping, Sequence
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -23,19 +23,24 @@ _CAPABILITIES = {"bf16": "BF16", "fp16": "FP16"}
 class OpenVinoGraph(Graph):
     """A graph that OpenVINO has loaded and compiled."""
 
-    def __init__(self, model: openvino.Model, compiled: openvino.CompiledModel) -> None:
+    def __init__(self, model: openvino.Model, compiled: openvino.CompiledModel, parallel_runs: int) -> None:
+        self.parallel_runs = parallel_runs
         self.inputs = tuple(port.get_any_name() for port in model.inputs)
         self.outputs = tuple(port.get_any_name() for port in model.outputs)
         self.metadata = _metadata(model)
         self.compiled = compiled
-        self._request = compiled.create_infer_request()
-        self._lock = threading.Lock()  # one request serves one caller at a time
+        self._idle_requests: SimpleQueue[openvino.InferRequest] = SimpleQueue()  # each serves one caller at a time
+        for _ in range(parallel_runs):
+            self._idle_requests.put(compiled.create_infer_request())
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """See ``Graph``."""
-        with self._lock:
-            results = self._request.infer(dict(inputs))
+        request = self._idle_requests.get()
+        try:
+            results = request.infer(dict(inputs))
             return {name: results[name] for name in self.outputs}
+        finally:
+            self._idle_requests.put(request)
 
 
 def load(model: bytes, options: GraphOptions) -> OpenVinoGraph:
@@ -50,10 +55,15 @@ def load(model: bytes, options: GraphOptions) -> OpenVinoGraph:
         if needed and needed not in core.get_property(device, "OPTIMIZATION_CAPABILITIES"):
             raise ConfigError(f"OpenVINO does not compute in {options.amp} on {device} here; use --amp auto")
         properties["INFERENCE_PRECISION_HINT"] = _PRECISIONS[options.amp]
-    if options.threads and device == "CPU":
-        properties["INFERENCE_NUM_THREADS"] = options.threads
+    if device == "CPU":
+        properties["NUM_STREAMS"] = options.parallel_runs
+        if options.threads:
+            properties["INFERENCE_NUM_THREADS"] = options.threads
     graph = core.read_model(model, b"")
-    return OpenVinoGraph(graph, core.compile_model(graph, device, properties))
+    compiled = core.compile_model(graph, device, properties)
+    # There are fewer streams than runs if there are fewer threads.
+    num_streams = compiled.get_property("NUM_STREAMS") if device == "CPU" else 1
+    return OpenVinoGraph(graph, compiled, num_streams)
 
 
 @functools.cache

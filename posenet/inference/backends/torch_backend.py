@@ -51,6 +51,7 @@ class TorchBackend(Backend):
         self.device = weight.device if device is None else torch.device(device)
         self.amp = amp
         self.network = network.to(self.device).eval()
+        self.parallel_runs = getattr(network, "parallel_runs", 1)
         self._flip_channels = torch.from_numpy(skeleton.flip_channels).to(self.device)
         self._selector: CandidateSelector | None = None
         if select == "device" or (select is None and self.device.type != "cpu"):

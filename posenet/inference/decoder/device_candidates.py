@@ -133,9 +133,9 @@ class CandidateSelector(nn.Module):
         channel = self.part_channels[:, None, None]
         samples = []
         for position in PREFILTER_POSITIONS.tolist():
-            column = (first_x + vector_x * position).round()
-            row = (first_y + vector_y * position).round()
-            samples.append(values.at(channel, (row * values.width + column).long()))
+            column = (first_x + vector_x * position).round().long()
+            row = (first_y + vector_y * position).round().long()
+            samples.append(values.at(channel, row * values.width + column))
         support = sum(samples) / len(samples)
         score = (support - self.part_threshold) * (first_weight * second_weight)
         score, index = score.flatten(1).topk(self.max_limbs)  # (N, L)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from posenet.devices.cpu import usable_cores
 from posenet.errors import CheckpointError, ConfigError
 from posenet.inference.backends.graph import RUNTIMES, Graph, GraphOptions, default_threads, load_graph
 from posenet.inference.onnx_metadata import INPUTS, OUTPUTS, OnnxMetadata
 from posenet.skeleton import COCO
+from tests.helpers.runtimes import require_runtime
 
 CPU = GraphOptions(device="cpu", amp="off", threads=1)
 
@@ -44,6 +47,21 @@ def test_results_are_not_overwritten_by_the_next_run(graph: Graph) -> None:
     copy = first.copy()
     graph.run({"images": np.zeros((1, 64, 128, 3), np.uint8), "sizes": np.full((1, 2), 64)})
     np.testing.assert_array_equal(first, copy)
+
+
+def test_openvino_runs_two_batches_at_the_same_time(model: bytes) -> None:
+    require_runtime("openvino")
+    one, two = (load_graph("openvino", model, "a.onnx", GraphOptions("cpu", "off", 2, runs)) for runs in (1, 2))
+    assert (one.parallel_runs, two.parallel_runs) == (1, min(2, usable_cores()))
+    with ThreadPoolExecutor(4) as pool:
+        outputs = list(pool.map(lambda batch: run(two, batch), [1, 2, 3, 4] * 3))
+    for batch, found in zip([1, 2, 3, 4] * 3, outputs):
+        for name, expected in run(one, batch).items():
+            np.testing.assert_allclose(found[name], expected, atol=1e-5)
+
+
+def test_one_thread_runs_one_batch_at_a_time(runtime: str, model: bytes) -> None:
+    assert load_graph(runtime, model, "a.onnx", GraphOptions("cpu", "off", 1, parallel_runs=2)).parallel_runs == 1
 
 
 @pytest.mark.parametrize("damage", [lambda model: b"", lambda model: b"no model" * 99, lambda model: model[:900]])

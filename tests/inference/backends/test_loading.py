@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -58,6 +59,11 @@ def test_an_exported_file_finds_the_people_that_pytorch_finds(exported: Path, ru
     assert [len(people) for people in found] == [1] * 6
     assert_same_people(found, expected.batch(images()))
     assert list(predictor.stream(images())) == found
+
+    parallel = Predictor.from_checkpoint(
+        exported, device="cpu", amp="off", backend=runtime, batch_size=2, parallel=True
+    )  # type: ignore[arg-type]
+    assert_same_people(list(parallel.stream(images())), found)
 
     crowd = images(4)[:2]
     [one, other], [expected_one, expected_other] = (
@@ -142,8 +148,9 @@ def test_auto_precision_is_float32_where_it_is_with_pytorch(checkpoint: Path, mo
         monkeypatch.setattr(precision, "_cpu_computes_in_bf16", lambda: computes_in_bf16)
         used: list[str] = []
 
-        def load_graph(name: str, model: bytes, source: str, options: GraphOptions) -> None:
+        def load_graph(name: str, model: bytes, source: str, options: GraphOptions) -> SimpleNamespace:
             used.append(options.amp)
+            return SimpleNamespace(parallel_runs=1)
 
         monkeypatch.setattr("posenet.inference.backends.converted_network.convert_to_onnx", lambda network: b"")
         monkeypatch.setattr("posenet.inference.backends.converted_network.load_graph", load_graph)
