@@ -1,7 +1,7 @@
 """Time per image from file to drawing: stage by stage, in a stream, and compared with the network alone.
 
-The stream is what ``posenet predict`` runs, where other threads read, prepare, decode and draw. Its table shows how
-long the thread that runs the network waits for each of them.
+The stream is what ``posenet predict`` runs, where other threads read, prepare, decode and draw. If one thread runs the
+network, the table shows how long it waits for each of them.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class StreamPredictor(Predictor):
             self.stopwatch.lap("read")
             yield image
 
-    def run_networks(self, batches: Iterable[InputBatch]) -> Iterator[NetworkOutput]:
+    def run_networks(self, batches: Iterable[InputBatch]) -> Generator[NetworkOutput, None, None]:
         """End the stage "prepare" with every batch, and the stage "network" with every output."""
         for output in super().run_networks(map(self._time_preparing, batches)):
             self.stopwatch.lap("network")
@@ -134,6 +134,7 @@ class StreamPredictor(Predictor):
 
 def measure_predict(
     backend: Backend,
+    stream_backend: Backend,
     paths: Sequence[Path],
     runtime: Runtime,
     repeats: int,
@@ -141,7 +142,6 @@ def measure_predict(
     name: str,
     amp: str,
     trained: nn.Module | None = None,
-    stream_backend: Backend | None = None,
 ) -> Report:
     """Read, predict and draw images one by one; predict, draw and write them in a stream; run the network alone.
 
@@ -150,23 +150,22 @@ def measure_predict(
 
     Args:
         backend: runs the network; it cannot be used afterwards.
+        stream_backend: runs the network for the stream, maybe on several batches at the same time; may be ``backend``.
         name: name of the backend, for the report.
         amp: precision of the network, for the report.
         trained: also run this network, as it was trained: in float32 and not fused.
-        stream_backend: runs several batches of the stream at the same time; None for ``backend``. It cannot be used
-            afterwards either.
     """
     if trained is not None:
         trained = trained.to(runtime.device).eval()
     network = time_network(backend)
-    stream_network = network if stream_backend in (None, backend) else time_network(stream_backend)
+    stream_network = network if stream_backend is backend else time_network(stream_backend)
     parallel_runs = stream_network.parallel_runs
     stages = Stopwatch(runtime.synchronize)
     runs = Stopwatch(runtime.synchronize)
     cpu_runs = Stopwatch(runtime.synchronize, clock=time.process_time)
     unused = Stopwatch()
     predictor = Predictor(backend)
-    stream_predictor = StreamPredictor(stream_backend or backend)
+    stream_predictor = StreamPredictor(stream_backend)
     # Reading this clock must not wait for the device. The network ends when it is queued on the device.
     waits = stream_predictor.stopwatch = Stopwatch()
     num_people = 0
@@ -212,11 +211,14 @@ def measure_predict(
     for stage, stage_time in [*stage_ms.items(), ("whole, one by one", whole_ms)]:
         rows.append((stage, stage_time, percent(stage_time, whole_ms), percent(stage_time, network_ms)))
     rows += [(run, run_time, None, percent(run_time, alone_ms)) for run, run_time in run_ms.items()]
-    wait_ms = {stage: per_image(seconds) for stage, seconds in waits.stage_medians().items()}
-    rows.append(("  network in the stream", wait_ms["network"], percent(wait_ms["network"], stream_ms), None))
-    for stage in WAITS:
-        rows.append((f"  waits to {stage}", wait_ms[stage], percent(wait_ms[stage], stream_ms), None))
-    waited = sum(wait_ms[stage] for stage in WAITS)
+    wait_ms: dict[str, float] | None = None
+    waited: float | None = None
+    if parallel_runs == 1:
+        wait_ms = {stage: per_image(seconds) for stage, seconds in waits.stage_medians().items()}
+        rows.append(("  network in the stream", wait_ms["network"], percent(wait_ms["network"], stream_ms), None))
+        for stage in WAITS:
+            rows.append((f"  waits to {stage}", wait_ms[stage], percent(wait_ms[stage], stream_ms), None))
+        waited = sum(wait_ms[stage] for stage in WAITS) / stream_ms
     cpu_seconds = cpu_runs.stage_medians()
     network_in_stream = ALONE_IN_PARALLEL if parallel_runs > 1 else ALONE
     outside = 1 - run_ms[network_in_stream] / stream_ms
@@ -224,14 +226,14 @@ def measure_predict(
     notes = [
         f"{num_people} people found and drawn, with scores of at least {MIN_SCORE} as in posenet predict",
         "in a stream, where other threads read, prepare, decode and draw images, prediction takes "
-        f"{stream_ms / alone_ms:.2f} times as long as the network alone",
+        f"{stream_ms / alone_ms:.2f} times as long as the network alone, one batch after the other on all threads",
         f"outside the network: {percent(outside, 1)} of the stream, {percent(outside_cpu, 1)} of its processor time, "
-        "which other programs do not change",
+        f"compared with the {network_in_stream}; other programs do not change the processor time",
     ]
-    if parallel_runs > 1:
-        notes.append(f"the stream runs {parallel_runs} batches at a time, on a share of the threads each")
+    if waited is None:
+        notes.append(f"the stream runs {parallel_runs} batches at the same time, each on a share of the threads")
     else:
-        notes.append(f"the network waits for {percent(waited, stream_ms)} of the stream")
+        notes.append(f"the network waits for {percent(waited, 1)} of the stream")
     if not num_people:
         notes.append("decoding and drawing take longer if the images contain people")
     return Report(
@@ -253,8 +255,8 @@ def measure_predict(
             "parallel_runs": parallel_runs,
             "alone_in_parallel_ms": run_ms.get(ALONE_IN_PARALLEL),
             "stream_over_alone": stream_ms / alone_ms,
-            "wait_ms": {stage: wait_ms[stage] for stage in WAITS},
-            "waited_share": waited / stream_ms,
+            "wait_ms": wait_ms and {stage: wait_ms[stage] for stage in WAITS},
+            "waited_share": waited,
             "outside_share": outside,
             "outside_cpu_share": outside_cpu,
             "backend": name,
@@ -342,7 +344,7 @@ def run_on_grey_inputs(
 
 def run_all(run: Callable[[tuple[int, ...]], None], shapes: Sequence[tuple[int, ...]], parallel_runs: int) -> None:
     """Call a function for all shapes, with several calls at a time if ``parallel_runs`` is above 1."""
-    if parallel_runs == 1:  # on this thread, whose settings the network may need
+    if parallel_runs == 1:  # as in ``Predictor.run_networks``
         for shape in shapes:
             run(shape)
     else:

@@ -182,7 +182,8 @@ def benchmark_gpu(args: argparse.Namespace, config: Config, runtime: Runtime) ->
             network = PoseNet.from_config(config)
             backend = make_backend(network, config.inference, config.model.skeleton, options)
             amp = select_amp(runtime.device, "auto")
-            return measure_predict(backend, find_images([images]), runtime, args.repeats, name="default", amp=amp)
+            paths = find_images([images])
+            return measure_predict(backend, backend, paths, runtime, args.repeats, name="default", amp=amp)
 
     effort = Effort(
         batch_sizes=args.batch_sizes,
@@ -222,7 +223,7 @@ def benchmark_predict(args: argparse.Namespace, config: Config, runtime: Runtime
             raise ConfigError(f"{args.checkpoint} is an exported file; leave out --compare, --config and --set")
         overrides = {} if args.height is None else {"height": args.height}
 
-        def make(options: BackendOptions) -> Backend:
+        def backend_with(options: BackendOptions) -> Backend:
             return load_backend(args.checkpoint, None, options, overrides)[0]
 
         amp = args.precision
@@ -232,10 +233,10 @@ def benchmark_predict(args: argparse.Namespace, config: Config, runtime: Runtime
             config = load_config(None, args.overrides + _settings_from_flags(args), base=config)
         else:
             network = PoseNet.from_config(config)
-        make = partial(make_backend, network, config.inference, config.model.skeleton)
+        backend_with = partial(make_backend, network, config.inference, config.model.skeleton)
         amp = select_amp(runtime.device, args.precision)
-    stream_backend = make(dataclasses.replace(options, parallel=True))
-    backend = make(options) if stream_backend.parallel_runs > 1 else stream_backend
+    stream_backend = backend_with(dataclasses.replace(options, parallel=True))
+    backend = backend_with(options) if stream_backend.parallel_runs > 1 else stream_backend
     with tempfile.TemporaryDirectory() as folder:
         inputs = args.inputs
         if not inputs:
@@ -244,13 +245,13 @@ def benchmark_predict(args: argparse.Namespace, config: Config, runtime: Runtime
         trained = network if args.compare else None
         return measure_predict(
             backend,
+            stream_backend,
             find_images(inputs),
             runtime,
             args.repeats,
             name=args.backend or "default",
             amp=amp,
             trained=trained,
-            stream_backend=stream_backend,
         )
 
 

@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError("--checkpoint needs the images of the annotations; add --images")
     inputs = [args.annotations, *args.results] + ([Path(args.checkpoint)] if args.checkpoint else [])
     check_outputs(diagnosis_paths(args.output), inputs)
-    predictor, config = make_predictor(args) if args.checkpoint else (None, None)
+    predictor, config = make_predictor(args, parallel=True) if args.checkpoint else (None, None)
     exif_frame = select_exif_frame(args, config)
     if args.skeleton is not None:
         skeleton = load_skeleton(args.skeleton)

@@ -92,7 +92,7 @@ def _evaluate(args: argparse.Namespace, rank_info: RankInfo) -> None:
 
 def _make_predictor(args: argparse.Namespace, rank_info: RankInfo) -> tuple[Predictor, Config]:
     use_device_of_rank(args, rank_info)
-    return make_predictor(args)
+    return make_predictor(args, parallel=True)
 
 
 def _check_flags(args: argparse.Namespace) -> None:

@@ -42,6 +42,7 @@ from posenet.devices.ranks import Ranks
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError
 from posenet.files import check_outputs, is_standard_output
+from posenet.inference.backends.graph import PARALLEL_RUNS
 from posenet.inference.backends.loading import is_exported_file
 from posenet.inference.media.frame_prediction import FramePrediction, predict_units, prediction_format
 from posenet.inference.media.frame_tracking import FrameTracker
@@ -53,7 +54,7 @@ from posenet.inference.predictor import Predictor
 from posenet.inference.shared_work import UnitItem, share_units
 from posenet.messages import pluralize
 from posenet.progress import progress_bar
-from posenet.settings import Config
+from posenet.settings import Config, InferenceConfig
 from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE
 
 _log = logging.getLogger(__name__)
@@ -283,7 +284,7 @@ def _prepare_job(args: argparse.Namespace, runtime: Ranks, rank_info: RankInfo) 
 
     def load_predictor() -> tuple[Predictor, Config]:
         use_device_of_rank(args, rank_info)
-        return make_predictor(args, parallel=_makes_several_batches(sources))
+        return make_predictor(args, parallel=_makes_many_batches(sources))
 
     shard = run_on_main(runtime, lambda: _check_flags(args))
     sources = run_on_main(runtime, lambda: find_inputs(args, runtime.world_size))
@@ -297,10 +298,14 @@ def _prepare_job(args: argparse.Namespace, runtime: Ranks, rank_info: RankInfo) 
     return _Job(sources, paths, predictor, config, tracker, units, shard, selection)
 
 
-def _makes_several_batches(sources: Sequence[Source]) -> bool:
-    """Whether several batches can be predicted at the same time: not from a single image, nor from a live source."""
-    is_single_image = len(sources) == 1 and sources[0].kind == "image"
-    return not is_single_image and all(isinstance(source, FileSource) for source in sources)
+def _makes_many_batches(sources: Sequence[Source]) -> bool:
+    """Whether the sources make so many batches that running several at the same time is faster than one by one.
+
+    Cameras do not, and addresses may be live streams: their frames arrive one by one.
+    """
+    has_video = any(source.kind == "video" for source in sources)
+    has_many_images = len(sources) > PARALLEL_RUNS * InferenceConfig.batch_size
+    return (has_video or has_many_images) and all(isinstance(source, FileSource) for source in sources)
 
 
 def _check_flags(args: argparse.Namespace) -> Shard:

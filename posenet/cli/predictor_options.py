@@ -80,10 +80,10 @@ def add_predictor_options(
     add_config_options(parser)
 
 
-def make_predictor(args: argparse.Namespace, *, parallel: bool = True) -> tuple[Predictor, Config]:
+def make_predictor(args: argparse.Namespace, *, parallel: bool) -> tuple[Predictor, Config]:
     """The predictor that the options define, and the configuration of its network.
 
-    ``parallel`` is for long streams of images; see ``Predictor.from_checkpoint``.
+    ``parallel`` is that of ``Predictor.from_checkpoint``: whether the predictor is for streams of many batches.
     """
     config = requested_config(args, args.checkpoint)
     overrides = {name: getattr(args, name) for name in _INFERENCE_OPTIONS if name in args}

@@ -20,9 +20,13 @@ def map_in_background(
     """
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[Future[Result]] = deque()
-        for item in items:
-            pending.append(pool.submit(function, item))
-            if len(pending) > ahead:
+        try:
+            for item in items:
+                pending.append(pool.submit(function, item))
+                if len(pending) > ahead:
+                    yield pending.popleft().result()
+            while pending:
                 yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+        finally:  # after an error, or if the results are no longer wanted, calls that have not started are dropped
+            for future in pending:
+                future.cancel()

@@ -17,6 +17,9 @@ from posenet.settings import MAP_STRIDE
 
 PADDING = 128
 """Value of the padding in all three colour channels."""
+MAX_CUBIC_FACTOR = 1.75
+"""An image that is more times as large as its network input is halved first. Cubic interpolation alone would give some
+of its pixels almost no weight."""
 
 
 @dataclass(frozen=True)
@@ -60,18 +63,20 @@ class Letterbox:
 
 
 def resize_image(image: np.ndarray, out: np.ndarray) -> None:
-    """Resize a (H, W, 3) uint8 image to the size of ``out``, and write the result there.
+    """Resize a (H, W, 3) uint8 image to the size of ``out``, (h, w, 3) uint8, and write the result there.
 
-    While the image is at least twice as large as ``out``, it is halved to the means of 2 x 2 pixels. The rest is cubic
-    interpolation between four pixels on each axis, which leaves out none up to a factor of 2. An image that cannot be
-    halved, because a side is odd, is averaged over areas instead, which takes ten times as long.
+    While the image is more than ``MAX_CUBIC_FACTOR`` times as large, it is halved to the means of 2 x 2 pixels. The
+    rest is cubic interpolation between four pixels on each axis. If a side is odd before that, so that the image
+    cannot be halved, the rest is averaged over areas instead. This takes several times as long.
     """
     height, width = out.shape[:2]
+
     source_height, source_width = image.shape[:2]
-    while source_height >= 2 * height and source_width >= 2 * width and not (source_height % 2 or source_width % 2):
+    factor = max(source_height / height, source_width / width)
+    while factor > MAX_CUBIC_FACTOR and source_height % 2 == 0 and source_width % 2 == 0:
         source_height //= 2
         source_width //= 2
+        factor /= 2
         image = cv2.resize(image, (source_width, source_height), interpolation=cv2.INTER_AREA)
-    is_much_larger = source_height >= 2 * height or source_width >= 2 * width
-    interpolation = cv2.INTER_AREA if is_much_larger else cv2.INTER_CUBIC
+    interpolation = cv2.INTER_AREA if factor > MAX_CUBIC_FACTOR else cv2.INTER_CUBIC
     cv2.resize(image, (width, height), dst=out, interpolation=interpolation)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -66,7 +67,8 @@ class Predictor:
 
     Args:
         network: has a method ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4). Its input has the
-            channels-last memory format if its attribute ``channels_last`` exists and is true. Or a backend, which runs
+            channels-last memory format if its attribute ``channels_last`` exists and is true. If it has an attribute
+            ``parallel_runs`` above 1, that many threads call ``heatmaps`` at the same time. Or a backend, which runs
             a network with settings of its own; then all other arguments are ignored.
         settings: ``inference`` section of the configuration; None uses its defaults.
         skeleton: meaning of the channels.
@@ -236,16 +238,19 @@ class Predictor:
                 for batch in batches:
                     yield [pieces[index] for index in batch]
 
-        # Threads work at the same time: one prepares the next batch, the caller's thread or several others run the
-        # network on this batch, and one decodes the previous batch.
-        inputs = map_in_background(self.prepare_inputs, split_into_batches())
-        outputs = self.run_networks(inputs)
-        people_of_pieces: list[list[Person]] = []
-        for people_of_batch in map_in_background(self.decode_output, outputs):
-            people_of_pieces += people_of_batch
-            if len(people_of_pieces) == len(layouts[0].order):
-                yield from layouts.popleft().arrange(people_of_pieces)
-                people_of_pieces = []
+        # Threads work at the same time: one prepares the next batch, and one decodes the previous batch. The network
+        # runs on the caller's thread, or on several others with one batch each.
+        with (
+            contextlib.closing(map_in_background(self.prepare_inputs, split_into_batches())) as inputs,
+            contextlib.closing(self.run_networks(inputs)) as outputs,
+            contextlib.closing(map_in_background(self.decode_output, outputs)) as people_of_batches,
+        ):
+            people_of_pieces: list[list[Person]] = []
+            for people_of_batch in people_of_batches:
+                people_of_pieces += people_of_batch
+                if len(people_of_pieces) == len(layouts[0].order):
+                    yield from layouts.popleft().arrange(people_of_pieces)
+                    people_of_pieces = []
 
     def _choose_tiling(self, image: np.ndarray) -> Tiling | None:
         """How an image is cut into tiles; None for one that goes through the network in one piece."""
@@ -267,12 +272,13 @@ class Predictor:
             inputs.append(batch)
         return InputBatch(image_sizes, letterboxes, inputs)
 
-    def run_networks(self, batches: Iterable[InputBatch]) -> Iterator[NetworkOutput]:
-        """Run the network on batches, in order, and on several at the same time if the backend is faster so."""
+    def run_networks(self, batches: Iterable[InputBatch]) -> Generator[NetworkOutput, None, None]:
+        """Run the network on batches, in order, as many at the same time as the backend can."""
         runs = self.backend.parallel_runs
         if runs == 1:
-            return map(self.run_network, batches)
-        return map_in_background(self.run_network, batches, workers=runs, ahead=runs)
+            yield from map(self.run_network, batches)
+        else:
+            yield from map_in_background(self.run_network, batches, workers=runs, ahead=runs)
 
     def run_network(self, batch: InputBatch) -> NetworkOutput:
         """Run the network on a batch. A device may still work on it when this returns."""

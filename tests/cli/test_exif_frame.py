@@ -108,7 +108,7 @@ def test_the_flag_and_the_settings_come_before_the_checkpoint(tmp_path: Path) ->
 
     def frame(*arguments: str) -> str:
         args = parser.parse_args(["--checkpoint", checkpoint, "--images", "a", "--annotations", "a.json", *arguments])
-        _, config = make_predictor(args)
+        _, config = make_predictor(args, parallel=False)
         return select_exif_frame(args, config)
 
     assert frame() == "stored"

@@ -60,14 +60,15 @@ def predict(*words: str | Path) -> int:
     ("sources", "parallel"),
     [
         ([FileSource("image", Path("a.jpg"))], False),
-        ([FileSource("image", Path("a.jpg")), FileSource("image", Path("b.jpg"))], True),
+        ([FileSource("image", Path(f"{index}.jpg")) for index in range(8)], False),
+        ([FileSource("image", Path(f"{index}.jpg")) for index in range(9)], True),
         ([FileSource("video", Path("a.mp4"))], True),
         ([FileSource("video", Path("a.mp4")), CameraSource(0)], False),
         ([UrlSource("video", "rtsp://a")], False),
     ],
 )
 def test_batches_share_the_cpu_unless_each_image_should_be_fast(sources: list[Source], parallel: bool) -> None:
-    assert tool._makes_several_batches(sources) == parallel
+    assert tool._makes_many_batches(sources) == parallel
 
 
 def test_images_are_drawn_and_people_written(

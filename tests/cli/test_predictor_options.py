@@ -11,6 +11,7 @@ import torch
 
 from posenet.checkpoints.file import FORMAT
 from posenet.cli.predictor_options import make_predictor
+from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
 from posenet.settings import config_to_dict, load_config
 from tests.helpers.networks import random_network
@@ -38,6 +39,16 @@ def test_the_tools_use_a_fused_copy_in_the_requested_precision(
     parser = argparse.ArgumentParser()
     import_module(f"posenet.cli.{tool}").add_arguments(parser)
     checkpoint = ["--checkpoint", str(tmp_path / "a.pth"), "--device", "cpu"]
-    predictor, _ = make_predictor(parser.parse_args([*REQUIRED[tool], *checkpoint, *options]))
+    predictor, _ = make_predictor(parser.parse_args([*REQUIRED[tool], *checkpoint, *options]), parallel=False)
     model = predictor.backend.network
     assert isinstance(model, FusedNetwork) and model.amp == expected
+
+
+@pytest.mark.parametrize("parallel", [False, True])
+def test_the_tool_decides_whether_batches_run_at_the_same_time(parallel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, object] = {}
+    monkeypatch.setattr(Predictor, "load", lambda path, **options: given.update(options))
+    parser = argparse.ArgumentParser()
+    import_module("posenet.cli.predict").add_arguments(parser)
+    make_predictor(parser.parse_args(["a.jpg", "--checkpoint", "a.onnx"]), parallel=parallel)
+    assert given["parallel"] == parallel

@@ -49,11 +49,31 @@ def test_mapping_back_leaves_the_given_people_unchanged():
     assert (person.keypoints == 1).all()
 
 
-@pytest.mark.parametrize("factor", [2, 3])  # 3: a side of 99 pixels cannot be halved
+@pytest.mark.parametrize("factor", [2, 3, 4, 8])  # 3: a side of 99 pixels cannot be halved
 def test_a_much_larger_image_is_averaged_over_areas(factor):
     image = np.random.default_rng(0).integers(0, 256, (33 * factor, 33 * factor, 3), np.uint8)
     shrunken = Letterbox(resized=(33, 33), padded=(64, 64)).apply(image)[:33, :33]
-    np.testing.assert_allclose(shrunken, image.reshape(33, factor, 33, factor, 3).mean((1, 3)), atol=0.51)
+    np.testing.assert_allclose(
+        shrunken, image.reshape(33, factor, 33, factor, 3).mean((1, 3)), atol=1.51
+    )  # rounded up to 3 times
+
+
+@pytest.mark.parametrize(
+    ("size", "sizes"),
+    [
+        ((2160, 3840), [(1920, 1080), (960, 540), (683, 384)]),
+        ((720, 1280), [(640, 360), (683, 384)]),  # 1.9 times as large
+        ((576, 1024), [(683, 384)]),
+    ],
+)
+def test_a_large_image_is_halved_step_by_step(size, sizes, monkeypatch):
+    used = []
+    resize = cv2.resize
+    monkeypatch.setattr(
+        cv2, "resize", lambda image, size, **options: used.append(size) or resize(image, size, **options)
+    )
+    Letterbox(resized=(384, 683), padded=(384, 704)).apply(np.zeros((*size, 3), np.uint8))
+    assert used == sizes
 
 
 @pytest.mark.parametrize("size", [(40, 60), (16, 24)])

@@ -90,7 +90,7 @@ class Backend(ABC):
     ``parallel_runs`` threads call ``run``, another one ``NetworkOutput.fetch``.
 
     Attributes:
-        parallel_runs: number of threads that can call ``run`` at the same time to run more batches together.
+        parallel_runs: calls of ``run`` that can work at the same time, from as many threads.
         settings: the settings that the network runs with.
         skeleton: meaning of the channels.
     """

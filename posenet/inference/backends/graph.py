@@ -27,7 +27,7 @@ class Graph(ABC):
     """An ONNX graph that a runtime has loaded.
 
     Attributes:
-        parallel_runs: calls of ``run`` that work at the same time; others wait.
+        parallel_runs: calls of ``run`` at the same time that are worth making. More may wait for each other.
         inputs: names of the inputs.
         outputs: names of the outputs.
         metadata: the properties in the file.

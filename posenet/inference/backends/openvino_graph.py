@@ -55,14 +55,14 @@ def load(model: bytes, options: GraphOptions) -> OpenVinoGraph:
         if needed and needed not in core.get_property(device, "OPTIMIZATION_CAPABILITIES"):
             raise ConfigError(f"OpenVINO does not compute in {options.amp} on {device} here; use --amp auto")
         properties["INFERENCE_PRECISION_HINT"] = _PRECISIONS[options.amp]
-    if device == "CPU":
+    if options.threads and device == "CPU":
+        properties["INFERENCE_NUM_THREADS"] = options.threads
+    if options.parallel_runs > 1 and device == "CPU":
         properties["NUM_STREAMS"] = options.parallel_runs
-        if options.threads:
-            properties["INFERENCE_NUM_THREADS"] = options.threads
     graph = core.read_model(model, b"")
     compiled = core.compile_model(graph, device, properties)
-    # There are fewer streams than runs if there are fewer threads.
-    num_streams = compiled.get_property("NUM_STREAMS") if device == "CPU" else 1
+    # OpenVINO sets up fewer streams if there are fewer threads.
+    num_streams = compiled.get_property("NUM_STREAMS") if "NUM_STREAMS" in properties else 1
     return OpenVinoGraph(graph, compiled, num_streams)
 
 

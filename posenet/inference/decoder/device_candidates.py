@@ -76,8 +76,8 @@ class CandidateSelector(nn.Module):
             pairs: (N, L, 3) int64: body part, and the rows of its two ends among the image's K * M peaks.
             limb_scores: (N, L) float32 of each pair. A pair with score 0 is no limb.
         """
-        # The reshaping changes nothing, but from it OpenVINO learns to store the maps one after the other, as the code
-        # below reads them. It would convert each part of them otherwise, in twice the time of the whole selection.
+        # This reshape keeps the values. It makes OpenVINO store the maps one after the other. Otherwise OpenVINO
+        # converts each slice of the maps, which takes twice as long as the whole selection.
         maps = maps.float().flatten(1).reshape(maps.shape)
         values = _MapValues(maps)
         peaks = self._select_peaks(maps[:, self.skeleton.keypoint_channels], values, sizes)
@@ -92,7 +92,7 @@ class CandidateSelector(nn.Module):
         rows = torch.arange(height, device=maps.device)
         columns = torch.arange(width, device=maps.device)
         is_inside = (rows[:, None] < num_rows) & (columns < num_columns)  # (N, h, w)
-        # Only cells that are high enough for a peak can prevent another one. NaN is not.
+        # Cells below the threshold cannot prevent a peak. NaN is below it, because it is not above.
         high = torch.where(is_inside[:, None] & (maps >= self.keypoint_threshold), maps, 0)
         padded = F.pad(high, (1, 1, 1, 1))
         left = padded[..., :-2]
@@ -111,8 +111,9 @@ class CandidateSelector(nn.Module):
             """(N, K, M) values next to the peaks; 0 outside the image."""
             y = row + dy
             x = column + dx
-            is_outside = (y < 0) | (x < 0) | (y >= num_rows) | (x >= num_columns)
-            return torch.where(is_outside, 0, values.at(keypoint, torch.where(is_outside, 0, y * width + x)))
+            is_in_image = (y >= 0) & (x >= 0) & (y < num_rows) & (x < num_columns)
+            is_known = is_in_image & (y < height) & (x < width)  # ``sizes`` may be larger than the map
+            return torch.where(is_known, values.at(keypoint, torch.where(is_known, y * width + x, 0)), 0)
 
         score = score.clamp(max=MAX_VALUE)
         x = column + _peak_offset(neighbour(0, -1), score, neighbour(0, 1))
@@ -171,7 +172,7 @@ class _MapValues:
         self._flat = maps.flatten(1)
 
     def at(self, channel: Tensor, cell: Tensor) -> Tensor:
-        """(N, ...) values in cells, which are counted in reading order; ``channel`` is of a shape that fits theirs."""
+        """(N, ...) values in cells, which are counted in reading order. ``channel`` broadcasts with ``cell``."""
         index = channel * (self.height * self.width) + cell
         values = self._flat.gather(1, index.flatten(1)).reshape(index.shape)
         return torch.where(values > 0, values, 0).clamp(max=MAX_VALUE)

@@ -12,6 +12,7 @@ import torch
 
 from posenet.checkpoints.file import FORMAT
 from posenet.devices import precision
+from posenet.devices.cpu import usable_cores
 from posenet.errors import CheckpointError, ConfigError
 from posenet.inference.backends import loading
 from posenet.inference.backends.converted_network import ConvertedNetwork
@@ -140,6 +141,15 @@ def test_auto_is_the_fastest_backend_in_the_precision(
     monkeypatch.setattr("posenet.inference.backends.converted_network.ConvertedNetwork", Recorder)
     Predictor.from_checkpoint(checkpoint, device="cpu", amp=amp, backend="auto")  # type: ignore[arg-type]
     assert used == ([] if expected == "torch" else [(expected, amp)])
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="needs two cores")
+@pytest.mark.parametrize("parallel", [False, True])
+def test_parallel_runs_are_those_of_the_runtime(exported: Path, checkpoint: Path, runtime: str, parallel: bool) -> None:
+    options = {"device": "cpu", "amp": "off", "backend": runtime, "threads": 2}
+    for path in (exported, checkpoint):
+        predictor = Predictor.from_checkpoint(path, parallel=parallel, **options)  # type: ignore[arg-type]
+        assert predictor.backend.parallel_runs == (2 if parallel and runtime == "openvino" else 1)
 
 
 def test_auto_precision_is_float32_where_it_is_with_pytorch(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
