@@ -2,7 +2,7 @@
 
 Two modules make this selection with the constants below:
 
-- ``host_candidates`` uses NumPy and OpenCV on the maps of one image. On a CPU it is two to three times as fast as the other.
+- ``host_candidates`` uses NumPy and OpenCV on the maps of one image. On a CPU it is two to three times as fast.
 - ``device_candidates`` uses PyTorch on whole batches, with outputs of fixed size. On a GPU, only its outputs and not
   the maps are copied to the CPU. It can be exported to ONNX.
 
