@@ -220,18 +220,25 @@ def measure_predict(
             rows.append((f"  waits to {stage}", wait_ms[stage], percent(wait_ms[stage], stream_ms), None))
         waited = sum(wait_ms[stage] for stage in WAITS) / stream_ms
     cpu_seconds = cpu_runs.stage_medians()
-    network_in_stream = ALONE_IN_PARALLEL if parallel_runs > 1 else ALONE
-    outside = 1 - run_ms[network_in_stream] / stream_ms
-    outside_cpu = 1 - cpu_seconds[network_in_stream] / cpu_seconds[STREAM]
+    outside = {name: 1 - run_ms[name] / stream_ms for name in (ALONE, ALONE_IN_PARALLEL) if name in run_ms}
+    outside_cpu = {name: 1 - cpu_seconds[name] / cpu_seconds[STREAM] for name in outside}
     notes = [
         f"{num_people} people found and drawn, with scores of at least {MIN_SCORE} as in posenet predict",
         "in a stream, where other threads read, prepare, decode and draw images, prediction takes "
-        f"{stream_ms / alone_ms:.2f} times as long as the network alone, one batch after the other on all threads",
-        f"outside the network: {percent(outside, 1)} of the stream, {percent(outside_cpu, 1)} of its processor time, "
-        f"compared with the {network_in_stream}; other programs do not change the processor time",
+        f"{stream_ms / alone_ms:.2f} times as long as the network alone",
     ]
+    for baseline in outside:
+        share = percent(outside[baseline], 1)
+        cpu_share = percent(outside_cpu[baseline], 1)
+        notes.append(
+            f"outside the network: {share} of the stream, {cpu_share} of its processor time, "
+            f"which other programs do not change ({baseline})"
+        )
     if waited is None:
-        notes.append(f"the stream runs {parallel_runs} batches at the same time, each on a share of the threads")
+        notes.append(
+            f"the stream runs {parallel_runs} batches at the same time, each on a share of the threads; "
+            f"{ALONE} stands for one batch after the other on all threads"
+        )
     else:
         notes.append(f"the network waits for {percent(waited, 1)} of the stream")
     if not num_people:
@@ -257,8 +264,10 @@ def measure_predict(
             "stream_over_alone": stream_ms / alone_ms,
             "wait_ms": wait_ms and {stage: wait_ms[stage] for stage in WAITS},
             "waited_share": waited,
-            "outside_share": outside,
-            "outside_cpu_share": outside_cpu,
+            "outside_share": outside[ALONE],
+            "outside_cpu_share": outside_cpu[ALONE],
+            "outside_share_in_parallel": outside.get(ALONE_IN_PARALLEL),
+            "outside_cpu_share_in_parallel": outside_cpu.get(ALONE_IN_PARALLEL),
             "backend": name,
             "amp": amp,
             "trained_ms": run_ms.get(TRAINED),

@@ -54,7 +54,9 @@ def test_other_backends_and_exported_files_are_measured(
         assert_positive(numbers, "stream_ms", "alone_ms", "network_ms", "parallel_runs")
         assert numbers["backend"] == runtime
         assert numbers["outside_share"] < 1 and numbers["outside_cpu_share"] < 1
-        assert (numbers["alone_in_parallel_ms"] is not None) == (numbers["parallel_runs"] > 1)
+        for name in ("alone_in_parallel_ms", "outside_share_in_parallel", "outside_cpu_share_in_parallel"):
+            assert (numbers[name] is not None) == (numbers["parallel_runs"] > 1)
+        assert (numbers["wait_ms"] is None) == (numbers["parallel_runs"] > 1)
         assert list(numbers["stage_ms"]) == ["read", "prepare", "network", "decode", "draw"]
 
 
