@@ -211,14 +211,6 @@ def measure_predict(
     for stage, stage_time in [*stage_ms.items(), ("whole, one by one", whole_ms)]:
         rows.append((stage, stage_time, percent(stage_time, whole_ms), percent(stage_time, network_ms)))
     rows += [(run, run_time, None, percent(run_time, alone_ms)) for run, run_time in run_ms.items()]
-    wait_ms: dict[str, float] | None = None
-    waited: float | None = None
-    if parallel_runs == 1:
-        wait_ms = {stage: per_image(seconds) for stage, seconds in waits.stage_medians().items()}
-        rows.append(("  network in the stream", wait_ms["network"], percent(wait_ms["network"], stream_ms), None))
-        for stage in WAITS:
-            rows.append((f"  waits to {stage}", wait_ms[stage], percent(wait_ms[stage], stream_ms), None))
-        waited = sum(wait_ms[stage] for stage in WAITS) / stream_ms
     cpu_seconds = cpu_runs.stage_medians()
     outside = {name: 1 - run_ms[name] / stream_ms for name in (ALONE, ALONE_IN_PARALLEL) if name in run_ms}
     outside_cpu = {name: 1 - cpu_seconds[name] / cpu_seconds[STREAM] for name in outside}
@@ -234,12 +226,20 @@ def measure_predict(
             f"outside the network: {share} of the stream, {cpu_share} of its processor time, "
             f"which other programs do not change ({baseline})"
         )
-    if waited is None:
+    wait_ms: dict[str, float] | None = None
+    waited: float | None = None
+    if parallel_runs > 1:
         notes.append(
             f"the stream runs {parallel_runs} batches at the same time, each on a share of the threads; "
             f"{ALONE} stands for one batch after the other on all threads"
         )
     else:
+        stream_stage_ms = {stage: per_image(seconds) for stage, seconds in waits.stage_medians().items()}
+        in_network = stream_stage_ms["network"]
+        rows.append(("  network in the stream", in_network, percent(in_network, stream_ms), None))
+        wait_ms = {stage: stream_stage_ms[stage] for stage in WAITS}
+        rows += [(f"  waits to {stage}", ms, percent(ms, stream_ms), None) for stage, ms in wait_ms.items()]
+        waited = sum(wait_ms.values()) / stream_ms
         notes.append(f"the network waits for {percent(waited, 1)} of the stream")
     if not num_people:
         notes.append("decoding and drawing take longer if the images contain people")
@@ -262,7 +262,7 @@ def measure_predict(
             "parallel_runs": parallel_runs,
             "alone_in_parallel_ms": run_ms.get(ALONE_IN_PARALLEL),
             "stream_over_alone": stream_ms / alone_ms,
-            "wait_ms": wait_ms and {stage: wait_ms[stage] for stage in WAITS},
+            "wait_ms": wait_ms,
             "waited_share": waited,
             "outside_share": outside[ALONE],
             "outside_cpu_share": outside_cpu[ALONE],

@@ -35,3 +35,20 @@ def test_an_error_reaches_the_caller_at_its_item() -> None:
     assert next(results) == 1
     with pytest.raises(ZeroDivisionError):
         next(results)
+
+
+def test_calls_that_have_not_started_are_dropped_with_the_iterator() -> None:
+    started: list[int] = []
+    may_end = threading.Event()
+
+    def work(item: int) -> int:
+        started.append(item)
+        if item == 1:
+            may_end.wait(timeout=20)
+        return item
+
+    results = map_in_background(work, range(9), ahead=3)
+    assert next(results) == 0
+    threading.Timer(0.3, may_end.set).start()  # closing waits for the call that runs
+    results.close()
+    assert started in ([0], [0, 1])  # 2 and 3 were waiting

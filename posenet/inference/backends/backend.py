@@ -90,14 +90,17 @@ class Backend(ABC):
     ``parallel_runs`` threads call ``run``, another one ``NetworkOutput.fetch``.
 
     Attributes:
-        parallel_runs: calls of ``run`` that can work at the same time, from as many threads.
         settings: the settings that the network runs with.
         skeleton: meaning of the channels.
     """
 
-    parallel_runs: int = 1
     settings: InferenceConfig
     skeleton: Skeleton
+
+    @property
+    def parallel_runs(self) -> int:
+        """The number of threads that should call ``run`` at the same time."""
+        return 1
 
     @abstractmethod
     def run(self, batch: InputBatch) -> NetworkOutput:

@@ -25,7 +25,6 @@ class ConvertedNetwork(nn.Module):
 
     Attributes:
         digest: a digest of the converted network.
-        parallel_runs: calls of ``heatmaps`` that work at the same time.
     """
 
     def __init__(self, network: nn.Module, runtime: str, options: GraphOptions) -> None:
@@ -33,7 +32,11 @@ class ConvertedNetwork(nn.Module):
         model = convert_to_onnx(network)
         self.digest = hashlib.sha256(model).hexdigest()
         self._graph = load_graph(runtime, model, "the converted network", options)
-        self.parallel_runs = self._graph.parallel_runs
+
+    @property
+    def parallel_runs(self) -> int:
+        """The number of threads that should call ``heatmaps`` at the same time."""
+        return self._graph.parallel_runs
 
     def heatmaps(self, images: Tensor) -> Tensor:
         """(N, 3, H, W) float32 BGR 0-1 to (N, num_channels, H/4, W/4) float32."""

@@ -36,7 +36,6 @@ class ExportedBackend(Backend):
             raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
         self._digest = hashlib.sha256(model).hexdigest()
         self.graph = load_graph(runtime, model, str(path), options)
-        self.parallel_runs = self.graph.parallel_runs
         if set(self.graph.inputs) != set(INPUTS) or set(self.graph.outputs) != set(OUTPUTS):
             names = truncate_for_message(", ".join([*self.graph.inputs, *self.graph.outputs]))
             raise CheckpointError(
@@ -52,6 +51,11 @@ class ExportedBackend(Backend):
                 f"{path} finds {num_keypoints} keypoints, but the skeleton in its metadata has "
                 f"{self.skeleton.num_keypoints}: the network and the metadata are of different files; export it again"
             )
+
+    @property
+    def parallel_runs(self) -> int:
+        """See ``Backend``."""
+        return self.graph.parallel_runs
 
     def run(self, batch: InputBatch) -> NetworkOutput:
         """Run the file on a batch; the output is on the host when this returns."""

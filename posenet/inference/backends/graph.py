@@ -20,14 +20,14 @@ from posenet.errors import CheckpointError, ConfigError, PosenetError
 from posenet.messages import truncate_for_message
 
 PARALLEL_RUNS = 2
-"""Batches of a stream that a runtime works on at the same time, where it can."""
+"""Batches that run at the same time where ``GraphOptions.parallel`` is set and the runtime can do so."""
 
 
 class Graph(ABC):
     """An ONNX graph that a runtime has loaded.
 
     Attributes:
-        parallel_runs: calls of ``run`` at the same time that are worth making. More may wait for each other.
+        parallel_runs: the number of threads that should call ``run`` at the same time. More may wait for each other.
         inputs: names of the inputs.
         outputs: names of the outputs.
         metadata: the properties in the file.
@@ -53,8 +53,8 @@ class GraphOptions:
     """Precision: off (float32), bf16, fp16, or auto: the fastest one without loss of accuracy on the device."""
     threads: int | None
     """Threads on a CPU; None for as many as the runtime chooses."""
-    parallel_runs: int = 1
-    """Runs that share the threads of a CPU, if the runtime can do so. Together they are faster, and each one slower."""
+    parallel: bool = False
+    """Whether several runs should share the threads of a CPU. Together they are faster, and each one is slower."""
 
 
 class Runtime(NamedTuple):

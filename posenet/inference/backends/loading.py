@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from posenet.errors import ConfigError
 from posenet.inference.backends.backend import Backend
 from posenet.inference.backends.exported_backend import ExportedBackend
-from posenet.inference.backends.graph import (
-    PARALLEL_RUNS,
-    RUNTIMES,
-    GraphOptions,
-    default_threads,
-    installed_runtimes,
-)
+from posenet.inference.backends.graph import RUNTIMES, GraphOptions, default_threads, installed_runtimes
 from posenet.messages import truncate_for_message
 from posenet.settings import Config, InferenceConfig
 from posenet.skeleton import Skeleton
@@ -54,11 +48,6 @@ class BackendOptions:
     """CPU threads of other backends than PyTorch, which has ``torch.set_num_threads``."""
     parallel: bool = False
     """Whether batches of a stream should share the threads, if the backend can do so; see ``GraphOptions``."""
-
-    @property
-    def parallel_runs(self) -> int:
-        """The batches that should run at the same time."""
-        return PARALLEL_RUNS if self.parallel else 1
 
 
 def is_exported_file(path: str | Path) -> bool:
@@ -95,7 +84,7 @@ def _load_exported_file(
     if config is not None:
         raise ConfigError(f"{path} is an exported file with settings of its own: it cannot have another configuration")
     threads = options.threads or default_threads()
-    graph_options = GraphOptions(options.device, options.amp, threads, options.parallel_runs)
+    graph_options = GraphOptions(options.device, options.amp, threads, options.parallel)
     backend = ExportedBackend(Path(path), _runtime_of_exported_file(path, options.name), graph_options)
     settings = override_settings(backend.settings, overrides)
     for name in overrides:
@@ -169,7 +158,7 @@ def make_backend(network: nn.Module, settings: InferenceConfig, skeleton: Skelet
         if select_amp(cpu, amp) == "off":
             amp = "off"  # "auto" is no less accurate than with PyTorch
         threads = options.threads or torch.get_num_threads()
-        graph_options = GraphOptions(options.device, amp, threads, options.parallel_runs)
+        graph_options = GraphOptions(options.device, amp, threads, options.parallel)
         network = ConvertedNetwork(network, name, graph_options)
     return TorchBackend(network, settings, skeleton=skeleton, device=device, amp="off", select=None)
 

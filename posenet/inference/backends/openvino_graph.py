@@ -11,7 +11,7 @@ import numpy as np
 import openvino
 
 from posenet.errors import ConfigError
-from posenet.inference.backends.graph import Graph, GraphOptions
+from posenet.inference.backends.graph import PARALLEL_RUNS, Graph, GraphOptions
 from posenet.messages import truncate_for_message
 
 _PRECISIONS = {"off": "f32", "bf16": "bf16", "fp16": "f16"}
@@ -57,8 +57,8 @@ def load(model: bytes, options: GraphOptions) -> OpenVinoGraph:
         properties["INFERENCE_PRECISION_HINT"] = _PRECISIONS[options.amp]
     if options.threads and device == "CPU":
         properties["INFERENCE_NUM_THREADS"] = options.threads
-    if options.parallel_runs > 1 and device == "CPU":
-        properties["NUM_STREAMS"] = options.parallel_runs
+    if options.parallel and device == "CPU":
+        properties["NUM_STREAMS"] = PARALLEL_RUNS
     graph = core.read_model(model, b"")
     compiled = core.compile_model(graph, device, properties)
     # OpenVINO sets up fewer streams if there are fewer threads.

@@ -51,13 +51,17 @@ class TorchBackend(Backend):
         self.device = weight.device if device is None else torch.device(device)
         self.amp = amp
         self.network = network.to(self.device).eval()
-        self.parallel_runs = getattr(network, "parallel_runs", 1)
         self._flip_channels = torch.from_numpy(skeleton.flip_channels).to(self.device)
         self._selector: CandidateSelector | None = None
         if select == "device" or (select is None and self.device.type != "cpu"):
             self._selector = CandidateSelector(
                 settings.keypoint_threshold, settings.part_threshold, skeleton=skeleton
             ).to(self.device)
+
+    @property
+    def parallel_runs(self) -> int:
+        """See ``Backend``."""
+        return getattr(self.network, "parallel_runs", 1)
 
     def run(self, batch: InputBatch) -> NetworkOutput:
         """Queue the network, and the copy of its maps or of the candidates selected from them, on the device."""

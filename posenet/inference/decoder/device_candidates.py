@@ -126,7 +126,7 @@ class CandidateSelector(nn.Module):
         second_keypoint = self.part_ends[:, 1]
         # The last axis is long, and each sample position has tensors of its own: short axes would be slow.
         x, y, score = peaks.unbind(3)  # (N, K, M)
-        weight = score**CONFIDENCE_POWER
+        weight = score**CONFIDENCE_POWER  # a power of each candidate takes less time than one of each pair
         first_x, first_y, first_weight = (value[:, first_keypoint, :, None] for value in (x, y, weight))
         second_x, second_y, second_weight = (value[:, second_keypoint, None] for value in (x, y, weight))
         vector_x = second_x - first_x  # (N, B, M, M)

@@ -52,7 +52,9 @@ def test_results_are_not_overwritten_by_the_next_run(graph: Graph) -> None:
 @pytest.mark.skipif(usable_cores() < 2, reason="needs two cores")
 def test_openvino_runs_two_batches_at_the_same_time(model: bytes) -> None:
     require_runtime("openvino")
-    one, two = (load_graph("openvino", model, "a.onnx", GraphOptions("cpu", "off", 2, runs)) for runs in (1, 2))
+    one, two = (
+        load_graph("openvino", model, "a.onnx", GraphOptions("cpu", "off", 2, parallel)) for parallel in (False, True)
+    )
     assert (one.parallel_runs, two.parallel_runs) == (1, 2)
     with ThreadPoolExecutor(4) as pool:
         outputs = list(pool.map(lambda batch: run(two, batch), [1, 2, 3, 4] * 3))
@@ -67,7 +69,7 @@ def test_openvino_runs_two_batches_at_the_same_time(model: bytes) -> None:
 
 
 def test_one_thread_runs_one_batch_at_a_time(runtime: str, model: bytes) -> None:
-    assert load_graph(runtime, model, "a.onnx", GraphOptions("cpu", "off", 1, parallel_runs=2)).parallel_runs == 1
+    assert load_graph(runtime, model, "a.onnx", GraphOptions("cpu", "off", 1, parallel=True)).parallel_runs == 1
 
 
 @pytest.mark.parametrize("damage", [lambda model: b"", lambda model: b"no model" * 99, lambda model: model[:900]])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -158,9 +157,8 @@ def test_auto_precision_is_float32_where_it_is_with_pytorch(checkpoint: Path, mo
         monkeypatch.setattr(precision, "_cpu_computes_in_bf16", lambda: computes_in_bf16)
         used: list[str] = []
 
-        def load_graph(name: str, model: bytes, source: str, options: GraphOptions) -> SimpleNamespace:
+        def load_graph(name: str, model: bytes, source: str, options: GraphOptions) -> None:
             used.append(options.amp)
-            return SimpleNamespace(parallel_runs=1)
 
         monkeypatch.setattr("posenet.inference.backends.converted_network.convert_to_onnx", lambda network: b"")
         monkeypatch.setattr("posenet.inference.backends.converted_network.load_graph", load_graph)

@@ -141,5 +141,6 @@ def test_the_first_cell_of_a_plateau_is_the_candidate():
 def test_sizes_beyond_the_map_are_those_of_the_map():
     maps = np.zeros((COCO.num_channels, 16, 24), np.float32)
     maps[COCO.keypoint_channels][0][5, 22:] = (0.6, 0.8)  # a peak in the last column
+    maps[COCO.keypoint_channels][0][6, 0] = 0.3  # the next value in memory
     for selected, expected in zip(select(maps, size=(99, 99)), select(maps)):
         np.testing.assert_array_equal(selected, expected)
