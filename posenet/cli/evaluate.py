@@ -9,6 +9,7 @@ from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
 from posenet.cli.options import add_exif_frame_option, message_stream, read_image_ids, select_exif_frame
 from posenet.cli.predictor_options import add_predictor_options, make_predictor
 from posenet.cli.ranks import (
+    RankInfo,
     add_rank_options,
     form_team,
     open_runtime,
@@ -17,7 +18,6 @@ from posenet.cli.ranks import (
     run_on_ranks,
     use_device_of_rank,
 )
-from posenet.devices.rank_info import RankInfo
 from posenet.diagnosis.diagnose import diagnose
 from posenet.errors import ConfigError
 from posenet.files import check_outputs, is_standard_output
@@ -63,9 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     """Predict the split in one process or several, print the metrics, and write what the flags ask for."""
-    run_on_ranks(args, _evaluate)
+    return run_on_ranks(args, _evaluate)
 
 
 def _evaluate(args: argparse.Namespace, rank_info: RankInfo) -> None:

@@ -13,8 +13,8 @@ from posenet.devices.precision import Amp, autocast, select_training_mode
 from posenet.model.posenet import PoseNet
 from posenet.model.preprocessing import images_to_input
 from posenet.settings import Config
-from posenet.training.distillation import Teacher
 from posenet.training.loss import FocalL2Loss, LossTermMeter
+from posenet.training.teacher import Teacher
 
 
 class ModelWithLoss(nn.Module):
@@ -94,8 +94,6 @@ class ModelWithLoss(nn.Module):
         if self._compiled is None:
             terms = self._loss_terms(images, joints, person_mask, mask_miss, supervised)  # (N, stacks, scales)
         else:
-            # One graph serves any number of people; without this mark, a second number would be compiled again.
-            torch._dynamo.maybe_mark_dynamic(joints, 1)
             if self.teacher is not None:
                 self.teacher.network_on(images.device)  # a graph cannot contain the copying
             terms = self._compiled(self, images, joints, person_mask, mask_miss, supervised)  # (N, stacks, scales)

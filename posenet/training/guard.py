@@ -45,10 +45,6 @@ class LossGuard:
         good = loss.isfinite() & (loss <= self.threshold)
         return (~good).to(loss.dtype)
 
-    def may_act_on_next_outcome(self) -> bool:
-        """Whether the next outcome, if it is bad, is one too many: then it must be known before another step."""
-        return self.bad_in_a_row + 1 >= self.max_skips
-
     def record_outcome(self, bad: bool) -> GuardAction:
         """Count one step and return what to do next. ``bad`` must be the same on all ranks."""
         if not bad:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from posenet.checkpoints.named_weights import find_weights
+from posenet.checkpoints.named import find_weights
 from posenet.checkpoints.weights import load_model
 from posenet.devices.precision import select_amp
 from posenet.errors import CheckpointError, ConfigError
@@ -140,7 +140,7 @@ def load_teacher(config: Config, device: torch.device) -> Teacher | None:
 
 def teacher_digest(name: str) -> str:
     """SHA-256, in hexadecimal, of the file of a teacher, given by its path or the name of registered weights."""
-    path = find_weights(name).path
+    path = find_weights(name)
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
