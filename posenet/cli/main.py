@@ -4,8 +4,8 @@ A tool is a module of this package. The first line of its docstring is its help 
 its flags; ``run(args)`` runs it and returns the exit status, or None for success.
 
 Exit status: 0 success; 75 a training run that a signal has stopped and that is saved, or whose processes did not reach
-each other: start it again; 2 bad input or another fault that the user can fix; 130 interrupted; 1 an error in the program
-itself.
+each other: start it again; 2 bad input or another fault that the user can fix; 130 interrupted; 1 a fault of the
+program.
 """
 
 from __future__ import annotations

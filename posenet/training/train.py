@@ -620,7 +620,7 @@ class Trainer:
             f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
             f"{speed['samples_per_s']:.1f} samples/s, data wait {speed['data_wait']:.0%}"
         )
-        terms = self.model.meter.read()
+        terms = self.train_step.terms.read()
         values: dict[str, Any] = {"epoch": progress.epoch, "loss": loss, "lr": lr, **speed, "terms": terms}
         if self.set_losses is not None:
             values["sets"] = self.set_losses.read()

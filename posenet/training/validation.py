@@ -70,8 +70,8 @@ def validation_loss(
             if stop_requested():
                 break
             batch = runtime.to_device(batch)
-            losses = model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)  # (N,)
-            losses = losses.cpu().double()
+            terms = model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)
+            losses = terms.sum((1, 2)).cpu().double()  # (N,)
             loss_and_count += torch.tensor([losses.sum(), len(losses)], dtype=torch.float64)
             replaced += log_unreadable([batch])
     except (DataError, OSError) as caught:
