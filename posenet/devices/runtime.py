@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -60,6 +60,17 @@ class Runtime(Ranks):
 
     def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite tensors on the device with those of rank 0."""
+
+    @contextlib.contextmanager
+    def explain_errors(self) -> Iterator[None]:
+        """Within this context, an error of PyTorch that the user can fix becomes a ``TrainingError``."""
+        try:
+            yield
+        except RuntimeError as error:
+            explained = self.explain(error)
+            if explained is None:
+                raise
+            raise explained from error
 
     def explain(self, error: RuntimeError) -> TrainingError | None:
         """The error to show for an error of PyTorch that the user can fix; None for any other."""
