@@ -1,4 +1,4 @@
-"""Measure one part: data, store, targets, network, train, gpu, decode, predict, track or diagnose.
+"""Measure one part: data, store, targets, network, train, gpu, decode, predict or track.
 
 Each benchmark runs in one process on one thread unless flags change that, warms up, reports medians, and compares them
 with a named baseline or a physical limit. ``BENCHMARKS`` lists all benchmarks with their flags.
@@ -23,7 +23,6 @@ from torch import nn
 from posenet.benchmark.data import measure_data
 from posenet.benchmark.data_wait import add_data_wait, measure_data_wait
 from posenet.benchmark.decode import measure_decode
-from posenet.benchmark.diagnose import measure_diagnose
 from posenet.benchmark.family import measure_family
 from posenet.benchmark.gpu import Effort, measure_gpu
 from posenet.benchmark.machine import Machine, describe_machine
@@ -260,11 +259,6 @@ def benchmark_track(args: argparse.Namespace, config: Config, runtime: Runtime) 
     return measure_track(config.tracking, args.videos, args.frames, args.seed, args.repeats)
 
 
-def benchmark_diagnose(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
-    """Measure the diagnosis of drawn people and results."""
-    return measure_diagnose(args.num_images, args.num_people, args.results_per_image, args.seed)
-
-
 COMMON_FLAGS = [
     Flag("--threads", type=positive_int, default=1, metavar="N", help="CPU threads of the network"),
     Flag("--quick", **SWITCH, help="few runs on little input: checks that the benchmark works; ignore the times"),
@@ -443,18 +437,6 @@ BENCHMARKS = {
             Flag("--seed", type=non_negative_int, default=0, metavar="S", help="seed of the videos and of the errors"),
         ],
         quick_limits={"videos": 1, "frames": 60},
-    ),
-    "diagnose": Benchmark(
-        help="seconds and memory of a diagnosis of results of the size of COCO's validation split",
-        function=benchmark_diagnose,
-        repeats=1,
-        flags=[
-            Flag("--num-images", type=positive_int, default=5000, metavar="N", help="images"),
-            Flag("--num-people", type=positive_int, default=11000, metavar="N", help="drawn people in all images"),
-            Flag("--results-per-image", type=positive_int, default=20, metavar="N", help="results in each image"),
-            Flag("--seed", type=non_negative_int, default=0, metavar="S", help="seed of the people and of the errors"),
-        ],
-        quick_limits={"num_images": 20, "num_people": 40},
     ),
 }
 

@@ -30,8 +30,8 @@ from posenet.settings import Config
 from posenet.skeleton import Skeleton
 from posenet.training.input_stream import exchange_faults
 from posenet.training.run_log import RunLog, SilentLog
-from posenet.visualization.contact_sheet import contact_sheet, label_tile
 from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
+from posenet.visualization.sheets import contact_sheet, label_tile
 
 TILE_SIZE = 320, 426
 """Height and width of a drawing on the contact sheet, in pixels."""

@@ -19,8 +19,7 @@ from posenet.files import write_atomically
 from posenet.progress import progress_bar
 from posenet.settings import Config
 from posenet.training.callbacks import TrainingCallback
-from posenet.visualization.matplotlib_figure import MATPLOTLIB_MISSING, has_matplotlib
-from posenet.visualization.training_curves import CURVES_FILE, LOG_FILE, write_curves
+from posenet.visualization.curves import CURVES_FILE, LOG_FILE, MATPLOTLIB_MISSING, has_matplotlib, write_curves
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from posenet.diagnosis.result import ImageDiagnosis
+from posenet.annotations.coco_file import CocoImage
 from posenet.errors import DataError
 from posenet.images.image_files import read_annotated_image
 from posenet.progress import progress_bar
-from posenet.settings import DataConfig, ExifFrame
+from posenet.settings import ExifFrame
 
 MAX_TOTAL_BYTES = 13_000_000
 """Limit of all thumbnails together. Base64 makes them a third larger, 17 MB in the page; with the people, the page
@@ -33,11 +33,7 @@ class Thumbnail(NamedTuple):
 
 
 def read_thumbnails(
-    images: Sequence[ImageDiagnosis],
-    folder: Path | None,
-    *,
-    exif_frame: ExifFrame = DataConfig.exif_frame,
-    progress: bool = True,
+    images: Sequence[CocoImage], folder: Path | None, exif_frame: ExifFrame, *, progress: bool = True
 ) -> list[Thumbnail]:
     """Read images in the frame of their annotations (see ``find_annotated_frame``), and make them small.
 
@@ -50,7 +46,7 @@ def read_thumbnails(
     return [_read_thumbnail(folder / image.file_name, image, max_bytes, exif_frame) for image in bar]
 
 
-def _read_thumbnail(path: Path, image: ImageDiagnosis, max_bytes: int, exif_frame: ExifFrame) -> Thumbnail:
+def _read_thumbnail(path: Path, image: CocoImage, max_bytes: int, exif_frame: ExifFrame) -> Thumbnail:
     try:
         pixels, _ = read_annotated_image(path, image.height, image.width, exif_frame)
     except DataError:

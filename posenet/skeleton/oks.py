@@ -1,0 +1,33 @@
+"""Object keypoint similarity (OKS), COCO's measure of how near the keypoints of a result are to those of a person.
+
+The similarity of one keypoint at the distance d from the true one is exp(-d^2 / (2 area (2 sigma)^2)), where the area
+is that of the person and sigma the OKS constant of the keypoint (``Skeleton.sigmas``). The OKS is the mean over the
+labelled keypoints. See https://cocodataset.org/#keypoints-eval.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def keypoint_similarity(squares: np.ndarray, areas: np.ndarray, sigmas: np.ndarray) -> np.ndarray:
+    """Similarity of keypoints, 0-1; the arguments are broadcast.
+
+    Args:
+        squares: (..., F) squared distances from the true keypoints, in square pixels.
+        areas: (..., 1) or (...) areas of the people, in square pixels.
+        sigmas: (F,) OKS constants.
+    """
+    # The tiny addition keeps areas of 0 from dividing 0 by 0, as in pycocotools.
+    return np.asarray(np.exp(-squares / (2 * (areas + np.spacing(1)) * (2 * sigmas) ** 2)))
+
+
+def similar_distance(similarity: np.ndarray, areas: np.ndarray, sigmas: np.ndarray) -> np.ndarray:
+    """The distance in pixels at which a keypoint has this similarity, the inverse of ``keypoint_similarity``."""
+    return np.asarray(np.sqrt(-2 * np.log(similarity) * (areas + np.spacing(1))) * 2 * sigmas)
+
+
+def mean_over_labelled(similarity: np.ndarray, labelled: np.ndarray) -> np.ndarray:
+    """The OKS: (...) mean of the similarities (..., F) over the labelled keypoints (..., F); 0 without any."""
+    total = np.where(labelled, similarity, 0.0).sum(axis=-1)
+    return np.asarray(total / np.maximum(labelled.sum(axis=-1), 1))
