@@ -52,8 +52,8 @@ class Diagnosis:
     """(10, 101) precision at each OKS threshold and recall 0, 0.01 ... 1: of the results as they are (``UNCORRECTED``),
     and after correcting each kind of error and all before it. The area between two stages is the AP that a kind of
     error costs. The last stage comes in two: ``MISSED_AT_50`` before ``missed``."""
-    alone_by_threshold: Mapping[str, np.ndarray]
-    """(10,) AP at each OKS threshold after correcting each kind of error, or ``MISSED_AT_50``, and nothing else."""
+    alone_precision: Mapping[str, np.ndarray]
+    """The same after correcting each kind of error, or ``MISSED_AT_50``, and nothing else."""
     sensitivity: Mapping[str, Sequence[Slice]]
     """The people sliced by ``size``, ``labelled keypoints``, ``crowding``, ``truncation`` and ``occlusion``."""
 
@@ -62,24 +62,14 @@ class Diagnosis:
         return self.metrics["AP"]
 
     @property
-    def ap_by_threshold(self) -> np.ndarray:
-        """(10,) AP at each OKS threshold."""
-        return np.asarray(self.precision[UNCORRECTED].mean(axis=1))
-
-    @property
-    def corrected_by_threshold(self) -> dict[str, np.ndarray]:
-        """(10,) AP at each OKS threshold after correcting each kind of error and all before it."""
-        return {kind: self.precision[kind].mean(axis=1) for kind in CORRECTIONS}
-
-    @property
     def corrected(self) -> dict[str, float]:
         """AP after correcting each kind of error and all before it. The last is 1."""
-        return {kind: float(self.precision[kind].mean()) for kind in CORRECTIONS}
+        return {kind: average_precision(self.precision[kind]) for kind in CORRECTIONS}
 
     @property
     def alone(self) -> dict[str, float]:
         """AP after correcting each kind of error and nothing else."""
-        return {kind: float(self.alone_by_threshold[kind].mean()) for kind in CORRECTIONS}
+        return {kind: average_precision(self.alone_precision[kind]) for kind in CORRECTIONS}
 
     @property
     def costs(self) -> dict[str, float]:
@@ -224,18 +214,11 @@ def diagnose_results(
 ) -> Diagnosis:
     """Diagnose checked results for a split with labelled people; see ``diagnose``."""
     images = sorted(split.images, key=lambda image: image.id)
-    with progress_bar(title=f"diagnose {name}", total=4, unit="step", leave=False, disable=not progress) as bar:
-        matched = MatchedResults.of(results, Truth.from_split(split, skeleton), skeleton)
-        outcome = evaluate(matched)
-        bar.update()
-        precision = _correct_in_turn(matched, outcome)
-        bar.update()
-        alone = _correct_alone(matched, outcome)
-        bar.update()
-        attributes = Attributes.of(matched.truth, np.array([(image.width, image.height) for image in images]))
-        groups = attributes.groups(len(skeleton.file_keypoints))
-        sensitivity = measure_slices(matched, outcome.missed[0], groups)
-        bar.update()
+    matched = MatchedResults.of(results, Truth.from_split(split, skeleton), skeleton)
+    outcome = evaluate(matched)
+    precision, alone = _correct(matched, outcome, title=f"diagnose {name}", progress=progress)
+    attributes = Attributes.of(matched.truth, np.array([(image.width, image.height) for image in images]))
+    groups = attributes.groups(len(skeleton.file_keypoints))
     return Diagnosis(
         name=name,
         images=images,
@@ -245,32 +228,28 @@ def diagnose_results(
         misranking=measure_misranking(results.scores, matched.true_oks(), outcome.counted[0]),
         metrics=_compute_metrics(matched, outcome),
         precision=precision,
-        alone_by_threshold={kind: curves.mean(axis=1) for kind, curves in alone.items()},
-        sensitivity=sensitivity,
+        alone_precision=alone,
+        sensitivity=measure_slices(matched, outcome.missed[0], groups),
     )
 
 
-def _correct_in_turn(matched: MatchedResults, outcome: Outcome) -> dict[str, np.ndarray]:
-    """``Diagnosis.precision``."""
-    precision = {UNCORRECTED: outcome.precision()}
-    for number, kind in enumerate(LOCALISATION, 1):
-        precision[kind] = evaluate(matched.correct(LOCALISATION[:number])).precision()
-    ranked = evaluate(matched.correct([*LOCALISATION, "score"]))
-    precision["score"] = ranked.precision()
-    only_people = ranked.without_background()
-    precision["background"] = only_people.precision()
-    precision[MISSED_AT_50] = only_people.precision_without(only_people.missed & only_people.missed[0])
-    precision["missed"] = only_people.precision_without(only_people.missed)
-    return precision
-
-
-def _correct_alone(matched: MatchedResults, outcome: Outcome) -> dict[str, np.ndarray]:
-    """(10, 101) precision after each correction and nothing else."""
-    precision = {kind: evaluate(matched.correct([kind])).precision() for kind in (*LOCALISATION, "score")}
-    precision["background"] = outcome.without_background().precision()
-    precision[MISSED_AT_50] = outcome.precision_without(outcome.missed & outcome.missed[0])
-    precision["missed"] = outcome.precision_without(outcome.missed)
-    return precision
+def _correct(
+    matched: MatchedResults, outcome: Outcome, *, title: str, progress: bool
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """(10, 101) precision after correcting each kind of error and all before it, and after correcting it alone."""
+    in_turn = {UNCORRECTED: outcome.precision()}
+    alone = {}
+    ranked = outcome
+    kinds = (*LOCALISATION, "score")
+    for number, kind in enumerate(progress_bar(kinds, title, unit="kind", leave=False, disable=not progress), 1):
+        ranked = evaluate(matched.correct(CORRECTIONS[:number]))
+        in_turn[kind] = ranked.precision()
+        alone[kind] = evaluate(matched.correct([kind])).precision()
+    for precision, before in ((in_turn, ranked.without_background()), (alone, outcome)):
+        precision["background"] = before.without_background().precision()
+        precision[MISSED_AT_50] = before.precision_without(before.missed & before.missed[0])
+        precision["missed"] = before.precision_without(before.missed)
+    return in_turn, alone
 
 
 def _compute_metrics(matched: MatchedResults, outcome: Outcome) -> dict[str, float]:

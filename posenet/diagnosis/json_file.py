@@ -10,7 +10,8 @@ from typing import Any
 
 from posenet.diagnosis.compare import Comparison, Difference
 from posenet.diagnosis.diagnose import Diagnosis
-from posenet.diagnosis.kinds import MISSED_AT_50, OKS_THRESHOLDS
+from posenet.diagnosis.kinds import CORRECTIONS, MISSED_AT_50, OKS_THRESHOLDS, UNCORRECTED
+from posenet.diagnosis.precision import average_precision
 from posenet.files import write_atomically
 
 DIAGNOSIS_FILE = "diagnosis.json"
@@ -56,15 +57,15 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "corrected": diagnosis.corrected,
         "alone": diagnosis.alone,
         MISSED_AT_50: {
-            "corrected": float(diagnosis.precision[MISSED_AT_50].mean()),
-            "alone": float(diagnosis.alone_by_threshold[MISSED_AT_50].mean()),
+            "corrected": average_precision(diagnosis.precision[MISSED_AT_50]),
+            "alone": average_precision(diagnosis.alone_precision[MISSED_AT_50]),
         },
         "background": diagnosis.background,
         "missed": diagnosis.missed,
         "oks_thresholds": list(OKS_THRESHOLDS),
-        "AP_by_threshold": diagnosis.ap_by_threshold.tolist(),
-        "corrected_by_threshold": {kind: aps.tolist() for kind, aps in diagnosis.corrected_by_threshold.items()},
-        "alone_by_threshold": {kind: diagnosis.alone_by_threshold[kind].tolist() for kind in diagnosis.alone},
+        "AP_by_threshold": diagnosis.precision[UNCORRECTED].mean(axis=1).tolist(),
+        "corrected_by_threshold": {kind: diagnosis.precision[kind].mean(axis=1).tolist() for kind in CORRECTIONS},
+        "alone_by_threshold": {kind: diagnosis.alone_precision[kind].mean(axis=1).tolist() for kind in CORRECTIONS},
         "background_by_threshold": diagnosis.background_by_threshold.tolist(),
         "missed_by_threshold": diagnosis.missed_by_threshold.tolist(),
         "sensitivity": {

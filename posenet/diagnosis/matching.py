@@ -185,4 +185,5 @@ def select_rows(chosen: np.ndarray, rows: np.ndarray) -> np.ndarray:
 def _gaps_to_regions(xy: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     """(rows, F, 2) distance along x and y from boxes (rows, 4) of thrice the width and height; 0 inside."""
     corner, size = np.split(boxes[:, None], 2, axis=2)
-    return np.asarray(np.maximum(0, corner - size - xy) + np.maximum(0, xy - corner - 2 * size))
+    low, high = corner - size, corner + 2 * size
+    return np.asarray(np.maximum(0, low - xy) + np.maximum(0, xy - high))

@@ -18,8 +18,8 @@ def keypoint_similarity(squares: np.ndarray, areas: np.ndarray, sigmas: np.ndarr
         areas: (..., 1) or (...) areas of the people, in square pixels.
         sigmas: (F,) OKS constants.
     """
-    # The tiny addition keeps areas of 0 from dividing 0 by 0, as in pycocotools.
-    return np.asarray(np.exp(-squares / (2 * (areas + np.spacing(1)) * (2 * sigmas) ** 2)))
+    # In the order of pycocotools, so that the last bit is the same; the tiny addition is for areas of 0.
+    return np.asarray(np.exp(-(squares / (2 * sigmas) ** 2 / (areas + np.spacing(1)) / 2)))
 
 
 def similar_distance(similarity: np.ndarray, areas: np.ndarray, sigmas: np.ndarray) -> np.ndarray:
@@ -28,6 +28,15 @@ def similar_distance(similarity: np.ndarray, areas: np.ndarray, sigmas: np.ndarr
 
 
 def mean_over_labelled(similarity: np.ndarray, labelled: np.ndarray) -> np.ndarray:
-    """The OKS: (...) mean of the similarities (..., F) over the labelled keypoints (..., F); 0 without any."""
-    total = np.where(labelled, similarity, 0.0).sum(axis=-1)
-    return np.asarray(total / np.maximum(labelled.sum(axis=-1), 1))
+    """The OKS: (N,) mean of the similarities (N, F) over the labelled keypoints (N, F); 0 without any.
+
+    It is that of pycocotools to the last bit, because an OKS may be exactly at a threshold. So people with equally many
+    labelled keypoints are summed together: rounding depends on the number of terms.
+    """
+    counts = labelled.sum(axis=1)
+    labelled_first = np.take_along_axis(similarity, np.argsort(~labelled, axis=1, kind="stable"), axis=1)
+    means = np.zeros(len(counts))
+    for count in np.unique(counts[counts > 0]).tolist():
+        rows = np.flatnonzero(counts == count)
+        means[rows] = labelled_first[rows, :count].sum(axis=1) / count
+    return means

@@ -135,7 +135,8 @@ def training_figure(history: RunHistory, run_name: str) -> Figure:
     panels += [_plot_learning_rate, _plot_speed]
     columns = 2 if len(panels) <= 4 else 3
     rows = math.ceil(len(panels) / columns)
-    figure = _new_figure((5 * columns, 4 * rows), _title(history, run_name))
+    width, height = 5.2 * columns, 4.2 * rows  # inches
+    figure = _new_figure((width, height), _title(history, run_name))
     end = history.positions(history.train + history.epochs).max()
     for number, plot in enumerate(panels, 1):
         axes = figure.add_subplot(rows, columns, number)
@@ -143,9 +144,7 @@ def training_figure(history: RunHistory, run_name: str) -> Figure:
         axes.set_xlabel("epoch" if history.epochs else "step")
         axes.set_xlim(0, max(1.02 * end, 1))
     # The curves are drawn at every validation, and matplotlib's automatic layout takes half of the time.
-    figure.subplots_adjust(
-        left=0.22 / columns, right=1 - 0.22 / columns, bottom=0.13 / rows, top=1 - 0.18 / rows, wspace=0.3, hspace=0.3
-    )
+    figure.subplots_adjust(0.6 / width, 0.6 / height, 1 - 0.8 / width, 1 - 0.8 / height, wspace=0.24, hspace=0.36)
     return figure
 
 

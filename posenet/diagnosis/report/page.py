@@ -16,6 +16,7 @@ from markupsafe import Markup
 from posenet.diagnosis.compare import Comparison
 from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.kinds import CORRECTIONS, KEYPOINT_KINDS, MISSED_AT_50, OKS_THRESHOLDS, SIZES, TEXTS, UNCORRECTED
+from posenet.diagnosis.precision import average_precision
 from posenet.diagnosis.report.charts import FILTERS, pluralize
 from posenet.diagnosis.report.selection import CROWDING, choose_images
 from posenet.diagnosis.report.thumbnails import read_thumbnails
@@ -68,9 +69,9 @@ class Run:
     def costs(self) -> list[Cost]:
         """The costs of all kinds in the order of correction."""
         diagnosis = self.diagnosis
-        alone = {kind: float(aps.mean()) - diagnosis.ap for kind, aps in diagnosis.alone_by_threshold.items()}
+        alone = {kind: average_precision(curves) - diagnosis.ap for kind, curves in diagnosis.alone_precision.items()}
         alone |= {"missed": alone[MISSED_AT_50], "inexact": alone["missed"] - alone[MISSED_AT_50]}
-        aps = [float(curves.mean()) for _, curves in self.stages]
+        aps = [average_precision(curves) for _, curves in self.stages]
         return [
             Cost(kind, after - before, alone[kind], self._occurrences(kind))
             for (kind, _), before, after in zip(self.stages[1:], aps, aps[1:])

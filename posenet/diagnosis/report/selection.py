@@ -13,9 +13,9 @@ from posenet.diagnosis.kinds import KEYPOINT_KINDS, LOCALISATION
 
 MAX_IMAGES = 400
 """Images in the gallery."""
-RANKED_IMAGES = 250
-"""Of these, images that are the worst, the worst of a kind of error, or changed most. The others are the worst for a
-keypoint, a size or a crowding, so that these filters find images too."""
+WORST_IMAGES = 150
+"""Of these, the images that cost most. The others are the worst for each kind of error, also at each keypoint, for each
+size and each crowding, and those that changed most, so that every filter finds images."""
 MAX_POINTS = 230_000
 """Keypoints of all people in the gallery, which take about 35 bytes each: 8 MB. COCO's 17 keypoints and 20 results in
 each of 400 images are 150,000."""
@@ -37,17 +37,17 @@ def image_losses(diagnosis: Diagnosis) -> np.ndarray:
 
 def choose_images(diagnoses: Sequence[Diagnosis], comparison: Comparison | None) -> list[int]:
     """Return indices of ``Diagnosis.images``, at most ``MAX_IMAGES``, in ascending order."""
-    overall = [_worst_first(severity) for diagnosis in diagnoses for severity in _severities(diagnosis)]
-    detailed = [_worst_first(severity) for diagnosis in diagnoses for severity in _detailed_severities(diagnosis)]
+    worst = [_worst_first(image_losses(diagnosis)) for diagnosis in diagnoses]
+    rankings = [_worst_first(severity) for diagnosis in diagnoses for severity in _severities(diagnosis)]
     if comparison is not None:
         position = {image.id: index for index, image in enumerate(diagnoses[0].images)}
-        overall += [[position[change.id] for change in difference.images] for difference in comparison.differences]
+        rankings += [[position[change.id] for change in difference.images] for difference in comparison.differences]
     everybody = [range(len(diagnoses[0].images))]
     num_points = _count_points(diagnoses)
     chosen: set[int] = set()
     points_left = MAX_POINTS
-    for rankings, limit in ((overall, RANKED_IMAGES), (detailed, MAX_IMAGES), (everybody, MAX_IMAGES)):
-        for index in _in_turn(rankings):
+    for lists, limit in ((worst, WORST_IMAGES), (rankings, MAX_IMAGES), (worst, MAX_IMAGES), (everybody, MAX_IMAGES)):
+        for index in _in_turn(lists):
             if len(chosen) < limit and index not in chosen and num_points[index] <= points_left:
                 chosen.add(index)
                 points_left -= num_points[index]
@@ -55,37 +55,23 @@ def choose_images(diagnoses: Sequence[Diagnosis], comparison: Comparison | None)
 
 
 def _severities(diagnosis: Diagnosis) -> list[np.ndarray]:
-    """How bad each image is, (images,), for all that it costs and for each kind of error."""
-    matched = diagnosis.matched
+    """How bad each image is, (images,), for each kind of error, for each at each keypoint, and for groups of people."""
+    truth, results, kinds = diagnosis.matched.truth, diagnosis.matched.results, diagnosis.matched.kinds
     # Wrong results with high scores cost most: the first counts twice as much as the last.
-    rank = np.empty(len(matched.results))
-    rank[np.argsort(-matched.results.scores, kind="stable")] = np.linspace(0, 1, len(rank))
-    return [
-        image_losses(diagnosis),
-        _sum_of(diagnosis, matched.truth.image, diagnosis.outcome.missed[0]),
-        _sum_of(diagnosis, matched.results.image, diagnosis.outcome.background[0] * (1 - rank / 2)),
-        _sum_of(diagnosis, matched.results.image, diagnosis.misranking * diagnosis.is_misranked),
-        *(_count_kind(diagnosis, kind, slice(None)) for kind in LOCALISATION),
-    ]
-
-
-def _detailed_severities(diagnosis: Diagnosis) -> list[np.ndarray]:
-    """How bad each image is, (images,), for each kind of error at each keypoint, and for each size and crowding."""
-    truth = diagnosis.matched.truth
+    rank = np.empty(len(results))
+    rank[np.argsort(-results.scores, kind="stable")] = np.linspace(0, 1, len(rank))
     loss = np.where(truth.people, 1 - diagnosis.person_oks, 0)
-    groups = diagnosis.attributes.groups(truth.keypoints.shape[1])
-    members = [*groups["size"].values(), *groups["crowding"].values()]
-    keypoints = range(truth.keypoints.shape[1])
+    groups = diagnosis.attributes.groups(kinds.shape[1])
+    is_kind = [kinds == KEYPOINT_KINDS.index(kind) for kind in LOCALISATION]
+    per_person = [diagnosis.outcome.missed[0]]
+    per_person += [loss * members for name in ("size", "crowding") for members in groups[name].values()]
+    per_result = [diagnosis.outcome.background[0] * (1 - rank / 2), diagnosis.misranking * diagnosis.is_misranked]
+    per_result += [is_wrong.sum(axis=1) for is_wrong in is_kind]
+    per_result += [is_wrong[:, k] for is_wrong in is_kind for k in range(kinds.shape[1])]
     return [
-        *(_sum_of(diagnosis, truth.image, loss * is_member) for is_member in members),
-        *(_count_kind(diagnosis, kind, slice(k, k + 1)) for kind in LOCALISATION for k in keypoints),
+        *(_sum_of(diagnosis, truth.image, values) for values in per_person),
+        *(_sum_of(diagnosis, results.image, values) for values in per_result),
     ]
-
-
-def _count_kind(diagnosis: Diagnosis, kind: str, keypoints: slice) -> np.ndarray:
-    """(images,) how many of some keypoints are of a kind."""
-    is_kind = diagnosis.matched.kinds[:, keypoints] == KEYPOINT_KINDS.index(kind)
-    return _sum_of(diagnosis, diagnosis.matched.results.image, is_kind.sum(axis=1))
 
 
 def _sum_of(diagnosis: Diagnosis, image: np.ndarray, values: np.ndarray) -> np.ndarray:

@@ -59,7 +59,8 @@ function selectTiles(view) {
       person.classList.toggle("faint", isFiltered(view) && !names.has(person.dataset.person));
     }
     const losses = tile.dataset.losses.split(" ").map(Number);
-    return { tile, errors: people.length, loss: losses[view.run], change: Math.abs(losses[view.run] - losses[0]) };
+    const change = Math.max(...losses.map((loss) => Math.abs(loss - losses[0])));
+    return { tile, errors: people.length, loss: losses[view.run], change };
   }).filter(({ errors }) => errors > 0 || !isFiltered(view));
   const orders = {
     changed: (a, b) => b.change - a.change,
@@ -169,7 +170,7 @@ function addText(parent, tag, text) {
 /** Open the image `step` places further; the last is followed by the first. */
 function stepImage(step) {
   const selected = selectTiles(readView());
-  const position = selected.findIndex(({ dataset }) => dataset.image === viewer.dataset.image);
+  const position = selected.findIndex(({ dataset }) => dataset.image === readView().image);
   const next = selected.at((position + step) % selected.length);
   if (next) show({ image: next.dataset.image, person: "" }, true);
 }
@@ -196,7 +197,7 @@ document.addEventListener("click", (event) => {
     byId("gallery").scrollIntoView();
   }
 });
-document.addEventListener("input", ({ target }) => {
+document.addEventListener("change", ({ target }) => {
   if (target.form !== form) return;
   const value = target.type === "checkbox" ? String(Number(target.checked)) : target.value;
   show({ [target.name]: value, count: DEFAULTS.count });
