@@ -62,7 +62,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         },
         "background": diagnosis.background,
         "missed": diagnosis.missed,
-        "oks_thresholds": list(OKS_THRESHOLDS),
+        "oks_thresholds": [round(threshold, 2) for threshold in OKS_THRESHOLDS],
         "AP_by_threshold": diagnosis.precision[UNCORRECTED].mean(axis=1).tolist(),
         "corrected_by_threshold": {kind: diagnosis.precision[kind].mean(axis=1).tolist() for kind in CORRECTIONS},
         "alone_by_threshold": {kind: diagnosis.alone_precision[kind].mean(axis=1).tolist() for kind in CORRECTIONS},

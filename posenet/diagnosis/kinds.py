@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 MATCH_OKS = 0.1
 """A result with at least this OKS has a person with whose keypoints its own are compared."""
 GOOD_SIMILARITY = 0.85
@@ -27,8 +29,9 @@ MISSED_AT_50 = "missed_at_50"
 UNCORRECTED = "uncorrected"
 """The results as they are, where they stand beside the corrected ones."""
 
-OKS_THRESHOLDS = tuple(round(0.5 + 0.05 * step, 2) for step in range(10))
-"""COCO's OKS thresholds, 0.50, 0.55 ... 0.95: the order of every array of ten numbers."""
+OKS_THRESHOLDS = tuple(np.linspace(0.5, 0.95, 10).tolist())
+"""COCO's OKS thresholds, 0.50, 0.55 ... 0.95, the order of every array of ten numbers. They are those of pycocotools to
+the last bit: its 0.9 is a little less than the number of that name."""
 
 SIZES = {"small": (0.0, 32.0**2), "medium": (32.0**2, 96.0**2), "large": (96.0**2, 1e10)}
 """Smallest and largest area of the people of a size, in square pixels, as in the COCO evaluation, where both belong to

@@ -9,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from posenet.diagnosis.errors import MatchedResults
+from posenet.diagnosis.kinds import OKS_THRESHOLDS
 from posenet.diagnosis.matching import match, select_rows
 
-# As in pycocotools, whose 0.9 is a little less than the number of this name.
-_OKS_THRESHOLDS = np.linspace(0.5, 0.95, 10)
 _RECALLS = np.linspace(0.0, 1.0, 101)
 
 
@@ -126,7 +125,7 @@ def evaluate(matched: MatchedResults, people: np.ndarray | None = None, free: np
     """
     results, truth = matched.results, matched.truth
     people = truth.people if people is None else people
-    matches = match(matched.pairs, matched.oks, results, truth, people, _OKS_THRESHOLDS)
+    matches = match(matched.pairs, matched.oks, results, truth, people, OKS_THRESHOLDS)
     return Outcome.of(matches, results.scores, people, free)
 
 

@@ -6,6 +6,7 @@ import base64
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
@@ -140,17 +141,18 @@ def write_report(
     """
     chosen = choose_images(diagnoses, comparison)
     images = [diagnoses[0].images[index] for index in chosen]
-    folder = None if images_dir is None else Path(images_dir)
-    tiles = make_tiles(diagnoses, chosen, read_thumbnails(images, folder, exif_frame, progress=progress))
+    thumbnails = read_thumbnails(images, images_dir, exif_frame, progress=progress)
+    tiles = make_tiles(diagnoses, chosen, thumbnails)
     environment = Environment(
-        loader=PackageLoader("posenet.diagnosis.report"),
+        loader=PackageLoader(__package__),
         autoescape=True,  # names come from files
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= FILTERS
-    style, script = (_read_source(environment, name) for name in ("style.css", "page.js"))
+    folder = resources.files(__package__) / "templates"
+    style, script = (Markup((folder / name).read_text(encoding="utf-8")) for name in ("style.css", "page.js"))
     page = environment.get_template("page.html").render(
         runs=[Run(diagnosis) for diagnosis in diagnoses],
         comparison=comparison,
@@ -183,12 +185,6 @@ def _reach(comparison: Comparison) -> float:
         value for difference in comparison.differences for value in (*difference.interval, difference.ap_difference)
     ]
     return max(0.002, 1.15 * max(map(abs, ends)))
-
-
-def _read_source(environment: Environment, name: str) -> Markup:
-    """A file that stands in the page as it is."""
-    source, _, _ = environment.loader.get_source(environment, name)  # type: ignore[union-attr]
-    return Markup(source)
 
 
 def _hash(text: str) -> str:

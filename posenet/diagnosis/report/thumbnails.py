@@ -33,7 +33,7 @@ class Thumbnail(NamedTuple):
 
 
 def read_thumbnails(
-    images: Sequence[CocoImage], folder: Path | None, exif_frame: ExifFrame, *, progress: bool = True
+    images: Sequence[CocoImage], folder: str | Path | None, exif_frame: ExifFrame, *, progress: bool = True
 ) -> list[Thumbnail]:
     """Read images in the frame of their annotations (see ``find_annotated_frame``), and make them small.
 
@@ -43,7 +43,7 @@ def read_thumbnails(
         return [Thumbnail(b"", NO_FOLDER)] * len(images)
     max_bytes = min(MAX_BYTES, MAX_TOTAL_BYTES // max(len(images), 1))
     bar = progress_bar(images, "report", len(images), disable=not progress)
-    return [_read_thumbnail(folder / image.file_name, image, max_bytes, exif_frame) for image in bar]
+    return [_read_thumbnail(Path(folder, image.file_name), image, max_bytes, exif_frame) for image in bar]
 
 
 def _read_thumbnail(path: Path, image: CocoImage, max_bytes: int, exif_frame: ExifFrame) -> Thumbnail:
