@@ -16,8 +16,7 @@ import numpy as np
 
 from posenet.files import write_atomically
 from posenet.settings import Config, LogConfig
-from posenet.visualization.matplotlib_figure import MATPLOTLIB_MISSING, has_matplotlib
-from posenet.visualization.training_curves import CURVES_FILE, LOG_FILE, write_curves
+from posenet.visualization.curves import CURVES_FILE, LOG_FILE, MATPLOTLIB_MISSING, has_matplotlib, write_curves
 
 EPOCH_LINE_SCORES = ("train_loss", "val_loss", "AP", "AR")
 """Scores in the text log's line of an epoch. ``log.jsonl`` has all scores."""

@@ -32,8 +32,8 @@ from posenet.progress import progress_bar
 from posenet.settings import Config
 from posenet.skeleton import Skeleton
 from posenet.training.input import RestartingLoader, UnreadableSampleLimit, log_unreadable
-from posenet.visualization.contact_sheet import contact_sheet, label_tile
 from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
+from posenet.visualization.sheets import contact_sheet, label_tile
 
 TILE_SIZE = 320, 426
 """Height and width of a drawing on the contact sheet, in pixels."""

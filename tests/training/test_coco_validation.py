@@ -22,7 +22,7 @@ from posenet.settings import Config, LogConfig, load_config
 from posenet.training.coco_validation import TILE_SIZE, CocoValidation, share_of_rank
 from posenet.training.run_log import RunLog
 from posenet.training.setup import prepare_network
-from posenet.visualization.contact_sheet import GAP, LABEL_HEIGHT
+from posenet.visualization.sheets import GAP, LABEL_HEIGHT
 from tests.helpers.drawn_data import document, person, write_annotations
 from tests.helpers.oriented_images import oriented_image
 from tests.helpers.tiny_training import CPU, TINY_OVERRIDES, coco_overrides
