@@ -109,6 +109,17 @@ def test_the_legend_does_not_cover_the_speed(run: Run) -> None:
             assert axes.transData.transform(line.get_xydata())[:, 1].max() < legend.y0
 
 
+def test_the_legend_does_not_cover_the_loss(run: Run) -> None:
+    lines = [train_entry(step, loss=50 - step / 2, terms=[[50 - step / 2]]) for step in range(10, 41, 10)]
+    axes = panels(run(*lines))["Loss"]
+    assert axes.get_ylim()[1] > max(axes.get_lines()[0].get_ydata()) + 2
+
+
+def test_terms_that_are_not_finite_leave_a_gap(run: Run) -> None:
+    lines = [train_entry(step, terms=[[None if step == 20 else 3.0]]) for step in (10, 20, 30)]
+    assert np.isnan(panels(run(*lines))["Loss"].get_lines()[0].get_ydata()).tolist() == [False, True, False]
+
+
 def test_entries_after_the_last_epoch_continue_at_its_pace(run: Run) -> None:
     history = read_log(run(train_entry(5), epoch_entry(10, 1), train_entry(15)) / LOG_FILE)
     np.testing.assert_allclose(history.positions(history.train), [0.5, 1.5])
