@@ -1,0 +1,148 @@
+"""Training on several data sets with different keypoints, and on one set in several files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from posenet.checkpoints.weights import stored_config
+from posenet.devices.runtime import Runtime
+from posenet.errors import DataError
+from posenet.settings import load_config
+from posenet.skeleton import COCO, load_skeleton
+from posenet.skeleton.keypoint_mapping import KeypointMapping
+from tests.helpers.faceless_people import FACELESS, write_faceless_store, write_store_with_skeleton
+from tests.helpers.process_groups import run_in_processes
+from tests.helpers.process_runs import assert_same_run
+from tests.helpers.run_logs import read_log
+from tests.helpers.tiny_training import Recorder, Stores, last, train_tiny
+
+
+@pytest.fixture
+def limbs(stores: Stores, tmp_path: Path) -> Path:
+    """A store without faces."""
+    return write_faceless_store(stores["val"], tmp_path / "limbs.h5")
+
+
+@pytest.fixture
+def both(stores: Stores, limbs: Path) -> str:
+    """The setting that trains on people with faces and on people without."""
+    return f'data.train=[{{path="{stores["train"]}", name="faces"}}, {{path="{limbs}", weight=2.5}}]'
+
+
+@pytest.fixture
+def no_val(stores: Stores) -> Stores:
+    """The stores without the validation images, which ``limbs`` contains."""
+    return {"train": stores["train"]}
+
+
+def test_keypoints_that_a_set_lacks_get_exactly_zero_gradient(no_val: Stores, tmp_path: Path, both: str) -> None:
+    outputs: list[Tensor] = []
+    gradients: dict[int, Tensor] = {}
+
+    class Watch(Runtime):
+        def to_device(self, batch: Any) -> Any:
+            self.sets = batch.set_indices
+            return super().to_device(batch)
+
+        def wrap(self, module: nn.Module) -> nn.Module:
+            def keep_gradients(*args: Any) -> None:
+                for maps in args[-1][-1]:  # of the last stack: the first one's maps are also an input of the second
+                    maps.retain_grad()
+                    outputs.append(maps)
+
+            module.network.register_forward_hook(keep_gradients)
+            return super().wrap(module)
+
+    runtime = Watch()
+
+    class Collect(Recorder):
+        def on_step(self, step: int, values: Any) -> None:
+            for index in range(len(runtime.sets)):
+                for maps in outputs[-5:]:
+                    used = maps.grad[index].ne(0).flatten(1).any(1)
+                    number = int(runtime.sets[index])
+                    gradients[number] = gradients.get(number, used) | used
+
+    train_tiny(no_val, tmp_path / "run", both, "model.stacks=2", runtime=runtime, callbacks=[Collect()], max_steps=5)
+    assert gradients[0].all()
+    supervised = torch.from_numpy(KeypointMapping(FACELESS, COCO).supervised_channels()).bool()
+    assert 0 < supervised.sum() < 50
+    assert torch.equal(gradients[1], supervised)
+
+
+def test_a_run_on_several_sets_logs_each_and_resumes_exactly(no_val: Stores, tmp_path: Path, both: str) -> None:
+    train_tiny(no_val, tmp_path / "whole", both)
+    steps, epochs = (read_log(tmp_path / "whole", kind) for kind in ("train", "epoch"))
+    assert all(list(entry["sets"]) == ["faces", "limbs"] for entry in (*steps, *epochs))
+    for epoch in epochs:
+        in_epoch = [step["sets"] for step in steps if step["epoch"] == epoch["epoch"] - 1]
+        for name, values in epoch["sets"].items():
+            assert values["loss"] > 0
+            assert sum(sets[name]["samples"] for sets in in_epoch) == values["samples"] > 0
+    log = (tmp_path / "whole" / "log.txt").read_text()
+    assert "Epoch 2  losses of the data sets: faces " in log
+    size = next(int(line.split("limbs: ")[1].split()[0]) for line in log.splitlines() if "Data set limbs" in line)
+    assert f"Data set limbs: {size} samples, {round(2.5 * size)} of them per epoch; not supervised: nose, Reye" in log
+    assert "WARNING" not in log
+    train_tiny(no_val, tmp_path / "parts", both, max_steps=5)
+    train_tiny(no_val, tmp_path / "parts", both, resume=True)
+    checkpoint = tmp_path / "whole" / "last.pth"
+    assert stored_config(checkpoint).data.train == load_config(None, [both]).data.train
+    for folder in ("parts", "whole"):  # without validation data there is no best checkpoint
+        (tmp_path / folder / "best.pth").hardlink_to(tmp_path / folder / "last.pth")
+    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_two_processes_train_on_the_samples_of_one(no_val: Stores, tmp_path: Path, both: str) -> None:
+    """The losses of the sets are those of all processes."""
+    settings = (both, "optim.lr=1e-6")
+    train_tiny(no_val, tmp_path / "one", *settings, "train.batch_size=4", max_steps=3)
+    two = (*settings, "train.batch_size=2", "parallel.sync_bn=true")
+    run_in_processes(
+        2, tmp_path / "out", lambda runtime: train_tiny(no_val, tmp_path / "two", *two, runtime=runtime, max_steps=3)
+    )
+    for one, together in zip(*(read_log(tmp_path / name, "train") for name in ("one", "two"))):
+        assert together["loss"] == pytest.approx(one["loss"], rel=1e-3)
+        for name, values in one["sets"].items():
+            assert together["sets"][name]["samples"] == values["samples"]
+            if values["samples"]:
+                assert together["sets"][name]["loss"] == pytest.approx(values["loss"], rel=1e-2)
+
+
+def test_a_single_set_has_no_sets_in_the_log(stores: Stores, tmp_path: Path) -> None:
+    train_tiny(stores, tmp_path, max_steps=1)
+    assert "sets" not in read_log(tmp_path, "train")[0]
+
+
+def test_sets_that_cannot_be_used_together(
+    stores: Stores, no_val: Stores, tmp_path: Path, limbs: Path, both: str
+) -> None:
+    one = f'data.train=[{{path="{limbs}"}}]'
+    with pytest.raises(DataError, match=r"no data set of data.train annotates nose, Reye, Leye, Rear, Lear of"):
+        train_tiny(no_val, tmp_path / "run", one)
+    with pytest.raises(DataError, match=r"limbs\.h5 and .* share 3 images .*data\.allow_overlap=true"):
+        train_tiny(stores, tmp_path / "run", both)
+    train_tiny(stores, tmp_path / "run", both, "data.allow_overlap=true", max_steps=1)
+
+
+def test_validation_data_may_lack_keypoints(no_val: Stores, tmp_path: Path, limbs: Path) -> None:
+    result = train_tiny(no_val, tmp_path / "run", f'data.val=[{{path="{limbs}"}}]', "train.epochs=1")
+    assert result.best["val_loss"] > 0
+    assert last(tmp_path / "run")["progress"]["best_kind"] == "val_loss"
+
+
+def test_body_parts_that_no_set_annotates_are_a_warning(no_val: Stores, tmp_path: Path, limbs: Path) -> None:
+    for name, keypoints in {"tail": ["nose", "right_wrist"], "nose": ["nose", "neck"]}.items():
+        (tmp_path / f"{name}.toml").write_text(f"keypoints = {keypoints}\nparts = [{keypoints}]\n")
+    noses = write_store_with_skeleton(no_val["train"], tmp_path / "noses.h5", load_skeleton(tmp_path / "nose.toml"))
+    sets = f'data.train=[{{path="{noses}"}}, {{path="{limbs}"}}]'
+    train_tiny({}, tmp_path / "run", f"model.skeleton={tmp_path / 'tail.toml'}", sets, max_steps=1)
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "no data set annotates both ends of nose-right_wrist, so these body parts are not learned" in log
+    assert "not supervised: right_wrist; ignored, not in model.skeleton: neck" in log
+    assert "no data set annotates all keypoints of model.skeleton, so the map of the keypoint foreg" in log
