@@ -14,6 +14,9 @@ from posenet.settings import Config, ExifFrame, load_config
 ArgumentContainer = Any
 """A parser, or a group of one; argparse has no public name for groups."""
 
+MAX_MINUTES = 100_000.0
+"""The longest time-out, ten weeks."""
+
 SWITCH: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": False}
 """Arguments of ``add_argument`` for a flag that is off by default and has a negative form, ``--no-...``."""
 
@@ -136,6 +139,14 @@ def fraction(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return value
+
+
+def minutes(text: str) -> float:
+    """Argument type: a time-out in minutes, positive and finite."""
+    value = float(text)
+    if not 0 < value <= MAX_MINUTES:
+        raise argparse.ArgumentTypeError(f"{text} is not more than 0 and at most {MAX_MINUTES:g} minutes")
     return value
 
 

@@ -43,7 +43,7 @@ def test_a_loss_that_is_not_finite_or_exceeds_the_threshold_is_bad(loss: float, 
     guard = LossGuard(GuardConfig(threshold=100))
     assert guard.is_bad(loss) == bool(bad)
     for dtype in (torch.float32, torch.float64):
-        vote = guard.is_bad_loss(torch.tensor(loss, dtype=dtype))
+        vote = guard.bad_losses(torch.tensor(loss, dtype=dtype))
         assert vote.dtype == dtype and vote.item() == bad
     assert LossGuard(GuardConfig()).is_bad(2.1e5) and not LossGuard(GuardConfig()).is_bad(1.9e5)
 
