@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from posenet.checkpoints.contents import (
+from posenet.checkpoints.weights import (
     LoadReport,
     config_of_checkpoint,
     extract_weights,
+    load_model,
+    load_weights,
     strip_wrapper_prefixes,
 )
-from posenet.checkpoints.weights import load_model, load_weights
 from posenet.errors import CheckpointError
 from posenet.model.posenet import PoseNet
 from posenet.model.published_names import rename_to_published
