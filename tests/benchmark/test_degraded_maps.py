@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from posenet.benchmark.degraded_maps import Degradation, degraded_maps
-from posenet.benchmark.targets import standing_people
+from tests.helpers.standing_people import standing_people
 from posenet.data.targets import TargetRenderer
 from posenet.settings import TargetsConfig
 from posenet.skeleton import COCO
