@@ -139,7 +139,9 @@ def test_no_private_names_of_libraries_are_used() -> None:
 
 
 def test_private_names_of_libraries_are_found() -> None:
-    source = "import torch._C\nfrom torch import _weights\nloader._iterator\nself._own\ngetattr(torch, '_foreach_add_')\n"
+    source = (
+        "import torch._C\nfrom torch import _weights\nloader._iterator\nself._own\ngetattr(torch, '_foreach_add_')\n"
+    )
     found = list(private_names_of_libraries(ast.parse(source + "other._own\nx.__dict__\n"), {"_own"}))
     assert found == ["1: _C", "2: _weights", "3: _iterator", "5: _foreach_add_"]
 

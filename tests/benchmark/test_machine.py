@@ -28,4 +28,3 @@ def test_other_programs_on_the_cores_give_a_warning() -> None:
     assert "WARNING" in replace(machine, load=1.6).as_text()
     assert "WARNING" in replace(machine, threads=2).as_text()
     assert "WARNING" not in replace(machine, load=None).as_text()
-

@@ -111,7 +111,9 @@ class Code:
 )
 def test_a_wrong_file_is_refused_and_not_kept(host: WeightsHost, name: str, data: bytes) -> None:
     host.data = data
-    with pytest.raises(CheckpointError, match=f"has not sent the weights {name}: .*incomplete, or a web page; ") as error:
+    with pytest.raises(
+        CheckpointError, match=f"has not sent the weights {name}: .*incomplete, or a web page; "
+    ) as error:
         find_weights(name)
     assert "\n" not in str(error.value)
     assert os.listdir() == []  # the code of the last file was not run
