@@ -29,6 +29,11 @@ def add_switch(container: ArgumentContainer, name: str, *, help: str, default: A
     container.add_argument(negative, dest=destination, action="store_false", default=default, help=argparse.SUPPRESS)
 
 
+def add_quiet_option(parser: argparse.ArgumentParser, default: Any = False) -> None:
+    """Declare ``--quiet``. Actions of a tool declare it too, with ``argparse.SUPPRESS`` as the default."""
+    add_switch(parser, "--quiet", default=default, help="show no progress, and only warnings and errors")
+
+
 def describe_default(value: object) -> str:
     """The default of a flag or a setting as help texts show it: ``512``, ``on``, ``0.5 1 2``."""
     if isinstance(value, bool):
@@ -100,7 +105,7 @@ def select_exif_frame(args: argparse.Namespace, config: Config | None = None) ->
 def add_weights_output(parser: argparse.ArgumentParser) -> None:
     """Declare ``--output`` and ``--overwrite`` of the tools that convert weights."""
     parser.add_argument("--output", type=Path, required=True, metavar="FILE.pth", help="file to write")
-    parser.add_argument("--overwrite", **SWITCH, help="replace an existing file")
+    add_switch(parser, "--overwrite", help="replace an existing file")
 
 
 def message_stream(*outputs: str | Path | None) -> TextIO:

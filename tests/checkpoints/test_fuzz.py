@@ -21,19 +21,17 @@ from posenet.annotations.coco_dataset import read_annotations
 from posenet.annotations.main_persons import select_main_persons
 from posenet.annotations.masks import person_masks
 from posenet.annotations.split import read_split
-from posenet.checkpoints.contents import config_of_checkpoint, require_fitting_weights
 from posenet.checkpoints.file import read_checkpoint
-from posenet.checkpoints.weights import load_model
+from posenet.checkpoints.weights import config_of_checkpoint, load_model, require_fitting_weights
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.reader import Store
 from posenet.data.store.schema import BYTE_ARRAYS, array_specs, fingerprint
-from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.inference.coco_evaluation import compute_coco_metrics
 from posenet.settings import Config, config_from_dict, config_to_dict, load_config
 from tests.helpers.drawn_data import document, person
 from tests.helpers.malformed_inputs import ODD, Findings, mutate_bytes, mutate_tree, try_all
-from tests.helpers.tiny_training import CPU, TINY_OVERRIDES, tiny_trainer
+from tests.helpers.tiny_training import TINY, train_tiny
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="children are limited as on Linux")
 
@@ -209,41 +207,41 @@ def rezipped(rng: np.random.Generator, data: bytes) -> bytes:
 
 
 def test_checkpoints(stores, tmp_path, count, record_property):
-    with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", "train.batch_size=2", steps=1) as trainer:
-        trainer.run()
-        sound_path, path = trainer.folder.last, tmp_path / "mutated.pth"
-        sound, state = sound_path.read_bytes(), read_checkpoint(sound_path)
-        legacy = tmp_path / "legacy.pth"
-        torch.save(state, legacy, _use_new_zipfile_serialization=False)
-        old = legacy.read_bytes()
+    run = tmp_path / "run"
+    train_tiny(stores, run, max_steps=2)
+    sound_path, path = run / "last.pth", tmp_path / "mutated.pth"
+    sound, state = sound_path.read_bytes(), read_checkpoint(sound_path)
+    legacy = tmp_path / "legacy.pth"
+    torch.save(state, legacy, _use_new_zipfile_serialization=False)
+    old = legacy.read_bytes()
 
-        def use(number: int, exact: bool) -> None:
-            found = read_checkpoint(path)
-            if exact:
-                assert all(torch.equal(found["model"][n], state["model"][n]) for n in state["model"])
-            if number % 5 == 0:
-                load_model(path)
-            require_fitting_weights(config_of_checkpoint(found, path) or Config(), found, path)
-            trainer.load_state_dict(found, str(path))
-            next(trainer.input.steps(trainer.progress), None)  # none are left at the end of an epoch
+    def use(number: int, exact: bool) -> None:
+        found = read_checkpoint(path)
+        if exact:
+            assert all(torch.equal(found["model"][n], state["model"][n]) for n in state["model"])
+        require_fitting_weights(config_of_checkpoint(found, path) or Config(), found, path)
+        if number % 5 == 0:
+            load_model(path)
+        if number % 8 == 2:  # resume from it; the next step is the run's third
+            train_tiny(stores, tmp_path / f"resumed-{number}", resume=path, max_steps=3)
 
-        def of_bytes(number: int) -> None:
-            path.write_bytes(mutate_bytes(np.random.default_rng((4, number)), sound))
-            use(number, exact=True)
+    def of_bytes(number: int) -> None:
+        path.write_bytes(mutate_bytes(np.random.default_rng((4, number)), sound))
+        use(number, exact=True)
 
-        def of_content(number: int) -> None:
-            rng = np.random.default_rng((5, number))
-            if number % 4 == 0:
-                path.write_bytes(rezipped(rng, sound))
-            elif number % 4 == 1:
-                path.write_bytes(mutate_bytes(rng, old, range(4096) if rng.random() < 0.8 else ()))
-            else:
-                torch.save(mutate_tree(rng, state, (*ODD, torch.zeros(2), torch.full((3,), float("nan")))), path)
-            use(number, exact=False)
+    def of_content(number: int) -> None:
+        rng = np.random.default_rng((5, number))
+        if number % 4 == 0:
+            path.write_bytes(rezipped(rng, sound))
+        elif number % 4 == 1:
+            path.write_bytes(mutate_bytes(rng, old, range(4096) if rng.random() < 0.8 else ()))
+        else:
+            torch.save(mutate_tree(rng, state, (*ODD, torch.zeros(2), torch.full((3,), float("nan")))), path)
+        use(number, exact=False)
 
-        check(try_all(count, of_bytes), "bytes of a checkpoint", record_property)
-        # One of these takes as long as ten of the others: most are loaded.
-        check(try_all(max(8, count // 4), of_content), "content of a checkpoint", record_property)
+    check(try_all(count, of_bytes), "bytes of a checkpoint", record_property)
+    # One of these takes as long as ten of the others: most are loaded.
+    check(try_all(max(8, count // 4), of_content), "content of a checkpoint", record_property)
 
 
 # Configuration
@@ -263,7 +261,7 @@ def toml(tree: dict) -> str:
 
 
 def test_configurations(tmp_path, count, record_property):
-    tables, path = config_to_dict(load_config(None, TINY_OVERRIDES)), tmp_path / "mutated.toml"
+    tables, path = config_to_dict(load_config(None, TINY)), tmp_path / "mutated.toml"
     assert tomllib.loads(toml(tables))
 
     def load(number: int) -> None:

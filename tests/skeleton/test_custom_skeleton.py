@@ -11,12 +11,8 @@ import pytest
 import torch
 
 from posenet import Predictor
-from posenet.benchmark.data import make_batch_in_stages
 from posenet.benchmark.decode import measure_decode
-from posenet.benchmark.timing import Stopwatch
-from posenet.benchmark.train import synthetic_batch
 from posenet.cli.main import run_tool
-from posenet.data.batch import BatchBuffers
 from posenet.data.dataset import PoseDataset
 from posenet.data.store.reader import Store
 from posenet.data.targets import TargetRenderer
@@ -236,32 +232,6 @@ def test_a_store_of_another_skeleton_is_refused(project: ChairProject) -> None:
     tool("build-hdf5", "--output", project.store, "--verify")
 
 
-def test_benchmarks_use_the_skeleton_of_the_store(project: ChairProject, tmp_path: Path) -> None:
-    with Store(project.store, skeleton=None) as store:
-        dataset = PoseDataset(store, (64, 64), augment=AugmentConfig(flip_probability=1.0))
-        watch = Stopwatch()
-        watch.start_round()
-        staged = make_batch_in_stages(dataset, [(0, 0)], BatchBuffers.allocate(1, 64, 64), watch)
-        expected = dataset[0, 0].joints
-        np.testing.assert_array_equal(staged.joints[0, : len(expected)], expected)
-        assert not staged.joints[0, len(expected) :].any()  # padding to a common number of people
-    tool(
-        "benchmark",
-        "train",
-        "--quick",
-        "--h5",
-        project.store,
-        "--set",
-        f"model.skeleton={project.toml}",
-        "data.workers=0",
-        "model.stacks=1",
-        "model.width=16",
-        "model.growth=2",
-        "train.input_size=64",
-        "train.batch_size=2",
-    )
-
-
 def test_annotations_of_another_skeleton_are_refused(project: ChairProject, tiny_coco: Path) -> None:
     with pytest.raises(DataError, match="model.skeleton"):
         measure_decode(
@@ -297,12 +267,3 @@ def test_an_experiment_file_may_contain_a_skeleton(tmp_path: Path) -> None:
     file.write_text('[model.skeleton]\nkeypoints = ["thumb", "index"]\nparts = [["thumb", "wrist"]]\n')
     with pytest.raises(ConfigError, match=r"hand.toml: model.skeleton: .*wrist"):
         load_config(file)
-
-
-def test_synthetic_batches_follow_the_skeleton(project: ChairProject) -> None:
-    skeleton = project.skeleton
-    config = load_config(None, [f"model.skeleton={project.toml}", "train.batch_size=2", "train.input_size=64"])
-    batch = synthetic_batch(config)
-    maps = TargetRenderer(TargetsConfig(), skeleton)(batch.joints, batch.person_mask / 255)
-    assert maps.shape == (2, skeleton.num_channels, 16, 16)
-    assert maps[:, skeleton.keypoint_channels].amax((0, 2, 3)).min() > 0.5
