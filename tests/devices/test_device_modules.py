@@ -10,9 +10,9 @@ import copy
 import numpy as np
 import pytest
 import torch
+from posenet.benchmark.targets import standing_people
 from torch import Tensor, nn
 
-from posenet.benchmark.targets import standing_people
 from posenet.data.targets import TargetRenderer
 from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.model.fused import FusedNetwork
