@@ -23,7 +23,7 @@ def test_reads_of_a_step_do_not_depend_on_the_size_of_the_network(
     accelerator: torch.device, amp: str, clip: int
 ) -> None:
     counts = {}
-    for stacks, num_batches in itertools.product((1, 3), (1, 2)):
+    for stacks, num_batches in itertools.product((1, 3), (1,) if amp == "fp16" else (1, 2)):
         settings = [
             f"train.amp='{amp}'",
             "train.loss_scale=16",

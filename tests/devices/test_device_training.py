@@ -56,12 +56,12 @@ def test_reduced_precision_trains_like_float32(device: torch.device, amp: str) -
     reference = train_small_network(CPU, FROZEN_NORM)
     trained = train_small_network(device, FROZEN_NORM, f"train.amp='{amp}'", FIXED_SCALE)
     assert trained.losses == pytest.approx(reference.losses, rel=REDUCED_TOLERANCE)
-    assert trained.losses != reference.losses  # the precision was used
+    assert largest_difference(trained.weights, reference.weights)[0] > 0  # the precision was used
 
 
 @pytest.mark.parametrize("amp", AMPS)
 def test_a_batch_with_a_bad_loss_changes_nothing(device: torch.device, amp: str) -> None:
-    train_step, model = build_small_step(device_runtime(device), f"train.amp='{amp}'", FIXED_SCALE)
+    train_step, model = build_small_step(device_runtime(device), FROZEN_NORM, f"train.amp='{amp}'", FIXED_SCALE)
     train_step([small_batch()])
     before = state_of(train_step)
     hook = model.register_forward_hook(lambda module, _, terms: terms * float("nan"))

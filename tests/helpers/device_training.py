@@ -83,7 +83,7 @@ def small_batch(seed: int = 0, size: int = 2) -> Batch:
     return Batch(
         images=torch.randint(0, 256, (size, 64, 64, 3), dtype=torch.uint8, generator=generator),
         joints=joints,
-        person_mask=torch.zeros(size, 16, 16, dtype=torch.uint8),
+        person_mask=torch.full((size, 16, 16), 255, dtype=torch.uint8),
         mask_miss=torch.full((size, 16, 16), 255, dtype=torch.uint8),
         image_ids=torch.arange(size),
     )
@@ -143,17 +143,21 @@ def _run_device_rank(rank: int, world_size: int, port: int, device_type: str, fo
 
 
 def compare_batch_norms(runtime: Runtime) -> dict[str, float]:
-    """The differences between ``nn.SyncBatchNorm`` and ``GroupBatchNorm2d`` on a device, for values of each rank."""
+    """The differences between ``nn.SyncBatchNorm`` on the device and ``GroupBatchNorm2d`` on the CPU."""
     generator = torch.Generator().manual_seed(runtime.rank)
     values = torch.randn(2, 8, 6, 5, generator=generator)
     gradient = torch.randn(2, 8, 6, 5, generator=generator)
     results = []
-    for convert in (nn.SyncBatchNorm.convert_sync_batchnorm, GroupBatchNorm2d.convert):
-        norm = convert(nn.Sequential(nn.BatchNorm2d(8))).to(runtime.device)[0]
-        x = values.to(runtime.device).requires_grad_()
+    converted = {
+        runtime.device: runtime.convert_sync_batch_norm(nn.Sequential(nn.BatchNorm2d(8))),
+        torch.device("cpu"): GroupBatchNorm2d.convert(nn.Sequential(nn.BatchNorm2d(8))),
+    }
+    for device, norm in converted.items():
+        norm.to(device)
+        x = values.to(device).requires_grad_()
         output = norm(x)
-        output.backward(gradient.to(runtime.device))
-        results.append({"output": output, "gradient": x.grad, **norm.state_dict()})
+        output.backward(gradient.to(device))
+        results.append(host_copy({"output": output, "gradient": x.grad, **norm.state_dict()}))
     return {name: (results[0][name] - results[1][name]).abs().max().item() for name in results[0]}
 
 
