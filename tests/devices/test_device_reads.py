@@ -10,7 +10,7 @@ import torch
 
 from posenet.checkpoints.folder import copy_to_host
 from tests.helpers.accelerators import count_host_reads, simulation
-from tests.helpers.device_training import build_small_step, device_runtime, pin_batch, small_batch
+from tests.helpers.device_training import FROZEN_NORM, build_small_step, device_runtime, pin_batch, small_batch
 from tests.helpers.tiny_training import AfterStep, train_tiny
 
 READS = {"off": 2, "bf16": 2, "fp16": 3}
@@ -23,14 +23,10 @@ def test_reads_of_a_step_do_not_depend_on_the_size_of_the_network(
     accelerator: torch.device, amp: str, clip: int
 ) -> None:
     counts = {}
-    for stacks, num_batches in itertools.product((1, 3), (1,) if amp == "fp16" else (1, 2)):
-        settings = [
-            f"train.amp='{amp}'",
-            "train.loss_scale=16",
-            f"optim.max_grad_norm={clip}",
-            f"model.stacks={stacks}",
-        ]
-        train_step, _ = build_small_step(device_runtime(accelerator), *settings)
+    for stacks, num_batches in itertools.product((1, 3), (1, 2)):
+        precision = [f"train.amp='{amp}'", "train.loss_scale=16"]
+        settings = [FROZEN_NORM, f"optim.max_grad_norm={clip}", f"model.stacks={stacks}"]
+        train_step, _ = build_small_step(device_runtime(accelerator), *precision, *settings)
         batches = [pin_batch(small_batch(seed)) for seed in range(num_batches)]
         train_step(batches)  # the first step allocates the momentum
         with count_host_reads(accelerator) as reads:
