@@ -273,7 +273,7 @@ def test_template_gives_up_after_six_failed_starts(cluster: Cluster, tmp_path: P
         cluster.name_hosts(node, "127.0.1.1")
     job = TemplateJob(cluster, tmp_path, "--hold", flags=("--timeout", "0.5"))
     job.run.mkdir()
-    earlier = ["job 1: status 75"] * 9 + [f"job {job.id}: status 75"] * 4  # those of another job do not count
+    earlier = ["job 99999: status 75"] * 9 + [f"job {job.id}: status 75"] * 4  # those of another job do not count
     (job.run / "failed-starts").write_text("\n".join(earlier) + "\n")
     cluster.on("ctl", "scontrol", "release", job.id)
     assert job.wait_for_end() == "FAILED"
