@@ -22,16 +22,20 @@ def test_a_signal_sets_the_flag_and_the_old_handlers_are_restored(number: int) -
         assert not stop_requested()
         os.kill(os.getpid(), number)
         assert stop_requested()
-        signal.raise_signal(signal.SIGTERM)  # a second signal does not interrupt
+        signal.raise_signal(signal.SIGUSR1)  # a second signal does not interrupt
     assert current_handlers() == before
 
 
-@pytest.mark.parametrize("first", STOP_SIGNALS)
-def test_ctrl_c_after_another_signal_interrupts_at_once(first: int) -> None:
+@pytest.mark.parametrize(
+    "first, second", [*((first, signal.SIGINT) for first in STOP_SIGNALS), (signal.SIGINT, signal.SIGTERM)]
+)
+def test_ctrl_c_after_another_signal_interrupts_at_once_and_so_does_sigterm_after_ctrl_c(
+    first: int, second: int
+) -> None:
     before = current_handlers()
     with pytest.raises(KeyboardInterrupt), catch_stop_signals():
         signal.raise_signal(first)
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(second)
     assert current_handlers() == before
 
 
