@@ -11,7 +11,7 @@ import pytest
 
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import close_loader, make_loader
-from posenet.data.store.reader import Store
+from posenet.data.store import Store
 from posenet.devices.signals import STOP_SIGNALS
 from posenet.settings import AugmentConfig
 from tests.helpers.source_files import FILES, calls, syntax_tree

@@ -9,11 +9,12 @@ from dataclasses import replace
 
 from posenet.benchmark.report import Report, percent
 from posenet.data.dataset import PoseDataset
-from posenet.data.loader import close_loader, make_loader
+from posenet.data.loader import make_loader
 from posenet.data.sampler import TrainSampler
 from posenet.devices.capabilities import supports_pinned_memory
 from posenet.progress import progress_bar
 from posenet.training.device_prefetch import prefetch_to_device
+from posenet.training.input_stream import close_loader
 from posenet.training.train_step import TrainStep
 
 

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from posenet.annotations.coco_file import CocoImage
-from posenet.annotations.split import Split
+from posenet.annotations.coco import CocoImage
+from posenet.annotations.reading import Split
 from posenet.benchmark.machine import peak_memory_mib
 from posenet.benchmark.report import Report
 from posenet.benchmark.targets import standing_people

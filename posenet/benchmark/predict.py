@@ -21,7 +21,7 @@ from posenet.benchmark.report import Report, percent
 from posenet.benchmark.timing import Stopwatch
 from posenet.devices.background import map_in_background
 from posenet.devices.runtime import Runtime
-from posenet.images.image_files import ChannelOrder, ImageInput, read_image
+from posenet.images import ChannelOrder, ImageInput, read_image
 from posenet.inference.backends.backend import Backend, InputBatch, NetworkOutput
 from posenet.inference.backends.exported_backend import ExportedBackend
 from posenet.inference.backends.graph import Graph

@@ -9,8 +9,8 @@ import urllib.error
 from collections.abc import Callable
 from pathlib import Path
 
+from posenet.downloading import TIMEOUT, open_address, without_credentials
 from posenet.errors import CheckpointError
-from posenet.images.downloading import TIMEOUT, open_address, without_credentials
 from posenet.messages import to_single_line
 
 MAX_BYTES = 2**34

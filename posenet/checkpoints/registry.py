@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from posenet.downloading import without_credentials
 from posenet.errors import ConfigError
 from posenet.files import read_toml
-from posenet.images.downloading import without_credentials
 from posenet.messages import truncate_for_message
 from posenet.settings import Config, config_from_dict
 from posenet.skeleton.skeleton_file import BUILT_IN

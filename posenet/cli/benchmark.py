@@ -1,4 +1,4 @@
-"""Measure one part: data, store, targets, network, train, gpu, decode, predict, track or diagnose.
+"""Measure one part: targets, network, train, gpu, decode, predict, track or diagnose.
 
 Each benchmark runs in one process on one thread unless flags change that, warms up, reports medians, and compares them
 with a named baseline or a physical limit. ``BENCHMARKS`` lists all benchmarks with their flags.
@@ -20,7 +20,6 @@ import cv2
 import torch
 from torch import nn
 
-from posenet.benchmark.data import measure_data
 from posenet.benchmark.data_wait import add_data_wait, measure_data_wait
 from posenet.benchmark.decode import measure_decode
 from posenet.benchmark.diagnose import measure_diagnose
@@ -31,7 +30,6 @@ from posenet.benchmark.network import measure_network
 from posenet.benchmark.predict import measure_predict
 from posenet.benchmark.report import Report
 from posenet.benchmark.scaling import measure_scaling
-from posenet.benchmark.store import measure_store, write_first_images
 from posenet.benchmark.synthetic_input import build_synthetic_store, write_synthetic_images
 from posenet.benchmark.targets import measure_targets
 from posenet.benchmark.track import measure_track
@@ -47,7 +45,7 @@ from posenet.cli.options import (
 )
 from posenet.cli.predictor_options import BACKEND_HELP, CHECKPOINT_OR_EXPORTED_HELP
 from posenet.data.dataset import PoseDataset
-from posenet.data.store.reader import Store
+from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
 from posenet.devices.cudnn import cudnn_flags
 from posenet.devices.device import select_device
@@ -55,7 +53,7 @@ from posenet.devices.precision import select_amp
 from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError, DataError
 from posenet.files import is_standard_output, write_atomically
-from posenet.images.image_files import find_images
+from posenet.images import find_images
 from posenet.inference.backends.backend import Backend
 from posenet.inference.backends.loading import (
     BACKENDS,
@@ -116,31 +114,6 @@ class Benchmark:
     """Largest values of flags with --quick."""
     needs_accelerator: bool = False
     """Whether it runs on a CPU only if --device names it."""
-
-
-def benchmark_data(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
-    """Measure making training samples from the store of --h5, or from a synthetic one."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = args.h5 or build_synthetic_store(Path(folder), _synthetic_images(args))
-        with Store(path, skeleton=None) as store:
-            if not len(store):
-                raise DataError(f"{path} has no samples; build it from images with people")
-            dataset = PoseDataset(store, config.train.size, "person", config.augment, config.train.seed)
-            return measure_data(dataset, runtime, args.samples, config.train.batch_size, args.workers, args.repeats)
-
-
-def benchmark_store(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
-    """Measure building a store from --images or synthetic images, and reading it or the store of --h5."""
-    if (args.images is None) != (args.annotations is None):
-        raise ConfigError("give both --images and --annotations, or neither")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        if args.images:
-            images = args.images
-            annotations = write_first_images(args.annotations, args.limit, folder / "first.json")
-        else:
-            images, annotations = write_synthetic_images(folder, _synthetic_images(args))
-        return measure_store(args.h5, images, annotations, folder, config.model.skeleton, args.records, args.repeats)
 
 
 def benchmark_targets(args: argparse.Namespace, config: Config, runtime: Runtime) -> Report:
@@ -281,33 +254,6 @@ BATCH_SIZE = Flag("--batch-size", type=int, metavar="N", help=setting_help("samp
 BATCH_SIZE_1 = Flag("--batch-size", type=int, default=1, metavar="N", help="samples in a batch (train.batch_size)")
 
 BENCHMARKS = {
-    "data": Benchmark(
-        help="training samples per second, in one process and from the workers of a loader",
-        function=benchmark_data,
-        repeats=5,
-        flags=[
-            Flag("--h5", metavar="FILE", help="store to read; by default, a small synthetic one is built"),
-            Flag("--samples", type=positive_int, default=64, metavar="N", help="different samples to make"),
-            Flag("--workers", type=non_negative_int, default=0, metavar="N", help="also measure a loader of N workers"),
-            INPUT_SIZE,
-            BATCH_SIZE,
-            DEVICE,
-        ],
-        quick_limits={"samples": 4},
-    ),
-    "store": Benchmark(
-        help="opening, reading and building a store, compared with plain reads and the minimum work of a build",
-        function=benchmark_store,
-        repeats=5,
-        flags=[
-            Flag("--h5", type=Path, metavar="FILE", help="store to open and read; by default, the one that is built"),
-            Flag("--records", type=positive_int, default=1000, metavar="N", help="images to read in each order"),
-            Flag("--images", type=Path, metavar="DIR", help="images to build from; by default, synthetic ones"),
-            Flag("--annotations", type=Path, metavar="JSON", help="COCO keypoint file of these images"),
-            Flag("--limit", type=positive_int, default=1000, metavar="N", help="build from the first N images"),
-        ],
-        quick_limits={"limit": 24},
-    ),
     "targets": Benchmark(
         help="target maps per second, by number of people",
         function=benchmark_targets,

@@ -24,15 +24,12 @@ from posenet.cli.options import (
     read_image_ids,
     select_exif_frame,
 )
-from posenet.data.data_sets import DataSetMixture, open_data_sets
+from posenet.data.build import MAX_UNREADABLE, BuildReport, build_store
 from posenet.data.dataset import PoseDataset
-from posenet.data.store.build import MAX_UNREADABLE, BuildReport, build_store
-from posenet.data.store.comparison import find_shared_images
-from posenet.data.store.reader import StoreSummary
-from posenet.data.store.record_store import RecordStore
+from posenet.data.inspection import Table, compute_statistics, find_shared_images, verify_opened_store, verify_store
+from posenet.data.store import DataSetMixture, StoreSummary, open_data_sets
 from posenet.data.store.shards import open_store, shard_paths
-from posenet.data.store.statistics import Table, compute_statistics
-from posenet.data.store.verification import verify_opened_store, verify_store
+from posenet.data.store_store import RecordStore
 from posenet.data.targets import TargetRenderer
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from posenet.annotations.split import read_split
+from posenet.annotations.reading import read_split
 from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
 from posenet.cli.options import add_exif_frame_option, select_exif_frame
 from posenet.cli.predictor_options import add_predictor_options, make_predictor

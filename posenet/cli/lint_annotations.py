@@ -13,8 +13,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from posenet.annotations.fixing.fixer import fix_annotations
-from posenet.annotations.lint.linter import lint_annotations
+from posenet.annotations.rules import fix_annotations, lint_annotations
 from posenet.cli.options import SWITCH, add_exif_frame_option, check_output_file, select_exif_frame
 from posenet.errors import DataError
 from posenet.messages import pluralize

@@ -11,13 +11,13 @@ from typing import Any, cast
 
 import cv2
 import torch
-from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import DataLoader
 
-from posenet.data.batch import Batch
-from posenet.data.dataset import PoseDataset
+from posenet.data.dataset import Batch, PoseDataset
 from posenet.data.sampler import SampleKey
-from posenet.data.shared_buffers import PREFETCH_FACTOR, received_buffers
 
+PREFETCH_FACTOR = 2
+"""Batches that a worker may be ahead of the main process."""
 GRACE_SECONDS = 300
 """Time that a worker continues after SIGTERM, so that the current training step can finish."""
 M_TRIM_THRESHOLD = -1
@@ -46,21 +46,6 @@ def make_loader(
     return cast("DataLoader[Batch]", loader)
 
 
-def close_loader(loader: DataLoader[Batch]) -> None:
-    """End the workers of a loader now instead of at the end of the program."""
-    iterator = loader._iterator
-    if iterator is None:
-        return
-    workers = iterator._workers  # type: ignore[attr-defined]  # of the iterator that has workers
-    iterator._shutdown_workers()  # type: ignore[attr-defined]
-    loader._iterator = None
-    for worker in workers:
-        # A worker may be blocked because another one died; then it reacts to SIGKILL only. No worker has data to lose.
-        worker.kill()
-        worker.join()
-        received_buffers.release(worker.pid)
-
-
 def keep_freed_memory() -> None:
     """Reuse freed memory for the next images instead of returning it to the system. Does nothing without glibc.
 
@@ -79,12 +64,6 @@ def _keep_batch(batch: Any) -> Any:
 
 
 def _start_worker(_: int) -> None:
-    worker = get_worker_info()
-    assert worker is not None
-    dataset = worker.dataset
-    assert isinstance(dataset, PoseDataset)
-    dataset.store.close()  # a forked worker's copy of the open file
-    received_buffers.release_all()  # inherited from the main process; they would keep the memory of ended workers
     keep_freed_memory()
     # One thread per worker: OpenCV's thread pool would compete with the other workers for the same cores.
     cv2.setNumThreads(0)

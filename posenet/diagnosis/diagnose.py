@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from posenet.annotations.split import Split, read_split
+from posenet.annotations.reading import Split, read_split
 from posenet.diagnosis.average_precision import average_precision
 from posenet.diagnosis.corrections import MatchedResults, measure_corrections, true_oks
 from posenet.diagnosis.matching import Found, Truth

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from posenet.annotations.coco_dataset import read_annotations
-from posenet.annotations.split import Split
+from posenet.annotations.reading import Split, read_annotations
 from posenet.inference.backends.backend import NetworkOutput
 from posenet.inference.coco_evaluation import SplitOptions, compute_coco_metrics, predict_people, to_coco_result
 from posenet.inference.decoder.candidates import KeypointCandidates

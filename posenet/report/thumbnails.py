@@ -11,7 +11,7 @@ import numpy as np
 
 from posenet.diagnosis.result import ImageDiagnosis
 from posenet.errors import DataError
-from posenet.images.image_files import read_annotated_image
+from posenet.images import read_annotated_image
 from posenet.progress import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 

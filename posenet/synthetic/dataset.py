@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import cv2
 import numpy as np
 
-from posenet.annotations.coco_file import COCO_CATEGORY
+from posenet.annotations.coco import COCO_CATEGORY
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.progress import progress_bar

@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import posenet
-from posenet.data.data_sets import DataSetMixture
-from posenet.data.store.comparison import describe_content
-from posenet.data.store.record_store import RecordStore
+from posenet.data.inspection import describe_content
+from posenet.data.store import StoreList
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, ConfigError
 from posenet.messages import truncate_for_message
@@ -46,7 +45,7 @@ SECONDS_UNTIL_VISIBLE = 15.0
 
 
 def require_same_run(
-    runtime: Runtime, config: Config, train_store: RecordStore, val_store: RecordStore | None, max_steps: int = 0
+    runtime: Runtime, config: Config, train_store: StoreList, val_store: StoreList | None, max_steps: int = 0
 ) -> None:
     """Compare settings and data sets over all ranks.
 
@@ -103,7 +102,7 @@ def _on_all_ranks(error: ConfigError | CheckpointError) -> ConfigError | Checkpo
     return error
 
 
-def _describe_run(config: Config, train_store: RecordStore, val_store: RecordStore | None) -> dict[str, Any]:
+def _describe_run(config: Config, train_store: StoreList, val_store: StoreList | None) -> dict[str, Any]:
     """Everything that must be the same on all ranks, as plain values by name."""
     values: dict[str, Any] = {"the version of posenet": posenet.__version__}
     for section, table in config_to_dict(config).items():
@@ -123,13 +122,10 @@ def _describe_run(config: Config, train_store: RecordStore, val_store: RecordSto
     return values
 
 
-def _describe_data(store: RecordStore) -> str:
+def _describe_data(store: StoreList) -> str:
     """The content of all stores of a setting, and the weights of several data sets."""
-    if not isinstance(store, DataSetMixture):
-        return describe_content(store)
-    return " + ".join(
-        f"{data_set.weight:g} x ({describe_content(part)})" for data_set, part in zip(store.data_sets, store.parts)
-    )
+    weights = [data_set.weight for data_set in store.sets]
+    return describe_content(store) + (f" and the weights {weights}" if len(weights) > 1 else "")
 
 
 def _describe_file(path: str) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from posenet.annotations.coco_file import CocoImage
-from posenet.annotations.split import read_split
+from posenet.annotations.coco import CocoImage
+from posenet.annotations.reading import read_split
 from posenet.devices.cudnn import cudnn_flags
 from posenet.devices.precision import select_training_mode
 from posenet.devices.runtime import Runtime

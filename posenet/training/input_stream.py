@@ -18,8 +18,7 @@ from multiprocessing.connection import wait
 
 from torch.utils.data import DataLoader
 
-from posenet.data.batch import Batch
-from posenet.data.loader import close_loader
+from posenet.data.dataset import Batch
 from posenet.data.sampler import TrainSampler, ValidationSampler
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
@@ -33,6 +32,21 @@ MAX_NAMED_SAMPLES = 10
 """Unreadable samples of one step that the log names; further ones are only counted."""
 
 _log = logging.getLogger(__name__)
+
+
+def close_loader(loader: DataLoader[Batch]) -> None:
+    """End the workers of a loader now instead of at the end of the program."""
+    iterator = loader._iterator
+    if iterator is None:
+        return
+    workers = getattr(iterator, "_workers", [])
+    if workers:
+        iterator._shutdown_workers()  # type: ignore[attr-defined]
+    loader._iterator = None
+    for worker in workers:
+        # A worker may be blocked because another one died; then it reacts to SIGKILL only. No worker has data to lose.
+        worker.kill()
+        worker.join()
 
 
 class CollectiveDataError(DataError):

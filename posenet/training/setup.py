@@ -10,13 +10,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from posenet.checkpoints.weights import load_weights
-from posenet.data.batch import Batch
-from posenet.data.data_sets import DataSetMixture, open_data_sets
-from posenet.data.dataset import PoseDataset
+from posenet.data.dataset import Batch, PoseDataset
+from posenet.data.inspection import find_shared_images, overlapping_image_ids
 from posenet.data.loader import make_loader
 from posenet.data.sampler import TrainSampler, ValidationSampler
-from posenet.data.store.comparison import count_unlabelled, find_shared_images, overlapping_image_ids
-from posenet.data.store.record_store import RecordStore
+from posenet.data.store import StoreList, open_data_sets
 from posenet.devices.capabilities import supports_pinned_memory
 from posenet.devices.precision import select_training_mode
 from posenet.devices.runtime import Runtime
@@ -33,7 +31,7 @@ from posenet.training.trainer import Trainer
 _log = logging.getLogger(__name__)
 
 
-def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> tuple[RecordStore, RecordStore | None]:
+def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> tuple[StoreList, StoreList | None]:
     """The training data and, if configured, the validation data; ``exit_stack`` closes them.
 
     ``ConfigError`` if no training store is configured; ``DataError`` if a store is unusable, the two share images, or
@@ -46,19 +44,19 @@ def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> tuple[Recor
             "file or with --set data.train=FILE.h5"
         )
     train_store = exit_stack.enter_context(open_data_sets(data.train, config.model.skeleton))
-    num_unlabelled = count_unlabelled(train_store)
+    num_unlabelled = train_store.num_unlabelled
     if num_unlabelled and not config.train.teacher:
         raise DataError(
             f"{_paths(data.train)} contains {num_unlabelled} images without annotations, which only a teacher "
             "supervises; set train.teacher to the checkpoint of a trained network (docs/distillation.md)"
         )
-    if isinstance(train_store, DataSetMixture):
+    if len(train_store.sets) > 1 or train_store.sets[0].mapping is not None:
         _check_and_describe(train_store, data.framing, has_teacher=bool(config.train.teacher))
     if not data.val:
         _log.info("data.val is not set: no validation loss")
         return train_store, None
     val_store = exit_stack.enter_context(open_data_sets(data.val, config.model.skeleton))
-    if count_unlabelled(val_store):
+    if val_store.num_unlabelled:
         raise DataError(
             f"{_paths(data.val)} contains images without annotations, but validation needs labels; leave out data.val, "
             "or build it with --annotations"
@@ -75,31 +73,38 @@ def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> tuple[Recor
     return train_store, val_store
 
 
-def _check_and_describe(mixture: DataSetMixture, framing: str, has_teacher: bool) -> None:
+def _check_and_describe(stores: StoreList, framing: str, has_teacher: bool) -> None:
     """Log what every data set contributes; ``DataError`` if nothing supervises some keypoint of the network.
 
     A teacher supervises all keypoints.
     """
-    unsupervised = [] if has_teacher else mixture.never_supervised()
-    keypoints = [name for name in unsupervised if name in mixture.skeleton.keypoints]
+    unsupervised = [] if has_teacher else stores.never_supervised()
+    keypoints = [name for name in unsupervised if name in stores.skeleton.keypoints]
     if keypoints:
         raise DataError(
             f"no data set of data.train annotates {', '.join(keypoints)} of model.skeleton; add a set that does, or "
             "train a skeleton without it"
         )
-    for name, mapping, draws in zip(mixture.names, mixture.mappings, mixture.draws(framing)):
+    for data_set, draws in zip(stores.sets, stores.draws(framing)):
+        missing = data_set.mapping.missing if data_set.mapping else ()
+        others = data_set.mapping.ignored if data_set.mapping else ()
         supervision = "taught by the teacher" if has_teacher else "not supervised"
-        lacks = f"; {supervision}: {', '.join(mapping.missing)}" if mapping.missing else ""
-        ignored = f"; ignored, not in model.skeleton: {', '.join(mapping.ignored)}" if mapping.ignored else ""
+        lacks = f"; {supervision}: {', '.join(missing)}" if missing else ""
+        ignored = f"; ignored, not in model.skeleton: {', '.join(others)}" if others else ""
         _log.info(
-            "Data set %s: %d samples, %d of them per epoch%s%s", name, draws.size, draws.per_epoch, lacks, ignored
+            "Data set %s: %d samples, %d of them per epoch%s%s",
+            data_set.name,
+            draws.size,
+            draws.per_epoch,
+            lacks,
+            ignored,
         )
     if unsupervised:
         _log.warning(
             "WARNING: no data set annotates both ends of %s, so these body parts are not learned",
             ", ".join(unsupervised),
         )
-    if not has_teacher and all(mapping.missing for mapping in mixture.mappings):
+    if not has_teacher and all(data_set.mapping and data_set.mapping.missing for data_set in stores.sets):
         _log.warning(
             "WARNING: no data set annotates all keypoints of model.skeleton, so the map of the keypoint foreground is "
             "not learned; predictions do not use it"
@@ -136,8 +141,8 @@ def build_trainer(
     config: Config,
     network: PoseNet,
     runtime: Runtime,
-    train_store: RecordStore,
-    val_store: RecordStore | None,
+    train_store: StoreList,
+    val_store: StoreList | None,
     log: RunLog | SilentLog,
     max_steps: int = 0,
     teacher: Teacher | None = None,
@@ -153,12 +158,12 @@ def build_trainer(
         validation_loader=None if val_store is None else _make_validation_loader(config, val_store, runtime),
         evaluate=CocoValidation.from_config(config, network, runtime, log),
         max_steps=max_steps,
-        set_names=train_store.names if isinstance(train_store, DataSetMixture) else (),
+        set_names=train_store.names if len(train_store.sets) > 1 else (),
         teacher=teacher,
     )
 
 
-def _make_input_stream(config: Config, store: RecordStore, runtime: Runtime) -> InputStream:
+def _make_input_stream(config: Config, store: StoreList, runtime: Runtime) -> InputStream:
     train = config.train
     accumulate = config.optim.accumulate
     dataset = PoseDataset(store, train.size, config.data.framing, config.augment, train.seed)
@@ -169,7 +174,7 @@ def _make_input_stream(config: Config, store: RecordStore, runtime: Runtime) -> 
         accumulate,
         runtime.rank,
         runtime.world_size,
-        draws=store.draws(config.data.framing) if isinstance(store, DataSetMixture) else (),
+        draws=store.draws(config.data.framing),
     )
     return InputStream(
         _make_loader(config, dataset, sampler, runtime),
@@ -181,7 +186,7 @@ def _make_input_stream(config: Config, store: RecordStore, runtime: Runtime) -> 
     )
 
 
-def _make_validation_loader(config: Config, store: RecordStore, runtime: Runtime) -> RestartingLoader:
+def _make_validation_loader(config: Config, store: StoreList, runtime: Runtime) -> RestartingLoader:
     dataset = PoseDataset(store, config.train.size, config.data.framing)
     sampler = ValidationSampler(len(dataset), config.train.batch_size, runtime.rank, runtime.world_size)
     return RestartingLoader(_make_loader(config, dataset, sampler, runtime), sampler)

@@ -9,7 +9,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from posenet.images.image_files import to_bgr, write_image
+from posenet.images import to_bgr, write_image
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor

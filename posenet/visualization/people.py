@@ -8,7 +8,7 @@ from typing import Literal
 import cv2
 import numpy as np
 
-from posenet.images.image_files import ChannelOrder, ImageInput, to_bgr
+from posenet.images import ChannelOrder, ImageInput, to_bgr
 from posenet.inference.person import Person
 from posenet.skeleton import Skeleton
 

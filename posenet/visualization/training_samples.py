@@ -8,11 +8,10 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from posenet.data.batch import Batch
-from posenet.data.dataset import PoseDataset
+from posenet.data.dataset import Batch, PoseDataset
 from posenet.data.sampler import TrainSampler
 from posenet.data.targets import TargetRenderer
-from posenet.images.image_files import write_image
+from posenet.images import write_image
 from posenet.inference.person import Person
 from posenet.skeleton import Skeleton
 from posenet.visualization.contact_sheet import contact_sheet, label_tile

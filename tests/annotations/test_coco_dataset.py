@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.coco_dataset import CocoDataset, read_annotations
+from posenet.annotations.reading import CocoDataset, read_annotations
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import document, person, read_people, write_annotations

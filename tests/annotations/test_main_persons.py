@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from posenet.annotations.main_persons import select_main_persons
+from posenet.annotations.people import select_main_persons
 from tests.helpers.drawn_data import person, read_people
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
-from posenet.annotations.run_lengths import (
+from posenet.annotations.people import (
     MAX_STORED_RUN,
     decode_mask,
     encode_mask,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from posenet.annotations.split import read_split
+from posenet.annotations.reading import read_split
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import crowd, document, person, write_annotations

@@ -9,7 +9,7 @@ import torch
 
 from posenet.benchmark.predict import predict_one
 from posenet.benchmark.timing import Stopwatch
-from posenet.images.image_files import write_image
+from posenet.images import write_image
 from posenet.inference.backends.graph import RUNTIMES
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet

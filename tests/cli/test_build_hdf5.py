@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from posenet.cli.main import run_tool
-from posenet.data.store.build import build_store
-from posenet.data.store.reader import Store
-from posenet.data.store.verification import verify_store
+from posenet.data.build import build_store
+from posenet.data.store import Store
+from posenet.data.inspection import verify_store
 from tests.helpers.drawn_data import document, person, write_annotations, write_coco
 
 Coco = tuple[Path, Path]

@@ -14,7 +14,7 @@ from posenet.checkpoints.file import FORMAT
 from posenet.cli import main as cli
 from posenet.cli.options import select_exif_frame
 from posenet.cli.predictor_options import make_predictor
-from posenet.data.store.reader import Store
+from posenet.data.store import Store
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.settings import config_to_dict, load_config

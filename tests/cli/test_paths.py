@@ -11,11 +11,11 @@ import h5py
 import pytest
 import torch
 
-from posenet.annotations.coco_dataset import read_annotations
-from posenet.annotations.split import read_split
+from posenet.annotations.reading import read_annotations
+from posenet.annotations.reading import read_split
 from posenet.checkpoints.weights import load_model
 from posenet.cli.main import run_tool
-from posenet.data.store.reader import Store
+from posenet.data.store import Store
 from posenet.errors import CheckpointError, DataError
 from posenet.synthetic.dataset import write_dataset
 from tests.helpers.drawn_data import document, make_record, person, write_annotations, write_store

@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from posenet.data import batch as batch_module
-from posenet.data.batch import Batch, BatchBuffers, Sample, collate
+from posenet.data.dataset import Batch, BatchBuffers, Sample, collate
 from posenet.data.dataset import PoseDataset
 from posenet.data.shared_buffers import ReceivedBuffers, SharedBufferPool
-from posenet.data.store.reader import Store
+from posenet.data.store import Store
 from posenet.settings import AugmentConfig
 
 KEYS = [(0, 0), (0, 1), (0, 2)]

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posenet.data.batch import Sample
+from posenet.data.dataset import Sample
 from posenet.data.dataset import PoseDataset
-from posenet.data.store.reader import Store
+from posenet.data.store import Store
 from posenet.settings import AugmentConfig
 from posenet.skeleton import COCO
 

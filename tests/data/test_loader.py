@@ -18,7 +18,7 @@ from posenet.data.dataset import PoseDataset
 from posenet.data.loader import close_loader, make_loader
 from posenet.data.sampler import TrainSampler
 from posenet.data.shared_buffers import BUFFERS_PER_WORKER, received_buffers
-from posenet.data.store.reader import Store
+from posenet.data.store import Store
 from posenet.settings import AugmentConfig
 
 needs_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at processes through /proc")

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posenet.data.batch import BatchBuffers, Sample
+from posenet.data.dataset import BatchBuffers, Sample
 from posenet.data.dataset import PoseDataset
 from posenet.data.store import reader
-from posenet.data.store.reader import Store
+from posenet.data.store import Store
 from posenet.data.store.row_reader import RowReader
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from posenet.annotations import run_lengths as rle
-from posenet.data.augmentation import Augmentation, RandomNumbers
-from posenet.data.warping import (
+from posenet.data.augment import Augmentation, RandomNumbers
+from posenet.data.augment import (
     BORDER_COLOUR,
     crop_visible,
     jitter_to_bgra,
@@ -20,7 +20,7 @@ from posenet.data.warping import (
     warp_joints,
     warp_mask,
 )
-from posenet.images.decoding import decode_annotated_image
+from posenet.images import decode_annotated_image
 from posenet.settings import AugmentConfig
 from posenet.skeleton import COCO
 

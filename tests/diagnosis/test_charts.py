@@ -10,7 +10,7 @@ import pytest
 
 from posenet.diagnosis.charts import chart_paths, costs_figure, precision_figure, write_charts
 from posenet.diagnosis.result import CORRECTIONS, Diagnosis
-from posenet.images.image_files import read_image
+from posenet.images import read_image
 from tests.helpers.diagnoses import small_diagnosis
 
 

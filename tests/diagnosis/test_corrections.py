@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.split import read_split
+from posenet.annotations.reading import read_split
 from posenet.diagnosis.average_precision import average_precision
 from posenet.diagnosis.corrections import (
     LOCALISATION,

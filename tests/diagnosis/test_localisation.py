@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.split import read_split
+from posenet.annotations.reading import read_split
 from posenet.diagnosis.corrections import LOCALISATION, MatchedResults, correct_results
 from posenet.diagnosis.localisation import classify_keypoints, mirror_indices
 from posenet.diagnosis.matching import Found, Truth, similarity

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from posenet.annotations.coco_dataset import PersonAnnotation
+from posenet.annotations.reading import PersonAnnotation
 from posenet.benchmark.targets import standing_people
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader
 
-from posenet.data.batch import Batch
+from posenet.data.dataset import Batch
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import close_loader, make_loader
 from posenet.data.sampler import TrainSampler
-from posenet.data.store.reader import Store
+from posenet.data.store import Store
 from posenet.settings import AugmentConfig
 
 

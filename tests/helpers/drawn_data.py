@@ -12,10 +12,10 @@ import h5py
 import numpy as np
 
 from posenet.annotations import run_lengths as rle
-from posenet.annotations.coco_dataset import PersonAnnotation, read_annotations
-from posenet.data.store.build import build_store
-from posenet.data.store.record import Record
-from posenet.data.store.writer import StoreWriter
+from posenet.annotations.reading import PersonAnnotation, read_annotations
+from posenet.data.build import build_store
+from posenet.data.store import Record
+from posenet.data.build import StoreWriter
 from posenet.skeleton import COCO
 
 HEIGHT, WIDTH = 120, 160

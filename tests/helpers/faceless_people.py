@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from posenet.data.store.reader import Store
-from posenet.data.store.writer import StoreWriter
+from posenet.data.store import Store
+from posenet.data.build import StoreWriter
 from posenet.skeleton import Skeleton
 from posenet.skeleton.keypoint_mapping import KeypointMapping
 from posenet.skeleton.skeleton_file import skeleton_from_table

@@ -12,7 +12,7 @@ import torch._dynamo  # optimizers import it when they are created: import it he
 from torch import Tensor
 
 from posenet.checkpoints.file import read_checkpoint
-from posenet.data.data_sets import open_data_sets
+from posenet.data.store import open_data_sets
 from posenet.devices.runtime import Runtime
 from posenet.model.posenet import PoseNet
 from posenet.settings import load_config

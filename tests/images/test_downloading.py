@@ -10,8 +10,8 @@ import pytest
 
 from posenet.errors import DataError
 from posenet.images import downloading
-from posenet.images.downloading import download_image
-from posenet.images.image_files import write_image
+from posenet.downloading import download_image
+from posenet.images import write_image
 from tests.helpers.media_server import media_server
 from tests.helpers.videos import GREY
 

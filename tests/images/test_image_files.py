@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from posenet.errors import DataError
-from posenet.images.image_files import find_images, read_image, to_bgr, write_image
+from posenet.images import find_images, read_image, to_bgr, write_image
 from tests.helpers.image_bytes import encode, png_declaring, with_orientation
 
 

@@ -16,9 +16,9 @@ from posenet.benchmark.decode import measure_decode
 from posenet.benchmark.timing import Stopwatch
 from posenet.benchmark.train import synthetic_batch
 from posenet.cli.main import run_tool
-from posenet.data.batch import BatchBuffers
+from posenet.data.dataset import BatchBuffers
 from posenet.data.dataset import PoseDataset
-from posenet.data.store.reader import Store
+from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
 from posenet.errors import ConfigError, DataError
 from posenet.inference.person import Person

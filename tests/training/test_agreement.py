@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from posenet.data.data_sets import open_data_sets
-from posenet.data.store.reader import Store
-from posenet.data.store.writer import ShardedStoreWriter
+from posenet.data.store import open_data_sets
+from posenet.data.store import Store
+from posenet.data.build import ShardedStoreWriter
 from posenet.devices.distributed import DistributedRuntime
 from posenet.devices.runtime import Runtime
 from posenet.errors import PosenetError

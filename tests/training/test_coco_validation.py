@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from posenet.annotations.coco_file import CocoImage
+from posenet.annotations.coco import CocoImage
 from posenet.devices.cudnn import cudnn_flags
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError

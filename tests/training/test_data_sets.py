@@ -13,8 +13,8 @@ from torch import Tensor
 from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.weights import config_of_checkpoint
 from posenet.data.dataset import PoseDataset
-from posenet.data.store.reader import Store
-from posenet.data.store.writer import ShardedStoreWriter
+from posenet.data.store import Store
+from posenet.data.build import ShardedStoreWriter
 from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError, DataError
 from posenet.settings import DataSetConfig, load_config

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
 from posenet.cli.main import run_tool
-from posenet.data.store.build import build_store
+from posenet.data.build import build_store
 from posenet.data.targets import TargetRenderer
 from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, ConfigError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from posenet.images.image_files import read_image
+from posenet.images import read_image
 from posenet.inference.coco_evaluation import METRICS, Evaluation
 from posenet.visualization.evaluation_charts import chart_paths, keypoint_figure, precision_figure, write_charts
 from posenet.visualization.matplotlib_figure import new_figure, save_figure

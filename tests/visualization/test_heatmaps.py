@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from posenet.images.image_files import read_image
+from posenet.images import read_image
 from posenet.inference.media.outputs import output_paths
 from posenet.inference.media.sources import CameraSource, Frame, find_sources
 from posenet.inference.predictor import Predictor

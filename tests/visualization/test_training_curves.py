@@ -8,7 +8,7 @@ import pytest
 
 from posenet.cli.main import run_tool
 from posenet.errors import ConfigError, DataError
-from posenet.images.image_files import read_image
+from posenet.images import read_image
 from posenet.visualization.matplotlib_figure import has_matplotlib, new_figure
 from posenet.visualization.training_curves import LOG_FILE, MAX_POINTS, read_log, training_figure, write_curves
 from tests.helpers.run_logs import epoch_entry, train_entry

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from posenet.data.batch import Batch
+from posenet.data.dataset import Batch
 from posenet.data.dataset import PoseDataset
-from posenet.data.store.reader import Store
+from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
 from posenet.settings import Config
 from posenet.visualization.contact_sheet import GAP, LABEL_HEIGHT

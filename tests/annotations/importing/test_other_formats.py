@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from posenet.cli.main import run_tool
-from posenet.data.store.reader import Store
+from posenet.data.store import Store
 from posenet.synthetic.dataset import write_dataset
 from tests.helpers.other_formats import (
     Document,

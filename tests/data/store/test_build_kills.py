@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from posenet.data.store import writer
-from posenet.data.store.build import build_store
-from posenet.data.store.reader import Store
-from posenet.data.store.verification import verify_store
+from posenet.data.build import build_store
+from posenet.data.store import Store
+from posenet.data.inspection import verify_store
 from posenet.errors import DataError
 from tests.helpers.drawn_data import write_coco
 from tests.helpers.process_runs import fork_process, wait_for_exit

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from posenet.data.store.comparison import find_shared_images, overlapping_image_ids
-from posenet.data.store.reader import Store
+from posenet.data.inspection import find_shared_images, overlapping_image_ids
+from posenet.data.store import Store
 from tests.helpers.drawn_data import make_record, write_store
 
 

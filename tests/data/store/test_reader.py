@@ -16,9 +16,9 @@ import pytest
 
 from posenet.annotations import run_lengths as rle
 from posenet.data.store import reader, writer
-from posenet.data.store.reader import Store
-from posenet.data.store.record import Record
-from posenet.data.store.schema import BYTE_ARRAYS
+from posenet.data.store import Store
+from posenet.data.store import Record
+from posenet.data.store import BYTE_ARRAYS
 from posenet.errors import DataError
 from tests.helpers.drawn_data import flip_bit, make_record, write_store
 

@@ -8,9 +8,9 @@ import h5py
 import pytest
 
 from posenet.data.store import reader
-from posenet.data.store.build import build_store
-from posenet.data.store.reader import Store
-from posenet.data.store.verification import verify_store
+from posenet.data.build import build_store
+from posenet.data.store import Store
+from posenet.data.inspection import verify_store
 from posenet.errors import DataError
 from tests.helpers.drawn_data import write_coco
 

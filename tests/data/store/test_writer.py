@@ -12,9 +12,9 @@ import h5py
 import pytest
 
 from posenet.data.store import writer
-from posenet.data.store.reader import Store
-from posenet.data.store.record import Record
-from posenet.data.store.writer import StoreWriter
+from posenet.data.store import Store
+from posenet.data.store import Record
+from posenet.data.build import StoreWriter
 from posenet.errors import DataError
 from tests.helpers.drawn_data import make_record, write_store
 

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 
 from posenet.errors import DataError
-from posenet.images.decoding import decode_image
+from posenet.images import decode_image
 
 TIMEOUT = 30.0
 """Seconds without an answer after which a server counts as lost."""
