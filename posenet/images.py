@@ -237,7 +237,7 @@ def _exif_orientation(image: Image.Image) -> int:
     exif = Image.Exif()
     try:
         # Not image.getexif(), which decodes a PNG file without EXIF data, and also searches the XMP data.
-        exif.load(image.info.get("exif"))
+        exif.load(image.info.get("exif", b""))
         orientation = exif.get(ExifTags.Base.Orientation)
     except (OSError, SyntaxError, ValueError, LookupError, TypeError, OverflowError, struct.error):
         return 1

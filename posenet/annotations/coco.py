@@ -13,6 +13,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -32,6 +33,8 @@ from posenet.skeleton import COCO, Skeleton
 
 Entry = dict[str, Any]
 """One image, annotation or category as in the file."""
+Mask = Any
+"""(rows,) bool array. NumPy's operators do not keep a more exact type."""
 Names = tuple[str, ...]
 """The names of the keypoints of a category, in the order of the annotations."""
 
@@ -59,7 +62,8 @@ UNUSABLE = -2
 """Row of an image or category that an annotation refers to, if it is listed but has a problem of its own."""
 
 
-class CocoImage(NamedTuple):
+@dataclass(frozen=True)
+class CocoImage:
     """One entry of ``images``; sizes in pixels."""
 
     id: int
@@ -87,13 +91,13 @@ class IdColumn(NamedTuple):
 
     values: list[Any]
     """As in the file."""
-    is_whole: np.ndarray
+    is_whole: Mask
     """(N,) bool: a whole number that fits into 64 bits."""
-    is_repeated: np.ndarray
+    is_repeated: Mask
     """(N,) bool: a whole number that an earlier entry has."""
 
     @property
-    def is_usable(self) -> np.ndarray:
+    def is_usable(self) -> Mask:
         """(N,) bool."""
         return self.is_whole & ~self.is_repeated
 
@@ -112,9 +116,9 @@ class OutlineColumn(NamedTuple):
 
     values: list[Outline]
     """None where there is none, or none that can be used."""
-    is_infinite: np.ndarray
+    is_infinite: Mask
     """(N,) bool: a number of the outline is not finite."""
-    is_damaged: np.ndarray
+    is_damaged: Mask
     """(N,) bool: the outline, or a part of it, cannot be used for another reason."""
 
 
@@ -194,14 +198,14 @@ class AnnotationFile:
         return sizes
 
     @cached_property
-    def image_is_usable(self) -> np.ndarray:
+    def image_is_usable(self) -> Mask:
         """(N,) bool: the id, the file name and the size can be used."""
         return self.image_ids.is_usable & np.array([bool(name) for name in self.file_names], bool) & self.has_size
 
     @property
-    def has_size(self) -> np.ndarray:
+    def has_size(self) -> Mask:
         """(N,) bool."""
-        return np.asarray(self.image_sizes.all(axis=1))
+        return self.image_sizes.all(axis=1)
 
     @cached_property
     def file_checks(self) -> list[FileCheck | None]:
@@ -222,7 +226,8 @@ class AnnotationFile:
             header = check_image(np.fromfile(path, np.uint8))
         except (OSError, ValueError):
             return FileCheck(path.is_file())
-        return FileCheck(True, header, find_annotated_frame(header, *self.image_sizes[row].tolist(), self.exif_frame))
+        height, width = self.image_sizes[row].tolist()
+        return FileCheck(True, header, find_annotated_frame(header, height, width, self.exif_frame))
 
     # Columns of ``categories``
 
@@ -235,19 +240,19 @@ class AnnotationFile:
         return [_parse_category(entry) for entry in self.categories]
 
     @cached_property
-    def category_is_usable(self) -> np.ndarray:
+    def category_is_usable(self) -> Mask:
         """(C,) bool: the id and the names of the keypoints can be used."""
         has_names = [category.keypoints is not None for category in self.parsed_categories]
         return self.category_ids.is_usable & np.array(has_names, bool)
 
     @cached_property
-    def category_has_keypoints(self) -> np.ndarray:
+    def category_has_keypoints(self) -> Mask:
         """(C,) bool: usable, with names of keypoints."""
         has_names = [bool(category.keypoints) for category in self.parsed_categories]
         return self.category_is_usable & np.array(has_names, bool)
 
     @cached_property
-    def category_is_used(self) -> np.ndarray:
+    def category_is_used(self) -> Mask:
         """(C,) bool: has keypoints, and exactly those of the skeleton if there is one.
 
         Several categories with the same keypoints, such as kinds of animals, are treated as one.
@@ -274,27 +279,27 @@ class AnnotationFile:
         return self._find_rows("category_id", self.category_ids, self.category_is_usable)
 
     @cached_property
-    def has_image(self) -> np.ndarray:
+    def has_image(self) -> Mask:
         """(A,) bool: the annotation is in a usable image."""
         return self.image_rows >= 0
 
     @cached_property
     def sizes_of_annotations(self) -> np.ndarray:
         """(A, 2) int64 height, width of the image of every annotation; zeros without a usable one."""
-        return select_rows(self.image_sizes, self.image_rows, 0)
+        return np.asarray(select_rows(self.image_sizes, self.image_rows, 0))
 
     @cached_property
-    def is_used(self) -> np.ndarray:
+    def is_used(self) -> Mask:
         """(A,) bool: the category is one of those that are used."""
         return select_rows(self.category_is_used, self.category_rows, False)
 
     @cached_property
-    def is_crowd(self) -> np.ndarray:
+    def is_crowd(self) -> Mask:
         """(A,) bool: ``iscrowd`` marks a region of several people."""
         return np.array([entry.get("iscrowd", 0) in (1, True) for entry in self.annotations], bool)
 
     @cached_property
-    def has_keypoints(self) -> np.ndarray:
+    def has_keypoints(self) -> Mask:
         """(A,) bool: the annotation is used and has ``keypoints``, of any kind."""
         return self.is_used & np.array(["keypoints" in entry for entry in self.annotations], bool)
 
@@ -317,17 +322,17 @@ class AnnotationFile:
         return NumberColumn(values, problems)
 
     @cached_property
-    def is_labelled(self) -> np.ndarray:
+    def is_labelled(self) -> Mask:
         """(A, K) bool: the keypoint has a visibility above 0."""
-        return np.asarray(self.keypoints.values[..., 2] > 0)
+        return self.keypoints.values[..., 2] > 0
 
     @cached_property
     def num_labelled(self) -> np.ndarray:
         """(A,) int64: labelled keypoints."""
-        return self.is_labelled.sum(axis=1)
+        return np.asarray(self.is_labelled.sum(axis=1))
 
     @cached_property
-    def is_labelled_person(self) -> np.ndarray:
+    def is_labelled_person(self) -> Mask:
         """(A,) bool: used, not a crowd, with labelled keypoints."""
         return self.is_used & ~self.is_crowd & (self.num_labelled > 0)
 
@@ -337,9 +342,9 @@ class AnnotationFile:
         return NumberColumn(*_parse_numbers([entry.get("bbox") for entry in self.annotations], 4))
 
     @cached_property
-    def has_box(self) -> np.ndarray:
+    def has_box(self) -> Mask:
         """(A,) bool: the box can be used; its width and height are above 0."""
-        return np.asarray((self.boxes.problems == Problem.NONE) & (self.boxes.values[:, 2:] > 0).all(axis=1))
+        return (self.boxes.problems == Problem.NONE) & (self.boxes.values[:, 2:] > 0).all(axis=1)
 
     @cached_property
     def areas(self) -> NumberColumn:
@@ -362,7 +367,7 @@ class AnnotationFile:
                 is_infinite[row] = True
         return OutlineColumn(values, is_infinite, is_damaged)
 
-    def groups_of_names(self) -> dict[Names, np.ndarray]:
+    def groups_of_names(self) -> dict[Names, Mask]:
         """For every list of keypoint names of the used categories: the (A,) bool of the annotations that have it."""
         names = [category.keypoints or () for category in self.parsed_categories]
         used = dict.fromkeys(names[row] for row in np.flatnonzero(self.category_is_used).tolist())
@@ -371,7 +376,7 @@ class AnnotationFile:
             for group in used
         }
 
-    def _find_rows(self, key: str, ids: IdColumn, is_usable: np.ndarray) -> np.ndarray:
+    def _find_rows(self, key: str, ids: IdColumn, is_usable: Mask) -> np.ndarray:
         """(A,) int64: the row that every annotation refers to by ``key``, ``UNLISTED`` or ``UNUSABLE``."""
         row_of_id = {ids.values[row]: row for row in np.flatnonzero(is_usable).tolist()}
         others = [ids.values[row] for row in np.flatnonzero(~is_usable).tolist()]
@@ -388,7 +393,7 @@ class AnnotationFile:
         return rows
 
 
-def select_rows(values: np.ndarray, rows: np.ndarray, default: object) -> np.ndarray:
+def select_rows(values: np.ndarray, rows: np.ndarray, default: bool | int) -> Any:
     """``values[rows]``, and ``default`` for rows below 0."""
     if not len(values):
         return np.full((len(rows), *values.shape[1:]), default, values.dtype)

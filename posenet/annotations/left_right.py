@@ -177,11 +177,11 @@ def _compare_pairs(file: AnnotationFile) -> Iterator[tuple[Pair, np.ndarray, flo
             # If the others disagree among themselves, the body is seen from its side or has crossed limbs.
             is_unanimous = np.abs(others.sum(axis=1)) == np.abs(others).sum(axis=1)
             is_comparable = is_unanimous & others.any(axis=1) & (of_pair != 0)
-            count = np.count_nonzero(is_comparable)
+            count = int(is_comparable.sum())
             if count < MIN_EXAMPLES:
                 continue
             disagrees = is_comparable & (of_pair != np.sign(others.sum(axis=1)))
-            share = np.count_nonzero(disagrees) / count
+            share = float(disagrees.sum()) / count
             has_many_others = np.abs(others).sum(axis=1) >= MIN_OTHER_PAIRS
             yield pair, rows[disagrees & has_many_others], share, count
 

@@ -56,7 +56,7 @@ def make_ids_whole(file: AnnotationFile, fixes: Counter[str]) -> None:
                 entry["id"] = numbers[_key(entry["id"])]
                 fixes[done] += 1
         present = {_key(entry["id"]) for entry in entries if isinstance(entry.get("id"), (str, int, float))}
-        reference = _REFERENCES.get(section)
+        reference = _REFERENCES.get(section, "")
         for entry in file.annotations if reference else ():
             value = entry.get(reference)
             if isinstance(value, (str, float)) and _key(value) not in present:
@@ -236,7 +236,9 @@ def convert_text(file: AnnotationFile, fixes: Counter[str]) -> None:
 def convert_boolean_visibilities(file: AnnotationFile, fixes: Counter[str]) -> None:
     for entry in file.annotations:
         values = entry.get("keypoints")
-        for place in range(2, len(values) if isinstance(values, list) else 0, 3):
+        if not isinstance(values, list):
+            continue
+        for place in range(2, len(values), 3):
             if isinstance(values[place], bool):
                 values[place] = 2 if values[place] else 0
                 fixes["visibilities true and false turned into 2 and 0"] += 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -20,7 +20,7 @@ from posenet.annotations import left_right, repair
 from posenet.annotations.coco import (
     UNLISTED,
     AnnotationFile,
-    FileCheck,
+    Mask,
     Problem,
     is_file,
     is_flat_outline,
@@ -31,7 +31,7 @@ from posenet.annotations.coco import (
 from posenet.annotations.people import MIN_AREA
 from posenet.errors import DataError
 from posenet.files import is_standard_output, write_atomically
-from posenet.images import AnnotatedFrame, oriented_size
+from posenet.images import AnnotatedFrame, ImageHeader, oriented_size
 from posenet.messages import to_single_line
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import Skeleton
@@ -58,7 +58,7 @@ MIN_EXAMPLES = 20
 
 _log = logging.getLogger(__name__)
 
-Places = np.ndarray | Sequence[object]
+Places = Mask | Sequence[object]
 """Where a problem is: a mask over the entries of a section; or a list of texts, in which None stands for the whole
 file."""
 
@@ -228,25 +228,23 @@ def _unreadable_files(file: AnnotationFile) -> list[str]:
 
 
 def _files_of_another_size(file: AnnotationFile) -> list[str]:
-    return [name for name, _, has_size in _decoded_files(file) if not has_size]
+    return [name for name, _, _, has_size in _decoded_files(file) if not has_size]
 
 
 def _files_with_orientation(file: AnnotationFile, reason: str) -> list[str]:
     return [
-        f"{name} (orientation {check.header.orientation}, {check.frame})"
-        for name, check, has_size in _decoded_files(file)
-        if has_size and check.frame.reason == reason
+        f"{name} (orientation {header.orientation}, {frame})"
+        for name, header, frame, has_size in _decoded_files(file)
+        if has_size and frame.reason == reason
     ]
 
 
-def _decoded_files(file: AnnotationFile) -> list[tuple[str, FileCheck, bool]]:
-    """The name of every file that can be decoded, what it shows, and whether it has the annotated size."""
-    found = []
+def _decoded_files(file: AnnotationFile) -> Iterator[tuple[str, ImageHeader, AnnotatedFrame, bool]]:
+    """Name, header and annotated frame of every file that can be decoded, and whether it has the annotated size."""
     for name, check, size in zip(file.file_names, file.file_checks, file.image_sizes.tolist()):
         if check is not None and check.header is not None:
             oriented = oriented_size(*check.header.stored_size, check.frame.orientation)
-            found.append((name, check, list(oriented) == size))
-    return found
+            yield name, check.header, check.frame, list(oriented) == size
 
 
 # Categories
@@ -276,7 +274,7 @@ def _mixed_categories(file: AnnotationFile) -> list[str]:
     return [", ".join(str(file.category_ids.values[row]) for row in used)]
 
 
-def _keypoints_named_twice(file: AnnotationFile) -> np.ndarray:
+def _keypoints_named_twice(file: AnnotationFile) -> Mask:
     names = [category.keypoints or () for category in file.parsed_categories]
     return file.category_is_used & np.array([len(set(group)) < len(group) for group in names], bool)
 
@@ -284,77 +282,81 @@ def _keypoints_named_twice(file: AnnotationFile) -> np.ndarray:
 # Annotations
 
 
-def _in_another_category(file: AnnotationFile) -> np.ndarray:
+def _in_another_category(file: AnnotationFile) -> Mask:
     has_keypoints = np.array(["keypoints" in entry for entry in file.annotations], bool)
     return (file.category_rows >= 0) & ~file.is_used & has_keypoints
 
 
-def _wrong_crowd_flag(file: AnnotationFile) -> np.ndarray:
+def _wrong_crowd_flag(file: AnnotationFile) -> Mask:
     return file.is_used & np.array([entry.get("iscrowd", 0) not in (0, 1) for entry in file.annotations], bool)
 
 
-def _has_text(file: AnnotationFile) -> np.ndarray:
+def _has_text(file: AnnotationFile) -> Mask:
     columns = (file.keypoints, file.boxes, file.areas)
     return file.is_used & np.any([column.problems == Problem.TEXT for column in columns], axis=0)
 
 
-def _no_area(file: AnnotationFile) -> np.ndarray:
+def _wrong_visibility(file: AnnotationFile) -> Mask:
+    return (~np.isin(file.keypoints.values[..., 2], (0, 1, 2))).any(axis=1)
+
+
+def _no_area(file: AnnotationFile) -> Mask:
     is_missing = ~np.isin(file.areas.problems, (Problem.NONE, Problem.TEXT))
     return file.is_used & (is_missing | (file.areas.values < 0))
 
 
-def _zero_area(file: AnnotationFile) -> np.ndarray:
+def _zero_area(file: AnnotationFile) -> Mask:
     return file.is_used & ~file.is_crowd & (file.areas.problems == Problem.NONE) & (file.areas.values == 0)
 
 
-def _small_area(file: AnnotationFile) -> np.ndarray:
+def _small_area(file: AnnotationFile) -> Mask:
     claims_keypoints = np.array([bool(entry.get("num_keypoints")) for entry in file.annotations], bool)
     areas = file.areas.values
     return file.is_used & ~file.is_crowd & claims_keypoints & (areas > 0) & (areas < MIN_AREA)
 
 
-def _no_box(file: AnnotationFile) -> np.ndarray:
+def _no_box(file: AnnotationFile) -> Mask:
     return file.is_used & ~np.isin(file.boxes.problems, (Problem.NONE, Problem.TEXT))
 
 
-def _negative_box(file: AnnotationFile) -> np.ndarray:
+def _negative_box(file: AnnotationFile) -> Mask:
     return file.is_used & (file.boxes.values[:, 2:] < 0).any(axis=1)
 
 
-def _empty_box(file: AnnotationFile) -> np.ndarray:
+def _empty_box(file: AnnotationFile) -> Mask:
     sides = file.boxes.values[:, 2:]
     return file.is_used & (file.boxes.problems == Problem.NONE) & (sides.min(axis=1) == 0)
 
 
-def _box_outside(file: AnnotationFile) -> np.ndarray:
+def _box_outside(file: AnnotationFile) -> Mask:
     ends = file.boxes.values[:, :2] + file.boxes.values[:, 2:]
     limits = BOX_MARGIN * file.sizes_of_annotations[:, ::-1]
     return file.is_used & file.has_box & file.has_image & (ends > limits).any(axis=1)
 
 
-def _flat_outline(file: AnnotationFile) -> np.ndarray:
+def _flat_outline(file: AnnotationFile) -> Mask:
     return file.is_used & np.array([is_flat_outline(entry.get("segmentation")) for entry in file.annotations], bool)
 
 
-def _damaged_outline(file: AnnotationFile) -> np.ndarray:
+def _damaged_outline(file: AnnotationFile) -> Mask:
     return file.outlines.is_damaged & ~_flat_outline(file)
 
 
-def _unlabelled_place(file: AnnotationFile) -> np.ndarray:
+def _unlabelled_place(file: AnnotationFile) -> Mask:
     return (~file.is_labelled & (file.keypoints.values[..., :2] != 0).any(axis=2)).any(axis=1)
 
 
-def _labelled_at_zero(file: AnnotationFile) -> np.ndarray:
+def _labelled_at_zero(file: AnnotationFile) -> Mask:
     return (file.is_labelled & (file.keypoints.values[..., :2] == 0).all(axis=2)).any(axis=1)
 
 
-def _wrong_count(file: AnnotationFile) -> np.ndarray:
+def _wrong_count(file: AnnotationFile) -> Mask:
     stated = [entry.get("num_keypoints") for entry in file.annotations]
     differs = [value is not None and value != count for value, count in zip(stated, file.num_labelled.tolist())]
     return file.has_keypoints & (file.keypoints.problems == Problem.NONE) & np.array(differs, bool)
 
 
-def _outside(file: AnnotationFile) -> np.ndarray:
+def _outside(file: AnnotationFile) -> Mask:
     """Some labelled keypoints are outside the image, and not because the size is that of the other frame."""
     swapped = _fits_only_displayed(file)
     return ~_inside(file, file.sizes_of_annotations) & file.has_image & ~swapped
@@ -366,7 +368,7 @@ def _exif_swapped(file: AnnotationFile) -> list[str]:
     return [f"{name} (annotation {file.annotation_ids.values[row]})" for name, row in zip(names, rows)]
 
 
-def _fits_only_displayed(file: AnnotationFile) -> np.ndarray:
+def _fits_only_displayed(file: AnnotationFile) -> Mask:
     """(A,) bool: the image has the size of its stored pixels, but the keypoints fit only the displayed image."""
     is_sideways = [check is not None and check.frame == AnnotatedFrame(1, "size") for check in file.file_checks]
     if not any(is_sideways):
@@ -376,14 +378,14 @@ def _fits_only_displayed(file: AnnotationFile) -> np.ndarray:
     return in_sideways & ~_inside(file, sizes) & _inside(file, sizes[:, ::-1])
 
 
-def _inside(file: AnnotationFile, sizes: np.ndarray) -> np.ndarray:
+def _inside(file: AnnotationFile, sizes: np.ndarray) -> Mask:
     """(A,) bool: all labelled keypoints are in an image of (A, 2) height, width; those on its edge are."""
     points = file.keypoints.values[..., :2]
     is_inside = ((points >= 0) & (points <= sizes[:, None, ::-1])).all(axis=2)
-    return np.asarray((is_inside | ~file.is_labelled).all(axis=1))
+    return (is_inside | ~file.is_labelled).all(axis=1)
 
 
-def _same_keypoints(file: AnnotationFile) -> np.ndarray:
+def _same_keypoints(file: AnnotationFile) -> Mask:
     is_copy = np.zeros(len(file.annotations), bool)
     seen: set[tuple[int, bytes]] = set()
     for row in np.flatnonzero(file.is_labelled_person & file.has_image).tolist():
@@ -404,18 +406,18 @@ def _only_hidden(file: AnnotationFile) -> list[None]:
     return [None] if len(labelled) and not (labelled[..., 2] == 2).any() else []
 
 
-def _normalised(file: AnnotationFile) -> np.ndarray:
+def _normalised(file: AnnotationFile) -> Mask:
     """Several keypoints of a person are labelled, and all are between 0 and 1."""
     is_large = file.sizes_of_annotations.min(axis=1) >= MIN_SIDE
     points = file.keypoints.values[..., :2]
     is_fraction = ((points >= 0) & (points <= 1)).all(axis=2) | ~file.is_labelled
     is_candidate = file.is_labelled_person & is_large & (file.num_labelled >= 2) & is_fraction.all(axis=1)
-    return np.asarray(is_candidate & (_largest_coordinate(file) > 0))
+    return is_candidate & (_largest_coordinate(file) > 0)
 
 
 def _are_mostly_fractions(file: AnnotationFile) -> bool:
     """Whether most people are in fractions. Others, of one keypoint or a little beyond 1, then probably are too."""
-    return 2 * np.count_nonzero(_normalised(file)) > np.count_nonzero(file.is_labelled_person)
+    return bool(2 * _normalised(file).sum() > file.is_labelled_person.sum())
 
 
 def _percent(file: AnnotationFile) -> list[None]:
@@ -433,7 +435,7 @@ def _percent(file: AnnotationFile) -> list[None]:
     return [None] if is_certain else []
 
 
-def _far_from_box(file: AnnotationFile) -> np.ndarray:
+def _far_from_box(file: AnnotationFile) -> Mask:
     if _percent(file) or _are_mostly_fractions(file):
         return np.zeros(len(file.annotations), bool)
     is_far = (_distances_from_box(file) > FAR).any(axis=1)
@@ -545,7 +547,7 @@ RULES: tuple[Rule, ...] = (
          lambda file: file.keypoints.problems == Problem.NOT_A_NUMBER),
     Rule("error", "visibility", "annotations with a visibility other than 0, 1 and 2",
          "write 0 for not labelled, 1 for hidden, 2 for visible; a confidence is not a visibility",
-         lambda file: ~np.isin(file.keypoints.values[..., 2], (0, 1, 2)).all(axis=1)),
+         _wrong_visibility),
     Rule("error", "nothing-labelled", "no annotation has a labelled keypoint",
          "check that keypoints are x, y, visibility, with visibility 1 or 2 where labelled",
          _nothing_labelled, tolerance=LINT_ONLY),

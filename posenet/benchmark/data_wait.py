@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 from posenet.benchmark.report import Report, percent
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import make_loader
-from posenet.data.sampler import TrainSampler
+from posenet.data.sampler import SampleKey, TrainSampler
 from posenet.devices.capabilities import supports_pinned_memory
 from posenet.progress import progress_bar
 from posenet.training.device_prefetch import prefetch_to_device
 from posenet.training.input_stream import close_loader
 from posenet.training.train_step import TrainStep
+
+LOADER_ROUNDS = 4
+"""Number of times that a loader's epoch contains every sample, so that filling its queue takes a small share of it."""
+RECEIVED_BATCHES = 8
+"""Number of batches for which the transfer from a worker is timed."""
 
 
 def measure_data_wait(
@@ -69,3 +76,35 @@ def add_data_wait(report: Report, wait: dict[str, float]) -> Report:
         f"{wait['first_wait_ms']:.1f} ms ({percent(wait['first_wait_ms'], wait['fed_step_ms'])} of a step)"
     )
     return replace(report, numbers=report.numbers | wait, notes=[*report.notes, note])
+
+
+def training_batches(dataset: PoseDataset, samples: int, batch_size: int) -> list[list[SampleKey]]:
+    """The first batches of training with at least ``samples`` samples, over as many epochs as necessary."""
+    sampler = TrainSampler(len(dataset), batch_size, dataset.seed)
+    num_batches = math.ceil(samples / batch_size)
+    sampler.start(0, epochs=math.ceil(num_batches / sampler.steps))
+    return list(itertools.islice(sampler, num_batches))
+
+
+def measure_loader(
+    dataset: PoseDataset, batches: Sequence[list[SampleKey]], workers: int, repeats: int
+) -> tuple[float, float]:
+    """Samples per second of a loader after its workers have started, and seconds to receive a finished batch."""
+    loader = make_loader(dataset, list(batches) * LOADER_ROUNDS, workers)
+    speeds = []
+    waits = []
+    try:
+        for round_index in progress_bar(range(repeats + 1), "loader", unit="round", leave=False):
+            started = time.perf_counter()
+            num_samples = sum(len(batch.images) for batch in loader)
+            if round_index:
+                speeds.append(num_samples / (time.perf_counter() - started))
+        iterator = iter(loader)
+        for _ in zip(range(RECEIVED_BATCHES), iterator):
+            time.sleep(2 * len(batches[0]) / min(speeds))  # the next batch is ready after this
+            started = time.perf_counter()
+            next(iterator, None)
+            waits.append(time.perf_counter() - started)
+    finally:
+        close_loader(loader)
+    return statistics.median(speeds), statistics.median(waits)

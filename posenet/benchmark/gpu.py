@@ -21,8 +21,7 @@ from typing import Any, Literal
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from posenet.benchmark.data import measure_loader, training_batches
-from posenet.benchmark.data_wait import measure_data_wait
+from posenet.benchmark.data_wait import measure_data_wait, measure_loader, training_batches
 from posenet.benchmark.network import matmul_gflop_per_s
 from posenet.benchmark.report import Cell, Report, percent
 from posenet.benchmark.timing import Task, median_seconds

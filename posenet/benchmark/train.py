@@ -11,7 +11,7 @@ from posenet.benchmark.network import count_gflop, matmul_gflop_per_s
 from posenet.benchmark.report import Report, percent
 from posenet.benchmark.targets import standing_people
 from posenet.benchmark.timing import Stopwatch
-from posenet.data.dataset import Batch
+from posenet.data.loader import Batch
 from posenet.devices.capabilities import peak_memory
 from posenet.devices.precision import make_grad_scaler
 from posenet.devices.runtime import Runtime

@@ -35,9 +35,7 @@ TOOLS = (
     "diagnose",
     "predict",
     "plot",
-    "skeleton",
-    "lint-annotations",
-    "import-annotations",
+    "annotations",
     "import-weights",
     "export-weights",
     "export-onnx",
@@ -46,6 +44,12 @@ TOOLS = (
 )
 """Subcommands; the module of ``make-synthetic`` is ``posenet.cli.make_synthetic``."""
 
+OLD_NAMES = {
+    "lint-annotations": ["annotations", "lint"],
+    "import-annotations": ["annotations", "import"],
+    "skeleton": ["annotations", "skeleton"],
+}
+"""Names of tools in version 0.4, and what replaces them."""
 
 PYTORCH_MISSING = (
     "PyTorch is not installed (the package torch); without it, only predict, evaluate and diagnose work, with an "
@@ -68,6 +72,7 @@ class _HelpFormatter(argparse.HelpFormatter):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``posenet TOOL ...`` and return the exit status."""
     argv = normalize_option_names(sys.argv[1:] if argv is None else argv)
+    argv = [*OLD_NAMES.get(argv[0], argv[:1]), *argv[1:]] if argv else argv
     parser = argparse.ArgumentParser(
         prog="posenet", description=_first_line(posenet.__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
     )

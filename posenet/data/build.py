@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -209,7 +209,7 @@ def _file_size(path: Path) -> int:
 
 def _prepare_all(
     prepare: Prepare, images: Sequence[CocoImage], folder: Path, workers: int | None
-) -> Iterator[_PreparedImage | str]:
+) -> Generator[_PreparedImage | str, None, None]:
     """Prepare the images on threads; yield each, in order, or the reason why it cannot be used."""
 
     def try_to_prepare(image: CocoImage) -> _PreparedImage | str:
@@ -368,7 +368,7 @@ class StoreWriter:
         self._records.append(
             (
                 record.image_id, record.height, record.width, record.orientation, len(record.people),
-                self._num_people, self._image_end, size, checksum(record.image_bytes), checksum(labels),
+                self._num_people, self._image_end, size, checksum(record.image_bytes.data), checksum(labels),
                 self._label_end, record.mask_all.nbytes, record.mask_miss.nbytes,
             )
         )  # fmt: skip

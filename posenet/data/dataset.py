@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -19,41 +18,11 @@ from posenet.data.augment import (
     warp_joints,
     warp_mask,
 )
+from posenet.data.loader import Batch, BatchMemory
 from posenet.data.sampler import SampleKey
 from posenet.data.store import NO_PERSON, Record, Store, StoreList
 from posenet.errors import DataError
-from posenet.settings import MAP_STRIDE, AugmentConfig, DataConfig, TrainConfig
-
-PEOPLE_MULTIPLE = 4
-"""Batches are padded to a multiple of this number of people, so that a recorded or compiled step sees few shapes."""
-
-
-class Batch(NamedTuple):
-    """Stacked samples, about 0.8 MB each at 512 x 512. Target maps are rendered from them on the device."""
-
-    images: Tensor
-    """(N, H, W, 3) BGR uint8."""
-    joints: Tensor
-    """(N, P, K, 3) float32: x, y in network-input pixels, visibility. Samples with fewer people are padded with zeros;
-    P is a multiple of ``PEOPLE_MULTIPLE``."""
-    person_mask: Tensor
-    """(N, H/4, W/4) uint8, 255 on people."""
-    mask_miss: Tensor
-    """(N, H/4, W/4) uint8, 255 where the loss supervises."""
-    image_ids: Tensor
-    """(N,) int64."""
-    faults: tuple[str, ...] = ()
-    """Error messages of the unreadable samples that were replaced by others."""
-    set_indices: Tensor | None = None
-    """(N,) int16, the data sets of the samples, if there are several."""
-    supervised: Tensor | None = None
-    """(N, C) uint8, 1 for the output channels that each sample supervises; None means all."""
-
-    def to(self, device: torch.device) -> Batch:
-        """Copy the batch to a device. The copying may still be in progress on return."""
-        return Batch._make(
-            value.to(device, non_blocking=True) if isinstance(value, Tensor) else value for value in self
-        )
+from posenet.settings import AugmentConfig, DataConfig, TrainConfig
 
 
 class SampleBuffers(NamedTuple):
@@ -106,6 +75,7 @@ class PoseDataset(Dataset[Batch]):
         self.framing = framing
         self.augment = augment
         self.seed = seed
+        self.memory = BatchMemory()
 
     def __len__(self) -> int:
         return self.store.num_images if self.framing == "image" else len(self.store)
@@ -123,10 +93,7 @@ class PoseDataset(Dataset[Batch]):
         Raises:
             DataError: a sample cannot be read, and none that could replace it.
         """
-        height, width = self.size
-        images = torch.empty(len(keys), height, width, 3, dtype=torch.uint8)
-        person_mask = torch.empty(len(keys), height // MAP_STRIDE, width // MAP_STRIDE, dtype=torch.uint8)
-        mask_miss = torch.empty_like(person_mask)
+        images, person_mask, mask_miss = self.memory.allocate_pixels(len(keys), *self.size)
         buffers = [SampleBuffers(*arrays) for arrays in zip(images.numpy(), person_mask.numpy(), mask_miss.numpy())]
         partial_samples: list[PartialSample | DataError] = []
         for key, sample_buffers in zip(keys, buffers):
@@ -144,7 +111,8 @@ class PoseDataset(Dataset[Batch]):
                 samples.append(partial_sample)
             except DataError as error:
                 samples.append(self.substitute_unreadable(key, sample_buffers, error))
-        return Batch(images, _pad_joints(samples), person_mask, mask_miss, *_describe(samples))
+        joints = self.memory.allocate_joints([sample.joints for sample in samples])
+        return Batch(images, joints, person_mask, mask_miss, *_describe(samples))
 
     def substitute_unreadable(self, key: SampleKey, buffers: SampleBuffers, error: DataError) -> PartialSample:
         """Load another sample in place of one that raised ``error``.
@@ -214,16 +182,6 @@ class PoseDataset(Dataset[Batch]):
         image = sample.record.decode_image(reduction)
         matrix = matrix_for_reduced_image(sample.matrix, reduction)
         warp_image(image, sample.augmentation, matrix, self.size[::-1], out=out)
-
-
-def _pad_joints(samples: list[PartialSample]) -> Tensor:
-    """(N, P, K, 3) float32."""
-    most_people = max(len(sample.joints) for sample in samples)
-    num_people = PEOPLE_MULTIPLE * max(1, math.ceil(most_people / PEOPLE_MULTIPLE))
-    joints = np.zeros((len(samples), num_people, *samples[0].joints.shape[1:]), np.float32)
-    for row, sample in zip(joints, samples):
-        row[: len(sample.joints)] = sample.joints
-    return torch.from_numpy(joints)
 
 
 def _describe(samples: list[PartialSample]) -> tuple[Tensor, tuple[str, ...], Tensor | None, Tensor | None]:

@@ -46,6 +46,20 @@ class Table(NamedTuple):
     header: tuple[str, ...]
     rows: Sequence[tuple[str | float, ...]]
 
+    def __str__(self) -> str:
+        """The first column is aligned left, the others right."""
+        lines = [list(self.header), *([_format_cell(value) for value in row] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*lines)]
+        lines.insert(1, ["-" * width for width in widths])
+        aligned = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines]
+        return "\n".join([self.title, *("  ".join(line).rstrip() for line in aligned)])
+
+
+def _format_cell(value: str | float) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
 
 class SharedImages(NamedTuple):
     """The images that two stores share."""
@@ -164,10 +178,14 @@ def compute_statistics(store: Store) -> list[Table]:
 
 def _people_table(num_people: np.ndarray, num_main: np.ndarray) -> Table:
     """Count the images by their (N,) numbers of people and of main persons."""
-    rows = []
-    for name, (low, high) in PEOPLE_GROUPS.items():
-        both = [int(((counts >= low) & (counts <= high)).sum()) for counts in (num_people, num_main)]
-        rows.append((name, *both))
+
+    def count_within(counts: np.ndarray, low: float, high: float) -> int:
+        return int(((counts >= low) & (counts <= high)).sum())
+
+    rows = [
+        (name, count_within(num_people, *group), count_within(num_main, *group))
+        for name, group in PEOPLE_GROUPS.items()
+    ]
     return Table("People per image", ("number", "images with that many people", "with that many main persons"), rows)
 
 

@@ -140,7 +140,7 @@ def pack_labels(record: Record) -> bytes:
     return b"".join(array.tobytes() for array in arrays)
 
 
-def checksum(data: bytes | np.ndarray) -> int:
+def checksum(data: bytes | memoryview) -> int:
     """CRC-32. It detects every single flipped bit, and misses one in 2^32 cases of larger damage."""
     return zlib.crc32(data)
 
@@ -470,7 +470,7 @@ class StoreList:
 
     def never_supervised(self) -> list[str]:
         """The names of the network's keypoints and body parts that no set supervises."""
-        supervised = self._supervised_channels().any(axis=0)  # (C,)
+        supervised = self._supervised_channels().max(axis=0).tolist()  # (C,)
         names = ["-".join(part) for part in self.skeleton.parts] + list(self.skeleton.keypoints)
         return [name for name, is_supervised in zip(names, supervised) if not is_supervised]
 

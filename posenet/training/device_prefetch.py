@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import Tensor
 
-from posenet.data.dataset import Batch
+from posenet.data.loader import Batch
 from posenet.devices.host_copy import module_with_streams
 from posenet.devices.runtime import Runtime
 

@@ -18,7 +18,7 @@ from multiprocessing.connection import wait
 
 from torch.utils.data import DataLoader
 
-from posenet.data.dataset import Batch
+from posenet.data.loader import Batch
 from posenet.data.sampler import TrainSampler, ValidationSampler
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError

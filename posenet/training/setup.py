@@ -10,9 +10,9 @@ import torch
 from torch.utils.data import DataLoader
 
 from posenet.checkpoints.weights import load_weights
-from posenet.data.dataset import Batch, PoseDataset
+from posenet.data.dataset import PoseDataset
 from posenet.data.inspection import find_shared_images, overlapping_image_ids
-from posenet.data.loader import make_loader
+from posenet.data.loader import Batch, make_loader
 from posenet.data.sampler import TrainSampler, ValidationSampler
 from posenet.data.store import StoreList, open_data_sets
 from posenet.devices.capabilities import supports_pinned_memory

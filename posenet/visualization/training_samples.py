@@ -8,7 +8,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from posenet.data.dataset import Batch, PoseDataset
+from posenet.data.dataset import PoseDataset
+from posenet.data.loader import Batch
 from posenet.data.sampler import TrainSampler
 from posenet.data.targets import TargetRenderer
 from posenet.images import write_image
@@ -32,7 +33,7 @@ def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path,
     paths = []
     sampler = TrainSampler(len(dataset), 1, dataset.seed)
     for number, [(epoch, index)] in enumerate(islice(sampler, count), start=1):
-        record = dataset.frame_record((epoch, index)).record
+        record, _ = dataset.read_record(index)
         title = f"{record.file_name}, sample {index}, epoch {epoch}"
         path = folder / f"sample_{number:03d}.jpg"
         write_image(path, draw_training_sample(dataset.__getitems__([(epoch, index)]), renderer, title))

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader
 
-from posenet.data.dataset import Batch
+from posenet.data.loader import Batch
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import close_loader, make_loader
 from posenet.data.sampler import TrainSampler

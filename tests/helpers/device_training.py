@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from posenet.benchmark.train import build_train_step, synthetic_batch
-from posenet.data.dataset import Batch
+from posenet.data.loader import Batch
 from posenet.devices.runtime import Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.settings import load_config

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from posenet.checkpoints.file import read_checkpoint
-from posenet.data.dataset import Batch
+from posenet.data.loader import Batch
 from posenet.devices.distributed import DistributedRuntime
 from posenet.devices.precision import make_grad_scaler
 from posenet.devices.runtime import Runtime

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from posenet.checkpoints.file import read_checkpoint
-from posenet.data.dataset import Batch
+from posenet.data.loader import Batch
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import close_loader, make_loader
 from posenet.data.sampler import TrainSampler

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
-from posenet.data.dataset import Batch
+from posenet.data.loader import Batch
 from posenet.devices.precision import Amp, make_grad_scaler
 from posenet.devices.runtime import Runtime
 from posenet.settings import GuardConfig, OptimConfig

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from posenet.checkpoints.file import read_checkpoint
-from posenet.data.dataset import Batch
+from posenet.data.loader import Batch
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError, TrainingError
 from posenet.training.input_stream import CollectiveDataError

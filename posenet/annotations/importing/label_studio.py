@@ -216,7 +216,9 @@ def _convert(people_of: Mapping[Path, Sequence[_Person]], names: tuple[str, ...]
             for index, name in enumerate(names):
                 if name in person.points:
                     keypoints[index] = *(person.points[name] * scale), 2
-            box = _box_of_points(keypoints) if person.box is None else (person.box * np.tile(scale, 2)).tolist()
+            box = _box_of_points(keypoints)
+            if person.box is not None:
+                box = (np.array(person.box) * np.tile(scale, 2)).tolist()
             dataset.add_annotation(categories.index(person.category) + 1, keypoints, box)
     return dataset
 
