@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from posenet.data.dataset import PoseDataset
-from posenet.data.loader import close_loader, make_loader
+from posenet.data.loader import make_loader
 from posenet.data.store import Store
 from posenet.devices.signals import STOP_SIGNALS
 from posenet.settings import AugmentConfig
+from posenet.training.input_stream import close_loader
 from tests.helpers.source_files import FILES, calls, syntax_tree
 
 POSIX_NAMES = {

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
 
-from posenet.annotations.reading import read_annotations
 from posenet.annotations.people import person_masks
+from posenet.annotations.reading import read_annotations
 from tests.helpers.drawn_data import HEIGHT, WIDTH, box_mask, crowd, person, read_people
 
 

@@ -19,16 +19,14 @@ import numpy as np
 import pytest
 import torch
 
-from posenet.annotations.reading import read_annotations
 from posenet.annotations.coco import MAX_OUTLINE
 from posenet.annotations.people import person_masks
-from posenet.annotations.reading import read_split
+from posenet.annotations.reading import read_annotations, read_split
 from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.weights import load_model
 from posenet.cli.main import run_tool
 from posenet.data.build import build_store
-from posenet.data.store import Store
-from posenet.data.store import array_specs, fingerprint
+from posenet.data.store import Store, array_specs, fingerprint
 from posenet.errors import CheckpointError, ConfigError
 from posenet.images import read_image
 from posenet.messages import truncate_for_message

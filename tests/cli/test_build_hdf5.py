@@ -16,8 +16,8 @@ import pytest
 
 from posenet.cli.main import run_tool
 from posenet.data.build import build_store
-from posenet.data.store import Store
 from posenet.data.inspection import verify_store
+from posenet.data.store import Store
 from tests.helpers.drawn_data import document, person, write_annotations, write_coco
 
 Coco = tuple[Path, Path]

@@ -10,11 +10,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from posenet.data.shared_buffers import ReceivedBuffers, SharedBufferPool
 
 from posenet.data import batch as batch_module
-from posenet.data.dataset import Batch, BatchBuffers, Sample, collate
-from posenet.data.dataset import PoseDataset
-from posenet.data.shared_buffers import ReceivedBuffers, SharedBufferPool
+from posenet.data.dataset import Batch, BatchBuffers, PoseDataset, Sample, collate
 from posenet.data.store import Store
 from posenet.settings import AugmentConfig
 

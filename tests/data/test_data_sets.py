@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posenet.data.store import DataSetMixture, open_data_sets
 from posenet.data.dataset import PoseDataset
-from posenet.data.store import Store
+from posenet.data.store import DataSetMixture, Store, open_data_sets
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig, DataSetConfig
 from posenet.skeleton import COCO

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posenet.data.dataset import Sample
-from posenet.data.dataset import PoseDataset
+from posenet.data.dataset import PoseDataset, Sample
 from posenet.data.store import Store
 from posenet.settings import AugmentConfig
 from posenet.skeleton import COCO

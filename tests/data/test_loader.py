@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from posenet.data.shared_buffers import BUFFERS_PER_WORKER, received_buffers
 
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import close_loader, make_loader
 from posenet.data.sampler import TrainSampler
-from posenet.data.shared_buffers import BUFFERS_PER_WORKER, received_buffers
 from posenet.data.store import Store
 from posenet.settings import AugmentConfig
 

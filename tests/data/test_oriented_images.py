@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from posenet.cli.main import run_tool
-from posenet.data.dataset import PoseDataset
-from posenet.data.store import schema
 from posenet.data.build import build_store
-from posenet.data.store import Store
+from posenet.data.dataset import PoseDataset
 from posenet.data.inspection import verify_store
+from posenet.data.store import Store, schema
 from posenet.errors import DataError
 from posenet.inference.coco_evaluation import SplitOptions, evaluate
 from posenet.inference.person import Person

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from posenet.data.shared_buffers import BUFFERS_PER_WORKER, BufferMessage, ReceivedBuffers, SharedBufferPool
 
 from posenet.data import shared_buffers
-from posenet.data.shared_buffers import BUFFERS_PER_WORKER, BufferMessage, ReceivedBuffers, SharedBufferPool
 from posenet.errors import DataError
 
 

@@ -8,12 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-from posenet.data.dataset import BatchBuffers, Sample
-from posenet.data.dataset import PoseDataset
-from posenet.data.store import reader
-from posenet.data.store import Store
 from posenet.data.store.row_reader import RowReader
+
+from posenet.data.dataset import BatchBuffers, PoseDataset, Sample
+from posenet.data.store import Store, reader
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig
 from tests.helpers.batches import load_epoch, same_batches
@@ -38,8 +36,8 @@ def copied_store(stores: dict[str, Path], tmp_path: Path) -> Path:
 @pytest.fixture
 def damaged_store(copied_store: Path) -> Path:
     """A store in which one image and the mask of another image are damaged."""
-    flip_bit(copied_store, "jpeg", 0)
-    flip_bit(copied_store, "mask_miss", 3)
+    flip_bit(copied_store, "images", 0)
+    flip_bit(copied_store, "labels", 3)
     return copied_store
 
 
@@ -78,7 +76,7 @@ def test_the_next_readable_sample_replaces_an_unreadable_one(damaged_store: Path
 def test_a_long_stretch_of_unreadable_samples_is_skipped(tmp_path: Path) -> None:
     path = write_store(tmp_path / "long.h5", [make_record(image, people=1) for image in range(20)])
     for image in range(2, 12):
-        flip_bit(path, "jpeg", image)
+        flip_bit(path, "images", image)
     with Store(path) as store:
         sample = PoseDataset(store, SIZE)[0, 2]
     assert sample.image_id == 18
@@ -88,7 +86,7 @@ def test_a_long_stretch_of_unreadable_samples_is_skipped(tmp_path: Path) -> None
 def test_a_store_without_readable_samples_is_an_error(tmp_path: Path) -> None:
     path = write_store(tmp_path / "unreadable.h5", [make_record(image, people=1) for image in range(20)])
     for image in range(20):
-        flip_bit(path, "mask_all", image)
+        flip_bit(path, "labels", image)
     with Store(path) as store, pytest.raises(DataError, match="sample 2 cannot be read, nor can 5 others .*image 2 "):
         PoseDataset(store, SIZE)[0, 2]
 

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from posenet.annotations import run_lengths as rle
-from posenet.data.augment import Augmentation, RandomNumbers
 from posenet.data.augment import (
     BORDER_COLOUR,
+    Augmentation,
+    RandomNumbers,
     crop_visible,
     jitter_to_bgra,
     largest_reduction,

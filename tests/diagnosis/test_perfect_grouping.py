@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from posenet.annotations.reading import read_annotations
-from posenet.annotations.reading import read_split
+from posenet.annotations.reading import read_annotations, read_split
 from posenet.benchmark.decode import measure_decode, render_maps
 from posenet.data.targets import TargetRenderer
 from posenet.diagnosis.perfect_grouping import CandidatePredictor, evaluate_perfect_grouping

@@ -10,8 +10,7 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.images import add_jpeg_end, decode_annotated_image, decode_image
-from posenet.images import declared_size
+from posenet.images import add_jpeg_end, declared_size, decode_annotated_image, decode_image
 from tests.helpers.image_bytes import encode, jpeg_declaring, png_declaring, with_orientation
 
 

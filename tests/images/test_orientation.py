@@ -7,10 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posenet.images import decode_annotated_image, decode_image
-from posenet.images import declared_size, exif_orientation
-from posenet.images import read_annotated_image
-from posenet.images import AnnotatedFrame, apply_orientation, count_frames, find_annotated_frame
+from posenet.images import (
+    AnnotatedFrame,
+    apply_orientation,
+    count_frames,
+    declared_size,
+    decode_annotated_image,
+    decode_image,
+    exif_orientation,
+    find_annotated_frame,
+    read_annotated_image,
+)
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.oriented_images import SIZE, lit_centre, oriented_image
 

@@ -9,15 +9,14 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from posenet.benchmark.data import make_batch_in_stages
 
 from posenet import Predictor
-from posenet.benchmark.data import make_batch_in_stages
 from posenet.benchmark.decode import measure_decode
 from posenet.benchmark.timing import Stopwatch
 from posenet.benchmark.train import synthetic_batch
 from posenet.cli.main import run_tool
-from posenet.data.dataset import BatchBuffers
-from posenet.data.dataset import PoseDataset
+from posenet.data.dataset import BatchBuffers, PoseDataset
 from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
 from posenet.errors import ConfigError, DataError

@@ -8,6 +8,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from posenet.synthetic.pose import random_body, random_posture
+from posenet.synthetic.wardrobe import random_look
 from pycocotools import mask as rle_tools
 from pycocotools.coco import COCO as CocoFile
 
@@ -18,9 +20,7 @@ from posenet.synthetic.canvas import Canvas, ribbon
 from posenet.synthetic.dataset import MARKER, SPLITS, render_image, write_dataset
 from posenet.synthetic.figure import Figure, Part
 from posenet.synthetic.labels import annotate, write_segmentation
-from posenet.synthetic.pose import random_body, random_posture
 from posenet.synthetic.scene import Actor, Scene, render_scene
-from posenet.synthetic.wardrobe import random_look
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample"
 FACE = ("nose", "Leye", "Reye")

@@ -9,13 +9,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from posenet.synthetic.walker import walk
 
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.synthetic import video
 from posenet.synthetic.dataset import render_image, write_dataset
 from posenet.synthetic.video import RATE, FilmFrame, film
-from posenet.synthetic.walker import walk
 
 
 @pytest.fixture(scope="module")

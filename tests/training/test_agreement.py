@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from posenet.data.store import open_data_sets
-from posenet.data.store import Store
-from posenet.data.build import ShardedStoreWriter
+from posenet.data.store import Store, open_data_sets
 from posenet.devices.distributed import DistributedRuntime
 from posenet.devices.runtime import Runtime
 from posenet.errors import PosenetError
 from posenet.settings import Config, load_config
 from posenet.training import agreement
 from posenet.training.agreement import require_same_run, require_shared_folder
+from tests.helpers.drawn_data import split_store
 from tests.helpers.process_groups import run_in_processes
 from tests.helpers.tiny_training import CPU
 
@@ -125,27 +123,14 @@ def test_other_stores_annotations_and_numbers_of_steps_are_named(stores: dict[st
     differ_in("data.val_annotations", annotations)
 
 
-def copy_in_two_shards(store_path: Path, folder: Path, shift: float = 0) -> str:
-    """Copy a store into two shards, with the joints of its last image moved by ``shift``; return their pattern."""
-    folder.mkdir()
-    paths = [folder / f"train-0000{number}-of-00002.h5" for number in range(2)]
-    with Store(store_path) as store, ShardedStoreWriter(paths, store.image_ids.tolist()) as writer:
-        for row in range(store.num_images):
-            record = store.read_record(row)
-            if row == store.num_images - 1:
-                record = dataclasses.replace(record, joints=record.joints + shift)
-            writer.add(record, store.samples[store.samples[:, 0] == row, 1].tolist())
-    return str(folder / "train-*.h5")
+def test_a_single_store_with_other_joints_is_noticed(stores: dict[str, Path], tmp_path: Path) -> None:
+    first = split_store(stores["train"], tmp_path / "first", 2)
+    copy = split_store(stores["train"], tmp_path / "copy", 2)
+    changed = split_store(stores["train"], tmp_path / "changed", 2, shift=0.5)
 
-
-def test_a_single_shard_with_other_joints_is_noticed(stores: dict[str, Path], tmp_path: Path) -> None:
-    first = copy_in_two_shards(stores["train"], tmp_path / "first")
-    copy = copy_in_two_shards(stores["train"], tmp_path / "copy")
-    changed = copy_in_two_shards(stores["train"], tmp_path / "changed", shift=0.5)
-
-    def compare(path_of_rank_1: str) -> list[str | None]:
+    def compare(paths_of_rank_1: list[str]) -> list[str | None]:
         def check(runtime: DistributedRuntime) -> None:
-            config = load_config(None, [f"data.train={path_of_rank_1 if runtime.rank else first}"])
+            config = load_config(None, [f"data.train={paths_of_rank_1 if runtime.rank else first}"])
             with open_data_sets(config.data.train, config.model.skeleton) as store:
                 require_same_run(runtime, config, store, None)
 
@@ -157,7 +142,7 @@ def test_a_single_shard_with_other_joints_is_noticed(stores: dict[str, Path], tm
 
 
 def test_data_sets_and_their_weights_are_compared(stores: dict[str, Path], tmp_path: Path) -> None:
-    changed = copy_in_two_shards(stores["train"], tmp_path / "changed", shift=0.5)
+    changed = split_store(stores["train"], tmp_path / "changed", 2, shift=0.5)
 
     def compare(table_of_rank_1: str) -> list[str | None]:
         def check(runtime: DistributedRuntime) -> None:

@@ -13,14 +13,13 @@ from torch import Tensor
 from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.weights import config_of_checkpoint
 from posenet.data.dataset import PoseDataset
-from posenet.data.store import Store
-from posenet.data.build import ShardedStoreWriter
 from posenet.devices.runtime import Runtime
 from posenet.errors import ConfigError, DataError
 from posenet.settings import DataSetConfig, load_config
 from posenet.skeleton import COCO, load_skeleton
 from posenet.skeleton.keypoint_mapping import KeypointMapping
 from posenet.training.setup import open_stores
+from tests.helpers.drawn_data import split_store
 from tests.helpers.faceless_people import FACELESS, write_faceless_store, write_store_with_skeleton
 from tests.helpers.process_groups import train_in_one_and_two_processes
 from tests.helpers.tiny_training import CPU, tiny_trainer, train_tiny_network
@@ -51,16 +50,13 @@ def read_records(folder: Path, kind: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_shards_train_to_the_same_weights_as_a_single_store(
+def test_several_stores_train_to_the_same_weights_as_a_single_one(
     stores: dict[str, Path], tmp_path: Path, workers: int
 ) -> None:
-    paths = [tmp_path / f"train-0000{number}-of-00003.h5" for number in range(3)]
-    with Store(stores["train"]) as store, ShardedStoreWriter(paths, store.image_ids.tolist()) as writer:
-        for row in range(store.num_images):
-            writer.add(store.read_record(row), store.samples[store.samples[:, 0] == row, 1].tolist())
+    parts = split_store(stores["train"], tmp_path / "parts", 3)
     runs = []
-    for name, pattern in (("one", stores["train"]), ("many", tmp_path / "train-*.h5")):
-        overrides = (*LEARNING, f"data.train={pattern}", f"data.workers={workers}")
+    for name, setting in (("one", str(stores["train"])), ("many", parts)):
+        overrides = (*LEARNING, f"data.train={setting!r}", f"data.workers={workers}")
         runs.append(train_tiny_network(Runtime(CPU), stores, tmp_path / name, *overrides, steps=4))
     assert runs[0][0] == runs[1][0]
     assert_same_weights(runs[0][1], runs[1][1])

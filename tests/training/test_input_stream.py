@@ -20,16 +20,20 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from posenet.checkpoints.file import read_checkpoint
-from posenet.data.loader import Batch
 from posenet.data.dataset import PoseDataset
-from posenet.data.loader import close_loader, make_loader
+from posenet.data.loader import Batch, make_loader
 from posenet.data.sampler import TrainSampler
-from posenet.data.store import reader
-from posenet.data.store import Store
+from posenet.data.store import Store, reader
 from posenet.devices.distributed import DistributedRuntime
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
-from posenet.training.input_stream import CollectiveDataError, InputStream, RestartingLoader, UnreadableSampleBudget
+from posenet.training.input_stream import (
+    CollectiveDataError,
+    InputStream,
+    RestartingLoader,
+    UnreadableSampleBudget,
+    close_loader,
+)
 from posenet.training.progress import Progress
 from tests.helpers.batches import load_epoch, same_batches
 from tests.helpers.drawn_data import flip_bit, make_record, write_store
@@ -63,8 +67,8 @@ def damaged(stores: Stores, tmp_path: Path) -> Stores:
     """The stores, with one image and the mask of another image damaged in the training store."""
     path = tmp_path / "damaged.h5"
     shutil.copy(stores["train"], path)
-    flip_bit(path, "jpeg", 0)
-    flip_bit(path, "mask_miss", 3)
+    flip_bit(path, "images", 0)
+    flip_bit(path, "labels", 3)
     return stores | {"train": path}
 
 
@@ -139,7 +143,7 @@ def test_the_error_of_a_store_without_readable_samples_has_no_traceback_of_a_wor
 ) -> None:
     path = write_store(tmp_path / "unreadable.h5", [make_record(image, people=1) for image in range(20)])
     for image in range(20):
-        flip_bit(path, "mask_all", image)
+        flip_bit(path, "labels", image)
     message = r"\Asample \d+ cannot be read, nor can 5 others .* rebuild the store\Z"
     with pytest.raises(DataError, match=message):
         load_epoch(path, workers, restarting)

@@ -22,7 +22,7 @@ def damaged(stores: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
     """The stores, with one image of the validation store damaged."""
     path = tmp_path / "val.h5"
     shutil.copy(stores["val"], path)
-    flip_bit(path, "jpeg", 0)
+    flip_bit(path, "images", 0)
     return stores | {"val": path}
 
 

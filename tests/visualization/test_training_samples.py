@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from posenet.data.loader import Batch
 from posenet.data.dataset import PoseDataset
+from posenet.data.loader import Batch
 from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
 from posenet.settings import Config

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.rules import fix_annotations
-from posenet.annotations.rules import lint_annotations
+from posenet.annotations.rules import fix_annotations, lint_annotations
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from tests.helpers.chairs import write_chairs

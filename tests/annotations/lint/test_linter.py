@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.reading import read_annotations
+from posenet.annotations.reading import read_annotations, read_split
 from posenet.annotations.rules import lint_annotations
 from posenet.annotations.skeleton_draft import draft_skeleton
-from posenet.annotations.reading import read_split
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO

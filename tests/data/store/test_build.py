@@ -11,17 +11,14 @@ import h5py
 import numpy as np
 import pytest
 import torch
-
-from posenet.annotations.reading import read_annotations
-from posenet.annotations.people import select_main_persons
-from posenet.annotations.people import person_masks
-from posenet.data.dataset import PoseDataset
-from posenet.data.build import BuildReport, build_store
-from posenet.data.inspection import count_unlabelled
-from posenet.data.store import Store
-from posenet.data.store import NO_PERSON, SCHEMA_UNLABELLED, SCHEMA_VERSION
 from posenet.data.store.shards import open_store
-from posenet.data.inspection import verify_store
+
+from posenet.annotations.people import person_masks, select_main_persons
+from posenet.annotations.reading import read_annotations
+from posenet.data.build import BuildReport, build_store
+from posenet.data.dataset import PoseDataset
+from posenet.data.inspection import count_unlabelled, verify_store
+from posenet.data.store import NO_PERSON, SCHEMA_UNLABELLED, SCHEMA_VERSION, Store
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import (

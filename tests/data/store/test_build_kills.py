@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posenet.data.store import writer
 from posenet.data.build import build_store
-from posenet.data.store import Store
 from posenet.data.inspection import verify_store
+from posenet.data.store import Store, writer
 from posenet.errors import DataError
 from tests.helpers.drawn_data import write_coco
 from tests.helpers.process_runs import fork_process, wait_for_exit

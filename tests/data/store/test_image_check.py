@@ -7,8 +7,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-
 from posenet.data.store.image_check import read_checked_image
+
 from posenet.images import add_jpeg_end, decode_annotated_image
 from tests.helpers.drawn_data import HEIGHT, WIDTH
 

@@ -12,9 +12,7 @@ import h5py
 import numpy as np
 import pytest
 
-from posenet.data.store import writer
-from posenet.data.store import Store
-from posenet.data.store import fingerprint
+from posenet.data.store import Store, fingerprint, writer
 from posenet.errors import DataError
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import make_record, write_store

@@ -15,10 +15,7 @@ import numpy as np
 import pytest
 
 from posenet.annotations import run_lengths as rle
-from posenet.data.store import reader, writer
-from posenet.data.store import Store
-from posenet.data.store import Record
-from posenet.data.store import BYTE_ARRAYS
+from posenet.data.store import BYTE_ARRAYS, Record, Store, reader, writer
 from posenet.errors import DataError
 from tests.helpers.drawn_data import flip_bit, make_record, write_store
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-
 from posenet.data.store.row_reader import FileDescriptor, RowReader
 
 VALUES = np.arange(1000, dtype="<i4")

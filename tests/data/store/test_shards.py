@@ -11,16 +11,12 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-
-from posenet.data.store import reader, writer
-from posenet.data.build import build_store
-from posenet.data.inspection import overlapping_image_ids
-from posenet.data.store import Store
-from posenet.data.store import Record
-from posenet.data.store_store import RecordStore
 from posenet.data.store.shards import find_stores, open_store, shard_paths
-from posenet.data.inspection import compute_statistics
-from posenet.data.inspection import verify_store
+from posenet.data.store_store import RecordStore
+
+from posenet.data.build import build_store
+from posenet.data.inspection import compute_statistics, overlapping_image_ids, verify_store
+from posenet.data.store import Record, Store, reader, writer
 from posenet.errors import DataError
 from posenet.skeleton.skeleton_file import skeleton_from_table
 from tests.helpers.drawn_data import flip_bit, make_record, write_coco, write_store

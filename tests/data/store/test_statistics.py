@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from posenet.annotations import run_lengths as rle
-from posenet.data.store import Store
-from posenet.data.store import Record
 from posenet.data.inspection import compute_statistics
+from posenet.data.store import Record, Store
 from posenet.errors import DataError
 from tests.helpers.drawn_data import flip_bit, make_record, write_store
 

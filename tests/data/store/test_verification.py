@@ -7,10 +7,9 @@ from pathlib import Path
 import h5py
 import pytest
 
-from posenet.data.store import reader
 from posenet.data.build import build_store
-from posenet.data.store import Store
 from posenet.data.inspection import verify_store
+from posenet.data.store import Store, reader
 from posenet.errors import DataError
 from tests.helpers.drawn_data import write_coco
 

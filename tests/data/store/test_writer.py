@@ -11,10 +11,8 @@ from types import SimpleNamespace
 import h5py
 import pytest
 
-from posenet.data.store import writer
-from posenet.data.store import Store
-from posenet.data.store import Record
 from posenet.data.build import StoreWriter
+from posenet.data.store import Record, Store, writer
 from posenet.errors import DataError
 from tests.helpers.drawn_data import make_record, write_store
 
