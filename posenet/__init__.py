@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from posenet.model.posenet import PoseNet
     from posenet.settings import load_config
     from posenet.skeleton import Skeleton, load_skeleton
-    from posenet.training.callbacks import TrainingCallback
+    from posenet.training.log import TrainingCallback
     from posenet.training.loss import FocalL2Loss
-    from posenet.training.run import train
+    from posenet.training.train import train
     from posenet.visualization.people import draw_people
 
 __version__ = "0.3.0"
@@ -83,7 +83,7 @@ _MODULES = {
     "Skeleton": "posenet.skeleton",
     "TargetRenderer": "posenet.data.targets",
     "Tracker": "posenet.inference.tracking.tracker",
-    "TrainingCallback": "posenet.training.callbacks",
+    "TrainingCallback": "posenet.training.log",
     "build_store": "posenet.data.build",
     "compare": "posenet.diagnosis.compare",
     "decode": "posenet.inference.decoder.decode",
@@ -93,7 +93,7 @@ _MODULES = {
     "load_config": "posenet.settings",
     "load_skeleton": "posenet.skeleton",
     "load_weights": "posenet.checkpoints.weights",
-    "train": "posenet.training.run",
+    "train": "posenet.training.train",
 }
 
 

@@ -10,9 +10,6 @@ from __future__ import annotations
 class PosenetError(Exception):
     """Base class of all errors that the user, not the programmer, can fix."""
 
-    on_all_ranks = False
-    """Whether all ranks of a run raise the error together, so that one process per host reports it."""
-
 
 class ConfigError(PosenetError):
     """A configuration file, key or value that cannot be used."""
@@ -28,3 +25,11 @@ class CheckpointError(PosenetError):
 
 class TrainingError(PosenetError):
     """A training run that cannot continue, for example because its loss explodes repeatedly."""
+
+
+class ConnectError(TrainingError):
+    """The processes of a run did not find or did not reach each other; it may work later."""
+
+
+class OtherRankError(PosenetError):
+    """Another process of the run has failed and reports why; this one ends without a message."""

@@ -1,1 +1,1 @@
-"""Checkpoint files, the weights in them, and the folder in which a run keeps them."""
+"""Checkpoint files, the weights in them, weights by name, and the folder of a run."""

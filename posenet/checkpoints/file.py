@@ -1,7 +1,13 @@
-"""Checkpoint files: written atomically and with a checksum, and read without running code from them."""
+"""Checkpoint files: written atomically and with a checksum, and read without running code from them.
+
+A checkpoint is a zip file of ``torch.save``. Its comment, which zip readers and PyTorch ignore, holds a SHA-256 of the
+whole file before it: ``head -c -64 FILE | sha256sum`` prints the last 64 characters of an intact file.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import pickle
 import zipfile
 from collections.abc import Mapping
@@ -10,13 +16,45 @@ from typing import Any, BinaryIO
 
 import torch
 
-from posenet.checkpoints.checksum import append_checksum, is_compressed, verify_checksum
 from posenet.errors import CheckpointError
 from posenet.files import atomic_replacement, is_standard_output
 from posenet.messages import truncate_for_message
 
 FORMAT = 1
 """Version of the dictionary that a run saves."""
+COMMENT_PREFIX = b"posenet-sha256:"
+COMMENT_LENGTH = len(COMMENT_PREFIX) + 2 * hashlib.sha256().digest_size
+"""Bytes of the comment: the prefix, and the checksum in hexadecimal."""
+
+_END_RECORD_SIGNATURE = b"PK\x05\x06"
+_END_RECORD_SIZE = 22
+_LENGTH_FIELD = COMMENT_LENGTH.to_bytes(2, "little")
+"""The last two bytes of a zip file's end record: the length of the comment that follows it."""
+_TAIL_SIZE = 4096
+"""Bytes at the end in which the end record is searched: enough for our comment and some foreign bytes after it."""
+_CHUNK_SIZE = 1 << 20
+
+
+def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
+    """Write a checkpoint with its checksum; ``path`` is the complete old or the complete new file at any time.
+
+    The folder is created if necessary.
+
+    Raises:
+        CheckpointError: the disk is full or failing, or permission is missing; ``path`` is unchanged.
+    """
+    if is_standard_output(path):
+        raise CheckpointError("a checkpoint cannot be written to standard output; give the name of a file")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_replacement(path) as temporary, open(temporary, "w+b") as file:
+            torch.save(dict(state), file)
+            _append_checksum(file)
+    except (OSError, RuntimeError) as error:
+        reason = _system_message(error) or "is the disk full?"
+        raise CheckpointError(
+            f"cannot write {path} ({reason}); free disk space or check the disk, older files are intact"
+        ) from error
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -62,9 +100,9 @@ def _read(file: BinaryIO, path: Path) -> Any:
 
 def _refuse_damaged(file: BinaryIO, path: Path) -> None:
     """Check what ``torch.load`` does not check: compression, our checksum, and the checksums of the zip entries."""
-    if is_compressed(file):
+    if _is_compressed(file):
         raise CheckpointError(f"checkpoint {path} is compressed, unlike those that PyTorch writes; unpack it first")
-    matches = verify_checksum(file)
+    matches = _verify_checksum(file)
     if matches is False:
         raise CheckpointError(f"checkpoint {path} is damaged (its checksum does not match); use an older one")
     if matches is None and zipfile.is_zipfile(file):
@@ -74,26 +112,59 @@ def _refuse_damaged(file: BinaryIO, path: Path) -> None:
             raise CheckpointError(f"checkpoint {path} is damaged (entry {damaged_entry}); use an older one")
 
 
-def write_checkpoint(path: Path, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint with its checksum; ``path`` is the complete old or the complete new file at any time.
+def _append_checksum(file: BinaryIO) -> None:
+    """Write the checksum into the comment of a complete zip file that has none; ``file`` is open for update."""
+    file.seek(-len(_LENGTH_FIELD), os.SEEK_END)
+    file.write(_LENGTH_FIELD + COMMENT_PREFIX)
+    digest = _hex_digest(file, file.tell())
+    file.seek(0, os.SEEK_END)
+    file.write(digest)
 
-    The folder is created if necessary.
 
-    Raises:
-        CheckpointError: the disk is full or failing, or permission is missing; ``path`` is unchanged.
+def _verify_checksum(file: BinaryIO) -> bool | None:
+    """Compare a file with its checksum.
+
+    Returns:
+        True if they match, False if the file is damaged, None for a foreign file, which has no checksum.
+
+    A flipped bit and a truncation are always detected, because two fields mark a file with a checksum: the prefix of
+    the comment, and the length of the comment in the end record. Only damage to both makes it look like a foreign file,
+    for which the checksums of the zip entries remain.
     """
-    if is_standard_output(path):
-        raise CheckpointError("a checkpoint cannot be written to standard output; give the name of a file")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_replacement(path) as temporary, open(temporary, "w+b") as file:
-            torch.save(dict(state), file)
-            append_checksum(file)
-    except (OSError, RuntimeError) as error:
-        reason = _system_message(error) or "is the disk full?"
-        raise CheckpointError(
-            f"cannot write {path} ({reason}); free disk space or check the disk, older files are intact"
-        ) from error
+    size = file.seek(0, os.SEEK_END)
+    file.seek(-min(size, _TAIL_SIZE), os.SEEK_END)
+    tail = file.read()
+    comment = tail[-COMMENT_LENGTH:]
+    if comment.startswith(COMMENT_PREFIX):
+        stored_digest = comment[len(COMMENT_PREFIX) :]
+        return stored_digest == _hex_digest(file, size - len(stored_digest))
+    # If the end record announces a comment of our length, the comment is truncated or its prefix is damaged.
+    end_record = tail.rfind(_END_RECORD_SIGNATURE)
+    if end_record >= 0 and tail[end_record:][:_END_RECORD_SIZE].endswith(_LENGTH_FIELD):
+        return False
+    return None
+
+
+def _hex_digest(file: BinaryIO, length: int) -> bytes:
+    """SHA-256 of the first ``length`` bytes of a file, in hexadecimal."""
+    digest = hashlib.sha256()
+    file.seek(0)
+    while chunk := file.read(min(length, _CHUNK_SIZE)):
+        digest.update(chunk)
+        length -= len(chunk)
+    return digest.hexdigest().encode()
+
+
+def _is_compressed(file: BinaryIO) -> bool:
+    """Whether a file is a zip file that unpacks to more bytes than it has; PyTorch does not write such files."""
+    if not zipfile.is_zipfile(file):
+        return False
+    with zipfile.ZipFile(file) as archive:
+        entries = archive.infolist()
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        return True
+    # Many entries can refer to the same bytes.
+    return sum(entry.file_size for entry in entries) > file.seek(0, os.SEEK_END)
 
 
 def _system_message(error: BaseException) -> str | None:

@@ -1,31 +1,68 @@
-"""Loading weights into a given network, or together with the network that the checkpoint describes.
+"""The weights in checkpoints: ours, the authors' published ones and bare state dicts.
 
-A checkpoint is a file, or the name of registered weights, which are downloaded when they are first used.
+A checkpoint is given by its path, or by the name of published weights, which are downloaded when they are first used.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from posenet.checkpoints.contents import (
-    LoadReport,
-    compare_tensors,
-    config_of_checkpoint,
-    extract_weights,
-    require_fitting_weights,
-)
-from posenet.checkpoints.file import read_checkpoint
-from posenet.checkpoints.named_weights import find_weights
+from posenet.checkpoints.file import FORMAT, read_checkpoint, write_checkpoint
+from posenet.checkpoints.named import find_weights
 from posenet.errors import CheckpointError
+from posenet.files import resolve_link
+from posenet.messages import truncate_for_message
 from posenet.model.posenet import PoseNet
-from posenet.settings import Config
+from posenet.model.published_names import is_published, rename_to_ours, rename_to_published
+from posenet.settings import Config, ModelConfig, config_from_dict, config_to_dict
+from posenet.skeleton import COCO
+from posenet.skeleton.skeleton_file import BUILT_IN
 
 MIN_LOADED_SHARE = 0.5
 """Smallest share of a network's tensors that fine-tuning must load from a checkpoint."""
+MAX_LISTED_NAMES = 5
+"""Number of names of each kind that a report lists."""
+WEIGHT_KEYS = ("model", "weights", "state_dict")
+"""Keys of the weights in our checkpoints, in those of the authors and in those of many other programs."""
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """Names of the tensors that were loaded from a file, and of those that were not."""
+
+    path: str
+    loaded: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)  # in the model only; these tensors kept their values
+    unexpected: list[str] = field(default_factory=list)  # in the file only
+    reshaped: list[str] = field(default_factory=list)  # in both, with other shapes; these tensors kept their values
+
+    def __str__(self) -> str:
+        lines = [f"{self.path}: loaded {len(self.loaded)} tensors"]
+        kinds = {"missing": self.missing, "unexpected": self.unexpected, "other shape": self.reshaped}
+        for kind, names in kinds.items():
+            if names:
+                listed = ", ".join(names[:MAX_LISTED_NAMES])
+                num_more = len(names) - MAX_LISTED_NAMES
+                lines.append(f"  {kind} {len(names)}: {listed}" + (f" ... (+{num_more} more)" if num_more > 0 else ""))
+        return "\n".join(lines)
+
+    def require_all(self) -> None:
+        """Raise ``CheckpointError`` unless file and model have the same names and shapes."""
+        mismatched = self.missing + self.reshaped + self.unexpected
+        if mismatched:
+            raise CheckpointError(
+                f"{self.path} is of another architecture ({len(mismatched)} tensors do not fit, "
+                f"first {truncate_for_message(mismatched[0])[1:-1]}); give the configuration it was trained with by "
+                "--config or --set"
+            )
 
 
 def load_weights(
@@ -38,8 +75,7 @@ def load_weights(
     """Copy all tensors of a checkpoint that fit into a model, and report the others.
 
     Args:
-        path: our checkpoint, a published one or a bare state dict, whose names may have prefixes of wrappers; or the
-            name of registered weights.
+        path: a checkpoint, whose names may have prefixes of wrappers, or the name of published weights.
         state: content of the file, if it has been read already.
         min_loaded_share: smallest share of the model's tensors that must fit.
 
@@ -47,7 +83,7 @@ def load_weights(
         CheckpointError: the file is unreadable, or fewer tensors fit; the model is unchanged.
     """
     if state is None:
-        path = find_weights(path).path
+        path = find_weights(path)
         state = read_checkpoint(path)
     file_tensors = extract_weights(state, path)
     model_tensors = model.state_dict()
@@ -65,23 +101,164 @@ def load_model(path: str | Path, config: Config | None = None) -> tuple[PoseNet,
     """Build the network of a checkpoint, on the CPU and in evaluation mode; return it and its configuration.
 
     Args:
-        path: a checkpoint, or the name of registered weights.
+        path: a checkpoint, or the name of published weights.
         config: overrides the configuration in the checkpoint. A file without one, such as a published file, means the
-            default network.
+            defaults, with the size of network that its weights have.
 
     Raises:
         CheckpointError: the file is unreadable, or its weights do not all fit.
     """
-    weights = find_weights(path)
-    state = read_checkpoint(weights.path)
-    config = config or config_of_checkpoint(state, weights.path) or weights.config or Config()
-    require_fitting_weights(config, state, weights.path)
+    path = find_weights(path)
+    state = read_checkpoint(path)
+    config = config or _config_of(state, path)
+    require_fitting_weights(config, state, path)
     model = PoseNet.from_config(config)
-    model.load_state_dict(extract_weights(state, weights.path))
+    model.load_state_dict(extract_weights(state, path))
     return model.eval(), config
 
 
-def stored_config(path: str | Path) -> Config | None:
-    """The configuration of a checkpoint or of registered weights; None for a file without one."""
-    weights = find_weights(path)
-    return config_of_checkpoint(read_checkpoint(weights.path), weights.path) or weights.config
+def stored_config(path: str | Path) -> Config:
+    """The configuration of a checkpoint; see ``load_model`` for a file without one."""
+    path = find_weights(path)
+    return _config_of(read_checkpoint(path), path)
+
+
+def _config_of(state: Mapping[str, Any], path: Path) -> Config:
+    config = config_of_checkpoint(state, path)
+    if config is not None:
+        return config
+    return dataclasses.replace(Config(), model=_infer_network_size(ModelConfig(), extract_weights(state, path), path))
+
+
+def config_of_checkpoint(state: Mapping[str, Any], path: str | Path) -> Config | None:
+    """The configuration in the content of our checkpoint; None for other files."""
+    tables = state.get("config")
+    if not isinstance(tables, dict):
+        return None
+    model = tables.get("model")
+    skeleton = model.get("skeleton") if isinstance(model, dict) else None
+    if isinstance(skeleton, str) and skeleton != BUILT_IN:
+        raise CheckpointError(
+            f"{path} has a file name as its skeleton, which no checkpoint of a run has; use another checkpoint"
+        )
+    return config_from_dict(tables, source=str(path), ignore_unknown=True)
+
+
+def require_fitting_weights(config: Config, state: Mapping[str, Any], path: str | Path) -> None:
+    """Raise ``CheckpointError`` unless the weights are those of ``config``'s network.
+
+    The network is built without memory for its weights, so that no checkpoint can make the program allocate too much.
+    """
+    with torch.device("meta"):
+        model_tensors = PoseNet.from_config(config).state_dict()
+    compare_tensors(model_tensors, extract_weights(state, path), path).require_all()
+
+
+def compare_tensors(
+    model_tensors: Mapping[str, Tensor], file_tensors: Mapping[str, Tensor], path: str | Path
+) -> LoadReport:
+    """Report which tensors of a model can be loaded from those of a file."""
+    report = LoadReport(str(path), unexpected=[name for name in file_tensors if name not in model_tensors])
+    for name, tensor in model_tensors.items():
+        if name not in file_tensors:
+            report.missing.append(name)
+        else:
+            fits = file_tensors[name].shape == tensor.shape
+            (report.loaded if fits else report.reshaped).append(name)
+    return report
+
+
+def extract_weights(state: Mapping[str, Any], path: str | Path) -> dict[str, Tensor]:
+    """The weights in the content of a checkpoint, under our parameter names; ``CheckpointError`` if there are none."""
+    table = next((state[key] for key in WEIGHT_KEYS if isinstance(state.get(key), Mapping)), state)
+    weights = {
+        strip_wrapper_prefixes(name): tensor
+        for name, tensor in table.items()
+        if isinstance(name, str) and isinstance(tensor, Tensor)
+    }
+    if not weights:
+        raise CheckpointError(f"{path} contains no weights; use another file")
+    if is_published(weights):
+        return rename_to_ours(weights)
+    return {name.removeprefix("posenet."): tensor for name, tensor in weights.items()}
+
+
+def strip_wrapper_prefixes(name: str) -> str:
+    """A parameter's name without the prefixes of DataParallel, DistributedDataParallel and torch.compile."""
+    name = name.replace("_orig_mod.", "")
+    while name.startswith("module."):
+        name = name.removeprefix("module.")
+    return name
+
+
+def import_weights(source: str | Path, output: str | Path, config: Config | None = None) -> Config:
+    """Write the weights of a published file as our checkpoint, and return the configuration in it.
+
+    Args:
+        source: a published file, another file with the weights of a ``PoseNet``, such as a bare state dict, or the name
+            of published weights.
+        config: configuration to store in the checkpoint, with the size of the network replaced by that of the weights.
+            None uses the configuration in ``source``, if it has one, or else the defaults.
+
+    Raises:
+        CheckpointError: the source is unreadable or has no weights of a ``PoseNet``, or the output cannot be written.
+    """
+    source = find_weights(source)
+    state = read_checkpoint(source)
+    weights = extract_weights(state, source)
+    config = config or config_of_checkpoint(state, source) or Config()
+    config = dataclasses.replace(config, model=_infer_network_size(config.model, weights, source))
+    network = PoseNet.from_config(config)
+    load_weights(network, source, state=weights, min_loaded_share=0).require_all()
+    write_checkpoint(
+        resolve_link(Path(output)), {"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}
+    )
+    return config
+
+
+def export_weights(source: str | Path, output: str | Path) -> None:
+    """Write the weights of a checkpoint with the published names, in the dictionary that the authors' code reads.
+
+    Only weights are exported: ``optimizer_weight`` is empty, and ``train_loss``, the best loss so far, is infinite.
+
+    Raises:
+        CheckpointError: the source is unreadable, its network does not predict the published maps, or the output
+            cannot be written.
+    """
+    source = find_weights(source)
+    network, config = load_model(source)
+    if not config.model.skeleton.predicts_like(COCO):
+        raise CheckpointError(
+            f"{source} is a network for other keypoints or body parts than COCO's, which the published format cannot "
+            "describe; use the checkpoint itself"
+        )
+    progress = read_checkpoint(source).get("progress")
+    epoch = progress.get("epoch") if isinstance(progress, dict) else None
+    published = {
+        "weights": rename_to_published(network.state_dict()),
+        "optimizer_weight": {},
+        "train_loss": math.inf,
+        "epoch": epoch if isinstance(epoch, int) else 0,
+    }
+    write_checkpoint(resolve_link(Path(output)), published)
+
+
+def _infer_network_size(settings: ModelConfig, weights: dict[str, Tensor], source: str | Path) -> ModelConfig:
+    """``settings`` with the number of stacks and channels that the weights have."""
+    try:
+        width = 4 * len(weights["stem.entry.conv.weight"])  # the first convolution has a quarter of the width
+        second_scale = weights["stacks.0.heads.1.features.0.conv.weight"].shape[1]  # width + growth
+        num_channels = len(weights["stacks.0.heads.0.output.weight"])
+        stacks = 1 + max(int(name.split(".")[1]) for name in weights if name.startswith("stacks."))
+        settings = dataclasses.replace(settings, stacks=stacks, width=width, growth=second_scale - width)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{source} does not contain the weights of a PoseNet ({error}); give a published file or a checkpoint of "
+            "this program"
+        ) from error
+    if num_channels != settings.skeleton.num_channels:
+        raise CheckpointError(
+            f"{source} predicts {num_channels} maps, the skeleton has {settings.skeleton.num_channels}; "
+            "give its skeleton with --set model.skeleton=FILE.toml"
+        )
+    return settings

@@ -12,7 +12,6 @@ from typing import TextIO
 from torch import nn
 
 from posenet.annotations.reading import read_split
-from posenet.benchmark.exported_files import measure_exported_files
 from posenet.benchmark.report import format_table
 from posenet.cli.options import positive_int
 from posenet.errors import ConfigError, DataError
@@ -31,7 +30,7 @@ from posenet.inference.onnx_quantization import QuantizedNetwork, check_packages
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
 from posenet.model.fused import FusedNetwork
-from posenet.settings import INPUT_MULTIPLE, Config, InferenceConfig
+from posenet.settings import Config, InferenceConfig
 
 SHOWN_BLOCKS = 5
 """Number of blocks in the report if fewer are kept in float32."""
@@ -120,9 +119,6 @@ def report_int8(network: nn.Module, config: Config, quantized: QuantizedNetwork,
         file=messages,
     )
     print(format_table(("block", "error alone", "multiplications", "kept in"), rows), file=messages)
-    side = -(-config.inference.height // INPUT_MULTIPLE) * INPUT_MULTIPLE  # rounded up
-    files = {"float32": quantized.float_model.SerializeToString(), "int8": quantized.model.SerializeToString()}
-    print(f"\n{measure_exported_files(network, files, side).as_text()}", file=messages)
 
 
 class Verification:

@@ -3,8 +3,9 @@
 A tool is a module of this package. The first line of its docstring is its help text. ``add_arguments(parser)`` declares
 its flags; ``run(args)`` runs it and returns the exit status, or None for success.
 
-Exit status: 0 success; 75 a training run that a signal has stopped and that is saved; 2 bad input or another fault that
-the user can fix; 130 interrupted; 1 an error in the program itself.
+Exit status: 0 success; 75 a training run that a signal has stopped and that is saved, or whose processes did not reach
+each other: start it again; 2 bad input or another fault that the user can fix; 130 interrupted; 1 a fault of the
+program.
 """
 
 from __future__ import annotations
@@ -12,17 +13,23 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import difflib
 import importlib
 import importlib.util
+import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 import posenet
 from posenet.cli.logging_setup import log_to_stderr, report_error
-from posenet.cli.options import SWITCH, describe_default
-from posenet.errors import PosenetError
+from posenet.cli.options import add_switch, describe_default
+from posenet.devices.launch import record_status
+from posenet.devices.signals import STOPPED_STATUS
+from posenet.errors import ConnectError, OtherRankError, PosenetError
 from posenet.messages import to_single_line, without_worker_traceback
 
 TOOLS = (
@@ -36,11 +43,8 @@ TOOLS = (
     "predict",
     "plot",
     "annotations",
-    "import-weights",
-    "export-weights",
     "export-onnx",
     "weights",
-    "benchmark",
 )
 """Subcommands; the module of ``make-synthetic`` is ``posenet.cli.make_synthetic``."""
 
@@ -48,6 +52,8 @@ OLD_NAMES = {
     "lint-annotations": ["annotations", "lint"],
     "import-annotations": ["annotations", "import"],
     "skeleton": ["annotations", "skeleton"],
+    "import-weights": ["weights", "import"],
+    "export-weights": ["weights", "export"],
 }
 """Names of tools in version 0.4, and what replaces them."""
 
@@ -57,12 +63,23 @@ PYTORCH_MISSING = (
 )
 
 
+class ToolParser(argparse.ArgumentParser):
+    """A parser whose errors are one line, with a suggestion for a mistyped flag."""
+
+    def error(self, message: str) -> NoReturn:
+        unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
+        if unknown:
+            known = re.findall(r"--[a-z][a-z0-9-]*", self.format_help())
+            similar = difflib.get_close_matches(unknown[1], known, n=1)
+            message += f"; did you mean {similar[0]}?" if similar else ""
+        self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
+
+
 class _HelpFormatter(argparse.HelpFormatter):
     """Adds "(default: ...)" to the help of a flag that has a default and does not state it already."""
 
     def _get_help_string(self, action: argparse.Action) -> str:
-        # Some versions of argparse add this to the help of switches; it prints True and False.
-        text = (action.help or "").removesuffix(" (default: %(default)s)")
+        text = action.help or ""
         if "default" in text or not action.option_strings or action.default in (None, [], argparse.SUPPRESS):
             return text
         default = describe_default(action.default).replace("%", "%%")
@@ -71,20 +88,20 @@ class _HelpFormatter(argparse.HelpFormatter):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``posenet TOOL ...`` and return the exit status."""
-    argv = normalize_option_names(sys.argv[1:] if argv is None else argv)
-    argv = [*OLD_NAMES.get(argv[0], argv[:1]), *argv[1:]] if argv else argv
-    parser = argparse.ArgumentParser(
+    words = normalize_option_names(sys.argv[1:] if argv is None else argv)
+    parser = ToolParser(
         prog="posenet", description=_first_line(posenet.__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"posenet {posenet.__version__}")
-    parser.add_argument("tool", choices=TOOLS, metavar="tool", help="one of the tools below; posenet TOOL --help")
+    parser.add_argument("tool", choices=[*TOOLS, *OLD_NAMES], metavar="tool", help="one of the tools below")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    if not argv or argv[0] not in TOOLS:
-        parser.epilog = "tools:\n" + "\n".join(f"  {name:<19}{_tool_summary(name)}" for name in TOOLS)
-    if not argv:
+    if not words or words[0] not in TOOLS:
+        tools = "\n".join(f"  {name:<19}{_tool_summary(name)}" for name in TOOLS)
+        parser.epilog = f"tools (posenet TOOL --help):\n{tools}"
+    if not words:
         parser.print_help(sys.stderr)
         return 2
-    args = parser.parse_args(argv)
+    args = parser.parse_args(words)
     return run_tool(args.tool, args.arguments, prog=f"posenet {args.tool}")
 
 
@@ -95,14 +112,18 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
     """
     program = Path(sys.argv[0]).name if prog is None else prog
     arguments = normalize_option_names(sys.argv[1:] if argv is None else argv)
+    name, *first_arguments = OLD_NAMES.get(name, [name])
+    arguments = first_arguments + arguments
     with contextlib.ExitStack() as stack:
 
         def parse_and_run() -> int | None:
             # Importing PyTorch takes seconds, so Ctrl-C must be handled during the import, too.
             module = load_tool(name)
             args = make_parser(module, program).parse_args(arguments)
+            args.command = [name, *arguments]
+            args.prog = program
             # Logging must stay active until an error has been reported.
-            stack.enter_context(log_to_stderr(args.log_format, args.quiet))
+            stack.enter_context(log_to_stderr(args.quiet, _rank()))
             status: int | None = module.run(args)
             return status
 
@@ -116,15 +137,9 @@ def load_tool(name: str) -> ModuleType:
 
 def make_parser(module: ModuleType, prog: str) -> argparse.ArgumentParser:
     """Build the parser of a tool."""
-    parser = argparse.ArgumentParser(prog=prog, description=_first_line(module.__doc__), formatter_class=_HelpFormatter)
+    parser = ToolParser(prog=prog, description=_first_line(module.__doc__), formatter_class=_HelpFormatter)
     module.add_arguments(parser)
-    parser.add_argument(
-        "--log-format",
-        choices=["text", "json"],
-        default="text",
-        help="format of messages on standard error: text, or one JSON object per line and no progress bars",
-    )
-    parser.add_argument("--quiet", **SWITCH, help="show no progress, and only warnings and errors")
+    add_switch(parser, "--quiet", help="show no progress, and only warnings and errors")
     return parser
 
 
@@ -133,25 +148,40 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
 
     An error that the user can fix is reported as one line on standard error.
     """
+    status = 1
     try:
-        return task() or 0
+        status = task() or 0
+    except OtherRankError:
+        status = 2  # the rank that has failed reports the error
+    except ConnectError as error:
+        _report_failure(prog, str(error))
+        status = STOPPED_STATUS
     except PosenetError as error:
-        return _report_failure(prog, str(error))
+        status = _report_failure(prog, str(error))
     except OSError as error:
         file = f": {error.filename}" if error.filename else ""
-        return _report_failure(prog, f"{error.strerror or error}{file}")
+        status = _report_failure(prog, f"{error.strerror or error}{file}")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        return _report_failure(prog, PYTORCH_MISSING)
+        status = _report_failure(prog, PYTORCH_MISSING)
     except KeyboardInterrupt:
         report_error(prog, "interrupted")
-        return 130
+        status = 130
+    finally:
+        record_status(status)
+    return status
 
 
 def _report_failure(prog: str, message: str) -> int:
-    report_error(prog, f"error: {to_single_line(without_worker_traceback(message))}")
+    who = f"rank {_rank()}: " if _rank() else ""
+    report_error(prog, f"error: {who}{to_single_line(without_worker_traceback(message))}")
     return 2
+
+
+def _rank() -> int:
+    """The number of this process in a run of several, which launchers state in the environment."""
+    return int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0)
 
 
 def _module_name(tool: str) -> str:

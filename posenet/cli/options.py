@@ -11,8 +11,19 @@ from posenet.errors import DataError
 from posenet.files import is_standard_output
 from posenet.settings import Config, ExifFrame, load_config
 
+ArgumentContainer = Any
+"""A parser, or a group of one; argparse has no public name for groups."""
+
 SWITCH: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": False}
 """Arguments of ``add_argument`` for a flag that is off by default and has a negative form, ``--no-...``."""
+
+
+def add_switch(container: ArgumentContainer, name: str, *, help: str, default: Any = False) -> None:
+    """Declare a flag that is on or off. Its negative form, ``--no-...``, works too and is not shown in the help."""
+    container.add_argument(name, action="store_true", default=default, help=help)
+    destination = name.lstrip("-").replace("-", "_")
+    negative = name.replace("--", "--no-", 1)
+    container.add_argument(negative, dest=destination, action="store_false", default=default, help=argparse.SUPPRESS)
 
 
 def describe_default(value: object) -> str:

@@ -28,6 +28,7 @@ from posenet.cli.prediction_inputs import find_inputs, read_file_list
 from posenet.cli.prediction_people import PeopleFiles, PredictionSummary, people_files, resumable_file
 from posenet.cli.predictor_options import add_predictor_options, make_predictor
 from posenet.cli.ranks import (
+    RankInfo,
     add_rank_options,
     form_team,
     open_runtime,
@@ -37,7 +38,6 @@ from posenet.cli.ranks import (
     use_device_of_rank,
 )
 from posenet.cli.tracking_options import add_tracking_options, make_frame_tracker
-from posenet.devices.rank_info import RankInfo
 from posenet.devices.ranks import Ranks
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError
@@ -166,7 +166,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_predictor_options(parser)
 
 
-def run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> int:
     """Predict all frames that can be read, in one process or several.
 
     Raises:
@@ -176,7 +176,7 @@ def run(args: argparse.Namespace) -> None:
     if args.nproc and "-" in [*args.inputs, *args.list]:
         # The processes that this one starts have no standard input.
         args.standard_input = read_file_list(sys.stdin.buffer)
-    run_on_ranks(args, _predict)
+    return run_on_ranks(args, _predict)
 
 
 def _predict(args: argparse.Namespace, rank_info: RankInfo) -> None:

@@ -19,9 +19,8 @@ from posenet.inference.media.window import Window
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.inference.shared_work import UnitItem
-from posenet.visualization.heatmaps import HeatmapSheetWriter, heatmap_sheet_suffix
-from posenet.visualization.people import draw_people
-from posenet.visualization.trails import Trails
+from posenet.visualization.people import Trails, draw_people
+from posenet.visualization.sheets import HeatmapSheetWriter, heatmap_sheet_suffix
 
 
 @dataclass(frozen=True)

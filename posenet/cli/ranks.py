@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import logging
-import multiprocessing
 import os
 import re
 import shutil
@@ -16,26 +16,21 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from posenet.cli.logging_setup import log_to_stderr
-from posenet.cli.main import run_and_report
 from posenet.cli.options import non_negative_int, positive_int
-from posenet.devices.rank_info import SINGLE_PROCESS, RankInfo, rank_info_from_environment
+from posenet.devices.launch import launched_processes, run_processes, was_started_by_us
 from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, Ranks
-from posenet.devices.signals import stop_signal_handler
-from posenet.errors import ConfigError, DataError, PosenetError, TrainingError
+from posenet.errors import ConfigError, DataError, PosenetError
 from posenet.files import write_atomically
 from posenet.inference.backends.loading import is_exported_file
 from posenet.inference.shared_work import Team
-from posenet.progress import hide_progress
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C."""
 
 Result = TypeVar("Result")
-Task = Callable[[argparse.Namespace, RankInfo], None]
+Task = Callable[[argparse.Namespace, "RankInfo"], None]
 
 EXCHANGE_MARKER = "exchange.id"
 """A file in every exchange folder. Its text differs from run to run."""
@@ -70,72 +65,28 @@ def add_rank_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run_on_ranks(args: argparse.Namespace, task: Task) -> None:
+@dataclasses.dataclass(frozen=True)
+class RankInfo:
+    """The rank of this process, from the variables of its launcher."""
+
+    rank: int
+    world_size: int
+
+
+def run_on_ranks(args: argparse.Namespace, task: Task) -> int:
     """Call ``task(args, rank_info)`` in this process, or in each of the ``--nproc`` processes that this one starts.
 
     Args:
         task: a function of a module, so that other processes can import it.
     """
-    rank_info = rank_info_from_environment(os.environ, args.local_rank)
-    if rank_info is not None and args.nproc:
-        raise ConfigError("a launcher has started this process; leave out --nproc")
-    if not args.nproc or args.nproc == 1:
-        _run_as_rank(args, rank_info or SINGLE_PROCESS, task)
-        return
-    from torch.multiprocessing.spawn import ProcessExitedException
-
-    from posenet.devices.launch import launch
-
-    status = multiprocessing.get_context("spawn").Value("i", 0)
-    try:
-        launch(args.nproc, _run_started_process, args, task, Path(sys.argv[0]).name, status)
-    except TrainingError as error:
-        cause = error.__cause__
-        if isinstance(cause, ProcessExitedException) and cause.signal_name:
-            raise DataError(
-                f"rank {cause.error_index} of {args.nproc} was killed by {cause.signal_name}, and the other ranks were "
-                "ended; find the cause, such as too little memory"
-            ) from error
-        if status.value == INTERRUPTED:
-            raise KeyboardInterrupt from error
-        # The process has reported its error.
-        sys.exit(status.value or 2)
-
-
-def _run_started_process(rank_info: RankInfo, args: argparse.Namespace, task: Task, prog: str, status: Any) -> None:
-    """The task of every process that ``launch`` starts. The first error decides the exit status of the tool."""
-
-    def run() -> None:
-        try:
-            _run_as_rank(args, rank_info, task)
-        except KeyboardInterrupt:
-            sys.exit(INTERRUPTED)  # the starting process reports it
-
-    code: Any = 1
-    try:
-        with log_to_stderr(args.log_format, args.quiet), _interrupt_once():
-            code = run_and_report(run, prog)
-    except SystemExit as error:
-        code = error.code
-    finally:
-        with status.get_lock():
-            status.value = status.value or code
-    if code:
-        sys.exit(code)
-
-
-@contextlib.contextmanager
-def _interrupt_once() -> Iterator[None]:
-    """Within this context, the first stop signal interrupts: the terminal and the starting process both send one."""
-    signals: list[int] = []
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        signals.append(number)
-        if len(signals) == 1:
-            raise KeyboardInterrupt
-
-    with stop_signal_handler(interrupt):
-        yield
+    world_size = launched_processes(os.environ)
+    if args.nproc and args.nproc > 1 and not was_started_by_us(os.environ):
+        if world_size > 1:
+            raise ConfigError("a launcher has started this process; leave out --nproc")
+        return run_processes(args.nproc, args.command)
+    rank = int(os.environ["RANK"]) if world_size > 1 else 0
+    _run_as_rank(args, RankInfo(rank, world_size), task)
+    return 0
 
 
 def _run_as_rank(args: argparse.Namespace, rank_info: RankInfo, task: Task) -> None:
@@ -146,28 +97,15 @@ def _run_as_rank(args: argparse.Namespace, rank_info: RankInfo, task: Task) -> N
     if rank_info.world_size == 1:
         task(args, rank_info)
         return
-    import torch
-
-    if torch.accelerator.is_available():
-        # From here on, "cuda" means the device of this process.
-        torch.accelerator.set_device_index(rank_info.local_rank % torch.accelerator.device_count())
-    with contextlib.ExitStack() as stack:
-        if rank_info.rank:
-            logging.getLogger("posenet").setLevel(logging.WARNING)
-            stack.enter_context(hide_progress())
-        try:
-            task(args, rank_info)
-        except PosenetError as error:
-            raise type(error)(f"rank {rank_info.rank}: {error}" if rank_info.rank else str(error)) from error
+    task(args, rank_info)
 
 
 def use_device_of_rank(args: argparse.Namespace, rank_info: RankInfo) -> None:
     """Let ``--device`` name the device of this process: the one with its local rank as index, as in training."""
     if rank_info.world_size > 1 and args.backend in (None, "torch") and not is_exported_file(args.checkpoint):
-        from posenet.devices.device import select_device
-        from posenet.devices.distributed import device_of_rank
+        from posenet.devices.runtime import device_of_rank
 
-        args.device = str(device_of_rank(select_device(args.device), rank_info))
+        args.device = str(device_of_rank(args.device, int(os.environ.get("LOCAL_RANK", 0))))
 
 
 @contextlib.contextmanager
@@ -176,11 +114,9 @@ def open_runtime(args: argparse.Namespace, rank_info: RankInfo) -> Iterator[Rank
     if rank_info.world_size == 1:
         yield Ranks()
         return
-    import torch
+    from posenet.devices.runtime import DistributedRuntime
 
-    from posenet.devices.distributed import DistributedRuntime
-
-    with contextlib.closing(DistributedRuntime(torch.device("cpu"), rank_info, args.timeout)) as runtime:
+    with contextlib.closing(DistributedRuntime(args.timeout)) as runtime:
         yield runtime
 
 

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 
-import torch
-
-from posenet.cli.training import refuse_launcher, train
-from posenet.cli.training_options import add_training_options
-from posenet.devices.data_parallel import DataParallelRuntime, select_devices
+from posenet.cli import train
+from posenet.devices.runtime import DataParallelRuntime
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``train-parallel``."""
-    add_training_options(parser)
+    train.add_arguments(parser)
     parser.add_argument(
         "--devices", type=_indices, metavar="I,J", help="numbers of the devices, for example 0,1; by default, all"
     )
@@ -22,12 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train with DataParallel; return the exit status."""
-    refuse_launcher(os.environ)
-
-    def make_runtime(device: torch.device) -> DataParallelRuntime:
-        return DataParallelRuntime(select_devices(device, args.devices))
-
-    return train(args, make_runtime)
+    train.refuse_launcher()
+    return train.train_with_flags(args, DataParallelRuntime(args.devices))
 
 
 def _indices(text: str) -> list[int]:

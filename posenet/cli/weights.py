@@ -1,53 +1,89 @@
-"""List the weights that have names, download them, or print where they are; see docs/weights.md."""
+"""List published weights and download them by name; convert weights from and to the published format."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-from posenet.checkpoints.named_weights import cached_path, fetch_weights
-from posenet.checkpoints.registry import RegisteredWeights, read_registries
+from posenet.checkpoints.named import cached_path, fetch_weights, read_named_weights
+from posenet.cli.options import CHECKPOINT_HELP, add_config_options, add_weights_output, check_output_file
 from posenet.errors import ConfigError
-from posenet.messages import to_single_line
+from posenet.messages import pluralize, to_single_line
+from posenet.settings import load_config
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of ``weights``."""
-    parser.add_argument(
-        "action",
-        choices=["list", "fetch", "path"],
-        help="list: show all names, with licence, source, file and keypoints; fetch: download weights, for later use "
-        "without a network; path: print where weights are, and download them if they are not on this machine",
+    """Declare the actions of ``weights`` with their flags."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="action")
+    actions.add_parser("list", help="show all names, with licence, source and file")
+    for action, text in (
+        ("fetch", "download weights, for later use without a network"),
+        ("path", "print where weights are, and download them if they are not on this machine"),
+    ):
+        names = actions.add_parser(action, help=text)
+        names.add_argument("names", nargs="+", metavar="NAME", help="name that posenet weights list shows")
+    text = "convert a published weights file to a checkpoint of this program, which contains its configuration"
+    importer = actions.add_parser("import", help=text, description=text)
+    importer.add_argument(
+        "weights",
+        metavar="FILE",
+        help="a published file, such as PoseNet_52_epoch.pth, or the name of published weights",
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="names of weights, for fetch and path")
+    add_weights_output(importer)
+    add_config_options(importer)
+    text = "convert a checkpoint to a file in the published format, which the paper's authors' code reads"
+    exporter = actions.add_parser("export", help=text, description=text)
+    exporter.add_argument("weights", metavar="FILE", help=CHECKPOINT_HELP)
+    add_weights_output(exporter)
 
 
 def run(args: argparse.Namespace) -> None:
-    """List, download or locate weights."""
-    registered = read_registries()
+    """List, download, locate or convert weights."""
     if args.action == "list":
-        _print_list(registered)
-        return
-    if not args.names:
-        raise ConfigError(f"{args.action} needs a name; known: {', '.join(registered)}")
-    for name in args.names:
-        if name not in registered:
-            raise ConfigError(f"{name} is not the name of registered weights; known: {', '.join(registered)}")
-    for name in args.names:
-        path = fetch_weights(registered[name])
-        print(path if args.action == "path" else f"{name} is in {path}")
+        _print_list()
+    elif args.action in ("fetch", "path"):
+        _fetch(args.names, path_only=args.action == "path")
+    else:
+        _convert(args)
 
 
-def _print_list(registered: dict[str, RegisteredWeights]) -> None:
-    for entry in registered.values():
-        path = cached_path(entry)
-        config = entry.config()
+def _print_list() -> None:
+    for name, entry in read_named_weights().items():
+        path = cached_path(name, entry)
         lines = {
             "licence": entry.license,
             "source": entry.source,
             "file": f"{path}{'' if path.is_file() else ' (not downloaded)'}",
-            "keypoints": ", ".join(config.model.skeleton.keypoints) if config else "as in the file",
-            "registry": str(entry.registry),
         }
-        print(f"{entry.name}: {to_single_line(entry.description)}")
+        print(f"{name}: {to_single_line(entry.description)}")
         for title, text in lines.items():
-            print(f"    {title:<11}{to_single_line(text)}")
+            print(f"    {title:<9}{to_single_line(text)}")
+
+
+def _fetch(names: list[str], path_only: bool) -> None:
+    known = read_named_weights()
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{name} is not the name of published weights; known: {', '.join(known)}")
+    for name in names:
+        path = fetch_weights(name, known[name])
+        print(path if path_only else f"{name} is in {path}")
+
+
+def _convert(args: argparse.Namespace) -> None:
+    # The conversions import PyTorch, which the other actions do not need.
+    from posenet.checkpoints.weights import export_weights, import_weights, stored_config
+
+    check_output_file(args.output, Path(args.weights), args.overwrite)
+    if args.action == "export":
+        export_weights(args.weights, args.output)
+        print(f"wrote {args.output}")
+        return
+    config = None
+    if args.config:
+        config = load_config(args.config, args.overrides)
+    elif args.overrides:
+        config = load_config(None, args.overrides, base=stored_config(args.weights))
+    model = import_weights(args.weights, args.output, config).model
+    stacks = pluralize(model.stacks, "stack")
+    print(f"wrote {args.output}: a network of {stacks}, width {model.width}, growth {model.growth}")

@@ -102,7 +102,7 @@ class Record(NamedTuple):
     people: np.ndarray
     """(P,) of ``PERSON``."""
     supervision: Supervision | None = None
-    """None if this is not one of several data sets."""
+    """None if the record supervises everything and is not one of several data sets."""
 
     def allows_reduction(self, reduction: int) -> bool:
         """Whether decoding at a reduced size is faster, and pixel (0, 0) of the result starts at that of the image.
@@ -384,8 +384,8 @@ class DataSet(NamedTuple):
 class StoreList:
     """One or several stores read as one: the records of the first, then those of the second, and so on.
 
-    If there are several, every record has a ``supervision``, which names its data set and the output channels that the
-    set supervises.
+    If there are several, or one that does not supervise all channels, every record has a ``supervision``, which names
+    its data set and the output channels that the set supervises.
 
     Attributes:
         sets: the data sets.
@@ -400,7 +400,7 @@ class StoreList:
         masks = self._supervised_channels()
         flipped = masks[:, skeleton.flip_channels]
         self._supervisions: list[Supervision | None] = [None]
-        if len(sets) > 1:
+        if len(sets) > 1 or not masks.all():
             channels = [None if masks.all() else np.stack(pair) for pair in zip(masks, flipped)]
             self._supervisions = [Supervision(index, mask) for index, mask in enumerate(channels)]
 

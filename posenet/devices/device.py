@@ -1,8 +1,15 @@
-"""Selecting a device by name."""
+"""Selecting a device by name, what it can do, and the flags of its library of convolutions.
+
+What an accelerator offers is asked of its PyTorch module, so that no list of device types has to be kept.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -17,16 +24,25 @@ def select_device(name: str) -> torch.device:
     if name == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
-        if name.partition(":")[0] == "npu":
-            importlib.import_module("torch_npu")  # the import registers the device type
-        device = torch.device(name)
+        device = parse_device(name)
         torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, ImportError) as error:
+    except (RuntimeError, AssertionError) as error:
         # The first sentence of PyTorch's message names the cause; kilobytes of backend names may follow.
         reason = str(error).partition("\n")[0].partition(". ")[0]
         raise ConfigError(f"device {name!r} cannot be used here ({reason}); try --device cpu") from error
     make_current(device)
     return device
+
+
+def parse_device(name: str) -> torch.device:
+    """The device called ``name``, which this machine may lack; ``ConfigError`` if PyTorch does not know the name."""
+    try:
+        if name.partition(":")[0] == "npu":
+            importlib.import_module("torch_npu")  # the import registers the device type
+        return torch.device(name)
+    except (RuntimeError, ImportError) as error:
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        raise ConfigError(f"device {name!r} cannot be used here ({reason}); try --device cpu") from error
 
 
 def make_current(device: torch.device) -> None:
@@ -37,3 +53,112 @@ def make_current(device: torch.device) -> None:
     """
     if device.type != "cpu" and device.index is not None:
         torch.accelerator.set_device_index(device)
+
+
+def describe_device(device: torch.device) -> str:
+    """``cpu``, or ``cuda:0 (NVIDIA H100)``: a device with the name of its model, if its module knows it."""
+    get_name = _function_of_module(device, "get_device_name")
+    return f"{device} ({get_name(device)})" if get_name else str(device)
+
+
+def computes_in_bf16(device: torch.device) -> bool:
+    """Whether a device computes in bf16 natively, as far as it tells.
+
+    ``torch.mps`` does not tell, and older Apple chips emulate bf16, so the answer is False for it.
+    """
+    if device.type == "cpu":
+        return _cpu_computes_in_bf16()
+    is_supported = _function_of_module(device, "is_bf16_supported")
+    if is_supported is None:
+        return torch.bfloat16 in _autocast_dtypes(device)
+    # CUDA and XPU count emulation as support unless they are asked not to; torch_npu has no such parameter.
+    if "including_emulation" in inspect.signature(is_supported).parameters:
+        return bool(is_supported(including_emulation=False))
+    return bool(is_supported())
+
+
+def _cpu_computes_in_bf16() -> bool:
+    """Whether the CPU has bf16 instructions and PyTorch has the library that uses them."""
+    get_capabilities = getattr(torch.cpu, "get_capabilities", None)  # older releases of PyTorch do not tell
+    if get_capabilities is None or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    capabilities = get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+def prefers_fp16(device: torch.device) -> bool:
+    """Whether a device that does not compute in bf16 natively is faster in fp16 than in float32."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= (7, 0)  # it has tensor cores
+    return torch.float16 in _autocast_dtypes(device)
+
+
+def has_tf32(device: torch.device) -> bool:
+    """Whether a device can round the factors of float32 products to TF32."""
+    is_supported = _function_of_module(device, "is_tf32_supported")
+    return is_supported is not None and bool(is_supported())
+
+
+def supports_channels_last(device: torch.device) -> bool:
+    """Whether tensors of a device can have the channels-last memory format; those of Ascend NPUs cannot."""
+    try:
+        torch.empty(1, 2, 2, 2, device=device).contiguous(memory_format=torch.channels_last)
+    except (RuntimeError, NotImplementedError):
+        return False
+    return True
+
+
+def supports_pinned_memory(device: torch.device) -> bool:
+    """Whether a data loader can pin batches, so that they are copied to a device in the background."""
+    if device.type in ("cpu", "mps"):  # DataLoader refuses to pin memory for MPS
+        return False
+    try:
+        return torch.empty(1).pin_memory().is_pinned()
+    except (RuntimeError, NotImplementedError):
+        return False
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """The most memory, in bytes, that tensors on a device had so far; None on a CPU and on MPS, which do not count."""
+    measure = _function_of_module(device, "max_memory_allocated")
+    return None if measure is None else int(measure(device))
+
+
+def _autocast_dtypes(device: torch.device) -> Sequence[torch.dtype]:
+    """The precisions that the module of a device outside PyTorch, such as an NPU, must name for autocast."""
+    get_dtypes = _function_of_module(device, "get_amp_supported_dtype")
+    return get_dtypes() if get_dtypes else ()
+
+
+def _function_of_module(device: torch.device, name: str) -> Callable[..., Any] | None:
+    """The function ``name`` of an accelerator's module, such as ``torch.cuda``; None if it has no such function."""
+    module = None if device.type == "cpu" else getattr(torch, device.type, None)
+    function: Callable[..., Any] | None = getattr(module, name, None)
+    return function
+
+
+def uses_cudnn(device: torch.device) -> bool:
+    """Whether the convolutions of a device obey ``torch.backends.cudnn``."""
+    return device.type == "cuda" and torch.backends.cudnn.is_available()  # type: ignore[no-untyped-call]
+
+
+@contextlib.contextmanager
+def cudnn_flags(*, benchmark: bool, tf32: bool | None = None) -> Iterator[None]:
+    """Within this context, cuDNN (MIOpen on ROCm) has these flags; other devices ignore them.
+
+    Args:
+        benchmark: try all algorithms for every new shape of input and keep the fastest. This pays for shapes that come
+            back often. It is left off if the algorithms must be deterministic, because the choice would not be.
+        tf32: let convolutions round float32 to TF32; None changes nothing.
+    """
+    flags = torch.backends.cudnn
+    previous_benchmark = flags.benchmark
+    previous_tf32 = flags.allow_tf32
+    flags.benchmark = benchmark and not (flags.deterministic or torch.are_deterministic_algorithms_enabled())
+    if tf32 is not None:
+        flags.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        flags.benchmark = previous_benchmark
+        flags.allow_tf32 = previous_tf32

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from posenet.devices.capabilities import supports_pinned_memory
+from posenet.devices.device import supports_pinned_memory
 
 _has_pinned_memory = functools.cache(supports_pinned_memory)
 

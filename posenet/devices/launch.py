@@ -1,77 +1,156 @@
-"""Starting the processes of a distributed run on this machine, without torchrun or SLURM."""
+"""Starting the processes of a run: the variables of torchrun for a task of SLURM, and torchrun on this machine."""
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import signal
-from collections.abc import Callable, Mapping
-from types import FrameType
-from typing import Any
+import tempfile
+from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]  # PyTorch does not list it in __all__
-from torch.multiprocessing.spawn import ProcessExitedException, start_processes
+from posenet.errors import ConfigError, PosenetError
 
-from posenet.devices.rank_info import RankInfo
-from posenet.devices.signals import STOPPED_STATUS, stop_signal_handler
-from posenet.errors import TrainingError
+STATUS_FILE_VARIABLE = "POSENET_STATUS_FILE"
+"""Environment variable with the file into which rank 0 writes its exit status."""
+SHUTDOWN_SECONDS = 120
+"""Time in which processes can finish their step and save after a stop signal, or end after another one has failed."""
+STEP_PORT_DISTANCE = 7919
+"""Distance of the ports of two successive steps of one job. A prime, so that steps of nearby jobs do not meet."""
 
-GRACE_SECONDS = 10.0
-"""Seconds in which the other processes can end by themselves after one of them has failed."""
 
+def launched_processes(environment: MutableMapping[str, str]) -> int:
+    """The number of processes that torchrun or srun has started together; 1 without a launcher.
 
-def launch(world_size: int, task: Callable[..., None], *args: Any, start_method: str = "spawn") -> int:
-    """Run ``task(rank_info, *args)`` in ``world_size`` processes on this machine and wait until all have ended.
-
-    Stop signals are forwarded to the processes, which then stop by themselves.
-
-    Returns:
-        The exit status: ``STOPPED_STATUS`` if a process ended with it, and else 0.
+    PyTorch reads the rank of a process from the variables that torchrun sets: RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR
+    and MASTER_PORT. For a task of srun, this function sets them.
 
     Raises:
-        TrainingError: a process exited with an error status or was killed; the others have been terminated.
-        ProcessRaisedException: ``task`` raised an exception in one of the processes.
+        ConfigError: variables are missing, or their values are impossible.
     """
-    # This process hosts the store, as torchrun's agent does, so that the port is known to be free.
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    environment = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(store.port),
-        "WORLD_SIZE": str(world_size),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    try:
+        if "RANK" not in environment and _num_slurm_tasks(environment) > 1:
+            environment.update(_torchrun_variables(environment))
+        if "RANK" not in environment or "WORLD_SIZE" not in environment:
+            return 1
+        world_size = int(environment["WORLD_SIZE"])
+        valid = 0 <= int(environment["RANK"]) < world_size and int(environment.get("LOCAL_RANK", 0)) >= 0
+    except (KeyError, ValueError) as error:
+        raise ConfigError(
+            f"the launcher's environment is incomplete ({error}); start with torchrun, srun or --nproc"
+        ) from error
+    if not valid:
+        raise ConfigError(
+            f"the launcher's environment is impossible (rank {environment['RANK']} of {world_size}); start with "
+            "torchrun, srun or --nproc"
+        )
+    return world_size
+
+
+def is_restarted(environment: Mapping[str, str]) -> bool:
+    """Whether torchrun has restarted the processes, or SLURM has requeued the job."""
+    return any(int(environment.get(name) or 0) > 0 for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"))
+
+
+def was_started_by_us(environment: Mapping[str, str]) -> bool:
+    """Whether ``run_processes`` has started this process."""
+    return STATUS_FILE_VARIABLE in environment
+
+
+def restarts_after_failure(environment: Mapping[str, str]) -> bool:
+    """Whether a torchrun of the user has started this process: it may restart it after any other status than 0."""
+    return "TORCHELASTIC_RUN_ID" in environment and not was_started_by_us(environment)
+
+
+def _num_slurm_tasks(environment: Mapping[str, str]) -> int:
+    """The number of processes that srun has started together; 1 outside a job step.
+
+    SLURM_NTASKS is the number of tasks that the job has asked for. The shell of an interactive ``salloc`` has it too,
+    although it is the only task of its step.
+    """
+    if "SLURM_PROCID" not in environment or "SLURM_STEP_ID" not in environment:
+        return 1
+    return int(environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS") or 1)
+
+
+def _torchrun_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """What torchrun would set for this task of srun.
+
+    The processes meet on the first host of the step, unless MASTER_ADDR names another one: it must be that of rank 0.
+    """
+    nodes = environment.get("SLURM_STEP_NODELIST") or environment["SLURM_JOB_NODELIST"]
+    return {
+        "RANK": environment["SLURM_PROCID"],
+        "LOCAL_RANK": environment["SLURM_LOCALID"],
+        "WORLD_SIZE": str(_num_slurm_tasks(environment)),
+        "MASTER_ADDR": environment.get("MASTER_ADDR") or first_host(nodes),
+        "MASTER_PORT": environment.get("MASTER_PORT") or str(_port_of_step(environment)),
     }
-    context = start_processes(  # type: ignore[no-untyped-call]  # PyTorch has no types for it
-        _run_rank, (environment, task, args), world_size, join=False, start_method=start_method
-    )
 
-    def forward_signal(number: int, frame: FrameType | None) -> None:
-        for process in context.processes:
-            if process.is_alive():
-                os.kill(process.pid, _forwarded_signal(number))
 
-    with stop_signal_handler(forward_signal):
+def _port_of_step(environment: Mapping[str, str]) -> int:
+    """A port that differs between the steps of a job, and between jobs with ids close to each other."""
+    job = int(environment["SLURM_JOB_ID"])
+    step = int(environment["SLURM_STEP_ID"])
+    return 20000 + (job + STEP_PORT_DISTANCE * step) % 20000
+
+
+def first_host(node_list: str) -> str:
+    """The first host name of a SLURM node list: ``gpu07`` of ``gpu[07-09,12],big1``."""
+    match = re.fullmatch(r"(?P<prefix>[^\[,]+)(?:\[(?P<number>[^\],-]+)[^\]]*\])?(?P<rest>.*)", node_list)
+    if match is None:
+        raise ValueError(f"{node_list!r} is not a node list")
+    if match["number"] is None:
+        return match["prefix"]
+    suffix = match["rest"].partition(",")[0]
+    return match["prefix"] + match["number"] + suffix
+
+
+def run_processes(count: int, arguments: Sequence[str]) -> int:
+    """Run ``posenet ARGUMENTS`` in ``count`` processes on this machine, as torchrun does, until all have ended.
+
+    Ctrl-C, SIGTERM and SIGUSR1 are passed on to the processes.
+
+    Returns:
+        The exit status: 0, or that of the first process that failed; after a signal, that of rank 0.
+
+    Raises:
+        PosenetError: a process was killed.
+    """
+    from torch.distributed import run as torchrun
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SHUTDOWN_SECONDS))
+    if hasattr(signal, "SIGUSR1"):  # torchrun forwards only the other two
+        signal.signal(signal.SIGUSR1, lambda *_: signal.raise_signal(signal.SIGTERM))
+    with tempfile.TemporaryDirectory(prefix="posenet-") as folder:
+        status_file = Path(folder) / "status"
+        os.environ[STATUS_FILE_VARIABLE] = str(status_file)
+        logging.disable()  # the processes report their errors themselves
         try:
-            while not context.join(grace_period=GRACE_SECONDS):
-                pass
-        except ProcessExitedException as error:
-            if error.exit_code == STOPPED_STATUS:
-                return STOPPED_STATUS
-            how = f"was killed by {error.signal_name}" if error.signal_name else f"exited with status {error.exit_code}"
-            raise TrainingError(
-                f"rank {error.error_index} of {world_size} {how}, and the other ranks were ended; fix the cause that "
-                "its log names, or continue from the last checkpoint with --resume"
-            ) from error
+            # Without "--", torchrun takes some flags of the tool for its own.
+            torchrun.main(["--standalone", f"--nproc-per-node={count}", "--module", "--", "posenet", *arguments])
+        except SignalException as error:
+            # torchrun does not tell how the processes have ended.
+            return int(status_file.read_text()) if status_file.exists() else 128 + error.sigval
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            if failure.exitcode < 0:
+                name = signal.Signals(-failure.exitcode).name
+                raise PosenetError(
+                    f"rank {rank} of {count} was killed by {name}, and the other ranks were ended; find the cause, "
+                    "such as too little memory"
+                ) from error
+            return failure.exitcode
+        finally:
+            logging.disable(logging.NOTSET)
     return 0
 
 
-def _forwarded_signal(number: int) -> int:
-    """The signal to send to the processes after a signal to the launcher: SIGTERM after Ctrl-C, else the same one.
-
-    A terminal sends Ctrl-C to the processes too, and a second SIGINT would interrupt their training step.
-    """
-    return signal.SIGTERM if number == signal.SIGINT else number
-
-
-def _run_rank(rank: int, environment: Mapping[str, str], task: Callable[..., None], args: tuple[Any, ...]) -> None:
-    os.environ.update(environment, RANK=str(rank), LOCAL_RANK=str(rank))
-    rank_info = RankInfo(rank, world_size=int(environment["WORLD_SIZE"]), local_rank=rank)
-    task(rank_info, *args)
+def record_status(status: int, environment: Mapping[str, str] = os.environ) -> None:
+    """Leave the exit status of rank 0 for ``run_processes``, if that has started this process."""
+    path = environment.get(STATUS_FILE_VARIABLE)
+    if path and environment.get("RANK") == "0":
+        Path(path).write_text(str(status))

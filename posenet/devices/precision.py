@@ -7,7 +7,14 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from posenet.devices.capabilities import computes_in_bf16, prefers_fp16, supports_channels_last
+from posenet.devices.device import (
+    computes_in_bf16,
+    describe_device,
+    has_tf32,
+    prefers_fp16,
+    supports_channels_last,
+    uses_cudnn,
+)
 from posenet.errors import ConfigError
 from posenet.messages import truncate_for_message
 from posenet.settings import TrainConfig
@@ -34,8 +41,6 @@ def select_amp(device: torch.device, name: Amp | Literal["auto"]) -> Amp:
         if name not in DTYPES:
             raise ConfigError(f"amp {truncate_for_message(name)} is unknown; use auto, {', '.join(DTYPES)}")
         return name
-    if device.type == "cpu":
-        return "bf16" if _cpu_computes_in_bf16() else "off"
     if computes_in_bf16(device):
         return "bf16"
     return "fp16" if prefers_fp16(device) else "off"
@@ -64,15 +69,6 @@ def select_training_mode(device: torch.device, settings: TrainConfig) -> Network
     return NetworkMode(amp, channels_last)
 
 
-def _cpu_computes_in_bf16() -> bool:
-    """Whether the CPU has bf16 instructions and PyTorch has the library that uses them."""
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]  # PyTorch has no types for it
-        return False
-    # The checks are private functions of PyTorch, so a release may lack one of them.
-    checks = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
-    return any(check() for check in checks if check is not None)
-
-
 def autocast(device: torch.device, amp: Amp) -> contextlib.AbstractContextManager[Any]:
     """A context in which PyTorch runs each operation in ``amp`` where that is safe; "off" changes nothing."""
     if amp == "off":
@@ -92,3 +88,28 @@ def make_grad_scaler(device: torch.device, amp: Amp, loss_scale: float) -> torch
     scaler = torch.amp.GradScaler(device.type, init_scale=loss_scale, growth_interval=2**31 - 1, enabled=enabled)
     scaler.set_backoff_factor(1.0)  # the constructor refuses 1
     return scaler
+
+
+def describe_training_mode(device: torch.device, settings: TrainConfig) -> str:
+    """One line for the log of a run about the settings that "auto" and the device determine.
+
+    ``Device cuda:0 (NVIDIA H100): precision bf16 (auto), channels_last on (auto), TF32 on, cudnn.benchmark on``
+    """
+    mode = select_training_mode(device, settings)
+    parts = [
+        f"precision {DTYPE_NAMES[mode.amp]}{_auto(settings.amp)}",
+        f"channels_last {_on_or_off(mode.channels_last)}{_auto(settings.channels_last)}",
+    ]
+    if uses_cudnn(device):
+        if has_tf32(device):
+            parts.append(f"TF32 {_on_or_off(torch.backends.cudnn.allow_tf32)}")
+        parts.append(f"cudnn.benchmark {_on_or_off(torch.backends.cudnn.benchmark)}")
+    return f"Device {describe_device(device)}: {', '.join(parts)}"
+
+
+def _auto(setting: str | bool) -> str:
+    return " (auto)" if setting == "auto" else ""
+
+
+def _on_or_off(flag: object) -> str:
+    return "on" if flag else "off"

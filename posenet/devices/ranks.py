@@ -1,14 +1,19 @@
-"""The processes of a run, and the Python objects that they exchange, implemented for a single process.
+"""The processes of a run, and what they tell each other, implemented for a single process.
 
-This module does not import PyTorch: a single process predicts without it.
+This module does not import PyTorch: a single process predicts with an exported file without it.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from posenet.errors import OtherRankError, PosenetError
 
 DEFAULT_TIMEOUT_MINUTES = 10.0
 """Time for which a rank waits for the others in a collective call."""
+
+Result = TypeVar("Result")
 
 
 class Ranks:
@@ -19,7 +24,7 @@ class Ranks:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is rank 0, which alone logs and writes files."""
+        """Whether this is rank 0, which alone writes the files of a run."""
         return self.rank == 0
 
     def gather_objects(self, value: Any) -> list[Any]:
@@ -29,6 +34,30 @@ class Ranks:
     def broadcast_object(self, value: Any) -> Any:
         """The value of rank 0."""
         return value
+
+    def raise_on_all(self, error: Exception | None) -> None:
+        """End all ranks if one of them has an error. All ranks call this at the same point; None means no error.
+
+        Raises:
+            Exception: ``error``, on the first rank that has one.
+            OtherRankError: on all other ranks.
+        """
+        failed = [rank for rank, has_error in enumerate(self.gather_objects(error is not None)) if has_error]
+        if not failed:
+            return
+        if error is not None and self.rank == failed[0]:
+            raise error
+        raise OtherRankError(f"rank {failed[0]} has failed and reports why")
+
+    def run_on_all(self, function: Callable[[], Result]) -> Result:
+        """The result of a function that every rank calls. If it fails on one, all ranks end: see ``raise_on_all``."""
+        error = None
+        try:
+            result = function()
+        except (PosenetError, OSError) as caught:
+            error = caught
+        self.raise_on_all(error)
+        return result
 
     def close(self) -> None:
         """Leave the process group."""

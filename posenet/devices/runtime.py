@@ -1,27 +1,38 @@
-"""The interface through which training uses devices and other processes, implemented for one process on one device.
+"""How training uses devices and processes: one device, DataParallel, or DistributedDataParallel.
 
-``DataParallelRuntime`` (data_parallel.py) uses several devices in one process; ``DistributedRuntime`` (distributed.py)
-is one of several processes. Code that calls a runtime is the same for all three.
+Code that calls a runtime is the same for all three.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import Any
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel, scatter
 
-from posenet.devices.ranks import Ranks
-from posenet.errors import TrainingError
+from posenet.devices.device import make_current, parse_device, select_device
+from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, Ranks
+from posenet.devices.sync_batch_norm import GroupBatchNorm2d
+from posenet.errors import ConfigError, ConnectError, TrainingError
+
+_log = logging.getLogger(__name__)
 
 
 class Runtime(Ranks):
     """One process on one device."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
+    device = torch.device("cpu")
+
+    def select_device(self, name: str) -> None:
+        """Use the device called ``name``; "auto" is an accelerator or the CPU. ``ConfigError`` if it is missing."""
+        self.device = select_device(name)
 
     def wrap(self, module: nn.Module) -> nn.Module:
         """Move a module to the device and wrap it, so that its gradients are averaged over the batches of all ranks."""
@@ -39,30 +50,220 @@ class Runtime(Ranks):
         """Move a batch to where the wrapped module expects it."""
         return batch.to(self.device)
 
-    def any_rank(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank."""
-        return self.vote(flag)[0]
-
-    def vote(self, *flags: bool) -> tuple[bool, ...]:
-        """For each flag, whether it is set on any rank."""
-        return flags
+    def sum_over_ranks(self, *numbers: int) -> list[int]:
+        """For each number or flag of the host, the sum over all ranks. This does not wait for the device."""
+        return list(map(int, numbers))
 
     def all_reduce_sum(self, values: Tensor) -> Tensor:
-        """The elementwise sum of a tensor over all ranks."""
+        """The elementwise sum of a tensor on the device over all ranks."""
         return values
 
     def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
-        """Overwrite tensors with those of rank 0."""
+        """Overwrite tensors on the device with those of rank 0."""
 
-    def has_lost_contact(self, error: RuntimeError) -> bool:
-        """Whether an error means that another process has ended or cannot be reached."""
-        return False
+    @contextlib.contextmanager
+    def explain_errors(self) -> Iterator[None]:
+        """Within this context, an error of PyTorch that the user can fix becomes a ``TrainingError``."""
+        try:
+            yield
+        except RuntimeError as error:
+            explained = self.explain(error)
+            if explained is None:
+                raise
+            raise explained from error
 
-    def explain_lost_contact(self, error: RuntimeError) -> TrainingError:
-        """Find out which processes do not answer; return an error that names them. This takes some seconds."""
-        raise NotImplementedError("one process has no other to lose")
+    def explain(self, error: RuntimeError) -> TrainingError | None:
+        """The error to show for an error of PyTorch that the user can fix; None for any other."""
+        if isinstance(error, torch.OutOfMemoryError):
+            return TrainingError(
+                f"{self.device} has too little memory; lower train.batch_size, and raise optim.accumulate by the same "
+                "factor to keep the samples per step"
+            )
+        return None
 
-    def synchronize(self) -> None:
-        """Wait until the device has finished all its work, so that a clock can be read."""
+
+class DataParallelRuntime(Runtime):
+    """One process that splits every batch over several devices; with a single device it is a plain ``Runtime``.
+
+    The wrapped module renders the targets and computes the loss, so that work is split over the devices too. Batches
+    stay in host memory until DataParallel splits them. BatchNorm computes its statistics on each device separately.
+
+    Args:
+        indices: numbers of the devices; None means all of the type of the configured device.
+    """
+
+    def __init__(self, indices: Sequence[int] | None = None) -> None:
+        self.indices = indices
+        self.devices = [self.device]
+
+    def select_device(self, name: str) -> None:
+        super().select_device(name)
+        self.devices = _select_devices(self.device, self.indices)
+        self.device = self.devices[0]
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        if len(self.devices) == 1:
+            _log.info("DataParallel: %s is the only device, so this run is the same as posenet train", self.device)
+            return super().wrap(module)
+        if getattr(module, "is_compiled", False):
+            raise ConfigError("DataParallel cannot use a compiled network; use posenet train-distributed --compile")
+        _log.info("DataParallel over %s", ", ".join(map(str, self.devices)))
+        return nn.DataParallel(super().wrap(module), device_ids=self.devices)
+
+    def convert_sync_batch_norm(self, network: nn.Module) -> nn.Module:
+        if len(self.devices) > 1:
+            raise ConfigError("DataParallel cannot synchronize BatchNorm; use posenet train-distributed --sync-bn")
+        return network
+
+    def to_device(self, batch: Any) -> Any:
+        return super().to_device(batch) if len(self.devices) == 1 else batch
+
+
+def _select_devices(device: torch.device, indices: Sequence[int] | None) -> list[torch.device]:
+    """The devices of the type of ``device`` with these indices, or all of them; the first one becomes the current one.
+
+    ``ConfigError`` if this machine lacks one of them, an index appears twice, or DataParallel cannot use them.
+    """
+    if device.type == "cpu":
+        return [device]
+    if indices is None:
+        indices = range(torch.accelerator.device_count())
+    if len(set(indices)) < len(indices):
+        raise ConfigError(f"--devices names a device twice ({', '.join(map(str, indices))}); give each once")
+    devices = [select_device(f"{device.type}:{index}") for index in indices]
+    try:
+        scatter(torch.zeros(len(devices)), devices)
+    except (RuntimeError, AttributeError) as error:  # only builds of PyTorch for CUDA and ROCm can do it
+        raise ConfigError(
+            f"DataParallel cannot use {len(devices)} devices of type {device.type}, only CUDA devices; use "
+            f"posenet train-distributed --nproc {len(devices)}, or one device with --devices {indices[0]}"
+        ) from error
+    make_current(devices[0])
+    return devices
+
+
+class DistributedRuntime(Runtime):
+    """One of several processes, each with one device, that train one network.
+
+    Flags and objects are exchanged over Gloo from host memory, so these calls do not wait for the device. A collective
+    call raises an error after it has waited ``timeout_minutes`` for the other ranks. The ranks are those of the
+    environment variables of torchrun; without them, this process is the only one.
+
+    Raises:
+        ConnectError: the processes did not find or did not reach each other.
+    """
+
+    def __init__(self, timeout_minutes: float = DEFAULT_TIMEOUT_MINUTES) -> None:
+        self._timeout = timedelta(minutes=timeout_minutes)
+        self._device_group: dist.ProcessGroup | None = None  # for tensors on an accelerator
+        try:
+            if "RANK" in os.environ:
+                dist.init_process_group("gloo", timeout=self._timeout)
+            else:
+                store = dist.HashStore()  # type: ignore[attr-defined]  # PyTorch does not list it in __all__
+                dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=self._timeout)
+        except (RuntimeError, ValueError) as error:  # a ValueError names a missing variable of the environment
+            meeting_point = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
+            raise ConnectError(
+                f"the processes did not connect at {meeting_point} ({first_sentence(error)}); check that all were "
+                "started and that no firewall is between them. If hosts listen at a wrong address, set "
+                "GLOO_SOCKET_IFNAME on each to the network interface that leads to the others (ip -brief address)"
+            ) from error
+        self.rank = dist.get_rank()
+        self.world_size = dist.get_world_size()
+
+    def select_device(self, name: str) -> None:
+        self.device = self.run_on_all(lambda: device_of_rank(name, int(os.environ.get("LOCAL_RANK", 0))))
+        types = self.gather_objects(self.device.type)
+        if len(set(types)) > 1:
+            used = ", ".join(f"{kind} (rank {types.index(kind)})" for kind in dict.fromkeys(types))
+            self.raise_on_all(ConfigError(f"all processes must use the same type of device, not {used}; set --device"))
         if self.device.type != "cpu":
-            torch.accelerator.synchronize(self.device)
+            backend = dist.get_default_backend_for_device(self.device)
+            self._device_group = dist.new_group(backend=backend, timeout=self._timeout)
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        wrapped = DistributedDataParallel(
+            super().wrap(module), process_group=self._device_group, gradient_as_bucket_view=True
+        )
+        # The buffers are BatchNorm statistics. Training does not read them, and the trainer broadcasts them before
+        # each validation. The constructor's argument for this has different names in different releases of PyTorch.
+        wrapped.broadcast_buffers = False
+        return wrapped
+
+    def convert_sync_batch_norm(self, network: nn.Module) -> nn.Module:
+        if self.device.type == "cpu":
+            return GroupBatchNorm2d.convert(network)
+        converted: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(  # type: ignore[no-untyped-call]
+            network, self._device_group
+        )
+        return converted
+
+    def no_gradient_sync(self, module: nn.Module) -> contextlib.AbstractContextManager[Any]:
+        return cast(DistributedDataParallel, module).no_sync()
+
+    def sum_over_ranks(self, *numbers: int) -> list[int]:
+        total = torch.tensor(numbers, dtype=torch.int64)
+        dist.all_reduce(total)
+        return cast("list[int]", total.tolist())
+
+    def all_reduce_sum(self, values: Tensor) -> Tensor:
+        total = values.clone()
+        dist.all_reduce(total, group=self._device_group)
+        return total
+
+    def gather_objects(self, value: Any) -> list[Any]:
+        values = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
+
+    def broadcast_object(self, value: Any) -> Any:
+        values = [value]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
+
+    def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            dist.broadcast(tensor, src=0, group=self._device_group)
+
+    def explain(self, error: RuntimeError) -> TrainingError | None:
+        # Gloo raises a plain RuntimeError when another process has ended or does not answer.
+        if isinstance(error, dist.DistError) or "gloo" in str(error).lower():
+            return TrainingError(
+                f"lost the other processes ({first_sentence(error)}); the one that has failed names the cause. Start "
+                "the run again with --resume"
+            )
+        return super().explain(error)
+
+    def close(self) -> None:
+        """Leave the process group. After an error this is not called: it could wait for a process that hangs."""
+        dist.destroy_process_group()
+
+
+def device_of_rank(name: str, local_rank: int) -> torch.device:
+    """The device of this process: of the type that ``name`` names, with the local rank as its index.
+
+    If a scheduler shows each process only one device, it is that device for every local rank.
+
+    Raises:
+        ConfigError: this machine has fewer devices than processes, or ``name`` has an index.
+    """
+    device = select_device("auto") if name == "auto" else parse_device(name)
+    if device.type == "cpu":
+        return device
+    if name != "auto" and device.index is not None:
+        raise ConfigError(
+            f"--device {device}: every process uses another device; give only the type ({device.type}), "
+            "and choose the devices with CUDA_VISIBLE_DEVICES or its equivalent"
+        )
+    device_count = torch.accelerator.device_count()
+    if local_rank >= device_count > 1:
+        raise ConfigError(
+            f"local rank {local_rank} has no device: this machine has only {device_count}; start one process per device"
+        )
+    return select_device(f"{device.type}:{local_rank if device_count > 1 else 0}")
+
+
+def first_sentence(error: Exception) -> str:
+    """The first sentence of the first line of an error's message."""
+    return str(error).partition("\n")[0].partition(". ")[0]

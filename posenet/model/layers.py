@@ -6,11 +6,8 @@ bias, because the normalization subtracts it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 SQUEEZE_REDUCTION = 16
 """Squeeze-and-excitation reduces the channels by this factor."""
@@ -19,21 +16,6 @@ SQUEEZE_REDUCTION = 16
 def make_activation() -> nn.LeakyReLU:
     """The activation function of the whole network. It works in place, which saves memory in training."""
     return nn.LeakyReLU(0.01, inplace=True)
-
-
-class BatchNorm2d(nn.BatchNorm2d):
-    """``nn.BatchNorm2d`` whose batches are counted by ``count_batches``, for all layers of a network at once.
-
-    Checkpoints contain the count, ``num_batches_tracked``, but nothing else needs it, because the momentum is constant.
-    If each layer added 1 to its own count, a training step would launch several hundred kernels for that alone.
-    """
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return super().forward(x)
-        assert self.momentum is not None
-        mean, variance = self.running_mean, self.running_var
-        return F.batch_norm(x, mean, variance, self.weight, self.bias, True, self.momentum, self.eps)
 
 
 class ConvNorm(nn.Module):
@@ -45,23 +27,12 @@ class ConvNorm(nn.Module):
         super().__init__()
         padding = dilation * (kernel // 2)
         self.conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, dilation, bias=False)
-        self.norm: nn.BatchNorm2d | nn.Identity = BatchNorm2d(outputs)  # nn.Identity in a FusedNetwork
+        self.norm: nn.BatchNorm2d | nn.Identity = nn.BatchNorm2d(outputs)  # nn.Identity in a FusedNetwork
         self.activation = nn.Identity() if linear else make_activation()
 
     def forward(self, x: Tensor) -> Tensor:
         y: Tensor = self.activation(self.norm(self.conv(x)))
         return y
-
-
-def count_batches(layers: Iterable[ConvNorm]) -> None:
-    """Add 1 to the ``num_batches_tracked`` of every layer in training mode, unless its norm counts its own batches."""
-    counts = []
-    for layer in layers:
-        norm = layer.norm
-        if isinstance(norm, BatchNorm2d) and norm.training and norm.num_batches_tracked is not None:
-            counts.append(norm.num_batches_tracked)
-    if counts:
-        torch._foreach_add_(counts, 1)
 
 
 class Residual(nn.Module):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from posenet.model.hourglass import Hourglass
-from posenet.model.layers import ConvNorm, Residual, SqueezeExcite, count_batches
+from posenet.model.layers import ConvNorm, Residual, SqueezeExcite
 from posenet.settings import INPUT_MULTIPLE, NUM_SCALES, Config, ModelConfig
 
 
@@ -30,8 +30,6 @@ class PoseNet(nn.Module):
         self.stem = Stem(settings.width)
         self.stacks = nn.ModuleList(Stack(channels, num_channels) for _ in range(settings.stacks))
         self.merges = nn.ModuleList(Merge(channels, num_channels) for _ in range(settings.stacks - 1))
-        # A plain list: walking through all modules in every step would take longer than what ``count_batches`` saves.
-        self._conv_norms = [module for module in self.modules() if isinstance(module, ConvNorm)]
         self._initialize(settings.conv_std, settings.linear_std)
 
     @classmethod
@@ -51,17 +49,13 @@ class PoseNet(nn.Module):
         Raises:
             ValueError: the images have another shape or dtype.
         """
-        predictions = self._predict(images, NUM_SCALES)
-        if self.training:
-            count_batches(self._layers_with_counts())
-        return predictions
+        return self._predict(images, NUM_SCALES)
 
     def heatmaps(self, images: Tensor) -> Tensor:
         """Compute only the final maps (N, num_channels, H/4, W/4), which are ``forward(images)[-1][0]``.
 
         The stride-4 maps of a stack do not depend on coarser predictions, so coarser ones are not computed. Arguments
-        and errors are those of ``forward``. This changes neither training mode nor gradient recording. In training mode
-        it updates BatchNorm statistics, but not their ``num_batches_tracked``.
+        and errors are those of ``forward``.
         """
         return self._predict(images, 1)[-1][0]
 
@@ -73,13 +67,6 @@ class PoseNet(nn.Module):
         inputs: if that number changes, train ``merges.*.maps.*`` too.
         """
         return [name for name, _ in self.named_parameters() if ".heads." in name]
-
-    def _layers_with_counts(self) -> list[ConvNorm]:
-        """The layers with batch normalization."""
-        if getattr(self, "_is_replica", False):
-            # A replica that DataParallel has made; the list contains the layers of the original.
-            return [module for module in self.modules() if isinstance(module, ConvNorm)]
-        return self._conv_norms
 
     def _predict(self, images: Tensor, num_scales: int) -> list[list[Tensor]]:
         """Predictions of every stack at the ``num_scales`` finest scales."""

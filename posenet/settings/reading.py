@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
+import logging
 import sys
 import tomllib
 import types
@@ -23,6 +24,8 @@ from posenet.messages import truncate_for_message
 from posenet.settings.sections import Config
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton, skeleton_from_table, skeleton_to_table
+
+_log = logging.getLogger(__name__)
 
 Settings = TypeVar("Settings")
 """``Config`` or one of its sections."""
@@ -41,10 +44,12 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), b
     """
     tables = config_to_dict(base or Config())
     if path is not None:
+        if not isinstance(path, (str, Path)):
+            raise ConfigError(f"an experiment file is given by its path, not by {truncate_for_message(path)}")
         remedy = "give the path of an experiment file, such as config/demo.toml"
         _merge(tables, read_toml(path, "configuration", remedy))
     file_source = str(path or "configuration")
-    pairs = list(overrides)
+    pairs = [overrides] if isinstance(overrides, str) else list(overrides)
     if not pairs:
         return config_from_dict(tables, file_source)
     overridden_tables = copy.deepcopy(tables)
@@ -58,12 +63,35 @@ def load_config(path: str | Path | None = None, overrides: Iterable[str] = (), b
         raise
 
 
-def config_from_dict(tables: Mapping[str, Any], source: str = "configuration") -> Config:
-    """Build a ``Config`` from nested tables, such as those in a checkpoint; errors name the ``source``."""
+def config_from_dict(tables: Mapping[str, Any], source: str = "configuration", ignore_unknown: bool = False) -> Config:
+    """Build a ``Config`` from nested tables, such as those in a checkpoint; errors name the ``source``.
+
+    With ``ignore_unknown``, keys that no longer exist are left out, and a log message names them.
+    """
+    if ignore_unknown:
+        tables = _without_unknown_keys(tables, source)
     try:
         return _build_section(Config, tables, "")
     except ValueError as error:
         raise ConfigError(f"{source}: {error}") from error
+
+
+def _without_unknown_keys(tables: Mapping[str, Any], source: str) -> dict[str, Any]:
+    known: dict[str, Any] = {}
+    unknown = []
+    sections = typing.get_type_hints(Config)
+    for section, table in tables.items():
+        if section not in sections:
+            unknown.append(str(section))
+        elif not isinstance(table, Mapping):
+            known[section] = table
+        else:
+            keys = typing.get_type_hints(sections[section])
+            known[section] = {key: value for key, value in table.items() if key in keys}
+            unknown += [f"{section}.{key}" for key in table if key not in keys]
+    if unknown:
+        _log.info("%s: settings that do not exist any more are ignored: %s", source, ", ".join(unknown))
+    return known
 
 
 def config_to_dict(config: Config) -> dict[str, Any]:
@@ -101,6 +129,8 @@ def _merge(tables: dict[str, Any], file_tables: Mapping[str, Any]) -> None:
 
 def _apply_override(tables: dict[str, Any], pair: str) -> None:
     """Set the key that a ``section.key=value`` pair names."""
+    if not isinstance(pair, str):
+        raise ConfigError(f"an override is a text such as 'train.epochs=3', not {truncate_for_message(pair)}")
     key, equals_sign, text = pair.partition("=")
     section, dot, name = key.strip().partition(".")
     if not equals_sign or not dot:

@@ -1,18 +1,23 @@
-"""The optimizer: creating it, setting its learning rate, restoring its state."""
+"""The optimizer, its learning rate, and restoring its state.
+
+The learning rate of a step is a pure function of the settings and the position in the run. In these functions,
+``epoch`` is the number of completed epochs, and ``step`` the number of completed steps of the current epoch. ``factor``
+multiplies all learning rates; see ``lr_factor``.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from posenet.errors import ConfigError
-from posenet.settings import OptimConfig
+from posenet.settings import AverageConfig, Config, OptimConfig
 
 FUSED_DEVICE_TYPES = frozenset({"cpu", "cuda", "mps", "xpu"})
-"""Device types for which PyTorch has fused optimizers. Other packages register their kernels with PyTorch."""
+"""Device types for which PyTorch has fused optimizers."""
 
 
 def make_optimizer(model: nn.Module, settings: OptimConfig) -> Optimizer:
@@ -20,47 +25,11 @@ def make_optimizer(model: nn.Module, settings: OptimConfig) -> Optimizer:
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:
         raise ConfigError("train.freeze leaves nothing to train; freeze fewer parameters")
-    # A fused optimizer updates all parameters in one kernel: on a CPU in a third to half of the time, and without
-    # reading any number from the device.
-    fused = all(_has_fused_kernels(parameter.device) for parameter in parameters)
-    optimizer: Optimizer
+    # A fused optimizer updates all parameters in one kernel: on a CPU in a third to half of the time.
+    fused = all(parameter.device.type in FUSED_DEVICE_TYPES for parameter in parameters)
     if settings.name == "sgd":
-        optimizer = SGD(
-            parameters, settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay, fused=fused
-        )
-    else:
-        optimizer = AdamW(parameters, settings.lr, weight_decay=settings.weight_decay, fused=fused)
-    _create_momentum(optimizer)
-    return optimizer
-
-
-def can_skip_on_device(optimizer: Optimizer) -> bool:
-    """Whether a tensor ``found_inf`` on the device can make ``optimizer.step`` change nothing."""
-    fused = bool(optimizer.defaults["fused"])
-    # The kernels of MPS ignore ``found_inf``.
-    return fused and all(value.device.type != "mps" for group in optimizer.param_groups for value in group["params"])
-
-
-def _has_fused_kernels(device: torch.device) -> bool:
-    """Whether fused optimizers can update parameters on a device."""
-    if device.type in FUSED_DEVICE_TYPES:
-        return True
-    if device.type != torch._C._get_privateuse1_backend_name():
-        return False
-    operators = ("aten::_fused_sgd_", "aten::_fused_adamw_")
-    return all(torch._C._dispatch_has_kernel_for_dispatch_key(name, "PrivateUse1") for name in operators)
-
-
-def _create_momentum(optimizer: Optimizer) -> None:
-    """Fill in the momentum that is missing, with zeros; the result of the first step is the same.
-
-    PyTorch creates it in the first step. If a fused optimizer is made to skip that step, PyTorch leaves the new memory
-    uninitialized.
-    """
-    for group in optimizer.param_groups:
-        if group.get("momentum"):
-            for parameter in group["params"]:
-                optimizer.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
+        return SGD(parameters, settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay, fused=fused)
+    return AdamW(parameters, settings.lr, weight_decay=settings.weight_decay, fused=fused)
 
 
 def set_lr(optimizer: Optimizer, lr: float) -> None:
@@ -87,4 +56,62 @@ def restore_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
                 raise ValueError("the optimizer's state has another shape")
     for group, current in zip(optimizer.param_groups, hyperparameters):
         group.update(current)
-    _create_momentum(optimizer)
+
+
+def learning_rate(config: Config, world_size: int, epoch: int, step: int, steps_per_epoch: int) -> float:
+    """The configured learning rate of one step: cyclic if ``average.cycle_epochs`` is set, else ``optim.schedule``."""
+    factor = lr_factor(config.optim, world_size)
+    if config.average.cycle_epochs:
+        return cyclic_lr(config.average, factor, epoch, step, steps_per_epoch)
+    if config.optim.schedule == "cosine":
+        return cosine_lr(config.optim, factor, config.train.epochs, epoch, step, steps_per_epoch)
+    return stepwise_lr(config.optim, factor, epoch, step, steps_per_epoch)
+
+
+def lr_factor(settings: OptimConfig, world_size: int) -> int:
+    """Number of processes with ``scale_lr``, because the effective batch grows with it; else 1."""
+    return world_size if settings.scale_lr else 1
+
+
+def stepwise_lr(settings: OptimConfig, factor: float, epoch: int, step: int, steps_per_epoch: int) -> float:
+    """Linear warmup, then a drop by a constant factor every few epochs; optionally restarted once.
+
+    With n = steps since the start of the run, the warmup factor is min(1, (n + 1) / (warmup_epochs * steps_per_epoch)).
+    From ``restart_epoch`` on, the drops start again from ``restart_lr``.
+    """
+    lr = settings.lr
+    epochs_since_start = epoch
+    epochs_per_drop = settings.step_epochs
+    if settings.restart_epoch and epoch >= settings.restart_epoch:
+        lr = settings.restart_lr or settings.lr
+        epochs_since_start = epoch - settings.restart_epoch
+        epochs_per_drop = settings.restart_step_epochs or settings.step_epochs
+    drops = epochs_since_start // epochs_per_drop if epochs_per_drop else 0
+    return lr * factor * settings.step_factor**drops * _warmup(settings, epoch, step, steps_per_epoch)
+
+
+def cosine_lr(settings: OptimConfig, factor: float, epochs: int, epoch: int, step: int, steps_per_epoch: int) -> float:
+    """Linear warmup, times half a cosine over the whole run (arXiv 1608.03983, without restarts).
+
+    After k of the n steps of the run the rate is ``lr * (1 + cos(pi * k / n)) / 2``, times the warmup factor.
+    """
+    share_done = (epoch + step / steps_per_epoch) / epochs
+    cosine = (1 + math.cos(math.pi * share_done)) / 2
+    return settings.lr * factor * cosine * _warmup(settings, epoch, step, steps_per_epoch)
+
+
+def _warmup(settings: OptimConfig, epoch: int, step: int, steps_per_epoch: int) -> float:
+    """The factor with which the learning rate rises to its full value."""
+    warmup_steps = settings.warmup_epochs * steps_per_epoch
+    return min(1.0, (1 + step + epoch * steps_per_epoch) / warmup_steps) if warmup_steps else 1.0
+
+
+def cyclic_lr(settings: AverageConfig, factor: float, epoch: int, step: int, steps_per_epoch: int) -> float:
+    """In every cycle, a linear fall from the first to the second rate of ``cycle_lr`` (for SWA, arXiv 1803.05407).
+
+    After k of the n steps of a cycle the rate is ``first + (last - first) * (k + 1) / n``.
+    """
+    first, last = (lr * factor for lr in settings.cycle_lr)
+    steps_done = epoch % settings.cycle_epochs * steps_per_epoch + step + 1
+    share_done = steps_done / (settings.cycle_epochs * steps_per_epoch)
+    return first + (last - first) * share_done

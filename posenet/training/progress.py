@@ -113,7 +113,7 @@ class SpeedMeter:
 
     def restart(self) -> None:
         self.samples = 0
-        """Samples trained on, over all processes."""
+        """Samples of this process."""
         self.seconds_waited = 0.0
         """Time spent waiting for data."""
         self._started_at = time.monotonic()

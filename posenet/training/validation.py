@@ -1,17 +1,42 @@
-"""The loss on validation samples."""
+"""Validation during training: the loss on validation samples, and COCO's scores with drawings of predictions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
+from posenet.annotations.coco import CocoImage
+from posenet.annotations.reading import read_split
+from posenet.devices.device import cudnn_flags
+from posenet.devices.precision import select_training_mode
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested
 from posenet.errors import DataError
+from posenet.inference.coco_evaluation import (
+    SplitOptions,
+    compute_coco_metrics,
+    find_image_files,
+    predict_split,
+    sort_by_shape,
+)
+from posenet.inference.person import Person
+from posenet.inference.predictor import Predictor
+from posenet.messages import pluralize
+from posenet.model.posenet import PoseNet
 from posenet.progress import progress_bar
-from posenet.training.input_stream import RestartingLoader, UnreadableSampleBudget, exchange_faults
+from posenet.settings import Config
+from posenet.skeleton import Skeleton
+from posenet.training.input import RestartingLoader, UnreadableSampleLimit, log_unreadable
+from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
+from posenet.visualization.sheets import contact_sheet, label_tile
+
+TILE_SIZE = 320, 426
+"""Height and width of a drawing on the contact sheet, in pixels."""
 
 
 @torch.no_grad()
@@ -21,7 +46,7 @@ def validation_loss(
     max_unreadable: float,
     runtime: Runtime,
     stop_requested: Callable[[], bool],
-    progress: bool,
+    show_progress: bool,
 ) -> float:
     """Mean loss per image over the validation samples of all ranks.
 
@@ -30,29 +55,169 @@ def validation_loss(
         loader: this rank's share of the samples.
         max_unreadable: share of the samples that may be unreadable and replaced.
         stop_requested: called before every batch; returns whether to stop.
-        progress: whether to show a progress bar.
 
     Raises:
-        CollectiveDataError: too many samples cannot be read.
+        DataError: too many samples cannot be read.
+        OtherRankError: likewise, on another rank.
         StopRequested: ``stop_requested`` returned true on any rank.
     """
     loss_and_count = torch.zeros(2, dtype=torch.float64)
-    faults: list[str] = []
-    error = None
+    replaced = 0
+    error: Exception | None = None
     try:
-        for batch in progress_bar(loader, "validate", len(loader), unit="batch", leave=False, disable=not progress):
+        bar = progress_bar(loader, "validate", len(loader), unit="batch", leave=False, disable=not show_progress)
+        for batch in bar:
             if stop_requested():
                 break
             batch = runtime.to_device(batch)
-            losses = model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)  # (N,)
-            losses = losses.cpu().double()
+            terms = model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)
+            losses = terms.sum((1, 2)).cpu().double()  # (N,)
             loss_and_count += torch.tensor([losses.sum(), len(losses)], dtype=torch.float64)
-            faults += batch.faults
-    except DataError as caught:
+            replaced += log_unreadable([batch])
+    except (DataError, OSError) as caught:
         error = caught
-    budget = UnreadableSampleBudget(loader.num_samples, max_unreadable)
-    budget.spend(exchange_faults(runtime, error, faults))
-    if runtime.any_rank(stop_requested()):
+    runtime.raise_on_all(error)
+    stopped, all_replaced = runtime.sum_over_ranks(stop_requested(), replaced)
+    limit = UnreadableSampleLimit(loader.num_samples, max_unreadable)
+    runtime.raise_on_all(limit.exceeded_by(all_replaced))
+    if stopped:
         raise StopRequested
-    loss, count = runtime.all_reduce_sum(loss_and_count).tolist()
-    return float(loss / count)
+    totals = runtime.gather_objects(loss_and_count.tolist())
+    loss, count = map(sum, zip(*totals))
+    return loss / count
+
+
+class CocoValidation:
+    """Predicts the validation images as ``posenet evaluate`` does, in the run's precision, and computes COCO's scores.
+
+    Every rank predicts its share of the images; rank 0 computes the scores and sends them to the others. It also draws
+    annotated and predicted people of some images side by side.
+
+    Raises:
+        DataError: the annotations or images cannot be used. The run fails before its first epoch.
+    """
+
+    def __init__(self, config: Config, network: PoseNet, runtime: Runtime, show_progress: bool) -> None:
+        self.runtime = runtime
+        amp = select_training_mode(runtime.device, config.train).amp
+        self.predictor = Predictor.from_config(network, config, device=runtime.device, amp=amp)
+        self.images_dir = config.data.val_images
+        self.exif_frame = config.data.exif_frame
+        self.show_progress = show_progress
+        annotations = config.data.val_annotations
+        self.split = read_split(annotations, skeleton=config.model.skeleton)
+        if not self.split.annotated:
+            raise DataError(f"{annotations} contains no annotated people; set data.val_annotations to another file")
+        find_image_files(self.images_dir, self.split.images)
+        self.share = share_of_rank(self.split.images, runtime.rank, runtime.world_size)
+        self.truth = _labelled_people(self.split.people, config.model.skeleton)
+        self.drawn_indices = self._choose_drawn(config.log.pictures if runtime.is_main else 0)
+        self.has_logged_frames = False
+
+    @classmethod
+    def from_config(
+        cls, config: Config, network: PoseNet, runtime: Runtime, show_progress: bool
+    ) -> CocoValidation | None:
+        """The configured validation; None if ``data.val_images`` or ``data.val_annotations`` is not set."""
+        data = config.data
+        is_configured = data.val_images and data.val_annotations and config.train.evaluate_every
+        return cls(config, network, runtime, show_progress) if is_configured else None
+
+    @cudnn_flags(benchmark=False)  # the images have many shapes
+    def __call__(self, stop_requested: Callable[[], bool]) -> tuple[dict[str, float], np.ndarray | None]:
+        """Compute COCO's ten keypoint scores, "AP" first, and a contact sheet of drawings: (H, W, 3) uint8 BGR.
+
+        Only rank 0 draws; the sheet is None elsewhere, and if ``log.pictures`` is 0.
+
+        Raises:
+            DataError: an image cannot be read.
+            OtherRankError: likewise, on another rank.
+            StopRequested: ``stop_requested``, which is called before every image, returned true on any rank.
+        """
+        drawings: list[np.ndarray] = []
+        results: list[dict[str, Any]] | None = None
+        error: Exception | None = None
+        try:
+            results = self._predict(stop_requested, drawings)
+        except StopRequested:
+            pass
+        except (DataError, OSError) as caught:
+            error = caught
+        self.runtime.raise_on_all(error)
+        rank_results = self.runtime.gather_objects(results)
+        if None in rank_results:
+            raise StopRequested
+        scores = None
+        if self.runtime.is_main:
+            all_results = list(itertools.chain.from_iterable(rank_results))
+            scores = compute_coco_metrics(all_results, self.split, self.predictor.skeleton).metrics
+        sheet = contact_sheet(drawings, columns=4 if len(drawings) > 4 else 2) if drawings else None
+        return dict(self.runtime.broadcast_object(scores)), sheet
+
+    def _predict(self, stop_requested: Callable[[], bool], drawings: list[np.ndarray]) -> list[dict[str, Any]]:
+        """Predict this rank's share of the images, and append tiles of the images to draw to ``drawings``."""
+        drawn_images: dict[int, np.ndarray] = {}
+
+        def watch(images: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+            for index, image in enumerate(images):
+                if stop_requested():
+                    raise StopRequested
+                if index in self.drawn_indices:
+                    drawn_images[index] = image
+                yield image
+
+        def predict(images: Iterable[np.ndarray]) -> Iterator[list[Person]]:
+            for index, people in enumerate(self.predictor.stream(watch(images))):
+                if index in drawn_images:
+                    drawings.extend(self._draw(index, drawn_images.pop(index), people))
+                yield people
+
+        options = SplitOptions(
+            exif_frame=self.exif_frame,
+            skeleton=self.predictor.skeleton,
+            unit_size=self.predictor.settings.batch_size,
+            progress=self.show_progress,
+            log_frames=not self.has_logged_frames,
+        )
+        results = predict_split(predict, self.images_dir, self.share, self.split.category, options)
+        self.has_logged_frames = True
+        return results
+
+    def _draw(self, index: int, image: np.ndarray, predicted: Sequence[Person]) -> list[np.ndarray]:
+        """Two tiles of one image: the annotated people and the predicted ones."""
+        coco_image = self.share[index]
+        truth = self.truth[coco_image.id]
+        predicted = [person for person in predicted if person.score >= MIN_SCORE]
+        truth_note = f"truth: {pluralize(len(truth), 'person', 'people')}"
+        predicted_note = f"predicted: {pluralize(len(predicted), 'person', 'people')}"
+        truth_drawing = draw_people(image, truth)
+        predicted_drawing = draw_people(image, predicted, keypoint_min_score=KEYPOINT_MIN_SCORE)
+        return [
+            label_tile(truth_drawing, coco_image.file_name, TILE_SIZE, truth_note),
+            label_tile(predicted_drawing, "", TILE_SIZE, predicted_note),
+        ]
+
+    def _choose_drawn(self, count: int) -> frozenset[int]:
+        """Indices into this rank's share of the images to draw: the same ones every time, evenly spaced.
+
+        The images are sorted by shape, so that even spacing shows different shapes.
+        """
+        with_people = [index for index, image in enumerate(self.share) if image.id in self.truth]
+        spacing = max(1, len(with_people) // max(count, 1))
+        return frozenset(with_people[::spacing][:count])
+
+
+def share_of_rank(images: Sequence[CocoImage], rank: int, world_size: int) -> list[CocoImage]:
+    """The images of one rank. Every rank gets about the same number of images of every shape."""
+    return sort_by_shape(images)[rank::world_size]
+
+
+def _labelled_people(annotations: Sequence[dict[str, Any]], skeleton: Skeleton) -> dict[int, list[Person]]:
+    """The annotated people with at least one labelled keypoint, by image id."""
+    people: dict[int, list[Person]] = {}
+    for annotation in annotations:
+        keypoints = skeleton.to_network_order(np.reshape(annotation["keypoints"], (1, -1, 3)))[0]
+        keypoints[:, 2] = keypoints[:, 2] > 0
+        if keypoints[:, 2].any():
+            people.setdefault(annotation["image_id"], []).append(Person(keypoints, 1.0, skeleton))
+    return people

@@ -10,19 +10,19 @@ from pathlib import Path
 import cv2
 import pytest
 import torch
+from posenet.devices.cudnn import cudnn_flags
+from posenet.training.coco_validation import TILE_SIZE, CocoValidation, share_of_rank
+from posenet.training.run_log import RunLog
+from posenet.training.setup import prepare_network
 from torch import nn
 
 from posenet.annotations.coco import CocoImage
-from posenet.devices.cudnn import cudnn_flags
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.inference.coco_evaluation import METRICS
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config, LogConfig, load_config
-from posenet.training.coco_validation import TILE_SIZE, CocoValidation, share_of_rank
-from posenet.training.run_log import RunLog
-from posenet.training.setup import prepare_network
-from posenet.visualization.contact_sheet import GAP, LABEL_HEIGHT
+from posenet.visualization.sheets import GAP, LABEL_HEIGHT
 from tests.helpers.drawn_data import document, person, write_annotations
 from tests.helpers.oriented_images import oriented_image
 from tests.helpers.tiny_training import CPU, TINY_OVERRIDES, coco_overrides

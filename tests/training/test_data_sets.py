@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from posenet.training.setup import open_stores
 from torch import Tensor
 
 from posenet.checkpoints.file import read_checkpoint
@@ -18,7 +19,6 @@ from posenet.errors import ConfigError, DataError
 from posenet.settings import DataSetConfig, load_config
 from posenet.skeleton import COCO, load_skeleton
 from posenet.skeleton.keypoint_mapping import KeypointMapping
-from posenet.training.setup import open_stores
 from tests.helpers.drawn_data import split_store
 from tests.helpers.faceless_people import FACELESS, write_faceless_store, write_store_with_skeleton
 from tests.helpers.process_groups import train_in_one_and_two_processes

@@ -1,0 +1,241 @@
+"""The folder of a run: its checkpoints, which a thread writes, its lock and its status.
+
+Only rank 0 writes here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock, Timeout
+from torch import Tensor
+
+from posenet.checkpoints.file import read_checkpoint, write_checkpoint
+from posenet.errors import CheckpointError
+from posenet.files import atomic_replacement, write_atomically
+from posenet.settings import CheckpointConfig
+
+LOCK_FILE = "run.lock"
+LOCK_SECONDS = 15.0
+"""How long to wait for the lock. Data workers inherit it and end some seconds after a trainer that was killed."""
+STATUS_FILE = "run.status"
+
+RunStatus = Literal["running", "stopped", "finished", "failed"]
+"""running: it has started; if no process of it is left, it was killed. stopped: a signal has stopped it, and --resume
+continues it. finished: it has done all epochs or --max-steps, or has stopped early. failed: it has ended with an
+error."""
+
+_log = logging.getLogger(__name__)
+
+
+class CheckpointFolder:
+    """The checkpoints of one run: ``step-N.pth``, ``last.pth`` and ``best.pth``.
+
+    ``last`` and ``best`` are hard links to numbered files, so they need no disk space until those are deleted. The
+    first save creates the folder. Only the ``keep`` newest numbered checkpoints are kept.
+    """
+
+    def __init__(self, path: Path, keep: int = CheckpointConfig.keep) -> None:
+        self.path = path
+        self.keep = keep
+        self.last = path / "last.pth"
+        self.best = path / "best.pth"
+        self._created = False
+
+    def has_checkpoints(self) -> bool:
+        """Whether the folder contains any checkpoint."""
+        return any(self.path.glob("*.pth"))
+
+    def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
+        """Write the checkpoint after ``step`` as the last one, and as the best one if it is; delete old ones.
+
+        Raises:
+            CheckpointError, OSError: the checkpoint cannot be written; older ones are intact.
+        """
+        if self._created and not self.path.is_dir():
+            _log.warning("WARNING: %s was removed during the run; creating it again for new checkpoints", self.path)
+        self._created = True
+        self._delete_temporary_files()
+        numbered = self.path / f"step-{step:08d}.pth"
+        write_checkpoint(numbered, state)
+        _link(self.last, numbered)
+        if best:
+            _link(self.best, numbered)
+        for old in self.history()[self.keep :]:
+            old.unlink(missing_ok=True)
+
+    def _delete_temporary_files(self) -> None:
+        """Delete the temporary files of a killed process; files with other names may belong to another program."""
+        for name in ("step-*", "last", "best"):
+            for temporary in self.path.glob(f".{name}.pth.*.tmp"):
+                temporary.unlink(missing_ok=True)
+
+    def history(self) -> list[Path]:
+        """The numbered checkpoints, newest first.
+
+        They are sorted by time, because a run that returns to an older checkpoint writes lower numbers again.
+        """
+        numbered = [path for path in self.path.glob("step-*.pth") if re.fullmatch(r"step-\d+\.pth", path.name)]
+        return sorted(numbered, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
+
+    def newest_intact(
+        self, accept: Callable[[dict[str, Any]], bool] = lambda state: True
+    ) -> tuple[Path, dict[str, Any]] | None:
+        """Path and content of the newest intact checkpoint that ``accept`` accepts; None if there is none.
+
+        Damaged checkpoints are logged as warnings.
+
+        Raises:
+            CheckpointError: there are checkpoints, and all of them are damaged.
+        """
+        paths = [path for path in [self.last, *self.history(), self.best] if path.exists()]
+        num_damaged = 0
+        for path in paths:
+            try:
+                state = read_checkpoint(path)
+            except (CheckpointError, OSError) as error:
+                _log.warning("WARNING: %s", error)
+                num_damaged += 1
+                continue
+            if accept(state):
+                if num_damaged:
+                    _log.warning("WARNING: using %s instead", path)
+                return path, state
+        if paths and num_damaged == len(paths):
+            raise CheckpointError(f"every checkpoint in {self.path} is damaged; start a new run in another folder")
+        return None
+
+
+def _link(name: Path, target: Path) -> None:
+    """Make ``name`` a hard link to ``target``, atomically; a copy where the file system has no hard links."""
+    with atomic_replacement(name) as temporary:
+        try:
+            os.link(target, temporary)
+        except OSError:
+            shutil.copyfile(target, temporary)
+
+
+class CheckpointWriter:
+    """Writes the checkpoints of a run one at a time, in a thread. Training waits only until the state is copied.
+
+    If a checkpoint cannot be written, a warning is logged and training continues. ``finish`` raises an error if it was
+    the last checkpoint.
+    """
+
+    def __init__(self, folder: CheckpointFolder, settings: CheckpointConfig) -> None:
+        self.folder = folder
+        self.every_steps = settings.every_steps
+        self.every_seconds = 60 * settings.every_minutes
+        self.saved_step = 0  # the step of the newest checkpoint
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[Exception | None] | None = None
+        self._saved_at = time.monotonic()
+
+    def is_due(self, step: int) -> bool:
+        """Whether a checkpoint is due after the run's ``step``-th step.
+
+        A checkpoint that is due by the clock waits until the previous one is written, so that a slow disk does not slow
+        down training. One that is due by steps does not, so that a return to a checkpoint does not depend on the disk.
+        """
+        if step == self.saved_step:
+            return False
+        if self.every_steps and step % self.every_steps == 0:
+            return True
+        due_by_clock = bool(self.every_seconds) and time.monotonic() - self._saved_at >= self.every_seconds
+        return due_by_clock and (self._writing is None or self._writing.done())
+
+    def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
+        """Copy ``state`` and write the copy in the background, after the previous checkpoint."""
+        self.wait()
+        self._writing = self._thread.submit(self._write, copy_to_host(state), step, best)
+        self.saved_step = step
+        self._saved_at = time.monotonic()
+
+    def wait(self) -> Exception | None:
+        """Wait until nothing is being written; return the error with which the newest checkpoint has failed."""
+        return self._writing.result() if self._writing is not None else None
+
+    def finish(self) -> None:
+        """Wait until nothing is being written; ``CheckpointError`` if the newest checkpoint could not be written."""
+        if failure := self.wait():
+            raise CheckpointError(
+                f"the last step of the run is not saved; --resume will continue from an earlier one: {failure}"
+            ) from failure
+
+    def _write(self, state: Mapping[str, Any], step: int, best: bool) -> Exception | None:
+        try:
+            self.folder.save(state, step, best)
+        except Exception as error:  # a thread cannot raise to its caller
+            _log.warning("WARNING: step %d is not saved, training continues: %s", step, error)
+            return error
+        return None
+
+
+def copy_to_host(value: Any) -> Any:
+    """A deep copy in host memory, which later changes to the tensors do not affect."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {key: copy_to_host(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(copy_to_host(item) for item in value)
+    return value
+
+
+@contextlib.contextmanager
+def run_lock(folder: Path) -> Iterator[None]:
+    """Within this context, only this process may write into ``folder``, which is created if necessary.
+
+    Raises:
+        CheckpointError: another process holds the lock.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / LOCK_FILE)
+    try:
+        lock.acquire(timeout=LOCK_SECONDS)
+    except Timeout as error:
+        raise CheckpointError(
+            f"{folder} is in use by another process; wait until that has ended, or choose another folder with "
+            "--checkpoint-path"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+class RunStatusFile:
+    """The status of a run, a word in a file of its folder: within this context running, afterwards finished or failed.
+
+    Scripts read it, because an exit status does not serve them well if a launcher is between: torchrun turns every
+    status into 0 or 1, and srun reports the highest status of all processes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / STATUS_FILE
+        self.final: RunStatus = "finished"  # the status after the context, unless that ends with an error
+
+    def __enter__(self) -> RunStatusFile:
+        self._write("running")
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._write(self.final)
+        else:
+            self._write("stopped" if issubclass(kind, KeyboardInterrupt) else "failed")
+
+    def _write(self, status: RunStatus) -> None:
+        try:
+            write_atomically(self.path, f"{status}\n".encode())
+        except OSError as error:
+            _log.warning("WARNING: cannot write %s (%s); its word should be %s", self.path, error.strerror, status)

@@ -1,0 +1,205 @@
+"""Published weights by name: downloaded once into the user's cache, checked, and then used as a file.
+
+PyTorch is imported only to download and check a file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import http.client
+import logging
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from posenet.errors import CheckpointError, ConfigError
+from posenet.files import read_toml
+from posenet.messages import to_single_line, truncate_for_message
+
+HOME_VARIABLE = "POSENET_HOME"
+"""Environment variable with the folder of downloaded weights."""
+REGISTRY_VARIABLE = "POSENET_REGISTRY"
+"""Environment variable with the path of a TOML file that names further weights."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class NamedWeights:
+    """Where a file of weights comes from."""
+
+    license: str
+    """Terms of use of the weights."""
+    url: str = ""
+    """Address of the file: http or https. Either this or ``google_drive`` is given."""
+    google_drive: str = ""
+    """Identifier of a file on Google Drive."""
+    sha256: str = ""
+    """SHA-256 of the file in hexadecimal; empty if its publisher does not state it."""
+    description: str = ""
+
+    @property
+    def source(self) -> str:
+        """The address to show."""
+        return self.url or f"https://drive.google.com/file/d/{self.google_drive}/view"
+
+
+NAMED_WEIGHTS = {
+    "simplepose": NamedWeights(
+        description="Simple Pose (AAAI 2020) for COCO, published by the authors of the paper; the README of their code "
+        "links it",
+        google_drive="1gLa2oNxnbFPo0BjnpPaiAmWJwyND8wkA",
+        license="none stated",
+    ),
+}
+"""The weights that this program knows."""
+
+
+def read_named_weights() -> dict[str, NamedWeights]:
+    """All weights by name: the built-in ones and those in the file ``POSENET_REGISTRY``.
+
+    Raises:
+        ConfigError: the file cannot be read or is not valid.
+    """
+    path = os.environ.get(REGISTRY_VARIABLE)
+    if not path:
+        return dict(NAMED_WEIGHTS)
+    tables = read_toml(path, "registry", f"correct {REGISTRY_VARIABLE}, the path of a file that names weights")
+    return NAMED_WEIGHTS | {name: _parse_entry(name, table, path) for name, table in tables.items()}
+
+
+def _parse_entry(name: str, table: Any, path: str) -> NamedWeights:
+    try:
+        entry = NamedWeights(**{"license": "not stated", **table})
+        is_valid = all(isinstance(value, str) for value in vars(entry).values())
+    except TypeError:
+        is_valid = False
+    if is_valid and entry.url:
+        is_valid = entry.url.startswith(("http://", "https://"))
+    if not is_valid or bool(entry.url) == bool(entry.google_drive):
+        keys = ", ".join(NamedWeights.__dataclass_fields__)
+        raise ConfigError(
+            f"{path}: {truncate_for_message(name)} is not a valid entry; its keys are texts ({keys}), with either url "
+            "(http or https) or google_drive"
+        )
+    return entry
+
+
+def find_weights(name: str | Path) -> Path:
+    """The file that a path or the name of published weights means; downloaded if it is not in the cache.
+
+    An existing file comes before published weights of the same name.
+
+    Raises:
+        CheckpointError: the name is not known, or the weights cannot be downloaded or are not the expected ones.
+        ConfigError: the file ``POSENET_REGISTRY`` is not valid.
+    """
+    text = str(name)
+    path = Path(name)
+    looks_like_name = path.name == text and not path.suffix and not path.exists()
+    if not looks_like_name:
+        return path
+    known = read_named_weights()
+    if text in known:
+        return fetch_weights(text, known[text])
+    similar = difflib.get_close_matches(text, known, n=3)
+    suggestion = f"did you mean {' or '.join(similar)}? " if similar else ""
+    raise CheckpointError(
+        f"{text} is neither a file nor the name of published weights; {suggestion}posenet weights list shows all names"
+    )
+
+
+def cached_path(name: str, entry: NamedWeights) -> Path:
+    """The file of published weights in the cache, whether it is there or not.
+
+    The name depends on the source, so that an entry with a new source is downloaded again.
+    """
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = Path(os.environ.get(HOME_VARIABLE) or f"{cache}/posenet").expanduser()
+    source = hashlib.sha256(entry.source.encode()).hexdigest()
+    return home / "weights" / f"{name}-{source[:8]}.pth"
+
+
+def fetch_weights(name: str, entry: NamedWeights, progress: bool = True) -> Path:
+    """The file of published weights, downloaded and checked if it is not in the cache.
+
+    Several processes may call this at the same time: one downloads, the others wait.
+
+    Args:
+        progress: whether to show a progress bar.
+
+    Raises:
+        CheckpointError: the file cannot be downloaded or is not the expected one.
+    """
+    path = cached_path(name, entry)
+    if path.is_file():
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock"):
+            if not path.is_file():
+                _log.info("Downloading %s from %s to %s; licence: %s", name, entry.source, path, entry.license)
+                _download(name, entry, path, progress and sys.stderr.isatty())
+    except (OSError, http.client.HTTPException) as error:
+        raise CheckpointError(
+            f"cannot download {name} from {entry.source}: {to_single_line(str(error))}; try again, or download it with "
+            f"a browser and give the file"
+        ) from error
+    return path
+
+
+def _download(name: str, entry: NamedWeights, path: Path, progress: bool) -> None:
+    """Download to a temporary name, check the file, and give it its final name."""
+    temporary = path.with_name(f"{path.name}.download")
+    try:
+        if entry.google_drive:
+            _download_google_drive(entry, temporary, progress)
+        else:
+            from torch.hub import download_url_to_file
+
+            download_url_to_file(entry.url, str(temporary), progress=progress)
+        _check(name, entry, temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _download_google_drive(entry: NamedWeights, target: Path, progress: bool) -> None:
+    """Download a public file of Google Drive; ``CheckpointError`` if that fails or gdown is not installed."""
+    remedy = f"download {entry.source} with a browser, and give that file"
+    try:
+        import gdown
+    except ImportError as error:
+        raise CheckpointError(
+            f"downloads from Google Drive need the package gdown: pip install gdown; or {remedy}"
+        ) from error
+    try:
+        gdown.download(id=entry.google_drive, output=str(target), quiet=not progress, use_cookies=False)
+    except Exception as error:  # a changed page of Google Drive can raise almost any error
+        reason = to_single_line(str(error).partition("\n")[0]).rstrip(".:")
+        raise CheckpointError(f"Google Drive did not send the file: {reason}; try again later, or {remedy}") from error
+
+
+def _check(name: str, entry: NamedWeights, file: Path) -> None:
+    """Raise ``CheckpointError`` unless a downloaded file is the expected one. Code in it is never run."""
+    from posenet.checkpoints.file import read_checkpoint
+
+    with open(file, "rb") as stream:
+        actual = hashlib.file_digest(stream, "sha256").hexdigest()
+    if entry.sha256 and actual != entry.sha256.lower():
+        raise CheckpointError(
+            f"{entry.source} has sent a file with the SHA-256 {actual} instead of {entry.sha256} for {name}; check the "
+            "source"
+        )
+    try:
+        read_checkpoint(file)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"{entry.source} has not sent the weights {name}: the file is incomplete, or a web page; try again, "
+            "or open the address in a browser to see why"
+        ) from error

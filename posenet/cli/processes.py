@@ -1,0 +1,72 @@
+"""Running a tool in several processes: its flags, starting the processes, and how they end."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from posenet.cli.main import run_and_report
+from posenet.cli.options import non_negative_int, positive_int
+from posenet.devices.launch import launched_processes, restarts_after_failure, run_processes, was_started_by_us
+from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, Ranks
+from posenet.devices.signals import STOPPED_STATUS
+from posenet.errors import ConfigError
+
+
+def add_process_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the flags of a tool that can run in several processes."""
+    group = parser.add_argument_group("processes")
+    group.add_argument(
+        "--nproc",
+        type=positive_int,
+        default=1,
+        metavar="N",
+        help="start N processes on this machine; 1 runs in this process, or in those that torchrun or srun has started",
+    )
+    group.add_argument("--local-rank", type=non_negative_int, help=argparse.SUPPRESS)  # of torch.distributed.launch
+    group.add_argument(
+        "--timeout",
+        type=float,
+        default=DEFAULT_TIMEOUT_MINUTES,
+        metavar="MIN",
+        help="minutes that a process waits for the others before it fails",
+    )
+
+
+def run_on_ranks(args: argparse.Namespace, join: Callable[[], Ranks], task: Callable[[Ranks], int | None]) -> int:
+    """Run a tool as one of several processes, or start the ``--nproc`` processes that do.
+
+    Args:
+        join: joins the processes that a launcher has started with this one.
+        task: does the part of one process, and returns its exit status.
+
+    Returns:
+        The exit status. If a process fails, it reports its error and ends, whatever the others do.
+    """
+    started_by_us = was_started_by_us(os.environ)
+    if args.nproc > 1 and not started_by_us:
+        if launched_processes(os.environ) > 1:
+            raise ConfigError("a launcher has started this process; leave out --nproc")
+        return run_processes(args.nproc, args.command)
+    launched_processes(os.environ)  # sets the variables of torchrun for a task of srun
+    ranks = join()
+    try:
+        status = run_and_report(lambda: task(ranks), args.prog)
+    except Exception:  # a fault of the program
+        traceback.print_exc()
+        status = 1
+    if status in (0, STOPPED_STATUS) or ranks.world_size == 1:
+        ranks.close()
+    else:
+        # Leaving the process group, or the end of the interpreter, could wait for a process that hangs.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    # srun reports the highest status of its processes, so one with the status of a stopped run is enough. It is rank 0,
+    # which writes the checkpoint: with --kill-on-bad-exit the first such process ends all others.
+    if status == STOPPED_STATUS and (not ranks.is_main or restarts_after_failure(os.environ)):
+        return 0
+    return status

@@ -1,0 +1,253 @@
+"""The input of training: batches of every step, even if samples are unreadable or worker processes die.
+
+The data set replaces an unreadable sample by another one and reports it; these reports are counted here. If a worker
+process dies, the loader is made again at its position: the samples depend on their keys alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import multiprocessing
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+
+from torch.utils.data import DataLoader
+
+from posenet.data.dataset import PoseDataset
+from posenet.data.loader import Batch, make_loader
+from posenet.data.sampler import TrainSampler, ValidationSampler
+from posenet.data.store import StoreList
+from posenet.devices.device import supports_pinned_memory
+from posenet.devices.runtime import Runtime
+from posenet.errors import DataError
+from posenet.messages import without_worker_traceback
+from posenet.settings import Config
+from posenet.training.progress import SpeedMeter
+
+MAX_DEATHS = 3
+"""The run fails after this many worker deaths without a batch between them."""
+MAX_NAMED_SAMPLES = 10
+"""Unreadable samples of one batch that the log names; further ones are only counted."""
+
+_log = logging.getLogger(__name__)
+
+
+class RestartingLoader:
+    """A data loader that is made again if a worker process dies. It takes some seconds to notice a death.
+
+    Args:
+        make_loader: makes a loader whose ``batch_sampler`` is ``sampler``.
+        num_samples: samples in the data set.
+    """
+
+    def __init__(
+        self,
+        make_loader: Callable[[], DataLoader[Batch]],
+        sampler: TrainSampler | ValidationSampler,
+        num_samples: int,
+    ) -> None:
+        self.make_loader = make_loader
+        self.sampler = sampler
+        self.num_samples = num_samples
+        self._loader: DataLoader[Batch] | None = None
+        self._workers: list[BaseProcess] = []
+
+    def __len__(self) -> int:
+        """Batches of one iteration."""
+        return len(self.sampler)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """All batches, each once; ``DataError`` if samples cannot be read, or workers die again and again."""
+        batches_done = 0
+        deaths = 0
+        try:
+            while True:
+                self.sampler.skip = batches_done
+                try:
+                    for batch in self._start():
+                        yield batch
+                        batches_done += 1
+                        deaths = 0
+                    return
+                except DataError as error:
+                    raise DataError(without_worker_traceback(str(error))) from error
+                # A dead worker leaves broken pipes, missing files or half a message, which can cause any exception.
+                except Exception as error:
+                    cause = self._describe_death()
+                    if cause is None:
+                        raise
+                    deaths += 1
+                    self.close()
+                    if deaths == MAX_DEATHS:
+                        raise DataError(
+                            f"data workers died {deaths} times without a batch in between, the last {cause}; "
+                            "free some memory, lower data.workers, or provide more shared memory "
+                            "(docker run --shm-size=8g)"
+                        ) from error
+                    _log.warning("WARNING: a data worker %s; the workers are restarted and nothing is lost", cause)
+        finally:
+            self.sampler.skip = 0
+
+    def close(self) -> None:
+        """End the worker processes; iterating again starts new ones."""
+        # A worker may be blocked because another one died; then it reacts to SIGKILL only. No worker has data to lose.
+        for worker in self._workers:
+            worker.kill()
+            worker.join()
+        self._workers = []
+        self._loader = None
+
+    def _start(self) -> Iterator[Batch]:
+        """Start an iteration; workers of an earlier one are used again."""
+        if self._loader is None:
+            self._loader = self.make_loader()
+        others = set(multiprocessing.active_children()) - set(self._workers)
+        batches: Iterator[Batch] = iter(self._loader)
+        self._workers = [process for process in multiprocessing.active_children() if process not in others]
+        _remove_sigchld_handler()
+        return batches
+
+    def _describe_death(self) -> str | None:
+        """How a worker process ended; None if all are alive or there are none."""
+        if not self._workers:
+            return None
+        # A broken pipe may be noticed before the death that caused it, and the end of a process before its exit status.
+        ended = wait([worker.sentinel for worker in self._workers], timeout=1.0)
+        for worker in self._workers:
+            if worker.sentinel in ended:
+                worker.join(timeout=1.0)
+        status = next((worker.exitcode for worker in self._workers if worker.exitcode is not None), None)
+        if status is None:
+            return None
+        return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
+
+
+def _remove_sigchld_handler() -> None:
+    """Remove the signal handler with which PyTorch reports the death of a worker.
+
+    The handler raises an error wherever the main process is at that moment, perhaps in the middle of an optimizer step
+    or a checkpoint. The loader notices dead workers without it.
+    """
+    if not hasattr(signal, "SIGCHLD") or threading.current_thread() is not threading.main_thread():
+        return
+    handler = signal.getsignal(signal.SIGCHLD)
+    if getattr(handler, "__module__", "").startswith("torch."):
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+
+
+class InputStream:
+    """The batches of every optimizer step of a run, in host memory.
+
+    The stream is continuous over all epochs: during validation, the workers prepare the first batches of the next
+    epoch. The stream is repositioned only if the run continues at another step, as after loading a checkpoint.
+
+    Args:
+        sampler: the ``batch_sampler`` of the loader.
+        accumulate: batches per optimizer step.
+        epochs: number of epochs of the run.
+    """
+
+    def __init__(self, loader: RestartingLoader, sampler: TrainSampler, accumulate: int, epochs: int) -> None:
+        self.loader = loader
+        self.sampler = sampler
+        self.accumulate = accumulate
+        self.epochs = epochs
+        self.meter = SpeedMeter()
+        self._batches: Iterator[Batch] = iter(())
+        self._position = -1  # epoch * steps_per_epoch + step of the next step; -1 if the stream has not started
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.sampler.steps
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Samples of all ranks."""
+        return self.sampler.epoch_length
+
+    def take_step(self, epoch: int, step: int) -> list[Batch]:
+        """The batches of one step; ``DataError`` if samples cannot be read."""
+        position = epoch * self.steps_per_epoch + step
+        if self._position != position:
+            self.sampler.start(epoch, step, self.epochs)
+            self._batches = iter(self.loader)
+        self._position = position + 1
+        started = time.monotonic()
+        batches = list(itertools.islice(self._batches, self.accumulate))
+        self.meter.seconds_waited += time.monotonic() - started
+        self.meter.samples += sum(len(batch.images) for batch in batches)
+        return batches
+
+    def close(self) -> None:
+        """End the worker processes; using the stream again starts new ones."""
+        self._batches = iter(())
+        self._position = -1
+        self.loader.close()
+
+
+class UnreadableSampleLimit:
+    """The most samples of one pass over a data set that may be unreadable: ``max_share`` of all, rounded up."""
+
+    def __init__(self, num_samples: int, max_share: float) -> None:
+        self.num_samples = num_samples
+        self.limit = math.ceil(max_share * num_samples)
+
+    def exceeded_by(self, count: int) -> DataError | None:
+        """The error if more samples than that, ``count``, were unreadable on all ranks together; else None."""
+        if count <= self.limit:
+            return None
+        return DataError(
+            f"more than {self.limit} of {self.num_samples} samples cannot be read, the most that data.max_unreadable "
+            "allows; the log names them"
+        )
+
+
+def log_unreadable(batches: list[Batch]) -> int:
+    """Log the unreadable samples that were replaced in the batches, and return their number."""
+    faults = [fault for batch in batches for fault in batch.faults]
+    for fault in faults[:MAX_NAMED_SAMPLES]:
+        _log.warning("WARNING: %s", fault)
+    if faults:
+        _log.warning("WARNING: samples replaced by others: %d", len(faults))
+    return len(faults)
+
+
+def make_input_stream(config: Config, store: StoreList, runtime: Runtime) -> InputStream:
+    """The batches of this rank for the whole run."""
+    train = config.train
+    dataset = PoseDataset(store, train.size, config.data.framing, config.augment, train.seed)
+    sampler = TrainSampler(
+        len(dataset),
+        train.batch_size,
+        train.seed,
+        config.optim.accumulate,
+        runtime.rank,
+        runtime.world_size,
+        draws=store.draws(config.data.framing),
+    )
+    loader = _restarting_loader(config, dataset, sampler, runtime)
+    return InputStream(loader, sampler, config.optim.accumulate, train.epochs)
+
+
+def make_validation_loader(config: Config, store: StoreList, runtime: Runtime) -> RestartingLoader:
+    """The validation batches of this rank, without augmentation."""
+    dataset = PoseDataset(store, config.train.size, config.data.framing)
+    sampler = ValidationSampler(len(dataset), config.train.batch_size, runtime.rank, runtime.world_size)
+    return _restarting_loader(config, dataset, sampler, runtime)
+
+
+def _restarting_loader(
+    config: Config, dataset: PoseDataset, sampler: TrainSampler | ValidationSampler, runtime: Runtime
+) -> RestartingLoader:
+    pin_memory = supports_pinned_memory(runtime.device)
+
+    def make() -> DataLoader[Batch]:
+        return make_loader(dataset, sampler, config.data.workers, pin_memory)
+
+    return RestartingLoader(make, sampler, len(dataset))

@@ -1,0 +1,288 @@
+"""What a run reports: callbacks for its logs and for the code of a user."""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import math
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+
+from posenet.files import write_atomically
+from posenet.settings import Config, LogConfig
+from posenet.visualization.curves import CURVES_FILE, LOG_FILE, MATPLOTLIB_MISSING, has_matplotlib, write_curves
+
+EPOCH_LINE_SCORES = ("train_loss", "val_loss", "AP", "AR")
+"""Scores in the text log's line of an epoch. ``log.jsonl`` has all scores."""
+TEXT_LOG = "log.txt"
+DRAWINGS_FOLDER = "pictures"
+MAX_EARLY_MESSAGES = 1000
+"""Messages to remember until the folder of the run is known."""
+
+_log = logging.getLogger(__name__)
+_package_logger = logging.getLogger("posenet")
+
+
+class TrainingCallback:
+    """Receives the measurements of a training run; a subclass overrides the methods that it needs.
+
+    Only rank 0 calls the methods, in the order ``on_start``, then ``on_step``, ``on_skip``, ``on_drawing`` and
+    ``on_epoch`` as training goes on, and ``on_end``. Training waits for each call.
+
+    An exception in ``on_start`` ends the run before its first step. Later, an exception is logged as a warning, and
+    the callback is not called any more: a failing log does not end a run. After an ``OSError``, as on a full disk, it
+    is called again, without further warnings.
+    """
+
+    def on_start(self, config: Config, folder: Path) -> None:
+        """The run starts or resumes, with these settings, in this folder."""
+
+    def on_step(self, step: int, values: Mapping[str, Any]) -> None:
+        """Every ``log.every_steps`` optimizer steps and at the end of an epoch; ``step`` counts from the run's start.
+
+        Args:
+            values: the "train" entry of log.jsonl: ``epoch`` (completed ones), ``loss`` (mean of the epoch so far; None
+                if all its steps were skipped), ``lr``, ``samples_per_s``, ``data_wait`` (share of the time) and
+                ``terms`` (of the loss, for every stack). With several data sets also ``sets``: for the name of each
+                its ``samples`` and their mean ``loss`` since the last call.
+        """
+
+    def on_skip(self, step: int, values: Mapping[str, Any]) -> None:
+        """A step was skipped because of a bad loss or gradient norm: ``value`` and ``image_ids``."""
+
+    def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
+        """An epoch has ended and was validated: ``epoch`` (from 1), ``train_loss``, ``val_loss`` (None without
+        validation samples) and, after an evaluation, COCO's scores such as ``AP``. With several data sets also ``sets``
+        as in ``on_step``, since the start of the epoch or since it was resumed."""
+
+    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
+        """Predictions were drawn beside annotations: (H, W, 3) uint8 BGR; ``name`` is unique, such as epoch_0001."""
+
+    def on_end(self) -> None:
+        """The run has ended or was stopped, also by an error. Called if ``on_start`` returned."""
+
+
+class CallbackList(TrainingCallback):
+    """Calls several callbacks in turn. At the end of its context, it ends those that were started, the last first."""
+
+    def __init__(self, callbacks: Sequence[TrainingCallback]) -> None:
+        self._callbacks = list(callbacks)
+        self._started: list[TrainingCallback] = []
+        self._warned: list[TrainingCallback] = []
+
+    def __enter__(self) -> CallbackList:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._started.reverse()
+        self._call_all("on_end")
+
+    def on_start(self, config: Config, folder: Path) -> None:
+        for callback in self._callbacks:
+            callback.on_start(config, folder)
+            self._started.append(callback)
+
+    def on_step(self, step: int, values: Mapping[str, Any]) -> None:
+        self._call_all("on_step", step, values)
+
+    def on_skip(self, step: int, values: Mapping[str, Any]) -> None:
+        self._call_all("on_skip", step, values)
+
+    def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
+        self._call_all("on_epoch", step, values)
+
+    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
+        self._call_all("on_drawing", step, name, image)
+
+    def _call_all(self, method: str, *args: Any) -> None:
+        for callback in list(self._started):
+            try:
+                getattr(callback, method)(*args)
+            except Exception as error:  # the code of a user can raise anything
+                self._warn(callback, error)
+
+    def _warn(self, callback: TrainingCallback, error: Exception) -> None:
+        name = type(callback).__name__
+        if not isinstance(error, OSError):
+            self._started.remove(callback)
+            reason = f"{type(error).__name__}: {error}"
+            _log.warning("WARNING: the callback %s failed and is not called any more: %s", name, reason)
+        elif callback not in self._warned:
+            self._warned.append(callback)
+            _log.warning("WARNING: %s cannot write (%s); training continues", name, error.strerror or error)
+
+
+def logs_of_run(settings: LogConfig) -> list[TrainingCallback]:
+    """The logs that every run has, besides its text log, and those that are configured."""
+    logs: list[TrainingCallback] = [EpochLine(), JsonLines(), DrawingFiles()]
+    if settings.tensorboard:
+        logs.append(TensorBoard())
+    if settings.curves:
+        logs.append(Curves())
+    return logs
+
+
+class TextLog:
+    """Writes all messages of the package to ``log.txt``, also those from before its folder is known.
+
+    As a context it receives messages; ``open`` starts the file.
+    """
+
+    def __init__(self) -> None:
+        self._early = logging.handlers.MemoryHandler(MAX_EARLY_MESSAGES, flushLevel=logging.CRITICAL + 1)
+        self._file: logging.FileHandler | None = None
+        self._previous_level = logging.NOTSET
+
+    def __enter__(self) -> TextLog:
+        self._previous_level = _package_logger.level
+        _package_logger.setLevel(logging.INFO)
+        _package_logger.addHandler(self._early)
+        return self
+
+    def open(self, folder: Path) -> None:
+        """Write the messages so far and all later ones to ``folder/log.txt``."""
+        self._file = logging.FileHandler(folder / TEXT_LOG, encoding="utf-8")
+        self._file.setLevel(logging.INFO)
+        self._file.setFormatter(logging.Formatter("%(asctime)s  %(message)s", "%Y-%m-%d %H:%M:%S"))
+        # By default a full disk prints a traceback for every message. The other logs warn of it.
+        self._file.handleError = lambda record: None  # type: ignore[method-assign]
+        self._early.setTarget(self._file)
+        self._early.close()
+        _package_logger.removeHandler(self._early)
+        _package_logger.addHandler(self._file)
+
+    def __exit__(self, *_: object) -> None:
+        _package_logger.removeHandler(self._early)
+        _package_logger.setLevel(self._previous_level)
+        if self._file is not None:
+            _package_logger.removeHandler(self._file)
+            try:
+                self._file.close()
+            except OSError:  # of a full disk
+                pass
+
+
+class EpochLine(TrainingCallback):
+    """Logs one line of text for every epoch."""
+
+    def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
+        scores = [f"{name} {values[name]:.4f}" for name in EPOCH_LINE_SCORES if values.get(name) is not None]
+        _log.info("Epoch %d  %s", values["epoch"], "  ".join(scores))
+
+
+class MeasurementLog(TrainingCallback):
+    """A log that writes all measurements in the same way."""
+
+    def on_step(self, step: int, values: Mapping[str, Any]) -> None:
+        self.write("train", step, values)
+
+    def on_skip(self, step: int, values: Mapping[str, Any]) -> None:
+        self.write("skip", step, values)
+
+    def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
+        self.write("epoch", step, values)
+
+    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        """Write measurements of the kind "train", "skip" or "epoch"."""
+        raise NotImplementedError
+
+
+class JsonLines(MeasurementLog):
+    """Writes one line of ``log.jsonl`` for every measurement. Numbers that are not finite become null."""
+
+    def on_start(self, config: Config, folder: Path) -> None:
+        self.file = open(folder / LOG_FILE, "a", encoding="utf-8")  # noqa: SIM115
+
+    def on_end(self) -> None:
+        self.file.close()
+
+    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        line = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}
+        self.file.write(json.dumps(_without_nan(line), allow_nan=False) + "\n")
+        self.file.flush()
+
+
+def _without_nan(value: Any) -> Any:
+    """The value with None in place of every number that is not finite, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+class DrawingFiles(TrainingCallback):
+    """Writes every drawing as ``pictures/NAME.jpg``."""
+
+    def on_start(self, config: Config, folder: Path) -> None:
+        self.folder = folder / DRAWINGS_FOLDER
+
+    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
+        encoded, jpeg = cv2.imencode(".jpg", image)
+        if encoded:
+            write_atomically(self.folder / f"{name}.jpg", jpeg.tobytes())
+
+
+class TensorBoard(MeasurementLog):
+    """Writes all numbers as ``train/NAME``, ``skip/NAME`` and ``epoch/NAME``, and the drawings, if it is installed."""
+
+    def on_start(self, config: Config, folder: Path) -> None:
+        self.writer: Any = None
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            _log.info(
+                "TensorBoard is not installed, so no events are written; install it with pip install tensorboard, "
+                "or turn this message off with log.tensorboard=false"
+            )
+        else:
+            self.writer = SummaryWriter(str(folder / "tensorboard"))
+
+    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
+        if self.writer is not None:
+            self.writer.add_image("predictions", image[..., ::-1], step, dataformats="HWC")
+
+    def on_end(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
+
+    def write(self, kind: str, step: int, values: Mapping[str, Any]) -> None:
+        if self.writer is None:
+            return
+        for name, value in values.items():
+            if isinstance(value, (int, float)):
+                self.writer.add_scalar(f"{kind}/{name}", value, step)
+
+
+class Curves(TrainingCallback):
+    """Draws ``curves.png`` from ``log.jsonl`` after every validation and at the end, if matplotlib is installed."""
+
+    def on_start(self, config: Config, folder: Path) -> None:
+        self.folder = folder
+        self._is_current = True
+        if not has_matplotlib():
+            _log.info("No %s: %s", CURVES_FILE, MATPLOTLIB_MISSING)
+
+    def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
+        self._is_current = False
+        if values.get("val_loss") is not None or "AP" in values:
+            self._draw()
+
+    def on_end(self) -> None:
+        if not self._is_current:
+            self._draw()
+
+    def _draw(self) -> None:
+        self._is_current = True
+        if not has_matplotlib():
+            return
+        try:
+            write_curves(self.folder)
+        except Exception as error:  # matplotlib raises errors of any kind, and none of them should end a run
+            _log.warning("%s was not drawn: %s", CURVES_FILE, error)

@@ -1,0 +1,248 @@
+"""Which run to start or resume with which settings, and the state of a run that a checkpoint restores."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.optim import Optimizer
+
+from posenet.checkpoints.file import FORMAT, read_checkpoint
+from posenet.checkpoints.folder import CheckpointFolder
+from posenet.checkpoints.weights import config_of_checkpoint, load_weights, require_fitting_weights
+from posenet.devices.runtime import Runtime
+from posenet.errors import CheckpointError, ConfigError
+from posenet.messages import truncate_for_message
+from posenet.model.posenet import PoseNet
+from posenet.settings import Config, OptimConfig, config_differences, load_config
+from posenet.training.averaging import WeightAverage, trained_weights
+from posenet.training.guard import LossGuard
+from posenet.training.optimizer import restore_optimizer
+from posenet.training.progress import Progress
+
+RUNS_FOLDER = Path("checkpoints")
+"""Parent of the default folder of a run."""
+
+_log = logging.getLogger(__name__)
+
+
+class FoundCheckpoint(NamedTuple):
+    """The checkpoint to resume, and its content."""
+
+    path: Path
+    state: dict[str, Any]
+
+
+def configure_run(
+    config: Config | str | Path | None,
+    overrides: Sequence[str],
+    resume: bool | str | Path,
+    warmup: bool,
+    runtime: Runtime,
+) -> tuple[Config, FoundCheckpoint | None]:
+    """The settings of a run and the checkpoint to resume, None for a new run. The arguments are those of ``train``.
+
+    Rank 0 alone looks for the checkpoint and reads it, so that no rank can use another one.
+    """
+    checkpoint: FoundCheckpoint | None = runtime.broadcast_object(
+        runtime.run_on_all(lambda: find_checkpoint(config, overrides, resume) if runtime.is_main else None)
+    )
+    if checkpoint is None:
+        return runtime.run_on_all(lambda: settings_of_new_run(config, overrides, warmup)), None
+    return runtime.run_on_all(lambda: settings_of_resumed_run(config, overrides, warmup, checkpoint)), checkpoint
+
+
+def find_checkpoint(
+    config: Config | str | Path | None, overrides: Sequence[str], resume: bool | str | Path
+) -> FoundCheckpoint | None:
+    """The checkpoint to resume; None for a new run.
+
+    ``CheckpointError`` if the checkpoint is missing or damaged, or contains no run.
+    """
+    if resume is False:
+        return None
+    if resume is True:
+        folder = Path(settings_of_new_run(config, overrides).checkpoint.path)
+        found = CheckpointFolder(folder).newest_intact()
+        if found is None:
+            _log.info(
+                "%s contains no checkpoint: starting a new run; to resume another one, use --resume FOLDER/last.pth",
+                folder,
+            )
+            return None
+    elif (path := Path(resume)).is_dir():
+        found = CheckpointFolder(path).newest_intact()
+        if found is None:
+            raise CheckpointError(f"{path} contains no checkpoint to resume; leave out --resume to start a new run")
+    else:
+        found = path, read_checkpoint(path)
+    checkpoint = FoundCheckpoint(*found)
+    _require_run(checkpoint.state, checkpoint.path)
+    return checkpoint
+
+
+def settings_of_new_run(config: Config | str | Path | None, overrides: Sequence[str], warmup: bool = False) -> Config:
+    """The settings with a folder: by default, one named after the experiment file."""
+    if isinstance(config, Config):
+        settings = load_config(None, overrides, base=config)
+        name = "run"
+    else:
+        settings = load_config(config, overrides)
+        name = "run" if config is None else Path(config).stem
+    if not settings.checkpoint.path:
+        settings = _with_folder(settings, RUNS_FOLDER / name)
+    return _with_warmup(settings) if warmup else settings
+
+
+def settings_of_resumed_run(
+    config: Config | str | Path | None, overrides: Sequence[str], warmup: bool, checkpoint: FoundCheckpoint
+) -> Config:
+    """The settings in the checkpoint, except those in an experiment file and in overrides; a ``Config`` replaces all.
+
+    ``ConfigError`` if the settings are of another network than the checkpoint.
+    """
+    path, state = checkpoint
+    saved = config_of_checkpoint(state, path) or Config()
+    # The folder may have moved since the checkpoint was written.
+    saved = _with_folder(saved, path.parent)
+    if isinstance(config, Config):
+        base = config if config.checkpoint.path else _with_folder(config, path.parent)
+        settings = load_config(None, overrides, base=base)
+    else:
+        settings = load_config(config, overrides, base=saved)
+    settings = _with_warmup(settings) if warmup else settings
+    if not settings.model.skeleton.predicts_like(saved.model.skeleton):
+        raise ConfigError(
+            f"{path} was trained for another skeleton than model.skeleton; leave that out, or start "
+            "a new run with --weights in another folder"
+        )
+    changed = config_differences(saved, settings)
+    _log.info("Settings kept from the checkpoint%s", "; changed: " + "; ".join(changed) if changed else "")
+    require_fitting_weights(settings, state, path)
+    return settings
+
+
+def _with_warmup(settings: Config) -> Config:
+    """The settings with the default warmup if they have none."""
+    if settings.optim.warmup_epochs:
+        return settings
+    optim = dataclasses.replace(settings.optim, warmup_epochs=OptimConfig.warmup_epochs)
+    return dataclasses.replace(settings, optim=optim)
+
+
+def _with_folder(settings: Config, folder: Path) -> Config:
+    checkpoint = dataclasses.replace(settings.checkpoint, path=str(folder))
+    return dataclasses.replace(settings, checkpoint=checkpoint)
+
+
+@dataclass
+class RunState:
+    """Everything that training changes; a checkpoint contains it."""
+
+    network: PoseNet
+    average: WeightAverage | None
+    optimizer: Optimizer
+    scaler: torch.amp.GradScaler
+    guard: LossGuard
+    progress: Progress = field(default_factory=Progress)
+
+    def state_dict(self, steps_per_epoch: int, config: dict[str, Any]) -> dict[str, Any]:
+        """The content of a checkpoint except the random states: tensors and plain values only.
+
+        ``config`` is the settings of the run as plain tables.
+        """
+        weights = self.network.state_dict()
+        return {
+            "format": FORMAT,
+            **({"model": weights} if self.average is None else self.average.state_dict(weights)),
+            "optimizer": self.optimizer.state_dict(),
+            "scaler": self.scaler.state_dict(),
+            "guard": self.guard.state_dict(),
+            "progress": asdict(self.progress),
+            "steps_per_epoch": steps_per_epoch,
+            "config": config,
+        }
+
+    def load_state_dict(self, checkpoint: FoundCheckpoint, steps_per_epoch: int, runtime: Runtime) -> None:
+        """Restore the run of a checkpoint.
+
+        ``steps_per_epoch`` is that of this run. Its data set, batch size or number of processes may have changed.
+
+        Raises:
+            CheckpointError: the checkpoint belongs to another network or optimizer, or is not valid.
+        """
+        state = checkpoint.state
+        try:
+            self.load_weights(checkpoint)
+            self.guard.load_state_dict(state["guard"])
+            self.progress = Progress.from_state(state["progress"])
+            self.progress.rescale_epoch(state["steps_per_epoch"], steps_per_epoch)
+            _restore_random_state(state.get("random", []), runtime)
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
+            raise CheckpointError(
+                f"{checkpoint.path} contains no valid run ({truncate_for_message(error)}); use an older checkpoint"
+            ) from error
+
+    def load_weights(self, checkpoint: FoundCheckpoint) -> None:
+        """Restore the weights, their average, the state of the optimizer and the loss scale.
+
+        ``CheckpointError`` if they belong to another network or optimizer.
+        """
+        path, state = checkpoint
+        load_weights(self.network, path, state={"model": trained_weights(state)}, min_loaded_share=0).require_all()
+        if self.average is not None:
+            self.average.load_state_dict(state)
+        try:
+            restore_optimizer(self.optimizer, state["optimizer"])
+        except (ValueError, KeyError) as error:
+            raise CheckpointError(
+                f"{path} was saved by another optimizer or other frozen parameters; keep optim.name "
+                "and train.freeze, or use --weights instead of --resume"
+            ) from error
+        if _has_dynamic_scale(self.scaler) and state["scaler"].get("backoff_factor", 1) < 1:
+            self.scaler.load_state_dict(state["scaler"])
+
+
+def _require_run(state: dict[str, Any], path: Path) -> None:
+    """Raise ``CheckpointError`` if a checkpoint has no run to resume but, for example, only weights."""
+    for key in ("model", "optimizer", "scaler", "guard", "progress", "steps_per_epoch", "config"):
+        if key not in state:
+            raise CheckpointError(f"{path} contains no run to resume (no {key}); fine-tune from it with --weights")
+
+
+def _has_dynamic_scale(scaler: torch.amp.GradScaler) -> bool:
+    """Whether the loss scale changes during training. A fixed one is a setting and has the backoff factor 1."""
+    return scaler.is_enabled() and scaler.get_backoff_factor() < 1
+
+
+def get_random_state(device: torch.device) -> dict[str, Any]:
+    """The state of the CPU's generator ("cpu") and, if ``device`` is an accelerator, of its generator ("device").
+
+    "device_type" says which kind of accelerator it is.
+    """
+    state = {"cpu": torch.get_rng_state(), "device_type": device.type}
+    if device.type != "cpu":
+        state["device"] = torch.get_device_module(device).get_rng_state(device)
+    return state
+
+
+def _restore_random_state(states: list[dict[str, Any]], runtime: Runtime) -> None:
+    """Restore the random state of this rank from those of all ranks."""
+    if states and len(states) != runtime.world_size:
+        _log.info("The run had %d processes and continues with %d", len(states), runtime.world_size)
+    if runtime.rank >= len(states):
+        return
+    state = states[runtime.rank]
+    torch.set_rng_state(state["cpu"])
+    device = runtime.device
+    if device.type == "cpu":
+        return
+    if state.get("device_type") == device.type:
+        torch.get_device_module(device).set_rng_state(state["device"], device)
+    else:
+        _log.info("The run was saved on another type of device: only the random state of the CPU is restored")

@@ -1,0 +1,136 @@
+"""One optimizer step: forward, vote, backward, clip, update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_, get_total_norm
+from torch.optim import Optimizer
+
+from posenet.data.loader import Batch
+from posenet.devices.runtime import Runtime
+from posenet.training.batch_norm import BatchNormStatistics
+from posenet.training.data_set_losses import DataSetLosses
+from posenet.training.guard import LossGuard
+from posenet.training.loss import LossTermMeter
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """The result of one optimizer step."""
+
+    loss: float | None = None
+    """Mean loss over its batches and all processes; None if the step was skipped."""
+    bad_value: float | None = None
+    """This rank's loss, good or bad, or the gradient norm, if the step was skipped on all ranks for a bad one; None if
+    the step was not skipped, or only because the loss scale of fp16 was too large."""
+
+
+class TrainStep:
+    """One optimizer step on the mean gradient of one or several batches.
+
+    A step with a bad loss or gradient is skipped: weights, optimizer state and BatchNorm statistics do not change. Only
+    the loss scale of fp16 may be lowered. The host waits for the device twice in each step, whatever the size of the
+    network: for the vote on the losses, and for the gradient norm. In fp16 an optimizer without fused kernels waits a
+    third time.
+
+    Args:
+        model: ``ModelWithLoss``, wrapped by the runtime.
+        max_grad_norm: clip the norm of the true (unscaled, averaged) gradient to this value; 0 does not clip.
+        set_losses: records the losses of several data sets; None if there is only one.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        scaler: torch.amp.GradScaler,
+        guard: LossGuard,
+        runtime: Runtime,
+        max_grad_norm: float,
+        set_losses: DataSetLosses | None = None,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.scaler = scaler
+        self.guard = guard
+        self.runtime = runtime
+        self.max_grad_norm = max_grad_norm
+        self.set_losses = set_losses
+        self.terms = LossTermMeter()
+        self._batch_norm = BatchNormStatistics(model)
+        self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+    def __call__(self, batches: Sequence[Batch]) -> StepResult:
+        """Make the step with these batches."""
+        statistics = self._batch_norm.read()
+        result = self._step(batches)
+        if result.loss is None:
+            self._batch_norm.write(statistics)
+        self.optimizer.zero_grad()
+        return result
+
+    def _step(self, batches: Sequence[Batch]) -> StepResult:
+        # Forward. Only the last backward pass of a step averages the gradients over the processes.
+        losses = []
+        for batch in batches[:-1]:
+            with self.runtime.no_gradient_sync(self.model):
+                losses.append(self._forward(batch))
+                self._backward(losses[-1] / len(batches))
+        losses.append(self._forward(batches[-1]))
+
+        # Vote, so that either all ranks skip the step or none does.
+        own_losses = torch.stack(losses).detach()  # (B,)
+        votes = self.guard.is_bad_loss(own_losses)  # (B,)
+        loss_sums, bad_votes = self.runtime.all_reduce_sum(torch.stack([own_losses, votes])).tolist()
+        for number, bad in enumerate(bad_votes):
+            if bad:
+                return StepResult(bad_value=own_losses[number].item())
+
+        # Backward and clip. The gradient and its norm are the same on all ranks, so no vote is needed.
+        self._backward(losses[-1] / len(batches))
+        self.scaler.unscale_(self.optimizer)
+        gradient_norm = self._clip_gradient().item()
+        if not math.isfinite(gradient_norm):
+            return StepResult(bad_value=None if self._lower_scale() else gradient_norm)
+
+        # Update.
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return StepResult(loss=sum(loss_sum / self.runtime.world_size for loss_sum in loss_sums) / len(batches))
+
+    def _forward(self, batch: Batch) -> Tensor:
+        """The mean loss of the images of a batch, a tensor of shape ()."""
+        batch = self.runtime.to_device(batch)
+        # (N, stacks, scales)
+        terms: Tensor = self.model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)
+        self.terms.add(terms)
+        losses = terms.sum((1, 2))  # (N,)
+        if self.set_losses is not None and batch.set_indices is not None:
+            self.set_losses.add(losses, batch.set_indices)
+        return losses.mean()
+
+    def _backward(self, loss: Tensor) -> None:
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]  # PyTorch has no types for it
+
+    def _clip_gradient(self) -> Tensor:
+        """Clip the gradient if configured. Return its original norm, which is not finite if any gradient is not."""
+        norm: Tensor
+        if self.max_grad_norm:
+            norm = clip_grad_norm_(self._parameters, self.max_grad_norm)
+        else:
+            norm = get_total_norm([parameter.grad for parameter in self._parameters if parameter.grad is not None])
+        return norm
+
+    def _lower_scale(self) -> bool:
+        """Lower the loss scale of fp16 after an overflow, and return whether it was too large.
+
+        That is normal in fp16 training, and no sign of an exploding loss.
+        """
+        scale = self.scaler.get_scale()
+        self.scaler.update()
+        return scale > 1 and self.scaler.get_scale() < scale

@@ -1,0 +1,127 @@
+"""Opening the stores that a run trains and validates on, and checking that they fit it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from typing import Any, NamedTuple
+
+from posenet.data.inspection import describe_content, find_shared_images, overlapping_image_ids
+from posenet.data.store import StoreList, open_data_sets
+from posenet.errors import ConfigError, DataError
+from posenet.settings import Config, DataSetConfig, DataSets
+from posenet.training.agreement import describe_file
+
+_log = logging.getLogger(__name__)
+
+
+class TrainingStores(NamedTuple):
+    """The data of a run."""
+
+    train: StoreList
+    val: StoreList | None
+    """None without validation samples."""
+
+    @property
+    def set_names(self) -> list[str]:
+        """Names of the data sets if there are several."""
+        return self.train.names if len(self.train.sets) > 1 else []
+
+    def num_samples(self, framing: str) -> int:
+        """Samples to train on, with ``data.framing``."""
+        return self.train.num_images if framing == "image" else len(self.train)
+
+
+def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> TrainingStores:
+    """The training data and, if configured, the validation data; ``exit_stack`` closes them.
+
+    ``ConfigError`` if no training store is configured; ``DataError`` if a store is unusable, the two share images, or
+    images without annotations have no teacher.
+    """
+    data = config.data
+    if not data.train:
+        raise ConfigError(
+            "data.train is not set; build a store with posenet build-hdf5 and set it in the experiment "
+            "file or with --set data.train=FILE.h5"
+        )
+    train_store = exit_stack.enter_context(open_data_sets(data.train, config.model.skeleton))
+    num_unlabelled = train_store.num_unlabelled
+    if num_unlabelled and not config.train.teacher:
+        raise DataError(
+            f"{describe_paths(data.train)} contains {num_unlabelled} images without annotations, which only a teacher "
+            "supervises; set train.teacher to the checkpoint of a trained network (docs/distillation.md)"
+        )
+    if len(train_store.sets) > 1 or train_store.sets[0].mapping is not None:
+        _check_and_describe(train_store, data.framing, has_teacher=bool(config.train.teacher))
+    if not data.val:
+        _log.info("data.val is not set: no validation loss")
+        return TrainingStores(train_store, None)
+    val_store = exit_stack.enter_context(open_data_sets(data.val, config.model.skeleton))
+    if val_store.num_unlabelled:
+        raise DataError(
+            f"{describe_paths(data.val)} contains images without annotations, but validation needs labels; leave out "
+            "data.val, or build it with --annotations"
+        )
+    shared = overlapping_image_ids(train_store, val_store)
+    if num_unlabelled:  # their ids are not those of an annotation file
+        shared = find_shared_images(val_store, train_store).contents[:, 0]
+    if len(shared) and not data.allow_overlap:
+        raise DataError(
+            f"{describe_paths(data.train)} and {describe_paths(data.val)} share {len(shared)} images (first id "
+            f"{shared[0]}); validation images are never trained on: build them from separate splits, or set "
+            "data.allow_overlap=true to overfit on purpose"
+        )
+    return TrainingStores(train_store, val_store)
+
+
+def _check_and_describe(stores: StoreList, framing: str, has_teacher: bool) -> None:
+    """Log what every data set contributes; ``DataError`` if nothing supervises some keypoint of the network.
+
+    A teacher supervises all keypoints.
+    """
+    unsupervised = [] if has_teacher else stores.never_supervised()
+    keypoints = [name for name in unsupervised if name in stores.skeleton.keypoints]
+    if keypoints:
+        raise DataError(
+            f"no data set of data.train annotates {', '.join(keypoints)} of model.skeleton; add a set that does, or "
+            "train a skeleton without it"
+        )
+    supervision = "taught by the teacher" if has_teacher else "not supervised"
+    for data_set, (size, per_epoch) in zip(stores.sets, stores.draws(framing)):
+        missing = data_set.mapping.missing if data_set.mapping else ()
+        others = data_set.mapping.ignored if data_set.mapping else ()
+        lacks = f"; {supervision}: {', '.join(missing)}" if missing else ""
+        ignored = f"; ignored, not in model.skeleton: {', '.join(others)}" if others else ""
+        _log.info("Data set %s: %d samples, %d of them per epoch%s%s", data_set.name, size, per_epoch, lacks, ignored)
+    if unsupervised:
+        _log.warning(
+            "WARNING: no data set annotates both ends of %s, so these body parts are not learned",
+            ", ".join(unsupervised),
+        )
+    if not has_teacher and all(data_set.mapping and data_set.mapping.missing for data_set in stores.sets):
+        _log.warning(
+            "WARNING: no data set annotates all keypoints of model.skeleton, so the map of the keypoint foreground is "
+            "not learned; predictions do not use it"
+        )
+
+
+def describe_paths(setting: DataSets) -> str:
+    """The files of ``data.train`` or ``data.val`` in a message."""
+    items = [setting] if isinstance(setting, str) else setting
+    return ", ".join(str(item.path if isinstance(item, DataSetConfig) else item) for item in items)
+
+
+def describe_contents(config: Config, stores: TrainingStores) -> dict[str, Any]:
+    """The contents of the data of a run by setting, for ``require_same_run``: equal texts mean equal contents."""
+    contents = {"data.train": _describe_content(stores.train)}
+    if stores.val is not None:
+        contents["data.val"] = _describe_content(stores.val)
+    if config.data.val_annotations:
+        contents["data.val_annotations"] = describe_file(config.data.val_annotations)
+    return contents
+
+
+def _describe_content(stores: StoreList) -> str:
+    """The content of all stores of a setting, and the weights of several data sets."""
+    weights = [data_set.weight for data_set in stores.sets]
+    return describe_content(stores) + (f" and the weights {weights}" if len(weights) > 1 else "")

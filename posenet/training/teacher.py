@@ -1,0 +1,177 @@
+"""Distillation: a network learns the maps of a stronger one, its teacher, beside labels or instead of them."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from posenet.checkpoints.named import find_weights
+from posenet.checkpoints.weights import load_model
+from posenet.devices.precision import select_amp
+from posenet.errors import CheckpointError, ConfigError
+from posenet.model.fused import FusedNetwork
+from posenet.settings import Config, TargetsConfig
+
+MAX_SIGMA_RATIO = 1.25
+"""Maps of the teacher whose widths differ by more than this factor from those of the labels cause a warning."""
+
+_log = logging.getLogger(__name__)
+
+
+class Teacher:
+    """A trained network whose maps are targets for another one.
+
+    This is not a ``torch.nn.Module``, so that the optimizer, the weight averaging, checkpoints and
+    DistributedDataParallel do not see its weights. It keeps one copy of the network for each device that asks for maps,
+    because the replicas of DataParallel share this object.
+
+    Args:
+        network: the trained network, on any device.
+        weight: share of the teacher in the target where labels count, 0-1.
+        threshold: smaller responses of the teacher count as 0.
+        positive_threshold: target values from this on count as foreground in the loss.
+        input_size: (height, width) of the teacher's input; None means that of the images.
+        digest: SHA-256 of the teacher's file, in hexadecimal.
+    """
+
+    def __init__(
+        self,
+        network: FusedNetwork,
+        weight: float,
+        threshold: float,
+        positive_threshold: float,
+        input_size: tuple[int, int] | None = None,
+        digest: str = "",
+    ) -> None:
+        self.weight = weight
+        self.threshold = threshold
+        self.positive_threshold = positive_threshold
+        self.input_size = input_size
+        self.digest = digest
+        self._network = network
+        self._networks: dict[torch.device, FusedNetwork] = {}
+
+    @torch.no_grad()
+    def teach(self, images: Tensor, target: Tensor, mask_miss: Tensor, supervised: Tensor | None = None) -> Tensor:
+        """Replace the targets by a mixture of them and the teacher's maps.
+
+        With the label's target t, the teacher's map s and ``weight`` w, the new target is ``t + w * (s - t)`` where the
+        label counts: in cells with ``mask_miss`` >= 0.5 of supervised channels. Cells that the label counts as
+        foreground remain foreground. Everywhere else the new target is s. So the loss may count every cell.
+
+        Args:
+            images: (N, 3, H, W) input of the network.
+            target: (N, C, h, w) maps of the labels.
+            mask_miss: (N, 1, h, w); 1 where labels count, 0 where they are ignored.
+            supervised: (N, C); 1 for channels with labels, 0 for those without; None means all.
+
+        Returns:
+            (N, C, h, w) float32 in [0, 1].
+        """
+        maps = self.maps(images, (target.shape[2], target.shape[3]))
+        mixture = target + self.weight * (maps - target)
+        mixture = torch.maximum(mixture, target.clamp(max=self.positive_threshold))
+        labels_count = mask_miss >= 0.5
+        if supervised is not None:
+            labels_count = labels_count & (supervised[:, :, None, None] > 0)  # (N, C, h, w)
+        return torch.where(labels_count, mixture, maps)
+
+    @torch.no_grad()
+    def maps(self, images: Tensor, size: tuple[int, int]) -> Tensor:
+        """The teacher's maps for (N, 3, H, W) images, resampled to (N, C, *size) and clamped to [0, 1]."""
+        if self.input_size is not None and self.input_size != tuple(images.shape[2:]):
+            images = F.interpolate(images, size=self.input_size, mode="bilinear", align_corners=False, antialias=True)
+        maps = self.network_on(images.device).heatmaps(images)
+        if tuple(maps.shape[2:]) != size:
+            maps = F.interpolate(maps, size=size, mode="bilinear", align_corners=False, antialias=True)
+        maps = maps.clamp(0, 1)
+        return torch.where(maps < self.threshold, torch.zeros_like(maps), maps)
+
+    def network_on(self, device: torch.device) -> FusedNetwork:
+        """The copy of the network on a device, made on the first call."""
+        if device not in self._networks:
+            self._networks[device] = copy.deepcopy(self._network).to(device)
+        return self._networks[device]
+
+
+def load_teacher(config: Config, device: torch.device) -> Teacher | None:
+    """The teacher of a run, in the fastest precision of its device; None if ``train.teacher`` is not set.
+
+    Raises:
+        CheckpointError: the file is missing or damaged, or has no weights of a network.
+        ConfigError: the teacher has another skeleton than ``model.skeleton``.
+    """
+    name = config.train.teacher
+    if not name:
+        return None
+    network, teacher_config = load_model(name)
+    if not teacher_config.model.skeleton.predicts_like(config.model.skeleton):
+        raise ConfigError(
+            f"the teacher {name} predicts another skeleton than model.skeleton; give both networks the same skeleton"
+        )
+    amp = select_amp(device, "auto")
+    size = config.distill.size or config.train.size
+    _log.info(
+        "Teacher: %s, %.1f M parameters, precision %s, input %d x %d; distill.weight %g where labels count",
+        name,
+        sum(parameter.numel() for parameter in network.parameters()) / 1e6,
+        amp,
+        *size,
+        config.distill.weight,
+    )
+    _warn_of_other_widths(teacher_config.targets, config.targets, config.train.size[0] / size[0])
+    return Teacher(
+        FusedNetwork(network, amp),
+        config.distill.weight,
+        config.distill.threshold,
+        config.loss.positive_threshold,
+        config.distill.size,
+        teacher_digest(name),
+    )
+
+
+def teacher_digest(name: str) -> str:
+    """SHA-256, in hexadecimal, of the file of a teacher, given by its path or the name of registered weights."""
+    path = find_weights(name)
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise CheckpointError(f"cannot read the teacher {path}: {error.strerror or error}") from error
+
+
+def require_same_teacher(state: Mapping[str, Any], teacher: Teacher | None, path: str | Path) -> None:
+    """Raise ``CheckpointError`` if the checkpoint at ``path`` was trained with another teacher than ``teacher``.
+
+    A resumed run may go on without its teacher, and a run without a teacher may get one.
+    """
+    digest = state.get("teacher")
+    if teacher is not None and digest and digest != teacher.digest:
+        raise CheckpointError(
+            f"{path} was trained with another teacher than the file that train.teacher names now; restore that file, "
+            "or start a new run in another folder with --weights"
+        )
+
+
+def _warn_of_other_widths(teacher: TargetsConfig, student: TargetsConfig, scale: float) -> None:
+    """Warn if the teacher's maps, resized by ``scale``, are much wider or narrower than those of the labels."""
+    for name in ("keypoint_sigma", "part_sigma"):
+        width = getattr(teacher, name) * scale
+        wanted = getattr(student, name)
+        if max(width / wanted, wanted / width) > MAX_SIGMA_RATIO:
+            _log.warning(
+                "WARNING: the teacher's maps have a targets.%s of %.3g pixels of this network's input, and the labels "
+                "%g; set distill.input_size or targets.%s so that they agree",
+                name,
+                width,
+                wanted,
+                name,
+            )
