@@ -66,7 +66,9 @@ RETRY_SECONDS = (0.1, 0.5, 2.0)
 
 _SIGNATURES = (b"\x89HDF\r\n\x1a\n\x02", b"\x89HDF\r\n\x1a\n\x03")
 """First bytes of HDF5 files with checksums of their structures. Reading others that are damaged may never end."""
-_H5PY_ERRORS = (OSError, LookupError, ArithmeticError, AttributeError, RuntimeError, TypeError, ValueError)
+_H5PY_ERRORS = (
+    OSError, LookupError, ArithmeticError, AttributeError, MemoryError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 """Errors that h5py raises on damaged files."""
 
 
