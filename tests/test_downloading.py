@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from posenet import downloading
 from posenet.downloading import download_image
 from posenet.errors import DataError
-from posenet.images import downloading, write_image
+from posenet.images import write_image
 from tests.helpers.media_server import media_server
 from tests.helpers.videos import GREY
 
