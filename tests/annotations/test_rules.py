@@ -1,4 +1,4 @@
-"""The annotation linter: it finds every fault and says how to fix it; a valid file has no findings."""
+"""Linting: every problem is found and its remedy named, and a valid file has no findings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from posenet.annotations.reading import read_annotations, read_split
-from posenet.annotations.rules import lint_annotations
+from posenet.annotations.rules import RULES, lint_annotations
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
@@ -118,7 +118,9 @@ def test_real_annotations_have_no_errors(coco_sample: Path) -> None:
         (setting("annotations", iscrowd=2), "crowd-flag"),
         (setting("annotations", keypoints=[1, 2, 2]), "keypoint-count"),
         (setting("annotations", keypoints=[float("nan")] * 30), "not-a-number"),
-        (setting("annotations", keypoints=["1"] * 30), "not-a-number"),
+        (setting("annotations", keypoints=["1"] * 30), "text-number"),
+        (setting("annotations", area="300"), "text-number"),
+        (setting("annotations", keypoints=["one"] * 30), "not-a-number"),
         (setting("annotations", segmentation=[[1, 1, 9, float("inf"), 5, 5]]), "outline-number"),
         (moved(0, 50, 50, 3), "visibility"),
         (moved(0, 50, 50, True), "boolean-visibility"),
@@ -146,6 +148,10 @@ def test_errors(codes: Codes, change: Callable[[Document], Any], code: str) -> N
         (setting("annotations", bbox=[100, 100, 150, 160]), "box-outside"),
         (setting("images", file_name="1.jpg"), "duplicate-file"),
         (setting("annotations", segmentation=[1, 1, 9, 1, 9, 9]), "flat-outline"),
+        (setting("annotations", segmentation=[[1, 1, 9, 1]]), "damaged-outline"),
+        (setting("annotations", segmentation=[[1, 1, 9, 1, 9, 9, 4]]), "damaged-outline"),
+        (setting("annotations", segmentation={"size": [SIDE, SIDE], "counts": "oooo"}), "damaged-outline"),
+        (setting("annotations", segmentation={"size": [9, 9], "counts": [81]}), "damaged-outline"),
         (
             lambda d: [
                 e.update(keypoints=[min(v, 1) if i % 3 == 2 else v for i, v in enumerate(e["keypoints"])])
@@ -224,8 +230,7 @@ def test_a_backslash_in_the_name_of_an_existing_file_is_accepted(tmp_path: Path,
 
 
 @pytest.mark.parametrize("exif_frame", ["stored", "displayed"])
-@pytest.mark.parametrize("annotated", ["stored", "displayed"])
-@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("orientation, annotated", [(1, "stored"), (3, "displayed"), (6, "stored"), (7, "displayed")])
 def test_images_with_an_exif_orientation_are_named(
     tmp_path: Path, orientation: int, annotated: str, exif_frame: str
 ) -> None:
@@ -242,12 +247,12 @@ def test_images_with_an_exif_orientation_are_named(
         assert finding.severity == "warning" and finding.places == [f"a.jpg (orientation {orientation}, {frame})"]
 
 
-@pytest.mark.parametrize("orientation", range(5, 9))
+@pytest.mark.parametrize("orientation", [6, 7])
 def test_keypoints_of_the_displayed_image_with_the_size_of_the_stored_one_are_an_error(
     tmp_path: Path, orientation: int
 ) -> None:
     """Label Studio exports this. The remedy must not be to delete the keypoints outside."""
-    drawn = oriented_image(orientation, corner={5: (200, 40), 6: (200, 40), 7: (20, 40), 8: (20, 40)}[orientation])
+    drawn = oriented_image(orientation, corner={6: (200, 40), 7: (20, 40)}[orientation])
     (tmp_path / "a.jpg").write_bytes(drawn.data)
     path = write_annotations(tmp_path / "a.json", annotate(drawn, "displayed", size_of="stored"))
     assert {finding.code for finding in lint_annotations(path, tmp_path)} == {"exif-swapped", "exif-by-size"}
@@ -302,8 +307,8 @@ def test_names_cannot_control_the_terminal(
     content["categories"][0]["keypoints"][0] = "\x1b[2J"
     content["annotations"][0]["id"] = "\x1b]0;mine\x07\n"
     (tmp_path / "a.json").write_text(json.dumps(content))
-    assert run_tool("lint-annotations", [str(tmp_path / "a.json")]) == 2
-    assert run_tool("skeleton", ["--from-annotations", str(tmp_path / "a.json")]) == 0
+    assert run_tool("annotations", ["lint", str(tmp_path / "a.json")]) == 2
+    assert run_tool("annotations", ["skeleton", str(tmp_path / "a.json")]) == 0
     shown = capsys.readouterr().out
     assert "?]0;mine?" in shown and "?[2J" in shown and all(line.isprintable() for line in shown.splitlines())
 
@@ -382,17 +387,71 @@ def test_the_tool_names_places_and_remedies_and_fails_on_errors_alone(
     content["annotations"][2]["num_keypoints"] = 1
     path = tmp_path / "a.json"
     path.write_text(json.dumps(content))
-    assert run_tool("lint-annotations", [str(path)], prog="lint") == 0
+    assert run_tool("annotations", ["lint", str(path)], prog="lint") == 0
     out = capsys.readouterr().out
     assert "warning: annotations with a num_keypoints" in out and ": 3\n  fix: count" in out
 
     for entry in content["annotations"]:
         entry["area"] = 0
     path.write_text(json.dumps(content))
-    assert run_tool("lint-annotations", [str(path)], prog="lint") == 2
+    assert run_tool("annotations", ["lint", str(path)], prog="lint") == 2
     captured = capsys.readouterr()
     assert "1, 2, 3, 4, 5 ... (+23 more)" in captured.out and "zero-area" in captured.err
-    assert run_tool("lint-annotations", [str(path), "--json"], prog="lint") == 2
+    assert run_tool("annotations", ["lint", str(path), "--json"], prog="lint") == 2
     first = json.loads(capsys.readouterr().out)[0]
     assert list(first) == ["severity", "code", "message", "remedy", "places"]
     assert first["severity"] == "error" and len(first["places"]) == 28
+
+
+class TestExchangedSides:
+    """Left and right exchanged in all pairs of all people: only faces show it."""
+
+    @pytest.fixture
+    def real(self, coco_sample: Path) -> Document:
+        path = coco_sample / "annotations" / "person_keypoints_val2017_oracle150.json"
+        content: Document = json.loads(path.read_text())
+        return content
+
+    def codes(self, folder: Path, content: Document) -> set[str]:
+        path = write_annotations(folder / "a.json", content)
+        return {finding.code for finding in lint_annotations(path, skeleton=COCO) if finding.severity == "error"}
+
+    def exchange(self, entries: list[Document]) -> None:
+        names = COCO.file_names
+        twins = [name.replace("left", "?").replace("right", "left").replace("?", "right") for name in names]
+        order = [names.index(name) for name in twins]
+        for entry in entries:
+            entry["keypoints"] = np.reshape(entry["keypoints"], (-1, 3))[order].ravel().tolist()
+
+    def test_in_real_annotations(self, tmp_path: Path, real: Document) -> None:
+        assert self.codes(tmp_path, real) == set()
+        self.exchange(real["annotations"][::10])
+        assert self.codes(tmp_path, real) == set(), "a few people may be wrong"
+        self.exchange([entry for row, entry in enumerate(real["annotations"]) if row % 10])
+        assert self.codes(tmp_path, real) == {"swapped-sides"}
+
+    def test_people_from_behind_show_nothing(self, tmp_path: Path, real: Document) -> None:
+        """Their eyes and nose are not labelled, and left is left in the image."""
+        for entry in real["annotations"]:
+            entry["keypoints"][:9] = [0] * 9
+            entry["num_keypoints"] = sum(visibility > 0 for visibility in entry["keypoints"][2::3])
+        self.exchange(real["annotations"])
+        assert self.codes(tmp_path, real) == set()
+
+    def test_in_drawn_faces_however_the_heads_are_tilted(self, tmp_path: Path) -> None:
+        rng = np.random.default_rng(0)
+        for side, expected in ((1, set()), (-1, {"swapped-sides"})):
+            content = document([1], [person(number, 1) for number in range(1, 41)])
+            for entry in content["annotations"]:
+                turn = rng.uniform(-np.pi, np.pi)
+                rotation = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
+                face = np.array([[0, 5], [8 * side, -3], [-8 * side, -3]]) @ rotation + (45, 50)
+                entry["keypoints"] = [value for x, y in face.tolist() for value in (x, y, 2)] + [0] * 42
+                entry["num_keypoints"] = 3
+            assert self.codes(tmp_path, content) == expected
+
+
+def test_every_rule_says_how_to_fix_what_it_finds() -> None:
+    for rule in RULES:
+        assert rule.remedy and not rule.remedy.endswith(".") and rule.code.islower()
+        assert len({other.severity for other in RULES if other.code == rule.code}) == 1

@@ -89,7 +89,7 @@ def map_visibility(content: Document, values: dict[int, Any]) -> None:
         (setting("annotations", area=None), "areas computed from outlines", 1),
         (lambda d: d["annotations"][0].pop("area"), "areas computed from outlines", 1),
         (setting("annotations", area=0), "areas computed from outlines", 1),
-        (setting("annotations", area="3000"), "areas computed from outlines", 1),
+        (setting("annotations", area="3000"), "numbers in quotation marks", 1),
         (setting("annotations", bbox=None), "boxes computed from outlines", 1),
         (lambda d: d["annotations"][0].pop("bbox"), "boxes computed from outlines", 1),
         (setting("annotations", bbox=[0, 0, 0, 0]), "boxes computed from outlines", 1),
@@ -134,6 +134,36 @@ def test_ids_that_are_names_become_free_numbers_in_references_too(tmp_path: Path
     numbers = {image["file_name"]: image["id"] for image in fixed["images"]}
     assert list(numbers.values()) == [3, 2, 4]
     assert [entry["image_id"] for entry in fixed["annotations"]] == [3, 3, 2, 2, 4, 4, 4]
+
+
+def test_numbers_as_text_become_numbers_and_no_label_is_lost(tmp_path: Path) -> None:
+    content = valid_document()
+    for entry in content["annotations"]:
+        entry["keypoints"] = [str(value) for value in entry["keypoints"]]
+        entry["bbox"] = [f" {value} " for value in entry["bbox"]]
+        entry["area"] = str(entry["area"])
+    fixed, fixes = fix(tmp_path, content)
+    assert fixed == valid_document()
+    assert fixes == {"lists of numbers in quotation marks turned into numbers": 21}
+    content["annotations"][0]["keypoints"][4] = "left"
+    assert fix(tmp_path, content)[0]["annotations"][0]["keypoints"] == content["annotations"][0]["keypoints"]
+    [finding] = [found for found in lint_annotations(tmp_path / "out.json") if found.severity == "error"]
+    assert (finding.code, finding.places) == ("not-a-number", ["10"])
+    assert "write 0, 0, 0 only for a keypoint that is not labelled" in finding.remedy
+
+
+def test_repeated_ids_are_renumbered_unless_something_refers_to_them(tmp_path: Path) -> None:
+    content = valid_document()
+    content["annotations"][3]["id"] = content["annotations"][0]["id"]
+    content["images"].append(content["images"][0] | {"file_name": "other.jpg"})
+    fixed, fixes = fix(tmp_path, content)
+    assert fixes == {"repeated ids that nothing refers to changed to free numbers": 1}
+    assert [entry["id"] for entry in fixed["annotations"]] == [10, 11, 20, 51, 30, 31, 50]
+    assert {finding.code for finding in lint_annotations(tmp_path / "out.json")} == {"duplicate-image-id"}
+    for entry in content["annotations"][:2]:
+        entry["image_id"] = 2
+    fixed, fixes = fix(tmp_path, content)
+    assert [image["id"] for image in fixed["images"]] == [1, 2, 3, 4], "no annotation refers to image 1"
 
 
 def test_an_id_whose_number_is_taken_stays_with_its_references(tmp_path: Path) -> None:
@@ -193,7 +223,7 @@ def test_sizes_are_read_from_the_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("exif_frame", ["stored", "displayed"])
-@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("orientation", [1, 3, 6])
 def test_a_missing_size_is_that_of_the_frame_of_the_annotations(
     tmp_path: Path, orientation: int, exif_frame: str
 ) -> None:
@@ -208,10 +238,10 @@ def test_a_missing_size_is_that_of_the_frame_of_the_annotations(
     assert not codes & {"wrong-size", "outside", "image-size"}
 
 
-@pytest.mark.parametrize("orientation", range(5, 9))
+@pytest.mark.parametrize("orientation", [6, 7])
 def test_swapped_sizes_are_corrected_where_the_keypoints_show_it(tmp_path: Path, orientation: int) -> None:
     """Another image of the same file, in which the keypoints fit both frames, is corrected too."""
-    corners = {5: (200, 40), 6: (200, 40), 7: (20, 40), 8: (20, 40)}
+    corners = {6: (200, 40), 7: (20, 40)}
     outside = oriented_image(orientation, corner=corners[orientation])
     inside = oriented_image(orientation, corner=(112, 72))
     content = document([1, 2], [])
@@ -263,8 +293,8 @@ def test_the_file_itself_is_never_the_output(tmp_path: Path) -> None:
     for output in (path, tmp_path / "link.json"):
         with pytest.raises(DataError, match="never changed"):
             fix_annotations(path, output)
-    assert run_tool("lint-annotations", [str(path), "--fix", str(path), "--overwrite"]) == 2
-    assert run_tool("lint-annotations", [str(path), "--fix", "-"]) == 2
+    assert run_tool("annotations", ["fix", str(path), "--output", str(path), "--overwrite"]) == 2
+    assert run_tool("annotations", ["fix", str(path), "--output", "-"]) == 2
     assert path.read_bytes() == before
 
 
@@ -278,38 +308,39 @@ def test_the_tool_counts_the_repairs_and_checks_the_result(tmp_path: Path, capsy
     content = changed(text_ids)
     path = write_annotations(tmp_path / "a.json", content)
     out = tmp_path / "fixed.json"
-    assert run_tool("lint-annotations", [str(path), "--fix", str(out)]) == 0
+    assert run_tool("annotations", ["fix", str(path), "--output", str(out)]) == 0
     shown = capsys.readouterr().out
     assert "fixed ids and references turned into whole numbers: 25\n" in shown and f"{out}: no errors" in shown
-    assert run_tool("lint-annotations", [str(path), "--fix", str(out)]) == 2
+    assert run_tool("annotations", ["fix", str(path), "--output", str(out)]) == 2
     assert "--overwrite" in capsys.readouterr().err
-    assert run_tool("lint-annotations", [str(out), "--fix", str(tmp_path / "again.json")]) == 0
+    assert run_tool("annotations", ["fix", str(out), "--output", str(tmp_path / "again.json")]) == 0
     assert "nothing to fix" in capsys.readouterr().out
     content["annotations"][0]["keypoints"] = [1, 2]
     write_annotations(path, content)
-    assert run_tool("lint-annotations", [str(path), "--fix", str(out), "--overwrite", "--json"]) == 2
+    assert run_tool("annotations", ["fix", str(path), "--output", str(out), "--overwrite", "--json"]) == 2
     captured = capsys.readouterr()
     assert json.loads(captured.out)[0]["code"] == "keypoint-count"
-    assert run_tool("lint-annotations", [str(path)]) == 2
-    assert "--fix OUT.json has repaired what can be derived" in capsys.readouterr().err
+    assert run_tool("annotations", ["lint", str(path)]) == 2
+    assert "after annotations fix has repaired what can be derived" in capsys.readouterr().err
     assert "fixed ids and references" in captured.err and "fixed.json has 1 kind of error" in captured.err
 
 
-@pytest.mark.parametrize("seed", range(300))
-def test_any_damage_is_survived_and_a_second_repair_changes_nothing(tmp_path: Path, seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    content = mutate_tree(rng, valid_document())
-    path = write_annotations(tmp_path / "in.json", content)
-    folder = tmp_path if seed % 2 else None
-    try:
-        fix_annotations(path, tmp_path / "out.json", folder)
-    except DataError:
-        return
-    fixes = fix_annotations(tmp_path / "out.json", tmp_path / "again.json", folder)
-    assert fixes == {}
-    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "out.json").read_bytes()
-    fixed = json.loads((tmp_path / "out.json").read_text())
-    check_that_no_keypoint_is_invented(json.loads(path.read_text()), fixed)
+@pytest.mark.parametrize("seeds", [range(80), pytest.param(range(80, 3000), marks=pytest.mark.torture)], ids=str)
+def test_any_damage_is_survived_and_a_second_repair_changes_nothing(tmp_path: Path, seeds: range) -> None:
+    for seed in seeds:
+        content = mutate_tree(np.random.default_rng(seed), valid_document())
+        path = write_annotations(tmp_path / "in.json", content)
+        folder = tmp_path if seed % 2 else None
+        try:
+            fix_annotations(path, tmp_path / "out.json", folder)
+        except DataError:
+            continue
+        assert fix_annotations(tmp_path / "out.json", tmp_path / "again.json", folder) == {}, seed
+        assert (tmp_path / "again.json").read_bytes() == (tmp_path / "out.json").read_bytes()
+        check_that_no_keypoint_is_invented(
+            json.loads(path.read_text()), json.loads((tmp_path / "out.json").read_text())
+        )
+        (tmp_path / "again.json").unlink()
 
 
 def check_that_no_keypoint_is_invented(before: Document, after: Document) -> None:
