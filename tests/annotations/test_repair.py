@@ -355,11 +355,11 @@ def check_that_no_keypoint_is_invented(before: Document, after: Document) -> Non
                 )
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(5))
 def test_removed_values_are_fixed_and_the_rest_is_untouched(tmp_path: Path, seed: int) -> None:
     """Random subsets of the derivable values are removed; the repaired file passes the linter."""
     rng = np.random.default_rng(seed)
-    _, annotations = write_chairs(tmp_path, "chairs", 4, seed=seed)
+    _, annotations = write_chairs(tmp_path, "chairs", 8, seed=seed)
     original = json.loads(annotations.read_text())
     content = copy.deepcopy(original)
     removed = set()

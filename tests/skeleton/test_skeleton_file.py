@@ -95,5 +95,5 @@ def test_the_message_of_an_invalid_file_names_the_fault(tmp_path: Path, old: str
 
 
 def test_the_message_of_a_missing_file_names_the_tool(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="gone.toml.*posenet skeleton"):
+    with pytest.raises(ConfigError, match="gone.toml.*posenet annotations skeleton"):
         load_skeleton(tmp_path / "gone.toml")
