@@ -208,7 +208,7 @@ def test_resuming_needs_no_skeleton_file_and_refuses_another_skeleton(
 
 def test_a_store_of_another_skeleton_is_refused(project: ChairProject) -> None:
     with pytest.raises(DataError, match="another skeleton .* back_top_left"):
-        Store(project.store)
+        Store(project.store, COCO)
     with Store(project.store, skeleton=None) as store:
         assert store.skeleton.file_names == tuple(NAMES)
     tool("build-hdf5", "--output", project.store, "--verify")
