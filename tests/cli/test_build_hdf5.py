@@ -198,11 +198,13 @@ class TestInterruption:
     @pytest.fixture
     def long_build(self, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         """A running build that takes many seconds and has written its first images."""
-        num_images = 3000
-        content = document(range(num_images), [person(10**6 + image, image) for image in range(num_images)])
-        pixels = np.random.default_rng(0).integers(0, 256, (1000, 1000, 3), np.uint8)
+        num_images = 1500
+        content = document(
+            range(num_images), [person(10**6 + image, image, (200, 200, 50, 60)) for image in range(num_images)]
+        )
+        pixels = np.random.default_rng(0).integers(0, 256, (500, 500, 3), np.uint8)
         for image in content["images"]:
-            image.update(file_name="same.jpg", height=1000, width=1000)
+            image.update(file_name="same.jpg", height=500, width=500)
         (tmp_path / "images").mkdir()
         cv2.imwrite(str(tmp_path / "images" / "same.jpg"), pixels)
         coco = (tmp_path / "images", write_annotations(tmp_path / "a.json", content))
