@@ -11,7 +11,7 @@ import posenet
 from posenet.diagnosis.compare import Difference, compare
 from posenet.diagnosis.diagnose import Diagnosis
 from posenet.diagnosis.json_file import DIAGNOSIS_FILE, write_diagnosis_file
-from posenet.diagnosis.kinds import CORRECTIONS
+from posenet.diagnosis.kinds import CORRECTIONS, TEXTS
 from posenet.diagnosis.report import REPORT_FILE, write_report
 from posenet.messages import pluralize
 from posenet.settings import DataConfig, ExifFrame
@@ -57,15 +57,21 @@ def _summarize(diagnosis: Diagnosis) -> str:
         f"{diagnosis.name}: AP {diagnosis.ap:.3f}; {pluralize(diagnosis.num_people, 'person', 'people')}, "
         f"{pluralize(diagnosis.num_results, 'result')}",
         f"  {pluralize(sum(counts.values()), 'keypoint')} compared: "
-        + ", ".join(f"{count} {kind}" for kind, count in counts.items()),
+        + ", ".join(f"{count} {_name(kind)}" for kind, count in counts.items()),
         f"  at OKS 0.5: {pluralize(diagnosis.background, 'background result')}, "
         f"{pluralize(diagnosis.missed, 'missed person', 'missed people')}",
-        "  AP gained by correcting " + ", then ".join(f"{kind} {gain:+.3f}" for kind, gain in diagnosis.costs.items()),
-        "  alone: " + ", ".join(f"{kind} {diagnosis.alone[kind] - diagnosis.ap:+.3f}" for kind in CORRECTIONS),
+        "  AP gained by correcting "
+        + ", then ".join(f"{_name(kind)} {gain:+.3f}" for kind, gain in diagnosis.costs.items()),
+        "  alone: " + ", ".join(f"{_name(kind)} {diagnosis.alone[kind] - diagnosis.ap:+.3f}" for kind in CORRECTIONS),
     ]
     if diagnosis.num_results == 0:
         lines.append("  the results are empty, so everybody is missed")
     return "\n".join(lines)
+
+
+def _name(kind: str) -> str:
+    """The name of a kind on the page, where the last correction is split into missed people and inexact results."""
+    return "missed or inexact" if kind == "missed" else TEXTS[kind].label.lower()
 
 
 def _summarize_difference(difference: Difference) -> str:

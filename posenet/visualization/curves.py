@@ -163,13 +163,13 @@ def _plot_loss(axes: Axes, history: RunHistory) -> None:
     _style_axes(axes, "Loss")
     logged = [entry for entry in history.train if entry.get("terms") or entry.get("loss") is not None]
     # The terms are means since the previous entry; the loss is that of one step.
-    losses = [np.sum(entry["terms"]) if entry.get("terms") else entry["loss"] for entry in logged]
+    losses = [np.asarray(entry["terms"], np.float64).sum() if entry.get("terms") else entry["loss"] for entry in logged]
     _plot_curve(axes, history.positions(logged), losses, "training, between log lines", COLOURS[5], linewidth=1)
     epoch_curves = {"train_loss": "training, mean of the epoch", "val_loss": "validation"}
     for (key, label), colour in zip(epoch_curves.items(), COLOURS):
         entries = _entries_with(history.epochs, key)
         _plot_curve(axes, history.positions(entries), [entry[key] for entry in entries], label, colour, linewidth=2)
-    _use_log_scale_if_wide(axes)
+    _scale_loss_axis(axes)
     if history.skips:
         positions = history.positions(history.skips)
         heights = [0.02] * len(positions)  # shares of the height of the axes
@@ -192,7 +192,7 @@ def _plot_terms(axes: Axes, history: RunHistory, title: str, summed_axis: int, l
     values = terms.sum(axis=summed_axis)  # (N, curves)
     for index, colour in enumerate(_sequential_colours(values.shape[1])):
         _plot_curve(axes, history.positions(entries), values[:, index], label_of(index), colour)
-    _use_log_scale_if_wide(axes)
+    _scale_loss_axis(axes)
     _add_legend(axes)
 
 
@@ -252,16 +252,23 @@ def _plot_curve(
     axes.plot(positions, y, label=label if len(y) else None, color=colour, linewidth=linewidth, marker=marker)
 
 
-def _use_log_scale_if_wide(axes: Axes) -> None:
-    """Use a logarithmic y axis if all values are positive and the largest is more than 5 times the smallest."""
+def _scale_loss_axis(axes: Axes) -> None:
+    """Leave space above the curves for the legend.
+
+    The y axis is logarithmic if all values are positive and the largest is more than 5 times the smallest.
+    """
     from matplotlib.ticker import LogFormatter
 
     values = np.concatenate([np.asarray(line.get_ydata(), np.float64) for line in axes.get_lines()])
     values = values[np.isfinite(values)]
-    if not len(values) or values.min() <= 0 or values.max() <= 5 * values.min():
+    if not len(values):
+        return
+    low, high = values.min(), values.max()
+    if low <= 0 or high <= 5 * low:
+        axes.set_ylim(top=high + 0.25 * (high - low or 1))
         return
     axes.set_yscale("log")
-    axes.set_ylim(top=3 * values.max())  # leaves space for the legend
+    axes.set_ylim(top=3 * high)
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(LogFormatter())
 

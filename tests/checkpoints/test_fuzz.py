@@ -16,17 +16,17 @@ import h5py
 import numpy as np
 import pytest
 import torch
-
 from posenet.annotations.coco_dataset import read_annotations
 from posenet.annotations.main_persons import select_main_persons
 from posenet.annotations.masks import person_masks
 from posenet.annotations.split import read_split
 from posenet.checkpoints.contents import config_of_checkpoint, require_fitting_weights
+from posenet.data.store.reader import Store
+from posenet.data.store.schema import BYTE_ARRAYS, array_specs, fingerprint
+
 from posenet.checkpoints.file import read_checkpoint
 from posenet.checkpoints.weights import load_model
 from posenet.data.dataset import PoseDataset
-from posenet.data.store.reader import Store
-from posenet.data.store.schema import BYTE_ARRAYS, array_specs, fingerprint
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
 from posenet.inference.coco_evaluation import compute_coco_metrics

@@ -18,19 +18,19 @@ import h5py
 import numpy as np
 import pytest
 import torch
-
 from posenet.annotations.coco_dataset import read_annotations
 from posenet.annotations.coco_file import MAX_OUTLINE
 from posenet.annotations.masks import person_masks
 from posenet.annotations.split import read_split
-from posenet.checkpoints.file import read_checkpoint
-from posenet.checkpoints.weights import load_model
-from posenet.cli.main import run_tool
 from posenet.data.store.build import build_store
 from posenet.data.store.reader import Store
 from posenet.data.store.schema import array_specs, fingerprint
-from posenet.errors import CheckpointError, ConfigError
 from posenet.images.image_files import read_image
+
+from posenet.checkpoints.file import read_checkpoint
+from posenet.checkpoints.weights import load_model
+from posenet.cli.main import run_tool
+from posenet.errors import CheckpointError, ConfigError
 from posenet.messages import truncate_for_message
 from posenet.model.posenet import PoseNet
 from posenet.settings import config_from_dict, config_to_dict, load_config

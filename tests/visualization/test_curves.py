@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from posenet.images.image_files import read_image
 
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
+from posenet.images import read_image
 from posenet.inference.coco_evaluation import METRICS, Evaluation
 from posenet.visualization.curves import (
     LOG_FILE,
@@ -107,6 +107,17 @@ def test_the_legend_does_not_cover_the_speed(run: Run) -> None:
     for axes in figure.axes[-2:]:
         for line in axes.get_lines():
             assert axes.transData.transform(line.get_xydata())[:, 1].max() < legend.y0
+
+
+def test_the_legend_does_not_cover_the_loss(run: Run) -> None:
+    lines = [train_entry(step, loss=50 - step / 2, terms=[[50 - step / 2]]) for step in range(10, 41, 10)]
+    axes = panels(run(*lines))["Loss"]
+    assert axes.get_ylim()[1] > max(axes.get_lines()[0].get_ydata()) + 2
+
+
+def test_terms_that_are_not_finite_leave_a_gap(run: Run) -> None:
+    lines = [train_entry(step, terms=[[None if step == 20 else 3.0]]) for step in (10, 20, 30)]
+    assert np.isnan(panels(run(*lines))["Loss"].get_lines()[0].get_ydata()).tolist() == [False, True, False]
 
 
 def test_entries_after_the_last_epoch_continue_at_its_pace(run: Run) -> None:

@@ -12,10 +12,10 @@ from statistics import median
 from typing import Any
 
 import torch
-from posenet.data.batch import Batch
 from torch.utils.benchmark import Timer
 from torch.utils.flop_counter import FlopCounterMode
 
+from posenet.data.loader import Batch
 from posenet.settings import MAP_STRIDE, Config
 
 MATMUL_SIDE = {"cpu": 2048}

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from posenet.data.batch import Batch
 from torch.nn.utils import get_total_norm
 
 from benchmarks.measuring import Table, count_flop, matmul_flop_per_s, measure, random_batch
+from posenet.data.loader import Batch
 from posenet.devices.device import peak_memory
 from posenet.devices.precision import DTYPES, make_grad_scaler
 from posenet.devices.runtime import Runtime
