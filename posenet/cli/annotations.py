@@ -20,7 +20,7 @@ from posenet.annotations.rules import fix_annotations, lint_annotations
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.cli.options import SWITCH, add_config_options, check_output_file, message_stream
 from posenet.errors import DataError
-from posenet.files import write_atomically
+from posenet.files import is_standard_output, write_atomically
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import load_config
 from posenet.skeleton import Skeleton, load_skeleton
@@ -173,6 +173,8 @@ def _skeleton(args: argparse.Namespace) -> None:
         return
     check_output_file(args.output, Path(args.source), args.overwrite)
     _write(args.output, skeleton_to_toml(skeleton, comments))
+    if is_standard_output(args.output):
+        return
     print(
         f"wrote {args.output}; check it, then pass it to build-hdf5 and annotations lint with --skeleton and to train "
         f"with --set model.skeleton={args.output}",
