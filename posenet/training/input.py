@@ -208,6 +208,11 @@ class UnreadableSampleLimit:
         )
 
 
+def as_data_error(error: DataError | OSError) -> DataError:
+    """An error of reading data as one that ends the run after saving it."""
+    return error if isinstance(error, DataError) else DataError(f"cannot read the data: {error}")
+
+
 def log_unreadable(batches: list[Batch]) -> int:
     """Log the unreadable samples that were replaced in the batches, and return their number."""
     faults = [fault for batch in batches for fault in batch.faults]

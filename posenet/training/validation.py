@@ -31,7 +31,7 @@ from posenet.model.posenet import PoseNet
 from posenet.progress import progress_bar
 from posenet.settings import Config
 from posenet.skeleton import Skeleton
-from posenet.training.input import RestartingLoader, UnreadableSampleLimit, log_unreadable
+from posenet.training.input import RestartingLoader, UnreadableSampleLimit, as_data_error, log_unreadable
 from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 from posenet.visualization.sheets import contact_sheet, label_tile
 
@@ -75,7 +75,7 @@ def validation_loss(
             loss_and_count += torch.tensor([losses.sum(), len(losses)], dtype=torch.float64)
             replaced += log_unreadable([batch])
     except (DataError, OSError) as caught:
-        error = caught
+        error = as_data_error(caught)
     runtime.raise_on_all(error)
     stopped, all_replaced = runtime.sum_over_ranks(stop_requested(), replaced)
     limit = UnreadableSampleLimit(loader.num_samples, max_unreadable)
@@ -142,7 +142,7 @@ class CocoValidation:
         except StopRequested:
             pass
         except (DataError, OSError) as caught:
-            error = caught
+            error = as_data_error(caught)
         self.runtime.raise_on_all(error)
         rank_results = self.runtime.gather_objects(results)
         if None in rank_results:

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from posenet.benchmark.degraded_maps import Degradation, degraded_maps
-from posenet.benchmark.targets import standing_people
 from posenet.data.targets import TargetRenderer
 from posenet.settings import TargetsConfig
 from posenet.skeleton import COCO
+from tests.helpers.standing_people import standing_people
 
 RENDERER = TargetRenderer(TargetsConfig(), COCO)
 NO_DEGRADATION = Degradation(strength=9, missing=0, faded=1, jitter=0, width=1, ripple=0, confused=0, blobs=0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from posenet.inference.person import Person
 from posenet.settings import TrackingConfig
 from posenet.skeleton import COCO
 from posenet.synthetic.video import FilmedPerson
-from tests.helpers.benchmark_runs import assert_positive, run_benchmark
 from tests.helpers.moving_people import person_at
 
 HAS_PACKAGES = all(importlib.util.find_spec(name) for name in ("norfair", "trackeval"))
@@ -104,17 +102,6 @@ def test_the_nearest_centre_switches_ids_of_people_who_cross() -> None:
 
 
 @needs_packages
-def test_the_tracker_is_ahead_of_the_others(tmp_path: Path) -> None:
-    numbers = run_benchmark(tmp_path, "track", "--seed", "1")
-    assert_positive(numbers, "ms_per_frame", "smoothing")
-    for level, trackers in numbers["scores"].items():
-        for other in ("norfair", "nearest centre"):
-            assert trackers["posenet"]["idf1"] >= trackers[other]["idf1"] - 1e-9, level
-    for smoothing in numbers["smoothing"].values():
-        assert smoothing["jitter_left"] < 0.5
-        assert smoothing["lag_frames"] < 1
-
-
 def test_missing_packages_are_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"norfair is not installed; pip install 'posenet\[track\]'"):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from posenet.devices.rank_info import RankInfo
 
 import posenet.cli.evaluate as evaluate_tool
 import posenet.cli.predict as predict_tool
@@ -24,7 +25,6 @@ from posenet.cli import predictor_options
 from posenet.cli.main import run_tool
 from posenet.cli.ranks import EXCHANGE_MARKER
 from posenet.devices.launch import launch
-from posenet.devices.rank_info import RankInfo
 from posenet.errors import TrainingError
 from posenet.images import write_image
 from posenet.inference.media.people_files import JsonLinesWriter

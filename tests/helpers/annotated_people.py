@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from posenet.annotations.people import People
-from posenet.benchmark.targets import standing_people
+from tests.helpers.standing_people import standing_people
 
 
 def two_people() -> np.ndarray:
