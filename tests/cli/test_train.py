@@ -14,6 +14,7 @@ from typing import Any
 import h5py
 import pytest
 import torch
+from posenet.training.train_step import TrainStep
 
 from posenet.checkpoints.file import read_checkpoint
 from posenet.cli.main import run_tool
@@ -21,7 +22,6 @@ from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import DataError
 from posenet.settings import Config, config_from_dict
 from posenet.training import run as training_run
-from posenet.training.train_step import TrainStep
 from tests.helpers.locks import locked_by_another_process
 from tests.helpers.run_logs import read_log
 

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from posenet.devices.rank_info import RankInfo
 
 from posenet.checkpoints.file import read_checkpoint
 from posenet.cli import train_distributed
-from posenet.devices.rank_info import RankInfo
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
 from tests.helpers.tiny_training import SHORT_RUN
