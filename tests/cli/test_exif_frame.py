@@ -25,7 +25,6 @@ from tests.helpers.oriented_images import lit_centre, oriented_image
 
 TOOLS = {
     "evaluate": ["--checkpoint", "a.pth", "--images", "a", "--annotations", "a.json"],
-    "diagnose": ["--annotations", "a.json", "--results", "b.json", "--output", "c"],
     "predict": ["--checkpoint", "a.pth", "a.jpg"],
 }
 
