@@ -17,6 +17,7 @@ SUBPACKAGES = [
     "settings",  # the settings of an experiment
     "devices",  # devices, precision, processes, signals
     "images",  # reading and writing image files
+    "downloading",  # images at web addresses
     "annotations",  # COCO annotation files
     "data",  # the store, augmentation, batches, target maps
     "synthetic",  # synthetic people as a COCO data set

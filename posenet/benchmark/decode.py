@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from posenet.annotations.coco_dataset import PersonAnnotation, read_annotations
-from posenet.annotations.coco_file import CocoImage
-from posenet.annotations.split import read_split
+from posenet.annotations.coco import CocoImage
+from posenet.annotations.people import People
+from posenet.annotations.reading import read_annotations, read_split
 from posenet.benchmark.decoding_errors import count_errors
 from posenet.benchmark.degraded_maps import degraded_maps
 from posenet.benchmark.report import Report, percent
@@ -151,7 +151,7 @@ def _images_sha256(ids: Sequence[int]) -> str:
 
 
 def render_maps(
-    people: Sequence[PersonAnnotation],
+    people: People,
     image: CocoImage,
     letterbox: Letterbox,
     renderer: TargetRenderer,
@@ -162,8 +162,7 @@ def render_maps(
     The decoder does not need the person mask; it stays empty.
     """
     zoom = np.array(letterbox.resized[::-1]) / (image.width, image.height)
-    joints = np.array([person.keypoints for person in people if person.labelled], np.float32)
-    joints = joints.reshape(-1, renderer.skeleton.num_keypoints, 3)
+    joints = people.keypoints[people.is_labelled]
     joints[..., :2] = (joints[..., :2] + 0.5) * zoom - 0.5
     size = (letterbox.padded[0] // MAP_STRIDE, letterbox.padded[1] // MAP_STRIDE)
     if seed is None:
@@ -174,7 +173,7 @@ def render_maps(
 
 
 def _group_candidates_by_truth(
-    maps: np.ndarray, truth: Sequence[PersonAnnotation], image: CocoImage, letterbox: Letterbox, predictor: Predictor
+    maps: np.ndarray, truth: People, image: CocoImage, letterbox: Letterbox, predictor: Predictor
 ) -> list[Person]:
     """The people that the decoder's candidates form if they are grouped by the annotations."""
     skeleton = predictor.skeleton

@@ -7,15 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from posenet.annotations.coco_dataset import PersonAnnotation
+from posenet.annotations.people import People
 from posenet.inference.perfect_grouping import match_to_truth
 from posenet.inference.person import Person
 from posenet.skeleton import Skeleton
 
 
-def count_errors(
-    truth: Sequence[PersonAnnotation], found: Sequence[Person], skeleton: Skeleton
-) -> tuple[Counter[str], np.ndarray]:
+def count_errors(truth: People, found: Sequence[Person], skeleton: Skeleton) -> tuple[Counter[str], np.ndarray]:
     """Compare the people found in one image with the annotated ones.
 
     Returns:
@@ -24,7 +22,7 @@ def count_errors(
         ``whole``: found as one person without keypoints of others; ``split``: found as several; and ``merged``: people
         found that consist of several. The distances are those of the keypoints found, in pixels.
     """
-    truth = [person for person in truth if person.labelled]
+    truth = truth.select(truth.is_labelled)
     is_found = np.array([person.found for person in found]).reshape(-1, skeleton.num_keypoints)
     positions = np.array([person.keypoints[:, :2] for person in found]).reshape(-1, skeleton.num_keypoints, 2)
     found_row, keypoint = np.nonzero(is_found)
@@ -35,7 +33,7 @@ def count_errors(
     main = shared.argmax(axis=1)  # the found person with most keypoints of each true one
     in_main = shared.max(axis=1)
     is_whole = (in_main > 0) & (in_main == shared.sum(axis=1)) & (in_main == shared.sum(axis=0)[main])
-    labelled = sum(int((person.keypoints[:, 2] > 0).sum()) for person in truth)
+    labelled = int((truth.keypoints[..., 2] > 0).sum())
     counts = Counter(
         labelled=labelled,
         missed=labelled - int(shared.sum()),

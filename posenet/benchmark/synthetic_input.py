@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from posenet.data.store.build import build_store
+from posenet.data.build import build_store
 from posenet.synthetic.dataset import write_dataset
 
 

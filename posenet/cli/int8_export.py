@@ -11,11 +11,11 @@ from typing import TextIO
 
 from torch import nn
 
-from posenet.annotations.split import read_split
+from posenet.annotations.reading import read_split
 from posenet.benchmark.report import format_table
 from posenet.cli.options import positive_int
 from posenet.errors import ConfigError, DataError
-from posenet.images.image_files import find_images
+from posenet.images import find_images
 from posenet.inference.calibration import (
     CALIBRATION_IMAGES,
     choose_calibration_files,

@@ -42,15 +42,19 @@ TOOLS = (
     "diagnose",
     "predict",
     "plot",
-    "skeleton",
-    "lint-annotations",
-    "import-annotations",
+    "annotations",
     "export-onnx",
     "weights",
 )
 """Subcommands; the module of ``make-synthetic`` is ``posenet.cli.make_synthetic``."""
 
-OLD_NAMES = {"import-weights": ["weights", "import"], "export-weights": ["weights", "export"]}
+OLD_NAMES = {
+    "lint-annotations": ["annotations", "lint"],
+    "import-annotations": ["annotations", "import"],
+    "skeleton": ["annotations", "skeleton"],
+    "import-weights": ["weights", "import"],
+    "export-weights": ["weights", "export"],
+}
 """Names of tools in version 0.4, and what replaces them."""
 
 PYTORCH_MISSING = (

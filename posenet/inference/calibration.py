@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from posenet.annotations.coco_file import CocoImage
-from posenet.images.image_files import read_image
+from posenet.annotations.coco import CocoImage
+from posenet.images import read_image
 from posenet.inference.letterbox import Letterbox
 from posenet.synthetic.dataset import render_image
 

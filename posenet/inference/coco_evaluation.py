@@ -15,13 +15,12 @@ import numpy as np
 from pycocotools.coco import COCO as CocoApi
 from pycocotools.cocoeval import COCOeval
 
-from posenet.annotations.coco_file import CocoImage
-from posenet.annotations.split import Split, read_split
+from posenet.annotations.coco import CocoImage
+from posenet.annotations.reading import Split, read_split
 from posenet.devices.background import map_in_background
 from posenet.errors import DataError
 from posenet.files import write_atomically
-from posenet.images.image_files import read_annotated_image
-from posenet.images.orientation import AnnotatedFrame, count_frames
+from posenet.images import AnnotatedFrame, count_frames, read_annotated_image
 from posenet.inference.decoder.pose_model import estimate_missing_keypoints
 from posenet.inference.person import Person
 from posenet.inference.shared_work import ItemFormat, Team, UnitItem, share_units

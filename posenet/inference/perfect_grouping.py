@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from posenet.annotations.coco_dataset import PersonAnnotation
+from posenet.annotations.people import People
 from posenet.inference.decoder.pose_model import refine_keypoints
 from posenet.inference.person import Person
 from posenet.skeleton import Skeleton
@@ -24,7 +22,7 @@ def keypoint_sigmas(skeleton: Skeleton) -> np.ndarray:
 
 
 def match_to_truth(
-    truth: Sequence[PersonAnnotation], keypoint: np.ndarray, xy: np.ndarray, skeleton: Skeleton
+    truth: People, keypoint: np.ndarray, xy: np.ndarray, skeleton: Skeleton
 ) -> tuple[np.ndarray, np.ndarray]:
     """Match found keypoints to labelled keypoints of the same kind, each at most once, the most similar first.
 
@@ -41,8 +39,8 @@ def match_to_truth(
     """
     owner = np.full(len(keypoint), -1)
     distance = np.full(len(keypoint), np.nan)
-    joints = np.array([person.keypoints for person in truth]).reshape(-1, skeleton.num_keypoints, 3)
-    areas = np.array([max(person.area, 1.0) for person in truth])
+    joints = truth.keypoints
+    areas = truth.areas.clip(min=1.0)
     for k, sigma in enumerate(keypoint_sigmas(skeleton)):
         rows = np.flatnonzero(keypoint == k)
         people = np.flatnonzero(joints[:, k, 2] > 0)
@@ -58,14 +56,14 @@ def match_to_truth(
 
 
 def group_by_truth(
-    truth: Sequence[PersonAnnotation], keypoint: np.ndarray, xy: np.ndarray, score: np.ndarray, skeleton: Skeleton
+    truth: People, keypoint: np.ndarray, xy: np.ndarray, score: np.ndarray, skeleton: Skeleton
 ) -> list[Person]:
     """The people that keypoint candidates form if each is assigned to the annotated person that it matches.
 
     The pose model refines their positions, as the decoder does. ``score`` is (N,); the other arguments are those of
     ``match_to_truth``.
     """
-    truth = [person for person in truth if person.labelled]
+    truth = truth.select(truth.is_labelled)
     owner, _ = match_to_truth(truth, keypoint, xy, skeleton)
     people = []
     for row in np.unique(owner[owner >= 0]):

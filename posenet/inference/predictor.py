@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
 import numpy as np
 
 from posenet.devices.background import map_in_background
-from posenet.images.image_files import ChannelOrder, ImageInput, to_bgr
+from posenet.images import ChannelOrder, ImageInput, to_bgr
 from posenet.inference.backends.backend import Backend, InputBatch, NetworkOutput
 from posenet.inference.backends.loading import BackendName, BackendOptions, load_backend, override_settings
 from posenet.inference.letterbox import Letterbox

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 from torch.optim import Optimizer
 
-from posenet.data.batch import Batch
+from posenet.data.loader import Batch
 from posenet.devices.runtime import Runtime
 from posenet.training.batch_norm import BatchNormStatistics
 from posenet.training.data_set_losses import DataSetLosses

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from posenet.checkpoints.folder import CheckpointFolder, CheckpointWriter, RunStatusFile, run_lock
 from posenet.checkpoints.weights import load_weights
-from posenet.data.batch import Batch
+from posenet.data.loader import Batch
 from posenet.devices.device import cudnn_flags
 from posenet.devices.precision import describe_training_mode, make_grad_scaler, select_training_mode
 from posenet.devices.runtime import Runtime

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from posenet.annotations.coco_file import CocoImage
-from posenet.annotations.split import read_split
+from posenet.annotations.coco import CocoImage
+from posenet.annotations.reading import read_split
 from posenet.devices.device import cudnn_flags
 from posenet.devices.precision import select_training_mode
 from posenet.devices.runtime import Runtime

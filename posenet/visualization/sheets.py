@@ -10,11 +10,11 @@ from pathlib import Path
 import cv2
 import numpy as np
 
-from posenet.data.batch import Batch
 from posenet.data.dataset import PoseDataset
+from posenet.data.loader import Batch
 from posenet.data.sampler import TrainSampler
 from posenet.data.targets import TargetRenderer
-from posenet.images.image_files import to_bgr, write_image
+from posenet.images import to_bgr, write_image
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
@@ -182,7 +182,7 @@ def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path,
     paths = []
     sampler = TrainSampler(len(dataset), 1, dataset.seed)
     for number, [(epoch, index)] in enumerate(islice(sampler, count), start=1):
-        record = dataset.frame_record((epoch, index)).record
+        record, _ = dataset.read_record(index)
         title = f"{record.file_name}, sample {index}, epoch {epoch}"
         path = folder / f"sample_{number:03d}.jpg"
         write_image(path, draw_training_sample(dataset.__getitems__([(epoch, index)]), renderer, title))

@@ -52,6 +52,6 @@ def test_each_kind_of_error_is_counted():
 
 
 def test_nobody_found_and_nobody_annotated():
-    counts, distances = count_errors([], [], COCO)
+    counts, distances = count_errors(annotations(), [], COCO)
     assert not any(counts.values()) and not len(distances)
     assert count_errors(annotations(*two_people()), [], COCO)[0]["missed"] == 36

@@ -14,7 +14,7 @@ from posenet.checkpoints.file import FORMAT
 from posenet.cli import main as cli
 from posenet.cli.options import select_exif_frame
 from posenet.cli.predictor_options import make_predictor
-from posenet.data.store.reader import Store
+from posenet.data.store import Store
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.settings import config_to_dict, load_config
@@ -24,10 +24,7 @@ from tests.helpers.networks import random_network
 from tests.helpers.oriented_images import lit_centre, oriented_image
 
 TOOLS = {
-    "build-hdf5": [],
-    "lint-annotations": ["a.json"],
     "evaluate": ["--checkpoint", "a.pth", "--images", "a", "--annotations", "a.json"],
-    "diagnose": ["--annotations", "a.json", "--results", "b.json", "--output", "c"],
     "predict": ["--checkpoint", "a.pth", "a.jpg"],
 }
 
@@ -41,9 +38,8 @@ def test_the_flag_comes_before_the_setting(tool: str) -> None:
 
     assert frame() == "displayed"
     assert frame("--exif-frame", "stored") == "stored"
-    if tool != "lint-annotations":  # it has no configuration
-        assert frame("--set", "data.exif_frame=stored") == "stored"
-        assert frame("--set", "data.exif_frame=stored", "--exif-frame", "displayed") == "displayed"
+    assert frame("--set", "data.exif_frame=stored") == "stored"
+    assert frame("--set", "data.exif_frame=stored", "--exif-frame", "displayed") == "displayed"
 
 
 @pytest.mark.parametrize("arguments, frame", [([], "displayed"), (["--set", "data.exif_frame=stored"], "stored")])

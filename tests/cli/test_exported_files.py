@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from posenet.cli.main import run_tool
-from posenet.images.image_files import write_image
+from posenet.images import write_image
 from posenet.inference.backends.graph import RUNTIMES
 from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.inference.onnx_export import export_onnx

@@ -21,7 +21,7 @@ from posenet.cli import prediction_drawing, prediction_inputs
 from posenet.cli.main import run_tool
 from posenet.cli.prediction_people import PredictionSummary
 from posenet.errors import DataError
-from posenet.images.image_files import read_image, write_image
+from posenet.images import read_image, write_image
 from posenet.inference.media import sources, video_library
 from posenet.inference.media.sources import CameraSource, FileSource, Frame, Source, UnreadableFrame, UrlSource
 from posenet.inference.media.video_library import open_video_writer

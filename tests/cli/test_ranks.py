@@ -26,7 +26,7 @@ from posenet.cli.main import run_tool
 from posenet.cli.ranks import EXCHANGE_MARKER
 from posenet.devices.launch import launch
 from posenet.errors import TrainingError
-from posenet.images.image_files import write_image
+from posenet.images import write_image
 from posenet.inference.media.people_files import JsonLinesWriter
 from posenet.inference.media.progress_file import ProgressFile
 from posenet.inference.media.video_library import open_video_writer

@@ -12,7 +12,7 @@ import pytest
 
 from posenet.cli import predict
 from posenet.cli.main import run_tool
-from posenet.images.image_files import write_image
+from posenet.images import write_image
 from posenet.inference.predictor import Predictor
 from posenet.settings import Config, InferenceConfig
 from tests.helpers.spot_networks import SpotNetwork, spot_image

@@ -27,9 +27,9 @@ import torch
 from posenet import PoseNet
 from posenet.cli import main as cli
 from posenet.cli import predict, prediction_drawing
-from posenet.data.store.build import build_store
+from posenet.data.build import build_store
 from posenet.errors import ConfigError
-from posenet.images.image_files import write_image
+from posenet.images import write_image
 from posenet.inference.media import sources
 from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config

@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.annotations.coco_file import CocoImage
+from posenet.annotations.coco import CocoImage
 from posenet.errors import DataError
 from posenet.inference.calibration import (
     choose_calibration_files,

@@ -15,10 +15,10 @@ import pytest
 import torch
 from pycocotools.coco import COCO as CocoApi
 
-from posenet.annotations.split import read_split
+from posenet.annotations.reading import read_split
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
-from posenet.images.image_files import write_image
+from posenet.images import write_image
 from posenet.inference.coco_evaluation import (
     METRICS,
     Evaluation,

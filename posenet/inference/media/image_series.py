@@ -10,7 +10,7 @@ import cv2
 import numpy as np
 
 from posenet.errors import DataError
-from posenet.images.image_files import read_image, to_bgr
+from posenet.images import read_image, to_bgr
 from posenet.inference.media.video import DEFAULT_FRAME_RATE, VideoReader, silence_opencv
 
 MULTI_IMAGE_SUFFIXES = frozenset([".tif", ".tiff", ".webp"])

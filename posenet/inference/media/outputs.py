@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from posenet.files import name_file_in_errors
-from posenet.images import image_files
+from posenet.images import WRITABLE_SUFFIXES, write_image
 from posenet.inference.media import video
 from posenet.inference.media.sources import FileSource, Frame, Source
 from posenet.inference.media.video import VideoWriter
@@ -54,7 +54,7 @@ def output_paths(sources: Sequence[Source], folder: Path, suffix_of: Callable[[S
 def drawing_suffix(source: Source) -> str:
     """Suffix of a source's drawing: that of the source if the format can be written, else .png or .mp4."""
     if source.kind == "image":
-        return source.suffix if source.suffix.lower() in image_files.WRITABLE_SUFFIXES else ".png"
+        return source.suffix if source.suffix.lower() in WRITABLE_SUFFIXES else ".png"
     return source.suffix if source.suffix.lower() in video.WRITABLE_SUFFIXES else ".mp4"
 
 
@@ -88,7 +88,7 @@ class DrawingWriter:
             self.finish_source()
         if frame.number is None:
             with name_file_in_errors(path):
-                image_files.write_image(path, drawing)
+                write_image(path, drawing)
             return
         if self._video is None:
             opened = open_video_writer(

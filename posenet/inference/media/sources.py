@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from posenet.devices.background import map_in_background
+from posenet.downloading import download_image, without_credentials
 from posenet.errors import DataError
-from posenet.images.downloading import download_image, without_credentials
-from posenet.images.image_files import IMAGE_SUFFIXES, find_images, read_image
+from posenet.images import IMAGE_SUFFIXES, find_images, read_image
 from posenet.inference.media.image_series import (
     MULTI_IMAGE_SUFFIXES,
     MultiImageFile,

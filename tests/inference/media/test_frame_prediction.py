@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from posenet.errors import DataError
-from posenet.images.image_files import write_image
+from posenet.images import write_image
 from posenet.inference.backends.backend import InputBatch, NetworkOutput
 from posenet.inference.media import frame_prediction
 from posenet.inference.media import sources as sources_module

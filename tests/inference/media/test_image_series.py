@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from posenet.errors import DataError
-from posenet.images.image_files import write_image
+from posenet.images import write_image
 from posenet.inference.media.image_series import is_numbered_pattern, stem_of_pattern
 from posenet.inference.media.sources import Frame, count_frames, find_sources, read_frames
 from posenet.inference.media.video import FrameSelection

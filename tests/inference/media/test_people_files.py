@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posenet.annotations.lint.linter import lint_annotations
-from posenet.data.store.build import build_store
-from posenet.data.store.reader import Store
+from posenet.annotations.rules import lint_annotations
+from posenet.data.build import build_store
+from posenet.data.store import Store
 from posenet.errors import DataError
-from posenet.images.image_files import read_image, write_image
+from posenet.images import read_image, write_image
 from posenet.inference.coco_evaluation import SplitOptions, evaluate
 from posenet.inference.media.people_files import (
     ImageIds,
@@ -158,7 +158,7 @@ def test_a_coco_data_set_is_read_by_the_other_tools(photos, tmp_path, exif_frame
     build_store(folder, path, tmp_path / "a.h5", workers=1)
     with Store(tmp_path / "a.h5") as store:
         assert sorted(store.image_ids.tolist()) == [2, 3, 139]
-        assert store.summary().num_people == 4
+        assert store.num_people == 4
     turned = frames[3].image
 
     def predict(images):
