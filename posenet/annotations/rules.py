@@ -42,6 +42,8 @@ LINT_ONLY = 1.0
 """Tolerance of the errors that do not concern reading, or that reading itself finds."""
 SHOWN_PLACES = 5
 """Number of places in the text of a finding."""
+SHOWN_CHARACTERS = 1000
+"""Length of these places, at most."""
 BOX_MARGIN = 1.5
 """A box that ends beyond this many image widths or heights is probably written as two corners."""
 FAR = 1.0
@@ -107,7 +109,7 @@ class Finding:
         """The problem and its first places, in one line."""
         text = self.message
         if self.places:
-            text += ": " + to_single_line(", ".join(self.places[:SHOWN_PLACES]))
+            text += ": " + to_single_line(", ".join(self.places[:SHOWN_PLACES]))[:SHOWN_CHARACTERS]
         if len(self.places) > SHOWN_PLACES:
             text += f" ... (+{len(self.places) - SHOWN_PLACES} more)"
         return text

@@ -120,6 +120,7 @@ def scaled(x: float, y: float) -> Change:
 INSIDE = "images without a file name in the image folder: 1"
 FAULTS: dict[str, tuple[Change, str]] = {
     "other keypoints": (category(keypoints=["nose", "tail"]), "found: nose, tail"),
+    "endless keypoint name": (category(keypoints=["n" * 10**5]), "no category has the keypoints of the skeleton"),
     "keypoints that are no list": (category(keypoints=5), "no category has keypoints"),
     "image id twice": (repeated("images"), "image ids that appear more than once: 1"),
     "unknown category": (annotation(category_id=99), "categories that are not listed: 8"),
@@ -174,7 +175,7 @@ def test_a_fault_is_one_line_with_a_remedy_in_both_readers(tmp_path: Path, name:
             reader(path)
         message = str(caught.value)
         assert message.startswith(f"{path}: ") and expected in message
-        assert "\n" not in message
+        assert "\n" not in message and len(message) < 2000
         assert message.split("; ", 1)[1].endswith("(posenet annotations lint lists all problems)")
 
 
