@@ -53,8 +53,8 @@ def test_settings_and_contents_that_differ_are_named_with_both_values_and_the_ra
     errors = compare(tmp_path, "optim.lr=0.5", "model.width=32", contents=contents)
     assert errors == [
         "ConfigError: the processes differ in model.width: 256 on here (rank 0), 32 on here (rank 1); "
-        "optim.lr: 0.00025 on here (rank 0), 0.5 on here (rank 1); "
         "data.train: 6 images on here (rank 0), 7 images on here (rank 1); "
+        "optim.lr: 0.00025 on here (rank 0), 0.5 on here (rank 1); "
         "--max-steps: 0 on here (rank 0), 5 on here (rank 1); start all with the same settings, data and code",
         OTHER_RANK,
     ]
