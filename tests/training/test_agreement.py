@@ -1,0 +1,125 @@
+"""Ranks with other settings, other data or other code are refused before the first step, on all ranks alike."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from posenet.devices.runtime import DistributedRuntime, Runtime
+from posenet.errors import OtherRankError, PosenetError
+from posenet.settings import load_config
+from posenet.training import agreement
+from posenet.training.agreement import code_digest, describe_file, require_same_run
+from tests.helpers.process_groups import run_in_processes
+from tests.helpers.tiny_training import Stores, train_tiny
+
+OTHER_RANK = "OtherRankError: the processes differ; rank 0 names the differences"
+
+
+@pytest.fixture(autouse=True)
+def host_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
+
+
+def errors_of(check: Callable[[DistributedRuntime], Any], folder: Path) -> list[str]:
+    """The error that ``check`` raises on each of two ranks; empty if it raises none."""
+
+    def describe(runtime: DistributedRuntime) -> str:
+        try:
+            check(runtime)
+        except (PosenetError, OtherRankError) as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    return run_in_processes(2, folder, describe)
+
+
+def compare(folder: Path, *overrides: str, contents: tuple[dict[str, Any], dict[str, Any]] = ({}, {})) -> list[str]:
+    """The errors if rank 1 has other settings or other contents of the data."""
+
+    def check(runtime: DistributedRuntime) -> None:
+        config = load_config(None, overrides if runtime.rank else [])
+        require_same_run(runtime, config, contents[runtime.rank])
+
+    return errors_of(check, folder)
+
+
+def test_settings_and_contents_that_differ_are_named_with_both_values_and_the_ranks(tmp_path: Path) -> None:
+    contents = {"data.train": "6 images", "--max-steps": 0}, {"data.train": "7 images", "--max-steps": 5}
+    errors = compare(tmp_path, "optim.lr=0.5", "model.width=32", contents=contents)
+    assert errors == [
+        "ConfigError: the processes differ in model.width: 256 on here (rank 0), 32 on here (rank 1); "
+        "data.train: 6 images on here (rank 0), 7 images on here (rank 1); "
+        "optim.lr: 0.00025 on here (rank 0), 0.5 on here (rank 1); "
+        "--max-steps: 0 on here (rank 0), 5 on here (rank 1); start all with the same settings, data and code",
+        OTHER_RANK,
+    ]
+
+
+def test_many_differences_are_counted(tmp_path: Path) -> None:
+    values = "lr=1 momentum=0.5 weight_decay=0 warmup_epochs=1 step_epochs=9 accumulate=2 max_grad_norm=5".split()
+    first, second = compare(tmp_path, *[f"optim.{value}" for value in values])
+    assert first.count("(rank 1)") == 5
+    assert first.endswith("; and 2 more; start all with the same settings, data and code")
+    assert second == OTHER_RANK
+
+
+def test_another_version_of_the_code_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = code_digest()
+
+    def check(runtime: DistributedRuntime) -> None:
+        if runtime.rank:
+            monkeypatch.setattr(agreement, "code_digest", lambda: "01234567")
+        require_same_run(runtime, load_config(), {})
+
+    first, _ = errors_of(check, tmp_path)
+    assert "differ in the code of posenet: " in first
+    assert f"digest {own} on here (rank 0)" in first and "digest 01234567 on here (rank 1)" in first
+
+
+def test_runs_differ_neither_in_paths_nor_in_workers_but_in_data(stores: Stores, tmp_path: Path) -> None:
+    """``train`` compares the digests of the stores and of the teacher, and ``--max-steps``."""
+    copy = tmp_path / "copy.h5"
+    shutil.copy(stores["train"], copy)
+    train_tiny(stores, tmp_path / "one", max_steps=1)
+    train_tiny(stores, tmp_path / "two", "optim.lr=1e-3", max_steps=2)
+    teachers = [f"train.teacher={tmp_path / name / 'last.pth'}" for name in ("one", "two")]
+
+    def start(*other: str, same: tuple[str, ...] = (), steps: int = 1) -> list[str]:
+        def check(runtime: DistributedRuntime) -> None:
+            settings = (*same, *other) if runtime.rank else same
+            max_steps = steps if runtime.rank else 1
+            train_tiny(stores, tmp_path / "run", *settings, runtime=runtime, max_steps=max_steps)
+
+        return errors_of(check, tmp_path / "results")
+
+    for name, errors in {
+        "data.train": start(
+            "data.allow_overlap=true", f"data.train={stores['val']}", same=("data.allow_overlap=true",)
+        ),
+        "data.val": start("data.val="),
+        "train.teacher": start(teachers[1], same=(teachers[0],)),
+        "--max-steps": start(steps=2),
+    }.items():
+        assert f"{name}: " in errors[0] and "(rank 1)" in errors[0] and "\n" not in errors[0], errors
+        assert errors[0].startswith("ConfigError: the processes differ in ") and errors[1] == OTHER_RANK
+    assert not (tmp_path / "run").exists()
+    assert start(f"data.train={copy}", "train.threads=1", "train.device=cpu") == ["", ""]
+
+
+def test_files_are_compared_by_content(tmp_path: Path) -> None:
+    first, copy, other = (tmp_path / name for name in ("first", "copy", "other"))
+    first.write_text("{}")
+    copy.write_text("{}")
+    other.write_text("[]")
+    assert describe_file(first) == describe_file(copy) != describe_file(other)
+    assert describe_file(tmp_path / "missing") == "a file that cannot be read (No such file or directory)"
+
+
+def test_one_process_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "code_digest", lambda: pytest.fail("computed for nothing"))
+    require_same_run(Runtime(), load_config(), {})

@@ -1,0 +1,183 @@
+"""The input of a run: dead workers, positions, and samples that cannot be read."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from posenet.data.batch import Batch
+from posenet.data.sampler import TrainSampler
+from posenet.devices.runtime import DistributedRuntime
+from posenet.errors import DataError, OtherRankError
+from posenet.training.input import InputStream, RestartingLoader, UnreadableSampleLimit
+from tests.helpers.drawn_data import flip_bit
+from tests.helpers.process_groups import run_in_processes
+from tests.helpers.process_runs import find_differences
+from tests.helpers.tiny_training import AfterStep, Stores, last, train_tiny, weights
+
+Key = tuple[int, int]
+ONE_EPOCH = "train.epochs=1"
+
+
+def collate(keys: list[Key]) -> Batch:
+    """A batch whose image ids are the indices of its keys."""
+    images = torch.zeros(len(keys), 2, 2, 3, dtype=torch.uint8)
+    empty = torch.zeros(len(keys), 0)
+    return Batch(images, empty, empty, empty, torch.tensor([index for _, index in keys]))
+
+
+class Keys(Dataset[Key]):
+    """Samples that are their keys. With ``status``, a worker process exits instead of loading one."""
+
+    def __init__(self, length: int, status: int | None = None) -> None:
+        self.length = length
+        self.status = status
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, key: Key) -> Key:
+        if self.status is not None:
+            os._exit(self.status)
+        return key
+
+
+def make(length: int, accumulate: int = 1, workers: int = 0, status: int | None = None) -> RestartingLoader:
+    """A loader of batches of two samples."""
+    sampler = TrainSampler(length, 2, seed=0, batches_per_step=accumulate)
+    options: dict[str, Any] = {"multiprocessing_context": "fork", "persistent_workers": True} if workers else {}
+
+    def make_loader() -> DataLoader[Batch]:
+        dataset = Keys(length, status)
+        return DataLoader(dataset, batch_sampler=sampler, collate_fn=collate, num_workers=workers, **options)
+
+    return RestartingLoader(make_loader, sampler, length)
+
+
+def ids(batches: list[Batch]) -> list[list[int]]:
+    return [batch.image_ids.tolist() for batch in batches]
+
+
+def expected_steps(length: int, accumulate: int, epoch: int) -> list[list[list[int]]]:
+    sampler = TrainSampler(length, 2, seed=0, batches_per_step=accumulate)
+    sampler.start(epoch)
+    batches = [[index for _, index in keys] for keys in sampler]
+    return [batches[i : i + accumulate] for i in range(0, len(batches), accumulate)]
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_the_stream_has_the_batches_of_every_position(accumulate: int) -> None:
+    """In order, and after a jump or after it was closed."""
+    loader = make(60, accumulate)
+    stream = InputStream(loader, loader.sampler, accumulate, epochs=3)
+    expected = [expected_steps(60, accumulate, epoch) for epoch in range(3)]
+    steps = stream.steps_per_epoch
+    for epoch in range(3):
+        assert [ids(stream.take_step(epoch, step)) for step in range(steps)] == expected[epoch]
+    assert stream.meter.samples == 3 * steps * accumulate * 2
+    for epoch, step in ((1, 7), (0, 2), (0, 3)):
+        assert ids(stream.take_step(epoch, step)) == expected[epoch][step]
+    stream.close()
+    assert ids(stream.take_step(2, 1)) == expected[2][1]
+
+
+def test_a_killed_worker_loses_and_repeats_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    loader = make(60, workers=2)
+    batches = []
+    for batch in loader:
+        batches.append(batch)
+        if len(batches) == 2:
+            os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+    assert ids(batches) == ids(list(make(60)))
+    assert "a data worker was ended by SIGKILL; the workers are restarted and nothing is lost" in caplog.text
+    loader.close()
+    assert not multiprocessing.active_children()
+
+
+def test_workers_that_die_again_and_again_end_with_one_error(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(DataError, match="died 3 times without a batch in between, the last ended with status 3; "):
+        list(make(20, workers=1, status=3))
+    assert caplog.text.count("a data worker ended with status 3; the workers are restarted") == 2
+    assert not multiprocessing.active_children()
+
+
+def test_the_limit_of_unreadable_samples_is_rounded_up_and_may_be_reached() -> None:
+    limit = UnreadableSampleLimit(num_samples=150, max_share=0.01)
+    assert limit.exceeded_by(2) is None
+    assert "more than 2 of 150 samples cannot be read" in str(limit.exceeded_by(3))
+
+
+@pytest.fixture
+def damaged(stores: Stores, tmp_path: Path) -> Stores:
+    path = tmp_path / "damaged.h5"
+    shutil.copy(stores["train"], path)
+    flip_bit(path, "jpeg", 0)
+    return stores | {"train": path}
+
+
+def test_replaced_samples_are_logged_and_counted_once_also_after_resuming(damaged: Stores, tmp_path: Path) -> None:
+    """The stopped step's samples are read again by the resumed run."""
+    counts: dict[str, list[int]] = {}
+    settings = ("data.max_unreadable=0.9", "checkpoint.every_steps=1", "checkpoint.keep=99", ONE_EPOCH)
+    train_tiny(damaged, tmp_path / "whole", *settings, max_steps=6)
+    for steps in range(1, 7):
+        train_tiny(damaged, tmp_path / "parts", *settings, max_steps=steps, resume=True)
+    for name in ("whole", "parts"):
+        counts[name] = [last(tmp_path / name)["progress"]["replaced"]]
+    assert counts["whole"] == counts["parts"] and counts["whole"][0] > 0
+    assert find_differences(weights(tmp_path / "whole"), weights(tmp_path / "parts")) == []
+    text = (tmp_path / "whole" / "log.txt").read_text()
+    assert "image 1 (000000000001.jpg) is damaged" in text and "samples replaced by others: " in text
+
+
+def test_too_many_unreadable_samples_end_the_run_saved(damaged: Stores, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"more than 0 of \d+ samples cannot be read, .* data\.max_unreadable"):
+        train_tiny(damaged, tmp_path / "run", "data.max_unreadable=0")
+    assert (tmp_path / "run" / "last.pth").exists()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_error_of_reading_ends_all_ranks_with_the_run_saved(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: int
+) -> None:
+    take_step = InputStream.take_step
+
+    def train(runtime: DistributedRuntime | None) -> str:
+        def fail(stream: InputStream, epoch: int, step: int) -> list[Batch]:
+            if step == 2 and (runtime is None or runtime.rank == 1):
+                raise OSError("the disk is gone")
+            return take_step(stream, epoch, step)
+
+        monkeypatch.setattr(InputStream, "take_step", fail)
+        try:
+            train_tiny(stores, tmp_path / "run", runtime=runtime)
+        except (DataError, OtherRankError) as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    errors = [train(None)] if ranks == 1 else run_in_processes(2, tmp_path / "out", train)
+    assert errors[-1] == "DataError: cannot read the data: the disk is gone"
+    assert ranks == 1 or errors[0].startswith("OtherRankError: ")
+    assert last(tmp_path / "run")["progress"]["total_steps"] == 2
+
+
+def test_a_run_whose_workers_are_killed_has_the_same_weights(
+    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def kill() -> None:
+        os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+
+    train_tiny(stores, tmp_path / "whole", ONE_EPOCH)
+    with caplog.at_level(logging.WARNING):
+        train_tiny(stores, tmp_path / "run", ONE_EPOCH, "data.workers=1", callbacks=[AfterStep(1, kill)])
+    assert "SIGKILL" in caplog.text
+    assert find_differences(weights(tmp_path / "run"), weights(tmp_path / "whole")) == []

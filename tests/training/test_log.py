@@ -1,0 +1,173 @@
+"""What a run reports: callbacks, log.txt, log.jsonl, TensorBoard, drawings and curves."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+
+from posenet import TrainingCallback
+from posenet.settings import Config
+from posenet.training.log import JsonLines, TextLog
+from tests.helpers.run_logs import read_log
+from tests.helpers.tiny_training import ChangingRuntime, Stores, coco_settings, multiply, train_tiny
+
+STEPS = 7
+
+
+class Calls(TrainingCallback):
+    """Adds the name of every call to ``calls``; raises ``error`` in the method ``fails_in``."""
+
+    def __init__(self, calls: list[str], fails_in: str = "", error: Exception | None = None) -> None:
+        self.calls = calls
+        self.fails_in = fails_in
+        self.error = error or ValueError("no network")
+        self.values: dict[str, Mapping[str, Any]] = {}
+
+    def _record(self, name: str, values: Mapping[str, Any] | None = None) -> None:
+        self.calls.append(name)
+        self.values[name] = values or {}
+        if name == self.fails_in:
+            raise self.error
+
+    def on_start(self, config: Config, folder: Path) -> None:
+        self._record("start", {"epochs": config.train.epochs, "folder": folder})
+
+    def on_step(self, step: int, values: Mapping[str, Any]) -> None:
+        self._record("step", values)
+
+    def on_skip(self, step: int, values: Mapping[str, Any]) -> None:
+        self._record("skip", values)
+
+    def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
+        self._record("epoch", values)
+
+    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
+        self._record("drawing", {"step": step, "name": name, "image": image})
+
+    def on_end(self) -> None:
+        self._record("end")
+
+
+def test_a_callback_receives_in_order_what_the_logs_receive(stores: Stores, tiny_coco: Path, tmp_path: Path) -> None:
+    calls = Calls([])
+    settings = (*coco_settings(tiny_coco), "log.pictures=1", "train.epochs=1")
+    train_tiny(stores, tmp_path, *settings, callbacks=[calls], runtime=ChangingRuntime(multiply({2: math.nan})))
+    steps = ["step"] * (STEPS - 1)
+    assert calls.calls == ["start", "step", "skip", *steps, "drawing", "epoch", "end"]
+    assert calls.values["start"] == {"epochs": 1, "folder": tmp_path}
+    assert set(calls.values["step"]) == {"epoch", "loss", "lr", "samples_per_s", "data_wait", "terms"}
+    assert {"epoch", "train_loss", "val_loss", "AP"} <= set(calls.values["epoch"])
+    for kind, name in {"train": "step", "skip": "skip", "epoch": "epoch"}.items():
+        entry = read_log(tmp_path, kind)[-1]
+        assert calls.values[name].items() <= entry.items()
+    drawing = calls.values["drawing"]
+    assert (drawing["name"], drawing["step"]) == ("epoch_0001", STEPS)
+    assert cv2.imread(str(tmp_path / "pictures" / "epoch_0001.jpg")).shape == drawing["image"].shape
+    epoch = calls.values["epoch"]
+    line = f"Epoch 1  train_loss {epoch['train_loss']:.4f}  val_loss {epoch['val_loss']:.4f}  AP {epoch['AP']:.4f}"
+    assert line in (tmp_path / "log.txt").read_text()
+
+
+def test_a_callback_that_fails_is_named_once_and_not_called_any_more(stores: Stores, tmp_path: Path) -> None:
+    failing, full = Calls([], "step"), Calls([], "step", OSError(28, "No space left on device"))
+    other = Calls([])
+    assert train_tiny(stores, tmp_path, "train.epochs=1", callbacks=[failing, full, other]).finished
+    assert failing.calls == ["start", "step"]
+    assert full.calls == other.calls == ["start", *["step"] * STEPS, "epoch", "end"]
+    text = (tmp_path / "log.txt").read_text()
+    assert text.count("the callback Calls failed and is not called any more: ValueError: no network") == 1
+    assert text.count("Calls cannot write (No space left on device); training continues") == 1
+
+
+def test_a_callback_that_fails_at_the_start_ends_the_run_and_the_last_started_ends_first(
+    stores: Stores, tmp_path: Path
+) -> None:
+    calls: list[str] = []
+
+    class Named(TrainingCallback):
+        def on_end(self) -> None:
+            calls.append("second end")
+
+    with pytest.raises(ValueError, match="no network"):
+        train_tiny(stores, tmp_path, callbacks=[Calls(calls), Named(), Calls(calls, "start")])
+    assert calls == ["start", "start", "second end", "end"]
+    assert not (tmp_path / "last.pth").exists()
+
+
+def test_a_resumed_run_appends_to_its_logs_and_a_closed_one_receives_nothing(stores: Stores, tmp_path: Path) -> None:
+    package = logging.getLogger("posenet")
+    before = package.level, list(package.handlers)
+    for steps in (2, 4):
+        train_tiny(stores, tmp_path, resume=True, max_steps=steps)
+        package.warning("too late")
+    assert [entry["step"] for entry in read_log(tmp_path, "train")] == [1, 2, 3, 4]
+    text = (tmp_path / "log.txt").read_text()
+    assert text.count("Training a network of 1 stack") == 2 and "Device cpu" in text
+    assert "too late" not in text
+    assert (package.level, package.handlers) == before
+
+
+def test_numbers_that_are_not_finite_become_null(tmp_path: Path) -> None:
+    log = JsonLines()
+    log.on_start(Config(), tmp_path)
+    log.on_step(3, {"loss": math.nan, "terms": [[1.0, math.inf]], "sets": {"a": {"loss": -math.inf}}})
+    log.on_end()
+    (line,) = (tmp_path / "log.jsonl").read_text().splitlines()
+    values = json.loads(line, parse_constant=lambda name: pytest.fail(name))
+    assert (values["loss"], values["terms"], values["sets"]) == (None, [[1.0, None]], {"a": {"loss": None}})
+    assert (values["kind"], values["step"]) == ("train", 3)
+
+
+def test_the_text_log_has_the_messages_from_before_its_folder_is_known(tmp_path: Path) -> None:
+    logger = logging.getLogger("posenet.anything")
+    with TextLog() as log:
+        logger.info("early")
+        log.open(tmp_path)
+        logger.info("late")
+    lines = (tmp_path / "log.txt").read_text().splitlines()
+    assert [line.split()[-1] for line in lines] == ["early", "late"]
+
+
+def test_tensorboard_receives_values_and_drawings(stores: Stores, tiny_coco: Path, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    settings = (*coco_settings(tiny_coco), "log.pictures=1", "log.tensorboard=true", "train.epochs=1")
+    train_tiny(stores, tmp_path, *settings)
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    written = [(event.step, event.value) for event in events.Scalars("train/loss")]
+    assert written == [(entry["step"], pytest.approx(entry["loss"])) for entry in read_log(tmp_path, "train")]
+    assert events.Tags()["images"] == ["predictions"]
+
+
+def test_without_tensorboard_and_matplotlib_one_line_each_names_the_package_to_install(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert train_tiny(stores, tmp_path, "log.tensorboard=true", "log.curves=true").finished
+    text = (tmp_path / "log.txt").read_text()
+    assert text.count("pip install tensorboard") == 1
+    assert text.count("pip install 'posenet[plot]'") == 1
+    assert not (tmp_path / "curves.png").exists()
+
+
+def test_curves_are_drawn_also_without_a_validation_and_their_failure_ends_no_run(
+    stores: Stores, tmp_path: Path
+) -> None:
+    pytest.importorskip("matplotlib")
+    only_train = {"train": stores["train"]}
+    train_tiny(only_train, tmp_path / "run", "log.curves=true", "train.epochs=1")
+    assert cv2.imread(str(tmp_path / "run" / "curves.png")) is not None
+    (tmp_path / "blocked" / "curves.png").mkdir(parents=True)
+    assert train_tiny(stores, tmp_path / "blocked", "log.curves=true", "train.epochs=1").finished
+    assert "curves.png was not drawn" in (tmp_path / "blocked" / "log.txt").read_text()

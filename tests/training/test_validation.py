@@ -1,0 +1,63 @@
+"""Validation during training: the loss over all ranks, and COCO's scores with their contact sheet."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import posenet
+from posenet.errors import DataError
+from tests.helpers.drawn_data import document, flip_bit, write_annotations
+from tests.helpers.process_groups import run_in_processes
+from tests.helpers.tiny_training import Recorder, Stores, coco_settings, last, train_tiny
+
+# A rate that leaves the weights as they are, so that all runs validate the same network.
+STILL = ("train.epochs=1", "optim.lr=1e-30", "optim.weight_decay=0")
+
+
+def test_two_ranks_give_the_loss_and_the_scores_of_one(stores: Stores, tiny_coco: Path, tmp_path: Path) -> None:
+    """Each of the samples counts once, also in batches of unequal size; BatchNorm is that of all samples."""
+    settings = (*STILL, *coco_settings(tiny_coco), "parallel.sync_bn=true")
+    one, two = (tmp_path / name for name in ("one", "two"))
+    train_tiny(stores, one, *settings, "train.batch_size=4")
+    run_in_processes(2, tmp_path / "out", lambda runtime: train_tiny(stores, two, *settings, runtime=runtime))
+    expected, values = ((posenet_log(folder)) for folder in (one, two))
+    assert values["val_loss"] == pytest.approx(expected["val_loss"], rel=1e-3)
+    assert values["AP"] == pytest.approx(expected["AP"], abs=1e-3)
+
+
+def posenet_log(folder: Path) -> dict[str, float]:
+    from tests.helpers.run_logs import read_log
+
+    return read_log(folder, "epoch")[-1]
+
+
+@pytest.mark.parametrize("share, fails", [(0.9, False), (0.0, True)])
+def test_unreadable_samples_are_limited(stores: Stores, tmp_path: Path, share: float, fails: bool) -> None:
+    path = tmp_path / "val.h5"
+    shutil.copy(stores["val"], path)
+    flip_bit(path, "jpeg", 0)
+    damaged = stores | {"val": path}
+    settings = ("train.epochs=1", f"data.max_unreadable={share}")
+    if not fails:
+        assert train_tiny(damaged, tmp_path / "run", *settings).best["val_loss"] > 0
+        return
+    with pytest.raises(DataError, match="more than 0 of"):
+        train_tiny(damaged, tmp_path / "run", *settings)
+    assert last(tmp_path / "run")["progress"]["step"] == 7
+
+
+def test_a_contact_sheet_is_drawn(stores: Stores, tiny_coco: Path, tmp_path: Path) -> None:
+    recorder = Recorder()
+    train_tiny(stores, tmp_path, *STILL, *coco_settings(tiny_coco), "log.pictures=2", callbacks=[recorder])
+    (sheet,) = recorder.drawings.values()
+    assert sheet.shape[1] > 2 * 426 and sheet.std() > 5
+
+
+def test_annotations_without_people_are_refused(stores: Stores, tiny_coco: Path, tmp_path: Path) -> None:
+    empty = write_annotations(tmp_path / "empty.json", document([1], []))
+    settings = (*coco_settings(tiny_coco), f"data.val_annotations={empty}")
+    with pytest.raises(posenet.PosenetError, match="contains no annotated people"):
+        train_tiny(stores, tmp_path / "run", *settings)
