@@ -28,7 +28,7 @@ from posenet.diagnosis.result import (
 from posenet.diagnosis.results_file import ResultsFile, parse_results, read_results
 from posenet.diagnosis.sensitivity import SIZES, Attributes, count_kinds, measure_sensitivity
 from posenet.errors import DataError
-from posenet.inference.coco_evaluation import compute_coco_metrics
+from posenet.inference.evaluation import compute_coco_metrics
 from posenet.progress import progress_bar
 from posenet.skeleton import COCO, Skeleton
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posenet.inference.coco_evaluation import Evaluation
+from posenet.inference.evaluation import Evaluation
 from posenet.messages import pluralize
 from posenet.visualization.matplotlib_figure import (
     COLOURS,

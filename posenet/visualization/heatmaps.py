@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import cv2
 import numpy as np
 
-from posenet.images.image_files import to_bgr, write_image
-from posenet.inference.media.sources import Frame, Source
-from posenet.inference.person import Person
-from posenet.inference.predictor import Predictor
+from posenet.images.image_files import to_bgr
 from posenet.skeleton import Skeleton
 from posenet.visualization.contact_sheet import BACKGROUND, LABEL_HEIGHT, contact_sheet, draw_text, label_tile
 
@@ -24,43 +19,6 @@ SHEET_ASPECT = 1.5
 """Approximate width / height of the sheet."""
 BACKGROUND_BRIGHTNESS = 0.6
 """Brightness of the image behind the maps, relative to the image itself."""
-
-
-class HeatmapSheetWriter:
-    """Writes one sheet with all maps for every image or frame.
-
-    The path of an image is a file, that of a video or camera a folder, with sheets named by frame number.
-    """
-
-    def __init__(self, predictor: Predictor, paths: Mapping[Source, Path]) -> None:
-        self._predictor = predictor
-        self._paths = paths
-
-    def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
-        path = self._paths[frame.source]
-        if frame.number is not None:
-            path = path / f"{frame.number:06d}.jpg"
-        maps = compute_heatmaps(self._predictor, frame.image)
-        write_image(path, draw_heatmap_sheet(frame.image, maps, self._predictor.skeleton, drawing))
-
-
-def heatmap_sheet_suffix(source: Source) -> str:
-    """Suffix of a source's path in ``HeatmapSheetWriter``; empty if that is a folder."""
-    return ".jpg" if source.kind == "image" else ""
-
-
-def compute_heatmaps(predictor: Predictor, image: np.ndarray) -> np.ndarray:
-    """Run the predictor's network on an (H, W, 3) uint8 image at scale 1, and on its mirror image if it uses flips.
-
-    Returns:
-        (C, h, w) float32: the map cells of the image, without those of the padding.
-
-    Raises:
-        ConfigError: the network is in an exported file, which does not output maps.
-    """
-    letterbox = predictor.letterbox(image.shape[:2])
-    rows, columns = letterbox.image_cells
-    return predictor.backend.compute_maps(letterbox.apply(image)[None])[0, :, :rows, :columns]
 
 
 def draw_heatmap_sheet(

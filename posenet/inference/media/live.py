@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 
+import cv2
+import numpy as np
+
 from posenet.errors import DataError
-from posenet.inference.media.video import ALL_FRAMES, FrameSelection, VideoFrame, VideoReader
+from posenet.inference.media.reader import FrameSelection, VideoReader, plausible_rate
+from posenet.inference.media.sources import Frame, Source
 
 RECONNECT_SECONDS = 60.0
 """For how long a lost stream is opened again and again."""
@@ -20,35 +26,50 @@ RETRY_SECONDS = 1.0
 _log = logging.getLogger(__name__)
 
 
-class LiveVideo:
+class Camera(VideoReader):
+    """A camera, through OpenCV.
+
+    Raises:
+        DataError: there is none, or another program uses it.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        with _silent_opencv():
+            self._capture = cv2.VideoCapture(source.location)  # type: ignore[arg-type]  # a number or a device file
+        if not self._capture.isOpened():
+            raise DataError(f"{source.name} cannot be opened; connect it, and close other programs that use it")
+        self.rate = plausible_rate(self._capture.get(cv2.CAP_PROP_FPS))
+
+    def decode(self) -> Iterator[float | None]:
+        while self._capture.grab():
+            yield math.nan
+
+    def image(self) -> np.ndarray:
+        return self._capture.retrieve()[1]
+
+    def close(self) -> None:
+        self._capture.release()
+
+
+class LiveReader:
     """Reads a camera or a stream on its own thread; images that arrive before the last was taken are dropped.
 
     Args:
         reader: the open camera or stream.
         reopen: opens a stream that was lost; None for a camera, which is not opened again.
-
-    Attributes:
-        rate: frames per second that the camera or the stream states.
     """
 
-    is_live = True
-
     def __init__(self, reader: VideoReader, reopen: Callable[[], VideoReader] | None = None) -> None:
-        self.name = reader.name
-        self.rate = reader.rate
-        self.frame_count = 0
+        self.source = reader.source
         self._reader = reader
         self._reopen = reopen
-        self._newest: VideoFrame | None = None
+        self._newest: Frame | None = None
         self._changed = threading.Condition()  # guards _newest and _ended
         self._ended = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._read_images, daemon=True)
         self._thread.start()
-
-    @property
-    def aspect(self) -> float:
-        return self._reader.aspect
 
     def _read_images(self) -> None:
         """Keep ``_newest`` up to date until the source is closed or lost; runs on its own thread."""
@@ -57,11 +78,15 @@ class LiveVideo:
         try:
             is_open = True
             while is_open:
-                for image in self._reader.images():
+                for _ in filter(lambda seconds: seconds is not None, self._reader.decode()):
                     if self._closing.is_set():
                         return
+                    image = self._reader.image()
+                    seconds = time.monotonic() - started
                     with self._changed:
-                        self._newest = VideoFrame(number, time.monotonic() - started, image)
+                        self._newest = Frame(
+                            self.source, image, number, seconds, self._reader.rate, self._reader.aspect, is_live=True
+                        )
                         self._changed.notify()
                     number += 1
                 is_open = self._reconnect()
@@ -74,7 +99,7 @@ class LiveVideo:
         """Open a lost stream again; return whether that succeeded."""
         if self._reopen is None or self._closing.is_set():
             return False
-        _log.warning("%s is lost; connecting again", self.name)
+        _log.warning("%s is lost; connecting again", self.source.name)
         deadline = time.monotonic() + RECONNECT_SECONDS
         while time.monotonic() < deadline and not self._closing.wait(RETRY_SECONDS):
             try:
@@ -87,13 +112,14 @@ class LiveVideo:
         return False
 
     def close(self) -> None:
+        """End the thread, and release the camera or the stream."""
         self._closing.set()
         self._thread.join()
         self._reader.close()
 
     def frames(
-        self, selection: FrameSelection = ALL_FRAMES, stop_requested: Callable[[], bool] = lambda: False
-    ) -> Iterator[VideoFrame | DataError]:
+        self, selection: FrameSelection, stop_requested: Callable[[], bool] = lambda: False
+    ) -> Iterator[Frame]:
         """Yield the newest image each time, until the selection ends, or the source is closed or lost; then an error.
 
         The stride does not apply: which images are dropped depends on the speed of the reader.
@@ -109,10 +135,21 @@ class LiveVideo:
                 has_ended = self._ended
             if frame is None:
                 if has_ended:
-                    yield DataError(f"{self.name} delivers no more images")
+                    yield Frame(self.source, error=DataError(f"{self.source.name} delivers no more images"))
                     return
                 continue
             if frame.seconds >= selection.start + selection.duration:
                 return
             if frame.seconds >= selection.start:
                 yield frame
+
+
+@contextlib.contextmanager
+def _silent_opencv() -> Iterator[None]:
+    """Keep OpenCV from printing on standard error; our own messages say what is wrong."""
+    level = cv2.utils.logging.getLogLevel()
+    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
+    try:
+        yield
+    finally:
+        cv2.utils.logging.setLogLevel(level)
