@@ -12,10 +12,10 @@ GPU_TABLES := checkpoints/gpu
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test torture cluster gpu lint format demo clean
+.PHONY: help setup test test-slow torture cluster gpu lint format demo clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 setup: $(VENV)/ready  ## create .venv and install posenet and the development tools into it
 
@@ -33,6 +33,9 @@ $(VENV)/ready: setup.cfg pyproject.toml constraints.txt
 
 test: $(VENV)/ready  ## run the tests on up to 4 cores
 	$(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile
+
+test-slow: $(VENV)/ready  ## run the tests that start processes or compile: takes some minutes
+	$(RUN) -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile
 
 torture: $(VENV)/ready  ## kill processes, fill disks and damage files many times: takes many minutes
 	$(RUN) -m pytest -m torture

@@ -27,5 +27,9 @@ class TrainingError(PosenetError):
     """A training run that cannot continue, for example because its loss explodes repeatedly."""
 
 
+class ConnectError(TrainingError):
+    """The processes of a run did not find or did not reach each other; it may work later."""
+
+
 class OtherRankError(PosenetError):
     """Another process of the run has failed and reports why; this one ends without a message."""

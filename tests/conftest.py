@@ -9,6 +9,7 @@ from pathlib import Path
 import cv2
 import pytest
 import torch
+from hypothesis import settings
 
 from posenet.synthetic.dataset import write_dataset
 from tests.helpers.drawn_data import build_both
@@ -18,6 +19,22 @@ cv2.setNumThreads(0)
 # A forked process must not collect objects of its parent: a TCPStore, or a session of ONNX Runtime, would wait forever
 # for threads that the fork has not copied.
 os.register_at_fork(after_in_child=gc.freeze)
+
+# The examples are the same in every run, so that a failure is one of the change that is tested.
+settings.register_profile("test", max_examples=30, deadline=None, derandomize=True)
+settings.register_profile("torture", max_examples=2000, deadline=None)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("torture" if config.option.markexpr == "torture" else "test")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """``make torture`` runs the properties too, with more examples and others every time."""
+    for item in items:
+        if config.option.markexpr == "torture" and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.torture)
 
 
 def _folder_from_environment(variable: str) -> Path:

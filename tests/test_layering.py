@@ -26,8 +26,7 @@ SUBPACKAGES = [
     "checkpoints",  # checkpoint files and runs' folders
     "inference",  # from images to people
     "visualization",  # drawings and charts
-    "diagnosis",  # what costs a results file its AP
-    "report",  # the HTML page of a diagnosis
+    "diagnosis",  # what costs a results file its AP, and its page
     "training",  # the trainer and its parts
     "benchmark",  # one module for each measured part
     "cli",  # one module for each tool

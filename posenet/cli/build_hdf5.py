@@ -39,7 +39,7 @@ from posenet.errors import DataError
 from posenet.messages import pluralize
 from posenet.settings import Config, load_config
 from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton
-from posenet.visualization.training_samples import write_previews
+from posenet.visualization.sheets import write_previews
 
 IDS_SHOWN = 5
 """Number of image ids to print of a longer list."""

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from posenet.annotations.split import read_split
 from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
-from posenet.cli.options import add_exif_frame_option, select_exif_frame
 from posenet.diagnosis.diagnose import diagnose_results, require_people
 from posenet.diagnosis.results_file import read_results
 from posenet.errors import DataError
@@ -32,14 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="JSON",
         help="COCO results files, of any network; the others are compared with the first",
     )
+    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for the report")
     parser.add_argument(
         "--images", type=Path, metavar="DIR", help="folder of the images for the report (default: none are shown)"
     )
-    parser.add_argument("--output", type=Path, required=True, metavar="DIR", help="folder for the report")
     parser.add_argument(
         "--skeleton", default=BUILT_IN, metavar="FILE", help="skeleton file of the results (default: %(default)s)"
     )
-    add_exif_frame_option(parser)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -47,15 +45,14 @@ def run(args: argparse.Namespace) -> None:
     if args.images is not None and not args.images.is_dir():
         raise DataError(f"image folder {args.images} does not exist; give the folder of the images")
     check_outputs(diagnosis_paths(args.output), [args.annotations, *args.results])
-    exif_frame = select_exif_frame(args)
     skeleton = load_skeleton(args.skeleton)
     split = read_split(args.annotations, None, skeleton)
     require_people(split, args.annotations)
-    files = [read_results(path, split, skeleton) for path in args.results]
-    diagnoses = [
-        diagnose_results(file, split, skeleton, name) for file, name in zip(files, distinct_names(args.results))
-    ]
-    write_diagnosis(diagnoses, args.images, args.output, exif_frame, sys.stdout)
+    results = [read_results(path, split, skeleton) for path in args.results]
+    names = distinct_names(args.results)
+    diagnoses = [diagnose_results(checked, split, skeleton, name) for checked, name in zip(results, names)]
+    provenance = {"Results": ", ".join(map(str, args.results)), "Annotations": str(args.annotations)}
+    write_diagnosis(diagnoses, args.images, args.output, sys.stdout, provenance=provenance)
 
 
 def distinct_names(paths: Sequence[Path]) -> list[str]:

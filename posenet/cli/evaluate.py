@@ -26,9 +26,12 @@ from posenet.inference.evaluation import evaluate
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
 from posenet.settings import Config, ExifFrame
-from posenet.skeleton import Skeleton
-from posenet.visualization.evaluation_charts import chart_paths, write_charts
-from posenet.visualization.matplotlib_figure import MATPLOTLIB_MISSING, has_matplotlib
+from posenet.visualization.curves import (
+    MATPLOTLIB_MISSING,
+    evaluation_paths,
+    has_matplotlib,
+    write_evaluation_curves,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -87,7 +90,7 @@ def _evaluate(args: argparse.Namespace, rank_info: RankInfo) -> None:
                 team=team,
             )
     if rank_info.rank == 0:
-        _report(args, evaluation, predictor.skeleton, image_ids, exif_frame)
+        _report(args, evaluation, predictor, image_ids, exif_frame)
 
 
 def _make_predictor(args: argparse.Namespace, rank_info: RankInfo) -> tuple[Predictor, Config]:
@@ -98,7 +101,7 @@ def _make_predictor(args: argparse.Namespace, rank_info: RankInfo) -> tuple[Pred
 def _check_flags(args: argparse.Namespace) -> None:
     if args.plots and not has_matplotlib():
         raise ConfigError(f"--plots: {MATPLOTLIB_MISSING}")
-    outputs = chart_paths(Path(args.plots)) if args.plots else []
+    outputs = evaluation_paths(Path(args.plots)) if args.plots else []
     if args.output:
         outputs.append(Path(args.output))
     if args.report:
@@ -109,7 +112,7 @@ def _check_flags(args: argparse.Namespace) -> None:
 def _report(
     args: argparse.Namespace,
     evaluation: Evaluation | None,
-    skeleton: Skeleton,
+    predictor: Predictor,
     image_ids: set[int] | None,
     exif_frame: ExifFrame,
 ) -> None:
@@ -129,11 +132,20 @@ def _report(
         diagnosis = diagnose(
             args.annotations,
             evaluation.results,
-            skeleton=skeleton,
+            skeleton=predictor.skeleton,
             image_ids=image_ids,
             name=Path(args.checkpoint).name,
         )
         print(file=messages)
-        write_diagnosis([diagnosis], Path(args.images), args.report, exif_frame, messages)
+        provenance = {
+            "Checkpoint": args.checkpoint,
+            "Annotations": args.annotations,
+            "Height": str(predictor.settings.height),
+            "Flip": "yes" if predictor.settings.flip else "no",
+            "Scales": ", ".join(f"{scale:g}" for scale in predictor.settings.scales),
+        }
+        write_diagnosis(
+            [diagnosis], Path(args.images), args.report, messages, provenance=provenance, exif_frame=exif_frame
+        )
     if args.plots:
-        print("\nwrote " + ", ".join(map(str, write_charts(evaluation, Path(args.plots)))), file=messages)
+        print("\nwrote " + ", ".join(map(str, write_evaluation_curves(evaluation, Path(args.plots)))), file=messages)

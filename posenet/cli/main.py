@@ -3,8 +3,9 @@
 A tool is a module of this package. The first line of its docstring is its help text. ``add_arguments(parser)`` declares
 its flags; ``run(args)`` runs it and returns the exit status, or None for success.
 
-Exit status: 0 success; 75 a training run that a signal has stopped and that is saved; 2 bad input or another fault that
-the user can fix; 130 interrupted; 1 an error in the program itself.
+Exit status: 0 success; 75 a training run that a signal has stopped and that is saved, or whose processes did not reach
+each other: start it again; 2 bad input or another fault that the user can fix; 130 interrupted; 1 a fault of the
+program.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ import posenet
 from posenet.cli.logging_setup import log_to_stderr, report_error
 from posenet.cli.options import add_switch, describe_default
 from posenet.devices.launch import record_status
-from posenet.errors import OtherRankError, PosenetError
+from posenet.devices.signals import STOPPED_STATUS
+from posenet.errors import ConnectError, OtherRankError, PosenetError
 from posenet.messages import to_single_line, without_worker_traceback
 
 TOOLS = (
@@ -147,6 +149,9 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
         status = task() or 0
     except OtherRankError:
         status = 2  # the rank that has failed reports the error
+    except ConnectError as error:
+        _report_failure(prog, str(error))
+        status = STOPPED_STATUS
     except PosenetError as error:
         status = _report_failure(prog, str(error))
     except OSError as error:

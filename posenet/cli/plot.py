@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from posenet.visualization.training_curves import CURVES_FILE, LOG_FILE, write_curves
+from posenet.visualization.curves import CURVES_FILE, LOG_FILE, write_curves
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

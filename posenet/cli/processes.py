@@ -58,9 +58,9 @@ def run_on_ranks(args: argparse.Namespace, join: Callable[[], Ranks], task: Call
     except Exception:  # a fault of the program
         traceback.print_exc()
         status = 1
-    if status in (0, STOPPED_STATUS):
+    if status in (0, STOPPED_STATUS) or ranks.world_size == 1:
         ranks.close()
-    elif ranks.world_size > 1:
+    else:
         # Leaving the process group, or the end of the interpreter, could wait for a process that hangs.
         sys.stdout.flush()
         sys.stderr.flush()

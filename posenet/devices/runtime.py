@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel, scatter
 from posenet.devices.device import make_current, parse_device, select_device
 from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, Ranks
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
-from posenet.errors import ConfigError, TrainingError
+from posenet.errors import ConfigError, ConnectError, TrainingError
 
 _log = logging.getLogger(__name__)
 
@@ -61,6 +61,17 @@ class Runtime(Ranks):
     def broadcast_tensors(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite tensors on the device with those of rank 0."""
 
+    @contextlib.contextmanager
+    def explain_errors(self) -> Iterator[None]:
+        """Within this context, an error of PyTorch that the user can fix becomes a ``TrainingError``."""
+        try:
+            yield
+        except RuntimeError as error:
+            explained = self.explain(error)
+            if explained is None:
+                raise
+            raise explained from error
+
     def explain(self, error: RuntimeError) -> TrainingError | None:
         """The error to show for an error of PyTorch that the user can fix; None for any other."""
         if isinstance(error, torch.OutOfMemoryError):
@@ -94,6 +105,8 @@ class DataParallelRuntime(Runtime):
         if len(self.devices) == 1:
             _log.info("DataParallel: %s is the only device, so this run is the same as posenet train", self.device)
             return super().wrap(module)
+        if getattr(module, "is_compiled", False):
+            raise ConfigError("DataParallel cannot use a compiled network; use posenet train-distributed --compile")
         _log.info("DataParallel over %s", ", ".join(map(str, self.devices)))
         return nn.DataParallel(super().wrap(module), device_ids=self.devices)
 
@@ -137,7 +150,7 @@ class DistributedRuntime(Runtime):
     environment variables of torchrun; without them, this process is the only one.
 
     Raises:
-        TrainingError: the processes did not find or did not reach each other.
+        ConnectError: the processes did not find or did not reach each other.
     """
 
     def __init__(self, timeout_minutes: float = DEFAULT_TIMEOUT_MINUTES) -> None:
@@ -151,7 +164,7 @@ class DistributedRuntime(Runtime):
                 dist.init_process_group("gloo", store=store, rank=0, world_size=1, timeout=self._timeout)
         except (RuntimeError, ValueError) as error:  # a ValueError names a missing variable of the environment
             meeting_point = f"{os.environ.get('MASTER_ADDR', '?')}:{os.environ.get('MASTER_PORT', '?')}"
-            raise TrainingError(
+            raise ConnectError(
                 f"the processes did not connect at {meeting_point} ({first_sentence(error)}); check that all were "
                 "started and that no firewall is between them. If hosts listen at a wrong address, set "
                 "GLOO_SOCKET_IFNAME on each to the network interface that leads to the others (ip -brief address)"

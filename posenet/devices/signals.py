@@ -13,8 +13,8 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGUSR1] if hasattr(sig
 
 
 STOPPED_STATUS = 75
-"""Exit status of a run that a stop signal has ended early and that ``--resume`` continues (EX_TEMPFAIL of sysexits.h).
-It is not 0, so that ``train && evaluate`` does not evaluate an unfinished run."""
+"""Exit status of a run that a stop signal has ended early and that ``--resume`` continues (EX_TEMPFAIL of sysexits.h:
+try again). It is not 0, so that ``train && evaluate`` does not evaluate an unfinished run."""
 
 
 class StopRequested(Exception):

@@ -3,18 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from posenet.diagnosis.average_precision import PrecisionCurves, average_precision
-from posenet.diagnosis.outcome import Outcome
-from posenet.diagnosis.result import Change, Comparison, Diagnosis, Difference, ImageChange
+from posenet.diagnosis.diagnose import Diagnosis
+from posenet.diagnosis.precision import average_precision
+from posenet.errors import DataError
 from posenet.progress import progress_bar
 
 RESAMPLES = 1000
 """Number of times that the images are resampled."""
 _INTERVAL = (2.5, 97.5)
 """Percentiles of the AP difference in the resamples: the ends of the 95 % interval."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One number of two results files."""
+
+    group: str
+    """What kind of number: ``metric``, ``cost`` (AP that a kind of error costs), ``count`` (of keypoints of each kind,
+    of background results and of missed people), ``keypoint`` (share of good ones), or a key of
+    ``Diagnosis.sensitivity`` (AP of a slice)."""
+    name: str
+    """Which number of the group: ``AP50``, ``jitter``, ``nose``, ``medium`` ..."""
+    before: float
+    after: float
+    improved: bool
+    """Whether the second file is better. Equal numbers are not listed."""
+
+
+@dataclass(frozen=True)
+class ImageChange:
+    """How well the people of an image were found by two results files."""
+
+    id: int
+    file_name: str  # escape it in HTML
+    before: float  # sum of the OKS of the image's people with their matched results in the first file
+    after: float  # the same in the second file
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A results file compared with the first one."""
+
+    baseline: str  # name of the first results file
+    name: str  # name of the other one
+    ap_difference: float  # AP of the other file minus AP of the first
+    interval: tuple[float, float]  # 95 % confidence interval of the AP difference, from the resampled images
+    share_better: float  # share of the resamples, 0-1, in which the other file has the higher AP; ties count half
+    resamples: int  # number of times that the images were resampled
+    changes: Sequence[Change]  # numbers that differ, the largest change of each group first
+    images: Sequence[ImageChange]  # images in which people were found better or worse, the largest change first
+
+    @property
+    def significant(self) -> bool:
+        """Whether the interval excludes 0."""
+        low, high = self.interval
+        return low > 0 or high < 0
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several results files for the same annotations; the first is the baseline."""
+
+    names: Sequence[str]  # all results files, the baseline first
+    differences: Sequence[Difference]  # each other file compared with the baseline
 
 
 def compare(
@@ -31,14 +86,15 @@ def compare(
         seed: of the random numbers. The same seed gives the same interval.
 
     Raises:
-        ValueError: fewer than two diagnoses, or diagnoses of different annotations or made by hand.
+        ValueError: fewer than two diagnoses.
+        DataError: diagnoses of different annotations, images or skeletons.
     """
     if len(diagnoses) < 2:
         raise ValueError("a comparison needs two diagnoses or more")
     baseline, *others = diagnoses
-    if any(_people(other) != _people(baseline) for other in others):
-        raise ValueError("the diagnoses are of different annotations; diagnose all results with the same ones")
-    aps = _resample([_outcome(diagnosis) for diagnosis in diagnoses], resamples, seed, progress)  # (files, resamples)
+    for other in others:
+        _require_same_truth(baseline, other)
+    aps = _resample(diagnoses, resamples, seed, progress)  # (files, resamples)
     differences = []
     for other, gain in zip(others, aps[1:] - aps[0]):
         low, high = np.percentile(gain, _INTERVAL).tolist()
@@ -57,19 +113,30 @@ def compare(
     return Comparison([diagnosis.name for diagnosis in diagnoses], differences)
 
 
-def _resample(outcomes: Sequence[Outcome], resamples: int, seed: int, progress: bool) -> np.ndarray:
+def _require_same_truth(first: Diagnosis, other: Diagnosis) -> None:
+    same_images = [image.id for image in first.images] == [image.id for image in other.images]
+    same_skeleton = first.matched.skeleton == other.matched.skeleton
+    if not (same_images and same_skeleton and first.matched.truth.equals(other.matched.truth)):
+        raise DataError(
+            f"{first.name} and {other.name} were diagnosed with different annotations; "
+            "diagnose all results with the same annotation file, images and skeleton"
+        )
+
+
+def _resample(diagnoses: Sequence[Diagnosis], resamples: int, seed: int, progress: bool) -> np.ndarray:
     """(files, resamples) AP of every file on the same resampled images."""
     rng = np.random.default_rng(seed)
-    curves = [PrecisionCurves(outcome.scores, outcome.correct, outcome.counted) for outcome in outcomes]
-    people_per_image = outcomes[0].people_per_image
-    num_images = len(people_per_image)
-    aps = np.empty((len(outcomes), resamples))
+    truth = diagnoses[0].matched.truth
+    num_images = len(diagnoses[0].images)
+    people_per_image = np.bincount(truth.image[truth.people], minlength=num_images)
+    aps = np.empty((len(diagnoses), resamples))
     for column in progress_bar(range(resamples), "resample images", unit="resample", leave=False, disable=not progress):
         # How often each image is drawn.
         weights = np.bincount(rng.integers(num_images, size=num_images), minlength=num_images).astype(float)
-        for row, (outcome, curve) in enumerate(zip(outcomes, curves)):
-            num_people = np.full(len(outcome.correct), weights @ people_per_image)
-            aps[row, column] = average_precision(curve.compute(num_people, weights[outcome.image]))
+        for row, diagnosis in enumerate(diagnoses):
+            num_people = np.full(len(diagnosis.outcome.correct), weights @ people_per_image)
+            curves = diagnosis.outcome.precision(num_people, weights[diagnosis.matched.results.image])
+            aps[row, column] = average_precision(curves)
     return aps
 
 
@@ -106,25 +173,6 @@ def _numbers(diagnosis: Diagnosis) -> Iterator[tuple[str, str, float]]:
 
 
 def _image_changes(before: Diagnosis, after: Diagnosis) -> list[ImageChange]:
-    changes = []
-    for old, new in zip(before.images, after.images, strict=True):
-        change = ImageChange(
-            id=old.id,
-            file_name=old.file_name,
-            before=sum(person.oks for person in old.people),
-            after=sum(person.oks for person in new.people),
-        )
-        if change.change:
-            changes.append(change)
-    return sorted(changes, key=lambda change: -abs(change.change))
-
-
-def _people(diagnosis: Diagnosis) -> list[tuple[int, int]]:
-    """The id of every image, and the number of people in it."""
-    return [(image.id, len(image.people)) for image in diagnosis.images]
-
-
-def _outcome(diagnosis: Diagnosis) -> Outcome:
-    if diagnosis.outcome is None:
-        raise ValueError("the diagnosis was made by hand and cannot be compared; use posenet.diagnose")
-    return diagnosis.outcome
+    sums = zip(before.images, before.image_oks().tolist(), after.image_oks().tolist())
+    changes = [ImageChange(image.id, image.file_name, old, new) for image, old, new in sums if old != new]
+    return sorted(changes, key=lambda change: -abs(change.after - change.before))

@@ -6,31 +6,142 @@ After Ronchi and Perona, "Benchmarking and Error Diagnosis in Multi-Instance Pos
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from posenet.annotations.coco_file import CocoImage
 from posenet.annotations.split import Split, read_split
-from posenet.diagnosis.average_precision import average_precision
-from posenet.diagnosis.corrections import MatchedResults, measure_corrections, true_oks
-from posenet.diagnosis.matching import Found, Truth
-from posenet.diagnosis.outcome import Outcome
-from posenet.diagnosis.result import (
-    CORRECTIONS,
-    KINDS,
-    UNCORRECTED,
-    Diagnosis,
-    FoundPerson,
-    ImageDiagnosis,
-    TruePerson,
-)
-from posenet.diagnosis.results_file import ResultsFile, parse_results, read_results
-from posenet.diagnosis.sensitivity import SIZES, Attributes, count_kinds, measure_sensitivity
+from posenet.diagnosis.errors import MatchedResults, count_kinds, measure_misranking
+from posenet.diagnosis.kinds import CORRECTIONS, LOCALISATION, MISRANKED, MISSED_AT_50, SIZES, UNCORRECTED
+from posenet.diagnosis.matching import Results, Truth
+from posenet.diagnosis.precision import Outcome, average_precision, evaluate, evaluate_area
+from posenet.diagnosis.results_file import parse_results, read_results
+from posenet.diagnosis.slices import Attributes, Slice, measure_slices
 from posenet.errors import DataError
-from posenet.inference.evaluation import compute_coco_metrics
 from posenet.progress import progress_bar
 from posenet.skeleton import COCO, Skeleton
+
+
+@dataclass(frozen=True, eq=False)
+class Diagnosis:
+    """Everything that is known about one results file; ``diagnose`` documents the definitions.
+
+    N results and G annotations, both sorted by image; F keypoints in the order of the annotation file. Dictionaries by
+    kind of error are in the order of ``CORRECTIONS``.
+    """
+
+    name: str
+    """How the report calls the results: the name of their file. Escape it in HTML."""
+    images: Sequence[CocoImage]
+    """All images of the annotation file, by id: indices of images count in this order. Escape their names in HTML."""
+    matched: MatchedResults
+    """The results, the annotations and the skeleton; who matches whom, and the kind of every keypoint."""
+    attributes: Attributes
+    """Size, crowding and the like of every annotation."""
+    outcome: Outcome
+    """What the COCO evaluation decides about the results as they are."""
+    misranking: np.ndarray
+    """(N,) how far each result is from its place in a ranking by true OKS; see ``measure_misranking``."""
+    metrics: Mapping[str, float]
+    """COCO's ten keypoint metrics, ``AP``, ``AP50`` ... ``ARL``; -1 without people of that size."""
+    precision: Mapping[str, np.ndarray]
+    """(10, 101) precision at each OKS threshold and recall 0, 0.01 ... 1: of the results as they are (``UNCORRECTED``),
+    and after correcting each kind of error and all before it. The area between two stages is the AP that a kind of
+    error costs. The last stage comes in two: ``MISSED_AT_50`` before ``missed``."""
+    alone_precision: Mapping[str, np.ndarray]
+    """The same after correcting each kind of error, or ``MISSED_AT_50``, and nothing else."""
+    sensitivity: Mapping[str, Sequence[Slice]]
+    """The people sliced by ``size``, ``labelled keypoints``, ``crowding``, ``truncation`` and ``occlusion``."""
+
+    @property
+    def ap(self) -> float:
+        return self.metrics["AP"]
+
+    @property
+    def corrected(self) -> dict[str, float]:
+        """AP after correcting each kind of error and all before it. The last is 1."""
+        return {kind: average_precision(self.precision[kind]) for kind in CORRECTIONS}
+
+    @property
+    def alone(self) -> dict[str, float]:
+        """AP after correcting each kind of error and nothing else."""
+        return {kind: average_precision(self.alone_precision[kind]) for kind in CORRECTIONS}
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """AP that each kind of error costs: its gain after those before it. The costs and the AP add up to 1."""
+        stages = [self.ap, *self.corrected.values()]
+        return {kind: after - before for kind, before, after in zip(CORRECTIONS, stages, stages[1:])}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Number of keypoints of each kind, of all labelled keypoints of matched people."""
+        return count_kinds(self.matched.kinds)
+
+    @property
+    def keypoints(self) -> dict[str, dict[str, int]]:
+        """The same for every keypoint, by its name in the annotation file, such as ``left_wrist``."""
+        names = self.matched.skeleton.file_names
+        return {name: count_kinds(kinds) for name, kinds in zip(names, self.matched.kinds.T)}
+
+    @property
+    def background_by_threshold(self) -> np.ndarray:
+        """(10,) number of results that match nobody at each OKS threshold."""
+        return np.asarray(self.outcome.background.sum(axis=1))
+
+    @property
+    def missed_by_threshold(self) -> np.ndarray:
+        """(10,) number of labelled people whom no result matches at each OKS threshold."""
+        return np.asarray(self.outcome.missed.sum(axis=1))
+
+    @property
+    def is_misranked(self) -> np.ndarray:
+        """(N,) bool: results with a score error."""
+        return np.asarray(self.misranking >= MISRANKED)
+
+    @property
+    def background(self) -> int:
+        """Number of results that match nobody at OKS 0.5."""
+        return int(self.background_by_threshold[0])
+
+    @property
+    def missed(self) -> int:
+        """Number of labelled people whom no result matches at OKS 0.5."""
+        return int(self.missed_by_threshold[0])
+
+    @property
+    def num_people(self) -> int:
+        """Number of labelled people."""
+        return self.outcome.num_people
+
+    @property
+    def num_results(self) -> int:
+        """Number of results that the COCO evaluation uses: at most 20 of an image."""
+        return len(self.matched.results)
+
+    @cached_property
+    def result_oks(self) -> np.ndarray:
+        """(N,) OKS of every result with its person at OKS 0.1; without one, the highest with anybody, or 0."""
+        _, oks = self.matched.nearest()
+        pairs = self.matched.own_pairs()
+        oks[self.matched.pairs.result[pairs]] = self.matched.oks[pairs]
+        return oks
+
+    @cached_property
+    def person_oks(self) -> np.ndarray:
+        """(G,) OKS of every annotated person with the result that matches it at OKS 0.1; 0 without one."""
+        oks = np.zeros(len(self.matched.truth))
+        pairs = self.matched.own_pairs()
+        oks[self.matched.pairs.person[pairs]] = self.matched.oks[pairs]
+        return oks
+
+    def image_oks(self) -> np.ndarray:
+        """(images,) sum of ``person_oks`` over the people of every image."""
+        return np.bincount(self.matched.truth.image, weights=self.person_oks, minlength=len(self.images))
 
 
 def diagnose(
@@ -61,7 +172,8 @@ def diagnose(
     Corrected keypoints lie at the distance of a similarity of 0.85 (jitter), 0.5 (miss) or m (inversion, swap) from the
     true ones. Corrected scores are the OKS of each result with its person. Background results are removed, and missed
     people are removed from the truth, at each OKS threshold separately. So nothing remains to be corrected, and the
-    last AP is 1.
+    last AP is 1. Before that, people missed at OKS 0.50 are removed alone: what is left then are people who were found,
+    but not exactly enough for the stricter thresholds.
 
     Args:
         annotations: COCO keypoint JSON.
@@ -77,10 +189,12 @@ def diagnose(
     split = read_split(annotations, image_ids, skeleton)
     require_people(split, annotations)
     if isinstance(results, (str, Path)):
-        file = read_results(results, split, skeleton)
-        return diagnose_results(file, split, skeleton, name or Path(results).name, progress=progress)
-    file = parse_results(list(results), split, skeleton, name or "the results")
-    return diagnose_results(file, split, skeleton, name or "results", progress=progress)
+        name = name or Path(results).name
+        checked = read_results(results, split, skeleton)
+    else:
+        name = name or "results"
+        checked = parse_results(list(results), split, skeleton, name)
+    return diagnose_results(checked, split, skeleton, name, progress=progress)
 
 
 def require_people(split: Split, annotations: str | Path) -> None:
@@ -96,137 +210,64 @@ def require_people(split: Split, annotations: str | Path) -> None:
 
 
 def diagnose_results(
-    file: ResultsFile, split: Split, skeleton: Skeleton, name: str, *, progress: bool = True
+    results: Results, split: Split, skeleton: Skeleton, name: str, *, progress: bool = True
 ) -> Diagnosis:
     """Diagnose checked results for a split with labelled people; see ``diagnose``."""
-    with progress_bar(title=f"diagnose {name}", total=5, unit="step", leave=False, disable=not progress) as bar:
-        image_ids = np.array(sorted(image.id for image in split.images), np.int64)
-        truth = Truth.from_annotations(split.people, image_ids, len(skeleton.file_keypoints))
-        found = Found.from_arrays(np.searchsorted(image_ids, file.image_ids), file.keypoints, file.scores)
-        matched = MatchedResults.build(found, truth, skeleton)
-        bar.update()
-        evaluation = compute_coco_metrics(file.to_coco(split.category), split, skeleton)
-        bar.update()
-        corrections = measure_corrections(matched)
-        outcome = corrections.outcome
-        bar.update()
-        images_by_id = {image.id: image for image in split.images}
-        sizes = [(images_by_id[number].width, images_by_id[number].height) for number in image_ids.tolist()]
-        attributes = Attributes.of(truth, np.array(sizes))
-        sensitivity = measure_sensitivity(matched, attributes, outcome)
-        bar.update()
-        images = _describe_images(matched, attributes, outcome, split, image_ids)
-        bar.update()
+    images = sorted(split.images, key=lambda image: image.id)
+    matched = MatchedResults.of(results, Truth.from_split(split, skeleton), skeleton)
+    outcome = evaluate(matched)
+    precision, alone = _correct(matched, outcome, title=f"diagnose {name}", progress=progress)
+    attributes = Attributes.of(matched.truth, np.array([(image.width, image.height) for image in images]))
+    groups = attributes.groups(len(skeleton.file_keypoints))
     return Diagnosis(
         name=name,
-        skeleton=skeleton,
-        metrics=evaluation.metrics,
-        ap_by_threshold=_by_threshold(corrections.corrected[UNCORRECTED]),
-        counts=count_kinds(matched.kinds),
-        keypoints={name: count_kinds(kinds) for name, kinds in zip(skeleton.file_names, matched.kinds.T)},
-        corrected={kind: average_precision(corrections.corrected[kind]) for kind in CORRECTIONS},
-        alone={kind: average_precision(corrections.alone[kind]) for kind in CORRECTIONS},
-        corrected_by_threshold={kind: _by_threshold(corrections.corrected[kind]) for kind in CORRECTIONS},
-        alone_by_threshold={kind: _by_threshold(corrections.alone[kind]) for kind in CORRECTIONS},
-        precision=corrections.corrected,
-        background_by_threshold=outcome.background.sum(axis=1),
-        missed_by_threshold=outcome.missed.sum(axis=1),
-        sensitivity=sensitivity,
         images=images,
+        matched=matched,
+        attributes=attributes,
         outcome=outcome,
+        misranking=measure_misranking(results.scores, matched.true_oks(), outcome.counted[0]),
+        metrics=_compute_metrics(matched, outcome),
+        precision=precision,
+        alone_precision=alone,
+        sensitivity=measure_slices(matched, outcome.missed[0], groups),
     )
 
 
-def _by_threshold(curves: np.ndarray) -> np.ndarray:
-    """(10,) AP at each OKS threshold."""
-    return np.asarray(curves.mean(axis=1))
+def _correct(
+    matched: MatchedResults, outcome: Outcome, *, title: str, progress: bool
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """(10, 101) precision after correcting each kind of error and all before it, and after correcting it alone."""
+    in_turn = {UNCORRECTED: outcome.precision()}
+    alone = {}
+    ranked = outcome
+    kinds = (*LOCALISATION, "score")
+    for number, kind in enumerate(progress_bar(kinds, title, unit="kind", leave=False, disable=not progress), 1):
+        ranked = evaluate(matched.correct(CORRECTIONS[:number]))
+        in_turn[kind] = ranked.precision()
+        alone[kind] = evaluate(matched.correct([kind])).precision()
+    for precision, before in ((in_turn, ranked.without_background()), (alone, outcome)):
+        precision["background"] = before.without_background().precision()
+        precision[MISSED_AT_50] = before.precision_without(before.missed & before.missed[0])
+        precision["missed"] = before.precision_without(before.missed)
+    return in_turn, alone
 
 
-def _describe_images(
-    matched: MatchedResults, attributes: Attributes, outcome: Outcome, split: Split, image_ids: np.ndarray
-) -> list[ImageDiagnosis]:
-    """The images in the order of the annotation file, with their people and results."""
-    found, truth = matched.found, matched.truth
-    first_result = np.searchsorted(found.image, np.arange(len(image_ids) + 1)).tolist()
-    first_annotation = np.searchsorted(truth.image, np.arange(len(image_ids) + 1)).tolist()
-    # Index of each labelled person among those of the image, and of each result among those of the image.
-    index_of_person = _indices_within(truth.image, ~truth.ignored)
-    index_of_result = _indices_within(found.image, np.ones(len(found), bool))
-    result_of_person = np.full(len(truth), -1)
-    result_of_person[matched.person[matched.person >= 0]] = np.flatnonzero(matched.person >= 0)
-    oks = _own_oks(matched)
-    scores_by_oks = true_oks(found, truth, matched.pairs, matched.oks)
-    names = np.array([*KINDS, None], object)  # the last one stands for UNLABELLED, which is -1
-    nothing = tuple([None] * found.keypoints.shape[1])
-    images = []
-    for image in split.images:
-        position = int(np.searchsorted(image_ids, image.id))
-        annotations = range(first_annotation[position], first_annotation[position + 1])
-        people = []
-        for row in annotations:
-            if truth.ignored[row]:
-                continue
-            result = result_of_person[row]
-            people.append(
-                TruePerson(
-                    keypoints=truth.keypoints[row],
-                    box=_box(truth, row),
-                    area=float(truth.areas[row]),
-                    size=SIZES[attributes.size[row]],
-                    labelled=int(attributes.labelled[row]),
-                    crowding=int(attributes.crowding[row]),
-                    truncated=bool(attributes.truncated[row]),
-                    hidden=float(attributes.hidden[row]),
-                    result=int(index_of_result[result]) if result >= 0 else None,
-                    oks=float(oks[result]) if result >= 0 else 0.0,
-                    missed=bool(outcome.missed[0, row]),
-                )
-            )
-        results = []
-        for row in range(first_result[position], first_result[position + 1]):
-            person = matched.person[row]
-            results.append(
-                FoundPerson(
-                    keypoints=found.keypoints[row],
-                    score=float(found.scores[row]),
-                    person=int(index_of_person[person]) if person >= 0 else None,
-                    oks=float(oks[row]),
-                    true_oks=float(scores_by_oks[row]),
-                    kinds=tuple(names[matched.kinds[row]]) if person >= 0 else nothing,
-                    background=bool(outcome.counted[0, row] and not outcome.correct[0, row]),
-                    ignored=not outcome.counted[0, row],
-                )
-            )
-        images.append(
-            ImageDiagnosis(
-                id=image.id,
-                file_name=image.file_name,
-                width=image.width,
-                height=image.height,
-                people=people,
-                results=results,
-                ignored_boxes=[_box(truth, row) for row in annotations if truth.ignored[row]],
-            )
-        )
-    return images
-
-
-def _own_oks(matched: MatchedResults) -> np.ndarray:
-    """(N,) OKS of every result with its person; without one, the highest OKS with any labelled person, or 0."""
-    pairs, person = matched.pairs, matched.person
-    is_own = pairs.truth == person[pairs.result]
-    is_candidate = is_own | ((person[pairs.result] < 0) & ~matched.truth.ignored[pairs.truth])
-    oks = np.zeros(len(matched.found))
-    np.maximum.at(oks, pairs.result[is_candidate], matched.oks[is_candidate])
-    return oks
-
-
-def _indices_within(image: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """(rows,) number of chosen rows of the same image before each row; the images are sorted."""
-    before = np.cumsum(chosen) - chosen
-    return np.asarray(before - before[np.searchsorted(image, image)])
-
-
-def _box(truth: Truth, row: int) -> tuple[float, float, float, float]:
-    x, y, width, height = truth.boxes[row].tolist()
-    return x, y, width, height
+def _compute_metrics(matched: MatchedResults, outcome: Outcome) -> dict[str, float]:
+    """COCO's ten keypoint metrics, as ``pycocotools`` defines them."""
+    medium = evaluate_area(matched, *SIZES["medium"])
+    large = evaluate_area(matched, *SIZES["large"])
+    precision = outcome.precision()
+    recall = outcome.recall()
+    at_50, at_75 = 0, 5  # indices of these OKS thresholds
+    return {
+        "AP": average_precision(precision),
+        "AP50": average_precision(precision[at_50]),
+        "AP75": average_precision(precision[at_75]),
+        "APM": average_precision(medium.precision()),
+        "APL": average_precision(large.precision()),
+        "AR": float(recall.mean()),
+        "AR50": float(recall[at_50]),
+        "AR75": float(recall[at_75]),
+        "ARM": float(medium.recall().mean()),
+        "ARL": float(large.recall().mean()),
+    }

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from posenet.diagnosis.result import OKS_THRESHOLDS, Comparison, Diagnosis, Difference
+from posenet.diagnosis.compare import Comparison, Difference
+from posenet.diagnosis.diagnose import Diagnosis
+from posenet.diagnosis.kinds import CORRECTIONS, MISSED_AT_50, OKS_THRESHOLDS, UNCORRECTED
+from posenet.diagnosis.precision import average_precision
 from posenet.files import write_atomically
 
 DIAGNOSIS_FILE = "diagnosis.json"
@@ -16,17 +19,25 @@ MAX_CHANGED_IMAGES = 100
 """Number of changed images that the file lists of each comparison."""
 
 
-def write_diagnosis_file(diagnoses: Sequence[Diagnosis], comparison: Comparison | None, output_dir: str | Path) -> Path:
+def write_diagnosis_file(
+    diagnoses: Sequence[Diagnosis],
+    comparison: Comparison | None,
+    output_dir: str | Path,
+    provenance: Mapping[str, str] | None = None,
+) -> Path:
     """Write ``diagnosis.json`` into a folder and return its path.
 
     The object describes the first results file. If there are several, ``others`` is a list of such objects for the
-    others, and ``comparison`` a list with one object for each of them.
+    others, and ``comparison`` a list with one object for each of them. ``provenance`` is what the page says about where
+    the results come from.
     """
     first, *others = diagnoses
     content = to_json(first)
     if comparison is not None:
         content["others"] = [to_json(diagnosis) for diagnosis in others]
         content["comparison"] = [_difference_to_json(difference) for difference in comparison.differences]
+    if provenance:
+        content["provenance"] = dict(provenance)
     path = Path(output_dir, DIAGNOSIS_FILE)
     write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
     return path
@@ -34,7 +45,7 @@ def write_diagnosis_file(diagnoses: Sequence[Diagnosis], comparison: Comparison 
 
 def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
     """The numbers of a diagnosis, as types of JSON. Lists of ten numbers are in the order of ``oks_thresholds``."""
-    content = {
+    return {
         "name": diagnosis.name,
         "images": len(diagnosis.images),
         "people": diagnosis.num_people,
@@ -42,15 +53,19 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "AP": diagnosis.ap,
         "metrics": dict(diagnosis.metrics),
         "counts": diagnosis.counts,
-        "keypoints": dict(diagnosis.keypoints),
-        "corrected": dict(diagnosis.corrected),
-        "alone": dict(diagnosis.alone),
+        "keypoints": diagnosis.keypoints,
+        "corrected": diagnosis.corrected,
+        "alone": diagnosis.alone,
+        MISSED_AT_50: {
+            "corrected": average_precision(diagnosis.precision[MISSED_AT_50]),
+            "alone": average_precision(diagnosis.alone_precision[MISSED_AT_50]),
+        },
         "background": diagnosis.background,
         "missed": diagnosis.missed,
-        "oks_thresholds": list(OKS_THRESHOLDS),
-        "AP_by_threshold": diagnosis.ap_by_threshold.tolist(),
-        "corrected_by_threshold": {kind: aps.tolist() for kind, aps in diagnosis.corrected_by_threshold.items()},
-        "alone_by_threshold": {kind: aps.tolist() for kind, aps in diagnosis.alone_by_threshold.items()},
+        "oks_thresholds": [round(threshold, 2) for threshold in OKS_THRESHOLDS],
+        "AP_by_threshold": diagnosis.precision[UNCORRECTED].mean(axis=1).tolist(),
+        "corrected_by_threshold": {kind: diagnosis.precision[kind].mean(axis=1).tolist() for kind in CORRECTIONS},
+        "alone_by_threshold": {kind: diagnosis.alone_precision[kind].mean(axis=1).tolist() for kind in CORRECTIONS},
         "background_by_threshold": diagnosis.background_by_threshold.tolist(),
         "missed_by_threshold": diagnosis.missed_by_threshold.tolist(),
         "sensitivity": {
@@ -61,9 +76,6 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
             for dimension, slices in diagnosis.sensitivity.items()
         },
     }
-    if diagnosis.perfect_grouping is not None:
-        content["perfect_grouping"] = dict(diagnosis.perfect_grouping)
-    return content
 
 
 def _difference_to_json(difference: Difference) -> dict[str, Any]:

@@ -1,9 +1,8 @@
-"""Read COCO keypoint results files, anybody's, and check their entries."""
+"""Read COCO keypoint results files, of any network, and check their entries."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import numpy as np
 
 from posenet.annotations.coco_file import MAX_NUMBER
 from posenet.annotations.split import Split
+from posenet.diagnosis.matching import Results, sorted_image_ids
 from posenet.errors import DataError
 from posenet.messages import pluralize, truncate_for_message
 from posenet.skeleton import Skeleton
@@ -18,54 +18,45 @@ from posenet.skeleton import Skeleton
 _REMEDY = "give a COCO results file: a list of objects with image_id, category_id, keypoints and score"
 
 
-@dataclass(frozen=True, eq=False)
-class ResultsFile:
-    """The checked content of a results file, in its order."""
-
-    image_ids: np.ndarray  # (N,)
-    keypoints: np.ndarray  # (N, F, 3)
-    scores: np.ndarray  # (N,)
-
-    def to_coco(self, category: int) -> list[dict[str, Any]]:
-        """The results as entries of a results file, without further fields that ``pycocotools`` would interpret."""
-        flat = self.keypoints.reshape(len(self.keypoints), 3 * self.keypoints.shape[1])
-        return [
-            {"image_id": image_id, "category_id": category, "keypoints": keypoints, "score": score}
-            for image_id, keypoints, score in zip(self.image_ids.tolist(), flat.tolist(), self.scores.tolist())
-        ]
-
-
-def read_results(path: str | Path, split: Split, skeleton: Skeleton) -> ResultsFile:
+def read_results(path: str | Path, split: Split, skeleton: Skeleton) -> Results:
     """Read the results for the images of a split. The list may be empty.
 
     Raises:
         DataError: the file cannot be read or is no results file; or a result has an unknown image or category, the
             wrong number of keypoints, or a coordinate or score that is not a finite number.
     """
-    return parse_results(_read_json(path), split, skeleton, name=str(path))
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise DataError(f"cannot read results {path}: {error.strerror or error}") from error
+    if not data.strip():
+        raise DataError(f"{path} is empty; {_REMEDY}, or [] if nobody was found")
+    try:
+        entries = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not valid JSON ({error}); {_REMEDY}") from error
+    return parse_results(entries, split, skeleton, name=str(path))
 
 
-def parse_results(entries: Any, split: Split, skeleton: Skeleton, name: str) -> ResultsFile:
+def parse_results(entries: Any, split: Split, skeleton: Skeleton, name: str) -> Results:
     """Check the content of a results file; see ``read_results``. ``name`` stands in the messages."""
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         hint = " (it is a data set, with the truth?)" if isinstance(entries, dict) and "annotations" in entries else ""
         raise DataError(f"{name} is not a list of results{hint}; {_REMEDY}")
-    listed = {image.id for image in split.images}
-    count = 3 * len(skeleton.file_keypoints)
+    num_keypoints = len(skeleton.file_keypoints)
     for number, entry in enumerate(entries, 1):
-        _check_entry(entry, f"{name}: result {number}", split, count)
-    unknown = [entry["image_id"] for entry in entries if entry["image_id"] not in listed]
-    if unknown:
+        _check_entry(entry, f"{name}: result {number}", split, 3 * num_keypoints)
+    image_ids = sorted_image_ids(split)
+    ids = np.array([entry["image_id"] for entry in entries], np.int64)
+    unknown = ids[~np.isin(ids, image_ids)]
+    if len(unknown):
         raise DataError(
             f"{name}: {pluralize(len(unknown), 'result')} of images that the annotations do not list, for example "
             f"image {unknown[0]}; give the results and the annotations of the same images"
         )
     keypoints = _finite_array([entry["keypoints"] for entry in entries], f"{name}: a keypoint")
-    return ResultsFile(
-        image_ids=np.array([entry["image_id"] for entry in entries], np.int64),
-        keypoints=keypoints.reshape(-1, count // 3, 3),
-        scores=_finite_array([entry["score"] for entry in entries], f"{name}: a score"),
-    )
+    scores = _finite_array([entry["score"] for entry in entries], f"{name}: a score")
+    return Results.select(np.searchsorted(image_ids, ids), keypoints.reshape(-1, num_keypoints, 3), scores)
 
 
 def _check_entry(entry: dict[str, Any], place: str, split: Split, count: int) -> None:
@@ -113,16 +104,3 @@ def _finite_array(rows: list[Any], place: str) -> np.ndarray:
         where = f" of result {number}" if len(array) == len(rows) else ""
         raise DataError(f"{place}{where} is not a finite number below {MAX_NUMBER:g}; correct or remove the result")
     return array
-
-
-def _read_json(path: str | Path) -> Any:
-    try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise DataError(f"cannot read results {path}: {error.strerror or error}") from error
-    if not data.strip():
-        raise DataError(f"{path} is empty; {_REMEDY}, or [] if nobody was found")
-    try:
-        return json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not valid JSON ({error}); {_REMEDY}") from error

@@ -16,8 +16,7 @@ import numpy as np
 
 from posenet.files import write_atomically
 from posenet.settings import Config, LogConfig
-from posenet.visualization.matplotlib_figure import MATPLOTLIB_MISSING, has_matplotlib
-from posenet.visualization.training_curves import CURVES_FILE, LOG_FILE, write_curves
+from posenet.visualization.curves import CURVES_FILE, LOG_FILE, MATPLOTLIB_MISSING, has_matplotlib, write_curves
 
 EPOCH_LINE_SCORES = ("train_loss", "val_loss", "AP", "AR")
 """Scores in the text log's line of an epoch. ``log.jsonl`` has all scores."""
@@ -70,12 +69,19 @@ class TrainingCallback:
 
 
 class CallbackList(TrainingCallback):
-    """Calls several callbacks in turn, and ends them in the opposite order."""
+    """Calls several callbacks in turn. At the end of its context, it ends those that were started, the last first."""
 
     def __init__(self, callbacks: Sequence[TrainingCallback]) -> None:
         self._callbacks = list(callbacks)
         self._started: list[TrainingCallback] = []
         self._warned: list[TrainingCallback] = []
+
+    def __enter__(self) -> CallbackList:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._started.reverse()
+        self._call_all("on_end")
 
     def on_start(self, config: Config, folder: Path) -> None:
         for callback in self._callbacks:
@@ -93,10 +99,6 @@ class CallbackList(TrainingCallback):
 
     def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
         self._call_all("on_drawing", step, name, image)
-
-    def on_end(self) -> None:
-        self._started.reverse()
-        self._call_all("on_end")
 
     def _call_all(self, method: str, *args: Any) -> None:
         for callback in list(self._started):

@@ -17,35 +17,25 @@ Predictions = Sequence[Sequence[Tensor]]
 
 
 class LossTermMeter:
-    """Mean of the terms of a loss over all images since the last reading. ``add`` does not wait for the device.
-
-    The replicas that DataParallel makes of a module share one meter. It has one sum for each device.
-    """
+    """Mean of the terms of a loss over all images since the last reading. ``add`` does not wait for the device."""
 
     def __init__(self) -> None:
-        self._sums: dict[torch.device, Tensor] = {}
-        self._images: dict[torch.device, int] = {}
+        self._sum: Tensor | None = None
+        self._images = 0
 
     def add(self, terms: Tensor) -> None:
-        """Add (N, stacks, scales) terms. Terms of another shape than before restart the mean."""
-        device = terms.device
+        """Add (N, stacks, scales) terms."""
         total = terms.detach().sum(0)
-        if device in self._sums and self._sums[device].shape == total.shape:
-            self._sums[device].add_(total)
-            self._images[device] += len(terms)
-        else:
-            self._sums[device] = total
-            self._images[device] = len(terms)
+        self._sum = total if self._sum is None else self._sum + total
+        self._images += len(terms)
 
     def read(self) -> list[list[float]] | None:
-        """Return the mean terms by stack and scale and reset; None if there are none or they are not finite."""
-        sums = [total.cpu() for total in self._sums.values()]
-        images = sum(self._images.values())
-        self._sums = {}
-        self._images = {}
-        if not images:
+        """Return the mean terms by stack and scale and restart; None if there are none or they are not finite."""
+        if self._sum is None:
             return None
-        mean = torch.stack(sums).sum(0) / images
+        mean = (self._sum / self._images).cpu()
+        self._sum = None
+        self._images = 0
         if not mean.isfinite().all():
             return None
         # Five digits are enough for the log and keep it small.

@@ -13,17 +13,16 @@ from posenet.devices.precision import Amp, autocast, select_training_mode
 from posenet.model.posenet import PoseNet
 from posenet.model.preprocessing import images_to_input
 from posenet.settings import Config
-from posenet.training.loss import FocalL2Loss, LossTermMeter
+from posenet.training.loss import FocalL2Loss
 from posenet.training.teacher import Teacher
 
 
 class ModelWithLoss(nn.Module):
-    """Computes one loss per image of a uint8 batch, on the device of the batch.
+    """Computes the loss of every image of a uint8 batch, on the device of the batch.
 
     It also renders the targets, so that several devices share this work as well. Only the network runs in the precision
-    ``amp``; targets and loss are float32. ``channels_last`` is the memory layout of the network. In training mode,
-    ``meter`` averages the contribution of every stack and scale to the loss, and the maps of a ``teacher`` join the
-    targets.
+    ``amp``; targets and loss are float32. ``channels_last`` is the memory layout of the network. In training mode, the
+    maps of a ``teacher`` join the targets.
     """
 
     def __init__(
@@ -42,7 +41,6 @@ class ModelWithLoss(nn.Module):
         self.amp = amp
         self.channels_last = channels_last
         self.teacher = teacher
-        self.meter = LossTermMeter()
         self._compiled: Callable[..., Tensor] | None = None
 
     @classmethod
@@ -65,9 +63,7 @@ class ModelWithLoss(nn.Module):
 
         Evaluation is not compiled: it would be a second graph, which takes longer to compile than it saves.
         """
-        # The function receives the module as an argument. ``nn.Module.compile`` would bind it to this module, and the
-        # replicas that DataParallel makes on other devices would compute with the weights of this one.
-        self._compiled = torch.compile(ModelWithLoss._loss_terms, **options)
+        self._compiled = torch.compile(self._loss_terms, **options)
 
     def forward(
         self,
@@ -77,7 +73,7 @@ class ModelWithLoss(nn.Module):
         mask_miss: Tensor,
         supervised: Tensor | None = None,
     ) -> Tensor:
-        """The loss of every image.
+        """The contribution of every stack and scale to the loss of every image; their sum is its loss.
 
         Args:
             images: (N, H, W, 3) BGR uint8.
@@ -87,23 +83,17 @@ class ModelWithLoss(nn.Module):
             supervised: (N, C) uint8, 1 for the channels that the loss supervises; None means all.
 
         Returns:
-            (N,) float32.
+            (N, stacks, scales) float32.
         """
-        if not self.training:
-            return self._loss_terms(images, joints, person_mask, mask_miss, supervised).sum((1, 2))
-        if self._compiled is None:
-            terms = self._loss_terms(images, joints, person_mask, mask_miss, supervised)  # (N, stacks, scales)
-        else:
-            if self.teacher is not None:
-                self.teacher.network_on(images.device)  # a graph cannot contain the copying
-            terms = self._compiled(self, images, joints, person_mask, mask_miss, supervised)  # (N, stacks, scales)
-        self.meter.add(terms)
-        return terms.sum((1, 2))
+        if self._compiled is None or not self.training:
+            return self._loss_terms(images, joints, person_mask, mask_miss, supervised)
+        if self.teacher is not None:
+            self.teacher.network_on(images.device)  # a graph cannot contain the copying
+        return self._compiled(images, joints, person_mask, mask_miss, supervised)
 
     def _loss_terms(
         self, images: Tensor, joints: Tensor, person_mask: Tensor, mask_miss: Tensor, supervised: Tensor | None
     ) -> Tensor:
-        """(N, stacks, scales): the contribution of every stack and scale to the loss of every image."""
         target = self.renderer(joints, person_mask.float() / 255)  # (N, C, H/4, W/4)
         mask = mask_miss[:, None].float() / 255  # (N, 1, H/4, W/4)
         inputs = images_to_input(images, self.channels_last)

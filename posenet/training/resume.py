@@ -38,10 +38,29 @@ class FoundCheckpoint(NamedTuple):
     state: dict[str, Any]
 
 
+def configure_run(
+    config: Config | str | Path | None,
+    overrides: Sequence[str],
+    resume: bool | str | Path,
+    warmup: bool,
+    runtime: Runtime,
+) -> tuple[Config, FoundCheckpoint | None]:
+    """The settings of a run and the checkpoint to resume, None for a new run. The arguments are those of ``train``.
+
+    Rank 0 alone looks for the checkpoint and reads it, so that no rank can use another one.
+    """
+    checkpoint: FoundCheckpoint | None = runtime.broadcast_object(
+        runtime.run_on_all(lambda: find_checkpoint(config, overrides, resume) if runtime.is_main else None)
+    )
+    if checkpoint is None:
+        return runtime.run_on_all(lambda: settings_of_new_run(config, overrides, warmup)), None
+    return runtime.run_on_all(lambda: settings_of_resumed_run(config, overrides, warmup, checkpoint)), checkpoint
+
+
 def find_checkpoint(
     config: Config | str | Path | None, overrides: Sequence[str], resume: bool | str | Path
 ) -> FoundCheckpoint | None:
-    """The checkpoint to resume; None for a new run. The arguments are those of ``train``.
+    """The checkpoint to resume; None for a new run.
 
     ``CheckpointError`` if the checkpoint is missing or damaged, or contains no run.
     """

@@ -16,6 +16,7 @@ from posenet.devices.runtime import Runtime
 from posenet.training.batch_norm import BatchNormStatistics
 from posenet.training.data_set_losses import DataSetLosses
 from posenet.training.guard import LossGuard
+from posenet.training.loss import LossTermMeter
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class TrainStep:
     third time.
 
     Args:
-        model: wrapped by the runtime; returns one loss per image of a batch.
+        model: ``ModelWithLoss``, wrapped by the runtime.
         max_grad_norm: clip the norm of the true (unscaled, averaged) gradient to this value; 0 does not clip.
         set_losses: records the losses of several data sets; None if there is only one.
     """
@@ -60,6 +61,7 @@ class TrainStep:
         self.runtime = runtime
         self.max_grad_norm = max_grad_norm
         self.set_losses = set_losses
+        self.terms = LossTermMeter()
         self._batch_norm = BatchNormStatistics(model)
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
@@ -104,8 +106,10 @@ class TrainStep:
     def _forward(self, batch: Batch) -> Tensor:
         """The mean loss of the images of a batch, a tensor of shape ()."""
         batch = self.runtime.to_device(batch)
-        # (N,): one loss per image.
-        losses: Tensor = self.model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)
+        # (N, stacks, scales)
+        terms: Tensor = self.model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)
+        self.terms.add(terms)
+        losses = terms.sum((1, 2))  # (N,)
         if self.set_losses is not None and batch.set_indices is not None:
             self.set_losses.add(losses, batch.set_indices)
         return losses.mean()

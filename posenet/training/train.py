@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 from tqdm import tqdm
 
 from posenet.checkpoints.folder import CheckpointFolder, CheckpointWriter, RunStatusFile, run_lock
@@ -51,10 +53,8 @@ from posenet.training.progress import Progress
 from posenet.training.resume import (
     FoundCheckpoint,
     RunState,
-    find_checkpoint,
+    configure_run,
     get_random_state,
-    settings_of_new_run,
-    settings_of_resumed_run,
 )
 from posenet.training.step import StepResult, TrainStep
 from posenet.training.stores import TrainingStores, describe_contents, describe_paths, open_stores
@@ -116,90 +116,56 @@ def train(
     """
     runtime = runtime or Runtime()
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
-    try:
-        with contextlib.ExitStack() as stack:
-            return _train(config, pairs, resume, warmup, max_steps, callbacks, progress, runtime, stack)
-    except RuntimeError as error:
-        explained = runtime.explain(error)
-        if explained is None:
-            raise
-        raise explained from error
+    with runtime.explain_errors(), catch_stop_signals() as stop_requested, contextlib.ExitStack() as stack:
+        text_log = stack.enter_context(TextLog()) if runtime.is_main else None
 
+        # The settings, and the checkpoint if the run is resumed.
+        settings, checkpoint = configure_run(config, pairs, resume, warmup, runtime)
+        folder = CheckpointFolder(Path(settings.checkpoint.path), settings.checkpoint.keep)
+        continues_run = checkpoint is not None and checkpoint.path.parent.resolve() == folder.path.resolve()
+        runtime.run_on_all(lambda: _refuse_another_run(folder, continues_run) if runtime.is_main else None)
+        if settings.train.threads:
+            torch.set_num_threads(settings.train.threads)
+        torch.manual_seed(settings.train.seed)
 
-def _train(
-    config: Config | str | Path | None,
-    overrides: list[str],
-    resume: bool | str | Path,
-    warmup: bool,
-    max_steps: int,
-    callbacks: Sequence[TrainingCallback],
-    progress: bool,
-    runtime: Runtime,
-    stack: contextlib.ExitStack,
-) -> TrainingResult:
-    """``train``; ``stack`` is closed at its end."""
-    stop_requested = stack.enter_context(catch_stop_signals())
-    text_log = stack.enter_context(TextLog()) if runtime.is_main else None
+        # The device. All training batches have the same shape.
+        runtime.select_device(settings.train.device)
+        stack.enter_context(cudnn_flags(benchmark=True, tf32=settings.train.tf32))
+        _log.info(describe_training_mode(runtime.device, settings.train))
+        settings = _with_device_settings(settings, runtime)
 
-    # The settings. Rank 0 alone looks for a checkpoint and reads it, so that no rank can use another one.
-    checkpoint: FoundCheckpoint | None = runtime.broadcast_object(
-        runtime.run_on_all(lambda: find_checkpoint(config, overrides, resume) if runtime.is_main else None)
-    )
-    settings = runtime.run_on_all(lambda: _settings(config, overrides, warmup, checkpoint))
-    folder = CheckpointFolder(Path(settings.checkpoint.path), settings.checkpoint.keep)
-    continues_run = checkpoint is not None and checkpoint.path.parent.resolve() == folder.path.resolve()
-    runtime.run_on_all(lambda: _refuse_another_run(folder, continues_run) if runtime.is_main else None)
-    if settings.train.threads:
-        torch.set_num_threads(settings.train.threads)
-    torch.manual_seed(settings.train.seed)
+        # What the run is made of.
+        shows_progress = progress and runtime.is_main
+        is_new = checkpoint is None
+        parts = runtime.run_on_all(lambda: _build_parts(settings, runtime, stack, is_new, shows_progress))
+        contents = describe_contents(settings, parts.stores) | {"--max-steps": max_steps}
+        if parts.teacher is not None:
+            contents["train.teacher"] = f"a file with the digest {parts.teacher.digest[:8]}"
+        require_same_run(runtime, settings, contents)
 
-    # The device. All training batches have the same shape.
-    runtime.select_device(settings.train.device)
-    stack.enter_context(cudnn_flags(benchmark=True, tf32=settings.train.tf32))
-    _log.info(describe_training_mode(runtime.device, settings.train))
-    settings = _with_device_settings(settings, runtime)
+        # The folder of the run and its logs, on rank 0.
+        logs = [*logs_of_run(settings.log), *callbacks] if runtime.is_main else []
+        log = stack.enter_context(CallbackList(logs))
+        status = runtime.run_on_all(
+            lambda: None if text_log is None else _open_folder(folder, continues_run, settings, text_log, log, stack)
+        )
+        _log.info(_describe_run(settings, parts, folder.path))
 
-    # What the run is made of.
-    shows_progress = progress and runtime.is_main
-    is_new = checkpoint is None
-    parts = runtime.run_on_all(lambda: _build_parts(settings, runtime, stack, is_new, shows_progress))
-    contents = describe_contents(settings, parts.stores) | {"--max-steps": max_steps}
-    if parts.teacher is not None:
-        contents["train.teacher"] = f"a file with the digest {parts.teacher.digest[:8]}"
-    require_same_run(runtime, settings, contents)
-
-    # The folder of the run and its logs, on rank 0.
-    status = runtime.run_on_all(lambda: _enter_folder(folder, continues_run, stack) if runtime.is_main else None)
-    log = CallbackList([*logs_of_run(settings.log), *callbacks] if runtime.is_main else [])
-    stack.callback(log.on_end)
-    if text_log is not None:
-        text_log.open(folder.path)
-        log.on_start(settings, folder.path)
-    _log.info(_describe_run(settings, parts, folder.path))
-
-    # Training.
-    trainer = Trainer(settings, parts, runtime, folder, log, max_steps, stop_requested, shows_progress)
-    stack.callback(trainer.close)
-    if checkpoint is not None:
-        trainer.resume(checkpoint)
-        checkpoint = None  # it takes as much memory as the run
-    if trainer.progress.epoch >= settings.train.epochs:
-        epochs = pluralize(settings.train.epochs, "epoch")
-        _log.info("%s has completed its %s already; --epochs adds more", folder.path, epochs)
-        return trainer.result(finished=True)
-    _log.info(_describe_lr(settings, runtime.world_size))
-    result = trainer.result(finished=trainer.run())
-    if status is not None and result.stopped:
-        status.final = "stopped"
-    return result
-
-
-def _settings(
-    config: Config | str | Path | None, overrides: list[str], warmup: bool, checkpoint: FoundCheckpoint | None
-) -> Config:
-    if checkpoint is None:
-        return settings_of_new_run(config, overrides, warmup)
-    return settings_of_resumed_run(config, overrides, warmup, checkpoint)
+        # Training.
+        trainer = Trainer(settings, parts, runtime, folder, log, max_steps, stop_requested, shows_progress)
+        stack.callback(trainer.close)
+        if checkpoint is not None:
+            runtime.run_on_all(functools.partial(trainer.resume, checkpoint))
+            checkpoint = None  # it takes as much memory as the run
+        if trainer.progress.epoch >= settings.train.epochs:
+            epochs = pluralize(settings.train.epochs, "epoch")
+            _log.info("%s has completed its %s already; --epochs adds more", folder.path, epochs)
+            return trainer.result(finished=True)
+        _log.info(_describe_lr(settings, runtime.world_size))
+        result = trainer.result(finished=trainer.run())
+        if status is not None and result.stopped:
+            status.final = "stopped"
+        return result
 
 
 def _with_device_settings(settings: Config, runtime: Runtime) -> Config:
@@ -217,6 +183,8 @@ class Parts(NamedTuple):
     stores: TrainingStores
     network: PoseNet
     """On the device of the rank."""
+    optimizer: Optimizer
+    average: WeightAverage | None
     teacher: Teacher | None
     evaluate: CocoValidation | None
     """Computes COCO's scores; None without images and annotations for it."""
@@ -237,8 +205,14 @@ def _build_parts(
     network.to(device=runtime.device, memory_format=layout)  # type: ignore[call-overload]
     if settings.parallel.sync_bn:
         network = cast(PoseNet, runtime.convert_sync_batch_norm(network))
-    teacher = load_teacher(settings, runtime.device)
-    return Parts(stores, network, teacher, CocoValidation.from_config(settings, network, runtime, shows_progress))
+    return Parts(
+        stores,
+        network,
+        optimizer=make_optimizer(network, settings.optim),
+        average=None if settings.average.kind == "off" else WeightAverage(network, settings.average),
+        teacher=load_teacher(settings, runtime.device),
+        evaluate=CocoValidation.from_config(settings, network, runtime, shows_progress),
+    )
 
 
 def _refuse_another_run(folder: CheckpointFolder, continues_run: bool) -> None:
@@ -249,12 +223,22 @@ def _refuse_another_run(folder: CheckpointFolder, continues_run: bool) -> None:
         )
 
 
-def _enter_folder(folder: CheckpointFolder, continues_run: bool, stack: contextlib.ExitStack) -> RunStatusFile:
-    """Lock the folder of the run and write its status, until ``stack`` is closed."""
+def _open_folder(
+    folder: CheckpointFolder,
+    continues_run: bool,
+    settings: Config,
+    text_log: TextLog,
+    log: TrainingCallback,
+    stack: contextlib.ExitStack,
+) -> RunStatusFile:
+    """Lock the folder of the run and write its status, until ``stack`` is closed, and start the logs there."""
     stack.enter_context(run_lock(folder.path))
     # Another run may have written checkpoints before this process had the lock.
     _refuse_another_run(folder, continues_run)
-    return stack.enter_context(RunStatusFile(folder.path))
+    status = stack.enter_context(RunStatusFile(folder.path))
+    text_log.open(folder.path)
+    log.on_start(settings, folder.path)
+    return status
 
 
 def _describe_run(settings: Config, parts: Parts, folder: Path) -> str:
@@ -312,10 +296,10 @@ class Trainer:
         self.model = ModelWithLoss.from_config(parts.network, config, parts.teacher)
         self.wrapped_model = runtime.wrap(self.model)
         self.batch_norm = BatchNormStatistics(self.model)
-        self.optimizer = make_optimizer(parts.network, config.optim)
+        self.optimizer = parts.optimizer
+        self.average = parts.average
         self.scaler = make_grad_scaler(runtime.device, self.model.amp, config.train.loss_scale)
         self.guard = LossGuard(config.guard)
-        self.average = None if config.average.kind == "off" else WeightAverage(parts.network, config.average)
         self.set_losses = DataSetLosses(parts.stores.set_names, runtime) if parts.stores.set_names else None
         self.train_step = TrainStep(
             self.wrapped_model,
@@ -620,7 +604,7 @@ class Trainer:
             f"loss {math.nan if loss is None else loss:.2f}, lr {lr:.1e}, "
             f"{speed['samples_per_s']:.1f} samples/s, data wait {speed['data_wait']:.0%}"
         )
-        terms = self.model.meter.read()
+        terms = self.train_step.terms.read()
         values: dict[str, Any] = {"epoch": progress.epoch, "loss": loss, "lr": lr, **speed, "terms": terms}
         if self.set_losses is not None:
             values["sets"] = self.set_losses.read()

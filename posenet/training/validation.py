@@ -33,8 +33,8 @@ from posenet.progress import progress_bar
 from posenet.settings import Config
 from posenet.skeleton import Skeleton
 from posenet.training.input import RestartingLoader, UnreadableSampleLimit, log_unreadable
-from posenet.visualization.contact_sheet import contact_sheet, label_tile
 from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
+from posenet.visualization.sheets import contact_sheet, label_tile
 
 TILE_SIZE = 320, 426
 """Height and width of a drawing on the contact sheet, in pixels."""
@@ -71,8 +71,8 @@ def validation_loss(
             if stop_requested():
                 break
             batch = runtime.to_device(batch)
-            losses = model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)  # (N,)
-            losses = losses.cpu().double()
+            terms = model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised)
+            losses = terms.sum((1, 2)).cpu().double()  # (N,)
             loss_and_count += torch.tensor([losses.sum(), len(losses)], dtype=torch.float64)
             replaced += log_unreadable([batch])
     except (DataError, OSError) as caught:

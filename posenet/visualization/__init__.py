@@ -1,1 +1,1 @@
-"""Drawings: people, the network's maps, training samples, training curves and evaluation charts."""
+"""Drawings: people, sheets of maps and of training samples, and curves."""

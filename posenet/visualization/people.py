@@ -1,9 +1,11 @@
-"""Drawings of people: their keypoints and limbs on an image."""
+"""Drawings of people: their keypoints and limbs on an image, and the trails of tracked people."""
 
 from __future__ import annotations
 
+import itertools
+from collections import deque
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import cv2
 import numpy as np
@@ -11,6 +13,9 @@ import numpy as np
 from posenet.images.image_files import ChannelOrder, ImageInput, to_bgr
 from posenet.inference.person import Person
 from posenet.skeleton import Skeleton
+
+if TYPE_CHECKING:
+    from posenet.inference.media.sources import Frame, Source
 
 Colour = tuple[int, int, int]
 """BGR."""
@@ -34,6 +39,8 @@ KEYPOINT_MIN_SCORE = 0.2
 """Recommended ``keypoint_min_score``."""
 MIN_RELATIVE_SCORE = 0.5
 """A keypoint with a lower score than this share of the mean of its person is probably wrong, and is not drawn."""
+TRAIL_SECONDS = 2.0
+"""Length of a trail."""
 
 _FRACTIONAL_BITS = 4
 """Fractional bits of the fixed-point coordinates that OpenCV draws with."""
@@ -95,6 +102,47 @@ def person_colour(id: int) -> Colour:
     return PALETTE[(id - 1) % len(PALETTE)]
 
 
+class Trails:
+    """Draws where tracked people were in the last seconds, in their colours; older parts are thinner.
+
+    A trail follows the keypoints found in both of two frames: others would let it jump.
+    """
+
+    def __init__(self) -> None:
+        self._source: Source | None = None
+        self._people: dict[int, Person] = {}  # as last seen
+        self._points: dict[int, deque[tuple[float, np.ndarray]]] = {}  # seconds and (2,) x, y
+
+    def draw(self, drawing: np.ndarray, frame: Frame, people: Sequence[Person]) -> None:
+        """Add the trails of the people who have an ``id`` to the drawing of a frame."""
+        if frame.source != self._source:
+            self._source = frame.source
+            self._people = {}
+            self._points = {}
+        for person in people:
+            if person.id is not None:
+                self._points.setdefault(person.id, deque()).append((frame.seconds, self._next_point(person, person.id)))
+                self._people[person.id] = person
+        widest = max(2, max(drawing.shape[:2]) // 200)
+        for id, points in self._points.items():
+            while points and frame.seconds - points[0][0] > TRAIL_SECONDS:
+                points.popleft()
+            for (_, start), (seconds, end) in itertools.pairwise(points):
+                width = max(1, round(widest * (1 - (frame.seconds - seconds) / TRAIL_SECONDS)))
+                pixels = np.rint([start, end]).astype(int).tolist()
+                cv2.line(drawing, pixels[0], pixels[1], person_colour(id), width, cv2.LINE_AA)
+        self._points = {id: points for id, points in self._points.items() if points}
+        self._people = {id: self._people[id] for id in self._points}
+
+    def _next_point(self, person: Person, id: int) -> np.ndarray:
+        """(2,) x, y of the trail's next point."""
+        last = self._people.get(id)
+        both = np.zeros(0, bool) if last is None else person.found & last.found
+        if last is None or not both.any():
+            return np.asarray(person.box().reshape(2, 2).mean(0))
+        return np.asarray(self._points[id][-1][1] + (person.keypoints - last.keypoints)[both, :2].mean(0))
+
+
 def _draw_id(drawing: np.ndarray, person: Person, id: int) -> None:
     """Write the number of a tracked person above its box."""
     left, top, _, _ = person.box().astype(int).tolist()
@@ -110,8 +158,7 @@ def _draw_person(
 ) -> None:
     """Draw one person; ``colours`` has one for each keypoint."""
     visible = _visible_keypoints(person, min_score)
-    scaled = np.rint(person.keypoints[:, :2] * 2**_FRACTIONAL_BITS).astype(int)
-    points = [(x, y) for x, y in scaled.tolist()]
+    points = np.rint(person.keypoints[:, :2] * 2**_FRACTIONAL_BITS).astype(int).tolist()
     skeleton = person.skeleton
     pairs = [(skeleton.index(a), skeleton.index(b)) for a, b in skeleton.drawn or skeleton.parts]
     limbs = [(a, b) for a, b in pairs if visible[a] and visible[b]]
@@ -121,7 +168,9 @@ def _draw_person(
         width = line_width + 2 * outline_width
         cv2.line(drawing, points[a], points[b], OUTLINE, width, cv2.LINE_AA, _FRACTIONAL_BITS)
     for a, b in limbs:
-        colour = _limb_colour(colours[a], colours[b])
+        # The colour of both ends, or of the end that is not MIDDLE; MIDDLE between different sides.
+        side_colours = {colours[a], colours[b]} - {MIDDLE}
+        colour = side_colours.pop() if len(side_colours) == 1 else MIDDLE
         cv2.line(drawing, points[a], points[b], colour, line_width, cv2.LINE_AA, _FRACTIONAL_BITS)
     radius = round(0.9 * line_width * 2**_FRACTIONAL_BITS)
     outline_radius = radius + (outline_width << _FRACTIONAL_BITS)
@@ -140,20 +189,12 @@ def _visible_keypoints(person: Person, min_score: float) -> np.ndarray:
     return visible
 
 
-def _limb_colour(first: Colour, second: Colour) -> Colour:
-    """The colour of both ends, or of the end that is not ``MIDDLE``; ``MIDDLE`` between different sides."""
-    side_colours = {first, second} - {MIDDLE}
-    return side_colours.pop() if len(side_colours) == 1 else MIDDLE
-
-
 def _choose_line_width(drawing: np.ndarray, person: Person) -> int:
     """Line width in pixels: a fiftieth of the person's size, within limits that depend on the size of the drawing."""
     left, top, right, bottom = person.box()
-    person_size = max(right - left, bottom - top)
     drawing_size = max(drawing.shape[:2])
-    narrowest = max(1, drawing_size / 500)
-    widest = max(1, drawing_size / 120)
-    return round(float(np.clip(person_size / 50, narrowest, widest)))
+    narrowest, widest = max(1, drawing_size / 500), max(1, drawing_size / 120)
+    return round(float(np.clip(max(right - left, bottom - top) / 50, narrowest, widest)))
 
 
 def _side_colours(skeleton: Skeleton) -> list[Colour]:

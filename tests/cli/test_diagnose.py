@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 import torch
 
+import posenet
 from posenet.cli.diagnose import distinct_names
 from posenet.cli.main import run_tool
 from posenet.model.posenet import PoseNet
 from posenet.settings import load_config
 from posenet.settings.reading import config_to_dict
-from tests.helpers.coco_results import InjectedErrors, drawn_document, perfect_results
+from tests.helpers.coco_results import InjectedErrors, people_document, perfect_results
 
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    return drawn_document(8)
+    return people_document(8)
 
 
 @pytest.fixture
@@ -63,12 +64,12 @@ def test_one_results_file(
     assert run("--annotations", annotations, "--results", results, "--output", output) == 0
     content = json.loads((output / "diagnosis.json").read_text())
     assert content["counts"]["inversion"] == 3 and content["name"] == "one.json"
-    assert sorted(path.name for path in output.iterdir()) == [
-        "costs.png",
-        "diagnosis.json",
-        "precision.png",
-        "report.html",
-    ]
+    assert sorted(path.name for path in output.iterdir()) == ["diagnosis.json", "report.html"]
+    facts = content["provenance"]
+    assert facts["Results"] == str(results) and facts["Annotations"] == str(annotations)
+    assert facts["Written"].endswith(f"by posenet {posenet.__version__}")
+    page = (output / "report.html").read_text()
+    assert all(f"<dt>{name}</dt><dd>{value}</dd>" in page for name, value in facts.items())
     out = capsys.readouterr().out
     assert f"one.json: AP {content['AP']:.3f}" in out and "3 inversion" in out and "report.html" in out
 
@@ -91,25 +92,19 @@ def test_empty_results_miss_everybody(annotations: Path, tmp_path: Path, capsys:
     assert "the results are empty, so everybody is missed" in capsys.readouterr().out
 
 
-def test_the_checkpoint_adds_perfect_grouping(tiny_coco: Path, checkpoint: Path, tmp_path: Path) -> None:
-    annotations = tiny_coco / "annotations" / "person_keypoints_val2017.json"
-    results = write(tmp_path / "results.json", perfect_results(json.loads(annotations.read_text())))
-    flags = ["--annotations", annotations, "--results", results, "--checkpoint", checkpoint, "--device", "cpu"]
-    assert run(*flags, "--height", 64, "--output", tmp_path / "report", "--images", tiny_coco / "val2017") == 0
-    content = json.loads((tmp_path / "report" / "diagnosis.json").read_text())
-    assert 0 <= content["perfect_grouping"]["AP"] <= 1
-
-
 def test_evaluate_writes_the_report_of_its_results(
     tiny_coco: Path, checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--checkpoint", checkpoint, "--images", tiny_coco / "val2017", "--device", "cpu", "--height", "64"]
     words += ["--annotations", tiny_coco / "annotations" / "person_keypoints_val2017.json"]
-    words += ["--output", tmp_path / "results.json", "--report", tmp_path / "report"]
+    words += ["--output", tmp_path / "results.json", "--report", tmp_path / "report", "--flip", "--scales", "0.5", "1"]
     assert run_tool("evaluate", list(map(str, words))) == 0
     content = json.loads((tmp_path / "report" / "diagnosis.json").read_text())
     assert content["name"] == "last.pth" and content["images"] == 3
-    assert (tmp_path / "report" / "report.html").is_file()
+    facts = content["provenance"]
+    assert facts["Checkpoint"] == str(checkpoint) and facts["Height"] == "64"
+    assert facts["Flip"] == "yes" and facts["Scales"] == "0.5, 1"
+    assert "<dt>Flip</dt><dd>yes</dd>" in (tmp_path / "report" / "report.html").read_text()
     assert "last.pth: AP" in capsys.readouterr().out
 
 
@@ -141,7 +136,6 @@ def test_input_that_does_not_fit_is_refused_before_anything_is_written(
     missing = tmp_path / "missing"
     assert "cannot read results" in refused(capsys, *flags, "--results", missing)
     assert "does not exist" in refused(capsys, *flags, "--results", results, "--images", missing)
-    assert "--images" in refused(capsys, *flags, "--results", results, "--checkpoint", missing)
     assert "cannot read annotations" in refused(
         capsys, "--annotations", missing, "--results", results, "--output", output
     )

@@ -1,4 +1,4 @@
-"""Annotations for diagnoses: drawn ones, and those of 150 images of COCO where the environment names them."""
+"""Annotations for diagnoses: made up ones, and those of 150 images of COCO where the environment names them."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from tests.helpers.coco_results import drawn_document
+from tests.helpers.coco_results import people_document
 
 
 @pytest.fixture(scope="session")
 def drawn() -> dict[str, Any]:
-    return drawn_document(40)
+    return people_document(40)
 
 
 @pytest.fixture(scope="session", params=["drawn", "coco"])
 def document(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """A COCO data set of drawn people, or of people of COCO."""
+    """A COCO data set of people who are made up, or of people of COCO."""
     if request.param == "drawn":
         content: dict[str, Any] = request.getfixturevalue("drawn")
         return content

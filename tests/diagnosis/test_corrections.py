@@ -1,8 +1,7 @@
-"""The AP before and after corrections is that of plain ``pycocotools`` on the corrected results."""
+"""Matches, and the precision before and after corrections, are those of plain ``pycocotools`` on the same results."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,118 +9,145 @@ import numpy as np
 import pytest
 
 from posenet.annotations.split import read_split
-from posenet.diagnosis.average_precision import average_precision
-from posenet.diagnosis.corrections import (
+from posenet.diagnosis.diagnose import Diagnosis, diagnose
+from posenet.diagnosis.errors import MatchedResults
+from posenet.diagnosis.kinds import (
+    CORRECTIONS,
+    KEYPOINT_KINDS,
     LOCALISATION,
-    MatchedResults,
-    correct_results,
-    evaluate_corrected,
-    measure_corrections,
+    MISSED_AT_50,
+    UNCORRECTED,
 )
-from posenet.diagnosis.matching import Found, Truth
-from posenet.diagnosis.result import CORRECTIONS, OKS_THRESHOLDS, UNCORRECTED
-from posenet.diagnosis.results_file import parse_results
+from posenet.diagnosis.matching import MAX_RESULTS, Results, Truth, match
+from posenet.diagnosis.precision import evaluate
 from posenet.skeleton import COCO
+from posenet.skeleton.oks import keypoint_similarity
 from tests.helpers.coco_results import coco_ap, people_of, plain_coco, random_results
 
 EXACT = 1e-9
-
-
-class Case:
-    """Random results, matched; and their images."""
-
-    def __init__(self, document: dict[str, Any], path: Path) -> None:
-        self.document = document
-        self.results = random_results(document, np.random.default_rng(5))
-        split = read_split(path)
-        self.image_ids = np.array(sorted(image.id for image in split.images))
-        file = parse_results(self.results, split, COCO, "results")
-        truth = Truth.from_annotations(split.people, self.image_ids, 17)
-        found = Found.from_arrays(np.searchsorted(self.image_ids, file.image_ids), file.keypoints, file.scores)
-        self.matched = MatchedResults.build(found, truth, COCO)
-        self.corrections = measure_corrections(self.matched)
-
-    def corrected_file(self, corrections: Sequence[str]) -> list[dict[str, Any]]:
-        """The corrected results as the content of a results file."""
-        found, _, _ = correct_results(self.matched, corrections)
-        return to_file(found, self.image_ids)
-
-
-def to_file(found: Found, image_ids: np.ndarray) -> list[dict[str, Any]]:
-    return [
-        {"image_id": int(image_ids[image]), "category_id": 1, "keypoints": keypoints.ravel().tolist(), "score": score}
-        for image, keypoints, score in zip(found.image, found.keypoints, found.scores.tolist())
-    ]
+MOVED_TO = {"jitter": 0.85, "miss": 0.5}
+"""Similarity of corrected keypoints; inversions and swaps keep theirs."""
 
 
 @pytest.fixture(scope="module")
-def case(document: dict[str, Any], annotation_file: Path) -> Case:
-    return Case(document, annotation_file)
+def results(document: dict[str, Any]) -> list[dict[str, Any]]:
+    return random_results(document, np.random.default_rng(5))
 
 
-def test_the_precision_is_that_of_pycocotools(case: Case) -> None:
-    expected = plain_coco(case.document, case.results)
-    assert (case.corrections.corrected[UNCORRECTED] == expected.eval["precision"][:, :, 0, 0, 0]).all()
-    assert expected.stats[0] == pytest.approx(average_precision(case.corrections.corrected[UNCORRECTED]), abs=EXACT)
+@pytest.fixture(scope="module")
+def diagnosis(results: list[dict[str, Any]], annotation_file: Path) -> Diagnosis:
+    return diagnose(annotation_file, results, progress=False)
 
 
-@pytest.mark.parametrize(
-    ("stage", "corrections"),
-    [(kind, LOCALISATION[: number + 1]) for number, kind in enumerate(LOCALISATION)]
-    + [("score", (*LOCALISATION, "score"))],
-)
-def test_the_ap_after_several_corrections_is_that_of_pycocotools(
-    case: Case, stage: str, corrections: Sequence[str]
+def to_file(diagnosis: Diagnosis, results: Results) -> list[dict[str, Any]]:
+    """Results as the content of a results file."""
+    return [
+        {"image_id": diagnosis.images[image].id, "category_id": 1, "keypoints": keypoints.ravel().tolist()}
+        | {"score": score}
+        for image, keypoints, score in zip(results.image, results.keypoints, results.scores.tolist())
+    ]
+
+
+@pytest.mark.parametrize("threshold", [0.1, 0.5, 0.75])
+def test_matches_are_those_of_pycocotools(
+    threshold: float, diagnosis: Diagnosis, document: dict[str, Any], results: list[dict[str, Any]]
 ) -> None:
-    expected = plain_coco(case.document, case.corrected_file(corrections)).eval["precision"][:, :, 0, 0, 0]
-    np.testing.assert_allclose(case.corrections.corrected[stage], expected, rtol=0, atol=EXACT)
+    matched = diagnosis.matched
+    truth = matched.truth
+    assert len(matched.results) < len(results) and not truth.people.all()
+    [matches] = match(matched.pairs, matched.oks, matched.results, truth, truth.people, [threshold])
+    plain = plain_coco(document, results, [threshold])
+    ids = {
+        image.id: [e["id"] for e in document["annotations"] if e["image_id"] == image.id] for image in diagnosis.images
+    }
+    for index, image in enumerate(diagnosis.images):
+        rows = np.flatnonzero(matched.results.image == index)
+        first = np.searchsorted(truth.image, index)
+        evaluated = plain.evalImgs[index]
+        if evaluated is not None:
+            assert matched.results.scores[rows].tolist() == evaluated["dtScores"]
+            ours = [ids[image.id][row - first] if row >= 0 else 0 for row in matches[rows].tolist()]
+            assert ours == evaluated["dtMatches"][0].tolist()
 
 
-@pytest.mark.parametrize("kind", [*LOCALISATION, "score"])
-def test_the_ap_after_one_correction_is_that_of_pycocotools(case: Case, kind: str) -> None:
-    expected = plain_coco(case.document, case.corrected_file([kind])).eval["precision"][:, :, 0, 0, 0]
-    np.testing.assert_allclose(case.corrections.alone[kind], expected, rtol=0, atol=EXACT)
+@pytest.mark.parametrize("stage", [UNCORRECTED, *LOCALISATION, "score"])
+def test_the_precision_after_corrections_is_that_of_pycocotools(
+    stage: str, diagnosis: Diagnosis, document: dict[str, Any]
+) -> None:
+    """After each correction and all before it, and after it alone."""
+    in_turn = CORRECTIONS[: CORRECTIONS.index(stage) + 1] if stage != UNCORRECTED else ()
+    corrected = [(in_turn, diagnosis.precision[stage])]
+    if stage != UNCORRECTED:
+        corrected.append(([stage], diagnosis.alone_precision[stage]))
+        assert diagnosis.alone[stage] == pytest.approx(diagnosis.alone_precision[stage].mean())
+    for corrections, precision in corrected:
+        content = to_file(diagnosis, diagnosis.matched.correct(corrections).results)
+        expected = plain_coco(document, content)
+        np.testing.assert_allclose(precision, expected.eval["precision"][:, :, 0, 0, 0], rtol=0, atol=EXACT)
 
 
-@pytest.mark.parametrize("before", [(), (*LOCALISATION, "score")])
-def test_background_and_missed_people_are_removed_at_each_threshold(case: Case, before: Sequence[str]) -> None:
-    results = case.corrected_file(before)
-    outcome = evaluate_corrected(case.matched, before)
-    without_background = outcome.curves(without=["background"])
-    without_missed = outcome.curves(without=["missed"])
-    if before:
-        assert (case.corrections.corrected["background"] == without_background).all()
-    else:
-        assert (case.corrections.alone["background"] == without_background).all()
-        assert (case.corrections.alone["missed"] == without_missed).all()
-    for level, threshold in enumerate(OKS_THRESHOLDS):
-        matches = plain_coco(case.document, results, [threshold])
-        found = {id for image in matches.evalImgs[: len(case.image_ids)] if image for id in matched_results(image)}
-        reached = {id for image in matches.evalImgs[: len(case.image_ids)] if image for id in matched_people(image)}
-        kept = [result for number, result in enumerate(results, 1) if number in found]
-        assert outcome.background[level].sum() == len(results) - len(kept)
-        ap = coco_ap(plain_coco(case.document, kept, [threshold]))
-        assert without_background[level].mean() == pytest.approx(ap, abs=EXACT)
-        missed = {person["id"] for person in people_of(case.document)} - reached
+@pytest.mark.parametrize("corrections", [(), CORRECTIONS[:5]])
+def test_background_and_missed_people_are_removed_at_each_threshold(
+    corrections: tuple[str, ...], diagnosis: Diagnosis, document: dict[str, Any]
+) -> None:
+    matched = diagnosis.matched.correct(corrections)
+    content = to_file(diagnosis, matched.results)
+    outcome = evaluate(matched)
+    people = {person["id"] for person in people_of(document)}
+    missed_at_50: set[int] = set()
+    for level, threshold in ((0, 0.5), (5, 0.75), (9, 0.95)):
+        evaluated = plain_coco(document, content, [threshold]).evalImgs[: len(diagnosis.images)]
+        images = [image for image in evaluated if image]
+        found = {id for image in images for id, match in zip(image["dtIds"], image["dtMatches"][0]) if match}
+        missed = people - {id for image in images for id, match in zip(image["gtIds"], image["gtMatches"][0]) if match}
+        missed_at_50 = missed_at_50 or missed
+        kept = [result for number, result in enumerate(content, 1) if number in found]
+        assert outcome.background[level].sum() == len(content) - len(kept)
         assert outcome.missed[level].sum() == len(missed)
-        ap = coco_ap(plain_coco(case.document, results, [threshold], people=lambda entry: entry["id"] not in missed))
-        assert without_missed[level].mean() == pytest.approx(ap, abs=EXACT)
+        precision = diagnosis.precision if corrections else diagnosis.alone_precision
+        remaining = kept if corrections else content
+        for stage, results, removed in (
+            ("background", kept, set()),
+            ("missed", remaining, missed),
+            (MISSED_AT_50, remaining, missed & missed_at_50),
+        ):
+            plain = plain_coco(document, results, [threshold], people=lambda entry: entry["id"] not in removed)
+            assert precision[stage][level].mean() == pytest.approx(coco_ap(plain), abs=EXACT)
+    assert (diagnosis.precision["missed"] == 1).all()
 
 
-def matched_results(image: dict[str, Any]) -> list[int]:
-    return [number for number, match in zip(image["dtIds"], image["dtMatches"][0]) if match]
+@pytest.mark.parametrize("kind", LOCALISATION)
+def test_corrected_keypoints_have_the_similarity_of_their_kind(kind: str, diagnosis: Diagnosis) -> None:
+    before = diagnosis.matched
+    after = before.correct([kind])
+    is_kind = before.kinds == KEYPOINT_KINDS.index(kind)
+    gaps = [one.results.keypoints[..., :2] - before.truth.keypoints[before.person, :, :2] for one in (before, after)]
+    areas = before.truth.areas[before.person, None]
+    similarity = keypoint_similarity((gaps[1] ** 2).sum(axis=2), areas, np.array(COCO.sigmas))[is_kind]
+    expected = np.full(len(similarity), MOVED_TO[kind]) if kind in MOVED_TO else before.similarity[is_kind]
+    assert len(similarity) > 3
+    np.testing.assert_allclose(similarity, expected, rtol=1e-7)
+    assert (similarity >= np.minimum(expected, 1 - 1e-12)).all()  # never a little below a threshold
+    old, new = gaps[0][is_kind], gaps[1][is_kind]
+    lengths = np.linalg.norm(old, axis=1) * np.linalg.norm(new, axis=1)
+    np.testing.assert_allclose((old * new).sum(axis=1), lengths, atol=1e-6 * lengths.max())  # the same direction
+    assert np.array_equal(after.results.keypoints[~is_kind], before.results.keypoints[~is_kind])
+    assert np.array_equal(after.results.scores, before.results.scores)
 
 
-def matched_people(image: dict[str, Any]) -> list[int]:
-    return [number for number, match in zip(image["gtIds"], image["gtMatches"][0]) if match]
+def test_of_an_image_the_best_results_are_used_and_equal_scores_keep_their_order() -> None:
+    many = Results.select(np.repeat([1, 0], 30), np.zeros((60, 17, 3)), np.arange(60.0))
+    assert many.image.tolist() == [0] * MAX_RESULTS + [1] * MAX_RESULTS
+    assert many.scores.tolist() == [*range(59, 39, -1), *range(29, 9, -1)]
+    keypoints = np.arange(5 * 51.0).reshape(5, 17, 3)
+    equal = Results.select(np.zeros(5, int), keypoints, np.array([1.0, 2, 1, 2, 1]))
+    assert equal.keypoints[:, 0, 0].tolist() == [51, 153, 0, 102, 204]
 
 
-def test_nothing_remains_after_all_corrections(case: Case) -> None:
-    assert list(case.corrections.corrected) == [UNCORRECTED, *CORRECTIONS]
-    assert (case.corrections.corrected["missed"] == 1).all()
-
-
-def test_no_correction_costs_ap(case: Case) -> None:
-    """With random results, each correction gains something at every stage, or there is nothing to correct."""
-    aps = [average_precision(curves) for curves in case.corrections.corrected.values()]
-    assert np.diff(aps).min() > -1e-3 and aps[4] > aps[0] + 0.01 and aps[5] > aps[4] + 0.01
+def test_images_that_are_not_listed_are_left_out(document: dict[str, Any], annotation_file: Path) -> None:
+    listed = sorted(image["id"] for image in document["images"])[::2]
+    truth = Truth.from_split(read_split(annotation_file, listed), COCO)
+    expected = [entry for entry in document["annotations"] if entry["image_id"] in set(listed)]
+    assert len(truth) == len(expected) and truth.image.max() < len(listed)
+    nobody = Results(np.zeros(0, int), np.zeros((0, 17, 3)), np.zeros(0))
+    assert len(MatchedResults.of(nobody, truth, COCO).person) == 0

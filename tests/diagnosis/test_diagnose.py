@@ -1,4 +1,4 @@
-"""Known errors in perfect results are found, each with its number."""
+"""Known errors in perfect results are found, each with its number; and the numbers are those of ``pycocotools``."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ import numpy as np
 import pytest
 
 import posenet
-from posenet.diagnosis.diagnose import diagnose
-from posenet.diagnosis.result import CORRECTIONS, KINDS, UNCORRECTED, Diagnosis
+from posenet.diagnosis.diagnose import Diagnosis, diagnose
+from posenet.diagnosis.errors import UNLABELLED, measure_misranking
+from posenet.diagnosis.kinds import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, MISSED_AT_50, UNCORRECTED
 from posenet.errors import DataError
 from posenet.inference.coco_evaluation import METRICS
 from posenet.skeleton import COCO
 from tests.helpers.coco_results import (
     InjectedErrors,
+    box_person,
     classify,
     coco_ap,
+    make_document,
     people_of,
     perfect_results,
     plain_coco,
@@ -27,8 +30,7 @@ from tests.helpers.coco_results import (
 )
 
 EXACT = 1e-9
-ERRORS = ("jitter", "inversion", "swap", "miss")
-COUNTS = {"jitter": 40, "inversion": 25, "swap": 6, "miss": 30}
+COUNTS = {"jitter": 150, "inversion": 25, "swap": 6, "miss": 30}
 
 
 def run(path: Path, results: list[dict[str, Any]]) -> Diagnosis:
@@ -40,60 +42,54 @@ def labelled_keypoints(document: dict[str, Any]) -> int:
 
 
 def check_counts(diagnosis: Diagnosis, injected: InjectedErrors) -> None:
-    """The diagnosis has exactly the injected errors, in total and of every keypoint."""
-    expected = {kind: injected.count(kind) for kind in ERRORS}
-    assert {kind: diagnosis.counts[kind] for kind in ERRORS} == expected
+    """The diagnosis has exactly the injected errors, in total and of every keypoint, and COCO's metrics."""
+    assert {kind: diagnosis.counts[kind] for kind in LOCALISATION} == {k: injected.count(k) for k in LOCALISATION}
     for k, name in enumerate(COCO.file_names):
-        for kind in ERRORS:
+        for kind in LOCALISATION:
             assert diagnosis.keypoints[name][kind] == injected.keypoints[kind, k], (name, kind)
     assert diagnosis.background == injected.background
     assert diagnosis.missed == injected.missed
     evaluation = plain_coco(injected.document, injected.results)
-    assert list(diagnosis.metrics.values()) == pytest.approx(evaluation.stats.tolist(), abs=EXACT)
+    assert diagnosis.metrics == pytest.approx(dict(zip(METRICS, evaluation.stats.tolist())), abs=EXACT)
 
 
 def test_perfect_results_have_no_errors(document: dict[str, Any], annotation_file: Path) -> None:
     diagnosis = run(annotation_file, perfect_results(document))
-    assert diagnosis.counts == {"good": labelled_keypoints(document), **dict.fromkeys(KINDS[1:], 0)}
+    assert diagnosis.counts == {"good": labelled_keypoints(document), **dict.fromkeys(LOCALISATION, 0)}
     assert diagnosis.background == diagnosis.missed == 0
     assert [*diagnosis.corrected.values(), *diagnosis.alone.values()] == pytest.approx([1.0] * 14, abs=EXACT)
     assert diagnosis.num_people == diagnosis.num_results == len(people_of(document))
 
 
-@pytest.mark.parametrize("kind", ERRORS)
+@pytest.mark.parametrize("kind", LOCALISATION)
 def test_each_kind_of_keypoint_error_is_found(kind: str, document: dict[str, Any], annotation_file: Path) -> None:
     injected = InjectedErrors.start(document)
     injected.add_keypoint_errors(kind, COUNTS[kind], np.random.default_rng(1))
     diagnosis = run(annotation_file, injected.results)
     check_counts(diagnosis, injected)
     assert diagnosis.counts["good"] == labelled_keypoints(document) - COUNTS[kind]
-    assert diagnosis.ap < 1
     assert diagnosis.alone[kind] == diagnosis.corrected["jitter"] > diagnosis.ap
-    for other in set(ERRORS) - {kind}:
+    for other in set(LOCALISATION) - {kind}:
         assert diagnosis.alone[other] == diagnosis.ap
     if kind in ("inversion", "swap"):  # they lie exactly on another keypoint, so the corrected ones are exact
         assert diagnosis.alone[kind] == pytest.approx(1, abs=EXACT)
 
 
-@pytest.mark.parametrize(("similarity", "kind"), [(0.84, "jitter"), (0.51, "jitter"), (0.86, "good")])
+@pytest.mark.parametrize(("similarity", "is_jitter"), [(0.84, True), (0.51, True), (0.86, False)])
 def test_a_jitter_is_a_similarity_from_one_half_to_085(
-    similarity: float, kind: str, document: dict[str, Any], annotation_file: Path
+    similarity: float, is_jitter: bool, drawn: dict[str, Any], tmp_path: Path
 ) -> None:
-    injected = InjectedErrors.start(document)
-    if kind == "good":
-        people = people_of(document)
-        injected.results[0]["keypoints"] = shifted(people[0], similarity)
-        assert run(annotation_file, injected.results).counts["jitter"] == 0
-        return
-    injected.add_keypoint_errors("jitter", 20, np.random.default_rng(2), similarity)
-    check_counts(run(annotation_file, injected.results), injected)
-
-
-def shifted(person: dict[str, Any], similarity: float) -> list[float]:
-    """The keypoints of a person, each at a distance of this similarity to the right."""
+    path = tmp_path / "people.json"
+    path.write_text(json.dumps(drawn))
+    results = perfect_results(drawn)
+    person = people_of(drawn)[0]
     keypoints = np.array(person["keypoints"], float).reshape(17, 3)
     keypoints[:, 0] += np.sqrt(-2 * np.log(similarity) * person["area"]) * 2 * np.array(COCO.sigmas)
-    return keypoints.ravel().tolist()
+    results[0]["keypoints"] = keypoints.ravel().tolist()
+    diagnosis = run(path, results)
+    others = diagnosis.counts["inversion"] + diagnosis.counts["swap"]  # where the shift led to another keypoint
+    assert diagnosis.counts["jitter"] == (person["num_keypoints"] - others if is_jitter else 0)
+    assert others < 5 and diagnosis.counts["miss"] == 0
 
 
 def test_background_results_are_found(document: dict[str, Any], annotation_file: Path) -> None:
@@ -115,7 +111,25 @@ def test_missed_people_are_found(document: dict[str, Any], annotation_file: Path
     assert diagnosis.alone["missed"] == pytest.approx(1, abs=EXACT)
     assert diagnosis.alone["background"] == diagnosis.alone["score"] == diagnosis.corrected["score"] == diagnosis.ap < 1
     assert diagnosis.costs["missed"] == pytest.approx(1 - diagnosis.ap)
-    assert sum(part.missed for part in diagnosis.sensitivity["crowding"]) == 10
+    assert diagnosis.precision[MISSED_AT_50].mean() == pytest.approx(1), "nobody else is missed at stricter thresholds"
+    assert diagnosis.alone_precision[MISSED_AT_50].mean() == pytest.approx(1)
+
+
+def test_inexact_results_are_not_called_missed_people(drawn: dict[str, Any], tmp_path: Path) -> None:
+    """All keypoints a little off: everybody is found at OKS 0.50, and nobody at 0.95."""
+    path = tmp_path / "people.json"
+    path.write_text(json.dumps(drawn))
+    results = perfect_results(drawn)
+    for result, person in zip(results, people_of(drawn)):
+        keypoints = np.array(result["keypoints"]).reshape(17, 3)
+        keypoints[:, 1] += np.sqrt(-2 * np.log(0.88) * person["area"]) * 2 * np.array(COCO.sigmas)
+        result["keypoints"] = keypoints.ravel().tolist()
+    diagnosis = run(path, results)
+    assert diagnosis.missed == 0 and diagnosis.missed_by_threshold[-1] > 0.9 * diagnosis.num_people
+    missing = 1 - diagnosis.ap
+    assert diagnosis.costs["missed"] > 0.9 * missing
+    found = diagnosis.precision[MISSED_AT_50].mean() - diagnosis.precision["background"].mean()
+    assert found == 0, "no part of it is that of people missed at OKS 0.50"
 
 
 def test_spoiled_scores_are_found(document: dict[str, Any], annotation_file: Path) -> None:
@@ -131,23 +145,24 @@ def test_spoiled_scores_are_found(document: dict[str, Any], annotation_file: Pat
     assert well_ranked.ap == pytest.approx(1, abs=EXACT) and spoiled.ap < 0.99
     assert spoiled.costs["score"] == pytest.approx(1 - spoiled.ap)
     assert spoiled.alone["score"] == pytest.approx(1, abs=EXACT)
+    assert spoiled.is_misranked.any() and not well_ranked.is_misranked.any()
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_mixed_errors_are_all_found(seed: int, document: dict[str, Any], annotation_file: Path) -> None:
-    rng = np.random.default_rng(seed)
-    injected = InjectedErrors.start(document)
-    for kind in rng.permutation(ERRORS).tolist():
-        injected.add_keypoint_errors(kind, COUNTS[kind] // 2, rng)
-    injected.remove_people(6, rng)
-    injected.add_background(12, rng, score=0.85)
-    diagnosis = run(annotation_file, injected.results)
-    check_counts(diagnosis, injected)
-    stages = [diagnosis.ap, *diagnosis.corrected.values()]
-    assert list(diagnosis.corrected) == list(diagnosis.alone) == list(CORRECTIONS)
-    assert stages == sorted(stages) and stages[-1] == 1
-    assert min(diagnosis.alone.values()) >= diagnosis.ap and diagnosis.alone["missed"] > diagnosis.ap
-    assert diagnosis.ap + sum(diagnosis.costs.values()) == pytest.approx(1)
+def test_mixed_errors_are_all_found(document: dict[str, Any], annotation_file: Path) -> None:
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        injected = InjectedErrors.start(document)
+        for kind in rng.permutation(LOCALISATION).tolist():
+            injected.add_keypoint_errors(kind, COUNTS[kind] // 2, rng)
+        injected.remove_people(6, rng)
+        injected.add_background(12, rng, score=0.85)
+        diagnosis = run(annotation_file, injected.results)
+        check_counts(diagnosis, injected)
+        stages = [diagnosis.ap, *diagnosis.corrected.values()]
+        assert list(diagnosis.corrected) == list(diagnosis.alone) == list(CORRECTIONS)
+        assert stages == sorted(stages) and stages[-1] == 1
+        assert min(diagnosis.alone.values()) >= diagnosis.ap and diagnosis.alone["missed"] > diagnosis.ap
+        assert diagnosis.ap + sum(diagnosis.costs.values()) == pytest.approx(1)
 
 
 def test_correcting_inversions_alone_leaves_the_other_errors(document: dict[str, Any], annotation_file: Path) -> None:
@@ -162,61 +177,60 @@ def test_correcting_inversions_alone_leaves_the_other_errors(document: dict[str,
 
 
 def test_every_keypoint_is_what_the_definition_says(document: dict[str, Any], annotation_file: Path) -> None:
-    """Random results, one keypoint at a time."""
-    diagnosis = run(annotation_file, random_results(document, np.random.default_rng(8)))
-    people_in: dict[int, list[dict[str, Any]]] = {}
-    for person in people_of(document):
-        people_in.setdefault(person["image_id"], []).append(person)
-    seen = dict.fromkeys(KINDS, 0)
-    for image in diagnosis.images:
-        for result in image.results:
-            if result.person is None:
-                assert set(result.kinds) == {None}
-                continue
-            owner = people_in[image.id][result.person]
-            others = [person for person in people_in[image.id] if person is not owner]
-            for k, kind in enumerate(result.kinds):
-                if owner["keypoints"][3 * k + 2] == 0:
-                    assert kind is None
-                else:
-                    x, y = result.keypoints[k, :2].tolist()
-                    assert kind == classify((x, y), k, owner, others)[0]
-                    seen[kind] += 1
-    assert seen == diagnosis.counts and min(seen.values()) > 0
-
-
-def test_the_metrics_are_those_of_pycocotools(document: dict[str, Any], annotation_file: Path) -> None:
-    results = random_results(document, np.random.default_rng(9))
+    """Random results, one keypoint at a time; and COCO's metrics of them."""
+    results = random_results(document, np.random.default_rng(8))
     diagnosis = run(annotation_file, results)
+    matched = diagnosis.matched
+    for row, person in enumerate(matched.person.tolist()):
+        if person < 0:
+            assert (matched.kinds[row] == UNLABELLED).all()
+            continue
+        same_image = np.flatnonzero(matched.truth.people & (matched.truth.image == matched.truth.image[person]))
+        entries = {
+            other: {"keypoints": matched.truth.keypoints[other].ravel(), "area": matched.truth.areas[other]}
+            for other in same_image.tolist()
+        }
+        owner = entries.pop(person)
+        for k, kind in enumerate(matched.kinds[row].tolist()):
+            if owner["keypoints"][3 * k + 2] == 0:
+                assert kind == UNLABELLED
+            else:
+                x, y = matched.results.keypoints[row, k, :2].tolist()
+                assert KEYPOINT_KINDS[kind] == classify((x, y), k, owner, entries.values())[0]
+    assert min(diagnosis.counts.values()) > 0
     expected = plain_coco(document, results)
     assert diagnosis.metrics == pytest.approx(dict(zip(METRICS, expected.stats.tolist())), abs=EXACT)
     precision = expected.eval["precision"][:, :, 0, 0, 0]
-    assert (diagnosis.precision[UNCORRECTED] == precision).all()
-    np.testing.assert_allclose(diagnosis.ap_by_threshold, precision.mean(axis=1), rtol=0, atol=EXACT)
+    np.testing.assert_allclose(diagnosis.precision[UNCORRECTED], precision, rtol=0, atol=EXACT)
 
 
-def test_the_images_hold_who_was_found(document: dict[str, Any], annotation_file: Path) -> None:
-    injected = InjectedErrors.start(document)
-    injected.remove_people(5, np.random.default_rng(10))
-    injected.add_background(5, np.random.default_rng(10))
+def test_an_oks_of_nine_tenths_counts_at_the_threshold_of_that_name(tmp_path: Path) -> None:
+    """pycocotools' threshold is a little less than 0.9, so an OKS that is rounded down still reaches it."""
+    person = box_person(1, (20, 20, 50, 60), labelled=1)
+    path = tmp_path / "people.json"
+    document = make_document([person])
+    path.write_text(json.dumps(document))
+    distance = np.sqrt(-2 * np.log(0.9) * person["area"]) * 2 * COCO.sigmas[0]
+    aps = []
+    for _ in range(40):  # the OKS grows through all numbers next to 0.9
+        distance = np.nextafter(distance, 0)
+        keypoints = [*person["keypoints"]]
+        keypoints[0] = float(keypoints[0] + distance)
+        results = [{"image_id": 1, "category_id": 1, "keypoints": keypoints, "score": 0.5}]
+        aps.append((run(path, results).ap, coco_ap(plain_coco(document, results))))
+    assert all(ours == pytest.approx(theirs, abs=EXACT) for ours, theirs in aps)
+
+
+def test_the_people_of_an_image_have_the_oks_of_their_results(document: dict[str, Any], annotation_file: Path) -> None:
     diagnosis = run(annotation_file, random_results(document, np.random.default_rng(11)))
-    assert [image.id for image in diagnosis.images] == [image["id"] for image in document["images"]]
-    for image in diagnosis.images:
-        assert len(image.results) <= 20
-        assert [result.score for result in image.results] == sorted((r.score for r in image.results), reverse=True)
-        for index, person in enumerate(image.people):
-            if person.result is None:
-                assert person.oks == 0 and person.missed
-            else:
-                assert image.results[person.result].person == index
-                assert image.results[person.result].oks == person.oks >= 0.1
-        for result in image.results:
-            assert not (result.background and result.ignored)
-    results = [result for image in diagnosis.images for result in image.results]
-    assert sum(result.background for result in results) == diagnosis.background
-    assert any(result.ignored for result in results) or not any(image.ignored_boxes for image in diagnosis.images)
-    people = [person for image in diagnosis.images for person in image.people]
-    assert sum(person.missed for person in people) == diagnosis.missed
+    assert [image.id for image in diagnosis.images] == sorted(image["id"] for image in document["images"])
+    matched = diagnosis.matched
+    found = matched.person >= 0
+    np.testing.assert_array_equal(diagnosis.result_oks[found], diagnosis.person_oks[matched.person[found]])
+    assert (diagnosis.result_oks[found] >= 0.1).all() and len(set(matched.person[found])) == found.sum()
+    assert (diagnosis.person_oks[np.setdiff1d(np.arange(len(matched.truth)), matched.person[found])] == 0).all()
+    sums = [diagnosis.person_oks[matched.truth.image == index].sum() for index in range(len(diagnosis.images))]
+    np.testing.assert_allclose(diagnosis.image_oks(), sums)
 
 
 def test_of_two_results_for_a_person_the_better_one_has_the_true_oks(drawn: dict[str, Any], tmp_path: Path) -> None:
@@ -226,19 +240,34 @@ def test_of_two_results_for_a_person_the_better_one_has_the_true_oks(drawn: dict
     worse = copy.deepcopy(results[0]) | {"score": 1.0}
     worse["keypoints"][::3] = [x + 1 for x in worse["keypoints"][::3]]
     diagnosis = run(path, [worse, *results])
-    [image] = [image for image in diagnosis.images if image.id == worse["image_id"]]
-    first, *others = image.results
-    assert first.person == 0 and 0.1 <= first.oks < 1
-    assert first.true_oks == 0
-    assert [result.true_oks for result in others] == pytest.approx([1.0] * len(others))
+    index = [image.id for image in diagnosis.images].index(worse["image_id"])
+    first, *others = diagnosis.matched.true_oks()[diagnosis.matched.results.image == index]
+    assert first == 0 and others == pytest.approx([1.0] * len(others))
+
+
+@pytest.mark.parametrize(
+    ("scores", "true_oks", "counted", "misranking"),
+    [
+        ([0.99, 0.5, 0.4, 0.3], [0.6, 1, 1, 1], None, [1, 0, 0, 1 / 3]),
+        ([0.1, 0.2, 0.3, 0.4], [1, 1, 1, 1], None, [0, 0, 0, 0]),  # results of equal OKS may have any order
+        ([0.9, 0.9, 0.9, 0.9], [1, 0.9, 0.8, 0.7], None, [0.5, 1 / 6, 1 / 6, 0.5]),
+        ([0.99, 0.5, 0.4, 0.3], [0, 1, 1, 1], [False, True, True, True], [0, 0, 0, 0]),
+        ([], [], None, []),
+    ],
+)
+def test_misranking_is_the_distance_from_a_ranking_by_true_oks(
+    scores: list[float], true_oks: list[float], counted: list[bool] | None, misranking: list[float]
+) -> None:
+    is_counted = np.ones(len(scores), bool) if counted is None else np.array(counted)
+    measured = measure_misranking(np.array(scores), np.array(true_oks), is_counted)
+    np.testing.assert_allclose(measured, misranking, atol=1e-12)
 
 
 def test_results_without_people_miss_everybody(document: dict[str, Any], annotation_file: Path) -> None:
     diagnosis = run(annotation_file, [])
     assert diagnosis.ap == 0 and diagnosis.num_results == 0
     assert diagnosis.missed == len(people_of(document)) and diagnosis.background == 0
-    assert diagnosis.costs == {**dict.fromkeys(CORRECTIONS, 0.0), "missed": 1.0}
-    assert diagnosis.alone == {**dict.fromkeys(CORRECTIONS, 0.0), "missed": 1.0}
+    assert diagnosis.costs == diagnosis.alone == {**dict.fromkeys(CORRECTIONS, 0.0), "missed": 1.0}
 
 
 def test_only_chosen_images_are_diagnosed(drawn: dict[str, Any], tmp_path: Path) -> None:

@@ -12,47 +12,44 @@ import pytest
 from posenet.diagnosis.compare import compare
 from posenet.diagnosis.diagnose import diagnose
 from posenet.diagnosis.json_file import MAX_CHANGED_IMAGES, write_diagnosis_file
-from posenet.diagnosis.result import CORRECTIONS, KINDS, Diagnosis
+from posenet.diagnosis.kinds import CORRECTIONS, KEYPOINT_KINDS
 from posenet.skeleton import COCO
 from tests.helpers.coco_results import random_results
 
 
-@pytest.fixture
-def diagnoses(document: dict[str, Any], annotation_file: Path) -> list[Diagnosis]:
+def test_the_file_has_the_numbers_of_the_diagnoses(
+    document: dict[str, Any], annotation_file: Path, tmp_path: Path
+) -> None:
     rng = np.random.default_rng(0)
-    return [
+    diagnoses = [
         diagnose(annotation_file, random_results(document, rng), name=name, progress=False) for name in ("one", "two")
     ]
-
-
-def test_one_results_file(diagnoses: list[Diagnosis], tmp_path: Path) -> None:
     diagnosis = diagnoses[0]
-    path = write_diagnosis_file([diagnosis], None, tmp_path)
-    assert path == tmp_path / "diagnosis.json"
-    content = json.loads(path.read_text())
-    assert content["AP"] == diagnosis.ap == content["metrics"]["AP"]
-    assert content["counts"] == diagnosis.counts and list(content["counts"]) == list(KINDS)
-    assert list(content["keypoints"]) == list(COCO.file_names)
-    assert content["keypoints"] == diagnosis.keypoints
+    content = json.loads(write_diagnosis_file([diagnosis], None, tmp_path, {"Flip": "yes"}).read_text())
+    assert content["name"] == "one" and content["AP"] == diagnosis.ap == content["metrics"]["AP"]
+    assert content["counts"] == diagnosis.counts and content["counts"].keys() == set(KEYPOINT_KINDS)
+    assert list(content["keypoints"]) == list(COCO.file_names) and content["keypoints"] == diagnosis.keypoints
     assert list(content["corrected"]) == list(content["alone"]) == list(CORRECTIONS)
     assert content["corrected"] == diagnosis.corrected and content["alone"] == diagnosis.alone
     assert content["background"] == diagnosis.background == content["background_by_threshold"][0]
     assert content["missed"] == diagnosis.missed == content["missed_by_threshold"][0]
     assert len(content["AP_by_threshold"]) == len(content["oks_thresholds"]) == 10
-    assert np.mean(content["corrected_by_threshold"]["jitter"]) == pytest.approx(content["corrected"]["jitter"])
+    for kind in CORRECTIONS:
+        assert np.mean(content["corrected_by_threshold"][kind]) == pytest.approx(content["corrected"][kind])
+        assert np.mean(content["alone_by_threshold"][kind]) == pytest.approx(content["alone"][kind])
+    assert (
+        content["corrected"]["background"] < content["missed_at_50"]["corrected"] < content["corrected"]["missed"] == 1
+    )
     assert content["sensitivity"]["size"][0].keys() == {"name", "people", "AP", "counts", "missed"}
-    assert not {"others", "comparison", "perfect_grouping"} & content.keys()
+    assert content["provenance"] == {"Flip": "yes"} and not {"others", "comparison"} & content.keys()
 
-
-def test_several_results_files(diagnoses: list[Diagnosis], tmp_path: Path) -> None:
     comparison = compare(diagnoses, resamples=5, progress=False)
     content = json.loads(write_diagnosis_file(diagnoses, comparison, tmp_path).read_text())
-    assert content["name"] == "one"
     [other] = content["others"]
     assert other["name"] == "two" and other["AP"] == diagnoses[1].ap
     [difference] = content["comparison"]
     assert difference["AP_difference"] == pytest.approx(other["AP"] - content["AP"])
     assert difference["interval"][0] <= difference["interval"][1]
     assert difference["changes"][0].keys() == {"group", "name", "before", "after", "improved"}
-    assert len(difference["images"]) <= MAX_CHANGED_IMAGES
+    assert 0 < len(difference["images"]) <= MAX_CHANGED_IMAGES
     assert difference["images"][0].keys() == {"id", "file_name", "before", "after"}

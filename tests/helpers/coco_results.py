@@ -17,7 +17,7 @@ from pycocotools.cocoeval import COCOeval
 
 from posenet.annotations.coco_file import COCO_CATEGORY
 from posenet.skeleton import COCO, Skeleton
-from posenet.synthetic.dataset import render_image
+from tests.helpers.diagnoses import UPRIGHT
 
 Result = dict[str, Any]
 FAR = 1e5
@@ -26,17 +26,48 @@ MAX_SHARE = 0.3
 """Largest share of a person's labelled keypoints that get errors, so that the person still matches at OKS 0.5."""
 
 
-def drawn_document(count: int, side: int = 128) -> dict[str, Any]:
-    """The annotations of drawn images, crowds included."""
-    images = []
-    annotations: list[dict[str, Any]] = []
-    for index in range(count):
-        image, people = render_image(0, "val", index, side)
-        image_id = people[0]["image_id"] if people else 10_000_001 + index
-        height, width = image.shape[:2]
-        images.append({"id": image_id, "file_name": f"{index:03d}.jpg", "height": height, "width": width})
-        annotations += people
-    return {"images": images, "annotations": annotations, "categories": [COCO_CATEGORY]}
+def box_person(image_id: int, box: Sequence[float], labelled: int = 17, **changes: Any) -> dict[str, Any]:
+    """An annotation of the area of its box, whose first ``labelled`` keypoints lie on the diagonal."""
+    x, y, width, height = box
+    points = [[x + width * k / 17, y + height * k / 17, 2] if k < labelled else [0, 0, 0] for k in range(17)]
+    return {
+        "image_id": image_id,
+        "category_id": 1,
+        "iscrowd": 0,
+        "bbox": list(box),
+        "area": width * height,
+        "num_keypoints": labelled,
+        "keypoints": [value for point in points for value in point],
+    } | changes
+
+
+def make_document(annotations: Iterable[dict[str, Any]], image_ids: Iterable[int] = (1,)) -> dict[str, Any]:
+    """A data set of images of 640 by 480 pixels."""
+    images = [{"id": number, "file_name": f"{number:03d}.jpg", "height": 480, "width": 640} for number in image_ids]
+    numbered = [{"id": number} | entry for number, entry in enumerate(annotations, 1)]
+    return {"images": images, "annotations": numbered, "categories": [COCO_CATEGORY]}
+
+
+def people_document(num_images: int) -> dict[str, Any]:
+    """Annotations of up to six people in each image, of all sizes, with crowds and people without labels."""
+    rng = np.random.default_rng(0)
+    annotations = []
+    for image_id in range(1, num_images + 1):
+        for _ in range(rng.integers(7)):
+            points = UPRIGHT * rng.uniform(0.3, 2) * rng.uniform(0.8, 1.2, UPRIGHT.shape)
+            angle = rng.normal(0, 0.2)
+            turn = [[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]
+            points = points @ turn + rng.uniform((40, 60), (600, 420))
+            (left, top), (width, height) = points.min(axis=0).tolist(), np.ptp(points, axis=0).tolist()
+            visibility = rng.choice([0, 1, 2], 17, p=[0.15, 0.1, 0.75]) * (rng.random() > 0.1)
+            points[visibility == 0] = 0
+            annotations.append(
+                box_person(image_id, (left, top, width, height), int((visibility > 0).sum()), area=0.6 * width * height)
+                | {"keypoints": np.column_stack([points, visibility]).ravel().tolist()}
+            )
+        if rng.random() < 0.2:
+            annotations.append(box_person(image_id, (100, 200, 300, 150), 0, iscrowd=1))
+    return make_document(annotations, range(1, num_images + 1))
 
 
 def people_of(document: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -1,36 +1,29 @@
-"""Training runs of a tiny network, small enough for tests."""
+"""Runs of a tiny network with ``posenet.train``: half a second for fourteen steps and two validations."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-import torch._dynamo  # optimizers import it when they are created: import it here once, not in every forked process
-from torch import Tensor
+from torch import Tensor, nn
 
+from posenet import TrainingCallback, train
 from posenet.checkpoints.file import read_checkpoint
-from posenet.data.data_sets import open_data_sets
-from posenet.devices.runtime import Runtime
-from posenet.model.posenet import PoseNet
-from posenet.settings import load_config
-from posenet.training.distillation import load_teacher
-from posenet.training.freezing import freeze
-from posenet.training.run_log import RunLog, SilentLog
-from posenet.training.setup import build_trainer
-from posenet.training.train_step import PendingResult, StepResult
-from posenet.training.trainer import Trainer
+from posenet.devices.runtime import DistributedRuntime, Runtime
+from posenet.training.train import TrainingResult
 
 CPU = torch.device("cpu")
-TINY_OVERRIDES = [
+TINY = (
     "model.stacks=1",
     "model.width=16",
     "model.growth=2",
     "model.conv_std=0.05",
     "train.input_size=64",
-    "train.epochs=99",
+    "train.batch_size=2",
+    "train.epochs=2",
     "data.workers=0",
     "log.every_steps=1",
     "log.tensorboard=false",
@@ -40,113 +33,140 @@ TINY_OVERRIDES = [
     "optim.warmup_epochs=1",
     "optim.max_grad_norm=50",
     "checkpoint.every_minutes=0",
-]
-
-SHORT_RUN = (
-    "model.stacks=1",
-    "model.width=16",
-    "model.growth=2",
-    "train.input_size=64",
-    "train.batch_size=2",
-    "train.epochs=2",
-    "train.threads=1",
-    "data.workers=0",
-    "log.tensorboard=false",
-    "log.curves=false",
-    "checkpoint.every_steps=1",
 )
-"""Settings with which a command trains for a few steps."""
+"""Settings of two epochs of seven steps on ``stores``, which change the weights but hardly the loss."""
+LEARNING = ("model.conv_std=0.001", "optim.name='adamw'", "optim.lr=1e-3", "optim.max_grad_norm=0")
+"""Settings with which the loss falls in two epochs."""
+
+Stores = Mapping[str, Path]
 
 
-def coco_overrides(coco: Path) -> list[str]:
+def data_settings(stores: Stores) -> list[str]:
+    """The settings that name the stores ``train`` and, if there is one, ``val``."""
+    return [f"data.{split}={stores[split]}" for split in ("train", "val") if split in stores]
+
+
+def coco_settings(coco: Path) -> list[str]:
     """Settings that compute COCO's scores on the small validation images of ``coco``, a folder in COCO's layout."""
-    annotations = coco / "annotations" / "person_keypoints_val2017.json"
     return [
-        f"data.val_images={str(coco / 'val2017')!r}",
-        f"data.val_annotations={str(annotations)!r}",
+        f"data.val_images={coco / 'val2017'}",
+        f"data.val_annotations={coco / 'annotations' / 'person_keypoints_val2017.json'}",
         "inference.height=64",
         "log.pictures=0",
     ]
 
 
-@contextlib.contextmanager
-def tiny_trainer(
-    runtime: Runtime,
-    stores: Mapping[str, Path],
-    folder: Path,
-    *overrides: str,
-    steps: int = 0,
-    frozen: tuple[str, ...] = (),
-    resume: Path | None = None,
-) -> Iterator[Trainer]:
-    """Yield a trainer of a tiny network; ``trainer.losses`` collects the loss of every step.
-
-    Args:
-        stores: paths of the stores ``train`` and ``val``.
-        folder: folder of the run.
-        overrides: settings that differ from ``TINY_OVERRIDES``.
-        steps: optimizer step after which the run stops; 0 runs to the end.
-        frozen: glob patterns of the parameters to freeze.
-        resume: checkpoint to resume from.
-    """
-    paths = [f"data.{split}={str(stores[split])!r}" for split in ("train", "val")]
-    config = load_config(None, [*TINY_OVERRIDES, *paths, f"checkpoint.path={str(folder)!r}", *overrides])
-    torch.manual_seed(config.train.seed)
-    network = PoseNet.from_config(config)
-    freeze(network, frozen)
-    with contextlib.ExitStack() as stack:
-        train_store = stack.enter_context(open_data_sets(config.data.train, config.model.skeleton))
-        val_store = stack.enter_context(open_data_sets(config.data.val, config.model.skeleton))
-        log = RunLog(folder, config) if runtime.is_main else SilentLog()
-        stack.callback(log.close)
-        log.start()
-        teacher = load_teacher(config, runtime.device)
-        trainer = build_trainer(config, network, runtime, train_store, val_store, log, steps, teacher)
-        stack.callback(trainer.close)
-        if resume is not None:
-            trainer.load_state_dict(read_checkpoint(resume), str(resume))
-        _record_losses(trainer)
-        yield trainer
+def train_tiny(stores: Stores, folder: Path, *overrides: str, **options: Any) -> TrainingResult:
+    """Train with ``TINY``, or resume, in ``folder``; ``options`` are arguments of ``posenet.train``."""
+    settings = [*TINY, *data_settings(stores), f"checkpoint.path={folder}", *overrides]
+    return train(None, settings, **{"progress": False} | options)
 
 
-class _RecordedResult:
-    """A pending result that appends its loss to a list when it is read."""
-
-    def __init__(self, pending: PendingResult, losses: list[float | None]) -> None:
-        self.pending = pending
-        self.losses = losses
-
-    def read(self) -> StepResult:
-        result = self.pending.read()
-        self.losses.append(result.loss)
-        return result
+def last(folder: Path) -> dict[str, Any]:
+    """The content of the last checkpoint of a run."""
+    return read_checkpoint(folder / "last.pth")
 
 
-def _record_losses(trainer: Trainer) -> None:
-    train_step = trainer.train_step
-    trainer.losses = []
-    trainer.train_step = lambda batches: _RecordedResult(train_step(batches), trainer.losses)
+def weights(folder: Path) -> dict[str, Tensor]:
+    """The weights in the last checkpoint of a run."""
+    model: dict[str, Tensor] = last(folder)["model"]
+    return model
 
 
-def train_tiny_network(runtime: Runtime, *args: Any, **options: Any) -> tuple[list[float | None], dict[str, Tensor]]:
-    """Train with a ``tiny_trainer``; return the losses of all steps and a copy of the final weights."""
-    with tiny_trainer(runtime, *args, **options) as trainer:
-        trainer.run()
-        return trainer.losses, copy_weights(trainer)
+class Recorder(TrainingCallback):
+    """Collects what a run reports."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, dict[str, Any]] = {}
+        self.skips: dict[int, dict[str, Any]] = {}
+        self.epochs: list[dict[str, Any]] = []
+        self.drawings: dict[str, np.ndarray] = {}
+
+    @property
+    def losses(self) -> list[float]:
+        """For each step the mean loss of the epoch so far."""
+        return [values["loss"] for values in self.steps.values()]
+
+    def on_step(self, step: int, values: Mapping[str, Any]) -> None:
+        self.steps[step] = dict(values)
+
+    def on_skip(self, step: int, values: Mapping[str, Any]) -> None:
+        self.skips[step] = dict(values)
+
+    def on_epoch(self, step: int, values: Mapping[str, Any]) -> None:
+        self.epochs.append({"step": step, **values})
+
+    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
+        self.drawings[name] = image
 
 
-def copy_weights(trainer: Trainer) -> dict[str, Tensor]:
-    """A copy of the trained network's state dict."""
-    return {name: tensor.clone() for name, tensor in trainer.model.network.state_dict().items()}
+class AfterStep(TrainingCallback):
+    """Calls ``action`` after the run's optimizer step number ``step``, counted from 1; after every step if it is 0."""
+
+    def __init__(self, step: int, action: Callable[[], Any]) -> None:
+        self.step = step
+        self.action = action
+
+    def on_step(self, step: int, values: Mapping[str, Any]) -> None:
+        if step == self.step or not self.step:
+            self.action()
 
 
-def before_step(trainer: Trainer, step: int, action: Callable[[], None]) -> None:
-    """Call ``action`` before the run's optimizer step number ``step``, counted from 1."""
-    train_step = trainer.train_step
+class AtDrawing(TrainingCallback):
+    """Calls ``action`` at the end of COCO's evaluation, which needs ``log.pictures=1``."""
 
-    def act_and_train(batches: Any) -> Any:
-        if trainer.progress.total_steps + 1 == step:
-            action()
-        return train_step(batches)
+    def __init__(self, action: Callable[[], Any]) -> None:
+        self.action = action
 
-    trainer.train_step = act_and_train
+    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
+        self.action()
+
+
+Change = Callable[[int, Tensor], Tensor]
+"""Given the number of a training forward pass, counted from 1, and its loss terms: the terms to use instead."""
+
+
+class ChangesTerms:
+    """Mixin for a runtime: ``change`` may alter what the model returns in training, for bad losses and gradients."""
+
+    change: Change
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        passes = 0
+
+        def hook(module: nn.Module, _: Any, terms: Tensor) -> Tensor:
+            nonlocal passes
+            passes += module.training
+            return self.change(passes, terms) if module.training else terms
+
+        module.register_forward_hook(hook)
+        wrapped: nn.Module = super().wrap(module)  # type: ignore[misc]  # of the runtime
+        return wrapped
+
+
+class ChangingRuntime(ChangesTerms, Runtime):
+    """One process whose model returns changed terms."""
+
+    def __init__(self, change: Change) -> None:
+        self.change = change
+
+
+class ChangingDistributedRuntime(ChangesTerms, DistributedRuntime):
+    """One of several processes whose models return changed terms; ``change`` is set before training."""
+
+
+def multiply(factors: Mapping[int, float]) -> Change:
+    """Multiply the terms of some forward passes by a factor, such as NaN."""
+    return lambda number, terms: terms * factors[number] if number in factors else terms
+
+
+def spoil_gradient(numbers: set[int], factor: float) -> Change:
+    """Multiply the gradient, and not the loss, of some forward passes."""
+
+    def change(number: int, terms: Tensor) -> Tensor:
+        changed = terms * 1
+        if number in numbers:
+            changed.register_hook(lambda gradient: gradient * factor)
+        return changed
+
+    return change

@@ -1,203 +1,148 @@
-"""Training on a store in several files, and on several data sets with different keypoints."""
+"""Training on several data sets with different keypoints, and on one set in several files."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from posenet.checkpoints.file import read_checkpoint
-from posenet.checkpoints.weights import config_of_checkpoint
-from posenet.data.dataset import PoseDataset
-from posenet.data.store.reader import Store
-from posenet.data.store.writer import ShardedStoreWriter
+from posenet.checkpoints.weights import stored_config
 from posenet.devices.runtime import Runtime
-from posenet.errors import ConfigError, DataError
-from posenet.settings import DataSetConfig, load_config
+from posenet.errors import DataError
+from posenet.settings import load_config
 from posenet.skeleton import COCO, load_skeleton
 from posenet.skeleton.keypoint_mapping import KeypointMapping
-from posenet.training.setup import open_stores
 from tests.helpers.faceless_people import FACELESS, write_faceless_store, write_store_with_skeleton
-from tests.helpers.process_groups import train_in_one_and_two_processes
-from tests.helpers.tiny_training import CPU, tiny_trainer, train_tiny_network
-
-LEARNING = ("optim.name='adamw'", "optim.lr=1e-3", "train.batch_size=2", "train.epochs=2", "log.every_steps=2")
+from tests.helpers.process_groups import run_in_processes
+from tests.helpers.process_runs import assert_same_run
+from tests.helpers.run_logs import read_log
+from tests.helpers.tiny_training import Recorder, Stores, last, train_tiny
 
 
 @pytest.fixture
-def limbs(stores: dict[str, Path], tmp_path: Path) -> Path:
+def limbs(stores: Stores, tmp_path: Path) -> Path:
     """A store without faces."""
     return write_faceless_store(stores["val"], tmp_path / "limbs.h5")
 
 
 @pytest.fixture
-def both(stores: dict[str, Path], limbs: Path) -> str:
+def both(stores: Stores, limbs: Path) -> str:
     """The setting that trains on people with faces and on people without."""
     return f'data.train=[{{path="{stores["train"]}", name="faces"}}, {{path="{limbs}", weight=2.5}}]'
 
 
-def assert_same_weights(first: dict[str, Tensor], second: dict[str, Tensor]) -> None:
-    assert first.keys() == second.keys()
-    assert all(torch.equal(first[name], second[name]) for name in first)
+@pytest.fixture
+def no_val(stores: Stores) -> Stores:
+    """The stores without the validation images, which ``limbs`` contains."""
+    return {"train": stores["train"]}
 
 
-def read_records(folder: Path, kind: str) -> list[dict]:
-    lines = (folder / "log.jsonl").read_text().splitlines()
-    return [record for record in map(json.loads, lines) if record["kind"] == kind]
+def test_keypoints_that_a_set_lacks_get_exactly_zero_gradient(no_val: Stores, tmp_path: Path, both: str) -> None:
+    outputs: list[Tensor] = []
+    gradients: dict[int, Tensor] = {}
 
+    class Watch(Runtime):
+        def to_device(self, batch: Any) -> Any:
+            self.sets = batch.set_indices
+            return super().to_device(batch)
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_shards_train_to_the_same_weights_as_a_single_store(
-    stores: dict[str, Path], tmp_path: Path, workers: int
-) -> None:
-    paths = [tmp_path / f"train-0000{number}-of-00003.h5" for number in range(3)]
-    with Store(stores["train"]) as store, ShardedStoreWriter(paths, store.image_ids.tolist()) as writer:
-        for row in range(store.num_images):
-            writer.add(store.read_record(row), store.samples[store.samples[:, 0] == row, 1].tolist())
-    runs = []
-    for name, pattern in (("one", stores["train"]), ("many", tmp_path / "train-*.h5")):
-        overrides = (*LEARNING, f"data.train={pattern}", f"data.workers={workers}")
-        runs.append(train_tiny_network(Runtime(CPU), stores, tmp_path / name, *overrides, steps=4))
-    assert runs[0][0] == runs[1][0]
-    assert_same_weights(runs[0][1], runs[1][1])
-
-
-def test_keypoints_that_a_set_lacks_get_exactly_zero_gradient(
-    stores: dict[str, Path], tmp_path: Path, both: str
-) -> None:
-    with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *LEARNING, both, "model.stacks=2") as trainer:
-        dataset = trainer.input.loader.loader.dataset
-        faces, limbs = 0, len(dataset) - 1
-        batch = dataset.__getitems__([(0, faces), (0, limbs)])
-        outputs: list[Tensor] = []
-
-        def keep_gradients(module: object, inputs: object, predictions: list[list[Tensor]]) -> None:
-            for scales in predictions:
-                for maps in scales:
+        def wrap(self, module: nn.Module) -> nn.Module:
+            def keep_gradients(*args: Any) -> None:
+                for maps in args[-1][-1]:  # of the last stack: the first one's maps are also an input of the second
                     maps.retain_grad()
                     outputs.append(maps)
 
-        trainer.model.network.train().register_forward_hook(keep_gradients)
-        trainer.model(batch.images, batch.joints, batch.person_mask, batch.mask_miss, batch.supervised).sum().backward()
+            module.network.register_forward_hook(keep_gradients)
+            return super().wrap(module)
+
+    runtime = Watch()
+
+    class Collect(Recorder):
+        def on_step(self, step: int, values: Any) -> None:
+            for index in range(len(runtime.sets)):
+                for maps in outputs[-5:]:
+                    used = maps.grad[index].ne(0).flatten(1).any(1)
+                    number = int(runtime.sets[index])
+                    gradients[number] = gradients.get(number, used) | used
+
+    train_tiny(no_val, tmp_path / "run", both, "model.stacks=2", runtime=runtime, callbacks=[Collect()], max_steps=5)
+    assert gradients[0].all()
     supervised = torch.from_numpy(KeypointMapping(FACELESS, COCO).supervised_channels()).bool()
-    assert len(outputs) == 10 and 0 < supervised.sum() < 50
-    # The maps of the first stack are also an input of the second, which adds to their gradient.
-    for maps in outputs[5:]:
-        with_faces, without_faces = (maps.grad != 0).flatten(2).any(2)
-        assert with_faces.all()
-        assert torch.equal(without_faces, supervised)
+    assert 0 < supervised.sum() < 50
+    assert torch.equal(gradients[1], supervised)
 
 
-def test_the_loss_does_not_depend_on_predictions_of_unsupervised_channels(
-    stores: dict[str, Path], tmp_path: Path, both: str
-) -> None:
-    with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *LEARNING, both) as trainer:
-        dataset = trainer.input.loader.loader.dataset
-        batch = dataset.__getitems__([(0, len(dataset) - 1)])
-        target = trainer.model.renderer(batch.joints, batch.person_mask.float() / 255)
-        mask = batch.mask_miss[:, None].float() / 255
-        scales = [torch.rand(1, 50, 16 >> scale, 16 >> scale) for scale in range(5)]
-        changed = [maps + 5 * (batch.supervised == 0)[:, :, None, None] for maps in scales]
-        losses = [trainer.model.loss([maps], target, mask, batch.supervised) for maps in (scales, changed)]
-    assert torch.equal(*losses)
-
-
-@pytest.mark.parametrize("step", [1, 4, 7])
-def test_a_run_on_several_sets_resumes_exactly_in_the_middle_of_an_epoch(
-    stores: dict[str, Path], tmp_path: Path, both: str, step: int
-) -> None:
-    overrides = (*LEARNING, both)
-    losses, weights = train_tiny_network(Runtime(CPU), stores, tmp_path / "whole", *overrides)
-    first_losses, _ = train_tiny_network(Runtime(CPU), stores, tmp_path / "parts", *overrides, steps=step)
-    last = tmp_path / "parts" / "last.pth"
-    rest_losses, resumed = train_tiny_network(Runtime(CPU), stores, tmp_path / "parts", *overrides, resume=last)
-    assert first_losses + rest_losses == losses
-    assert_same_weights(resumed, weights)
-
-
-def test_two_processes_train_on_the_samples_of_one(stores: dict[str, Path], tmp_path: Path, both: str) -> None:
-    overrides = (*LEARNING[:2], "train.epochs=1", both, "optim.lr=1e-6")
-    alone, together = train_in_one_and_two_processes(stores, tmp_path, *overrides)
-    assert together == pytest.approx(alone, rel=1e-3)
-
-
-def test_the_log_names_the_sets(
-    stores: dict[str, Path], tmp_path: Path, both: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    with caplog.at_level("INFO", logger="posenet"):
-        train_tiny_network(Runtime(CPU), stores, tmp_path / "run", *LEARNING, both)
-    steps = read_records(tmp_path / "run", "train")
-    epochs = read_records(tmp_path / "run", "epoch")
-    for record in (*steps, *epochs):
-        assert list(record["sets"]) == ["faces", "limbs"]
-        assert all(values["loss"] is None or values["loss"] > 0 for values in record["sets"].values())
+def test_a_run_on_several_sets_logs_each_and_resumes_exactly(no_val: Stores, tmp_path: Path, both: str) -> None:
+    train_tiny(no_val, tmp_path / "whole", both)
+    steps, epochs = (read_log(tmp_path / "whole", kind) for kind in ("train", "epoch"))
+    assert all(list(entry["sets"]) == ["faces", "limbs"] for entry in (*steps, *epochs))
     for epoch in epochs:
         in_epoch = [step["sets"] for step in steps if step["epoch"] == epoch["epoch"] - 1]
         for name, values in epoch["sets"].items():
+            assert values["loss"] > 0
             assert sum(sets[name]["samples"] for sets in in_epoch) == values["samples"] > 0
-    assert "Epoch 2  losses of the data sets: faces " in caplog.text
+    log = (tmp_path / "whole" / "log.txt").read_text()
+    assert "Epoch 2  losses of the data sets: faces " in log
+    size = next(int(line.split("limbs: ")[1].split()[0]) for line in log.splitlines() if "Data set limbs" in line)
+    assert f"Data set limbs: {size} samples, {round(2.5 * size)} of them per epoch; not supervised: nose, Reye" in log
+    assert "WARNING" not in log
+    train_tiny(no_val, tmp_path / "parts", both, max_steps=5)
+    train_tiny(no_val, tmp_path / "parts", both, resume=True)
+    checkpoint = tmp_path / "whole" / "last.pth"
+    assert stored_config(checkpoint).data.train == load_config(None, [both]).data.train
+    for folder in ("parts", "whole"):  # without validation data there is no best checkpoint
+        (tmp_path / folder / "best.pth").hardlink_to(tmp_path / folder / "last.pth")
+    assert_same_run(tmp_path / "parts", tmp_path / "whole")
 
 
-def test_a_single_store_has_no_sets_in_the_log(stores: dict[str, Path], tmp_path: Path) -> None:
-    train_tiny_network(Runtime(CPU), stores, tmp_path / "run", *LEARNING, steps=2)
-    assert not any("sets" in record for record in read_records(tmp_path / "run", "train"))
+def test_two_processes_train_on_the_samples_of_one(no_val: Stores, tmp_path: Path, both: str) -> None:
+    """The losses of the sets are those of all processes."""
+    settings = (both, "optim.lr=1e-6")
+    train_tiny(no_val, tmp_path / "one", *settings, "train.batch_size=4", max_steps=3)
+    two = (*settings, "train.batch_size=2", "parallel.sync_bn=true")
+    run_in_processes(
+        2, tmp_path / "out", lambda runtime: train_tiny(no_val, tmp_path / "two", *two, runtime=runtime, max_steps=3)
+    )
+    for one, together in zip(*(read_log(tmp_path / name, "train") for name in ("one", "two"))):
+        assert together["loss"] == pytest.approx(one["loss"], rel=1e-3)
+        for name, values in one["sets"].items():
+            assert together["sets"][name]["samples"] == values["samples"]
+            if values["samples"]:
+                assert together["sets"][name]["loss"] == pytest.approx(values["loss"], rel=1e-2)
 
 
-def test_a_checkpoint_contains_the_sets(stores: dict[str, Path], tmp_path: Path, both: str) -> None:
-    train_tiny_network(Runtime(CPU), stores, tmp_path / "run", *LEARNING, both, steps=1)
-    path = tmp_path / "run" / "last.pth"
-    train = config_of_checkpoint(read_checkpoint(path), path).data.train
-    assert train == load_config(None, [both]).data.train
-    assert [(item.label, item.weight) for item in train] == [("faces", 1.0), ("limbs", 2.5)]
+def test_a_single_set_has_no_sets_in_the_log(stores: Stores, tmp_path: Path) -> None:
+    train_tiny(stores, tmp_path, max_steps=1)
+    assert "sets" not in read_log(tmp_path, "train")[0]
 
 
-class TestOpening:
-    def open(self, *overrides: str) -> tuple:
-        with contextlib.ExitStack() as stack:
-            return open_stores(load_config(None, overrides), stack)
+def test_sets_that_cannot_be_used_together(
+    stores: Stores, no_val: Stores, tmp_path: Path, limbs: Path, both: str
+) -> None:
+    one = f'data.train=[{{path="{limbs}"}}]'
+    with pytest.raises(DataError, match=r"no data set of data.train annotates nose, Reye, Leye, Rear, Lear of"):
+        train_tiny(no_val, tmp_path / "run", one)
+    with pytest.raises(DataError, match=r"limbs\.h5 and .* share 3 images .*data\.allow_overlap=true"):
+        train_tiny(stores, tmp_path / "run", both)
+    train_tiny(stores, tmp_path / "run", both, "data.allow_overlap=true", max_steps=1)
 
-    def test_what_every_set_contributes_is_logged(self, both: str, caplog: pytest.LogCaptureFixture) -> None:
-        with caplog.at_level("INFO", logger="posenet"):
-            train, _ = self.open(both)
-        size = len(PoseDataset(train, (64, 64))) - len(train.parts[0])
-        assert f"Data set limbs: {size} samples, {round(2.5 * size)} of them per epoch; not supervised: nose, Reye" in (
-            caplog.text
-        )
-        assert "WARNING" not in caplog.text
 
-    def test_keypoints_that_no_set_annotates_are_an_error(self, limbs: Path) -> None:
-        with pytest.raises(DataError, match="no data set of data.train annotates nose, Reye, Leye, Rear, Lear of"):
-            self.open(f'data.train=[{{path="{limbs}"}}]')
+def test_validation_data_may_lack_keypoints(no_val: Stores, tmp_path: Path, limbs: Path) -> None:
+    result = train_tiny(no_val, tmp_path / "run", f'data.val=[{{path="{limbs}"}}]', "train.epochs=1")
+    assert result.best["val_loss"] > 0
+    assert last(tmp_path / "run")["progress"]["best_kind"] == "val_loss"
 
-    def test_body_parts_that_no_set_annotates_are_a_warning(
-        self, stores: dict[str, Path], tmp_path: Path, limbs: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        skeleton = tmp_path / "tail.toml"
-        skeleton.write_text('keypoints = ["nose", "right_wrist"]\nparts = [["nose", "right_wrist"]]\n')
-        nose = tmp_path / "nose.toml"
-        nose.write_text('keypoints = ["nose", "neck"]\nparts = [["nose", "neck"]]\n')
-        noses = write_store_with_skeleton(stores["train"], tmp_path / "noses.h5", load_skeleton(nose))
-        with caplog.at_level("INFO", logger="posenet"):
-            self.open(f"model.skeleton={skeleton}", f'data.train=[{{path="{noses}"}}, {{path="{limbs}"}}]')
-        assert "no data set annotates both ends of nose-right_wrist, so these body parts are not learned" in caplog.text
-        assert "not supervised: right_wrist; ignored, not in model.skeleton: neck" in caplog.text
-        assert "no data set annotates all keypoints of model.skeleton, so the map of the keypoint foreg" in caplog.text
 
-    def test_images_of_any_set_must_not_be_validated(self, stores: dict[str, Path], both: str) -> None:
-        with pytest.raises(DataError, match=r"limbs\.h5 and .* share 3 images .*data\.allow_overlap=true"):
-            self.open(both, f"data.val={stores['val']}")
-        assert self.open(both, f"data.val={stores['val']}", "data.allow_overlap=true")[1] is not None
-
-    def test_validation_data_may_lack_keypoints(self, stores: dict[str, Path], tmp_path: Path, limbs: Path) -> None:
-        val = f'data.val=[{{path="{limbs}"}}]'
-        with tiny_trainer(Runtime(CPU), stores, tmp_path / "run", *LEARNING, val) as trainer:
-            assert trainer.validate() > 0
-
-    def test_a_weight_in_validation_is_an_error(self, limbs: Path) -> None:
-        with pytest.raises(ConfigError, match=r"data\.val: validation reads every sample once"):
-            self.open(f'data.val=[{{path="{limbs}", weight=2}}]')
-        assert load_config(None, [f'data.val=[{{path="{limbs}"}}]']).data.val == (DataSetConfig(str(limbs)),)
+def test_body_parts_that_no_set_annotates_are_a_warning(no_val: Stores, tmp_path: Path, limbs: Path) -> None:
+    for name, keypoints in {"tail": ["nose", "right_wrist"], "nose": ["nose", "neck"]}.items():
+        (tmp_path / f"{name}.toml").write_text(f"keypoints = {keypoints}\nparts = [{keypoints}]\n")
+    noses = write_store_with_skeleton(no_val["train"], tmp_path / "noses.h5", load_skeleton(tmp_path / "nose.toml"))
+    sets = f'data.train=[{{path="{noses}"}}, {{path="{limbs}"}}]'
+    train_tiny({}, tmp_path / "run", f"model.skeleton={tmp_path / 'tail.toml'}", sets, max_steps=1)
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "no data set annotates both ends of nose-right_wrist, so these body parts are not learned" in log
+    assert "not supervised: right_wrist; ignored, not in model.skeleton: neck" in log
+    assert "no data set annotates all keypoints of model.skeleton, so the map of the keypoint foreg" in log

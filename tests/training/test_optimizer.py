@@ -1,17 +1,53 @@
-"""The optimizer: its settings, its learning rate, and the frozen parameters that it leaves alone."""
+"""The optimizer, and the learning rate of every step."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import math
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import nn
 
-from posenet.errors import ConfigError
-from posenet.settings import OptimConfig
-from posenet.training.conditional_update import step_unless
-from posenet.training.freezing import freeze, set_train_mode
-from posenet.training.optimizer import can_skip_on_device, make_optimizer, restore_optimizer, set_lr
+from posenet.settings import AverageConfig, Config, OptimConfig, TrainConfig
+from posenet.training.optimizer import learning_rate, make_optimizer, set_lr, stepwise_lr
 from tests.helpers.networks import conv_and_batch_norm
+
+STEPS = 10
+"""Steps of an epoch."""
+
+
+def test_the_optimizer_has_the_configured_kind_and_settings() -> None:
+    model = conv_and_batch_norm()
+    for settings, kind, expected in (
+        (OptimConfig(lr=0.5), torch.optim.SGD, {"lr": 0.5, "momentum": 0.9, "weight_decay": 5e-4}),
+        (OptimConfig("adamw", lr=0.1, weight_decay=0.2), torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.2}),
+    ):
+        optimizer = make_optimizer(model, settings)
+        assert type(optimizer) is kind
+        (group,) = optimizer.param_groups
+        assert {name: group[name] for name in expected} == expected
+        assert len(group["params"]) == len(list(model.parameters()))
+
+
+def test_the_fused_kernels_compute_the_same_weights_as_the_plain_ones() -> None:
+    for name in ("sgd", "adamw"):
+        plain_model = nn.Linear(3, 2)
+        fused_model = nn.Linear(3, 2)
+        fused_model.load_state_dict(plain_model.state_dict())
+        fused = make_optimizer(fused_model, OptimConfig(name, lr=0.1))  # type: ignore[arg-type]
+        options = {key: fused.defaults[key] for key in ("lr", "weight_decay", "momentum") if key in fused.defaults}
+        plain = type(fused)(plain_model.parameters(), **options, fused=False)
+        assert fused.defaults["fused"]
+        for _ in range(3):
+            gradient = torch.randn(2, 3)
+            fused_model.weight.grad, plain_model.weight.grad = gradient.clone(), gradient.clone()
+            fused.step()
+            plain.step()
+        torch.testing.assert_close(fused_model.weight, plain_model.weight)
 
 
 def test_set_lr_sets_the_rate_of_every_group() -> None:
@@ -20,86 +56,76 @@ def test_set_lr_sets_the_rate_of_every_group() -> None:
     assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]
 
 
+def rates(optim: OptimConfig, epochs: int, world_size: int = 1, **sections: AverageConfig) -> list[float]:
+    """The learning rates of all steps of a run."""
+    config = Config(optim=optim, train=TrainConfig(epochs=epochs), **sections)
+    positions = itertools.product(range(epochs), range(STEPS))
+    return [learning_rate(config, world_size, epoch, step, STEPS) for epoch, step in positions]
+
+
 @pytest.mark.parametrize(
-    "settings, kind, expected",
+    "epoch, step, expected",
+    [(0, 0, 1 / 30), (0, 9, 10 / 30), (1, 4, 15 / 30), (2, 8, 29 / 30), (2, 9, 1), (14, 9, 1), (15, 0, 0.2)]
+    + [(29, 9, 0.2), (30, 0, 0.04), (60, 5, 0.0016), (78, 0, 0.00032), (90, 0, 0.000064), (99, 9, 0.000064)],
+)
+def test_the_default_settings_give_these_rates(epoch: int, step: int, expected: float) -> None:
+    assert stepwise_lr(OptimConfig(lr=2.0), 1, epoch, step, STEPS) == pytest.approx(2 * expected, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    "restart, expected",
     [
-        (OptimConfig(lr=0.5), torch.optim.SGD, {"lr": 0.5, "momentum": 0.9, "weight_decay": 5e-4}),
-        (OptimConfig(name="adamw", lr=0.1, weight_decay=0.2), torch.optim.AdamW, {"lr": 0.1, "weight_decay": 0.2}),
+        ({"restart_lr": 0.5, "restart_step_epochs": 5}, {15: 0.2, 49: 0.2**3, 50: 0.5, 54: 0.5, 55: 0.1, 65: 0.004}),
+        ({}, {45: 0.2**3, 50: 1, 64: 1, 65: 0.2}),  # by default the first rate and interval
     ],
 )
-def test_the_optimizer_has_the_configured_kind_and_settings(
-    settings: OptimConfig, kind: type, expected: dict[str, float]
+def test_a_restart_uses_its_own_rate_and_interval(restart: dict[str, float], expected: dict[int, float]) -> None:
+    settings = OptimConfig(lr=1.0, restart_epoch=50, **restart)
+    found = {epoch: stepwise_lr(settings, 1, epoch, 0, STEPS) for epoch in expected}
+    assert found == pytest.approx(expected)
+
+
+def test_a_cosine_falls_from_the_full_rate_to_zero_over_the_whole_run() -> None:
+    settings = OptimConfig(lr=0.5, warmup_epochs=0, schedule="cosine")
+    found = rates(settings, 4, world_size=2)
+    expected = {0: 1, 10: 0.8535534, 20: 0.5, 25: 0.3086583, 30: 0.1464466, 39: 0.0015413}
+    assert {number: found[number] for number in expected} == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_cyclic_rate_falls_linearly_in_every_cycle() -> None:
+    """A cycle has 20 steps and the rates are doubled, so that the rate falls by 2e-6 per step from 8e-5 to 4e-5."""
+    found = rates(OptimConfig(), 4, 2, average=AverageConfig("swa", cycle_epochs=2, cycle_lr=(4e-5, 2e-5)))
+    assert found == pytest.approx(2 * [8e-5 - 2e-6 * (step + 1) for step in range(20)])
+
+
+@given(
+    settings=st.builds(
+        OptimConfig,
+        lr=st.floats(1e-6, 1),
+        warmup_epochs=st.floats(0, 5),
+        step_epochs=st.integers(0, 20),
+        step_factor=st.floats(0.01, 1),
+        schedule=st.sampled_from(["step", "cosine"]),
+    ),
+    epochs=st.integers(1, 30),
+)
+def test_rates_rise_during_the_warmup_and_never_after_it(settings: OptimConfig, epochs: int) -> None:
+    found = rates(settings, epochs)
+    without_warmup = rates(dataclasses.replace(settings, warmup_epochs=0), epochs)
+    warmup_steps = min(math.ceil(settings.warmup_epochs * STEPS), len(found))
+    for number, (rate, full) in enumerate(zip(found, without_warmup)):
+        share = min(1.0, (number + 1) / (settings.warmup_epochs * STEPS)) if settings.warmup_epochs else 1
+        assert rate == pytest.approx(full * share)
+    assert all(0 < rate <= settings.lr for rate in found)
+    assert without_warmup[0] == pytest.approx(settings.lr)
+    for rates_that_fall in (without_warmup, found[warmup_steps:]):
+        assert all(later <= earlier for earlier, later in itertools.pairwise(rates_that_fall))
+
+
+@given(world_size=st.integers(1, 64), scale_lr=st.booleans(), restart=st.sampled_from([0, 2]))
+def test_all_rates_grow_with_the_number_of_processes_if_configured(
+    world_size: int, scale_lr: bool, restart: int
 ) -> None:
-    model = conv_and_batch_norm()
-    optimizer = make_optimizer(model, settings)
-    assert type(optimizer) is kind
-    (group,) = optimizer.param_groups
-    assert {name: group[name] for name in expected} == expected
-    assert len(group["params"]) == len(list(model.parameters()))
-
-
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
-def test_frozen_parameters_and_statistics_stay_bit_identical(name: str) -> None:
-    model = conv_and_batch_norm()
-    freeze(model, ["0.*", "1.*"])
-    before = {key: value.clone() for key, value in model.state_dict().items()}
-    optimizer = make_optimizer(model, OptimConfig(name=name, lr=0.1, weight_decay=0.5))
-    for _ in range(3):
-        set_train_mode(model)
-        model(torch.randn(4, 1, 8, 8)).square().sum().backward()
-        optimizer.step()
-    changed = {key for key, value in model.state_dict().items() if not torch.equal(value, before[key])}
-    assert {"2.weight", "3.running_mean"} <= changed
-    assert not any(key.startswith(("0.", "1.")) for key in changed)
-
-
-def test_a_completely_frozen_network_is_refused() -> None:
-    model = conv_and_batch_norm()
-    freeze(model, ["*"])
-    with pytest.raises(ConfigError, match="train.freeze leaves nothing to train"):
-        make_optimizer(model, OptimConfig())
-
-
-@pytest.mark.parametrize("name", ["sgd", "adamw"])
-def test_the_fused_optimizer_computes_the_same_weights_as_the_plain_one(name: str) -> None:
-    fused_model = nn.Linear(3, 2)
-    plain_model = nn.Linear(3, 2)
-    plain_model.load_state_dict(fused_model.state_dict())
-    settings = OptimConfig(name=name, lr=0.1)
-    fused = make_optimizer(fused_model, settings)
-    assert fused.param_groups[0]["fused"]
-    parameters = plain_model.parameters()
-    if name == "sgd":
-        plain = torch.optim.SGD(
-            parameters, settings.lr, momentum=settings.momentum, weight_decay=settings.weight_decay, fused=False
-        )
-    else:
-        plain = torch.optim.AdamW(parameters, settings.lr, weight_decay=settings.weight_decay, fused=False)
-    for _ in range(3):
-        gradient = torch.randn(2, 3)
-        fused_model.weight.grad = gradient.clone()
-        plain_model.weight.grad = gradient.clone()
-        fused.step()
-        plain.step()
-    torch.testing.assert_close(fused_model.weight, plain_model.weight)
-
-
-def test_momentum_starts_at_zero_also_after_an_older_checkpoint_without_it() -> None:
-    model = conv_and_batch_norm()
-    optimizer = make_optimizer(model, OptimConfig())
-    state = optimizer.state_dict()
-    restore_optimizer(optimizer, {**state, "state": {}})
-    for parameter in model.parameters():
-        momentum = optimizer.state[parameter]["momentum_buffer"]
-        assert torch.equal(momentum, torch.zeros_like(parameter))
-
-
-def test_an_optimizer_that_cannot_skip_on_the_device_reads_the_decision() -> None:
-    """Such as one without fused kernels."""
-    weight = nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.SGD([weight], 0.5, momentum=0.9)
-    assert not can_skip_on_device(optimizer)
-    for skip, expected in ((True, 1.0), (False, 0.5)):
-        weight.grad = torch.ones(2)
-        step_unless(torch.tensor(skip), optimizer)
-        assert weight.tolist() == [expected] * 2
+    settings = OptimConfig(scale_lr=scale_lr, restart_epoch=restart, restart_lr=0.25)
+    factor = world_size if scale_lr else 1
+    assert rates(settings, 4, world_size) == pytest.approx([factor * rate for rate in rates(settings, 4)])

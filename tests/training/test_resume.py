@@ -1,108 +1,150 @@
-"""A run that is interrupted and resumed again and again ends, to the bit, as if it had never been interrupted."""
+"""A run that is interrupted and resumed ends, to the bit, like an uninterrupted one; what a resumed run keeps."""
 
 from __future__ import annotations
 
+import logging
 import os
 import random
+import shutil
 import signal
-from collections.abc import Callable
+import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+import torch
 
-from posenet.checkpoints.checkpoint_folder import CheckpointFolder
-from posenet.devices import roll_call
-from posenet.devices.runtime import Runtime
-from posenet.errors import TrainingError
+import posenet
+from posenet.checkpoints.file import read_checkpoint, write_checkpoint
+from posenet.errors import CheckpointError, ConfigError
+from posenet.settings import load_config
 from posenet.synthetic.dataset import write_dataset
-from posenet.training.trainer import Trainer
 from tests.helpers.drawn_data import build_both
-from tests.helpers.process_groups import run_in_processes
-from tests.helpers.process_runs import (
-    Interruption,
-    assert_same_run,
-    random_interruptions,
-    read_final_checkpoints,
-    run_in_fork,
-    skipped_steps,
-    start_or_resume,
+from tests.helpers.process_groups import fork_ranks, run_in_processes
+from tests.helpers.process_runs import assert_same_run, find_differences, fork_process, wait_for_exit
+from tests.helpers.run_logs import read_log
+from tests.helpers.tiny_training import (
+    AfterStep,
+    ChangingDistributedRuntime,
+    Recorder,
+    Stores,
+    data_settings,
+    last,
+    train_tiny,
+    weights,
 )
-from tests.helpers.tiny_training import CPU
 
-Stores = dict[str, Path]
-
-SHORT = ("train.epochs=2", "train.patience=0", "guard.threshold=25")
-"""Settings of two epochs in which the loss guard skips some steps."""
+STATEFUL = (
+    "optim.accumulate=2",
+    "optim.name=adamw",
+    "optim.lr=1e-3",
+    "optim.max_grad_norm=0",
+    "train.epochs=3",
+    "train.patience=9",
+    "guard.threshold=29",
+    "guard.max_skips=99",
+    "average.kind=ema",
+    "average.decay=0.9",
+    "checkpoint.every_steps=2",
+)
+"""Settings that use every kind of state but a loss scale; the guard skips some steps."""
 
 
 @pytest.fixture(scope="session")
 def larger_stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    """Stores with about ten steps in an epoch."""
+    """Stores with about ten steps in an epoch of ``STATEFUL``."""
     folder = tmp_path_factory.mktemp("larger")
     write_dataset(folder, train=16, val=3, seed=7, workers=1)
     return build_both(folder)
 
 
-def count_steps(folder: Path) -> int:
-    """The steps of a finished run."""
-    return read_final_checkpoints(folder)["last"]["progress"]["total_steps"]
+class Interruption(NamedTuple):
+    """What ends a process of a run in optimizer step ``step``."""
+
+    kind: str
+    """"max-steps", or the name of a signal."""
+    step: int
+    rank: int = 0
 
 
-def count_steps_of_newest(folder: Path) -> int:
-    """The steps of the newest checkpoint."""
-    newest = CheckpointFolder(folder).newest_intact()
-    return newest[1]["progress"]["total_steps"] if newest else 0
+def train_until(interruption: Interruption | None, stores: Stores, folder: Path, *settings: str) -> None:
+    """Start or resume in this process, and train until the interruption, or to the end."""
+    options: dict[str, Any] = {}
+    if interruption is not None and interruption.kind == "max-steps":
+        options["max_steps"] = interruption.step
+    elif interruption is not None:
+        number = signal.Signals[interruption.kind]
+        options["callbacks"] = [AfterStep(interruption.step, lambda: os.kill(os.getpid(), number))]
+    train_tiny(stores, folder, *STATEFUL, *settings, resume=folder.exists(), **options)
 
 
-def run_with_interruptions(stores: Stores, folder: Path, interruptions: list[Interruption], *overrides: str) -> None:
-    """Make a run that is resumed after each interruption until it ends."""
-    for interruption in interruptions:
-        expected_status = -signal.SIGKILL if interruption.kind == "SIGKILL" else 0
-        assert run_in_fork(stores, folder, *overrides, interruption=interruption) == expected_status, interruption
-    assert run_in_fork(stores, folder, *overrides) == 0
-
-
-def run_two_processes(stores: Stores, folder: Path, *overrides: str, interruption: Interruption | None = None) -> None:
-    def start_or_resume_rank(runtime: Runtime) -> None:
-        start_or_resume(runtime, stores, folder, *overrides, interruption=interruption)
-
-    run_in_processes(2, folder.with_suffix(".results"), start_or_resume_rank)
-
-
-def run_two_processes_with_interruptions(
-    stores: Stores, folder: Path, interruptions: list[Interruption], *overrides: str
+def train_with_interruptions(
+    stores: Stores, folder: Path, interruptions: Sequence[Interruption], *settings: str
 ) -> None:
-    for interruption in interruptions:
-        if interruption.kind == "SIGKILL":
-            with pytest.raises(TrainingError, match=f"rank {interruption.rank} of 2 was killed by SIGKILL"):
-                run_two_processes(stores, folder, *overrides, interruption=interruption)
-        else:
-            run_two_processes(stores, folder, *overrides, interruption=interruption)
-    run_two_processes(stores, folder, *overrides)
+    """A run in processes that are interrupted one after the other, until one comes to the end."""
+    for interruption in [*interruptions, None]:
+        status = wait_for_exit(fork_process(partial(train_until, interruption, stores, folder, *settings)))
+        assert status == (-9 if interruption and interruption.kind == "SIGKILL" else 0), interruption
 
 
 def test_a_run_that_is_interrupted_in_every_way_ends_like_an_uninterrupted_one(stores: Stores, tmp_path: Path) -> None:
-    assert run_in_fork(stores, tmp_path / "uninterrupted", *SHORT) == 0
+    train_until(None, stores, tmp_path / "whole")
     interruptions = [
-        Interruption("SIGKILL", 2),
-        Interruption("SIGINT", 3),
-        Interruption("max-steps", 4),
-        Interruption("SIGTERM", 5),
+        Interruption("max-steps", 1),
+        Interruption("SIGKILL", 5),
+        Interruption("SIGINT", 7),
+        Interruption("SIGTERM", 8),
     ]
-    run_with_interruptions(stores, tmp_path / "interrupted", interruptions, *SHORT)
-    assert_same_run(tmp_path / "interrupted", tmp_path / "uninterrupted")
-    assert skipped_steps(tmp_path / "uninterrupted")
+    train_with_interruptions(stores, tmp_path / "parts", interruptions)
+    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+    state = last(tmp_path / "whole")
+    assert read_log(tmp_path / "whole", "skip"), "the guard is not tested"
+    assert 3 < state["average"]["count"] < 9
+
+
+def train_two(interruption: Interruption | None, stores: Stores, folder: Path, *settings: str) -> list[int]:
+    """Start or resume a run of two processes; return their exit statuses."""
+    resume = folder.exists()
+
+    def train(rank: int) -> None:
+        runtime = ChangingDistributedRuntime(timeout_minutes=0.5)
+        number = None
+        if interruption is not None and interruption.kind != "max-steps" and interruption.rank == rank:
+            number = signal.Signals[interruption.kind]
+
+        def signal_at_step(forward_pass: int, terms: torch.Tensor) -> torch.Tensor:
+            if number is not None and forward_pass == interruption.step:
+                os.kill(os.getpid(), number)
+            return terms
+
+        runtime.change = signal_at_step
+        steps = interruption.step if interruption is not None and interruption.kind == "max-steps" else 0
+        train_tiny(stores, folder, *STATEFUL, *settings, resume=resume, runtime=runtime, max_steps=steps)
+        runtime.close()
+
+    return [wait_for_exit(pid) for pid in fork_ranks(2, train, folder.with_name(f"{folder.name}-outputs"))]
 
 
 def test_a_run_of_two_processes_of_which_one_is_killed_ends_like_an_uninterrupted_one(
     stores: Stores, tmp_path: Path
 ) -> None:
-    overrides = (*SHORT, "optim.accumulate=1", "checkpoint.every_steps=2")
-    interruptions = [Interruption("SIGKILL", 5, rank=1)]
-    run_two_processes(stores, tmp_path / "uninterrupted", *overrides)
-    run_two_processes_with_interruptions(stores, tmp_path / "interrupted", interruptions, *overrides)
-    assert_same_run(tmp_path / "interrupted", tmp_path / "uninterrupted")
+    settings = ("optim.accumulate=1",)
+    assert train_two(None, stores, tmp_path / "whole", *settings) == [0, 0]
+    assert train_two(Interruption("SIGKILL", 4, rank=1), stores, tmp_path / "parts", *settings) == [1, -9]
+    assert "lost the other processes" in (tmp_path / "parts-outputs" / "0.txt").read_text()
+    assert last(tmp_path / "parts")["progress"]["total_steps"] >= 2
+    assert train_two(None, stores, tmp_path / "parts", *settings) == [0, 0]
+    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+
+
+def random_interruptions(rng: random.Random, steps: int, count: int, ranks: int = 1) -> list[Interruption]:
+    """Interruptions in order of their steps, in a run of ``steps`` steps."""
+    kinds = ["max-steps", "SIGINT", "SIGTERM", "SIGKILL", *rng.choices(["SIGKILL", "SIGTERM"], k=count)]
+    at = sorted(rng.sample(range(1, steps + 1), count))
+    rng.shuffle(kinds)
+    return [Interruption(kind, step, rng.randrange(ranks)) for kind, step in zip(kinds, at)]
 
 
 @pytest.mark.torture
@@ -110,60 +152,14 @@ def test_a_run_of_two_processes_of_which_one_is_killed_ends_like_an_uninterrupte
 def test_runs_with_random_interruptions_end_like_an_uninterrupted_one(
     larger_stores: Stores, tmp_path: Path, workers: int
 ) -> None:
-    setting = f"data.workers={workers}"
-    uninterrupted = tmp_path / "uninterrupted"
-    assert run_in_fork(larger_stores, uninterrupted, setting) == 0
+    settings = (f"data.workers={workers}", "train.amp=fp16", "train.epochs=9", "checkpoint.every_steps=3")
+    train_with_interruptions(larger_stores, tmp_path / "whole", [], *settings)
+    steps = last(tmp_path / "whole")["progress"]["total_steps"]
     rng = random.Random(workers)
     for number in range(8):
-        interruptions = random_interruptions(rng, count_steps(uninterrupted), count=6)
-        run_with_interruptions(larger_stores, tmp_path / str(number), interruptions, setting)
-        assert_same_run(tmp_path / str(number), uninterrupted)
-
-
-@pytest.mark.parametrize(
-    "function, call, saved_steps",
-    [
-        ("all_reduce_sum", 3, 2),  # in the vote of step 3, after its forward and backward passes
-        ("vote", 5, 2),  # after step 2: one vote before the epoch, two in each step
-        ("gather_objects", 1, 2),  # when the checkpoint of step 2 is due
-        ("broadcast_tensors", 1, 3),  # before the validation, which follows step 3
-        ("gather_objects", 2, 3),  # when the checkpoint of the epoch is due
-    ],
-)
-def test_rank_0_saves_its_last_step_wherever_it_loses_the_other_process(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, function: str, call: int, saved_steps: int
-) -> None:
-    monkeypatch.setattr(roll_call, "ANSWER_SECONDS", 0.1)
-    overrides = ("train.epochs=2", "train.patience=0", "optim.accumulate=1", "checkpoint.every_steps=2")
-    folder = tmp_path / "interrupted"
-
-    def train_and_lose_rank_1(runtime: Runtime) -> None:
-        def die_in_call(trainer: Trainer) -> None:
-            if runtime.rank == 1:
-                setattr(runtime, function, kill_in_call(getattr(runtime, function), call))
-
-        start_or_resume(runtime, stores, folder, *overrides, on_start=die_in_call)
-
-    with pytest.raises(TrainingError, match="rank 1 of 2 was killed by SIGKILL"):
-        run_in_processes(2, tmp_path / "results", train_and_lose_rank_1)
-    assert count_steps_of_newest(folder) == saved_steps
-    run_two_processes(stores, folder, *overrides)
-    run_two_processes(stores, tmp_path / "uninterrupted", *overrides)
-    assert_same_run(folder, tmp_path / "uninterrupted")
-
-
-def kill_in_call(function: Callable[..., Any], number: int) -> Callable[..., Any]:
-    """A function that kills this process in its call number ``number``, counted from 1."""
-    calls = 0
-
-    def call_or_die(*args: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == number:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return function(*args)
-
-    return call_or_die
+        interruptions = random_interruptions(rng, steps, count=6)
+        train_with_interruptions(larger_stores, tmp_path / str(number), interruptions, *settings)
+        assert_same_run(tmp_path / str(number), tmp_path / "whole")
 
 
 @pytest.mark.torture
@@ -171,28 +167,236 @@ def kill_in_call(function: Callable[..., Any], number: int) -> Callable[..., Any
 def test_runs_of_two_processes_with_random_interruptions_end_like_an_uninterrupted_one(
     larger_stores: Stores, tmp_path: Path, workers: int
 ) -> None:
-    setting = f"data.workers={workers}"
-    uninterrupted = tmp_path / "uninterrupted"
-    run_two_processes(larger_stores, uninterrupted, setting)
+    """A kill is at a forward pass: that is the step if no batches are accumulated and the run is not resumed."""
+    settings = (f"data.workers={workers}", "train.epochs=3", "optim.accumulate=1")
+    assert train_two(None, larger_stores, tmp_path / "whole", *settings) == [0, 0]
     rng = random.Random(workers)
     for number in range(4):
-        interruptions = random_interruptions(rng, count_steps(uninterrupted), count=4, ranks=2)
-        run_two_processes_with_interruptions(larger_stores, tmp_path / str(number), interruptions, setting)
-        assert_same_run(tmp_path / str(number), uninterrupted)
+        for interruption in random_interruptions(rng, 10, count=4, ranks=2):
+            statuses = train_two(interruption, larger_stores, tmp_path / str(number), *settings)
+            expected = [0, 0]
+            if interruption.kind == "SIGKILL":
+                expected = [1, 1]
+                expected[interruption.rank] = -9
+            assert statuses in (expected, [0, 0]), interruption
+        assert train_two(None, larger_stores, tmp_path / str(number), *settings) == [0, 0]
+        assert_same_run(tmp_path / str(number), tmp_path / "whole")
 
 
-def test_a_run_continues_with_another_number_of_processes_and_another_batch_size_and_logs_both(
+def kill_at_random_moments(
+    stores: Stores, folder: Path, rng: random.Random, kills: int, longest: float, *settings: str
+) -> int:
+    """Kill a run again and again after up to ``longest`` seconds until it has ended; return the number of kills.
+
+    After ``kills`` kills it may go on.
+    """
+    for number in range(kills + 1):
+        pid = fork_process(partial(train_until, None, stores, folder, *settings))
+        if number < kills:
+            time.sleep(rng.uniform(0, longest))
+            os.kill(pid, signal.SIGKILL)
+        status = wait_for_exit(pid)
+        for path in folder.glob("*.pth"):
+            read_checkpoint(path)
+        if status == 0:
+            return number
+    raise AssertionError("a run that nobody has killed has not ended")
+
+
+def test_a_run_that_is_killed_at_random_moments_ends_like_an_undisturbed_one(stores: Stores, tmp_path: Path) -> None:
+    settings = ("checkpoint.every_steps=1",)
+    started = time.monotonic()
+    train_with_interruptions(stores, tmp_path / "whole", [], *settings)
+    longest = time.monotonic() - started
+    kills = kill_at_random_moments(stores, tmp_path / "parts", random.Random(1), 3, longest, *settings)
+    assert kills > 0
+    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("workers", [0, 2])
+def test_runs_with_hundred_kills_end_like_an_undisturbed_one(stores: Stores, tmp_path: Path, workers: int) -> None:
+    settings = ("checkpoint.every_steps=1", f"data.workers={workers}", "train.epochs=5")
+    started = time.monotonic()
+    train_with_interruptions(stores, tmp_path / "whole", [], *settings)
+    longest = time.monotonic() - started
+    rng = random.Random(workers)
+    total = 0
+    while total < 100:
+        folder = tmp_path / str(total)
+        kills = kill_at_random_moments(stores, folder, rng, 30, longest / 3, *settings)
+        assert_same_run(folder, tmp_path / "whole")
+        total += max(kills, 1)
+
+
+def test_a_run_continues_with_another_number_of_processes_and_batch_size(
     stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "run"
-    overrides = ("train.epochs=2", "train.patience=0")
-    first_part = Interruption("max-steps", 2)
-    second_part = Interruption("max-steps", 3)
-    run_two_processes(stores, folder, *overrides, "optim.accumulate=1", interruption=first_part)
-    _, state = CheckpointFolder(folder).newest_intact()
-    assert len(state["random"]) == 2
-    with caplog.at_level("INFO"):
-        start_or_resume(Runtime(CPU), stores, folder, *overrides, "train.batch_size=3", interruption=second_part)
-    assert "had 2 processes and continues with 1" in caplog.text
+    run_in_processes(2, tmp_path / "results", lambda runtime: train_tiny(stores, folder, runtime=runtime, max_steps=2))
+    assert len(last(folder)["random"]) == 2
+    with caplog.at_level(logging.INFO):
+        train_tiny(stores, folder, "train.batch_size=7", resume=True, max_steps=3)
+    assert "The run had 2 processes and continues with 1" in caplog.text
     assert "An epoch had 3 steps and now has 2: step 2 of it becomes step 1" in caplog.text
-    assert count_steps(folder) == 3
+    assert last(folder)["progress"]["total_steps"] == 3
+
+
+def test_a_resumed_run_keeps_its_settings_except_new_ones(
+    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    train_tiny(stores, tmp_path / "run", max_steps=1)
+    Path("file.toml").write_text("[optim]\nmomentum = 0.5\n")
+    whole = load_config(None, [*data_settings(stores), "model.stacks=1", "model.width=16", "model.growth=2"])
+    with caplog.at_level(logging.INFO):
+        for resume, config, overrides in (
+            (tmp_path / "run", None, ["optim.lr=0.5"]),
+            (tmp_path / "run" / "last.pth", "file.toml", []),
+            (True, None, ["checkpoint.path=run", "train.patience=7"]),
+            ("run", whole, []),
+        ):
+            result = posenet.train(config, overrides, resume=resume, max_steps=1, progress=False)
+            assert (result.folder.resolve(), result.steps) == (tmp_path / "run", 1)
+            saved = last(tmp_path / "run")["config"]
+            if config is not whole:
+                assert (saved["optim"]["lr"], saved["train"]["batch_size"]) == (0.5, 2)
+    assert "Settings kept from the checkpoint; changed: optim.lr: 1e-05 -> 0.5\n" in caplog.text
+    assert "Settings kept from the checkpoint; changed: optim.momentum: 0.9 -> 0.5\n" in caplog.text
+    assert saved["train"]["batch_size"] == 4 and saved["optim"]["lr"] == 2.5e-4  # a Config replaces all
+
+
+def test_a_run_resumes_where_its_checkpoint_is(stores: Stores, tmp_path: Path) -> None:
+    train_tiny(stores, tmp_path / "run", max_steps=1)
+    shutil.move(tmp_path / "run", tmp_path / "moved")
+    for source, steps in (("moved", 2), ("moved/last.pth", 3)):
+        result = posenet.train(None, resume=tmp_path / source, max_steps=steps, progress=False)
+        assert (result.folder, result.steps) == (tmp_path / "moved", steps)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("given, expected", [("0", 3), ("2", 2)])
+def test_a_warmup_is_added_only_where_there_is_none(
+    stores: Stores, tmp_path: Path, given: str, expected: float
+) -> None:
+    for resume in (False, True):
+        override = () if resume else (f"optim.warmup_epochs={given}",)
+        posenet.train(
+            None,
+            [*data_settings(stores), "model.stacks=1", "model.width=16", "train.input_size=64", "data.workers=0"]
+            + [f"checkpoint.path={tmp_path}", "log.tensorboard=false", *override],
+            warmup=True,
+            resume=resume,
+            max_steps=1,
+            progress=False,
+        )
+        assert last(tmp_path)["config"]["optim"]["warmup_epochs"] == expected
+
+
+def test_a_damaged_last_checkpoint_is_replaced_by_an_older_one(
+    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train_tiny(stores, tmp_path, "checkpoint.every_steps=1", max_steps=2)
+    with open(tmp_path / "last.pth", "r+b") as file:
+        file.truncate(1000)
+    with caplog.at_level(logging.INFO):
+        train_tiny(stores, tmp_path, resume=True, max_steps=3)
+    assert "last.pth is damaged" in caplog.text
+    assert f"using {tmp_path / 'step-00000001.pth'} instead" in caplog.text
+
+
+def test_there_may_be_nothing_to_resume(stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        assert train_tiny(stores, tmp_path / "run", resume=True, max_steps=1).steps == 1
+    assert "contains no checkpoint: starting a new run" in caplog.text
+    for missing in (tmp_path / "missing.pth", tmp_path):
+        with pytest.raises(CheckpointError, match=f"{missing}.*"):
+            train_tiny(stores, tmp_path / "other", resume=missing)
+
+
+@pytest.mark.parametrize(
+    "overrides, message",
+    [
+        (["model.width=32"], "another architecture"),
+        (["train.freeze=['stem.*']"], r"other frozen parameters; keep optim\.name and train\.freeze"),
+        (["optim.name=sgd"], "another optimizer"),
+        (["model.skeleton=other.toml"], "another skeleton"),
+    ],
+)
+def test_settings_of_another_network_or_optimizer_are_refused(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("other.toml").write_text('keypoints = ["nose", "neck"]\nparts = [["nose", "neck"]]\n')
+    train_tiny(stores, tmp_path / "run", "optim.name=adamw", max_steps=1)
+    before = (tmp_path / "run" / "last.pth").read_bytes()
+    with pytest.raises((CheckpointError, ConfigError), match=message):
+        train_tiny(stores, tmp_path / "run", "optim.name=adamw", *overrides, resume=True)
+    assert (tmp_path / "run" / "last.pth").read_bytes() == before
+
+
+def test_checkpoints_without_a_run_or_with_a_wrong_one_are_refused(stores: Stores, tmp_path: Path) -> None:
+    train_tiny(stores, tmp_path / "run", max_steps=1)
+    state = last(tmp_path / "run")
+    wrong: dict[str, dict[str, Any]] = {
+        "no run to resume": {"model": state["model"], "config": state["config"]},
+        "epoch is -1": state | {"progress": state["progress"] | {"epoch": -1}},
+        "argument": state | {"progress": state["progress"] | {"extra": 1}},
+        "not numbers": state | {"guard": {"bad_in_a_row": "2", "good_since_roll_back": None}},
+        "step 1 of an epoch of 0 steps": state | {"steps_per_epoch": 0},
+        "RNG state": state | {"random": [{"cpu": torch.zeros(3, dtype=torch.uint8)}]},
+    }
+    for message, content in wrong.items():
+        write_checkpoint(tmp_path / "wrong" / "last.pth", content)
+        with pytest.raises(CheckpointError, match=message):
+            posenet.train(None, resume=tmp_path / "wrong", progress=False)
+
+
+def test_settings_that_no_longer_exist_are_named_and_ignored(
+    stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train_tiny(stores, tmp_path, max_steps=1)
+    state = last(tmp_path)
+    state["config"]["train"]["old"] = 3
+    state["config"]["shards"] = {"number": 2}
+    write_checkpoint(tmp_path / "last.pth", state)
+    with caplog.at_level(logging.INFO):
+        assert train_tiny(stores, tmp_path, resume=True, max_steps=2).steps == 2
+    assert "settings that do not exist any more are ignored: train.old, shards" in caplog.text
+
+
+@pytest.mark.parametrize("saved, resumed, scale", [("0", "0", 2**11), ("64", "32", 32), ("64", "0", 2**16)])
+def test_a_dynamic_loss_scale_is_restored_and_a_fixed_one_is_a_setting(
+    stores: Stores, tmp_path: Path, saved: str, resumed: str, scale: float
+) -> None:
+    """A dynamic scale starts anew at 2^16 after a fixed one; this network needs 2^11 or less."""
+    train_tiny(stores, tmp_path, "train.amp=fp16", f"train.loss_scale={saved}", max_steps=5)
+    before = last(tmp_path)["scaler"]["scale"]
+    assert before == (float(saved) or 2**11)
+    result = train_tiny(stores, tmp_path, "train.amp=fp16", f"train.loss_scale={resumed}", resume=True, max_steps=6)
+    assert result.steps == 6
+    after = last(tmp_path)["scaler"]["scale"]
+    assert after in (scale, scale / 2)
+    assert (last(tmp_path)["scaler"]["backoff_factor"] < 1) == (resumed == "0")
+
+
+def test_the_state_of_the_optimizer_and_the_random_state_are_restored_and_new_rates_apply(
+    stores: Stores, tmp_path: Path
+) -> None:
+    """Learning rate 1e-30: the momentum alone changes the weights, so that it shows."""
+    train_tiny(stores, tmp_path, max_steps=2)
+    state = last(tmp_path)
+    momentum = {k: v["momentum_buffer"] for k, v in state["optimizer"]["state"].items()}
+    assert any(tensor.any() for tensor in momentum.values())
+    random_states: list[torch.Tensor] = []
+
+    class Watch(Recorder):
+        def on_step(self, step: int, values: Any) -> None:
+            random_states.append(torch.get_rng_state())
+
+    torch.manual_seed(99)
+    train_tiny(stores, tmp_path, "optim.weight_decay=0.3", resume=True, max_steps=3, callbacks=[Watch()])
+    (group,) = last(tmp_path)["optimizer"]["param_groups"]
+    assert group["weight_decay"] == 0.3
+    assert torch.equal(random_states[0], state["random"][0]["cpu"])
+    assert find_differences(weights(tmp_path), state["model"])

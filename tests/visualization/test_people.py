@@ -1,15 +1,26 @@
-"""Drawings of people."""
+"""Drawings of people, and trails that follow them and end after a while."""
 
 import dataclasses
+from pathlib import Path
 
 import cv2
 import numpy as np
 import pytest
 
 from posenet.errors import DataError
+from posenet.inference.media.sources import FileSource, Frame
 from posenet.inference.person import Person
 from posenet.skeleton import COCO
-from posenet.visualization.people import LEFT, MIDDLE, PALETTE, RIGHT, draw_people, person_colour
+from posenet.visualization.people import (
+    LEFT,
+    MIDDLE,
+    PALETTE,
+    RIGHT,
+    TRAIL_SECONDS,
+    Trails,
+    draw_people,
+    person_colour,
+)
 from tests.helpers.moving_people import person_at
 from tests.helpers.rendered_maps import standing_person
 
@@ -72,20 +83,16 @@ def test_every_person_can_have_one_colour(person):
     assert not has_colour(drawn, LEFT).any() and not has_colour(drawn, RIGHT).any()
 
 
-@pytest.mark.parametrize(
-    "image",
-    [
+def test_images_of_every_kind_are_drawn_on(person):
+    for image in (
         np.zeros((100, 120), np.uint8),
         np.zeros((100, 120, 4), np.uint8),
         np.zeros((100, 120, 3), np.uint16),
         np.zeros((1, 1, 3), np.uint8),
         np.zeros((9000, 12, 3), np.uint8),
-    ],
-    ids=["grey", "alpha", "16-bit", "1x1", "long"],
-)
-def test_images_of_every_kind_are_drawn_on(image, person):
-    drawn = draw_people(image, [person, Person(np.zeros((18, 3), np.float32), 0.0)])
-    assert drawn.dtype == np.uint8 and drawn.shape == (*image.shape[:2], 3)
+    ):
+        drawn = draw_people(image, [person, Person(np.zeros((18, 3), np.float32), 0.0)])
+        assert drawn.dtype == np.uint8 and drawn.shape == (*image.shape[:2], 3)
 
 
 def test_an_array_that_is_no_image_is_refused(person):
@@ -116,3 +123,35 @@ def test_a_tracked_person_keeps_its_colour_and_has_its_number():
     assert not (drawing[:, 300:] == person_colour(3)).all(2).any()
     without_number = draw_people(image, [dataclasses.replace(people[1], id=None)], colours="person")
     assert not np.array_equal(draw_people(image, people[1:], colours="person"), without_number)
+
+
+def trail_columns(trails, x, seconds, source="a.mp4"):
+    """(600,) bool: the columns in which a trail is drawn, for one person at ``x``, or for nobody."""
+    people = [] if x is None else [dataclasses.replace(person_at(x), id=2)]
+    drawing = np.zeros((400, 600, 3), np.uint8)
+    trails.draw(drawing, Frame(FileSource("video", Path(source)), drawing, 0, seconds, 25.0), people)
+    return drawing.any((0, 2))
+
+
+def test_a_trail_leads_from_the_earlier_positions_to_the_person_and_vanishes():
+    trails = Trails()
+    for number in range(11):
+        columns = trail_columns(trails, 100 + 10 * number, number / 10)
+    assert columns[105:195].all() and not columns[:90].any() and not columns[210:].any()
+    for number in range(11, 41):
+        columns = trail_columns(trails, 100 + 10 * number, number / 10)
+    assert columns[500 - round(90 * TRAIL_SECONDS) : 495].all()
+    assert not columns[: 490 - round(100 * TRAIL_SECONDS)].any()
+    assert not trail_columns(trails, None, 100.0).any()
+    trail_columns(trails, 100, 101.0)
+    assert not trail_columns(trails, 500, 101.1, "b.mp4").any(), "a new video has no trails of the last one"
+
+
+def test_a_trail_does_not_jump_when_other_keypoints_are_found():
+    trails = Trails()
+    trail_columns(trails, 300, 0.0)
+    person = dataclasses.replace(person_at(300), id=2)
+    person.keypoints[:9, 2] = 0
+    drawing = np.zeros((400, 600, 3), np.uint8)
+    trails.draw(drawing, Frame(FileSource("video", Path("a.mp4")), drawing, 1, 0.1, 25.0), [person])
+    assert drawing.any((0, 2)).sum() < 8

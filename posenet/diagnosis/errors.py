@@ -1,0 +1,187 @@
+"""Localisation and score errors: what every keypoint of a matched result is, and results without such errors."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from posenet.diagnosis.kinds import GOOD_SIMILARITY, KEYPOINT_KINDS, LOCALISATION, MATCH_OKS, MIN_SIMILARITY
+from posenet.diagnosis.matching import Pairs, Results, Truth, compute_oks, match, select_rows
+from posenet.skeleton import Skeleton
+from posenet.skeleton.oks import keypoint_similarity, similar_distance
+from posenet.skeleton.skeleton import twins
+
+UNLABELLED = -1
+"""Kind of the keypoints that cannot be judged; the others are indices into ``KEYPOINT_KINDS``."""
+_GOOD, _MISS, _SWAP, _INVERSION, _JITTER = range(len(KEYPOINT_KINDS))
+_MARGIN = 1e-9
+"""Corrected keypoints are nearer by this share of the distance, so that no OKS is rounded below a threshold."""
+
+
+@dataclass(frozen=True, eq=False)
+class MatchedResults:
+    """N results beside G annotations, and the kind of every keypoint."""
+
+    results: Results
+    truth: Truth
+    skeleton: Skeleton
+    pairs: Pairs
+    oks: np.ndarray  # (P,) OKS of the pairs
+    person: np.ndarray  # (N,) the labelled person that each result matches at OKS 0.1; -1 for none
+    kinds: np.ndarray  # (N, F) index into ``KEYPOINT_KINDS``, or ``UNLABELLED`` where there is no match or no label
+    similarity: np.ndarray
+    """(N, F) the highest similarity to a true keypoint, which decides the kind; 0 where none is labelled."""
+
+    @classmethod
+    def of(cls, results: Results, truth: Truth, skeleton: Skeleton) -> MatchedResults:
+        pairs = Pairs.of(results, truth)
+        oks = compute_oks(results.keypoints, truth, pairs, np.array(skeleton.sigmas))
+        [person] = match(pairs, oks, results, truth, truth.people, [MATCH_OKS])
+        person = np.where(select_rows(truth.people, person), person, -1)
+        kinds, similarity = _classify_keypoints(results, truth, pairs, person, skeleton)
+        return cls(results, truth, skeleton, pairs, oks, person, kinds, similarity)
+
+    def correct(self, corrections: Collection[str]) -> MatchedResults:
+        """The results with other keypoints and scores, after correcting localisation errors and, if named, scores.
+
+        The matches and kinds remain those of the uncorrected results.
+        """
+        corrected = self
+        if moved := [kind for kind in LOCALISATION if kind in corrections]:
+            keypoints = self._correct_keypoints(moved)
+            oks = compute_oks(keypoints, self.truth, self.pairs, np.array(self.skeleton.sigmas))
+            corrected = replace(self, results=replace(self.results, keypoints=keypoints), oks=oks)
+        if "score" in corrections:
+            corrected = replace(corrected, results=replace(corrected.results, scores=corrected.true_oks()))
+        return corrected
+
+    def _correct_keypoints(self, corrections: Collection[str]) -> np.ndarray:
+        """(N, F, 3) the keypoints without the kinds of errors in ``corrections``.
+
+        A corrected keypoint lies in the direction of the found one from the true one, at the distance of a similarity:
+        0.85 for a jitter and 0.5 for a miss, the upper limits of these kinds; for an inversion or a swap, that to the
+        keypoint with which it was confused. Ronchi and Perona use the same similarities, but their code computes the
+        distance with sigma instead of 2 sigma, so that its corrected keypoints have the fourth root of the similarity.
+        """
+        target = np.minimum(self.similarity, 1.0)  # rounding may have made it a little more
+        target[self.kinds == _JITTER] = GOOD_SIMILARITY
+        target[self.kinds == _MISS] = MIN_SIMILARITY
+        row, k = np.nonzero(np.isin(self.kinds, [KEYPOINT_KINDS.index(kind) for kind in corrections]))
+        owner = self.person[row]
+        true_xy = self.truth.keypoints[owner, k, :2]
+        gap = self.results.keypoints[row, k, :2] - true_xy
+        direction = gap / np.hypot(gap[:, :1], gap[:, 1:])  # an error is not at the right place: no length is 0
+        distance = similar_distance(target[row, k], self.truth.areas[owner], np.array(self.skeleton.sigmas)[k])
+        keypoints = self.results.keypoints.copy()
+        keypoints[row, k, :2] = true_xy + direction * distance[:, None] * (1 - _MARGIN)
+        return keypoints
+
+    def true_oks(self) -> np.ndarray:
+        """(N,) the scores of a perfect ranking: the OKS of every result with its person, and 0 without one.
+
+        Results and people are assigned to each other one to one, the highest OKS first, down to ``MATCH_OKS``. A second
+        result for the same person is a false positive and has nobody.
+        """
+        scores = np.zeros(len(self.results))
+        taken = np.zeros(len(self.truth), bool)
+        rows = np.flatnonzero((self.oks >= MATCH_OKS) & self.truth.people[self.pairs.person])
+        for row in rows[np.argsort(-self.oks[rows], kind="stable")].tolist():
+            result, person = self.pairs.result[row], self.pairs.person[row]
+            if scores[result] == 0 and not taken[person]:
+                scores[result] = self.oks[row]
+                taken[person] = True
+        return scores
+
+    def own_pairs(self) -> np.ndarray:
+        """The pairs of the results with the people whom they match at OKS 0.1."""
+        return np.flatnonzero(self.pairs.person == self.person[self.pairs.result])
+
+    def nearest(self) -> tuple[np.ndarray, np.ndarray]:
+        """(N,) the labelled person with whom every result has the highest OKS, -1 in an image without people; and (N,)
+        that OKS, 0 without people."""
+        rows = np.flatnonzero(self.truth.people[self.pairs.person])
+        rows = rows[np.argsort(self.oks[rows], kind="stable")]
+        person = np.full(len(self.results), -1)
+        person[self.pairs.result[rows]] = self.pairs.person[rows]  # the last assignment stays
+        oks = np.zeros(len(self.results))
+        oks[self.pairs.result[rows]] = self.oks[rows]
+        return person, oks
+
+
+def count_kinds(kinds: np.ndarray) -> dict[str, int]:
+    """How often each of ``KEYPOINT_KINDS`` is in an array of indices into it."""
+    return {kind: int((kinds == index).sum()) for index, kind in enumerate(KEYPOINT_KINDS)}
+
+
+def measure_misranking(scores: np.ndarray, true_oks: np.ndarray, counted: np.ndarray) -> np.ndarray:
+    """(N,) how far the rank of every result by score is from the nearest rank that its true OKS allows; see
+    ``MISRANKED``.
+
+    It is a share of the number of results that have a person. Results of equal true OKS may have any order, and equal
+    scores share their mean rank. 0 for results that are not counted.
+    """
+    first, last = _rank_ranges(scores[counted])
+    rank = (first + last) / 2
+    first, last = _rank_ranges(true_oks[counted])
+    num_matched = (true_oks[counted] > 0).sum()
+    misranking = np.zeros(len(scores))
+    misranking[counted] = np.maximum(np.maximum(first - rank, rank - last), 0) / max(num_matched - 1, 1)
+    return misranking
+
+
+def _rank_ranges(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) first and (N,) last rank that each value may have among equal ones; 0 is that of the largest."""
+    _, inverse, counts = np.unique(-values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts) - 1
+    return (last - counts + 1)[inverse], last[inverse]
+
+
+def _classify_keypoints(
+    results: Results, truth: Truth, pairs: Pairs, person: np.ndarray, skeleton: Skeleton
+) -> tuple[np.ndarray, np.ndarray]:
+    """``MatchedResults.kinds`` and ``similarity`` of results that match ``person``.
+
+    Each keypoint is compared with the same and with the mirrored keypoint of the matched person, and with both of every
+    other person. Only labelled keypoints count. The most similar one decides; of equal ones the right one.
+    """
+    mirror = _mirror_indices(skeleton)
+    rows = np.flatnonzero((person[pairs.result] >= 0) & ~truth.crowd[pairs.person])
+    result, other = pairs.result[rows], pairs.person[rows]
+    xy = results.keypoints[result, :, :2]
+    same = _similarity_to(xy, truth, other, np.arange(len(mirror)), skeleton)  # (pairs, F)
+    mirrored = _similarity_to(xy, truth, other, mirror, skeleton)
+    is_own = person[result] == other
+
+    right, inverted, swapped = np.zeros((3, len(results), len(mirror)))
+    right[result[is_own]] = same[is_own]
+    inverted[result[is_own]] = mirrored[is_own]
+    np.maximum.at(swapped, result[~is_own], np.maximum(same, mirrored)[~is_own])
+
+    best = np.maximum(np.maximum(right, inverted), swapped)
+    at_right = np.where(right >= GOOD_SIMILARITY, _GOOD, _JITTER)
+    elsewhere = np.where(inverted == best, _INVERSION, _SWAP)
+    kinds = np.where(right == best, at_right, elsewhere)
+    kinds[best < MIN_SIMILARITY] = _MISS
+    kinds[person < 0] = UNLABELLED
+    matched = np.flatnonzero(person >= 0)
+    kinds[matched] = np.where(truth.labelled[person[matched]], kinds[matched], UNLABELLED)
+    return kinds, best
+
+
+def _mirror_indices(skeleton: Skeleton) -> np.ndarray:
+    """(F,) index of the left or right counterpart of every keypoint of the annotation file; else its own."""
+    mirror = twins(skeleton.left_right)
+    names = skeleton.file_keypoints
+    return np.array([names.index(mirror[name]) if mirror.get(name) in names else k for k, name in enumerate(names)])
+
+
+def _similarity_to(
+    xy: np.ndarray, truth: Truth, person: np.ndarray, keypoint: np.ndarray, skeleton: Skeleton
+) -> np.ndarray:
+    """(pairs, F) similarity of found keypoints (pairs, F, 2) to ``keypoint`` (F,) of people; 0 if not labelled."""
+    true = truth.keypoints[person][:, keypoint]
+    squares = ((xy - true[..., :2]) ** 2).sum(axis=-1)
+    similarity = keypoint_similarity(squares, truth.areas[person, None], np.array(skeleton.sigmas)[keypoint])
+    return np.where(true[..., 2] > 0, similarity, 0.0)

@@ -1,0 +1,142 @@
+"""What the COCO evaluation decides about every result and every person, and the precision that follows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from posenet.diagnosis.errors import MatchedResults
+from posenet.diagnosis.kinds import OKS_THRESHOLDS
+from posenet.diagnosis.matching import match, select_rows
+
+_RECALLS = np.linspace(0.0, 1.0, 101)
+
+
+class _Level(NamedTuple):
+    """The results at one threshold, as ranks by score."""
+
+    correct: np.ndarray  # ranks of the correct results
+    uncounted: np.ndarray  # ranks of the results that do not count
+    uncounted_before: np.ndarray  # how many of those rank before each correct result
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What the COCO evaluation decides at T OKS thresholds about N results and G annotations."""
+
+    scores: np.ndarray  # (N,); of equal scores, the first result ranks higher
+    correct: np.ndarray  # (T, N) bool: results that match a person who is to be found
+    counted: np.ndarray  # (T, N) bool: results that count, as all do but those that match another annotation
+    missed: np.ndarray  # (T, G) bool: people who are to be found and whom no result matches
+    num_people: int  # number of people to be found
+
+    @classmethod
+    def of(cls, matches: np.ndarray, scores: np.ndarray, people: np.ndarray, free: np.ndarray | None = None) -> Outcome:
+        """From the matches.
+
+        Args:
+            matches: (T, N) the annotation of every result, -1 for none.
+            people: (G,) bool: the people to be found.
+            free: (N,) bool: results that do not count without a match; None for none.
+        """
+        is_matched = matches >= 0
+        correct = select_rows(people, matches)
+        is_false = ~is_matched if free is None else ~is_matched & ~free
+        missed = np.repeat(people[None], len(matches), axis=0)
+        level, result = np.nonzero(is_matched)
+        missed[level, matches[level, result]] = False
+        return cls(scores, correct, correct | is_false, missed, int(people.sum()))
+
+    @property
+    def background(self) -> np.ndarray:
+        """(T, N) bool: results that match nobody."""
+        return np.asarray(self.counted & ~self.correct)
+
+    def recall(self) -> np.ndarray:
+        """(T,) share of the people who are found; -1 without people."""
+        if not self.num_people:
+            return np.full(len(self.correct), -1.0)
+        return np.asarray(self.correct.sum(axis=1) / self.num_people)
+
+    @cached_property
+    def _ranking(self) -> np.ndarray:
+        return np.argsort(-self.scores, kind="stable")
+
+    @cached_property
+    def _levels(self) -> list[_Level]:
+        levels = []
+        for is_correct, is_counted in zip(self.correct[:, self._ranking], self.counted[:, self._ranking]):
+            correct = np.flatnonzero(is_correct)
+            uncounted = np.flatnonzero(~is_counted)
+            levels.append(_Level(correct, uncounted, np.searchsorted(uncounted, correct)))
+        return levels
+
+    def precision(self, num_people: np.ndarray | None = None, weights: np.ndarray | None = None) -> np.ndarray:
+        """Compute the precision over recall.
+
+        Args:
+            num_people: (T,) number of people to be found, instead of all; each as often as its image counts.
+            weights: (N,) how often each result counts, whole numbers; once if None.
+
+        Returns:
+            (T, 101) the highest precision at recall 0, 0.01 ... 1 or beyond; -1 at thresholds without people.
+        """
+        people_of_level = np.full(len(self.correct), self.num_people) if num_people is None else num_people
+        ranked = np.ones(len(self.scores)) if weights is None else weights[self._ranking]
+        total = np.cumsum(ranked)
+        curves = np.full((len(self.correct), len(_RECALLS)), -1.0)
+        for curve, level, people in zip(curves, self._levels, people_of_level):
+            if people <= 0:
+                continue
+            # The recall grows at correct results only, and between them the precision falls.
+            num_correct = np.cumsum(ranked[level.correct])
+            num_uncounted = np.append(0.0, np.cumsum(ranked[level.uncounted]))[level.uncounted_before]
+            precision = num_correct / (total[level.correct] - num_uncounted + np.spacing(1))
+            precision = np.maximum.accumulate(precision[::-1])[::-1]
+            first = np.searchsorted(num_correct / people, _RECALLS, side="left")
+            curve[:] = np.append(precision, 0.0)[first]
+        return curves
+
+    def precision_without(self, people: np.ndarray) -> np.ndarray:
+        """The precision (T, 101) if missed people (T, G) were not there.
+
+        Where nobody is left to be found, it is 1, or 0 if there are false positives.
+        """
+        num_people = self.num_people - people.sum(axis=1)
+        curves = self.precision(num_people)
+        curves[num_people == 0] = 1.0
+        curves[(num_people == 0) & self.background.any(axis=1)] = 0.0
+        return curves
+
+    def without_background(self) -> Outcome:
+        """The outcome without the results that match nobody, at each threshold separately."""
+        return replace(self, counted=self.correct)
+
+
+def evaluate(matched: MatchedResults, people: np.ndarray | None = None, free: np.ndarray | None = None) -> Outcome:
+    """The outcome at COCO's OKS thresholds.
+
+    Args:
+        people: (G,) bool: the people to be found; by default, everybody with labelled keypoints.
+        free: (N,) bool: results that do not count if they match nobody; by default, all count.
+    """
+    results, truth = matched.results, matched.truth
+    people = truth.people if people is None else people
+    matches = match(matched.pairs, matched.oks, results, truth, people, OKS_THRESHOLDS)
+    return Outcome.of(matches, results.scores, people, free)
+
+
+def evaluate_area(matched: MatchedResults, low: float, high: float) -> Outcome:
+    """The outcome for people of an area from ``low`` to ``high``, which decides which results on nobody count, too."""
+    areas = matched.truth.areas
+    people = matched.truth.people & (areas >= low) & (areas <= high)
+    return evaluate(matched, people, (matched.results.areas < low) | (matched.results.areas > high))
+
+
+def average_precision(curves: np.ndarray) -> float:
+    """AP, the mean of precision curves over recalls and thresholds; -1 if there are no people at any threshold."""
+    values = curves[curves > -1]
+    return float(values.mean()) if len(values) else -1.0

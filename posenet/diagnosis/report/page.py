@@ -1,0 +1,192 @@
+"""Write the report of a diagnosis: one HTML document from the templates, whose tables and charts need no scripts."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from posenet.diagnosis.compare import Comparison
+from posenet.diagnosis.diagnose import Diagnosis
+from posenet.diagnosis.kinds import CORRECTIONS, KEYPOINT_KINDS, MISSED_AT_50, OKS_THRESHOLDS, SIZES, TEXTS, UNCORRECTED
+from posenet.diagnosis.precision import average_precision
+from posenet.diagnosis.report.charts import FILTERS, pluralize
+from posenet.diagnosis.report.selection import CROWDING, choose_images
+from posenet.diagnosis.report.thumbnails import read_thumbnails
+from posenet.diagnosis.report.tiles import make_tiles
+from posenet.diagnosis.slices import Slice
+from posenet.files import write_atomically
+from posenet.settings import DataConfig, ExifFrame
+
+REPORT_FILE = "report.html"
+SHOWN_METRICS = ("AP", "AP50", "AP75", "APM", "APL", "AR")
+LAYERS = {"truth": "Truth", "result": "Result", "errors": "Errors", "boxes": "Boxes", "pixels": "Image"}
+"""Layers of the images that the reader can switch."""
+MIN_GROUP_SHARE = 0.05
+"""A group with a smaller share of the people is not called the hardest."""
+DIMENSIONS = {
+    "size": ("Size", "By the annotated area: small below 32², medium up to 96², large above."),
+    "labelled keypoints": ("Labelled keypoints", "How many keypoints of the person are labelled."),
+    "crowding": ("Crowding", "How many other people's boxes overlap with that of the person, IoU above 0.1."),
+    "truncation": ("Truncation", "Whether the border of the image cuts the person off."),
+    "occlusion": ("Occlusion", "Share of the labelled keypoints that are hidden."),
+}
+"""Title and explanation of each dimension of ``Diagnosis.sensitivity``."""
+
+
+class Cost(NamedTuple):
+    """What one kind of error costs."""
+
+    kind: str  # one of ``TEXTS``
+    gain: float  # AP that its correction gains, after that of all kinds before it
+    alone: float  # AP that its correction alone gains
+    found: str  # how often it occurs, in words
+
+
+@dataclass(frozen=True)
+class Run:
+    """One results file as the templates show it."""
+
+    diagnosis: Diagnosis
+
+    @property
+    def stages(self) -> list[tuple[str, np.ndarray]]:
+        """(10, 101) precision as it is, "ap", and after correcting each of ``TEXTS`` in turn."""
+        precision = self.diagnosis.precision
+        kinds = (
+            {"ap": UNCORRECTED} | {kind: kind for kind in CORRECTIONS} | {"missed": MISSED_AT_50, "inexact": "missed"}
+        )
+        return [(kind, precision[name]) for kind, name in kinds.items()]
+
+    @property
+    def costs(self) -> list[Cost]:
+        """The costs of all kinds in the order of correction."""
+        diagnosis = self.diagnosis
+        alone = {kind: average_precision(curves) - diagnosis.ap for kind, curves in diagnosis.alone_precision.items()}
+        alone |= {"missed": alone[MISSED_AT_50], "inexact": alone["missed"] - alone[MISSED_AT_50]}
+        aps = [average_precision(curves) for _, curves in self.stages]
+        return [
+            Cost(kind, after - before, alone[kind], self._occurrences(kind))
+            for (kind, _), before, after in zip(self.stages[1:], aps, aps[1:])
+        ]
+
+    @property
+    def bar(self) -> list[tuple[str, float]]:
+        """The AP and its gains, which add up to 1."""
+        return [("ap", self.diagnosis.ap), *((cost.kind, cost.gain) for cost in self.costs)]
+
+    def _occurrences(self, kind: str) -> str:
+        diagnosis = self.diagnosis
+        if kind == "score":
+            return pluralize(int(diagnosis.is_misranked.sum()), "result")
+        if kind == "background":
+            return f"{pluralize(diagnosis.background, 'result')} at OKS 0.50"
+        if kind == "missed":
+            return f"{diagnosis.missed:,} of {pluralize(diagnosis.num_people, 'person', 'people')}"
+        if kind == "inexact":
+            return f"{int(diagnosis.missed_by_threshold[-1]) - diagnosis.missed:,} more at OKS 0.95"
+        return pluralize(diagnosis.counts[kind], "keypoint")
+
+    @property
+    def keypoints(self) -> list[tuple[str, dict[str, int], int]]:
+        """Name, counts and number of labelled keypoints of each keypoint; most errors first."""
+        rows = [(name, counts, sum(counts.values())) for name, counts in self.diagnosis.keypoints.items()]
+        return sorted(rows, key=lambda row: row[1]["good"] / row[2] if row[2] else 1.0)
+
+    @property
+    def hardest(self) -> tuple[str, Slice] | None:
+        """The dimension and the slice with the lowest AP, of those that are not tiny and not everybody."""
+        people = self.diagnosis.num_people
+        slices = [
+            (dimension, part)
+            for dimension, parts in self.diagnosis.sensitivity.items()
+            for part in parts
+            if MIN_GROUP_SHARE * people <= part.people < people
+        ]
+        return min(slices, key=lambda pair: pair[1].ap, default=None)
+
+
+def write_report(
+    diagnoses: Sequence[Diagnosis],
+    comparison: Comparison | None,
+    output_dir: str | Path,
+    images_dir: str | Path | None = None,
+    *,
+    provenance: Mapping[str, str] | None = None,
+    exif_frame: ExifFrame = DataConfig.exif_frame,
+    progress: bool = True,
+) -> Path:
+    """Write ``report.html``, a page that needs neither a network nor other files.
+
+    Args:
+        diagnoses: of one results file, or of several for the same annotations.
+        comparison: of several results files with the first; None for one.
+        output_dir: folder of the page, which is created if necessary.
+        images_dir: folder of the images. The page shows small copies of those in its gallery. Without it, and for
+            images that cannot be read, the people are drawn on a plain ground.
+        provenance: where the results come from, from name to value; the page states it.
+        exif_frame: see ``find_annotated_frame``.
+        progress: show a progress bar while the images are read.
+
+    Returns:
+        The path of the page.
+    """
+    chosen = choose_images(diagnoses, comparison)
+    images = [diagnoses[0].images[index] for index in chosen]
+    thumbnails = read_thumbnails(images, images_dir, exif_frame, progress=progress)
+    tiles = make_tiles(diagnoses, chosen, thumbnails)
+    environment = Environment(
+        loader=PackageLoader(__package__),
+        autoescape=True,  # names come from files
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= FILTERS
+    folder = resources.files(__package__) / "templates"
+    style, script = (Markup((folder / name).read_text(encoding="utf-8")) for name in ("style.css", "page.js"))
+    page = environment.get_template("page.html").render(
+        runs=[Run(diagnosis) for diagnosis in diagnoses],
+        comparison=comparison,
+        reach=0.0 if comparison is None else _reach(comparison),
+        tiles=tiles,
+        tile_of={tile.id: tile for tile in tiles},
+        provenance=provenance or {},
+        style=style,
+        script=script,
+        # Nothing but this script and this style is allowed, and no connection of any kind.
+        policy=f"default-src 'none'; img-src data:; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "base-uri 'none'; form-action 'none'",
+        kinds=TEXTS,
+        keypoint_kinds=KEYPOINT_KINDS,
+        thresholds=OKS_THRESHOLDS,
+        metrics=SHOWN_METRICS,
+        dimensions=DIMENSIONS,
+        filters={"size": tuple(SIZES), "crowding": CROWDING},
+        layers=LAYERS,
+    )
+    path = Path(output_dir, REPORT_FILE)
+    # A name may hold bytes that are no text.
+    write_atomically(path, page.encode(errors="replace"))
+    return path
+
+
+def _reach(comparison: Comparison) -> float:
+    """The AP difference at both ends of the chart of intervals."""
+    ends = [
+        value for difference in comparison.differences for value in (*difference.interval, difference.ap_difference)
+    ]
+    return max(0.002, 1.15 * max(map(abs, ends)))
+
+
+def _hash(text: str) -> str:
+    """The name by which a Content-Security-Policy allows one inline script or style."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

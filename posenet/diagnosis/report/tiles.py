@@ -1,0 +1,174 @@
+"""The images of the gallery with their people as SVG.
+
+Coordinates are whole numbers in a frame whose longer side is ``FRAME``, so that lines and marks have the same size on
+every image. The page's script reads the ``data-`` attributes of a person: its name (``t0`` ... for annotated people,
+``r0`` ... for results, ``m0`` ... for the frames of missed people), its partner, its errors, the size and crowding of
+the annotated person, and what the list beside the opened image says about it.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from markupsafe import Markup
+
+from posenet.diagnosis.diagnose import Diagnosis
+from posenet.diagnosis.kinds import KEYPOINT_KINDS, SIZES
+from posenet.diagnosis.report.selection import crowding_of, image_losses
+from posenet.diagnosis.report.thumbnails import Thumbnail
+from posenet.skeleton import Skeleton
+
+FRAME = 2000
+"""Longer side of the frame of an image."""
+MARGIN = 40
+"""Distance of the frame around a person from the keypoints."""
+
+
+class Run(NamedTuple):
+    """One results file in an image."""
+
+    loss: float
+    people: Markup  # the results, and frames around missed people
+    badges: list[tuple[str, int]]  # the kinds of errors in the image with their numbers, the most frequent first
+
+
+class Tile(NamedTuple):
+    """One image of the gallery."""
+
+    id: int
+    file_name: str
+    width: int
+    height: int
+    jpeg: str  # base64; empty without an image
+    note: str
+    people: Markup  # the annotated people, and the boxes of crowd regions and people without labelled keypoints
+    runs: list[Run]
+
+
+def make_tiles(diagnoses: Sequence[Diagnosis], chosen: Sequence[int], thumbnails: Sequence[Thumbnail]) -> list[Tile]:
+    """The tiles of the chosen images, the worst first."""
+    losses = [image_losses(diagnosis) for diagnosis in diagnoses]
+    first = diagnoses[0]
+    tiles = []
+    for index, thumbnail in zip(chosen, thumbnails):
+        image = first.images[index]
+        scale = FRAME / max(image.width, image.height)
+        tile = Tile(
+            id=image.id,
+            file_name=image.file_name,
+            width=round(image.width * scale),
+            height=round(image.height * scale),
+            jpeg=base64.b64encode(thumbnail.jpeg).decode(),
+            note=thumbnail.note,
+            people=_draw_truth(first, index, scale),
+            runs=[_draw_run(one, index, scale, float(loss[index])) for one, loss in zip(diagnoses, losses)],
+        )
+        tiles.append(tile)
+    return sorted(tiles, key=lambda tile: -tile.runs[0].loss)
+
+
+def _people_names(diagnosis: Diagnosis, index: int) -> dict[int, int]:
+    """The rows of the labelled people of an image, numbered."""
+    truth = diagnosis.matched.truth
+    rows = np.flatnonzero((truth.image == index) & truth.people)
+    return {row: number for number, row in enumerate(rows.tolist())}
+
+
+def _draw_truth(diagnosis: Diagnosis, index: int, scale: float) -> Markup:
+    truth, attributes = diagnosis.matched.truth, diagnosis.attributes
+    ignored = np.flatnonzero((truth.image == index) & ~truth.people).tolist()
+    parts = [_rect("box ignored", truth.boxes[row] * scale) for row in ignored]
+    for row, number in _people_names(diagnosis, index).items():
+        facts = [list(SIZES)[attributes.size[row]], f"{attributes.labelled[row]} labelled"]
+        facts += [f"{attributes.crowding[row]} overlapping"] * bool(attributes.crowding[row])
+        facts += ["truncated"] * bool(attributes.truncated[row])
+        shapes = [
+            _rect("box", truth.boxes[row] * scale),
+            _draw_skeleton(truth.keypoints[row], truth.labelled[row], scale, diagnosis.matched.skeleton),
+        ]
+        parts.append(_person(diagnosis, row, f"t{number}", "", [], ", ".join(facts), shapes))
+    return Markup("".join(parts))
+
+
+def _draw_run(diagnosis: Diagnosis, index: int, scale: float, loss: float) -> Run:
+    matched, outcome = diagnosis.matched, diagnosis.outcome
+    people = _people_names(diagnosis, index)
+    parts = []
+    badges: Counter[str] = Counter()
+    for number, row in enumerate(range(*np.searchsorted(matched.results.image, [index, index + 1]).tolist())):
+        keypoints, person = matched.results.keypoints[row], int(matched.person[row])
+        present = keypoints[:, 2] > 0
+        if not present.any():  # some files have a 0 in every third value
+            present = ~present
+        wrong = np.flatnonzero(matched.kinds[row] > KEYPOINT_KINDS.index("good")).tolist()
+        errors = [f"{KEYPOINT_KINDS[matched.kinds[row, k]]}:{k}" for k in wrong]
+        errors += ["background"] * bool(outcome.background[0, row]) + ["score"] * bool(diagnosis.is_misranked[row])
+        badges.update(error.partition(":")[0] for error in errors)
+        facts = f"score {matched.results.scores[row]:.3f}, OKS {diagnosis.result_oks[row]:.3f}"
+        if not outcome.counted[0, row]:
+            facts += ", in a crowd region, which does not count"
+        shapes = [_draw_skeleton(keypoints, present, scale, matched.skeleton)]
+        for k in wrong:
+            right = matched.truth.keypoints[person, k] * scale
+            shapes.append(
+                _draw_mark(KEYPOINT_KINDS[matched.kinds[row, k]], keypoints[k] * scale if present[k] else right, right)
+            )
+        if outcome.background[0, row]:
+            shapes.append(_frame("background", keypoints[present] * scale))
+        partner = f"t{people[person]}" if person >= 0 else ""
+        parts.append(_person(diagnosis, person, f"r{number}", partner, errors, facts, shapes))
+    for row, number in people.items():
+        if outcome.missed[0, row]:
+            badges["missed"] += 1
+            frame = _frame("missed", matched.truth.keypoints[row, matched.truth.labelled[row]] * scale)
+            parts.append(_person(diagnosis, row, f"m{number}", f"t{number}", ["missed"], "", [frame]))
+    return Run(loss, Markup("".join(parts)), badges.most_common())
+
+
+def _person(
+    diagnosis: Diagnosis, row: int, name: str, partner: str, errors: Sequence[str], facts: str, shapes: Iterable[str]
+) -> str:
+    """The group of one person; ``row`` is that of the annotated person, -1 for none."""
+    size = list(SIZES)[diagnosis.attributes.size[row]] if row >= 0 else ""
+    crowding = crowding_of(int(diagnosis.attributes.crowding[row])) if row >= 0 else ""
+    return (
+        f'<g class="person" data-person="{name}" data-partner="{partner}" data-errors="{" ".join(errors)}" '
+        f'data-size="{size}" data-crowding="{crowding}" data-facts="{facts}">{"".join(shapes)}</g>\n'
+    )
+
+
+def _draw_skeleton(keypoints: np.ndarray, present: np.ndarray, scale: float, skeleton: Skeleton) -> str:
+    """The limbs and dots of (F, 3) keypoints, of which (F,) are present."""
+    scaled = np.rint(keypoints[:, :2] * scale).astype(int).tolist()
+    points = {name: xy for name, xy, there in zip(skeleton.file_keypoints, scaled, present.tolist()) if there}
+    dots = "".join(f"M{x} {y}h0" for x, y in points.values())
+    for name, (a, b) in skeleton.derived.items():
+        if a in points and b in points:
+            points[name] = [(points[a][0] + points[b][0]) // 2, (points[a][1] + points[b][1]) // 2]
+    ends = [(points[a], points[b]) for a, b in skeleton.drawn or skeleton.parts if a in points and b in points]
+    limbs = "".join(f"M{a[0]} {a[1]}L{b[0]} {b[1]}" for a, b in ends)
+    return f'<path class="limbs" d="{limbs}"/><path class="dots" d="{dots}"/>'
+
+
+def _draw_mark(kind: str, at: np.ndarray, right: np.ndarray) -> str:
+    """The sign of a wrong keypoint, and a line to where it should be."""
+    x, y, right_x, right_y = np.rint([*at[:2], *right[:2]]).astype(int).tolist()
+    return (
+        f'<g class="mark {kind}"><path d="M{x} {y}L{right_x} {right_y}"/>'
+        f'<g transform="translate({x} {y})"><use href="#{kind}"/></g></g>'
+    )
+
+
+def _rect(kind: str, box: np.ndarray) -> str:
+    x, y, width, height = np.rint(box).astype(int).tolist()
+    return f'<rect class="{kind}" x="{x}" y="{y}" width="{width}" height="{height}"/>'
+
+
+def _frame(kind: str, keypoints: np.ndarray) -> str:
+    """A frame around keypoints (n, 3)."""
+    low, high = keypoints[:, :2].min(axis=0) - MARGIN, keypoints[:, :2].max(axis=0) + MARGIN
+    return _rect(f"frame {kind}", np.concatenate([low, high - low]))

@@ -1,0 +1,145 @@
+"""How the results depend on the people: by size, labelled keypoints, crowding, truncation and occlusion."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from posenet.diagnosis.errors import MatchedResults, count_kinds
+from posenet.diagnosis.kinds import MATCH_OKS, SIZES
+from posenet.diagnosis.matching import Truth, select_rows
+from posenet.diagnosis.precision import average_precision, evaluate, evaluate_area
+
+CROWDING_IOU = 0.1
+"""People whose boxes overlap more than this crowd each other."""
+BORDER = 1.0
+"""A box that ends within this many pixels of the border of the image touches it."""
+
+
+class Slice(NamedTuple):
+    """People with something in common, such as a size."""
+
+    name: str  # for people to read, such as ``medium``, ``1-2`` or ``truncated``
+    people: int  # number of labelled people
+    ap: float  # AP of these people; -1 if there are none
+    counts: dict[str, int]  # number of keypoints of each kind in these people's matched results
+    missed: int  # how many of these people no result matches at OKS 0.5
+
+
+class Attributes(NamedTuple):
+    """What the results may depend on, for each of G annotations."""
+
+    size: np.ndarray  # (G,) index into ``SIZES``
+    labelled: np.ndarray  # (G,) number of labelled keypoints
+    crowding: np.ndarray  # (G,) number of other people whose boxes overlap with this one, crowd regions excluded
+    truncated: np.ndarray  # (G,) bool: whether the box or a labelled keypoint touches or leaves the border of the image
+    hidden: np.ndarray  # (G,) share of hidden keypoints among the labelled ones, 0-1
+
+    @classmethod
+    def of(cls, truth: Truth, image_sizes: np.ndarray) -> Attributes:
+        """``image_sizes`` is (images, 2): width and height of every image."""
+        labelled = truth.labelled.sum(axis=1)
+        is_hidden = truth.labelled & (truth.keypoints[..., 2] < 2)
+        medium = SIZES["medium"]
+        return cls(
+            size=(truth.areas >= medium[0]).astype(int) + (truth.areas > medium[1]),
+            labelled=labelled,
+            crowding=_count_overlaps(truth),
+            truncated=_is_truncated(truth, image_sizes),
+            hidden=is_hidden.sum(axis=1) / np.maximum(labelled, 1),
+        )
+
+    def groups(self, num_keypoints: int) -> dict[str, dict[str, np.ndarray]]:
+        """The (G,) members of every slice of every dimension."""
+        few = math.ceil(num_keypoints * 5 / 17)  # COCO: 1-5, 6-10, 11-15 and 16-17 labelled keypoints
+        ranges = [(first, min(first + few - 1, num_keypoints)) for first in range(1, num_keypoints + 1, few)]
+        return {
+            "size": {name: self.size == index for index, name in enumerate(SIZES)},
+            "labelled keypoints": {
+                str(first) if first == last else f"{first}-{last}": (self.labelled >= first) & (self.labelled <= last)
+                for first, last in ranges
+            },
+            "crowding": {
+                "0": self.crowding == 0,
+                "1-2": (self.crowding >= 1) & (self.crowding <= 2),
+                "3 or more": self.crowding >= 3,
+            },
+            "truncation": {"inside": ~self.truncated, "truncated": self.truncated},
+            "occlusion": {
+                "none hidden": self.hidden == 0,
+                "up to 25 %": (self.hidden > 0) & (self.hidden <= 0.25),
+                "25 to 50 %": (self.hidden > 0.25) & (self.hidden <= 0.5),
+                "over 50 %": self.hidden > 0.5,
+            },
+        }
+
+
+def measure_slices(
+    matched: MatchedResults, missed: np.ndarray, groups: dict[str, dict[str, np.ndarray]]
+) -> dict[str, list[Slice]]:
+    """Evaluate the people of every slice.
+
+    The AP of a slice is COCO's, with all other people ignored as COCO ignores people of another size. A result that
+    matches nobody counts against the slice of the person whom it resembles most, or not at all if its OKS with
+    everybody is below 0.1. For the sizes, the area of the result decides, as in COCO's APM and APL.
+
+    Args:
+        missed: (G,) bool: people whom no result matches at OKS 0.5.
+        groups: see ``Attributes.groups``. Sizes of which there is nobody are left out.
+    """
+    nearest, oks = matched.nearest()
+    nearest = np.where(oks >= MATCH_OKS, nearest, -1)
+    slices: dict[str, list[Slice]] = {}
+    for dimension, members in groups.items():
+        slices[dimension] = []
+        for name, is_member in members.items():
+            people = is_member & matched.truth.people
+            if dimension == "size" and not people.any():
+                continue
+            if dimension == "size":
+                outcome = evaluate_area(matched, *SIZES[name])
+            else:
+                outcome = evaluate(matched, people, free=~select_rows(people, nearest))
+            slices[dimension].append(
+                Slice(
+                    name=name,
+                    people=int(people.sum()),
+                    ap=average_precision(outcome.precision()),
+                    counts=count_kinds(matched.kinds[select_rows(people, matched.person)]),
+                    missed=int((missed & people).sum()),
+                )
+            )
+    return slices
+
+
+def _count_overlaps(truth: Truth) -> np.ndarray:
+    counts = np.zeros(len(truth), int)
+    people = np.flatnonzero(~truth.crowd)
+    starts = np.flatnonzero(np.diff(truth.image[people], prepend=-1))
+    for rows in np.split(people, starts[1:]):
+        counts[rows] = (_box_iou(truth.boxes[rows]) > CROWDING_IOU).sum(axis=1) - 1  # a person overlaps with itself
+    return counts
+
+
+def _box_iou(boxes: np.ndarray) -> np.ndarray:
+    """(P, P) intersection over union of boxes (P, 4) x, y, width, height; 1 of a box with itself."""
+    low = boxes[:, :2]
+    high = low + boxes[:, 2:]
+    overlap = np.minimum(high[:, None], high) - np.maximum(low[:, None], low)
+    intersection = np.prod(np.maximum(overlap, 0), axis=2)
+    area = np.prod(boxes[:, 2:], axis=1)
+    union = area[:, None] + area - intersection
+    iou = np.divide(intersection, union, out=np.zeros_like(union), where=union > 0)
+    np.fill_diagonal(iou, 1)
+    return np.asarray(iou)
+
+
+def _is_truncated(truth: Truth, image_sizes: np.ndarray) -> np.ndarray:
+    size = image_sizes[truth.image].astype(float)  # (G, 2)
+    high = truth.boxes[:, :2] + truth.boxes[:, 2:]
+    box = (truth.boxes[:, :2] <= BORDER) | (high >= size - BORDER)
+    xy = truth.keypoints[..., :2]
+    keypoint = ((xy <= 0) | (xy >= size[:, None] - 1)).any(axis=2) & truth.labelled
+    return np.asarray(box.any(axis=1) | keypoint.any(axis=1))

@@ -1,0 +1,376 @@
+"""Curves as image files, by matplotlib if it is installed: those of a training run, and those of an evaluation."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from posenet.errors import ConfigError, DataError
+from posenet.files import write_atomically
+from posenet.messages import pluralize
+from posenet.settings import MAP_STRIDE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from posenet.inference.coco_evaluation import Evaluation
+
+LOG_FILE = "log.jsonl"
+CURVES_FILE = "curves.png"
+"""The log and the drawing in a run's folder."""
+PRECISION_RECALL_FILE = "precision_recall.png"
+KEYPOINTS_FILE = "keypoints.png"
+MATPLOTLIB_MISSING = "matplotlib is not installed; pip install 'posenet[plot]'"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+"""Palette of Okabe and Ito, which colour-blind people can distinguish."""
+GREY = "#6b6b6b"
+MAX_POINTS = 400
+"""Points per curve; longer series are averaged in groups."""
+MAX_POINTS_WITH_MARKERS = 30
+"""Curves with at most this many points have a dot at each of them."""
+SCORES = ("AP", "AP50", "AP75", "AR")
+DRAWN_THRESHOLDS = (0, 2, 4, 5, 6, 8, 9)
+"""Indices of those of COCO's ten OKS thresholds that have a curve: 0.50, 0.60, 0.70, 0.75, 0.80, 0.90 and 0.95."""
+
+LogEntry = dict[str, Any]
+"""One line of ``log.jsonl``."""
+
+
+def has_matplotlib() -> bool:
+    """Whether matplotlib is installed."""
+    return find_spec("matplotlib") is not None
+
+
+@dataclass
+class RunHistory:
+    """The entries of a run's log by kind, each kind in the order of its steps."""
+
+    train: list[LogEntry] = field(default_factory=list)
+    """One entry every few steps: epoch, loss, lr, samples_per_s, data_wait and possibly terms, the mean loss since the
+    previous entry, by stack and scale."""
+    epochs: list[LogEntry] = field(default_factory=list)
+    """One entry per epoch: epoch, train_loss, val_loss and scores."""
+    skips: list[LogEntry] = field(default_factory=list)
+    """Steps that were skipped because of their loss."""
+
+    def positions(self, entries: Sequence[LogEntry]) -> np.ndarray:
+        """(N,) float64: positions of entries on the x axis, in epochs, or in steps until the first epoch has ended."""
+        steps = np.array([entry["step"] for entry in entries], np.float64)
+        if not self.epochs:
+            return steps
+        epoch_steps = np.array([0, *(entry["step"] for entry in self.epochs)], np.float64)
+        epochs = np.array([0, *(entry["epoch"] for entry in self.epochs)], np.float64)
+        # Entries after the last epoch continue at its pace.
+        pace = (epochs[-1] - epochs[-2]) / max(epoch_steps[-1] - epoch_steps[-2], 1)
+        positions: np.ndarray = np.interp(steps, epoch_steps, epochs) + pace * np.maximum(steps - epoch_steps[-1], 0)
+        return positions
+
+    def terms(self) -> tuple[list[LogEntry], np.ndarray]:
+        """The entries with loss terms, and their terms (N, stacks, scales).
+
+        If the run was resumed with another number of stacks, they begin there.
+        """
+        entries = _entries_with(self.train, "terms")
+        entries = [entry for entry in entries if np.shape(entry["terms"]) == np.shape(entries[-1]["terms"])]
+        return entries, np.array([entry["terms"] for entry in entries], np.float64)
+
+
+def read_log(path: Path) -> RunHistory:
+    """Read a run's ``log.jsonl``; ``DataError`` if it has no entries. Steps that a resumed run repeats count once."""
+    history = RunHistory()
+    kinds = {"train": history.train, "epoch": history.epochs, "skip": history.skips}
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}; give the folder of a run") from error
+    for line in text.splitlines():
+        try:
+            entry = json.loads(line)
+            entries = kinds[entry["kind"]]
+            step = entry["step"]
+        except (ValueError, KeyError, TypeError):
+            continue  # a line that is incomplete because the run was killed, or an entry that is not drawn
+        while entries and entries[-1]["step"] >= step:
+            entries.pop()
+        entries.append(entry)
+    if not history.train and not history.epochs:
+        raise DataError(f"{path} contains nothing to draw yet; wait for the run's first log line")
+    return history
+
+
+def write_curves(folder: Path, output: Path | None = None) -> Path:
+    """Draw the curves of the run in ``folder`` to ``output``, or else to ``CURVES_FILE`` there; return the path.
+
+    Raises:
+        DataError: the folder contains no run.
+        ConfigError: matplotlib is missing, or the format is unknown.
+    """
+    path = folder / CURVES_FILE if output is None else output
+    _save_figure(training_figure(read_log(folder / LOG_FILE), folder.resolve().name), path)
+    return path
+
+
+def training_figure(history: RunHistory, run_name: str) -> Figure:
+    """Draw the loss, its share by scale and by stack, the scores, the learning rate and the speed.
+
+    What the log does not have has no panel: shares of a loss without terms or of a single stack, scores without an AP.
+    """
+    panels = [_plot_loss]
+    _, terms = history.terms()
+    if len(terms):
+        panels.append(_plot_scales)
+    if len(terms) and terms.shape[1] > 1:
+        panels.append(_plot_stacks)
+    if _entries_with(history.epochs, "AP"):
+        panels.append(_plot_scores)
+    panels += [_plot_learning_rate, _plot_speed]
+    columns = 2 if len(panels) <= 4 else 3
+    rows = math.ceil(len(panels) / columns)
+    width, height = 5.2 * columns, 4.2 * rows  # inches
+    figure = _new_figure((width, height), _title(history, run_name))
+    end = history.positions(history.train + history.epochs).max()
+    for number, plot in enumerate(panels, 1):
+        axes = figure.add_subplot(rows, columns, number)
+        plot(axes, history)
+        axes.set_xlabel("epoch" if history.epochs else "step")
+        axes.set_xlim(0, max(1.02 * end, 1))
+    # The curves are drawn at every validation, and matplotlib's automatic layout takes half of the time.
+    figure.subplots_adjust(0.6 / width, 0.6 / height, 1 - 0.8 / width, 1 - 0.8 / height, wspace=0.24, hspace=0.36)
+    return figure
+
+
+def _title(history: RunHistory, run_name: str) -> str:
+    facts = []
+    if history.epochs:
+        facts.append(f"epoch {history.epochs[-1]['epoch']}")
+    facts.append(f"step {max(entry['step'] for entry in history.train + history.epochs)}")
+    if scored := _entries_with(history.epochs, "AP"):
+        best = max(scored, key=lambda entry: float(entry["AP"]))
+        facts.append(f"best AP {best['AP']:.3f} after epoch {best['epoch']}")
+    return f"{run_name}: {', '.join(facts)}"
+
+
+def _plot_loss(axes: Axes, history: RunHistory) -> None:
+    _style_axes(axes, "Loss")
+    logged = [entry for entry in history.train if entry.get("terms") or entry.get("loss") is not None]
+    # The terms are means since the previous entry; the loss is that of one step.
+    losses = [np.asarray(entry["terms"], np.float64).sum() if entry.get("terms") else entry["loss"] for entry in logged]
+    _plot_curve(axes, history.positions(logged), losses, "training, between log lines", COLOURS[5], linewidth=1)
+    epoch_curves = {"train_loss": "training, mean of the epoch", "val_loss": "validation"}
+    for (key, label), colour in zip(epoch_curves.items(), COLOURS):
+        entries = _entries_with(history.epochs, key)
+        _plot_curve(axes, history.positions(entries), [entry[key] for entry in entries], label, colour, linewidth=2)
+    _scale_loss_axis(axes)
+    if history.skips:
+        positions = history.positions(history.skips)
+        heights = [0.02] * len(positions)  # shares of the height of the axes
+        axes.plot(positions, heights, "x", color=GREY, label="skipped steps", transform=axes.get_xaxis_transform())
+    _add_legend(axes)
+
+
+def _plot_scales(axes: Axes, history: RunHistory) -> None:
+    _plot_terms(axes, history, "Training loss by scale", 1, lambda scale: f"stride {MAP_STRIDE << scale}")
+
+
+def _plot_stacks(axes: Axes, history: RunHistory) -> None:
+    _plot_terms(axes, history, "Training loss by stack", 2, lambda stack: f"stack {stack + 1}")
+
+
+def _plot_terms(axes: Axes, history: RunHistory, title: str, summed_axis: int, label_of: Callable[[int], str]) -> None:
+    """Plot the loss terms (N, stacks, scales), summed over one of these axes; ``label_of`` labels the curves."""
+    _style_axes(axes, title)
+    entries, terms = history.terms()
+    values = terms.sum(axis=summed_axis)  # (N, curves)
+    for index, colour in enumerate(_sequential_colours(values.shape[1])):
+        _plot_curve(axes, history.positions(entries), values[:, index], label_of(index), colour)
+    _scale_loss_axis(axes)
+    _add_legend(axes)
+
+
+def _plot_scores(axes: Axes, history: RunHistory) -> None:
+    _style_axes(axes, "COCO scores on the validation images")
+    entries = _entries_with(history.epochs, "AP")
+    for name, colour in zip(SCORES, COLOURS):
+        values = [entry.get(name, np.nan) for entry in entries]
+        _plot_curve(axes, history.positions(entries), values, name, colour, linewidth=2.5 if name == "AP" else 1.2)
+    axes.set_ylim(0, 1)
+    _add_legend(axes)
+
+
+def _plot_learning_rate(axes: Axes, history: RunHistory) -> None:
+    _style_axes(axes, "Learning rate")
+    entries = _entries_with(history.train, "lr")
+    _plot_curve(axes, history.positions(entries), [entry["lr"] for entry in entries], "", COLOURS[0])
+    axes.ticklabel_format(axis="y", style="sci", scilimits=(-2, 3))
+    axes.set_ylim(bottom=0)
+
+
+def _plot_speed(axes: Axes, history: RunHistory) -> None:
+    _style_axes(axes, "Speed", ylabel="samples/s")
+    entries = _entries_with(history.train, "samples_per_s")
+    positions = history.positions(entries)
+    speeds = [entry["samples_per_s"] for entry in entries]
+    _plot_curve(axes, positions, speeds, "samples/s", COLOURS[0])
+    # The quarter above the curves is for the legend.
+    axes.set_ylim(0, 1.25 * max(speeds, default=1))
+    wait_axes = axes.twinx()
+    wait_axes.spines[["top"]].set_visible(False)
+    wait_percentages = [100 * entry.get("data_wait", 0) for entry in entries]
+    _plot_curve(wait_axes, positions, wait_percentages, "wait for data", COLOURS[4])
+    wait_axes.set_ylabel("time spent waiting for data, %")
+    wait_axes.set_ylim(0, 125)
+    wait_axes.set_yticks(range(0, 101, 25))
+    # A legend shows the curves of both axes only if they are passed to it.
+    curves = [*axes.get_lines(), *wait_axes.get_lines()]
+    axes.legend(handles=curves, frameon=False, fontsize=9, ncols=2, loc="upper center")
+
+
+def _entries_with(entries: Iterable[LogEntry], key: str) -> list[LogEntry]:
+    """The entries in which ``key`` has a value."""
+    return [entry for entry in entries if entry.get(key) is not None]
+
+
+def _plot_curve(
+    axes: Axes, positions: np.ndarray, values: Any, label: str, colour: Any, linewidth: float | None = None
+) -> None:
+    """Plot a curve of at most ``MAX_POINTS`` points; a curve without points gets no label."""
+    y = np.asarray(values, np.float64)
+    if len(y) > MAX_POINTS:
+        groups = np.array_split(np.arange(len(y)), MAX_POINTS)
+        positions = np.array([positions[group].mean() for group in groups])
+        y = np.array([y[group].mean() for group in groups])
+    marker = "." if len(y) <= MAX_POINTS_WITH_MARKERS else None
+    axes.plot(positions, y, label=label if len(y) else None, color=colour, linewidth=linewidth, marker=marker)
+
+
+def _scale_loss_axis(axes: Axes) -> None:
+    """Leave space above the curves for the legend.
+
+    The y axis is logarithmic if all values are positive and the largest is more than 5 times the smallest.
+    """
+    from matplotlib.ticker import LogFormatter
+
+    values = np.concatenate([np.asarray(line.get_ydata(), np.float64) for line in axes.get_lines()])
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return
+    low, high = values.min(), values.max()
+    if low <= 0 or high <= 5 * low:
+        axes.set_ylim(top=high + 0.25 * (high - low or 1))
+        return
+    axes.set_yscale("log")
+    axes.set_ylim(top=3 * high)
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(LogFormatter())
+
+
+def _add_legend(axes: Axes) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=9, ncols=2)
+
+
+def evaluation_paths(folder: Path) -> list[Path]:
+    """Paths of the files that ``write_evaluation_curves`` writes."""
+    return [folder / PRECISION_RECALL_FILE, folder / KEYPOINTS_FILE]
+
+
+def write_evaluation_curves(evaluation: Evaluation, folder: Path) -> list[Path]:
+    """Write the precision over recall and the OKS of every keypoint into a folder, and return the paths of the files.
+
+    Raises:
+        ConfigError: matplotlib is missing.
+    """
+    _save_figure(precision_figure(evaluation), folder / PRECISION_RECALL_FILE)
+    _save_figure(keypoint_figure(evaluation), folder / KEYPOINTS_FILE)
+    return evaluation_paths(folder)
+
+
+def precision_figure(evaluation: Evaluation) -> Figure:
+    """Draw precision over recall at several OKS thresholds, and their mean. The area under the mean is the AP."""
+    figure = _new_figure((8.5, 5.5), layout="constrained")
+    axes = figure.add_subplot()
+    _style_axes(axes, f"Precision over recall, {pluralize(evaluation.images, 'image')}", "recall", "precision")
+    axes.set_xlim(0, 1.01)
+    axes.set_ylim(0, 1.02)
+    precision = evaluation.precision
+    if (precision < 0).all():
+        axes.set_title("no annotated people in these images", color=GREY, y=0.5)
+        return figure
+    recall = np.linspace(0, 1, precision.shape[1])
+    for index, colour in zip(DRAWN_THRESHOLDS, _sequential_colours(len(DRAWN_THRESHOLDS))):
+        curve = precision[index]
+        label = f"OKS {0.5 + 0.05 * index:.2f}: {curve.mean():.3f}"
+        axes.plot(recall, curve, color=colour, linewidth=1.4, label=label)
+    mean_label = f"mean of 0.50 to 0.95: {precision.mean():.3f}"
+    axes.plot(recall, precision.mean(axis=0), color="black", linewidth=2.5, label=mean_label)
+    legend = axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.0, 0.5), alignment="left")
+    legend.set_title("area (average precision)")
+    return figure
+
+
+def keypoint_figure(evaluation: Evaluation) -> Figure:
+    """Draw the mean OKS of every keypoint as bars."""
+    # matplotlib would read a name between dollar signs as a formula.
+    scores = {name.replace("$", r"\$"): value for name, value in evaluation.keypoints.items() if value >= 0}
+    figure = _new_figure((7.5, 1.5 + 0.3 * max(len(scores), 4)), layout="constrained")
+    axes = figure.add_subplot()
+    _style_axes(axes, "Mean OKS of each keypoint where it is labelled; people not found count as 0")
+    bars = axes.barh(list(scores), list(scores.values()), color=COLOURS[0], height=0.7)
+    axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=9)
+    axes.set_ylim(len(scores) + 0.2, -0.8)
+    axes.set_xlim(0, 1.05)
+    axes.grid(axis="y", visible=False)
+    axes.tick_params(axis="y", length=0)
+    return figure
+
+
+def _new_figure(size: tuple[float, float], title: str = "", layout: Literal["constrained"] | None = None) -> Figure:
+    """Create a figure of (width, height) ``size`` in inches, without a window and without global state.
+
+    Raises:
+        ConfigError: matplotlib is missing or does not work.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        reason = error if has_matplotlib() else MATPLOTLIB_MISSING
+        raise ConfigError(f"cannot draw charts: {reason}") from error
+    figure = Figure(figsize=size, dpi=110, layout=layout, facecolor="white")
+    figure.suptitle(title, fontsize=13, fontweight="bold", parse_math=False)
+    return figure
+
+
+def _style_axes(axes: Axes, title: str, xlabel: str = "", ylabel: str = "") -> None:
+    """Set the title and the axis labels; draw a faint grid and no frame."""
+    axes.set_title(title, fontsize=11, loc="left")
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _sequential_colours(count: int) -> list[tuple[float, float, float, float]]:
+    """Colours in order, from dark to light."""
+    from matplotlib import colormaps
+
+    # The last 15 % of the colour map are too light for lines on white.
+    return [colormaps["viridis"](0.85 * i / max(count - 1, 1)) for i in range(count)]
+
+
+def _save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure, completely or not at all; ``ConfigError`` if matplotlib does not know the format."""
+    buffer = io.BytesIO()
+    try:
+        figure.savefig(buffer, format=path.suffix.lstrip(".").lower() or "none")
+    except ValueError as error:
+        raise ConfigError(f"cannot write {path}; choose .png, .svg or .pdf") from error
+    write_atomically(path, buffer.getvalue())

@@ -1,0 +1,267 @@
+"""Sheets of labelled tiles: all maps of an image, and a training sample with its masks and target maps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from posenet.data.batch import Batch
+from posenet.data.dataset import PoseDataset
+from posenet.data.sampler import TrainSampler
+from posenet.data.targets import TargetRenderer
+from posenet.images.image_files import to_bgr, write_image
+from posenet.inference.media.sources import Frame, Source
+from posenet.inference.person import Person
+from posenet.inference.predictor import Predictor
+from posenet.skeleton import Skeleton
+from posenet.visualization.people import MIDDLE, OUTLINE, draw_people
+
+BACKGROUND = (32, 32, 32)  # BGR
+TEXT_COLOUR = (235, 235, 235)  # BGR
+LABEL_HEIGHT = 24
+"""Height in pixels of the strip above a tile that shows its label."""
+GAP = 6
+"""Pixels between tiles, and around them."""
+MAP_SIZE = 216
+"""Longer side of a map on the sheet, in pixels."""
+MIN_MAP_SIDE = 24
+"""Smallest side of a map on the sheet, in pixels: the colour scale does not fit into narrower tiles."""
+SHEET_ASPECT = 1.5
+"""Approximate width / height of a sheet of maps."""
+MIN_SAMPLE_WIDTH = 400
+"""Narrower training samples have margins, so that the labels fit above them."""
+PERSON_MASK_COLOUR = (200, 160, 40)
+"""BGR of people in the person mask."""
+UNSUPERVISED_COLOUR = (60, 60, 230)
+"""BGR of the area that the loss ignores."""
+
+_FONT = cv2.FONT_HERSHEY_SIMPLEX
+_FONT_SCALE = 0.45
+_BASELINE = LABEL_HEIGHT - 8
+_MARGIN = 4
+
+
+def label_tile(image: np.ndarray, label: str, size: tuple[int, int], note: str = "") -> np.ndarray:
+    """Fit an image into a tile below a strip with a label on the left and a note on the right.
+
+    The image keeps its aspect ratio and is centred. A label that is too long loses its beginning, which is the least
+    important part of a path.
+
+    Args:
+        image: (H, W, 3) BGR uint8.
+        size: (height, width) of the tile without the strip of ``LABEL_HEIGHT`` pixels.
+    """
+    height, width = size
+    tile = np.full((height + LABEL_HEIGHT, width, 3), BACKGROUND, np.uint8)
+    factor = min(height / image.shape[0], width / image.shape[1])
+    image_height = max(1, round(image.shape[0] * factor))
+    image_width = max(1, round(image.shape[1] * factor))
+    top = LABEL_HEIGHT + (height - image_height) // 2
+    left = (width - image_width) // 2
+    tile[top : top + image_height, left : left + image_width] = cv2.resize(
+        image, (image_width, image_height), interpolation=cv2.INTER_AREA if factor < 1 else cv2.INTER_CUBIC
+    )
+    note_width = _text_width(note)
+    label_width = width - _MARGIN - (note_width + 2 * _MARGIN if note else 0)
+    _draw_text(tile, note, (width - _MARGIN - note_width, _BASELINE))
+    _draw_text(tile, _shorten(label, label_width), (_MARGIN, _BASELINE))
+    return tile
+
+
+def contact_sheet(tiles: Sequence[np.ndarray], columns: int, title: str = "") -> np.ndarray:
+    """Arrange tiles of one size in rows of at most ``columns``, below a title if there is one; (H, W, 3) BGR uint8."""
+    height, width = tiles[0].shape[:2]
+    columns = min(columns, len(tiles))
+    rows = math.ceil(len(tiles) / columns)
+    title_height = LABEL_HEIGHT if title else 0
+    sheet_size = title_height + GAP + rows * (height + GAP), GAP + columns * (width + GAP)
+    sheet = np.full((*sheet_size, 3), BACKGROUND, np.uint8)
+    for index, tile in enumerate(tiles):
+        row, column = divmod(index, columns)
+        top = title_height + GAP + row * (height + GAP)
+        left = GAP + column * (width + GAP)
+        sheet[top : top + height, left : left + width] = tile
+    _draw_text(sheet, _shorten(title, sheet.shape[1] - 2 * (GAP + _MARGIN)), (GAP + _MARGIN, GAP + _BASELINE))
+    return sheet
+
+
+class HeatmapSheetWriter:
+    """Writes one sheet with all maps for every image or frame.
+
+    The path of an image is a file, that of a video or camera a folder, with sheets named by frame number.
+    """
+
+    def __init__(self, predictor: Predictor, paths: Mapping[Source, Path]) -> None:
+        self._predictor = predictor
+        self._paths = paths
+
+    def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
+        path = self._paths[frame.source]
+        if frame.number is not None:
+            path = path / f"{frame.number:06d}.jpg"
+        maps = compute_heatmaps(self._predictor, frame.image)
+        write_image(path, draw_heatmap_sheet(frame.image, maps, self._predictor.skeleton, drawing))
+
+
+def heatmap_sheet_suffix(source: Source) -> str:
+    """Suffix of a source's path in ``HeatmapSheetWriter``; empty if that is a folder."""
+    return ".jpg" if source.kind == "image" else ""
+
+
+def compute_heatmaps(predictor: Predictor, image: np.ndarray) -> np.ndarray:
+    """Run the predictor's network on an (H, W, 3) uint8 image at scale 1, and on its mirror image if it uses flips.
+
+    Returns:
+        (C, h, w) float32: the map cells of the image, without those of the padding.
+
+    Raises:
+        ConfigError: the network is in an exported file, which does not output maps.
+    """
+    letterbox = predictor.letterbox(image.shape[:2])
+    rows, columns = letterbox.image_cells
+    return predictor.backend.compute_maps(letterbox.apply(image)[None])[0, :, :rows, :columns]
+
+
+def draw_heatmap_sheet(
+    image: np.ndarray, maps: np.ndarray, skeleton: Skeleton, drawing: np.ndarray | None = None
+) -> np.ndarray:
+    """Draw every map over the dimmed image, with its channel, its name and its maximum; about 2000 pixels wide.
+
+    All maps have the same colours, from dark violet (0) to yellow (1).
+
+    Args:
+        image: (H, W, 3) BGR.
+        maps: (C, h, w) maps of the whole image.
+        drawing: the image with its people, for the first tile; None shows the image alone.
+    """
+    image = to_bgr(image)
+    factor = MAP_SIZE / max(image.shape[:2])
+    height, width = (max(MIN_MAP_SIDE, round(side * factor)) for side in image.shape[:2])
+    dimmed = dim_image(cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA))
+    tiles = [label_tile(image if drawing is None else drawing, "image", (height, width))]
+    for channel, (name, heatmap) in enumerate(zip(channel_names(skeleton), maps)):
+        overlay = overlay_heatmap(dimmed, heatmap)
+        tiles.append(label_tile(overlay, f"{channel} {name}", (height, width), f"{heatmap.max():.2f}"))
+    scale = np.full((height, width, 3), BACKGROUND, np.uint8)
+    scale[4:16] = _apply_colours(np.tile(np.linspace(0, 1, width, dtype=np.float32), (12, 1)))
+    tiles.append(label_tile(scale, "0", (height, width), "1"))
+    # n tiles of height h and width w in c columns make a sheet of c w by (n / c) h pixels.
+    columns = max(1, round(math.sqrt(len(tiles) * SHEET_ASPECT * (height + LABEL_HEIGHT) / width)))
+    return contact_sheet(tiles, columns)
+
+
+def channel_names(skeleton: Skeleton) -> list[str]:
+    """Names of the C maps, in channel order."""
+    body_parts = ["-".join(part) for part in skeleton.parts]
+    return [*body_parts, *skeleton.keypoints, "person", "any keypoint"]
+
+
+def dim_image(image: np.ndarray) -> np.ndarray:
+    """Convert a (H, W, 3) BGR uint8 image to a dark grey float background for maps."""
+    return cv2.cvtColor(cv2.cvtColor(image, cv2.COLOR_BGR2GRAY), cv2.COLOR_GRAY2BGR) * 0.6
+
+
+def overlay_heatmap(background: np.ndarray, heatmap: np.ndarray) -> np.ndarray:
+    """Draw a (h, w) map in colours over an (H, W, 3) background, which is visible where the map is low.
+
+    The map is enlarged to the background and clipped to 0-1. The result is (H, W, 3) BGR uint8.
+    """
+    height, width = background.shape[:2]
+    enlarged = cv2.resize(heatmap.astype(np.float32), (width, height), interpolation=cv2.INTER_LINEAR)
+    values = np.clip(enlarged, 0, 1)
+    return _blend(background, _apply_colours(values), np.minimum(2 * values, 1)).round().astype(np.uint8)
+
+
+def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path, count: int) -> list[Path]:
+    """Draw the first ``count`` training samples, at most one epoch; ``DataError`` if one cannot be read."""
+    paths = []
+    sampler = TrainSampler(len(dataset), 1, dataset.seed)
+    for number, [(epoch, index)] in enumerate(islice(sampler, count), start=1):
+        record = dataset.frame_record((epoch, index)).record
+        title = f"{record.file_name}, sample {index}, epoch {epoch}"
+        path = folder / f"sample_{number:03d}.jpg"
+        write_image(path, draw_training_sample(dataset.__getitems__([(epoch, index)]), renderer, title))
+        paths.append(path)
+    return paths
+
+
+def draw_training_sample(batch: Batch, renderer: TargetRenderer, title: str) -> np.ndarray:
+    """Draw the first sample of a batch as a contact sheet of four tiles; (H, W, 3) BGR uint8.
+
+    The tiles show the input with its keypoints, the masks, the maximum of the keypoint maps and that of the body-part
+    maps.
+    """
+    skeleton = renderer.skeleton
+    image = batch.images[0].numpy()
+    targets = renderer(batch.joints[:1], batch.person_mask[:1].float() / 255)[0].numpy()
+    part_maps = targets[skeleton.part_channels]
+    keypoint_maps = targets[skeleton.keypoint_channels]
+    dimmed = dim_image(image)
+    joints = _draw_joints(image, batch.joints[0].numpy(), skeleton)
+    masks = _draw_masks(image, batch.person_mask[0].numpy(), batch.mask_miss[0].numpy())
+    size = (image.shape[0], max(image.shape[1], MIN_SAMPLE_WIDTH))
+    tiles = [
+        label_tile(joints, "input and labelled keypoints", size, "dark dots: hidden keypoints"),
+        label_tile(masks, "masks", size, "blue: people; red: not supervised"),
+        label_tile(
+            overlay_heatmap(dimmed, keypoint_maps.max(axis=0)), f"maximum of {len(keypoint_maps)} keypoint maps", size
+        ),
+        label_tile(overlay_heatmap(dimmed, part_maps.max(axis=0)), f"maximum of {len(part_maps)} body-part maps", size),
+    ]
+    return contact_sheet(tiles, columns=2, title=title)
+
+
+def _draw_joints(image: np.ndarray, joints: np.ndarray, skeleton: Skeleton) -> np.ndarray:
+    """Draw the labelled keypoints of (P, K, 3) joints, the hidden ones with a dark dot."""
+    scored = np.concatenate([joints[..., :2], joints[..., 2:] > 0], axis=2).astype(np.float32)
+    people = [Person(keypoints, 1.0, skeleton) for keypoints in scored if keypoints[:, 2].any()]
+    drawing = draw_people(image, people)
+    for x, y in np.rint(joints[joints[..., 2] == 1][:, :2]).astype(int).tolist():
+        cv2.circle(drawing, (x, y), 4, OUTLINE, -1, cv2.LINE_AA)
+        cv2.circle(drawing, (x, y), 4, MIDDLE, 1, cv2.LINE_AA)
+    return drawing
+
+
+def _draw_masks(image: np.ndarray, person_mask: np.ndarray, mask_miss: np.ndarray) -> np.ndarray:
+    """Tint people and the area that is not supervised; masks are (h, w), 0-255."""
+    drawing = image.astype(np.float32)
+    for mask, colour in ((person_mask, PERSON_MASK_COLOUR), (255 - mask_miss, UNSUPERVISED_COLOUR)):
+        coverage = cv2.resize(mask.astype(np.float32) / 255, image.shape[1::-1], interpolation=cv2.INTER_LINEAR)
+        drawing = _blend(drawing, np.array(colour), coverage / 2)
+    return drawing.astype(np.uint8)
+
+
+def _blend(background: np.ndarray, foreground: np.ndarray, opacity: np.ndarray) -> np.ndarray:
+    """Mix colours; the opacity (H, W) of the foreground is 0 to 1."""
+    return np.asarray(background * (1 - opacity[..., None]) + foreground * opacity[..., None])
+
+
+def _apply_colours(values: np.ndarray) -> np.ndarray:
+    """Colours (H, W, 3) of values (H, W) from 0 to 1."""
+    return cv2.applyColorMap((values * 255).round().astype(np.uint8), cv2.COLORMAP_PLASMA)
+
+
+def _draw_text(image: np.ndarray, text: str, origin: tuple[int, int]) -> None:
+    """Draw a line of text onto an image; ``origin`` is (x, y) of the left end of its baseline."""
+    # OpenCV's fonts have only ASCII characters.
+    printable = text.encode("ascii", "replace").decode()
+    cv2.putText(image, printable, origin, _FONT, _FONT_SCALE, TEXT_COLOUR, 1, cv2.LINE_AA)
+
+
+def _text_width(text: str) -> int:
+    (width, _), _ = cv2.getTextSize(text, _FONT, _FONT_SCALE, 1)
+    return width
+
+
+def _shorten(text: str, max_width: int) -> str:
+    """Cut the beginning of a text until it is at most ``max_width`` pixels wide."""
+    if _text_width(text) <= max_width:
+        return text
+    while text and _text_width("..." + text) > max_width:
+        text = text[1:]
+    return "..." + text

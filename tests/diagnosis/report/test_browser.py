@@ -1,0 +1,220 @@
+"""The page in a real browser: filters, layers, the opened image and addresses do what they say, on any screen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+
+from posenet.diagnosis.compare import compare
+from posenet.diagnosis.report import write_report
+from tests.helpers.browser import Browser, open_browser
+from tests.helpers.diagnoses import HEIGHT, WIDTH, small_diagnosis, two_diagnoses
+
+ESCAPE, ENTER, LEFT, RIGHT = "\ue00c", "\ue007", "\ue012", "\ue014"
+"""Keys, as WebDriver codes them."""
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with open_browser(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.fixture(autouse=True)
+def quiet_console(browser: Browser) -> Iterator[None]:
+    """After every test, the console must be empty: no error, and no request that the policy blocked."""
+    browser.resize(1400, 900)
+    browser.prefer("light")
+    browser.console()
+    yield
+    assert browser.console() == []
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of the small diagnosis; images 11 and 12 are there, the others are missing."""
+    folder = tmp_path_factory.mktemp("one")
+    diagnosis = small_diagnosis(folder)
+    for image in diagnosis.images[:2]:
+        cv2.imwrite(str(folder / image.file_name), np.full((HEIGHT, WIDTH, 3), 120, np.uint8))
+    return write_report([diagnosis], None, folder / "page", folder, progress=False)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of two results files."""
+    folder = tmp_path_factory.mktemp("two")
+    diagnoses = two_diagnoses(folder)
+    return write_report(diagnoses, compare(diagnoses, resamples=20, progress=False), folder, progress=False)
+
+
+def shown_images(browser: Browser) -> list[int]:
+    return [int(number) for number in browser.attributes("#tiles .tile:not([hidden])", "data-image")]
+
+
+def visible(browser: Browser, selector: str) -> bool:
+    return bool(browser.run("return document.querySelector(arguments[0]).getClientRects().length > 0", selector))
+
+
+def test_filters_leave_the_images_with_such_errors(browser: Browser, one: Path) -> None:
+    browser.open(one)
+    assert shown_images(browser) == [14, 13, 11, 12, 15]
+    for filters, images in (
+        ({"kind": "jitter"}, [11]),
+        ({"kind": "missed"}, [14]),
+        ({"kind": "background"}, [14]),
+        ({"keypoint": "left_wrist"}, [11, 12]),
+        ({"keypoint": "left_wrist", "kind": "swap"}, [12]),
+        ({"keypoint": "left_ankle"}, []),
+        ({"size": "small"}, [13]),
+        ({"crowding": "3 or more"}, [12]),
+        ({"crowding": "3 or more", "kind": "jitter"}, []),
+    ):
+        for name, value in filters.items():
+            browser.choose(name, value)
+            assert f"{name}={value.replace(' ', '+')}" in browser.address()
+        assert sorted(shown_images(browser)) == images, filters
+        assert ("No image matches" in browser.text("#gallery-count")) == (not images)
+        browser.click("#filters [type=reset]")
+        assert len(shown_images(browser)) == 5
+    browser.choose("order", "file")
+    assert shown_images(browser) == [11, 12, 13, 14, 15]
+
+
+def test_numbers_in_the_tables_lead_to_their_images_and_back_returns(browser: Browser, one: Path) -> None:
+    browser.open(one)
+    browser.click(".costs tbody tr:nth-child(2) a")
+    assert shown_images(browser) == [12]
+    assert browser.count("#tiles .tile:not([hidden]) .truth .person:not(.faint)") == 1
+    browser.run("history.back()")
+    browser.wait(lambda: len(shown_images(browser)) == 5)
+    browser.click(".keypoints tbody tr:first-child a")
+    assert "keypoint=" in browser.address() and "kind=" in browser.address()
+    browser.click(".factor a")
+    assert "size=" in browser.address() and "kind=" not in browser.address()
+    browser.click("nav a:last-child")
+    assert "size=" in browser.address(), "the menu keeps the filters"
+
+
+def test_layers_can_be_switched_by_mouse_and_key(browser: Browser, one: Path) -> None:
+    browser.open(one)
+    parts = {
+        "t": ("truth", ".truth .limbs"),
+        "r": ("result", ".result .limbs"),
+        "e": ("errors", ".mark"),
+        "i": ("pixels", "image"),
+    }
+    tile = "#tiles [data-image='11'] "
+    for key, (layer, part) in parts.items():
+        assert visible(browser, tile + part)
+        browser.click(f"#gallery [name={layer}]")
+        assert not visible(browser, tile + part) and f"{layer}=0" in browser.address()
+        browser.run("document.activeElement.blur()")
+        browser.press(key)
+        browser.wait(lambda: visible(browser, tile + part))
+    assert not visible(browser, tile + ".box")
+    browser.press("b")
+    browser.wait(lambda: visible(browser, tile + ".box"))
+
+
+def test_an_image_opens_with_its_people_and_keys_lead_on(browser: Browser, one: Path) -> None:
+    browser.open(one)
+    browser.focus("#tiles [data-image='11']")
+    browser.press(ENTER)
+    browser.wait(lambda: browser.count("#viewer[open]") == 1)
+    assert "image=11" in browser.address() and browser.text("#position") == "3 of 5"
+    assert browser.count("#viewer .mark.jitter") == 2 and browser.count("#viewer .mark.inversion") == 1
+    rows = browser.texts("#viewer li")
+    assert len(rows) == 2 and "nose" in rows[0] and "left wrist" in rows[1] and "OKS" in rows[1]
+    whole = browser.attributes("#viewer .image", "viewBox")
+    browser.press("z")
+    browser.wait(lambda: browser.attributes("#viewer .image", "viewBox") != whole)
+    assert browser.count("#viewer .result .person.faint") == 1 and "person=r0" in browser.address()
+    browser.click("#viewer [data-show=r0]")
+    assert browser.attributes("#viewer .image", "viewBox") == whole
+    browser.press(RIGHT, RIGHT, RIGHT)
+    browser.wait(lambda: "image=14" in browser.address())
+    row = browser.texts("#viewer li")[0]
+    assert row.startswith("Person 1") and "Missed person" in row and "missing" in browser.text("#viewer .note")
+    browser.press(LEFT)
+    browser.wait(lambda: browser.attributes("#viewer", "data-image") == ["15"])
+    browser.press(ESCAPE)
+    browser.wait(lambda: browser.count("#viewer[open]") == 0)
+    assert "image=" not in browser.address()
+    assert browser.run("return document.activeElement.dataset.image") == "15"
+
+
+def test_the_address_restores_the_view(browser: Browser, one: Path) -> None:
+    browser.open(one, "run=0&kind=jitter&truth=0&image=11")
+    assert browser.count("#viewer[open]") == 1 and shown_images(browser) == [11]
+    assert not visible(browser, "#viewer .truth .limbs")
+    assert browser.run("return document.querySelector('[name=kind]').value") == "jitter"
+    for view in ("run=7&image=nobody&sort=nothing", "count=-4&person=r99&image=11&kind=nothing", "%", "__proto__=1"):
+        browser.open(one, view)
+        assert browser.texts(".ap-value") == ["0.717"] and browser.console() == [], view
+
+
+def test_two_results_files_can_be_compared_in_an_image(browser: Browser, two: Path) -> None:
+    browser.open(two)
+    assert browser.text("#comparison .headline").startswith("after.json differs by +0.106 AP")
+    aps = {run: browser.texts(f"#summary [data-run='{run}'] .ap-value") for run in "01"}
+    assert visible(browser, "#summary [data-run='0']") and not visible(browser, "#summary [data-run='1']")
+    browser.click("main > .segments [data-choose='1']")
+    assert visible(browser, "#summary [data-run='1']") and aps["0"] != aps["1"]
+    assert browser.run("return document.querySelector('.changed use:last-child').getBBox().width") > 0
+    browser.click(".changed .tile")
+    browser.wait(lambda: browser.count("#viewer[open]") == 1)
+    marks = "#viewer [data-run]:not([hidden]) .mark.miss"
+    assert browser.count(marks) == 0, "the second file has no errors in this image"
+    browser.press("1")
+    browser.wait(lambda: browser.count(marks) == 8)
+    assert shown_images(browser)[0] == 13, "the images that changed most come first"
+
+
+@pytest.mark.parametrize("width", [360, 390, 768, 1400])
+def test_nothing_is_wider_than_the_screen_and_the_menu_stays(
+    browser: Browser, one: Path, two: Path, width: int
+) -> None:
+    browser.resize(width, 800)
+    for page, view in ((one, ""), (two, ""), (one, "run=0&image=11"), (two, "run=1&image=13&person=r0")):
+        browser.open(page, view)
+        assert browser.run("return document.documentElement.scrollWidth") <= width, view
+        assert visible(browser, "nav a") and visible(browser, ".keys") == (width > 680)
+    # No text reaches into the margin.
+    browser.open(two)
+    overflow = browser.run("""
+        const right = document.querySelector("main").getBoundingClientRect().right - 15;
+        return [...document.querySelectorAll("main p, main td, main dd, main figcaption, main li, main h2, main h3")]
+          .filter((node) => node.checkVisibility() && !node.closest(".scroll, .hidden"))
+          .filter((node) => node.getBoundingClientRect().right > right).map((node) => node.textContent);
+    """)
+    assert overflow == []
+
+
+def test_dark_light_and_paper(browser: Browser, one: Path) -> None:
+    background = "return getComputedStyle(document.body).backgroundColor"
+    browser.open(one)
+    light = browser.run(background)
+    browser.prefer("dark")
+    assert browser.run(background) != light
+    browser.prefer("dark", media="print")
+    assert browser.run(background) == light
+    assert visible(browser, ".costs") and visible(browser, "#tiles") and not visible(browser, "#filters")
+    assert browser.print_pages().startswith(b"%PDF")
+
+
+def test_the_policy_stops_connections_and_other_scripts(browser: Browser, one: Path) -> None:
+    browser.open(one)
+    browser.run(
+        "const s = document.createElement('script'); s.textContent = 'window.broken = 1'; document.body.append(s)"
+    )
+    assert browser.run("return window.broken") is None
+    script = "const done = arguments[0]; fetch('http://127.0.0.1:9/').then(() => done('sent'), e => done(String(e)))"
+    assert "sent" not in browser.driver.execute_async_script(script)
+    messages = browser.console()
+    assert any("script-src" in message for message in messages)
+    assert any("default-src" in message or "connect-src" in message for message in messages)

@@ -1,0 +1,165 @@
+"""Exploding losses: which are bad, skipped steps, returns to a checkpoint, and the end of a run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from posenet.checkpoints.file import read_checkpoint
+from posenet.devices.runtime import Runtime
+from posenet.errors import TrainingError
+from posenet.settings import GuardConfig
+from posenet.training.guard import GuardAction, LossGuard
+from tests.helpers.process_runs import find_differences
+from tests.helpers.run_logs import read_log
+from tests.helpers.tiny_training import (
+    AfterStep,
+    ChangingRuntime,
+    Stores,
+    last,
+    multiply,
+    spoil_gradient,
+    train_tiny,
+    weights,
+)
+
+EVERY_STEP = ("checkpoint.every_steps=1", "checkpoint.keep=99")
+LETTERS = {GuardAction.CONTINUE: ".", GuardAction.SKIP: "s", GuardAction.ROLL_BACK: "R", GuardAction.FAIL: "F"}
+
+
+def actions(guard: LossGuard, steps: str) -> str:
+    """The actions after good (.) and bad (x) steps, as ``LETTERS``."""
+    return "".join(LETTERS[guard.record_outcome(bad=step == "x")] for step in steps)
+
+
+@pytest.mark.parametrize("loss, bad", [(math.nan, 1), (-math.inf, 1), (100.1, 1), (100.0, 0), (0.0, 0), (-5.0, 0)])
+def test_a_loss_that_is_not_finite_or_exceeds_the_threshold_is_bad(loss: float, bad: int) -> None:
+    guard = LossGuard(GuardConfig(threshold=100))
+    assert guard.is_bad(loss) == bool(bad)
+    for dtype in (torch.float32, torch.float64):
+        vote = guard.is_bad_loss(torch.tensor(loss, dtype=dtype))
+        assert vote.dtype == dtype and vote.item() == bad
+    assert LossGuard(GuardConfig()).is_bad(2.1e5) and not LossGuard(GuardConfig()).is_bad(1.9e5)
+
+
+@pytest.mark.parametrize(
+    "max_skips, steps, expected",
+    [
+        (3, "xx.xx.xxx", "ss.ss.ssR"),
+        (3, "xxxxxx", "ssRssF"),
+        (2, "xx....xx", "sR....sF"),  # too few good steps after the return
+        (2, "xx..x...xx", "sR..s...sR"),  # they need not be in a row
+        (1, ".x.x", ".R.F"),
+    ],
+)
+def test_the_last_allowed_skip_returns_and_too_early_a_second_time_fails(
+    max_skips: int, steps: str, expected: str
+) -> None:
+    assert actions(LossGuard(GuardConfig(max_skips=max_skips), recovery_steps=5), steps) == expected
+
+
+@pytest.mark.parametrize("good_steps, action", [(99, "F"), (100, "R")])
+def test_a_run_may_return_again_after_100_good_steps(good_steps: int, action: str) -> None:
+    assert actions(LossGuard(GuardConfig(max_skips=1)), "x" + "." * good_steps + "x")[-1] == action
+
+
+@given(steps=st.text("x.", max_size=30), cut=st.integers(0, 30))
+def test_a_restored_guard_acts_as_if_the_run_had_not_been_interrupted(steps: str, cut: int) -> None:
+    def new_guard() -> LossGuard:
+        return LossGuard(GuardConfig(max_skips=2), recovery_steps=3)
+
+    interrupted, restored = new_guard(), new_guard()
+    before = actions(interrupted, steps[:cut])
+    restored.load_state_dict(interrupted.state_dict())
+    assert before + actions(restored, steps[cut:]) == actions(new_guard(), steps)
+
+
+@pytest.mark.parametrize("state", [{"bad_in_a_row": 1.5}, {"bad_in_a_row": None}, {"good_since_roll_back": "3"}])
+def test_counts_that_are_not_numbers_are_refused(state: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="not numbers"):
+        LossGuard(GuardConfig()).load_state_dict({"bad_in_a_row": 0, "good_since_roll_back": None} | state)
+
+
+def test_a_bad_step_of_a_run_is_skipped_and_the_log_names_its_images(stores: Stores, tmp_path: Path) -> None:
+    train_tiny(stores, tmp_path / "one", *EVERY_STEP, max_steps=1)
+    for name, change in {"loss": multiply({2: math.nan}), "gradient": spoil_gradient({2}, math.inf)}.items():
+        folder = tmp_path / name
+        train_tiny(stores, folder, *EVERY_STEP, runtime=ChangingRuntime(change), max_steps=2)
+        (skip,) = read_log(folder, "skip")
+        assert (skip["step"], skip["value"]) == (2, {"loss": "nan", "gradient": "nan"}[name])
+        assert len(skip["image_ids"]) == 2
+        log = (folder / "log.txt").read_text()
+        assert f"Step 2 skipped: loss or gradient norm nan; image ids {skip['image_ids']}" in log
+        assert find_differences(weights(folder), weights(tmp_path / "one")) == []
+        states = [last(path)["optimizer"]["state"] for path in (folder, tmp_path / "one")]
+        assert find_differences(*states) == []
+        assert last(folder)["progress"]["loss_steps"] == 1
+
+
+def test_after_too_many_skips_the_run_returns_to_the_checkpoint_before_them(stores: Stores, tmp_path: Path) -> None:
+    """It goes on with the next batches; no checkpoint is saved between bad steps, and none of the bad ones is used."""
+    exploding = ChangingRuntime(multiply({4: 1e9, 5: 1e9, 6: math.nan}))
+    settings = (*EVERY_STEP, "guard.max_skips=3", "train.epochs=1")
+    result = train_tiny(stores, tmp_path, *settings, runtime=exploding)
+    assert result.finished and result.steps == 7
+    assert [entry["step"] for entry in read_log(tmp_path, "skip")] == [4, 5, 6]
+    saved = {int(path.stem.removeprefix("step-")) for path in tmp_path.glob("step-*.pth")}
+    assert not saved & {4, 5} and {3, 7} <= saved
+    assert f"3 steps skipped in a row: returning to {tmp_path}" in (tmp_path / "log.txt").read_text()
+    after_return = read_checkpoint(tmp_path / "step-00000006.pth")
+    before = read_checkpoint(tmp_path / "step-00000003.pth")
+    assert find_differences(after_return["model"], before["model"]) == []
+    assert find_differences(after_return["optimizer"]["state"], before["optimizer"]["state"]) == []
+
+
+def test_the_return_restores_weights_from_before_the_explosion(stores: Stores, tmp_path: Path) -> None:
+    """The average goes back with them."""
+
+    modules: list[torch.nn.Module] = []
+
+    class Watch(Runtime):
+        def wrap(self, module: torch.nn.Module) -> torch.nn.Module:
+            modules.append(module)
+            return super().wrap(module)
+
+    @torch.no_grad()
+    def explode() -> None:
+        for parameter in modules[0].parameters():
+            parameter.mul_(1e4)
+
+    settings = ("guard.max_skips=2", "average.kind=ema", "checkpoint.every_steps=2")
+    train_tiny(stores, tmp_path, *settings, runtime=Watch(), callbacks=[AfterStep(3, explode)], max_steps=6)
+    assert len(read_log(tmp_path, "skip")) == 2
+    assert all(tensor.abs().max() < 1e3 for tensor in weights(tmp_path).values() if tensor.is_floating_point())
+    # Steps 1 and 2 count, and step 6 after the return; step 3 was taken back.
+    assert last(tmp_path)["average"]["count"] == 3
+
+
+def test_the_return_is_to_the_newest_checkpoint_from_before_the_bad_steps_also_after_resuming(
+    stores: Stores, tmp_path: Path
+) -> None:
+    settings = (*EVERY_STEP, "guard.max_skips=2")
+    train_tiny(stores, tmp_path, *settings, runtime=ChangingRuntime(multiply({3: 1e9})), max_steps=3)
+    assert last(tmp_path)["guard"]["bad_in_a_row"] == 1  # saved at the end of the run, after a bad step
+    train_tiny(stores, tmp_path, *settings, runtime=ChangingRuntime(multiply({1: 1e9})), resume=True, max_steps=4)
+    assert f"returning to {tmp_path / 'step-00000002.pth'}" in (tmp_path / "log.txt").read_text()
+    before = read_checkpoint(tmp_path / "step-00000002.pth")
+    assert find_differences(weights(tmp_path), before["model"]) == []
+
+
+@pytest.mark.parametrize("bad, every_steps, message", [(3, 1, "explodes again after a return"), (1, 1, "before the f")])
+def test_a_run_that_keeps_exploding_ends(
+    stores: Stores, tmp_path: Path, bad: int, every_steps: int, message: str
+) -> None:
+    exploding = ChangingRuntime(multiply(dict.fromkeys(range(bad, 99), 1e9)))
+    settings = (f"checkpoint.every_steps={every_steps}", "guard.max_skips=2")
+    with pytest.raises(TrainingError, match=message):
+        train_tiny(stores, tmp_path, *settings, runtime=exploding)
+    steps = [entry["step"] for entry in read_log(tmp_path, "skip")]
+    assert steps == list(range(bad, bad + (4 if bad > 1 else 2)))

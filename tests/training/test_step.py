@@ -1,0 +1,215 @@
+"""One optimizer step: its update, and what a step with a bad loss or gradient leaves as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from posenet.data.batch import Batch
+from posenet.devices.precision import make_grad_scaler
+from posenet.devices.runtime import Runtime
+from posenet.settings import GuardConfig, OptimConfig
+from posenet.training.guard import LossGuard
+from posenet.training.optimizer import make_optimizer
+from posenet.training.step import StepResult, TrainStep
+from tests.helpers.process_runs import find_differences
+from tests.helpers.tiny_training import CPU
+
+BATCH_SIZE = 6
+LR = 0.1
+
+
+class LinearModel(nn.Module):
+    """A layer and a BatchNorm layer that return the terms of one stack and scale; ``mask_miss`` multiplies them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(4)
+        self.linear = nn.Linear(4, 1)
+
+    def forward(self, images: Tensor, *masks: Tensor | None) -> Tensor:
+        features = self.norm(images[..., None, None])[..., 0, 0]
+        return self.linear(features)[:, :, None] ** 2 * masks[-2][:, None, None]
+
+
+def make_batch(seed: int, factor: float = 1.0) -> Batch:
+    images = torch.randn(BATCH_SIZE, 4, generator=torch.Generator().manual_seed(seed))
+    return Batch(images, images, images, torch.full((BATCH_SIZE,), factor), torch.arange(BATCH_SIZE))
+
+
+def make_step(
+    optimizer: str = "sgd",
+    amp: Any = "off",
+    loss_scale: float = 0.0,
+    max_grad_norm: float = 0.0,
+    weight_decay: float = 0.01,
+    runtime: Runtime | None = None,
+) -> TrainStep:
+    torch.manual_seed(0)
+    model = LinearModel().train()
+    settings = OptimConfig(name=optimizer, lr=LR, weight_decay=weight_decay)  # type: ignore[arg-type]
+    scaler = make_grad_scaler(CPU, amp, loss_scale)
+    guard = LossGuard(GuardConfig())
+    return TrainStep(model, make_optimizer(model, settings), scaler, guard, runtime or Runtime(), max_grad_norm)
+
+
+def state_of(step: TrainStep) -> dict[str, Any]:
+    """A copy of all that a step changes."""
+    parts = {"model": step.model, "optimizer": step.optimizer, "scaler": step.scaler}
+    return copy.deepcopy({name: part.state_dict() for name, part in parts.items()})
+
+
+KINDS = [("sgd", "off", 0.0), ("adamw", "off", 0.0), ("sgd", "fp16", 0.0), ("adamw", "fp16", 1024.0)]
+"""Optimizer, precision and loss scale: 0 adapts it."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_with_one_bad_loss_changes_nothing(kind: tuple[str, str, float]) -> None:
+    """Whichever of the accumulated batches has it, and also if it is the first step of a run."""
+    for bad, position, steps_before in itertools.product((math.nan, math.inf, 1e8), (0, 2), (0, 1)):
+        step = make_step(*kind)
+        for seed in range(steps_before):
+            step([make_batch(seed)])
+        before = state_of(step)
+        batches = [make_batch(2), make_batch(3), make_batch(4)]
+        batches[position] = make_batch(9, bad)
+        result = step(batches)
+        assert result.loss is None
+        assert result.bad_value is not None and step.guard.is_bad(result.bad_value)
+        assert find_differences(state_of(step), before) == []
+        assert all(parameter.grad is None for parameter in step.model.parameters())
+        assert step([make_batch(5)]).loss is not None
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind[1:] != ("fp16", 0.0)])
+@pytest.mark.parametrize("max_grad_norm", [0.0, 1.0])
+def test_a_step_with_a_gradient_that_is_not_finite_changes_nothing(
+    kind: tuple[str, str, float], max_grad_norm: float
+) -> None:
+    step = make_step(*kind, max_grad_norm=max_grad_norm)
+    step([make_batch(1)])
+    before = state_of(step)
+    for bad in (math.nan, math.inf):
+        hook = step.model.linear.weight.register_hook(lambda gradient: gradient * bad)
+        result = step([make_batch(2), make_batch(3)])
+        hook.remove()
+        assert result.loss is None
+        assert result.bad_value is not None and not math.isfinite(result.bad_value)
+        after = state_of(step)
+        for name in ("model", "optimizer"):
+            assert find_differences(after[name], before[name]) == []
+        assert after["scaler"].get("scale") == before["scaler"].get("scale")
+    assert step([make_batch(4)]).loss is not None
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+def test_good_steps_are_those_of_a_plain_training_loop(optimizer: str) -> None:
+    step = make_step(optimizer, max_grad_norm=0.5)
+    reference = make_step().model
+    kinds = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW}
+    options = {"sgd": {"momentum": 0.9}, "adamw": {}}[optimizer]
+    plain = kinds[optimizer](reference.parameters(), LR, weight_decay=0.01, fused=True, **options)
+    for seed in range(20):
+        batches = [make_batch(seed), make_batch(100 + seed)]
+        losses = [reference(*batch[:4], None).sum((1, 2)).mean() for batch in batches]
+        for loss in losses:
+            (loss / 2).backward()
+        nn.utils.clip_grad_norm_(reference.parameters(), 0.5)
+        plain.step()
+        plain.zero_grad()
+        assert step(batches).loss == sum(loss.item() for loss in losses) / 2
+    assert find_differences(step.model.state_dict(), reference.state_dict()) == []
+
+
+@pytest.mark.parametrize("amp, loss_scale", [("off", 0.0), ("fp16", 1024.0)])
+def test_the_true_gradient_is_clipped_and_only_if_it_is_too_large(amp: str, loss_scale: float) -> None:
+    """The first update of SGD is the learning rate times the gradient."""
+    updates = {}
+    for clip in (0.0, 1e-2, 1e6):
+        step = make_step(amp=amp, loss_scale=loss_scale, max_grad_norm=clip, weight_decay=0)
+        before = nn.utils.parameters_to_vector(step.model.parameters()).detach()
+        step([make_batch(1, 100.0), make_batch(2, 100.0)])
+        updates[clip] = nn.utils.parameters_to_vector(step.model.parameters()).detach() - before
+    assert updates[1e-2].norm().item() == pytest.approx(LR * 1e-2, rel=1e-3)
+    assert updates[0.0].norm().item() > LR * 1
+    assert torch.equal(updates[1e6], updates[0.0])
+
+
+def test_accumulated_batches_train_on_the_mean_of_their_gradients() -> None:
+    step = make_step(weight_decay=0)
+    step.model.norm.eval()
+    reference = copy.deepcopy(step.model)
+    first, second = make_batch(1), make_batch(2)
+    step([first, second])
+    both = [torch.cat(tensors) for tensors in zip(first[:4], second[:4])]
+    reference(*both, None).mean().backward()
+    for parameter, expected in zip(step.model.parameters(), reference.parameters()):
+        torch.testing.assert_close(parameter.detach(), expected.detach() - LR * expected.grad, atol=1e-6, rtol=0)
+
+
+def test_an_overflow_of_fp16_lowers_the_loss_scale_and_is_no_bad_step() -> None:
+    step = make_step(amp="fp16")
+
+    def overflow_at_large_scales(gradient: Tensor) -> Tensor:
+        return gradient * (math.inf if step.scaler.get_scale() > 20_000 else 1)
+
+    step.model.linear.weight.register_hook(overflow_at_large_scales)
+    before = state_of(step)["model"]
+    results = [step([make_batch(1)]) for _ in range(2)]
+    assert find_differences(state_of(step)["model"], before) == []
+    results += [step([make_batch(1)]) for _ in range(2)]
+    assert [result.loss is None for result in results] == [True, True, False, False]
+    assert all(result.bad_value is None for result in results)
+    assert step.scaler.get_scale() == 2**14
+
+
+class TwoRanks(Runtime):
+    """Pretends that another process reports one loss for every batch, and whether that is bad."""
+
+    world_size = 2
+
+    def __init__(self, loss: float = 0.0, bad: float = 0.0) -> None:
+        self.other = torch.tensor([[loss], [bad]])
+        self.synced: list[bool] = []
+        self._syncs = True
+
+    def all_reduce_sum(self, values: Tensor) -> Tensor:
+        return values + self.other
+
+    @contextlib.contextmanager
+    def no_gradient_sync(self, module: nn.Module) -> Iterator[None]:
+        self._syncs = False
+        yield
+        self._syncs = True
+
+    def record_backward(self, gradient: Tensor) -> None:
+        self.synced.append(self._syncs)
+
+
+@pytest.mark.parametrize("num_batches", [1, 3])
+def test_only_the_last_backward_pass_of_a_step_averages_the_gradients_over_the_processes(num_batches: int) -> None:
+    runtime = TwoRanks()
+    step = make_step(runtime=runtime)
+    step.model.linear.weight.register_hook(runtime.record_backward)
+    step([make_batch(seed) for seed in range(num_batches)])
+    assert runtime.synced == [False] * (num_batches - 1) + [True]
+
+
+def test_the_loss_is_the_mean_over_batches_and_processes_and_any_process_can_make_all_skip() -> None:
+    alone = [make_step()([make_batch(seed)]).loss for seed in (1, 2)]
+    batches = [make_batch(1), make_batch(2)]
+    step = make_step(runtime=TwoRanks(loss=10.0))
+    assert step(batches).loss == pytest.approx((sum(alone) + 2 * 10) / 4)
+    step = make_step(runtime=TwoRanks(bad=1.0))
+    before = state_of(step)
+    result = step([make_batch(1)])
+    assert result == StepResult(bad_value=alone[0])
+    assert find_differences(state_of(step), before) == []

@@ -1,0 +1,229 @@
+"""Distillation: where the teacher's maps replace labels, runs with a teacher, and images without annotations."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import posenet
+from posenet.checkpoints.file import write_checkpoint
+from posenet.data.store.build import build_store
+from posenet.errors import CheckpointError
+from posenet.model.fused import FusedNetwork
+from posenet.settings import Config, LossConfig, ModelConfig, config_to_dict, load_config
+from posenet.skeleton import COCO, Skeleton
+from posenet.training.model_with_loss import ModelWithLoss
+from posenet.training.teacher import Teacher, load_teacher
+from tests.helpers.faceless_people import FACELESS
+from tests.helpers.networks import random_network
+from tests.helpers.process_groups import run_in_processes
+from tests.helpers.process_runs import assert_same_run
+from tests.helpers.tiny_training import CPU, Recorder, Stores, last, train_tiny
+from tests.training.test_model_with_loss import make_model, random_batch
+
+SIZE = 64
+MAP = SIZE // 4
+
+
+@pytest.fixture
+def teacher_file(tmp_path: Path) -> Path:
+    """A checkpoint of a network with random weights."""
+    return write_teacher(tmp_path / "teacher.pth")
+
+
+@pytest.fixture(scope="module")
+def unlabelled(tiny_coco: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of the training images without their annotations."""
+    path = tmp_path_factory.mktemp("unlabelled") / "unlabelled.h5"
+    build_store(tiny_coco / "train2017", None, path, workers=1, progress=False)
+    return path
+
+
+def write_teacher(path: Path, skeleton: Skeleton = COCO, change: float = 0.0) -> Path:
+    """Write a checkpoint of a network with random weights; ``change`` is added to some of them."""
+    model = ModelConfig(stacks=1, width=16, growth=2, skeleton=skeleton)
+    state = random_network(1, skeleton).state_dict()
+    next(iter(state.values())).add_(change)
+    write_checkpoint(path, {"model": state, "config": config_to_dict(Config(model=model))})
+    return path
+
+
+def make_teacher(weight: float = 0.5, threshold: float = 0.0) -> Teacher:
+    return Teacher(FusedNetwork(random_network(1)), weight, threshold, LossConfig.positive_threshold)
+
+
+def losses_and_gradients(model: ModelWithLoss, batch: tuple[Tensor, ...]) -> list[Tensor]:
+    model = copy.deepcopy(model.train())
+    losses = model(*batch).sum((1, 2))
+    return [losses.detach(), *torch.autograd.grad(losses.mean(), list(model.network.parameters()))]
+
+
+def test_the_teacher_counts_alone_in_exactly_the_cells_and_channels_without_labels() -> None:
+    teacher = make_teacher(weight=0.25)
+    images, labels = torch.rand(2, 3, SIZE, SIZE), torch.rand(2, 50, MAP, MAP)
+    mask = torch.ones(2, 1, MAP, MAP)
+    mask[0, 0, 3, 7] = 0  # one cell of the first image is masked
+    supervised = torch.ones(2, 50, dtype=torch.uint8)
+    supervised[1, 31] = 0  # one channel of the second image has no labels
+    maps = teacher.maps(images, (MAP, MAP))
+    expected = labels + 0.25 * (maps - labels)
+    expected = torch.maximum(expected, labels.clamp(max=LossConfig.positive_threshold))
+    expected[0, :, 3, 7] = maps[0, :, 3, 7]
+    expected[1, 31] = maps[1, 31]
+    assert torch.equal(teacher.teach(images, labels, mask, supervised), expected)
+    assert maps.std() > 0.05, "the maps of this teacher must differ from constant ones"
+
+
+def test_a_lit_pixel_of_the_teacher_arrives_in_its_cell_whatever_its_input_size() -> None:
+    class Echo(nn.Module):
+        """Answers 1 in the cell of the only bright pixel."""
+
+        def heatmaps(self, images: Tensor) -> Tensor:
+            return nn.functional.max_pool2d(images, 4).mean(1, keepdim=True).expand(-1, 50, -1, -1)
+
+    images = torch.zeros(1, 3, SIZE, SIZE)
+    images[0, :, 4 * 5 + 1, 4 * 9 + 2] = 1
+    for size in (None, (2 * SIZE, 2 * SIZE), (2 * SIZE, SIZE)):
+        teacher = Teacher(Echo(), 1.0, 0.0, 0.01, size)  # type: ignore[arg-type]  # it needs only heatmaps
+        maps = teacher.maps(images, (MAP, MAP))
+        assert maps.shape == (1, 50, MAP, MAP)
+        assert maps[0, 7].argmax() == 5 * MAP + 9
+
+
+def test_foreground_of_the_labels_remains_and_small_responses_of_the_teacher_are_zero() -> None:
+    labels = torch.zeros(1, 50, MAP, MAP)
+    labels[0, 2, 4, 4] = 0.8
+    images = torch.rand(1, 3, SIZE, SIZE)
+    target = make_teacher(weight=1.0, threshold=0.999).teach(images, labels, torch.ones(1, 1, MAP, MAP))
+    assert target[0, 2, 4, 4] >= LossConfig.positive_threshold
+    all_maps = make_teacher().maps(images, (MAP, MAP))
+    maps = make_teacher(threshold=0.2).maps(images, (MAP, MAP))
+    assert all_maps.min() == 0 and all_maps.max() <= 1
+    assert ((all_maps > 0) & (all_maps < 0.2)).any()
+    assert torch.equal(maps, torch.where(all_maps < 0.2, 0, all_maps))
+
+
+def test_the_loss_with_a_teacher() -> None:
+    batch, masked = random_batch(), random_batch(supervised=0)
+    alone = losses_and_gradients(make_model(), batch)
+    without_weight = losses_and_gradients(make_model(teacher=make_teacher(weight=0)), batch)
+    assert all(map(torch.equal, without_weight, alone)), "weight 0, labels everywhere: nothing changes"
+    assert not any(value.any() for value in losses_and_gradients(make_model(), masked))
+    assert all(value.any() for value in losses_and_gradients(make_model(teacher=make_teacher(0)), masked)[:1])
+    taught = make_model(teacher=make_teacher())
+    assert not torch.equal(losses_and_gradients(taught, batch)[0], alone[0])
+    assert torch.equal(taught.eval()(*batch), make_model().eval()(*batch)), "validation is that of the labels"
+
+
+def test_with_weight_one_labels_change_the_foreground_only() -> None:
+    model = make_model(teacher=make_teacher(weight=1))
+    model.loss.positive_threshold = 0.0
+    model.teacher.positive_threshold = 0.0
+    images, joints, person_mask, mask = random_batch()
+    with_labels = losses_and_gradients(model, (images, joints, person_mask, mask))[0]
+    without = losses_and_gradients(model, (images, joints * 0, person_mask * 0, mask))[0]
+    assert torch.equal(with_labels, without)
+
+
+def test_the_teacher_is_no_part_of_the_module_and_each_device_has_its_own_copy() -> None:
+    taught, alone = make_model(teacher=make_teacher()), make_model()
+    assert taught.state_dict().keys() == alone.state_dict().keys()
+    for parts in ("parameters", "buffers"):
+        assert len(list(getattr(taught, parts)())) == len(list(getattr(alone, parts)()))
+    for device in (CPU, torch.device("meta")):
+        network = taught.teacher.network_on(device)
+        assert {parameter.device for parameter in network.parameters()} == {device}
+        assert taught.teacher.network_on(device) is network
+
+
+def test_a_run_with_a_teacher_resumes_exactly_and_refuses_another_one(
+    stores: Stores, tmp_path: Path, teacher_file: Path, unlabelled: Path
+) -> None:
+    """It learns from images without annotations too; its checkpoints hold a digest, and not the teacher's weights."""
+    data = f'data.train=[{{path="{stores["train"]}"}}, {{path="{unlabelled}"}}]'
+    settings = (data, f"train.teacher={teacher_file}", "train.epochs=1", "train.batch_size=4")
+    recorder = Recorder()
+    train_tiny(stores, tmp_path / "whole", *settings, callbacks=[recorder])
+    assert all(values["loss"] > 0 for values in recorder.epochs[0]["sets"].values())
+    train_tiny(stores, tmp_path / "parts", *settings, max_steps=2)
+    train_tiny(stores, tmp_path / "parts", *settings, resume=True)
+    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+    state = last(tmp_path / "whole")
+    assert len(state["teacher"]) == 64
+    assert state.keys() - {"teacher"} == {"format", "model", "optimizer", "scaler", "guard", "progress"} | {
+        "steps_per_epoch",
+        "config",
+        "random",
+    }
+    write_teacher(teacher_file, change=0.1)
+    with pytest.raises(CheckpointError, match="trained with another teacher than the file .*; restore that file"):
+        train_tiny(stores, tmp_path / "parts", *settings, "train.epochs=2", resume=True)
+    # Going on without a teacher is a decision, not a mistake.
+    without = ("train.teacher=", f"data.train={stores['train']}", "train.batch_size=2", "train.epochs=9")
+    assert train_tiny(stores, tmp_path / "parts", *without, resume=True, max_steps=9).steps == 9
+
+
+def test_two_processes_learn_what_one_learns(stores: Stores, tmp_path: Path, teacher_file: Path) -> None:
+    settings = (f"train.teacher={teacher_file}", "optim.lr=1e-6", "distill.weight=1")
+    train_tiny(stores, tmp_path / "one", *settings, "train.batch_size=4", max_steps=2)
+    two = (*settings, "train.batch_size=2", "parallel.sync_bn=true")
+    run_in_processes(
+        2, tmp_path / "out", lambda runtime: train_tiny(stores, tmp_path / "two", *two, runtime=runtime, max_steps=2)
+    )
+    train_tiny(stores, tmp_path / "untaught", *settings[1:], "train.batch_size=4", max_steps=2)
+    one, together, untaught = (last(tmp_path / n)["progress"]["loss_sum"] for n in ("one", "two", "untaught"))
+    assert together == pytest.approx(one, rel=1e-3)
+    assert untaught != pytest.approx(one, rel=1e-2)
+
+
+def test_the_teacher_computes_in_the_fastest_precision_of_the_device(
+    teacher_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for has_bf16, dtype in ((True, torch.bfloat16), (False, torch.float32)):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": has_bf16})
+        teacher = load_teacher(load_config(None, [f"train.teacher={teacher_file}"]), CPU)
+        assert teacher is not None
+        assert {parameter.dtype for parameter in teacher.network_on(CPU).parameters()} == {dtype}
+        assert teacher.maps(torch.rand(1, 3, SIZE, SIZE), (MAP, MAP)).dtype == torch.float32
+    assert load_teacher(Config(), CPU) is None
+
+
+def test_other_widths_of_the_maps_cause_a_warning(teacher_file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def warnings(*overrides: str) -> str:
+        caplog.clear()
+        load_teacher(load_config(None, [f"train.teacher={teacher_file}", *overrides]), CPU)
+        return caplog.text
+
+    assert warnings() == ""
+    half_size = ("train.input_size=256", "targets.keypoint_sigma=4.5", "targets.part_sigma=3.5")
+    assert warnings(*half_size, "distill.input_size=512") == ""
+    text = warnings("targets.keypoint_sigma=4")
+    assert "targets.keypoint_sigma of 9 pixels of this network's input, and the labels 4" in text
+
+
+def test_unusable_teachers_and_data_are_refused(
+    stores: Stores, tmp_path: Path, tiny_coco: Path, teacher_file: Path, unlabelled: Path
+) -> None:
+    write_teacher(tmp_path / "other.pth", FACELESS)
+    (tmp_path / "damaged.pth").write_bytes(teacher_file.read_bytes()[:-100])
+    renamed = tmp_path / "renamed"
+    renamed.mkdir()
+    for number, path in enumerate(sorted((tiny_coco / "val2017").iterdir())):
+        (renamed / f"frame_{number}.jpg").write_bytes(path.read_bytes())
+    build_store(renamed, None, tmp_path / "renamed.h5", workers=1, progress=False)
+    teacher = f"train.teacher={teacher_file}"
+    for overrides, message in {
+        ("train.teacher=nothing.pth",): r"nothing\.pth",
+        (f"train.teacher={tmp_path / 'damaged.pth'}",): r"damaged\.pth is damaged",
+        (f"train.teacher={tmp_path / 'other.pth'}",): "predicts another skeleton than model.skeleton",
+        (f"data.train={unlabelled}",): "images without annotations, which only a teacher supervises",
+        (teacher, f"data.val={unlabelled}"): "images without annotations, but validation needs labels",
+        (teacher, f"data.train={tmp_path / 'renamed.h5'}"): "share 3 images",
+    }.items():
+        with pytest.raises(posenet.PosenetError, match=message):
+            train_tiny(stores, tmp_path / "run", *overrides)
+    assert not (tmp_path / "run").exists()

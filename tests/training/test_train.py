@@ -1,0 +1,392 @@
+"""Training runs from Python: results, settings, folders, stopping, early stopping, evaluation, precision."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import posenet
+from posenet.checkpoints.file import read_checkpoint
+from posenet.devices.runtime import Runtime
+from posenet.errors import CheckpointError, ConfigError, TrainingError
+from posenet.settings import load_config
+from posenet.training.train import TrainingResult
+from tests.helpers.drawn_data import document, person, write_annotations
+from tests.helpers.process_runs import find_differences
+from tests.helpers.run_logs import read_log
+from tests.helpers.tiny_training import (
+    LEARNING,
+    TINY,
+    AfterStep,
+    Recorder,
+    Stores,
+    coco_settings,
+    data_settings,
+    last,
+    train_tiny,
+    weights,
+)
+
+STEPS = 7
+"""Steps of an epoch of ``TINY``."""
+
+
+def test_a_run_learns_writes_its_files_and_returns_where_it_ended(stores: Stores, tmp_path: Path) -> None:
+    recorder = Recorder()
+    result = train_tiny(stores, tmp_path / "run", *LEARNING, callbacks=[recorder])
+    first, second = recorder.epochs
+    assert (first["epoch"], second["epoch"]) == (1, 2)
+    assert second["train_loss"] < first["train_loss"]
+    assert second["val_loss"] < 0.98 * first["val_loss"]
+    best = min(recorder.epochs, key=lambda values: values["val_loss"])
+    assert result == TrainingResult(tmp_path / "run", True, 2, 2 * STEPS, {"val_loss": best["val_loss"]})
+    assert read_checkpoint(tmp_path / "run" / "best.pth")["progress"]["epoch"] == best["epoch"]
+    assert last(tmp_path / "run")["progress"]["epoch"] == 2
+    terms = [sum(values["terms"][0]) for step, values in recorder.steps.items() if step <= STEPS]
+    assert sum(terms) / STEPS == pytest.approx(first["train_loss"], rel=1e-3)
+    assert {"last.pth", "best.pth", "log.txt", "log.jsonl", "run.status"} <= set(os.listdir(tmp_path / "run"))
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert f"on 14 samples of {stores['train']}; the run is in {tmp_path / 'run'}" in log
+    assert "network of 1 stack, width 16, growth 2 (0.1 M parameters)" in log
+    assert "Learning rate 0.001 (optim.lr, not scaled) for steps of 2 samples" in log
+
+
+def test_settings_may_be_a_file_an_object_or_overrides(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a folder, the run has one named after the file."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.toml").write_text("[train]\nseed = 3\n")
+    settings = [*TINY, *data_settings(stores)]
+    runs = {
+        "mine": posenet.train("mine.toml", settings, max_steps=2, progress=False),
+        "run": posenet.train(load_config("mine.toml", settings), max_steps=2, progress=False),
+        "folder": train_tiny(stores, Path("checkpoints/folder"), "train.seed=3", max_steps=2),
+    }
+    for name, result in runs.items():
+        assert result.folder == Path("checkpoints") / name
+        assert find_differences(weights(result.folder), weights(runs["folder"].folder)) == []
+    other_seed = train_tiny(stores, tmp_path / "other", max_steps=2)
+    assert find_differences(weights(other_seed.folder), weights(runs["mine"].folder))
+
+
+@pytest.mark.parametrize(
+    "overrides", [[3], [("train.epochs", 3)], {"train.epochs": 3}, ["train.epoch=1"], "train.epochs", ["epochs=3"]]
+)
+def test_wrong_overrides_are_a_config_error(overrides: Any) -> None:
+    with pytest.raises(ConfigError, match=r"train\.epoch|override"):
+        posenet.train(None, overrides)
+
+
+@pytest.mark.parametrize("config", [3, ["a.toml"], b"a.toml"])
+def test_a_wrong_experiment_file_is_a_config_error(config: Any) -> None:
+    with pytest.raises(ConfigError, match="experiment file"):
+        posenet.train(config)
+
+
+def test_a_folder_with_a_run_is_neither_overwritten_nor_mixed_with_another(stores: Stores, tmp_path: Path) -> None:
+    for name, steps in (("one", 1), ("two", 2)):
+        train_tiny(stores, tmp_path / name, max_steps=steps)
+    before = (tmp_path / "two" / "last.pth").read_bytes()
+    with pytest.raises(CheckpointError, match="two already contains a run; continue it with --resume"):
+        train_tiny(stores, tmp_path / "two")
+    with pytest.raises(CheckpointError, match="two already contains a run"):
+        train_tiny(stores, tmp_path / "two", resume=tmp_path / "one")
+    assert (tmp_path / "two" / "last.pth").read_bytes() == before
+    train_tiny(stores, tmp_path / "three", resume=tmp_path / "one" / "last.pth", max_steps=2)
+    assert last(tmp_path / "three")["progress"]["total_steps"] == 2
+    assert last(tmp_path / "one")["progress"]["total_steps"] == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+def test_a_stop_signal_ends_the_run_after_the_step_and_resuming_changes_nothing(
+    stores: Stores, tmp_path: Path, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    handler = signal.getsignal(number)
+    stop = AfterStep(3, lambda: signal.raise_signal(number))
+    with caplog.at_level(logging.INFO):
+        result = train_tiny(stores, tmp_path / "run", "train.epochs=1", callbacks=[stop])
+    assert (result.stopped, result.finished, result.steps) == (True, False, 3)
+    assert last(tmp_path / "run")["progress"]["total_steps"] == 3
+    assert f"Stopped after step 3 (epoch 1), saved in {tmp_path / 'run' / 'last.pth'}; --resume continues" in (
+        caplog.text
+    )
+    assert signal.getsignal(number) == handler
+    assert posenet.train(None, resume=tmp_path / "run", progress=False).finished
+    train_tiny(stores, tmp_path / "whole", "train.epochs=1")
+    assert find_differences(weights(tmp_path / "run"), weights(tmp_path / "whole")) == []
+
+
+def test_a_signal_while_the_run_is_set_up_stops_it_before_the_first_step(stores: Stores, tmp_path: Path) -> None:
+    class SignalAtStart(Recorder):
+        def on_start(self, *_: Any) -> None:
+            signal.raise_signal(signal.SIGTERM)
+
+    recorder = SignalAtStart()
+    result = train_tiny(stores, tmp_path, callbacks=[recorder])
+    assert (result.stopped, result.steps, recorder.steps) == (True, 0, {})
+    assert train_tiny(stores, tmp_path, resume=True, max_steps=1).steps == 1
+
+
+def test_a_second_ctrl_c_interrupts_at_once(stores: Stores, tmp_path: Path) -> None:
+    def interrupt() -> None:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train_tiny(stores, tmp_path, callbacks=[AfterStep(2, interrupt)])
+    assert (tmp_path / "run.status").read_text() == "stopped\n"
+
+
+def test_a_stop_during_the_validation_ends_it_and_the_resumed_run_repeats_it(
+    stores: Stores, tiny_coco: Path, tmp_path: Path
+) -> None:
+    """The signal arrives before the validation loss, or during the evaluation of the AP."""
+    settings = ("train.epochs=1", *coco_settings(tiny_coco))
+    at_last_step = AfterStep(STEPS, lambda: signal.raise_signal(signal.SIGTERM))
+
+    class SignalAfterTheLoss(Runtime):
+        def gather_objects(self, value: Any) -> list[Any]:
+            if isinstance(value, list) and len(value) == 2:  # sum and number of the validation losses
+                signal.raise_signal(signal.SIGTERM)
+            return super().gather_objects(value)
+
+    stops = {"loss": ([at_last_step], Runtime()), "AP": ([], SignalAfterTheLoss())}
+    for name, (callbacks, runtime) in stops.items():
+        folder = tmp_path / name
+        result = train_tiny(stores, folder, *settings, callbacks=callbacks, runtime=runtime)
+        assert (result.stopped, result.epochs, result.steps) == (True, 0, STEPS), name
+        assert read_log(folder, "epoch") == []
+        assert train_tiny(stores, folder, *settings, resume=True).finished
+        assert len(read_log(folder, "epoch")) == 1
+        assert len(read_log(folder, "train")) == STEPS
+
+
+def test_max_steps_counts_from_the_start_and_an_epoch_that_it_completes_is_validated(
+    stores: Stores, tmp_path: Path
+) -> None:
+    for steps, epochs in ((STEPS - 1, 0), (STEPS, 1), (STEPS + 1, 1)):
+        result = train_tiny(stores, tmp_path, resume=steps != STEPS - 1, max_steps=steps)
+        assert (result.steps, result.epochs, result.finished, result.stopped) == (steps, epochs, False, False)
+        assert len(read_log(tmp_path, "epoch")) == epochs
+        assert (tmp_path / "run.status").read_text() == "finished\n"
+
+
+def test_a_completed_run_is_not_trained_again(stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train_tiny(stores, tmp_path, "train.epochs=1")
+    with caplog.at_level(logging.INFO):
+        result = train_tiny(stores, tmp_path, "train.epochs=1", resume=True)
+    assert result.finished and result.steps == STEPS
+    assert "has completed its 1 epoch already; --epochs adds more" in caplog.text
+    assert train_tiny(stores, tmp_path, "train.epochs=2", resume=True).steps == 2 * STEPS
+
+
+class ScoredRuntime(Runtime):
+    """Gives every evaluation the next of some APs, through the exchange of the scores between the ranks."""
+
+    def __init__(self, scores: list[float]) -> None:
+        self.scores = iter(scores)
+
+    def broadcast_object(self, value: Any) -> Any:
+        return value | {"AP": next(self.scores)} if isinstance(value, dict) and "AP" in value else value
+
+
+@pytest.mark.parametrize(
+    "patience, scores, epochs, best",
+    [(2, [0.1, 0.4, 0.3, 0.4, 0.9], 4, 2), (0, [0.1, 0.4, 0.3, 0.2, 0.2], 5, 2), (1, [0.3, 0.2, 0.9], 2, 1)],
+)
+def test_a_run_stops_early_without_better_scores_and_keeps_the_best_checkpoint(
+    stores: Stores, tiny_coco: Path, tmp_path: Path, patience: int, scores: list[float], epochs: int, best: int
+) -> None:
+    settings = [*coco_settings(tiny_coco), f"train.patience={patience}", f"train.epochs={len(scores)}"]
+    # One step an epoch; the validation loss grows, so that it cannot be what is compared.
+    settings += ["train.batch_size=14", "optim.warmup_epochs=0"]
+    result = train_tiny(stores, tmp_path, *settings, runtime=ScoredRuntime(scores))
+    assert (result.epochs, result.finished) == (epochs, not patience)
+    assert result.best == {"AP": max(scores[:epochs])}
+    progress = read_checkpoint(tmp_path / "best.pth")["progress"]
+    assert (progress["epoch"], progress["best"]) == (best, max(scores[:epochs]))
+    if patience:  # it has stopped, also if it is started again
+        assert train_tiny(stores, tmp_path, *settings, resume=True, runtime=ScoredRuntime([])).epochs == epochs
+
+
+@pytest.mark.parametrize("every, expected", [(1, [1, 2, 3]), (2, [2, 3]), (5, [3]), (0, [])])
+def test_the_ap_is_computed_every_few_epochs_and_after_the_last(
+    stores: Stores, tiny_coco: Path, tmp_path: Path, every: int, expected: list[int]
+) -> None:
+    settings = (*coco_settings(tiny_coco), f"train.evaluate_every={every}", "train.epochs=3", "train.batch_size=14")
+    recorder = Recorder()
+    train_tiny(stores, tmp_path, *settings, callbacks=[recorder])
+    assert [values["epoch"] for values in recorder.epochs if "AP" in values] == expected
+    assert [values["val_loss"] is None for values in recorder.epochs] == [False] * 3
+
+
+def test_without_validation_data_there_is_no_validation_loss(stores: Stores, tmp_path: Path) -> None:
+    recorder = Recorder()
+    result = train_tiny({"train": stores["train"]}, tmp_path, "train.epochs=1", callbacks=[recorder])
+    assert result.best == {} and not (tmp_path / "best.pth").exists()
+    assert recorder.epochs[0]["val_loss"] is None
+    assert "data.val is not set: no validation loss" in (tmp_path / "log.txt").read_text()
+
+
+def test_every_step_has_the_rate_of_the_schedule_and_the_log_every_nth_step(stores: Stores, tmp_path: Path) -> None:
+    recorder = Recorder()
+    train_tiny(stores, tmp_path, "log.every_steps=4", "optim.warmup_epochs=2", callbacks=[recorder])
+    expected = [step for step in range(1, 2 * STEPS + 1) if step % 4 == 0 or step % STEPS == 0]
+    assert list(recorder.steps) == expected
+    rates = [values["lr"] for values in recorder.steps.values()]
+    assert rates == pytest.approx([1e-5 * step / (2 * STEPS) for step in expected])
+    assert [entry["step"] for entry in read_log(tmp_path, "train")] == expected
+
+
+@pytest.mark.parametrize("minutes, checkpoints", [(1e-9, STEPS), (60.0, 1)])
+def test_checkpoints_are_saved_after_the_configured_minutes(
+    stores: Stores, tmp_path: Path, minutes: float, checkpoints: int
+) -> None:
+    settings = (f"checkpoint.every_minutes={minutes}", "train.epochs=1", "checkpoint.keep=99")
+    train_tiny(stores, tmp_path, *settings)
+    # One that is due while another is being written is left out.
+    assert (1 if minutes > 1 else 2) <= len(list(tmp_path.glob("step-*.pth"))) <= checkpoints
+
+
+@pytest.mark.parametrize("amp", ["bf16", "fp16"])
+def test_a_run_in_half_precision_keeps_its_weights_finite_and_records_its_precision(
+    stores: Stores, tmp_path: Path, amp: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Autocast computes the network, and only the network, in half precision."""
+    seen: dict[str, torch.dtype] = {}
+
+    class Watch(Runtime):
+        def wrap(self, module: nn.Module) -> nn.Module:
+            conv = module.network.stacks[0].heads[0].output
+            conv.register_forward_hook(lambda *args: seen.update(maps=args[-1].dtype))
+            module.register_forward_hook(lambda *args: seen.update(terms=args[-1].dtype))
+            return super().wrap(module)
+
+    train_tiny(stores, tmp_path, f"train.amp={amp}", "train.epochs=1", runtime=Watch())
+    assert seen == {"maps": {"bf16": torch.bfloat16, "fp16": torch.float16}[amp], "terms": torch.float32}
+    assert all(tensor.isfinite().all() and tensor.dtype != torch.half for tensor in weights(tmp_path).values())
+    assert last(tmp_path)["config"]["train"]["amp"] == amp
+    skipped = STEPS - 1 if amp == "fp16" else 0  # the first loss scale of 65536 is too large for this network
+    message = f"epoch 1: {skipped} of {STEPS} steps were skipped: a bad loss or gradient, or a loss scale of fp16"
+    assert (message in caplog.text) == bool(skipped)
+    assert read_log(tmp_path, "skip") == []
+
+
+def test_a_checkpoint_contains_what_auto_has_chosen(stores: Stores, tmp_path: Path) -> None:
+    train_tiny(stores, tmp_path, max_steps=1)
+    saved = last(tmp_path)["config"]["train"]
+    assert (saved["amp"], saved["channels_last"]) == ("off", False)
+    assert "Device cpu: precision float32 (auto), channels_last off (auto)" in (tmp_path / "log.txt").read_text()
+
+
+@pytest.mark.parametrize("channels_last", ["true", "false"])
+def test_the_network_has_the_configured_memory_format(stores: Stores, tmp_path: Path, channels_last: str) -> None:
+    formats: list[bool] = []
+
+    class Watch(Runtime):
+        def wrap(self, module: nn.Module) -> nn.Module:
+            def record(*args: Any) -> None:
+                formats.append(args[-1].is_contiguous(memory_format=torch.channels_last))
+
+            module.network.stem.register_forward_hook(record)
+            return super().wrap(module)
+
+    train_tiny(stores, tmp_path, f"train.channels_last={channels_last}", max_steps=1, runtime=Watch())
+    assert set(formats) == {channels_last == "true"}
+
+
+def test_flags_of_cudnn_hold_during_a_run_only(stores: Stores, tmp_path: Path) -> None:
+    flags = torch.backends.cudnn
+    before = flags.benchmark, flags.allow_tf32
+    seen: list[tuple[bool, bool]] = []
+    watch = AfterStep(1, lambda: seen.append((flags.benchmark, flags.allow_tf32)))
+    train_tiny(stores, tmp_path, "train.tf32=false", callbacks=[watch], max_steps=1)
+    assert seen == [(True, False)]
+    assert (flags.benchmark, flags.allow_tf32) == before
+
+
+def test_too_little_memory_is_one_line_that_names_the_batch_size(stores: Stores, tmp_path: Path) -> None:
+    class FullDevice(Runtime):
+        def to_device(self, batch: Any) -> Any:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\nMore lines")
+
+    with pytest.raises(TrainingError, match=r"cpu has too little memory; lower train\.batch_size, and raise optim"):
+        train_tiny(stores, tmp_path, runtime=FullDevice())
+    assert (tmp_path / "run.status").read_text() == "failed\n"
+
+
+def test_the_resumed_checkpoint_does_not_stay_in_memory(stores: Stores, tmp_path: Path) -> None:
+    """Without it, a resumed run has as many tensors as the run that it continues."""
+    counts: list[int] = []
+
+    def count() -> None:
+        gc.collect()
+        counts.append(sum(type(item) in (torch.Tensor, nn.Parameter) for item in gc.get_objects()))
+
+    settings = ("average.kind=ema", "checkpoint.every_steps=0")
+    train_tiny(stores, tmp_path / "run", *settings, max_steps=4, callbacks=[AfterStep(3, count)])
+    train_tiny(stores, tmp_path / "run", *settings, max_steps=8, resume=True, callbacks=[AfterStep(6, count)])
+    num_weights = len(weights(tmp_path / "run"))
+    assert counts[1] < counts[0] + num_weights / 2
+
+
+def test_fine_tuning_starts_from_weights_and_leaves_frozen_ones_to_the_bit(stores: Stores, tmp_path: Path) -> None:
+    train_tiny(stores, tmp_path / "first", max_steps=3)
+    source = tmp_path / "first" / "last.pth"
+    flags = (f"train.weights={source}", "train.freeze=['all-but-heads']", *LEARNING)
+    train_tiny(stores, tmp_path / "second", *flags, max_steps=3)
+    log = (tmp_path / "second" / "log.txt").read_text()
+    assert f"Fine-tuning. {source}: loaded {len(weights(source.parent))} tensors" in log
+    assert "Frozen: " in log
+    before, after = weights(tmp_path / "first"), weights(tmp_path / "second")
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    heads = {name for name in before if ".heads." in name}
+    assert changed <= heads and len(changed) > len(heads) / 2
+    # A resumed run continues from its own weights, and not from these.
+    source.unlink()
+    train_tiny(stores, tmp_path / "second", *flags, resume=True, max_steps=4)
+
+
+def test_a_diverging_run_ends_with_its_remedy_and_keeps_its_log(stores: Stores, tmp_path: Path) -> None:
+    settings = ("optim.lr=10", "optim.warmup_epochs=0", "optim.max_grad_norm=0", "guard.max_skips=4")
+    with pytest.raises(TrainingError, match=r"lower optim\.lr"):
+        train_tiny(stores, tmp_path, *settings, "checkpoint.every_steps=1", "train.epochs=5")
+    assert read_log(tmp_path, "epoch")[0]["val_loss"] is None
+    assert "the validation loss is not finite; lower optim.lr" in (tmp_path / "log.txt").read_text()
+
+
+def test_unusable_settings_are_refused_before_the_first_step(stores: Stores, tmp_path: Path) -> None:
+    empty = write_annotations(tmp_path / "empty.json", document([1], []))
+    people = write_annotations(tmp_path / "people.json", document([1], [person(1, 1)]))
+    same = f"data.val={stores['train']}"
+    for overrides, message in {
+        ("data.train=missing.h5",): r"missing\.h5",
+        ("data.train=",): "build-hdf5",
+        ("train.freeze=['stem.*', 'merges*']",): r"'merges\*' matches no parameter",
+        ("train.freeze=['*']",): "leaves nothing to train",
+        ("average.kind=swa", "average.cycle_epochs=1"): r"frozen BatchNorm.*--freeze '\*\.norm\.\*'",
+        ("train.weights=missing.pth",): r"missing\.pth",
+        ("train.device=toaster",): "'toaster'",
+        (same,): r"share 6 images .* data\.allow_overlap",
+        (f"data.val_images={tmp_path}", f"data.val_annotations={empty}"): "no annotated people",
+        (f"data.val_images={tmp_path}", f"data.val_annotations={people}"): r"000000000001\.jpg",
+    }.items():
+        with pytest.raises(posenet.PosenetError, match=message):
+            train_tiny(stores, tmp_path / "run", *overrides)
+        assert not (tmp_path / "run").exists(), overrides
+    assert train_tiny(stores, tmp_path / "run", same, "data.allow_overlap=true", max_steps=1).steps == 1
+
+
+def test_the_same_settings_give_the_same_run_with_any_number_of_workers(stores: Stores, tmp_path: Path) -> None:
+    for workers in (0, 2):
+        train_tiny(stores, tmp_path / str(workers), f"data.workers={workers}")
+    assert find_differences(weights(tmp_path / "0"), weights(tmp_path / "2")) == []

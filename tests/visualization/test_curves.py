@@ -1,0 +1,189 @@
+"""The curves of a run from its log and those of an evaluation, with and without matplotlib."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from posenet.cli.main import run_tool
+from posenet.errors import DataError
+from posenet.images.image_files import read_image
+from posenet.inference.coco_evaluation import METRICS, Evaluation
+from posenet.visualization.curves import (
+    LOG_FILE,
+    MAX_POINTS,
+    evaluation_paths,
+    has_matplotlib,
+    keypoint_figure,
+    precision_figure,
+    read_log,
+    training_figure,
+    write_curves,
+    write_evaluation_curves,
+)
+from tests.helpers.run_logs import epoch_entry, train_entry
+
+Run = Callable[..., Path]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    def write(*lines: object, name: str = "my run") -> Path:
+        (tmp_path / name).mkdir()
+        text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+        (tmp_path / name / LOG_FILE).write_text(text)
+        return tmp_path / name
+
+    return write
+
+
+def full_run() -> list[dict[str, Any]]:
+    lines = [train_entry(step, epoch=(step - 1) // 500, loss=100 / step) for step in range(10, 1501, 10)]
+    scores = [epoch_entry(500 * e, e, AP=0.1 * e, AR=0.2 * e, AP50=0.3, AP75=0.1) for e in (1, 2, 3)]
+    return [*lines, *scores, {"kind": "skip", "step": 700, "value": "inf", "image_ids": [1]}]
+
+
+def panels(folder: Path) -> dict[str, Any]:
+    """The axes of a run's figure by title."""
+    return {axes.get_title(loc="left"): axes for axes in training_figure(read_log(folder / LOG_FILE), "my run").axes}
+
+
+def test_the_curves_of_a_whole_run_are_drawn_without_pyplot(run: Run) -> None:
+    before = "matplotlib.pyplot" in sys.modules
+    path = write_curves(run(*full_run()))
+    assert ("matplotlib.pyplot" in sys.modules) == before
+    assert path.name == "curves.png"
+    image = read_image(path)
+    assert image.shape[0] > 700 and image.shape[1] > 1400 and image.std() > 10
+
+
+def test_every_series_of_the_log_has_a_curve(run: Run) -> None:
+    axes = panels(run(*full_run()))
+    loss, scale, stack, scores = list(axes.values())[:4]
+    labels = [[line.get_label() for line in panel.get_lines()] for panel in (loss, scale, stack, scores)]
+    assert labels[0] == ["training, between log lines", "training, mean of the epoch", "validation", "skipped steps"]
+    assert labels[1] == [f"stride {s}" for s in (4, 8, 16, 32, 64)] and labels[2] == ["stack 1", "stack 2"]
+    assert labels[3] == ["AP", "AP50", "AP75", "AR"]
+    np.testing.assert_allclose(loss.get_lines()[0].get_ydata(), 1.5)
+    np.testing.assert_allclose(scale.get_lines()[0].get_ydata(), 0.3)
+    np.testing.assert_allclose(stack.get_lines()[1].get_ydata(), 1.0)
+    np.testing.assert_allclose(scores.get_lines()[0].get_xdata(), [1, 2, 3])
+    assert "epoch 3, step 1500, best AP 0.300 after epoch 3" in loss.figure.get_suptitle()
+
+
+def test_what_the_log_does_not_have_has_no_panel(run: Run) -> None:
+    """An empty panel says nothing, and a single stack has the whole loss."""
+    common = ["Loss", "Training loss by scale", "Learning rate", "Speed", ""]  # the last one is the data wait
+    one_stack = [train_entry(step, terms=[[0.1] * 5]) for step in (10, 20)]
+    assert list(panels(run(*one_stack, epoch_entry(20, 1), name="a"))) == common
+    two_stacks = [*one_stack, train_entry(30)]
+    assert "Training loss by stack" in panels(run(*two_stacks, name="b"))
+    short = train_entry(1)
+    del short["terms"], short["data_wait"]
+    for number, lines in enumerate(
+        (
+            [short],
+            [epoch_entry(5, 1, val_loss=None, train_loss=None)],
+            [train_entry(1, loss=None, terms=None)],
+            [epoch_entry(5, 1), train_entry(9, terms=None)],
+        )
+    ):
+        titles = list(panels(run(*lines, name=str(number))))
+        assert titles == ["Loss", "Learning rate", "Speed", ""]
+
+
+def test_the_legend_does_not_cover_the_speed(run: Run) -> None:
+    lines = [train_entry(step, samples_per_s=9.0 + step % 3, data_wait=0.99) for step in range(10, 200, 10)]
+    speed = panels(run(*lines))["Speed"]
+    figure = speed.figure
+    figure.canvas.draw()
+    legend = speed.get_legend().get_window_extent()
+    for axes in figure.axes[-2:]:
+        for line in axes.get_lines():
+            assert axes.transData.transform(line.get_xydata())[:, 1].max() < legend.y0
+
+
+def test_the_legend_does_not_cover_the_loss(run: Run) -> None:
+    lines = [train_entry(step, loss=50 - step / 2, terms=[[50 - step / 2]]) for step in range(10, 41, 10)]
+    axes = panels(run(*lines))["Loss"]
+    assert axes.get_ylim()[1] > max(axes.get_lines()[0].get_ydata()) + 2
+
+
+def test_terms_that_are_not_finite_leave_a_gap(run: Run) -> None:
+    lines = [train_entry(step, terms=[[None if step == 20 else 3.0]]) for step in (10, 20, 30)]
+    assert np.isnan(panels(run(*lines))["Loss"].get_lines()[0].get_ydata()).tolist() == [False, True, False]
+
+
+def test_entries_after_the_last_epoch_continue_at_its_pace(run: Run) -> None:
+    history = read_log(run(train_entry(5), epoch_entry(10, 1), train_entry(15)) / LOG_FILE)
+    np.testing.assert_allclose(history.positions(history.train), [0.5, 1.5])
+    assert read_log(run(train_entry(5), name="young") / LOG_FILE).positions([train_entry(5)]) == [5]
+
+
+def test_repeated_steps_count_once_and_incomplete_lines_are_skipped(run: Run) -> None:
+    lines = [train_entry(5), train_entry(10), train_entry(15), epoch_entry(15, 1), "null", "[]", '{"kind": "tr']
+    history = read_log(run(*lines, train_entry(10, loss=7.0), {"kind": "other", "step": 3}) / LOG_FILE)
+    assert [(line["step"], line["loss"]) for line in history.train] == [(5, 2.0), (10, 7.0)]
+
+
+def test_curves_of_long_runs_have_fewer_points(run: Run) -> None:
+    axes = panels(run(*(train_entry(step) for step in range(1, 3 * MAX_POINTS))))
+    assert len(axes["Learning rate"].get_lines()[0].get_xdata()) == MAX_POINTS
+
+
+def test_the_tool_writes_the_given_file_and_refuses_bad_input(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run(*full_run())
+    assert run_tool("plot", [str(folder / LOG_FILE), "--output", str(tmp_path / "new" / "c.svg")]) == 0
+    assert "<svg" in (tmp_path / "new" / "c.svg").read_text()
+    capsys.readouterr()
+    for words, message in (
+        ([str(tmp_path)], "give the folder of a run"),
+        ([str(run(name="empty"))], "nothing to draw yet"),
+        ([str(folder), "--output", "c.docx"], "choose .png"),
+        ([str(folder), "--output", "c"], "choose .png"),
+    ):
+        assert run_tool("plot", words) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
+    with pytest.raises(DataError, match=LOG_FILE):
+        read_log(tmp_path / LOG_FILE)
+
+
+def test_a_missing_matplotlib_is_reported_in_one_line(
+    run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert not has_matplotlib()
+    assert run_tool("plot", [str(run(*full_run()))]) == 2
+    error = capsys.readouterr().err
+    assert "pip install 'posenet[plot]'" in error and error.count("\n") == 1
+
+
+def test_an_evaluation_has_two_charts(tmp_path: Path) -> None:
+    precision = np.clip(np.linspace(1.2, 0, 101) - np.linspace(0, 0.5, 10)[:, None], 0, 1)
+    # Names with dollar signs are not read as formulas.
+    keypoints = {"nose": 0.75, "Leye": 0.25, "Reye": -1, "$\\frac$": 0.5}
+    evaluation = Evaluation(dict.fromkeys(METRICS, 0.5), 8, keypoints, precision)
+    paths = write_evaluation_curves(evaluation, tmp_path / "plots")
+    assert paths == evaluation_paths(tmp_path / "plots")
+    assert sorted(path.name for path in paths) == ["keypoints.png", "precision_recall.png"]
+    assert all(read_image(path).std() > 10 for path in paths)
+    [panel] = precision_figure(evaluation).axes
+    legend = [text.get_text() for text in panel.get_legend().get_texts()]
+    assert legend[-1] == f"mean of 0.50 to 0.95: {precision.mean():.3f}"
+    assert legend[0] == f"OKS 0.50: {precision[0].mean():.3f}"
+    [panel] = keypoint_figure(evaluation).axes
+    assert [label.get_text() for label in panel.get_yticklabels()][:2] == ["nose", "Leye"]
+    assert [bar.get_width() for bar in panel.patches] == [0.75, 0.25, 0.5], "only labelled keypoints have a bar"
+    nobody = Evaluation(dict.fromkeys(METRICS, -1.0), 1, {"nose": -1})
+    assert len(write_evaluation_curves(nobody, tmp_path)) == 2

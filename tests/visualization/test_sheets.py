@@ -1,0 +1,153 @@
+"""Sheets of labelled tiles: the network's maps, and training samples with everything where the sample has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from posenet.data.batch import Batch
+from posenet.data.dataset import PoseDataset
+from posenet.data.store.reader import Store
+from posenet.data.targets import TargetRenderer
+from posenet.images.image_files import read_image
+from posenet.inference.media.outputs import output_paths
+from posenet.inference.media.sources import CameraSource, Frame, find_sources
+from posenet.inference.predictor import Predictor
+from posenet.settings import Config, InferenceConfig
+from posenet.skeleton import COCO
+from posenet.visualization.sheets import (
+    BACKGROUND,
+    GAP,
+    LABEL_HEIGHT,
+    MIN_SAMPLE_WIDTH,
+    HeatmapSheetWriter,
+    channel_names,
+    compute_heatmaps,
+    contact_sheet,
+    dim_image,
+    draw_heatmap_sheet,
+    draw_training_sample,
+    heatmap_sheet_suffix,
+    label_tile,
+    overlay_heatmap,
+    write_previews,
+)
+from tests.helpers.spot_networks import SpotNetwork, spot_image
+
+SIZE = 128
+SAMPLE_SHEET = (LABEL_HEIGHT + 2 * (LABEL_HEIGHT + SIZE + GAP) + GAP, 2 * (MIN_SAMPLE_WIDTH + GAP) + GAP)
+CAMERA = CameraSource(2)
+IMAGE = spot_image(97, 131, (40, 20), (90, 60), 4)
+
+
+def test_a_tile_shows_the_whole_image_below_its_label_and_note() -> None:
+    image = np.full((300, 100, 3), 200, np.uint8)
+    label = "a name that is very much longer than the tile is wide, so that it is cut"
+    tile = label_tile(image, label, (150, 200), "0.93")
+    assert tile.shape == (LABEL_HEIGHT + 150, 200, 3)
+    assert (tile[LABEL_HEIGHT:, 75:125] == 200).all()
+    assert (tile[LABEL_HEIGHT:, :70] == BACKGROUND).all() and (tile[LABEL_HEIGHT:, 130:] == BACKGROUND).all()
+    assert (tile[:LABEL_HEIGHT] > 150).any(axis=(0, 2)).sum() > 80
+    note_only = label_tile(image, "", (150, 200), "0.93")
+    columns = (note_only[:LABEL_HEIGHT] > 60).any(axis=(0, 2))
+    assert np.array_equal(tile[:LABEL_HEIGHT, columns], note_only[:LABEL_HEIGHT, columns]), "the label ends before it"
+
+
+@pytest.mark.parametrize("title", ["", "a title"])
+def test_a_sheet_holds_all_tiles_in_rows(title: str) -> None:
+    tiles = [np.full((20, 200, 3), 50 * number, np.uint8) for number in range(1, 6)]
+    sheet = contact_sheet(tiles, 3, title)
+    title_height = LABEL_HEIGHT if title else 0
+    assert sheet.shape == (title_height + 2 * (20 + GAP) + GAP, 3 * (200 + GAP) + GAP, 3)
+    for index, tile in enumerate(tiles):
+        row, column = divmod(index, 3)
+        top = title_height + GAP + row * (20 + GAP)
+        left = GAP + column * (200 + GAP)
+        assert np.array_equal(sheet[top : top + 20, left : left + 200], tile)
+    assert (sheet[:title_height] > 150).any() == bool(title)
+    assert contact_sheet(tiles[:2], 7).shape[1] == 2 * (200 + GAP) + GAP, "no wider than its tiles"
+
+
+@pytest.fixture
+def predictor() -> Predictor:
+    return Predictor(SpotNetwork(), InferenceConfig(height=128, flip=True))
+
+
+def test_maps_show_the_image_without_its_padding(predictor: Predictor) -> None:
+    maps = compute_heatmaps(predictor, IMAGE)
+    assert maps.shape == (50, 32, 44)
+    row, column = np.unravel_index(maps[30].argmax(), maps[30].shape)
+    assert abs(4 * row + 1.5 - 20 * 128 / 97) < 4 and abs(4 * column + 1.5 - 40 * 128 / 97) < 4
+    names = channel_names(COCO)
+    assert len(names) == 50
+    assert (names[0], names[30], names[48], names[49]) == ("neck-nose", "nose", "person", "any keypoint")
+
+
+def test_a_map_covers_the_background_where_it_is_high() -> None:
+    background = dim_image(np.full((40, 60, 3), 100, np.uint8))
+    heatmap = np.zeros((10, 15), np.float32)
+    heatmap[:, 10:] = 1.5
+    overlay = overlay_heatmap(background, heatmap)
+    assert (overlay[:, :36] == 60).all()
+    blue, green, red = overlay[20, 50].astype(int)
+    assert min(red, green) > blue + 100, "yellow"
+
+
+def test_sheets_of_images_are_files_and_those_of_videos_are_folders(predictor: Predictor, tmp_path: Path) -> None:
+    sources = [*find_sources(["-"], ["a.png", "x/A.jpg", "a.mp4"]), CAMERA]
+    paths = output_paths(sources, tmp_path, heatmap_sheet_suffix)
+    assert [path.name for path in paths.values()] == ["a.jpg", "A-2.jpg", "a", "camera-2"]
+    writer = HeatmapSheetWriter(predictor, paths)
+    writer.write(Frame(sources[0], IMAGE), [], IMAGE)
+    writer.write(Frame(CAMERA, IMAGE, 12, 1.0, 5.0), [], IMAGE)
+    expected = draw_heatmap_sheet(IMAGE, compute_heatmaps(predictor, IMAGE), COCO)
+    assert 1200 < expected.shape[1] < 2400 and expected.dtype == np.uint8
+    for path in (tmp_path / "a.jpg", tmp_path / "camera-2" / "000012.jpg"):
+        sheet = read_image(path)
+        assert sheet.shape == expected.shape and abs(sheet.astype(int) - expected).mean() < 3
+    for height, width in ((1, 1), (2, 3000), (3000, 2), (700, 500)):
+        image = np.full((height, width, 3), 90, np.uint8)
+        maps = np.zeros((50, -(-height // 4), -(-width // 4)), np.float32)
+        assert draw_heatmap_sheet(image, maps, COCO).size
+
+
+def test_a_training_sample_is_drawn_where_it_is() -> None:
+    """A grey image with a nose at (40, 90), people on the left and nothing supervised below."""
+    joints = torch.zeros(1, 1, 18, 3)
+    joints[0, 0, 0] = torch.tensor([40.0, 90.0, 2.0])
+    person_mask = torch.zeros(1, SIZE // 4, SIZE // 4, dtype=torch.uint8)
+    person_mask[..., :8] = 255
+    mask_miss = torch.full_like(person_mask, 255)
+    mask_miss[:, 24:] = 0
+    images = torch.full((1, SIZE, SIZE, 3), 128, dtype=torch.uint8)
+    batch = Batch(images, joints, person_mask, mask_miss, torch.tensor([1]))
+    sheet = draw_training_sample(batch, TargetRenderer.from_config(Config()), "title")
+    assert sheet.shape == (*SAMPLE_SHEET, 3)
+    panels = []
+    for index in range(4):
+        row, column = divmod(index, 2)
+        top = LABEL_HEIGHT + GAP + LABEL_HEIGHT + row * (LABEL_HEIGHT + SIZE + GAP)
+        left = GAP + (MIN_SAMPLE_WIDTH - SIZE) // 2 + column * (MIN_SAMPLE_WIDTH + GAP)
+        panels.append(sheet[top : top + SIZE, left : left + SIZE].astype(int))
+    drawn, masks, keypoint_maps, part_maps = panels
+    changed = np.argwhere((drawn != 128).any(-1))
+    assert len(changed) and np.abs(changed.mean(0) - (90, 40)).max() < 1
+    coloured = keypoint_maps.max(-1) - keypoint_maps.min(-1) > 60
+    assert np.abs(np.argwhere(coloured).mean(0) - (90, 40)).max() < 2
+    assert (part_maps.max(-1) - part_maps.min(-1)).max() <= 60, "one keypoint makes no body part"
+    blue, _, red = np.moveaxis(masks, -1, 0)
+    assert (blue[:90, :28] > red[:90, :28] + 20).all() and (red[100:, 40:] > blue[100:, 40:] + 20).all()
+    assert (masks[:90, 40:] == 128).all()
+
+
+def test_every_sample_of_one_epoch_has_one_drawing(stores: dict[str, Path], tmp_path: Path) -> None:
+    with Store(stores["val"]) as store:
+        dataset = PoseDataset(store, (SIZE, SIZE))
+        renderer = TargetRenderer.from_config(Config())
+        paths = write_previews(dataset, renderer, tmp_path / "new" / "folder", len(dataset) + 5)
+        assert len(paths) == len(dataset) and len(set(paths)) == len(paths)
+    assert all(cv2.imread(str(path)).shape == (*SAMPLE_SHEET, 3) for path in paths)

@@ -1,0 +1,59 @@
+"""Measure the speed of one part, such as the training step, and compare it with a limit; see docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+from benchmarks import gpu, network, targets, train
+from benchmarks.measuring import Table, describe_machine, write_json
+
+from posenet.cli.main import ToolParser, normalize_option_names, run_and_report
+from posenet.cli.options import add_config_options, positive_int
+from posenet.devices.device import cudnn_flags, select_device
+from posenet.settings import load_config
+
+PARTS = {"targets": targets, "network": network, "train": train, "gpu": gpu}
+
+
+def main() -> int:
+    """Run one benchmark, print its tables and write its numbers; return the exit status."""
+    parser = ToolParser(prog="benchmark.py", description=__doc__)
+    parts = parser.add_subparsers(dest="part", required=True, metavar="part", parser_class=ToolParser)
+    for name, module in PARTS.items():
+        summary = (module.__doc__ or "").partition("\n")[0]
+        part = parts.add_parser(name, help=summary, description=summary)
+        add_config_options(part)
+        part.add_argument("--repeats", type=positive_int, default=5, metavar="N", help="timed runs; 5 by default")
+        part.add_argument("--threads", type=positive_int, default=1, metavar="N", help="CPU threads; 1 by default")
+        part.add_argument("--device", default="cpu", metavar="D", help="auto, cpu (the default), cuda, ...")
+        part.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to this file")
+        part.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to this file")
+        module.add_arguments(part)
+    args = parser.parse_args(normalize_option_names(sys.argv[1:]))
+    return run_and_report(lambda: _run(args), "benchmark.py")
+
+
+def _run(args: argparse.Namespace) -> None:
+    torch.set_num_threads(args.threads)
+    torch.manual_seed(0)
+    config = load_config(args.config, args.overrides)
+    device = select_device(args.device)
+    with cudnn_flags(benchmark=True, tf32=config.train.tf32):
+        tables: list[Table] = []
+        for table in PARTS[args.part].run(args, config, device):
+            if table not in tables:
+                tables.append(table)
+            # A long benchmark returns a table after each of its rows, so that nothing is lost if it is interrupted.
+            if args.json:
+                write_json(args.json, tables, describe_machine(device))
+    text = "\n\n".join(table.as_markdown() for table in tables)
+    print(text)
+    if args.markdown:
+        args.markdown.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Benchmarks, one module for each part; ``tools/benchmark.py`` runs them."""
