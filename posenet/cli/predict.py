@@ -6,17 +6,16 @@ import argparse
 import contextlib
 import dataclasses
 import hashlib
-import itertools
 import logging
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posenet.cli.options import add_switch, fraction, positive_int, seconds
+from posenet.cli.options import add_switch, fraction, message_stream, positive_int, seconds
 from posenet.cli.prediction_outputs import (
     OutputStems,
     choose_outputs,
@@ -28,24 +27,26 @@ from posenet.cli.prediction_outputs import (
 from posenet.cli.prediction_summary import PredictionSummary
 from posenet.cli.predictor_options import add_checkpoint_option, add_network_options, make_predictor
 from posenet.cli.processes import add_process_options, join_ranks, run_on_ranks
-from posenet.devices.background import map_in_background
 from posenet.devices.ranks import Ranks
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError, DataError
 from posenet.files import is_standard_output, name_file_in_errors, resolve_link
 from posenet.inference.batches import share
 from posenet.inference.media.frame_tracking import FrameTracker
-from posenet.inference.media.frames import FramePeople, predict_frames, read_frames, require_pyav
+from posenet.inference.media.frames import predict_frames, read_frames, require_pyav
 from posenet.inference.media.journal import Journal, check_resumable, journal_paths, read_complete, write_complete
-from posenet.inference.media.outputs import Window
+from posenet.inference.media.outputs import Output, Window
 from posenet.inference.media.sources import (
+    Frame,
     Source,
     find_sources,
     is_numbered_pattern,
     parse_standard_input,
     split_into_blocks,
 )
+from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
+from posenet.messages import pluralize
 from posenet.progress import progress_bar
 from posenet.settings import load_config
 from posenet.visualization.people import MIN_SCORE
@@ -113,7 +114,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
     group = parser.add_argument_group("video")
-    group.add_argument("--start", type=seconds, default=0.0, metavar="SECONDS", help="skip the beginning of every video")
+    group.add_argument(
+        "--start", type=seconds, default=0.0, metavar="SECONDS", help="skip the beginning of every video"
+    )
     group.add_argument(
         "--duration",
         type=seconds,
@@ -121,16 +124,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="read only this long from every video (default: all)",
     )
-    group.add_argument("--stride", type=positive_int, default=1, metavar="N", help="read only every N-th frame of videos")
+    group.add_argument(
+        "--stride", type=positive_int, default=1, metavar="N", help="read only every N-th frame of videos"
+    )
     add_switch(
         group,
         "--track",
         help="give every person of a video an id and a colour that stay; people are left out until they are confirmed",
     )
     add_switch(group, "--smooth", help="remove the jitter of keypoints in videos; implies --track")
-    add_switch(
-        group, "--trails", help="draw where every person of a video was in the last seconds; implies --track"
-    )
+    add_switch(group, "--trails", help="draw where every person of a video was in the last seconds; implies --track")
 
     add_network_options(parser, amp="auto")
     add_process_options(parser, timeout=False)
@@ -156,6 +159,11 @@ class _Job:
     description: dict[str, Any]
     """Everything that the people depend on, for the journals; the names are those of their messages."""
 
+    @property
+    def block_of(self) -> dict[Source, int]:
+        """The number of the block that each source belongs to."""
+        return {self.sources[index]: number for number, block in enumerate(self.blocks) for index in block}
+
     def open_journal(self, rank: int, world_size: int, *, resume: bool) -> Journal | None:
         """The journal of one of the processes."""
         if self.journaled is None:
@@ -178,10 +186,11 @@ def _predict(args: argparse.Namespace, ranks: Ranks) -> int:
         is_complete = ranks.run_on_all(lambda: _is_complete(args, job, ranks.world_size, summary))
         if not is_complete:
             ranks.run_on_all(lambda: _predict_share(args, job, ranks, summary, stop_requested))
-            summary.merge(ranks.gather_objects(summary))
+            summary = summary.merge(ranks.gather_objects(summary))
             ranks.run_on_all(lambda: _complete(args, job, ranks, summary))
             if ranks.is_main and not args.quiet:
-                summary.report([path for path in (args.output, *people_files(args), args.heatmaps) if path])
+                written = [path for path in (args.output, *people_files(args), args.heatmaps) if path]
+                summary.report(written, message_stream(*people_files(args)))
     # Ctrl-C is the ordinary way to end a camera or a live stream.
     if summary.is_interrupted and not summary.has_live_frames:
         if ranks.is_main:
@@ -318,15 +327,86 @@ def _predict_share(
 ) -> None:
     """Predict the blocks of this process: draw people, and write them to files, or to the journal for rank 0."""
     with contextlib.ExitStack() as stack:
+        stack.enter_context(name_file_in_errors(", ".join(people_files(args)) or args.output or args.heatmaps or ""))
         journal = job.open_journal(ranks.rank, ranks.world_size, resume=args.resume)
         if journal:
             stack.enter_context(journal)
-        drawings = open_drawing_outputs(args, job.stems, job.predictor, stop_requested)
         files = open_people_files(args, job.sources, job.predictor) if ranks.world_size == 1 else []
+        drawings = open_drawing_outputs(args, job.stems, job.predictor, stop_requested)
         for output in (*files, *drawings):
             stack.enter_context(output)
 
         for frame, people in journal.replay() if journal else ():
             summary.add(frame, people)
-            files.write(frame, people)
+            _write(files, frame, people)
         blocks = share(job.blocks, ranks.rank, ranks.world_size)[journal.first_block if journal else 0 :]
+        if journal and journal.first_block:
+            _log.info("%s of this process are already done", pluralize(journal.first_block, "block"))
+        frames = read_frames(
+            [job.sources[index] for block in blocks for index in block],
+            start=args.start,
+            duration=args.duration,
+            stride=args.stride,
+            stop_requested=stop_requested,
+        )
+        total = _count_images(job, blocks)
+        bar = stack.enter_context(progress_bar(title="predict", total=total, disable=args.quiet or not ranks.is_main))
+        predictions = predict_frames(job.predictor, frames, job.block_of)
+        for frame, people in stack.enter_context(contextlib.closing(predictions)):
+            if job.tracker:
+                people = job.tracker.update(frame, people)
+            summary.add(frame, people)
+            if journal:
+                journal.write(frame, people)
+            _write([*files, *drawings], frame, people)
+            bar.update()
+            if stop_requested() or any(output.is_closed for output in drawings):
+                break
+        else:
+            if journal:
+                journal.finish()
+        summary.is_interrupted = stop_requested()
+        error = summary.unreadable_error()
+        if error and not summary.is_interrupted and not summary.has_frames and ranks.world_size == 1:
+            raise error  # before the files of people replace earlier ones
+
+
+def _write(outputs: Sequence[Output], frame: Frame, people: Sequence[Person]) -> None:
+    """Write a frame to outputs, if it could be read."""
+    if not frame.error:
+        for output in outputs:
+            output.write(frame, people)
+
+
+def _count_images(job: _Job, blocks: Sequence[range]) -> int | None:
+    """The number of images in some blocks; None if a block is a video, whose length is not known."""
+    sources = [job.sources[index] for block in blocks for index in block]
+    return len(sources) if all(source.kind == "image" for source in sources) else None
+
+
+def _complete(args: argparse.Namespace, job: _Job, ranks: Ranks, summary: PredictionSummary) -> None:
+    """On rank 0, join the journals of several processes to the files of people, and leave a note for ``--resume``."""
+    if not ranks.is_main or summary.is_interrupted or job.journaled is None:
+        return
+    [note] = journal_paths(job.journaled, 1)
+    journals = [path for path in journal_paths(job.journaled, ranks.world_size) if path != note]
+    if journals:
+        error = summary.unreadable_error()
+        if error and not summary.has_frames:
+            raise error
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(name_file_in_errors(", ".join(people_files(args))))
+            files = [stack.enter_context(output) for output in open_people_files(args, job.sources, job.predictor)]
+            for rank in range(ranks.world_size):
+                journal = job.open_journal(rank, ranks.world_size, resume=True)
+                assert journal is not None
+                with journal:
+                    for frame, people in journal.replay():
+                        _write(files, frame, people)
+    if args.resume:
+        unreadable = [Frame(source, error=error) for source, error in summary.unreadable.items()]
+        write_complete(note, job.sources, job.description, unreadable)
+    else:
+        note.unlink(missing_ok=True)
+    for path in journals:
+        path.unlink()

@@ -25,10 +25,8 @@ from posenet.inference.media.people_files import CocoOutput, CsvOutput, ImageIds
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
-from posenet.settings import ExifFrame
-from posenet.visualization.heatmaps import draw_heatmap_sheet
-from posenet.visualization.people import KEYPOINT_MIN_SCORE, draw_people
-from posenet.visualization.trails import Trails
+from posenet.visualization.people import KEYPOINT_MIN_SCORE, ColourScheme, Trails, draw_people
+from posenet.visualization.sheets import draw_heatmap_sheet
 
 
 class OutputStems(NamedTuple):
@@ -73,16 +71,14 @@ def choose_outputs(args: argparse.Namespace, sources: Sequence[Source]) -> Outpu
     return stems
 
 
-def open_people_files(
-    args: argparse.Namespace, sources: Sequence[Source], predictor: Predictor, exif_frame: ExifFrame
-) -> list[Output]:
+def open_people_files(args: argparse.Namespace, sources: Sequence[Source], predictor: Predictor) -> list[Output]:
     """Open the files of people."""
     outputs: list[Output] = []
     if args.json:
         kind = JsonLinesOutput if is_lines_file(args.json) else JsonOutput
         outputs.append(kind(Path(args.json), ImageIds(sources)))
     if args.coco:
-        outputs.append(CocoOutput(Path(args.coco), sources, predictor.skeleton, exif_frame))
+        outputs.append(CocoOutput(Path(args.coco), sources, predictor.skeleton, predictor.exif_frame))
     if args.csv:
         outputs.append(CsvOutput(Path(args.csv), predictor.skeleton))
     return outputs
@@ -120,7 +116,7 @@ class Drawer:
         """See ``Draw``."""
         if frame is not self._frame:
             is_tracked = any(person.id is not None for person in people)
-            colours = "person" if is_tracked else "side"
+            colours: ColourScheme = "person" if is_tracked else "side"
             self._drawing = draw_people(frame.image, people, keypoint_min_score=KEYPOINT_MIN_SCORE, colours=colours)
             if self._trails:
                 self._trails.draw(self._drawing, frame, people)

@@ -63,8 +63,8 @@ def add_network_options(parser: argparse.ArgumentParser, amp: str) -> None:
     group.add_argument(
         "--backend",
         choices=BACKENDS,
-        help="software that runs the network: auto is the fastest that is installed and as accurate (default: torch for "
-        "a checkpoint, auto for an exported file)",
+        help="software that runs the network: auto is the fastest one that is installed and as accurate (default: "
+        "torch for a checkpoint, auto for an exported file)",
     )
     group.add_argument("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:1, mps ...")
     group.add_argument(
@@ -98,7 +98,7 @@ def make_predictor(args: argparse.Namespace, ranks: Ranks, min_score: float = 0.
 
 
 def requested_config(args: argparse.Namespace) -> Config | None:
-    """The configuration of ``--config`` and ``--set``; None for the unchanged one of the checkpoint or exported file."""
+    """The configuration of ``--config`` and ``--set``; None for that of the checkpoint or the exported file."""
     if is_exported_file(args.checkpoint) or not (args.config or args.overrides):
         return None
     if args.config:
@@ -112,8 +112,10 @@ def _overrides_of_exported_file(args: argparse.Namespace) -> dict[str, Any]:
     """The keys of the ``inference`` section in ``--set``."""
     keys = [pair.partition("=")[0].strip() for pair in args.overrides]
     if args.config or any(key.startswith("model.") for key in keys):
-        raise ConfigError(f"{args.checkpoint} is an exported file with a network and settings of its own; leave out "
-            "--config, and model.* in --set")
+        raise ConfigError(
+            f"{args.checkpoint} is an exported file with a network and settings of its own; leave out "
+            "--config, and model.* in --set"
+        )
     inference = load_config(None, args.overrides).inference
     names = [key.removeprefix("inference.") for key in keys if key.startswith("inference.")]
     return {name: getattr(inference, name) for name in names}

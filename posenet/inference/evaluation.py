@@ -87,7 +87,7 @@ def evaluate(
     image_ids: Collection[int] | None = None,
     exif_frame: ExifFrame | None = None,
     progress: bool = True,
-    ranks: Ranks = Ranks(),  # it is a single process, and immutable
+    ranks: Ranks | None = None,
     **options: Any,
 ) -> Evaluation | None:
     """Predict every image of a COCO split and compare the people with the annotations.
@@ -101,8 +101,8 @@ def evaluate(
         exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; None for that in
             which the network was trained.
         progress: whether to show a progress bar.
-        ranks: the processes that share the images. Rank 0 writes the predictions and returns the metrics, and the
-            others return None.
+        ranks: the processes that share the images; None is this process alone. Rank 0 writes the predictions and
+            returns the metrics, and the others return None.
         options: those of ``Predictor.from_checkpoint``: ``config``, ``device``, ``backend``, and keys of the
             configuration's ``inference`` section, such as ``flip=True``. ``amp`` is "off" by default, float32, so that
             the AP is the same on every machine.
@@ -122,6 +122,7 @@ def evaluate(
         raise ConfigError(f"{', '.join(options)} cannot be changed for a predictor; evaluate its checkpoint instead")
     else:
         predictor = checkpoint
+    ranks = ranks or Ranks()
     split = read_split(annotations, image_ids, predictor.skeleton)
     batches = list(batched(sort_by_shape(split.images), predictor.settings.batch_size))
     mine = list(itertools.chain.from_iterable(share(batches, ranks.rank, ranks.world_size)))

@@ -87,7 +87,7 @@ def resize_image(image: np.ndarray, out: np.ndarray) -> None:
 
 
 def resample_maps(maps: np.ndarray, letterboxes: Sequence[Letterbox], target: Sequence[Letterbox]) -> np.ndarray:
-    """Resample (N, C, h, w) maps of one inference scale to the cells of another, (N, C, h', w'), by cubic interpolation.
+    """Resample (N, C, h, w) maps of one inference scale to the cells of another, (N, C, h', w'), by cubic convolution.
 
     Resizing by s maps x to (x + 0.5) s - 0.5, for pixels and also for cells, because the stride is the same. The two
     scales are padded differently, so s is the ratio of the sizes of the resized images, not of the maps.

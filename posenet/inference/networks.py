@@ -149,24 +149,24 @@ def _load_exported_file(
     """Load an exported file. This does not import PyTorch."""
     if backend == "torch":
         raise ConfigError(f"{path} is an exported file, which PyTorch cannot run; use backend {' or '.join(RUNTIMES)}")
-    if backend in (None, "auto"):
-        backend = next((name for name in RUNTIMES if _is_installed(name)), None)  # type: ignore[arg-type]
-        if backend is None:
-            extras = " or ".join(f"posenet[{name}]" for name in RUNTIMES)
-            raise ConfigError(f"{path} is an exported file, which needs a package that runs it; install {extras}")
+    installed = [name for name in RUNTIMES if _is_installed(name)]
+    if not installed:
+        extras = " or ".join(f"posenet[{name}]" for name in RUNTIMES)
+        raise ConfigError(f"{path} is an exported file, which needs a package that runs it; install {extras}")
+    runtime = installed[0] if backend in (None, "auto") else str(backend)
     try:
         model = path.read_bytes()
     except OSError as error:
         raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
     text = os.environ.get("OMP_NUM_THREADS", "")  # which PyTorch reads too
     threads = int(text) if text.isdecimal() and int(text) > 0 else None
-    compute_maps, properties = load_onnx(model, backend, str(path), device=device, amp=amp, threads=threads)
+    compute_maps, properties = load_onnx(model, runtime, str(path), device=device, amp=amp, threads=threads)
     config = read_settings(properties, str(path))
     num_maps = compute_maps(np.zeros((1, INPUT_MULTIPLE, INPUT_MULTIPLE, 3), np.uint8)).shape[1]
     if num_maps != config.model.skeleton.num_channels:
         raise CheckpointError(
             f"{path} computes {num_maps} maps, but the skeleton in its metadata has "
-            f"{config.model.skeleton.num_channels}: the network and the metadata are of different files; export it again"
+            f"{config.model.skeleton.num_channels}: the network and the metadata are of different files; export again"
         )
     return compute_maps, config
 

@@ -9,7 +9,7 @@ import io
 import logging
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,9 @@ from torch import Tensor, nn
 import posenet
 from posenet.errors import ConfigError, DataError
 from posenet.files import write_atomically
+from posenet.images.image_files import read_image
 from posenet.inference.exported_file import INPUT, OUTPUT, FilePrecision, write_settings
+from posenet.inference.letterbox import Letterbox
 from posenet.model.fused import FusedNetwork
 from posenet.model.preprocessing import images_to_input
 from posenet.progress import progress_bar
@@ -31,8 +33,10 @@ if TYPE_CHECKING:
     import onnx
 
 OPSET = 17
+CALIBRATION_IMAGES = 64
+"""Number of images on which the ranges of an 8-bit file are measured. More change the ranges little."""
 FLOAT_CONVOLUTIONS = (0, -2, -1)
-"""The convolutions that an 8-bit file keeps in float32: the first one and the last two, in which rounding costs most."""
+"""The convolutions that an 8-bit file keeps in float32: the first and the last two, in which rounding costs most."""
 
 
 class ImagesToMaps(nn.Module):
@@ -92,6 +96,32 @@ def build_onnx(network: nn.Module, config: Config) -> onnx.ModelProto:
     model = onnx.load_model_from_string(file.getvalue())
     _describe(model, config, "float32")
     return model
+
+
+def choose_calibration_files(files: Sequence[Path]) -> list[Path]:
+    """At most ``CALIBRATION_IMAGES`` files, at equal distances in the list, so that they come from all of its parts."""
+    if len(files) <= CALIBRATION_IMAGES:
+        return list(files)
+    positions = np.linspace(0, len(files) - 1, CALIBRATION_IMAGES).round().astype(int)
+    return [files[position] for position in positions]
+
+
+def read_calibration_images(
+    files: Sequence[Path], letterbox: Callable[[tuple[int, int]], Letterbox]
+) -> list[np.ndarray]:
+    """Read images, and resize and pad them as for prediction.
+
+    Args:
+        letterbox: how an image of (height, width) is resized and padded; see ``Predictor.letterbox``.
+
+    Returns:
+        (H, W, 3) uint8 BGR each, H and W multiples of 64.
+
+    Raises:
+        DataError: a file cannot be read.
+    """
+    images = (read_image(file) for file in files)
+    return [letterbox(image.shape[:2]).apply(image) for image in images]
 
 
 def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.ndarray]) -> onnx.ModelProto:

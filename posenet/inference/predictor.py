@@ -288,8 +288,8 @@ def override_settings(settings: InferenceConfig, overrides: dict[str, Any]) -> I
         raise ConfigError(f"inference settings {overrides}: {error}") from error
     if "height" in overrides and changed.height > changed.max_height:
         raise ConfigError(
-            f"inference.height {changed.height} is above inference.max_height {changed.max_height}, to which images are "
-            "resized at most; choose a smaller height, or raise the limit too"
+            f"inference.height {changed.height} is above inference.max_height {changed.max_height}, to which images "
+            "are resized at most; choose a smaller height, or raise the limit too"
         )
     return changed
 

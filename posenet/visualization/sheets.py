@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -15,9 +15,7 @@ from posenet.data.dataset import PoseDataset
 from posenet.data.sampler import TrainSampler
 from posenet.data.targets import TargetRenderer
 from posenet.images.image_files import to_bgr, write_image
-from posenet.inference.media.sources import Frame, Source
 from posenet.inference.person import Person
-from posenet.inference.predictor import Predictor
 from posenet.skeleton import Skeleton
 from posenet.visualization.people import MIDDLE, OUTLINE, draw_people
 
@@ -88,43 +86,6 @@ def contact_sheet(tiles: Sequence[np.ndarray], columns: int, title: str = "") ->
         sheet[top : top + height, left : left + width] = tile
     _draw_text(sheet, _shorten(title, sheet.shape[1] - 2 * (GAP + _MARGIN)), (GAP + _MARGIN, GAP + _BASELINE))
     return sheet
-
-
-class HeatmapSheetWriter:
-    """Writes one sheet with all maps for every image or frame.
-
-    The path of an image is a file, that of a video or camera a folder, with sheets named by frame number.
-    """
-
-    def __init__(self, predictor: Predictor, paths: Mapping[Source, Path]) -> None:
-        self._predictor = predictor
-        self._paths = paths
-
-    def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
-        path = self._paths[frame.source]
-        if frame.number is not None:
-            path = path / f"{frame.number:06d}.jpg"
-        maps = compute_heatmaps(self._predictor, frame.image)
-        write_image(path, draw_heatmap_sheet(frame.image, maps, self._predictor.skeleton, drawing))
-
-
-def heatmap_sheet_suffix(source: Source) -> str:
-    """Suffix of a source's path in ``HeatmapSheetWriter``; empty if that is a folder."""
-    return ".jpg" if source.kind == "image" else ""
-
-
-def compute_heatmaps(predictor: Predictor, image: np.ndarray) -> np.ndarray:
-    """Run the predictor's network on an (H, W, 3) uint8 image at scale 1, and on its mirror image if it uses flips.
-
-    Returns:
-        (C, h, w) float32: the map cells of the image, without those of the padding.
-
-    Raises:
-        ConfigError: the network is in an exported file, which does not output maps.
-    """
-    letterbox = predictor.letterbox(image.shape[:2])
-    rows, columns = letterbox.image_cells
-    return predictor.backend.compute_maps(letterbox.apply(image)[None])[0, :, :rows, :columns]
 
 
 def draw_heatmap_sheet(

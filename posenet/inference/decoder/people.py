@@ -160,7 +160,9 @@ def estimate_missing_keypoints(
         estimate[rows] = expected.position
         keypoint = candidates.keypoint
         candidate_position = _complex_positions(candidates)
-        distance = np.abs(candidate_position - expected.position[:, keypoint]) / expected.sigma[:, keypoint]  # (rows, N)
+        distance = (
+            np.abs(candidate_position - expected.position[:, keypoint]) / expected.sigma[:, keypoint]
+        )  # (rows, N)
         if allowed is not None:
             distance[~allowed[rows]] = np.inf
         row, candidate = np.nonzero(distance < MAX_ESTIMATE_DISTANCE)

@@ -144,7 +144,9 @@ class PoseModel:
         """
         count = found.sum(axis=1)
         observed = count * (np.abs(position) ** 2).sum(axis=1) - np.abs(position.sum(axis=1)) ** 2
-        expected = count * (found @ self.height**2) - (found @ self.height) ** 2 + (count - 1) * (found @ self.spread**2)
+        expected = (
+            count * (found @ self.height**2) - (found @ self.height) ** 2 + (count - 1) * (found @ self.spread**2)
+        )
         scale = np.sqrt(np.maximum(observed, 0) / np.maximum(expected, 1e-9)) * (count > 1)
 
         weight = 1 / (self.spread**2 + SPREAD_FLOOR)
@@ -271,8 +273,8 @@ class PoseModel:
         receivers: set[int] = set()
         for index in np.argsort(cost, axis=None, kind="stable")[: np.isfinite(cost).sum()].tolist():
             fragment, person = fragments[index // len(people)], people[index % len(people)]
-            # A group may be both a fragment and a person. After it has been assigned, it receives no fragment, and after
-            # it has received one, it is not assigned.
+            # A group may be both a fragment and a person. After it has been assigned, it receives no fragment, and
+            # after it has received one, it is not assigned.
             is_free = target[fragment] == fragment and fragment not in receivers and target[person] == person
             if is_free and not (found[fragment] & found[person]).any():
                 target[fragment] = person

@@ -8,8 +8,9 @@ import itertools
 import math
 import tempfile
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -110,9 +111,7 @@ def _read_image(source: Source) -> Frame | Animation:
         return Frame(source, error=error)
 
 
-def _read_video(
-    source: Source, selection: FrameSelection, stop_requested: Callable[[], bool]
-) -> Iterator[Frame]:
+def _read_video(source: Source, selection: FrameSelection, stop_requested: Callable[[], bool]) -> Iterator[Frame]:
     """The frames of a video, a stream or a camera."""
     with contextlib.ExitStack() as stack:
         try:
@@ -148,11 +147,16 @@ def _open_video(source: Source, stack: contextlib.ExitStack) -> VideoReader | Li
     return LiveReader(reader, reopen=lambda: PyAVReader(source, url))
 
 
-def predict_frames(predictor: Predictor, frames: Iterable[Frame]) -> Generator[FramePeople, None, None]:
+def predict_frames(
+    predictor: Predictor, frames: Iterable[Frame], block_of: Mapping[Source, int] = MappingProxyType({})
+) -> Generator[FramePeople, None, None]:
     """Find the people in frames, in order; only a few frames are in memory at a time.
 
     Images that follow each other run together in batches, and so do frames of one video. Frames of live sources run one
     by one: a frame that waits for the next one would be out of date.
+
+    Args:
+        block_of: the block of each source; only images of the same block run together. See ``split_into_blocks``.
     """
     with contextlib.closing(_as_generator(frames)) as stream:
         for is_live, group in itertools.groupby(stream, lambda frame: frame.is_live):
@@ -160,10 +164,12 @@ def predict_frames(predictor: Predictor, frames: Iterable[Frame]) -> Generator[F
                 for frame in group:
                     yield FramePeople(frame, [] if frame.error else predictor(frame.image))
             else:
-                yield from _predict_in_batches(predictor, group)
+                yield from _predict_in_batches(predictor, group, block_of)
 
 
-def _predict_in_batches(predictor: Predictor, frames: Iterable[Frame]) -> Iterator[FramePeople]:
+def _predict_in_batches(
+    predictor: Predictor, frames: Iterable[Frame], block_of: Mapping[Source, int]
+) -> Iterator[FramePeople]:
     """Predict frames in batches. While the network runs, other frames are read, prepared and decoded."""
     pending: deque[Frame] = deque()
 
@@ -175,7 +181,7 @@ def _predict_in_batches(predictor: Predictor, frames: Iterable[Frame]) -> Iterat
 
     batches = (
         readable_images(batch)
-        for _, run in itertools.groupby(frames, _video_of)
+        for _, run in itertools.groupby(frames, lambda frame: (block_of.get(frame.source), _video_of(frame)))
         for batch in batched(run, predictor.settings.batch_size)
     )
     with contextlib.closing(predictor.stream_groups(batches)) as results:

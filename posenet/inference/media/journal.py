@@ -44,8 +44,8 @@ def check_resumable(file: Path, world_size: int) -> None:
     journals = {path for path in journals if path.suffix != ".lock"}
     if journals and not journals & set(journal_paths(file, world_size)):
         raise DataError(
-            f"{file} was begun by another number of processes ({sorted(journals)[0].name}); continue it with as many, or "
-            "start again without --resume"
+            f"{file} was begun by another number of processes ({sorted(journals)[0].name}); continue it with as "
+            "many, or start again without --resume"
         )
     if file.exists() and not journals:
         raise DataError(

@@ -36,7 +36,7 @@ class Camera(VideoReader):
     def __init__(self, source: Source) -> None:
         self.source = source
         with _silent_opencv():
-            self._capture = cv2.VideoCapture(source.location)  # type: ignore[arg-type]  # a number or a device file
+            self._capture = cv2.VideoCapture(source.location)  # a number or a device file
         if not self._capture.isOpened():
             raise DataError(f"{source.name} cannot be opened; connect it, and close other programs that use it")
         self.rate = plausible_rate(self._capture.get(cv2.CAP_PROP_FPS))
@@ -117,9 +117,7 @@ class LiveReader:
         self._thread.join()
         self._reader.close()
 
-    def frames(
-        self, selection: FrameSelection, stop_requested: Callable[[], bool] = lambda: False
-    ) -> Iterator[Frame]:
+    def frames(self, selection: FrameSelection, stop_requested: Callable[[], bool] = lambda: False) -> Iterator[Frame]:
         """Yield the newest image each time, until the selection ends, or the source is closed or lost; then an error.
 
         The stride does not apply: which images are dropped depends on the speed of the reader.

@@ -1,4 +1,4 @@
-"""Outputs of prediction: what every output does, the names of drawings, and drawings as images, videos or in a window."""
+"""Outputs of prediction: what every output does, and drawings as images, as videos or in a window."""
 
 from __future__ import annotations
 
@@ -43,6 +43,9 @@ class Output(ABC):
     earlier files of their names stay.
     """
 
+    is_closed = False
+    """Whether the user has closed it, so that nothing more is to be written."""
+
     def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
 
@@ -50,7 +53,7 @@ class Output(ABC):
     def write(self, frame: Frame, people: Sequence[Person]) -> None:
         """Receive a frame."""
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027  # many have nothing to write at the end
         """Write what comes after the last frame."""
 
     def __enter__(self) -> Self:
@@ -161,8 +164,6 @@ class Window(Output):
 
     def __init__(self, draw: Draw, stop_requested: Callable[[], bool] = lambda: False) -> None:
         super().__init__()
-        self.closed = False
-        """Whether the user has closed the window, by Q or Escape."""
         self._draw = draw
         self._stop_requested = stop_requested
         self._stack.callback(cv2.destroyAllWindows)
@@ -180,7 +181,7 @@ class Window(Output):
         key = cv2.waitKey(1)
         while frame.number is None and key < 0 and self._is_visible() and not self._stop_requested():
             key = cv2.waitKey(50)
-        self.closed = (key & 0xFF) in _CLOSE_KEYS or not self._is_visible()
+        self.is_closed = (key & 0xFF) in _CLOSE_KEYS or not self._is_visible()
 
     def _is_visible(self) -> bool:
         return cv2.getWindowProperty(WINDOW_TITLE, cv2.WND_PROP_VISIBLE) >= 1

@@ -76,7 +76,7 @@ class JsonLinesOutput(Output):
 
     def write(self, frame: Frame, people: Sequence[Person]) -> None:
         if self._file is None:
-            self._file = self._stack.enter_context(open(self._path, "w", encoding="utf-8"))
+            self._file = self._stack.enter_context(self._path.open("w", encoding="utf-8"))
         for person in people:
             self._file.write(json.dumps(people_entry(frame, person, self._ids.id_of(frame))) + "\n")
         self._file.flush()
@@ -149,7 +149,11 @@ class ListedNames(NamedTuple):
 
     def name_of(self, frame: Frame) -> str:
         """Frame 3 of clip.mp4 is listed as clip/000003.jpg."""
-        return self.file_of[frame.source] if frame.number is None else f"{self.folder_of[frame.source]}/{frame.number:06d}.jpg"
+        return (
+            self.file_of[frame.source]
+            if frame.number is None
+            else f"{self.folder_of[frame.source]}/{frame.number:06d}.jpg"
+        )
 
 
 def list_names(sources: Sequence[Source], folder: Path) -> ListedNames:
@@ -200,7 +204,8 @@ class CocoOutput(Output):
         self._names = list_names(sources, image_folder(sources))
         self._ids = ImageIds(sources)
         file = self._stack.enter_context(open_text_output(path))
-        self._images = _JsonList(self._stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")))
+        images = self._stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))  # noqa: SIM115
+        self._images = _JsonList(images)
         self._annotations = _JsonList(file)
         self._annotation_ids = itertools.count(1)
         category = json.dumps([coco_category(skeleton)])

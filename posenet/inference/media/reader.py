@@ -1,4 +1,4 @@
-"""What the readers of videos, animations and cameras share: numbering frames, selecting among them, reporting damage."""
+"""What readers of videos, animations and cameras share: numbering and selecting frames, reporting damage."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class VideoReader(ABC):
         """Why the video counts as cut off after all its frames are read; empty if it is complete."""
         return ""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # numbered images keep no file open
         """Release the file or the device."""
 
     def frames(self, selection: FrameSelection) -> Iterator[Frame]:

@@ -101,7 +101,7 @@ class PyAVReader(VideoReader):
             except av.FFmpegError:
                 yield None
                 continue
-            for frame in cast(list[av.VideoFrame], frames):
+            for frame in frames:
                 is_timed = self._has_times and frame.pts is not None
                 seconds = _seconds(frame.pts or 0, self._stream) if is_timed else math.nan
                 if math.isnan(self._first_time):
