@@ -29,7 +29,7 @@ from posenet.data.store.reader import Store
 from posenet.data.store.schema import BYTE_ARRAYS, array_specs, fingerprint
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
-from posenet.inference.coco_evaluation import compute_coco_metrics
+from posenet.inference.evaluation import compute_coco_metrics
 from posenet.settings import Config, config_from_dict, config_to_dict, load_config
 from tests.helpers.drawn_data import document, person
 from tests.helpers.malformed_inputs import ODD, Findings, mutate_bytes, mutate_tree, try_all

@@ -15,7 +15,7 @@ from posenet.data.store.build import build_store
 from posenet.data.store.reader import Store
 from posenet.data.store.verification import verify_store
 from posenet.errors import DataError
-from posenet.inference.coco_evaluation import SplitOptions, evaluate
+from posenet.inference.evaluation import SplitOptions, evaluate
 from posenet.inference.person import Person
 from posenet.settings import AugmentConfig
 from posenet.skeleton import COCO

@@ -19,7 +19,7 @@ from posenet.annotations.split import read_split
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.images.image_files import write_image
-from posenet.inference.coco_evaluation import (
+from posenet.inference.evaluation import (
     METRICS,
     Evaluation,
     Predict,

@@ -13,7 +13,7 @@ from posenet.images.image_files import read_image, to_bgr
 from posenet.inference.media.reader import DEFAULT_FRAME_RATE, VideoReader, plausible_rate
 from posenet.inference.media.sources import Source, numbered_files
 
-_PILLOW_ERRORS = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError)
+_PILLOW_ERRORS = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError, TypeError)
 
 
 class NumberedImages(VideoReader):
@@ -52,14 +52,22 @@ class Animation(VideoReader):
 
     @classmethod
     def open(cls, source: Source, path: Path) -> Animation | None:
-        """Open a file; None if it has one image or is damaged."""
+        """Open a file; None if it has one image, or none that can be read.
+
+        Raises:
+            DataError: the first image can be read, but the list of the others is damaged.
+        """
         try:
             image = Image.open(path)
+        except _PILLOW_ERRORS:
+            return None
+        try:
             if getattr(image, "is_animated", False):
                 return cls(source, image)
+        except _PILLOW_ERRORS as error:
             image.close()
-        except _PILLOW_ERRORS:
-            pass
+            raise DataError(f"{source.name} is damaged: {error}") from error
+        image.close()
         return None
 
     def decode(self) -> Iterator[float | None]:

@@ -15,7 +15,7 @@ from posenet.data.store.build import build_store
 from posenet.data.store.reader import Store
 from posenet.errors import DataError
 from posenet.images.image_files import read_image, write_image
-from posenet.inference.coco_evaluation import SplitOptions, evaluate
+from posenet.inference.evaluation import SplitOptions, evaluate
 from posenet.inference.media.people_files import (
     ImageIds,
     image_folder,
