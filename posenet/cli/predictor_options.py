@@ -13,6 +13,7 @@ from posenet.inference.networks import BACKENDS, is_exported_file
 from posenet.inference.predictor import Predictor
 from posenet.settings import Config, load_config
 
+EXIF_FRAME_KEY = "data.exif_frame"
 _SETTINGS = ("height", "scales", "flip", "batch_size")
 """Options that override keys of the configuration's ``inference`` section."""
 
@@ -86,7 +87,7 @@ def make_predictor(args: argparse.Namespace, ranks: Ranks, min_score: float = 0.
     overrides = {name: getattr(args, name) for name in _SETTINGS if name in args}
     if is_exported_file(args.checkpoint):
         overrides = _overrides_of_exported_file(args) | overrides
-    return Predictor.from_checkpoint(
+    predictor = Predictor.from_checkpoint(
         args.checkpoint,
         config=requested_config(args),
         device=device,
@@ -95,6 +96,14 @@ def make_predictor(args: argparse.Namespace, ranks: Ranks, min_score: float = 0.
         min_score=min_score,
         **overrides,
     )
+    if _sets(args, EXIF_FRAME_KEY):
+        predictor.exif_frame = load_config(None, args.overrides).data.exif_frame
+    return predictor
+
+
+def _sets(args: argparse.Namespace, key: str) -> bool:
+    """Whether ``--set`` changes a key."""
+    return any(pair.partition("=")[0].strip() == key for pair in args.overrides)
 
 
 def requested_config(args: argparse.Namespace) -> Config | None:

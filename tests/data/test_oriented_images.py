@@ -15,11 +15,11 @@ from posenet.data.store.build import build_store
 from posenet.data.store.reader import Store
 from posenet.data.store.verification import verify_store
 from posenet.errors import DataError
-from posenet.inference.evaluation import SplitOptions, evaluate
 from posenet.inference.person import Person
 from posenet.settings import AugmentConfig
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import document, person, write_annotations, write_coco
+from tests.helpers.evaluations import evaluate_people
 from tests.helpers.oriented_images import OrientedImage, lit_centre, oriented_image
 
 NOSE = COCO.keypoints.index("nose")
@@ -79,7 +79,7 @@ def test_a_prediction_at_the_lit_block_has_ap_1(tmp_path: Path, orientation: int
             keypoints[0, 0, :2] = x, y
             yield [Person(COCO.to_network_order(keypoints)[0], 1.0, COCO)]
 
-    evaluation = evaluate(predict, images, annotations, SplitOptions(exif_frame=frame, progress=False))
+    evaluation = evaluate_people(predict, images, annotations, exif_frame=frame)
     assert evaluation.metrics["AP"] == pytest.approx(1)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from posenet.benchmark.targets import standing_people
 
 from posenet.annotations.coco_dataset import PersonAnnotation
-from posenet.benchmark.targets import standing_people
 
 
 def two_people() -> np.ndarray:

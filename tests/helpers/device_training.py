@@ -7,17 +7,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from posenet.benchmark.train import build_train_step, synthetic_batch
+from posenet.training.device_prefetch import prefetch_to_device
+from posenet.training.train_step import TrainStep
 from torch import Tensor, nn
 
-from posenet.benchmark.train import build_train_step, synthetic_batch
 from posenet.data.batch import Batch
 from posenet.devices.runtime import Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
 from posenet.settings import load_config
-from posenet.training.device_prefetch import prefetch_to_device
 from posenet.training.model_with_loss import ModelWithLoss
 from posenet.training.optimizer import set_lr
-from posenet.training.train_step import TrainStep
 
 SMALL_NETWORK = (
     "model.stacks=1",

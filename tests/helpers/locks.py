@@ -9,6 +9,7 @@ from pathlib import Path
 
 from posenet.checkpoints.run_lock import run_lock
 from posenet.locks import lock_file
+
 from tests.helpers.process_runs import fork_process, wait_for_exit
 
 

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from posenet.locks import lock_file
 
 ENTRY_POINT = "[torch.backends]\nsimdev = simdev_boot:autoload\n"

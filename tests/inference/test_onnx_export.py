@@ -10,12 +10,12 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from posenet.inference.decoder.device_candidates import CandidateSelector
+from posenet.inference.onnx_metadata import OnnxMetadata
 
 from posenet.checkpoints.file import FORMAT
 from posenet.cli.main import run_tool
-from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.inference.decoder.people import decode_candidates
-from posenet.inference.onnx_metadata import OnnxMetadata
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
 from posenet.settings import InferenceConfig, config_from_dict, config_to_dict

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from posenet.inference.backends import torch_backend
+from posenet.inference.backends.backend import DeviceCandidates, HostMaps
 from torch import nn
 
 from posenet.devices.device_copy import DeviceCopies
 from posenet.errors import CheckpointError, ConfigError, DataError
-from posenet.inference.backends import torch_backend
-from posenet.inference.backends.backend import DeviceCandidates, HostMaps
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from posenet.inference.backends.graph import RUNTIMES, Graph, GraphOptions, load_graph
+
 from tests.helpers.runtimes import require_runtime
 from tests.helpers.spot_data import export_spot_network
 

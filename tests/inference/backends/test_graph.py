@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from posenet.inference.backends.graph import RUNTIMES, Graph, GraphOptions, default_threads, load_graph
+from posenet.inference.onnx_metadata import INPUTS, OUTPUTS, OnnxMetadata
 
 from posenet.devices.cpu import usable_cores
 from posenet.errors import CheckpointError, ConfigError
-from posenet.inference.backends.graph import RUNTIMES, Graph, GraphOptions, default_threads, load_graph
-from posenet.inference.onnx_metadata import INPUTS, OUTPUTS, OnnxMetadata
 from posenet.skeleton import COCO
 from tests.helpers.runtimes import require_runtime
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from posenet.inference.backends import loading
+from posenet.inference.backends.converted_network import ConvertedNetwork
+from posenet.inference.backends.graph import Graph, GraphOptions
+from posenet.inference.onnx_metadata import OnnxMetadata
 
 from posenet.checkpoints.file import FORMAT
 from posenet.devices import precision
 from posenet.devices.cpu import usable_cores
 from posenet.errors import CheckpointError, ConfigError
-from posenet.inference.backends import loading
-from posenet.inference.backends.converted_network import ConvertedNetwork
-from posenet.inference.backends.graph import Graph, GraphOptions
-from posenet.inference.onnx_metadata import OnnxMetadata
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork

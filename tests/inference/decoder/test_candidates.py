@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from posenet.inference.decoder.candidates import MAX_LIMBS, KeypointCandidates
-from posenet.inference.decoder.candidates import find_keypoints, find_limbs
+from posenet.inference.decoder.candidates import MAX_LIMBS, KeypointCandidates, find_keypoints, find_limbs
 from posenet.skeleton import COCO
 
 

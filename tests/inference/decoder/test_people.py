@@ -7,9 +7,9 @@ import sys
 import numpy as np
 import pytest
 import torch
+from posenet.inference.decoder.device_candidates import CandidateSelector
 
 from posenet.inference.decoder.candidates import KeypointCandidates, Limbs
-from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.inference.decoder.people import assemble_people, decode_candidates, drop_weak_limbs
 from posenet.skeleton import COCO
 from tests.helpers.rendered_maps import render_people, standing_person

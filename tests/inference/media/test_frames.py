@@ -38,7 +38,9 @@ def test_frames_come_in_the_order_of_the_inputs_with_errors_among_them(tmp_path:
     assert [frame.source for frame in frames] == [*sources[:31], *[sources[31]] * 5, sources[32]]
     values = [None if frame.error else int(frame.image[0, 0, 0]) for frame in frames[:30]]
     assert values == [None if number == 7 else number for number in range(30)]
-    assert [str(frame.error) for frame in frames if frame.error and str(frame.source.path) not in str(frame.error)] == []
+    assert [
+        str(frame.error) for frame in frames if frame.error and str(frame.source.path) not in str(frame.error)
+    ] == []
     video = frames[31:36]
     assert [frame.number for frame in video] == list(range(5)) and frames[0].number is None
     assert video[-1].rate == 10 and video[-1].seconds == pytest.approx(0.4)
