@@ -313,6 +313,9 @@ def _is_complete(args: argparse.Namespace, job: _Job, world_size: int, summary: 
         check_resumable(job.journaled, world_size)
         return False
     _log.info("%s is complete", job.journaled)
+    for journal in journal_paths(job.journaled, world_size):
+        if journal != path:
+            journal.unlink(missing_ok=True)  # the earlier run may have been killed just before this
     for frame in unreadable:
         summary.add(frame, [])
     return True

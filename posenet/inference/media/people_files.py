@@ -75,11 +75,18 @@ class JsonLinesOutput(Output):
         self._file: TextIO | None = None
 
     def write(self, frame: Frame, people: Sequence[Person]) -> None:
+        file = self._open()
+        for person in people:
+            file.write(json.dumps(people_entry(frame, person, self._ids.id_of(frame))) + "\n")
+        file.flush()
+
+    def finish(self) -> None:
+        self._open()  # a share without images has an empty file
+
+    def _open(self) -> TextIO:
         if self._file is None:
             self._file = self._stack.enter_context(self._path.open("w", encoding="utf-8"))
-        for person in people:
-            self._file.write(json.dumps(people_entry(frame, person, self._ids.id_of(frame))) + "\n")
-        self._file.flush()
+        return self._file
 
 
 class JsonOutput(Output):
