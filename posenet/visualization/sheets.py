@@ -6,18 +6,20 @@ import math
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
 
-from posenet.data.batch import Batch
-from posenet.data.dataset import PoseDataset
-from posenet.data.sampler import TrainSampler
-from posenet.data.targets import TargetRenderer
 from posenet.images.image_files import to_bgr, write_image
 from posenet.inference.person import Person
 from posenet.skeleton import Skeleton
 from posenet.visualization.people import MIDDLE, OUTLINE, draw_people
+
+if TYPE_CHECKING:  # sheets of maps need no PyTorch
+    from posenet.data.batch import Batch
+    from posenet.data.dataset import PoseDataset
+    from posenet.data.targets import TargetRenderer
 
 BACKGROUND = (32, 32, 32)  # BGR
 TEXT_COLOUR = (235, 235, 235)  # BGR
@@ -141,6 +143,8 @@ def overlay_heatmap(background: np.ndarray, heatmap: np.ndarray) -> np.ndarray:
 def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path, count: int) -> list[Path]:
     """Draw the first ``count`` training samples, at most one epoch; ``DataError`` if one cannot be read."""
     paths = []
+    from posenet.data.sampler import TrainSampler
+
     sampler = TrainSampler(len(dataset), 1, dataset.seed)
     for number, [(epoch, index)] in enumerate(islice(sampler, count), start=1):
         record = dataset.frame_record((epoch, index)).record

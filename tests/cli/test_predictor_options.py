@@ -32,11 +32,8 @@ def make_parser(tool: str) -> argparse.ArgumentParser:
 def checkpoint(tmp_path: Path) -> Path:
     """A tiny network, trained on images in the frame "stored"."""
     settings = ["model.stacks=1", "model.width=16", "model.growth=2", "data.exif_frame=stored"]
-    state = {
-        "format": FORMAT,
-        "model": random_network(1).state_dict(),
-        "config": config_to_dict(load_config(None, settings)),
-    }
+    config = config_to_dict(load_config(None, settings))
+    state = {"format": FORMAT, "model": random_network(1).state_dict(), "config": config}
     torch.save(state, tmp_path / "a.pth")
     return tmp_path / "a.pth"
 
