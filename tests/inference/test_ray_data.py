@@ -42,7 +42,7 @@ def test_a_batch_of_files_or_of_arrays(spot_file: Path, folder: Path) -> None:
     )
     assert list(rows) == ["path", "people", "error"]
     expected = expected_rows(spot_file, folder)
-    assert {name: people for name, people in zip(rows["path"], rows["people"])} == expected | {"05b.png": "[]"}
+    assert dict(zip(rows["path"], rows["people"])) == expected | {"05b.png": "[]"}
     assert [bool(error) for error in rows["error"]] == [path.name == "05b.png" for path in paths]
     arrays = np.stack([read_image(path)[..., ::-1] for path in paths if path.name != "05b.png"])
     assert predict({"image": arrays})["people"].tolist() == [expected[name] for name in sorted(expected)]
