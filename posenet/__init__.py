@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from posenet.checkpoints.weights import load_weights
-    from posenet.data.augmentation import Augmentation
-    from posenet.data.store.build import build_store
+    from posenet.data.augment import Augmentation
+    from posenet.data.build import build_store
     from posenet.data.targets import TargetRenderer
     from posenet.diagnosis.compare import compare
     from posenet.diagnosis.diagnose import diagnose
@@ -74,7 +74,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "Augmentation": "posenet.data.augmentation",
+    "Augmentation": "posenet.data.augment",
     "FocalL2Loss": "posenet.training.loss",
     "Person": "posenet.inference.person",
     "PoseNet": "posenet.model.posenet",
@@ -84,7 +84,7 @@ _MODULES = {
     "TargetRenderer": "posenet.data.targets",
     "Tracker": "posenet.inference.tracking.tracker",
     "TrainingCallback": "posenet.training.log",
-    "build_store": "posenet.data.store.build",
+    "build_store": "posenet.data.build",
     "compare": "posenet.diagnosis.compare",
     "decode": "posenet.inference.decoder.decode",
     "diagnose": "posenet.diagnosis.diagnose",

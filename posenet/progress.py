@@ -6,6 +6,7 @@ import contextlib
 import logging
 import sys
 import time
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
@@ -19,6 +20,8 @@ UPDATE_SECONDS = 1.0
 """How often a bar without a terminal looks whether a line is due."""
 
 _is_hidden = False
+_bars: weakref.WeakSet[tqdm[Any]] = weakref.WeakSet()
+"""The bars of this process that are shown."""
 
 
 class LineSchedule:
@@ -116,10 +119,13 @@ def progress_bar(
         return tqdm(items, disable=True, **options)
     global _schedule
     if _is_terminal(sys.stderr):
-        return tqdm(items, leave=leave, dynamic_ncols=True, **options)
-    if _schedule is None:
-        _schedule = LineSchedule(time.monotonic())
-    return _PlainLines(items, following=following, **options)
+        bar = tqdm(items, leave=leave, dynamic_ncols=True, **options)
+    else:
+        if _schedule is None:
+            _schedule = LineSchedule(time.monotonic())
+        bar = _PlainLines(items, following=following, **options)
+    _bars.add(bar)
+    return bar
 
 
 @contextlib.contextmanager
@@ -151,7 +157,7 @@ def above_bars() -> Iterator[None]:
 
 def close_bars() -> None:
     """End all bars of this process, so that a last message starts on a line of its own."""
-    for bar in list(getattr(tqdm, "_instances", ())):
+    for bar in list(_bars):
         bar.close()
     if _is_terminal(sys.stderr):
         # Another process may have left a bar on this line.

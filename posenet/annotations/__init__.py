@@ -1,1 +1,1 @@
-"""COCO keypoint annotations: reading, checking and linting the files, main persons, masks, drafting skeletons."""
+"""COCO annotation files: checked columns, people and masks; linting, repair, import, drafting a skeleton."""

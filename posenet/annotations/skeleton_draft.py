@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from posenet.annotations import coco_file
-from posenet.annotations.coco_file import Category, Entry
-from posenet.annotations.problems import problems_as_data_errors
+from posenet.annotations.coco import AnnotationFile, Category, Problem
+from posenet.annotations.left_right import Pair, pair_left_right
+from posenet.annotations.rules import refuse_errors
 from posenet.errors import DataError
 from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton import twins
 from posenet.skeleton.skeleton_file import DEFAULT_SIGMA, connected_components
-
-Pair = tuple[str, str]
-"""Two keypoint names: those of a part, or a left one and the right one."""
 
 MIN_EXAMPLES = 20
 """Smallest number of annotations for measuring a layout."""
@@ -28,13 +24,8 @@ MIN_SPREAD = 0.1
 FITTING_ROUNDS = 5
 """Number of times that the examples are fitted to the mean shape and the mean shape is computed again."""
 
-_RIGHT_OF_LEFT = {"left": "right", "Left": "Right", "LEFT": "RIGHT", "l": "r", "L": "R"}
-_LEFT = re.compile(
-    "left|Left|LEFT"
-    "|(?<![A-Za-z])[lL](?![A-Za-z])"  # a single letter: L_eye, eye.l
-    "|(?<![A-Za-z])(?:L(?=[A-Za-z])|l(?=[A-Z]))"  # before a name: Lsho, LEye, lEye
-    "|(?<=[a-z])L(?![A-Za-z])"  # after a name: eyeL
-)
+_RULES = ("no-keypoints", "text-number", "boolean-visibility", "keypoint-count", "not-a-number")
+"""The rules that matter for a draft."""
 
 
 @dataclass(frozen=True)
@@ -61,13 +52,12 @@ def draft_skeleton(annotations: str | Path, category: str | None = None, bridges
     Raises:
         DataError: the file is not a COCO keypoint file, or the category is missing or cannot be used.
     """
-    with problems_as_data_errors(annotations):
-        sections = coco_file.read_sections(annotations, required=["categories"])
-        categories = coco_file.require_keypoints([coco_file.parse_category(entry) for entry in sections["categories"]])
-        chosen = _choose_category(categories, category, annotations)
-        alike = {other.id for other in categories if other.keypoints == chosen.keypoints}
-        joints = _read_keypoints(sections["annotations"], alike, len(chosen.keypoints))
-    names = chosen.keypoints
+    file = AnnotationFile.read(annotations, required=["categories"])
+    refuse_errors(file, _RULES)
+    chosen = _choose_category(file, category)
+    names = chosen.keypoints or ()
+    is_example = file.groups_of_names()[names] & file.has_keypoints & ~file.is_crowd
+    joints = file.keypoints.values[is_example & (file.keypoints.problems == Problem.NONE), : len(names)]
     left_right = pair_left_right(names)
     try:
         edges = _category_edges(chosen)
@@ -90,17 +80,6 @@ def draft_skeleton(annotations: str | Path, category: str | None = None, bridges
         raise DataError(f"{annotations}: category {chosen.name}: {error}; correct the category") from error
     comments = _comments(skeleton, len(parts) - len(edges), len(joining), len(bridging), len(joints))
     return SkeletonDraft(skeleton, chosen.name, comments)
-
-
-def pair_left_right(names: Sequence[str]) -> tuple[Pair, ...]:
-    """Pair every left name with the right name that differs only in the side, such as L_eye and R_eye."""
-    pairs: dict[str, str] = {}
-    for name in names:
-        for side in _LEFT.finditer(name):
-            twin = name[: side.start()] + _RIGHT_OF_LEFT[side[0]] + name[side.end() :]
-            if twin in names:
-                pairs.setdefault(name, twin)
-    return tuple(pairs.items())
 
 
 def measure_layout(names: Sequence[str], joints: np.ndarray) -> dict[str, tuple[float, float]]:
@@ -150,27 +129,20 @@ def _layout_size(heights: np.ndarray, spreads: np.ndarray) -> float:
     return float(np.sqrt(heights.var() + (spreads**2).mean()))
 
 
-def _choose_category(categories: Sequence[Category], name: str | None, source: str | Path) -> Category:
+def _choose_category(file: AnnotationFile, name: str | None) -> Category:
     """The category called ``name``; the first one if ``name`` is None and all have the same keypoints."""
+    categories = [file.parsed_categories[row] for row in np.flatnonzero(file.category_has_keypoints).tolist()]
     found = [category for category in categories if name in (None, category.name)]
     if not found:
         others = ", ".join(category.name for category in categories)
         known = f"categories with keypoints: {others}"
-        raise DataError(f"{source} has no category {name} with keypoints ({known}); choose another one by --category")
+        raise DataError(
+            f"{file.path} has no category {name} with keypoints ({known}); choose another one by --category"
+        )
     if any(category.keypoints != found[0].keypoints for category in found):
         names = ", ".join(category.name for category in found)
-        raise DataError(f"{source} has categories with different keypoints ({names}); choose one by --category")
+        raise DataError(f"{file.path} has categories with different keypoints ({names}); choose one by --category")
     return found[0]
-
-
-def _read_keypoints(entries: Sequence[Entry], category_ids: set[int], count: int) -> np.ndarray:
-    """(P, K, 3) float64 of the annotations with keypoints, without crowds."""
-    rows = []
-    for entry in entries:
-        category_id = coco_file.parse_reference(entry, "category_id")
-        if category_id in category_ids and entry.get("keypoints") and not coco_file.parse_crowd_flag(entry):
-            rows.append(coco_file.parse_keypoints(entry, count))
-    return np.array(rows, np.float64).reshape(len(rows), count, 3)
 
 
 def _category_edges(category: Category) -> list[Pair]:
@@ -183,7 +155,7 @@ def _category_edges(category: Category) -> list[Pair]:
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError("its skeleton is not a list of pairs of keypoint numbers") from error
     first = 0 if any(0 in pair for pair in pairs) else 1
-    names = dict(enumerate(category.keypoints, first))
+    names = dict(enumerate(category.keypoints or (), first))
     if not all(a in names and b in names for a, b in pairs):
         raise ValueError("its skeleton joins keypoints that it does not have")
     # Two edges with the same keypoints become one.

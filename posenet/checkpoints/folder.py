@@ -55,8 +55,12 @@ class CheckpointFolder:
         """Whether the folder contains any checkpoint."""
         return any(self.path.glob("*.pth"))
 
+    def version(self) -> int:
+        """A number that changes with every save: the time of ``last.pth`` in nanoseconds; 0 without that file."""
+        return self.last.stat().st_mtime_ns if self.last.exists() else 0
+
     def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
-        """Write the checkpoint after ``step`` as the last one, and as the best one if it is; delete old ones.
+        """Write the checkpoint after ``step`` as ``last.pth`` and, if ``best``, as ``best.pth``; delete old ones.
 
         Raises:
             CheckpointError, OSError: the checkpoint cannot be written; older ones are intact.

@@ -81,11 +81,12 @@ def _parse_entry(name: str, table: Any, path: str) -> NamedWeights:
         is_valid = False
     if is_valid and entry.url:
         is_valid = entry.url.startswith(("http://", "https://"))
-    if not is_valid or bool(entry.url) == bool(entry.google_drive):
+    is_file_name = Path(name).name == name  # it becomes part of the name of a file
+    if not is_valid or not is_file_name or bool(entry.url) == bool(entry.google_drive):
         keys = ", ".join(NamedWeights.__dataclass_fields__)
         raise ConfigError(
-            f"{path}: {truncate_for_message(name)} is not a valid entry; its keys are texts ({keys}), with either url "
-            "(http or https) or google_drive"
+            f"{path}: {truncate_for_message(name)} is not a valid entry: a name without folders, and keys that are "
+            f"texts ({keys}), with either url (http or https) or google_drive"
         )
     return entry
 

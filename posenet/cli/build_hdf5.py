@@ -14,29 +14,21 @@ from pathlib import Path
 
 import numpy as np
 
-from posenet.benchmark.report import format_table
-from posenet.cli.options import (
-    SWITCH,
-    add_config_options,
-    add_exif_frame_option,
-    fraction,
-    positive_int,
-    read_image_ids,
-    select_exif_frame,
-)
-from posenet.data.data_sets import DataSetMixture, open_data_sets
+from posenet.cli.options import SWITCH, add_config_options, fraction, positive_int, read_image_ids
+from posenet.data.build import MAX_UNREADABLE, BuildReport, build_store
 from posenet.data.dataset import PoseDataset
-from posenet.data.store.build import MAX_UNREADABLE, BuildReport, build_store
-from posenet.data.store.comparison import find_shared_images
-from posenet.data.store.reader import StoreSummary
-from posenet.data.store.record_store import RecordStore
-from posenet.data.store.shards import open_store, shard_paths
-from posenet.data.store.statistics import Table, compute_statistics
-from posenet.data.store.verification import verify_opened_store, verify_store
+from posenet.data.inspection import (
+    StoreSummary,
+    compute_statistics,
+    describe_sets,
+    find_shared_images,
+    verify_store,
+)
+from posenet.data.store import Store, open_data_sets
 from posenet.data.targets import TargetRenderer
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.messages import pluralize
+from posenet.messages import pluralize, to_single_line
 from posenet.settings import Config, load_config
 from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton
 from posenet.visualization.sheets import write_previews
@@ -57,18 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=BUILT_IN,
         help="skeleton of the annotations: a TOML file (docs/custom_data.md), or coco, the built-in one",
     )
-    add(
-        "--output",
-        type=Path,
-        metavar="FILE.h5",
-        help="the store; to inspect one of several files, also a pattern with *",
-    )
-    add(
-        "--shards",
-        type=positive_int,
-        metavar="N",
-        help="build N files of equal size: FILE-00000-of-0000N.h5 and so on (default: one file)",
-    )
+    add("--output", type=Path, metavar="FILE.h5", help="the store")
     add("--workers", type=positive_int, metavar="N", default=usable_cores(), help="threads; by default, one per core")
     add("--verify", **SWITCH, help="read the whole finished store and check it")
     add("--stats", **SWITCH, help="count people, keypoints, sizes and masks")
@@ -106,7 +87,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         help="fail when more than this share of the images (rounded up) cannot be read",
     )
-    add_exif_frame_option(parser)
     add("--overwrite", **SWITCH, help="replace an existing store when the new one is complete")
     add_config_options(parser)
 
@@ -131,78 +111,54 @@ def run(args: argparse.Namespace) -> None:
             "or --preview"
         )
     if is_built:
-        _print_report(_build(args))
-    if args.output is None:
-        _inspect_data_sets(config, args)
-        return
-    stores = [str(path) for path in shard_paths(args.output, args.shards)] if args.shards else args.output
-    if args.verify:
-        summary = verify_store(stores, workers=args.workers, progress=True)
-        if not is_built:
-            _print_summary(summary)
-        print(f"{args.output} is intact")
-    if args.stats or args.preview:
-        with open_store(stores, skeleton=None) as store:
-            if args.stats:
-                _print_statistics(store)
-            if args.preview:
-                _write_previews(store, config, args)
+        _print_report(_build(args, config))
+    if is_inspected:
+        _inspect(args, config, is_built)
 
 
-def _inspect_data_sets(config: Config, args: argparse.Namespace) -> None:
-    """Inspect the data sets of ``data.train`` as training uses them."""
-    with open_data_sets(config.data.train, config.model.skeleton) as store:
-        parts = {"data.train": store}
-        if isinstance(store, DataSetMixture):
-            parts = dict(zip(store.names, store.parts))
-            if args.stats:
-                _print_table(store.describe(config.data.framing))
-        for name, part in parts.items():
-            if args.verify:
-                _print_summary(verify_opened_store(part, workers=args.workers, progress=True))
-                print(f"{name} is intact")
-            if args.stats:
-                print(f"\n== {name}")
-                _print_statistics(part)
-        if args.preview:
-            _write_previews(store, config, args)
-
-
-def _print_statistics(store: RecordStore) -> None:
-    for table in compute_statistics(store):
-        _print_table(table)
-
-
-def _print_table(table: Table) -> None:
-    print(f"\n{table.title}\n{format_table(table.header, table.rows)}")
-
-
-def _build(args: argparse.Namespace) -> BuildReport:
+def _build(args: argparse.Namespace, config: Config) -> BuildReport:
     return build_store(
         args.images,
         args.annotations,
         args.output,
-        shards=args.shards or 0,
         image_ids=None if args.image_ids is None else read_image_ids(args.image_ids),
         limit=args.limit,
         workers=args.workers,
         max_unreadable=args.max_unreadable,
         overwrite=args.overwrite,
         skeleton=load_skeleton(args.skeleton),
-        exif_frame=select_exif_frame(args),
+        exif_frame=config.data.exif_frame,
     )
 
 
-def _write_previews(store: RecordStore, config: Config, args: argparse.Namespace) -> None:
-    config = replace(config, model=replace(config.model, skeleton=store.skeleton))
-    dataset = PoseDataset(store, config.train.size, config.data.framing, config.augment, config.train.seed)
-    paths = write_previews(dataset, TargetRenderer.from_config(config), args.preview, args.preview_count)
-    print(f"drawn         {pluralize(len(paths), 'sample')}, {paths[0]} and so on")
+def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:
+    """Inspect the store of --output as it is, or the data sets of ``data.train`` as training uses them."""
+    setting = config.data.train if args.output is None else str(args.output)
+    with open_data_sets(setting, config.model.skeleton if args.output is None else None) as stores:
+        if args.stats and len(stores.sets) > 1:
+            print(f"\n{describe_sets(stores, config.data.framing)}")
+        for data_set in stores.sets:
+            name = data_set.name if args.output is None else args.output
+            if args.verify:
+                summary = verify_store(data_set.store, workers=args.workers, progress=True)
+                if not is_built:
+                    _print_summary(summary)
+                print(f"{name} is intact")
+            if args.stats:
+                if len(stores.sets) > 1:
+                    print(f"\n== {name}")
+                for table in compute_statistics(data_set.store):
+                    print(f"\n{table}")
+        if args.preview:
+            config = replace(config, model=replace(config.model, skeleton=stores.skeleton))
+            dataset = PoseDataset(stores, config.train.size, config.data.framing, config.augment, config.train.seed)
+            paths = write_previews(dataset, TargetRenderer.from_config(config), args.preview, args.preview_count)
+            print(f"drawn         {pluralize(len(paths), 'sample')}, {paths[0]} and so on")
 
 
 def _check_split(first: Path, second: Path) -> None:
     """Print the images that two stores share; ``DataError`` if there are any."""
-    with open_store(first, skeleton=None) as first_store, open_store(second, skeleton=None) as second_store:
+    with Store(first) as first_store, Store(second) as second_store:
         print(f"{first}: {pluralize(first_store.num_images, 'image')}", end="; ")
         print(f"{second}: {pluralize(second_store.num_images, 'image')}")
         shared = find_shared_images(first_store, second_store)
@@ -240,8 +196,5 @@ def _print_report(report: BuildReport) -> None:
         print(f"turned        {pluralize(count, 'image')} with an EXIF orientation: {name}")
     print(f"skipped       {len(report.skipped)} unreadable images")
     for line in report.skipped:
-        print(f"  {line}")
-    if report.removed:
-        removed = pluralize(len(report.removed), "shard")
-        print(f"removed       {removed} of an earlier build, {report.removed[0]} and so on")
+        print(f"  {to_single_line(line)}")
     print(f"time          {report.seconds:.1f} s")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from posenet.annotations.split import read_split
+from posenet.annotations.reading import read_split
 from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
 from posenet.diagnosis.diagnose import diagnose_results, require_people
 from posenet.diagnosis.results_file import read_results

@@ -10,7 +10,7 @@ from posenet.cli.options import CHECKPOINT_HELP, add_config_options, add_switch,
 from posenet.cli.predictor_options import requested_config
 from posenet.errors import ConfigError
 from posenet.files import check_outputs
-from posenet.images.image_files import find_images
+from posenet.images import find_images
 from posenet.inference.exported_file import INPUT, OUTPUT
 from posenet.inference.networks import is_exported_file
 from posenet.inference.onnx_export import (

@@ -22,11 +22,11 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import posenet
 from posenet.cli.logging_setup import log_to_stderr, report_error
-from posenet.cli.options import add_switch, describe_default
+from posenet.cli.options import add_quiet_option, describe_default
 from posenet.devices.launch import record_status
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConnectError, OtherRankError, PosenetError
@@ -42,15 +42,19 @@ TOOLS = (
     "diagnose",
     "predict",
     "plot",
-    "skeleton",
-    "lint-annotations",
-    "import-annotations",
+    "annotations",
     "export-onnx",
     "weights",
 )
 """Subcommands; the module of ``make-synthetic`` is ``posenet.cli.make_synthetic``."""
 
-OLD_NAMES = {"import-weights": ["weights", "import"], "export-weights": ["weights", "export"]}
+OLD_NAMES = {
+    "lint-annotations": ["annotations", "lint"],
+    "import-annotations": ["annotations", "import"],
+    "skeleton": ["annotations", "skeleton"],
+    "import-weights": ["weights", "import"],
+    "export-weights": ["weights", "export"],
+}
 """Names of tools in version 0.4, and what replaces them."""
 
 PYTORCH_MISSING = (
@@ -60,7 +64,13 @@ PYTORCH_MISSING = (
 
 
 class ToolParser(argparse.ArgumentParser):
-    """A parser whose errors are one line, with a suggestion for a mistyped flag."""
+    """A parser whose help shows defaults, and whose errors are one line, with a suggestion for a mistyped flag.
+
+    Its subcommands have parsers of the same kind.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": _HelpFormatter} | options)
 
     def error(self, message: str) -> NoReturn:
         unknown = re.match(r"unrecognized arguments: (--[\w-]+)", message)
@@ -133,9 +143,9 @@ def load_tool(name: str) -> ModuleType:
 
 def make_parser(module: ModuleType, prog: str) -> argparse.ArgumentParser:
     """Build the parser of a tool."""
-    parser = ToolParser(prog=prog, description=_first_line(module.__doc__), formatter_class=_HelpFormatter)
+    parser = ToolParser(prog=prog, description=_first_line(module.__doc__))
     module.add_arguments(parser)
-    add_switch(parser, "--quiet", help="show no progress, and only warnings and errors")
+    add_quiet_option(parser)
     return parser
 
 

@@ -14,6 +14,9 @@ from posenet.settings import Config, ExifFrame, load_config
 ArgumentContainer = Any
 """A parser, or a group of one; argparse has no public name for groups."""
 
+MAX_MINUTES = 100_000.0
+"""The longest time-out, ten weeks."""
+
 SWITCH: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": False}
 """Arguments of ``add_argument`` for a flag that is off by default and has a negative form, ``--no-...``."""
 
@@ -24,6 +27,11 @@ def add_switch(container: ArgumentContainer, name: str, *, help: str, default: A
     destination = name.lstrip("-").replace("-", "_")
     negative = name.replace("--", "--no-", 1)
     container.add_argument(negative, dest=destination, action="store_false", default=default, help=argparse.SUPPRESS)
+
+
+def add_quiet_option(parser: argparse.ArgumentParser, default: Any = False) -> None:
+    """Declare ``--quiet``. Actions of a tool declare it too, with ``argparse.SUPPRESS`` as the default."""
+    add_switch(parser, "--quiet", default=default, help="show no progress, and only warnings and errors")
 
 
 def describe_default(value: object) -> str:
@@ -97,7 +105,7 @@ def select_exif_frame(args: argparse.Namespace, config: Config | None = None) ->
 def add_weights_output(parser: argparse.ArgumentParser) -> None:
     """Declare ``--output`` and ``--overwrite`` of the tools that convert weights."""
     parser.add_argument("--output", type=Path, required=True, metavar="FILE.pth", help="file to write")
-    parser.add_argument("--overwrite", **SWITCH, help="replace an existing file")
+    add_switch(parser, "--overwrite", help="replace an existing file")
 
 
 def message_stream(*outputs: str | Path | None) -> TextIO:
@@ -136,6 +144,14 @@ def fraction(text: str) -> float:
     value = float(text)
     if not 0 <= value <= 1:
         raise argparse.ArgumentTypeError(f"{text} is not between 0 and 1")
+    return value
+
+
+def minutes(text: str) -> float:
+    """Argument type: a time-out in minutes, positive and finite."""
+    value = float(text)
+    if not 0 < value <= MAX_MINUTES:
+        raise argparse.ArgumentTypeError(f"{text} is not more than 0 and at most {MAX_MINUTES:g} minutes")
     return value
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, is_standard_output
-from posenet.images.image_files import write_image
+from posenet.images import write_image
 from posenet.inference.media.outputs import (
     DrawingOutput,
     Output,

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 
 from posenet.cli.main import run_and_report
-from posenet.cli.options import non_negative_int, positive_int
+from posenet.cli.options import minutes, non_negative_int, positive_int
 from posenet.devices.launch import launched_processes, restarts_after_failure, run_processes, was_started_by_us
 from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, Ranks
 from posenet.devices.signals import STOPPED_STATUS
@@ -33,7 +33,7 @@ def add_process_options(parser: argparse.ArgumentParser, *, timeout: bool = True
     if timeout:
         group.add_argument(
             "--timeout",
-            type=float,
+            type=minutes,
             default=DEFAULT_TIMEOUT_MINUTES,
             metavar="MIN",
             help="minutes that a process waits for the others before it fails",

@@ -6,7 +6,13 @@ import argparse
 from pathlib import Path
 
 from posenet.checkpoints.named import cached_path, fetch_weights, read_named_weights
-from posenet.cli.options import CHECKPOINT_HELP, add_config_options, add_weights_output, check_output_file
+from posenet.cli.options import (
+    CHECKPOINT_HELP,
+    add_config_options,
+    add_quiet_option,
+    add_weights_output,
+    check_output_file,
+)
 from posenet.errors import ConfigError
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import load_config
@@ -15,13 +21,15 @@ from posenet.settings import load_config
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the actions of ``weights`` with their flags."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="action")
-    actions.add_parser("list", help="show all names, with licence, source and file")
+    lister = actions.add_parser("list", help="show all names, with licence, source and file")
+    add_quiet_option(lister, default=argparse.SUPPRESS)
     for action, text in (
         ("fetch", "download weights, for later use without a network"),
         ("path", "print where weights are, and download them if they are not on this machine"),
     ):
         names = actions.add_parser(action, help=text)
         names.add_argument("names", nargs="+", metavar="NAME", help="name that posenet weights list shows")
+        add_quiet_option(names, default=argparse.SUPPRESS)
     text = "convert a published weights file to a checkpoint of this program, which contains its configuration"
     importer = actions.add_parser("import", help=text, description=text)
     importer.add_argument(
@@ -31,10 +39,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_weights_output(importer)
     add_config_options(importer)
+    add_quiet_option(importer, default=argparse.SUPPRESS)
     text = "convert a checkpoint to a file in the published format, which the paper's authors' code reads"
     exporter = actions.add_parser("export", help=text, description=text)
     exporter.add_argument("weights", metavar="FILE", help=CHECKPOINT_HELP)
     add_weights_output(exporter)
+    add_quiet_option(exporter, default=argparse.SUPPRESS)
 
 
 def run(args: argparse.Namespace) -> None:

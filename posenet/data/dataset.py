@@ -1,48 +1,56 @@
-"""The training data set: records of a store, augmented and warped to the network input."""
+"""The training data set: records of stores, augmented and warped to the network input; samples and batches."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
-from posenet.data.augmentation import Augmentation, random_numbers
-from posenet.data.batch import Batch, BatchBuffers, Sample, SampleBuffers, collate
+from posenet.data.augment import (
+    Augmentation,
+    largest_reduction,
+    matrix_for_reduced_image,
+    random_numbers,
+    warp_image,
+    warp_joints,
+    warp_mask,
+)
+from posenet.data.loader import Batch, BatchMemory
 from posenet.data.sampler import SampleKey
-from posenet.data.store.record import Record
-from posenet.data.store.record_store import RecordStore
-from posenet.data.store.schema import NO_PERSON
-from posenet.data.warping import largest_reduction, matrix_for_reduced_image, warp_image, warp_joints, warp_mask
+from posenet.data.store import NO_PERSON, Record, Store, StoreList
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig, DataConfig, TrainConfig
 
 
-class FramedRecord(NamedTuple):
-    """A record and how it is augmented and warped to the network input."""
+class SampleBuffers(NamedTuple):
+    """Arrays of a batch that the image and the masks of one sample are written to."""
+
+    image: np.ndarray
+    """(H, W, 3) uint8."""
+    person_mask: np.ndarray
+    """(H/4, W/4) uint8."""
+    mask_miss: np.ndarray
+    """(H/4, W/4) uint8."""
+
+
+class PartialSample(NamedTuple):
+    """A sample whose masks are already in its buffers, but not its image."""
 
     record: Record
     augmentation: Augmentation
     matrix: np.ndarray
     """(2, 3) float64: maps (x, y, 1) in image pixels to network-input pixels."""
-
-    @property
-    def decode_reduction(self) -> int:
-        """The reduction at which to decode the image."""
-        reduction = largest_reduction(self.matrix)
-        return reduction if self.record.allows_reduction(reduction) else 1
-
-
-class PartialSample(NamedTuple):
-    """A sample without its image. Its masks are already in the buffers."""
-
-    framed: FramedRecord
     joints: np.ndarray
     """(P, K, 3) float32: x, y, visibility, in network-input pixels."""
+    faults: tuple[str, ...] = ()
+    """Error messages of the unreadable samples that this one replaces."""
 
 
-class PoseDataset(Dataset[Sample]):
-    """Samples of a store, addressed by (epoch, index).
+class PoseDataset(Dataset[Batch]):
+    """Samples of a store, or of several, addressed by (epoch, index).
 
     Index i + k · length is sample i with another augmentation, for any k.
 
@@ -56,7 +64,7 @@ class PoseDataset(Dataset[Sample]):
 
     def __init__(
         self,
-        store: RecordStore,
+        store: Store | StoreList,
         size: tuple[int, int],
         framing: str = DataConfig.framing,
         augment: AugmentConfig | None = None,
@@ -67,48 +75,46 @@ class PoseDataset(Dataset[Sample]):
         self.framing = framing
         self.augment = augment
         self.seed = seed
+        self.memory = BatchMemory()
 
     def __len__(self) -> int:
         return self.store.num_images if self.framing == "image" else len(self.store)
 
-    def __getitem__(self, key: SampleKey) -> Sample:
-        """Load one sample. An unreadable one is replaced by another; see ``substitute_unreadable``."""
-        (buffers,) = BatchBuffers.allocate(1, *self.size).per_sample()
-        try:
-            return self.load_sample(key, buffers)
-        except DataError as error:
-            return self.substitute_unreadable(key, buffers, error)
+    def __getitem__(self, key: SampleKey) -> Batch:
+        """Load one sample, as a batch."""
+        return self.__getitems__([key])
 
     def __getitems__(self, keys: list[SampleKey]) -> Batch:
-        """Load a whole batch. PyTorch's loader calls a method of this name if there is one.
+        """Load a batch. PyTorch's loader calls a method of this name if there is one.
 
         The masks and joints of all samples are read before the first image is decoded, because decoding an image evicts
-        all smaller code and data from the processor's caches.
+        all smaller code and data from the processor's caches. An unreadable sample is replaced by another one.
+
+        Raises:
+            DataError: a sample cannot be read, and none that could replace it.
         """
-        batch_buffers = BatchBuffers.allocate(len(keys), *self.size)
-        sample_buffers = batch_buffers.per_sample()
+        images, person_mask, mask_miss = self.memory.allocate_pixels(len(keys), *self.size)
+        buffers = [SampleBuffers(*arrays) for arrays in zip(images.numpy(), person_mask.numpy(), mask_miss.numpy())]
         partial_samples: list[PartialSample | DataError] = []
-        for key, buffers in zip(keys, sample_buffers):
+        for key, sample_buffers in zip(keys, buffers):
             try:
-                partial_samples.append(self.read_masks_and_joints(key, buffers))
+                partial_samples.append(self.read_masks_and_joints(key, sample_buffers))
             except DataError as error:
                 partial_samples.append(error)
 
         samples = []
-        for key, buffers, partial_sample in zip(keys, sample_buffers, partial_samples):
+        for key, sample_buffers, partial_sample in zip(keys, buffers, partial_samples):
             try:
                 if isinstance(partial_sample, DataError):
                     raise partial_sample
-                samples.append(self.decode_and_warp_image(partial_sample, buffers))
+                self.decode_and_warp_image(partial_sample, sample_buffers.image)
+                samples.append(partial_sample)
             except DataError as error:
-                samples.append(self.substitute_unreadable(key, buffers, error))
-        return collate(samples, batch_buffers)
+                samples.append(self.substitute_unreadable(key, sample_buffers, error))
+        joints = self.memory.allocate_joints([sample.joints for sample in samples])
+        return Batch(images, joints, person_mask, mask_miss, *_describe(samples))
 
-    def load_sample(self, key: SampleKey, buffers: SampleBuffers) -> Sample:
-        """Load one sample into ``buffers``; ``DataError`` if it cannot be read."""
-        return self.decode_and_warp_image(self.read_masks_and_joints(key, buffers), buffers)
-
-    def substitute_unreadable(self, key: SampleKey, buffers: SampleBuffers, error: DataError) -> Sample:
+    def substitute_unreadable(self, key: SampleKey, buffers: SampleBuffers, error: DataError) -> PartialSample:
         """Load another sample in place of one that raised ``error``.
 
         This tries the samples at distances 1, 2, 4, 8 ... after it, because damage often affects many samples in a row.
@@ -125,7 +131,8 @@ class PoseDataset(Dataset[Sample]):
         for exponent in range((len(self) - 1).bit_length()):
             other_key = (epoch, (index + 2**exponent) % len(self))
             try:
-                sample = self.load_sample(other_key, buffers)
+                sample = self.read_masks_and_joints(other_key, buffers)
+                self.decode_and_warp_image(sample, buffers.image)
             except DataError as other_error:
                 faults.append(str(other_error))
             else:
@@ -136,54 +143,55 @@ class PoseDataset(Dataset[Sample]):
 
     def read_masks_and_joints(self, key: SampleKey, buffers: SampleBuffers) -> PartialSample:
         """Read a record, warp its masks into ``buffers`` and warp its joints; ``DataError`` if it is damaged."""
-        framed = self.frame_record(key)
-        self.warp_masks(framed, buffers)
-        joints = warp_joints(framed.record.joints, framed.augmentation, framed.matrix, self.store.skeleton)
-        return PartialSample(framed, joints)
-
-    def decode_and_warp_image(self, partial_sample: PartialSample, buffers: SampleBuffers) -> Sample:
-        """Decode the image of a partial sample and warp it into ``buffers``; ``DataError`` if it is damaged."""
-        framed, joints = partial_sample
-        reduction = framed.decode_reduction
-        image = framed.record.decode_image(reduction)
-        matrix = matrix_for_reduced_image(framed.matrix, reduction)
-        warp_image(image, framed.augmentation, matrix, self.size[::-1], out=buffers.image)
-        sample = Sample(buffers.image, joints, buffers.person_mask, buffers.mask_miss, framed.record.image_id)
-        supervision = framed.record.supervision
-        if supervision is None:
-            return sample
-        channels = supervision.channels
-        supervised = None if channels is None else channels[int(framed.augmentation.flip)]
-        return sample._replace(set_index=supervision.set_index, supervised=supervised)
-
-    def frame_record(self, key: SampleKey) -> FramedRecord:
-        """Read the record of a sample and compute its augmentation and its warp; decode no image and no mask."""
         epoch, index = key
-        height, width = self.size
         augmentation = Augmentation()
         if self.augment is not None:
             augmentation = Augmentation.from_random_numbers(random_numbers(self.seed, epoch, index), self.augment)
-        index %= len(self)  # a sample that is repeated in an epoch has several indices
-        person_row = NO_PERSON
-        if self.framing == "image":
-            record = self.store.read_record(index)
-        else:
-            record, person_row = self.store.read_sample(index)
-        if person_row == NO_PERSON:
-            matrix = augmentation.image_matrix((record.width, record.height), (width, height))
-        else:
-            x, y, box_width, box_height = record.boxes[person_row].tolist()
-            center = (x + box_width / 2, y + box_height / 2)
-            matrix = augmentation.matrix(center, box_height / height, (width, height))
-        return FramedRecord(record, augmentation, matrix)
-
-    def warp_masks(self, framed: FramedRecord, buffers: SampleBuffers) -> None:
-        """Warp the masks of a record into ``buffers``; ``DataError`` if they are damaged."""
-        record, _, matrix = framed
-        people_runs, supervised_runs = record.mask_runs()
-        image_shape = (record.height, record.width)
+        record, person_row = self.read_record(index)
+        matrix = self.frame(record, person_row, augmentation)
+        shape = (record.height, record.width)
         size = self.size[::-1]
         # Outside the image there are no people, and the loss supervises if the image has annotations.
         is_labelled = len(record.joints) > 0
-        warp_mask(people_runs, image_shape, matrix, size, border=0, out=buffers.person_mask)
-        warp_mask(supervised_runs, image_shape, matrix, size, border=int(is_labelled), out=buffers.mask_miss)
+        warp_mask(record.mask_all, shape, matrix, size, border=0, out=buffers.person_mask)
+        warp_mask(record.mask_miss, shape, matrix, size, border=int(is_labelled), out=buffers.mask_miss)
+        joints = warp_joints(record.joints, augmentation, matrix, self.store.skeleton)
+        return PartialSample(record, augmentation, matrix, joints)
+
+    def read_record(self, index: int) -> tuple[Record, int]:
+        """Read the record of a sample, and return it with the row of the person to frame, or ``NO_PERSON``."""
+        index %= len(self)  # a sample that is repeated in an epoch has several indices
+        if self.framing == "image":
+            return self.store.read_record(index), NO_PERSON
+        return self.store.read_sample(index)
+
+    def frame(self, record: Record, person_row: int, augmentation: Augmentation) -> np.ndarray:
+        """The warp that frames a person, or the whole image; see ``Augmentation.matrix``."""
+        height, width = self.size
+        if person_row == NO_PERSON:
+            return augmentation.image_matrix((record.width, record.height), (width, height))
+        x, y, box_width, box_height = record.people["box"][person_row].tolist()
+        center = (x + box_width / 2, y + box_height / 2)
+        return augmentation.matrix(center, box_height / height, (width, height))
+
+    def decode_and_warp_image(self, sample: PartialSample, out: np.ndarray) -> None:
+        """Decode the image of a sample and warp it into (H, W, 3) ``out``; ``DataError`` if it is damaged."""
+        reduction = largest_reduction(sample.matrix)
+        if not sample.record.allows_reduction(reduction):
+            reduction = 1
+        image = sample.record.decode_image(reduction)
+        matrix = matrix_for_reduced_image(sample.matrix, reduction)
+        warp_image(image, sample.augmentation, matrix, self.size[::-1], out=out)
+
+
+def _describe(samples: list[PartialSample]) -> tuple[Tensor, tuple[str, ...], Tensor | None, Tensor | None]:
+    """The fields of ``Batch`` from ``image_ids`` on."""
+    image_ids = torch.tensor([sample.record.image_id for sample in samples])
+    faults = tuple(fault for sample in samples for fault in sample.faults)
+    supervisions = [sample.record.supervision for sample in samples if sample.record.supervision is not None]
+    if not supervisions:
+        return image_ids, faults, None, None
+    set_indices = torch.tensor([supervision.set_index for supervision in supervisions], dtype=torch.int16)
+    flips = [int(sample.augmentation.flip) for sample in samples]
+    channels = [part.channels[flip] for part, flip in zip(supervisions, flips) if part.channels is not None]
+    return image_ids, faults, set_indices, torch.from_numpy(np.stack(channels)) if channels else None

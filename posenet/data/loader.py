@@ -1,23 +1,31 @@
-"""Loaders of batches and their worker processes."""
+"""Batches of samples, and loaders that make them in worker processes."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import math
 import signal
 import warnings
-from collections.abc import Iterable
-from typing import Any, cast
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import cv2
+import numpy as np
 import torch
-from torch.utils.data import DataLoader, get_worker_info
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from posenet.data.batch import Batch
-from posenet.data.dataset import PoseDataset
 from posenet.data.sampler import SampleKey
-from posenet.data.shared_buffers import PREFETCH_FACTOR, received_buffers
+from posenet.settings import MAP_STRIDE
 
+PEOPLE_MULTIPLE = 4
+"""Batches are padded to a multiple of this number of people, so that a recorded or compiled step sees few shapes."""
+PREFETCH_FACTOR = 2
+"""Batches that a worker may be ahead of the main process."""
+KEPT_BLOCKS = 64
+"""Blocks of shared memory that the main process keeps mapped: those of up to 16 workers."""
 GRACE_SECONDS = 300
 """Time that a worker continues after SIGTERM, so that the current training step can finish."""
 M_TRIM_THRESHOLD = -1
@@ -25,13 +33,137 @@ M_MMAP_THRESHOLD = -3
 """Parameters of glibc's ``mallopt`` (malloc.h)."""
 
 
+class Batch(NamedTuple):
+    """Stacked samples, about 0.8 MB each at 512 x 512. Target maps are rendered from them on the device."""
+
+    images: Tensor
+    """(N, H, W, 3) BGR uint8."""
+    joints: Tensor
+    """(N, P, K, 3) float32: x, y in network-input pixels, visibility. Samples with fewer people are padded with zeros;
+    P is a multiple of ``PEOPLE_MULTIPLE``."""
+    person_mask: Tensor
+    """(N, H/4, W/4) uint8, 255 on people."""
+    mask_miss: Tensor
+    """(N, H/4, W/4) uint8, 255 where the loss supervises."""
+    image_ids: Tensor
+    """(N,) int64."""
+    faults: tuple[str, ...] = ()
+    """Error messages of the unreadable samples that were replaced by others."""
+    set_indices: Tensor | None = None
+    """(N,) int16, the data sets of the samples, if there are several."""
+    supervised: Tensor | None = None
+    """(N, C) uint8, 1 for the output channels that each sample supervises; None means all."""
+
+    def to(self, device: torch.device) -> Batch:
+        """Copy the batch to a device. The copying may still be in progress on return."""
+        return Batch._make(
+            value.to(device, non_blocking=True) if isinstance(value, Tensor) else value for value in self
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle a batch of a worker process as two blocks of ``BatchMemory``; see ``_receive_batch``.
+
+        The rest is sent by value, because every tensor in a message costs the main process time. The message stays
+        below the 4096 bytes that Linux writes completely or not at all: of a longer one, a worker that is killed can
+        leave a half, for whose rest the main process would wait forever.
+        """
+        if get_worker_info() is None:
+            return Batch, tuple(self)
+        count, height, width, _ = self.images.shape
+        pixels = self.images.as_strided((_pixel_bytes(count, height, width),), (1,))
+        set_indices = None if self.set_indices is None else self.set_indices.numpy()
+        supervised = None if self.supervised is None else np.packbits(self.supervised.numpy(), axis=1)
+        num_channels = 0 if self.supervised is None else self.supervised.shape[1]
+        sizes = (count, height, width)
+        ids = self.image_ids.numpy()
+        return _receive_batch, (pixels, self.joints, sizes, ids, self.faults, set_indices, supervised, num_channels)
+
+
+_received_blocks: deque[Tensor] = deque(maxlen=KEPT_BLOCKS)
+"""While a block is referenced, PyTorch need not map it again when it is received the next time."""
+
+
+def _receive_batch(
+    pixels: Tensor,
+    joints: Tensor,
+    sizes: tuple[int, int, int],
+    image_ids: np.ndarray,
+    faults: tuple[str, ...],
+    set_indices: np.ndarray | None,
+    supervised: np.ndarray | None,
+    num_channels: int,
+) -> Batch:
+    """Unpickle a batch in the main process: copy it out of the blocks, which the worker will use again."""
+    _received_blocks.extend((pixels, joints))
+    images, person_mask, mask_miss = _split_pixels(pixels.clone(), *sizes)
+    return Batch(
+        images,
+        joints.clone(),
+        person_mask,
+        mask_miss,
+        torch.from_numpy(image_ids),
+        faults,
+        None if set_indices is None else torch.from_numpy(set_indices),
+        None if supervised is None else torch.from_numpy(np.unpackbits(supervised, axis=1, count=num_channels)),
+    )
+
+
+class BatchMemory:
+    """The memory of batches. In a worker process, it is shared with the main process.
+
+    A worker uses a block of shared memory again for the ``PREFETCH_FACTOR``-th batch after it, which the loader
+    requests only after it has received, and so copied, this one. With fresh blocks, the system would clear their pages
+    and map them again for every batch, which can take half as long as decoding the images.
+    """
+
+    def __init__(self) -> None:
+        self._blocks = [torch.empty(0, dtype=torch.uint8)] * 2 * PREFETCH_FACTOR
+        self._num_used = 0
+
+    def allocate_pixels(self, count: int, height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The tensors ``images``, ``person_mask`` and ``mask_miss`` of a ``Batch``, not filled."""
+        return _split_pixels(self._next_block(_pixel_bytes(count, height, width)), count, height, width)
+
+    def allocate_joints(self, joints: Sequence[np.ndarray]) -> Tensor:
+        """The tensor ``joints`` of a ``Batch`` with the (P, K, 3) joints of every sample."""
+        most_people = max(map(len, joints))
+        num_people = PEOPLE_MULTIPLE * max(1, math.ceil(most_people / PEOPLE_MULTIPLE))
+        shape = (len(joints), num_people, *joints[0].shape[1:])
+        padded = self._next_block(4 * math.prod(shape)).view(torch.float32).view(shape).zero_()
+        for row, of_sample in zip(padded.numpy(), joints):
+            row[: len(of_sample)] = of_sample
+        return padded
+
+    def _next_block(self, size: int) -> Tensor:
+        """(size,) uint8."""
+        if get_worker_info() is None:
+            return torch.empty(size, dtype=torch.uint8)
+        number = self._num_used % len(self._blocks)  # blocks for pixels and for joints alternate
+        self._num_used += 1
+        if self._blocks[number].nbytes < size:
+            self._blocks[number] = torch.empty(size, dtype=torch.uint8).share_memory_()  # type: ignore[no-untyped-call]
+        return self._blocks[number][:size]
+
+
+def _pixel_bytes(count: int, height: int, width: int) -> int:
+    """Bytes of the images and the masks of a batch."""
+    return count * (height * width * 3 + 2 * (height // MAP_STRIDE) * (width // MAP_STRIDE))
+
+
+def _split_pixels(memory: Tensor, count: int, height: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Views of (bytes,) uint8 memory: first all images, then all person masks, then all supervision masks."""
+    image_bytes = count * height * width * 3
+    masks = memory[image_bytes:].view(2, count, height // MAP_STRIDE, width // MAP_STRIDE)
+    return memory[:image_bytes].view(count, height, width, 3), masks[0], masks[1]
+
+
 def make_loader(
-    dataset: PoseDataset, batches: Iterable[list[SampleKey]], workers: int, pin_memory: bool = False
+    dataset: Dataset[Batch], batches: Iterable[list[SampleKey]], workers: int, pin_memory: bool = False
 ) -> DataLoader[Batch]:
     """Create a loader that yields one batch for each list of keys. With 0 workers it loads in this process."""
     # PyTorch warns about more workers than cores, but their number is the user's choice.
     warnings.filterwarnings("ignore", message="This DataLoader will create", category=UserWarning)
-    loader = DataLoader(
+    return DataLoader(
         dataset,
         batch_sampler=batches,
         num_workers=workers,
@@ -42,23 +174,6 @@ def make_loader(
         prefetch_factor=PREFETCH_FACTOR if workers else None,
         generator=torch.Generator(),  # without it, the loader would advance PyTorch's global random state
     )
-    # PyTorch's type names the samples, but the loader yields batches.
-    return cast("DataLoader[Batch]", loader)
-
-
-def close_loader(loader: DataLoader[Batch]) -> None:
-    """End the workers of a loader now instead of at the end of the program."""
-    iterator = loader._iterator
-    if iterator is None:
-        return
-    workers = iterator._workers  # type: ignore[attr-defined]  # of the iterator that has workers
-    iterator._shutdown_workers()  # type: ignore[attr-defined]
-    loader._iterator = None
-    for worker in workers:
-        # A worker may be blocked because another one died; then it reacts to SIGKILL only. No worker has data to lose.
-        worker.kill()
-        worker.join()
-        received_buffers.release(worker.pid)
 
 
 def keep_freed_memory() -> None:
@@ -79,12 +194,6 @@ def _keep_batch(batch: Any) -> Any:
 
 
 def _start_worker(_: int) -> None:
-    worker = get_worker_info()
-    assert worker is not None
-    dataset = worker.dataset
-    assert isinstance(dataset, PoseDataset)
-    dataset.store.close()  # a forked worker's copy of the open file
-    received_buffers.release_all()  # inherited from the main process; they would keep the memory of ended workers
     keep_freed_memory()
     # One thread per worker: OpenCV's thread pool would compete with the other workers for the same cores.
     cv2.setNumThreads(0)

@@ -26,7 +26,7 @@ def select_device(name: str) -> torch.device:
     try:
         device = parse_device(name)
         torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:
+    except (RuntimeError, AssertionError, ImportError) as error:
         # The first sentence of PyTorch's message names the cause; kilobytes of backend names may follow.
         reason = str(error).partition("\n")[0].partition(". ")[0]
         raise ConfigError(f"device {name!r} cannot be used here ({reason}); try --device cpu") from error

@@ -134,7 +134,7 @@ def run_processes(count: int, arguments: Sequence[str]) -> int:
             torchrun.main(["--standalone", f"--nproc-per-node={count}", "--module", "--", "posenet", *arguments])
         except SignalException as error:
             # torchrun does not tell how the processes have ended.
-            return int(status_file.read_text()) if status_file.exists() else 128 + error.sigval
+            return int(status_file.read_text(encoding="utf-8")) if status_file.exists() else 128 + error.sigval
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             if failure.exitcode < 0:
@@ -153,4 +153,4 @@ def record_status(status: int, environment: Mapping[str, str] = os.environ) -> N
     """Leave the exit status of rank 0 for ``run_processes``, if that has started this process."""
     path = environment.get(STATUS_FILE_VARIABLE)
     if path and environment.get("RANK") == "0":
-        Path(path).write_text(str(status))
+        Path(path).write_text(str(status), encoding="utf-8")

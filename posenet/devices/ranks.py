@@ -50,7 +50,13 @@ class Ranks:
         raise OtherRankError(f"rank {failed[0]} has failed and reports why")
 
     def run_on_all(self, function: Callable[[], Result]) -> Result:
-        """The result of a function that every rank calls. If it fails on one, all ranks end: see ``raise_on_all``."""
+        """The result of a function that every rank calls. If it fails on one, all ranks end.
+
+        Raises:
+            PosenetError, OSError: that of the function, on the first rank that has one. Any other exception is a fault
+                of the program: it is not shared, and ends the other ranks when this one ends.
+            OtherRankError: on all other ranks.
+        """
         error = None
         try:
             result = function()
@@ -58,6 +64,10 @@ class Ranks:
             error = caught
         self.raise_on_all(error)
         return result
+
+    def run_on_main(self, function: Callable[[], Result]) -> Result | None:
+        """The result of a function that rank 0 calls; None on the other ranks. Errors: see ``run_on_all``."""
+        return self.run_on_all(lambda: function() if self.is_main else None)
 
     def close(self) -> None:
         """Leave the process group."""

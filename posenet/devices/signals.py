@@ -11,7 +11,6 @@ from types import FrameType
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGUSR1] if hasattr(signal, "SIGUSR1") else []))
 """Signals that ask a run to stop. SLURM announces the end of a job with SIGTERM or SIGUSR1 (``--signal=USR1@120``)."""
 
-
 STOPPED_STATUS = 75
 """Exit status of a run that a stop signal has ended early and that ``--resume`` continues (EX_TEMPFAIL of sysexits.h:
 try again). It is not 0, so that ``train && evaluate`` does not evaluate an unfinished run."""
@@ -23,7 +22,10 @@ class StopRequested(Exception):
 
 @contextlib.contextmanager
 def catch_stop_signals() -> Iterator[Callable[[], bool]]:
-    """Within this context, a stop signal sets a flag instead of ending the process; a second Ctrl-C interrupts.
+    """Within this context, a stop signal sets a flag instead of ending the process.
+
+    A second Ctrl-C raises ``KeyboardInterrupt``, and so does SIGTERM after Ctrl-C: torchrun sends that to the processes
+    of a user who presses Ctrl-C twice. SLURM never sends Ctrl-C, so its second signal does not disturb a save.
 
     Yields:
         A function that returns whether a stop signal has arrived. Outside the main thread, where Python cannot catch
@@ -35,7 +37,7 @@ def catch_stop_signals() -> Iterator[Callable[[], bool]]:
     caught: list[int] = []
 
     def record(number: int, frame: FrameType | None) -> None:
-        if caught and number == signal.SIGINT:
+        if (number == signal.SIGINT and caught) or (number == signal.SIGTERM and signal.SIGINT in caught):
             raise KeyboardInterrupt
         caught.append(number)
 

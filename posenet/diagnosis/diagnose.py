@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from posenet.annotations.coco_file import CocoImage
-from posenet.annotations.split import Split, read_split
+from posenet.annotations.coco import CocoImage
+from posenet.annotations.reading import Split, read_split
 from posenet.diagnosis.errors import MatchedResults, count_kinds, measure_misranking
 from posenet.diagnosis.kinds import CORRECTIONS, LOCALISATION, MISRANKED, MISSED_AT_50, SIZES, UNCORRECTED
 from posenet.diagnosis.matching import Results, Truth

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from posenet.annotations.coco_file import MAX_NUMBER
-from posenet.annotations.split import Split
+from posenet.annotations.coco import MAX_NUMBER
+from posenet.annotations.reading import Split
 from posenet.diagnosis.matching import Results, sorted_image_ids
 from posenet.errors import DataError
 from posenet.messages import pluralize, truncate_for_message

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from posenet.annotations.coco_file import CocoImage
-from posenet.annotations.split import Split, read_split
+from posenet.annotations.coco import CocoImage
+from posenet.annotations.reading import Split, read_split
 from posenet.devices.background import map_in_background
 from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, write_atomically
-from posenet.images.image_files import read_annotated_image
-from posenet.images.orientation import AnnotatedFrame, count_frames
+from posenet.images import AnnotatedFrame, count_frames, read_annotated_image
 from posenet.inference.batches import batched, share
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 import posenet
 from posenet.errors import ConfigError, DataError
 from posenet.files import write_atomically
-from posenet.images.image_files import read_image
+from posenet.images import read_image
 from posenet.inference.exported_file import INPUT, OUTPUT, FilePrecision, write_settings
 from posenet.inference.letterbox import Letterbox
 from posenet.model.fused import FusedNetwork

@@ -17,7 +17,7 @@ import numpy as np
 
 from posenet.devices.background import map_in_background
 from posenet.errors import ConfigError
-from posenet.images.image_files import ChannelOrder, ImageInput, to_bgr
+from posenet.images import ChannelOrder, ImageInput, to_bgr
 from posenet.inference.batches import batched
 from posenet.inference.decoder.decode import decode
 from posenet.inference.letterbox import Letterbox, resample_maps

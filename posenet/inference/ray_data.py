@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from posenet.errors import DataError
-from posenet.images.decoding import decode_image
+from posenet.images import decode_image
 from posenet.inference.predictor import Predictor
 
 

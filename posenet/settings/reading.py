@@ -22,8 +22,7 @@ from posenet.errors import ConfigError
 from posenet.files import read_toml
 from posenet.messages import truncate_for_message
 from posenet.settings.sections import Config
-from posenet.skeleton.coco import COCO
-from posenet.skeleton.skeleton import Skeleton
+from posenet.skeleton import COCO, Skeleton
 from posenet.skeleton.skeleton_file import BUILT_IN, load_skeleton, skeleton_from_table, skeleton_to_table
 
 _log = logging.getLogger(__name__)
@@ -207,16 +206,17 @@ def _convert_switch(choices: Sequence[str], value: Any, key: str) -> bool | str:
 
 
 def _select_union_member(members: Sequence[Any], value: Any) -> Any:
-    """The scalar type, or for a list the tuple type; that of tables if there is one and the list contains a table.
+    """The type for a table if there is one and the value is a table; the tuple type for a list; else the scalar type.
 
     A table that should be in a list gets the tuple type too, which refuses it.
     """
     tuple_types = [member for member in members if typing.get_origin(member) is tuple]
-    if not tuple_types or not isinstance(value, (list, tuple, Mapping)):
-        return next(member for member in members if member not in tuple_types)
-    if any(isinstance(item, Mapping) for item in value):
-        tuple_types.sort(key=lambda member: not dataclasses.is_dataclass(typing.get_args(member)[0]))
-    return tuple_types[0]
+    tables = [member for member in members if dataclasses.is_dataclass(member)]
+    if isinstance(value, Mapping) and (tables or tuple_types):
+        return (tables or tuple_types)[0]
+    if isinstance(value, (list, tuple)) and tuple_types:
+        return tuple_types[0]
+    return next(member for member in members if member not in (*tuple_types, *tables))
 
 
 def _convert_list(item_types: Sequence[Any], value: Any, key: str) -> tuple[Any, ...]:

@@ -7,7 +7,6 @@ Defaults are stated only here. Each value is checked when its section is created
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -60,7 +59,7 @@ class DataSetConfig:
     """A table of ``data.train`` or ``data.val``: one of several data sets that train one network."""
 
     path: str | tuple[str, ...] = ""
-    """Its store, with any skeleton that shares keypoints with ``model.skeleton``: a file, a pattern or a list."""
+    """Its store, with any skeleton that shares keypoints with ``model.skeleton``; or a list of stores."""
     name: str = ""
     """Its name in the log and in statistics; empty means that of the file."""
     weight: float = 1.0
@@ -72,15 +71,18 @@ class DataSetConfig:
         _check(0 < self.weight < math.inf, f"the weight of a data set must be positive, not {self.weight:g}")
 
     @property
+    def paths(self) -> tuple[str, ...]:
+        """Its stores."""
+        return (self.path,) if isinstance(self.path, str) else self.path
+
+    @property
     def label(self) -> str:
-        """The name, or the name of the file without shards, pattern and suffix: "coco" for data/coco-*.h5."""
-        path = self.path if isinstance(self.path, str) else self.path[0]
-        stem = PurePath(path).stem
-        return self.name or re.sub(r"[-_.]?\*.*|-\d{5,}-of-\d{5,}", "", stem) or stem
+        """The name, or the name of the first file without its suffix."""
+        return self.name or PurePath(self.paths[0]).stem
 
 
-DataSets = str | tuple[str, ...] | tuple[DataSetConfig, ...]
-"""A store: a file, a pattern, or a list of files and patterns; or tables, one for each data set."""
+DataSets = str | tuple[str | DataSetConfig, ...]
+"""A store; or a list of stores, each a path or a table."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +90,9 @@ class DataConfig:
     """``data``: the data sets and how they are read."""
 
     train: DataSets = ""
-    """Training store (.h5): a file; a pattern such as "train-*.h5", or a list, for a store in several files; or a list
-    of tables [{path = "coco.h5", weight = 1.0, name = "coco"}, ...] for several data sets, also written as
-    [[data.train]]. Their keypoints are matched by name; samples of a set do not supervise keypoints that it lacks."""
+    """Training store (.h5), or a list of several. An item of the list is a path, or a table {path = "coco.h5", weight =
+    1.0, name = "coco"}, also written as [[data.train]]. The keypoints of a table are matched by name; its samples do
+    not supervise keypoints that it lacks."""
     val: DataSets = ""
     """Validation store (.h5) for the validation loss, in the same forms."""
     val_images: str = ""
@@ -124,12 +126,8 @@ def _check_data_sets(key: str, value: DataSets) -> None:
     if isinstance(value, str):
         return
     _check(len(value) > 0, f"{key} must be a path, or a list that is not empty")
-    if tables := [item for item in value if isinstance(item, DataSetConfig)]:
-        labels = Counter(item.label for item in tables)
-        paths = Counter(str(item.path) for item in tables)
-    else:
-        labels = Counter()
-        paths = Counter(str(item) for item in value)
+    labels = Counter(item.label for item in value if isinstance(item, DataSetConfig))
+    paths = Counter(path for item in value for path in (item.paths if isinstance(item, DataSetConfig) else (item,)))
     for kind, counts in (("path", paths), ("name", labels)):
         for repeated in (text for text, count in counts.items() if count > 1):
             raise ValueError(f"{key} has the {kind} {repeated} twice; give every data set once, with a name of its own")

@@ -1,7 +1,6 @@
-"""What a network predicts: keypoints, body parts and output channels, built in or read from a TOML file."""
+"""What a network predicts: keypoints, body parts and output channels, read from a TOML file."""
 
-from posenet.skeleton.coco import COCO
 from posenet.skeleton.skeleton import Skeleton
-from posenet.skeleton.skeleton_file import load_skeleton
+from posenet.skeleton.skeleton_file import COCO, load_skeleton
 
 __all__ = ["COCO", "Skeleton", "load_skeleton"]

@@ -13,7 +13,6 @@ from typing import Any
 
 from posenet.errors import ConfigError
 from posenet.files import read_toml
-from posenet.skeleton.coco import COCO
 from posenet.skeleton.skeleton import Skeleton
 
 BUILT_IN = "coco"
@@ -21,15 +20,17 @@ BUILT_IN = "coco"
 DEFAULT_SIGMA = 0.05
 """OKS constant of keypoints without one. COCO's are between 0.025 (eyes) and 0.107 (hips)."""
 
+_NAMES = ("keypoints", "file_names", "channels")
 _PAIRS = ("parts", "left_right", "drawn")
-_KEYS = ("keypoints", "file_names", "channels", *_PAIRS, "derived", "sigmas", "layout", "colours")
+_TABLES = ("derived", "sigmas", "layout", "colours")
+_KEYS = (*_NAMES, *_PAIRS, *_TABLES)
 
 
 def load_skeleton(path: str | Path) -> Skeleton:
     """Read a skeleton file, or return the built-in skeleton for "coco"; ``ConfigError`` if the file is not valid."""
     if str(path) == BUILT_IN:
         return COCO
-    table = read_toml(path, "skeleton", f"give a TOML file, such as posenet skeleton writes, or {BUILT_IN}")
+    table = read_toml(path, "skeleton", f"give a TOML file, such as posenet annotations skeleton writes, or {BUILT_IN}")
     try:
         return skeleton_from_table(table)
     except ValueError as error:
@@ -43,12 +44,15 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
     for key in ("keypoints", "parts"):
         if not table.get(key):
             raise ValueError(f"{key} is missing or empty")
+    for key in _TABLES:
+        if not isinstance(table.get(key, {}), Mapping):
+            raise ValueError(f"{key} must be a table")
     keypoints = _parse_names(table["keypoints"], "keypoints")
     pairs = {key: tuple(_parse_pair(pair, key) for pair in _parse_list(table.get(key, []), key)) for key in _PAIRS}
-    derived = {name: _parse_pair(pair, f"derived.{name}") for name, pair in _subtable(table, "derived").items()}
-    sigmas = {name: _parse_number(value, f"sigmas.{name}") for name, value in _subtable(table, "sigmas").items()}
-    layout = {name: _parse_two_numbers(value, f"layout.{name}") for name, value in _subtable(table, "layout").items()}
-    colours = _subtable(table, "colours")
+    derived = {name: _parse_pair(pair, f"derived.{name}") for name, pair in table.get("derived", {}).items()}
+    sigmas = {name: _parse_number(value, f"sigmas.{name}") for name, value in table.get("sigmas", {}).items()}
+    layout = {name: _parse_two_numbers(value, f"layout.{name}") for name, value in table.get("layout", {}).items()}
+    colours = dict(table.get("colours", {}))
     _parse_names(list(colours.values()), "colours")
     if unknown := [name for name in sigmas if name not in keypoints]:
         raise ValueError(f"sigmas names {unknown[0]}, which is not among the keypoints of the annotations")
@@ -62,7 +66,7 @@ def skeleton_from_table(table: Mapping[str, Any]) -> Skeleton:
         sigmas=tuple(sigmas.get(name, DEFAULT_SIGMA) for name in keypoints),
         layout=layout,
         drawn=pairs["drawn"],
-        colours=dict(colours),
+        colours=colours,
     )
     first, *others = connected_components(skeleton.keypoints, skeleton.parts)
     if others:
@@ -109,9 +113,9 @@ def skeleton_to_toml(skeleton: Skeleton, comments: Mapping[str, str] | None = No
             continue
         lines = [f"# {line}" for line in (comments or {}).get(key, "").splitlines()]
         value = table[key]
-        if isinstance(value, dict):
+        if key in _TABLES:
             lines += [f"[{key}]", *(f"{_to_toml(name)} = {_to_toml(item)}" for name, item in value.items())]
-        elif isinstance(value[0], list):
+        elif key in _PAIRS:
             lines += [f"{key} = [", *(f"    {_to_toml(pair)}," for pair in value), "]"]
         else:
             lines.append(f"{key} = {_to_toml(value)}")
@@ -122,13 +126,6 @@ def skeleton_to_toml(skeleton: Skeleton, comments: Mapping[str, str] | None = No
 def _to_toml(value: Any) -> str:
     """Strings, numbers and lists are written alike in TOML and JSON, except for one control character."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _subtable(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = table.get(key, {})
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{key} must be a table")
-    return value
 
 
 def _parse_list(value: Any, key: str) -> list[Any] | tuple[Any, ...]:
@@ -162,3 +159,7 @@ def _parse_two_numbers(value: Any, key: str) -> tuple[float, float]:
     if len(_parse_list(value, key)) != 2:
         raise ValueError(f"{key} must be [height, spread], not {value!r}")
     return _parse_number(value[0], key), _parse_number(value[1], key)
+
+
+COCO = skeleton_from_table(read_toml(Path(__file__).with_name("coco.toml"), "skeleton", "install posenet again"))
+"""The built-in skeleton: the 18 keypoints and 30 body parts of Simple Pose on COCO annotations."""

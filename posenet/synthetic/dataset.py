@@ -1,14 +1,12 @@
 """Write a data set of synthetic people in COCO's layout: images, masks, crowds and keypoint annotations; and videos.
 
 An image depends only on its seed, split and index, and a video on its seed and index, so that any number of processes
-writes the same bytes. All versions must write the same images, so the functions of this folder use random numbers in a
-fixed order.
+writes the same bytes.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -19,9 +17,10 @@ from typing import Any, TypeVar
 import cv2
 import numpy as np
 
-from posenet.annotations.coco_file import COCO_CATEGORY
+from posenet.annotations.coco import COCO_CATEGORY
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
+from posenet.files import write_atomically
 from posenet.progress import progress_bar
 from posenet.synthetic.labels import annotate
 from posenet.synthetic.scene import random_size, render_scene
@@ -40,19 +39,15 @@ DEFAULT_SIZE = 512
 
 _TOOL = "posenet make-synthetic"
 _VIDEOS = "videos"
-_MIN_SIDE = 64
-_MAX_SIDE = 4096
+_MIN_SIDE, _MAX_SIDE = 64, 4096
 _IDS_PER_IMAGE = 100
 _JPEG_QUALITY = 90
-_UNFINISHED = ".part"
 
 Size = int | tuple[int, int]
 """(width, height) of every image and video, or the longest side of images with different sizes."""
 Annotation = dict[str, Any]
-Job = tuple[str, int]
+ImageJob = tuple[str, int]
 """Split and index of an image to render."""
-ImageEntries = tuple[dict[str, Any], list[Annotation]]
-"""The entry of an image under ``images``, and its annotations."""
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
 
@@ -93,62 +88,13 @@ def write_dataset(
         seconds: length of every video.
 
     Raises:
+        ConfigError: there are videos, but PyAV is missing.
         DataError: a number is out of range, or the folder contains files that this tool did not write; they are kept.
-            Or a video cannot be written.
     """
-    counts = {"train": train, "val": val}
-    if videos:
-        counts[_VIDEOS] = videos
-    _check_arguments(counts, seed, workers, size)
-    if not 0 < seconds <= MAX_SECONDS:
-        raise DataError(f"cannot write videos of {seconds} seconds: give a number above 0, up to {MAX_SECONDS}")
-    _remove_earlier(output, counts)
-    for folder in ("annotations", *map(_image_folder, SPLITS)):
-        (output / folder).mkdir(parents=True, exist_ok=True)
-    _write_json(output / MARKER, {"tool": _TOOL, "seed": seed, **counts, "size": size})
-    jobs = [(split, index) for split in SPLITS for index in range(counts[split])]
-    images: dict[str, list[dict[str, Any]]] = {split: [] for split in SPLITS}
-    annotations: dict[str, list[Annotation]] = {split: [] for split in SPLITS}
-    results = _run_jobs(partial(_write_image, output, seed, size), jobs, workers)
-    for (split, _), (image, people) in zip(jobs, progress_bar(results, "images", len(jobs), disable=not jobs)):
-        images[split].append(image)
-        annotations[split] += people
-    for split in SPLITS:
-        content = {
-            "info": {"description": f"Drawn by {_TOOL}"},
-            "licenses": [],
-            "categories": [COCO_CATEGORY],
-            "images": images[split],
-            "annotations": annotations[split],
-        }
-        _write_json(output / _annotation_file(split), content)
-    if videos:
-        (output / _VIDEOS).mkdir(exist_ok=True)
-        truths = _run_jobs(partial(_write_video, output, seed, size, seconds), list(range(videos)), workers)
-        for index, truth in enumerate(progress_bar(truths, "videos", videos, unit="video")):
-            _write_json(output / _video_name(index, ".json"), truth)
-
-
-def _image_folder(split: str) -> str:
-    return f"{split}2017"
-
-
-def _video_name(index: int, suffix: str) -> str:
-    return f"{_VIDEOS}/{index + 1:06d}{suffix}"
-
-
-def _image_name(split: str, index: int) -> str:
-    return f"{SPLITS[split] + index:012d}.jpg"
-
-
-def _annotation_file(split: str) -> str:
-    return f"annotations/person_keypoints_{split}2017.json"
-
-
-def _check_arguments(counts: dict[str, int], seed: int, workers: int | None, size: Size) -> None:
-    for split, count in counts.items():
+    counts = {"train": train, "val": val, _VIDEOS: videos}
+    for name, count in counts.items():
         if not 0 <= count <= MAX_IMAGES:
-            what = _VIDEOS if split == _VIDEOS else f"{split} images"
+            what = _VIDEOS if name == _VIDEOS else f"{name} images"
             raise DataError(f"cannot write {count} {what}: give a number from 0 to {MAX_IMAGES}")
     if seed < 0:
         raise DataError(f"seed {seed} is negative: give 0 or more")
@@ -156,19 +102,59 @@ def _check_arguments(counts: dict[str, int], seed: int, workers: int | None, siz
         raise DataError(f"cannot run {workers} workers: give at least 1")
     if not all(_MIN_SIDE <= side <= _MAX_SIDE for side in np.atleast_1d(size)):
         raise DataError(f"images cannot have the size {size}: give sides from {_MIN_SIDE} to {_MAX_SIDE} pixels")
+    if not 0 < seconds <= MAX_SECONDS:
+        raise DataError(f"cannot write videos of {seconds} seconds: give a number above 0, up to {MAX_SECONDS}")
+    _remove_earlier(output, counts)
+    for folder in ("annotations", *(f"{split}2017" for split in SPLITS)):
+        (output / folder).mkdir(parents=True, exist_ok=True)
+    _write_json(output / MARKER, {"tool": _TOOL, "seed": seed, **counts, "size": size})
+    for split in SPLITS:
+        jobs = [(split, index) for index in range(counts[split])]
+        results = _run_jobs(partial(_write_image, output, seed, size), jobs, workers)
+        content: dict[str, Any] = {
+            "info": {"description": f"Drawn by {_TOOL}"},
+            "licenses": [],
+            "categories": [COCO_CATEGORY],
+            "images": [],
+            "annotations": [],
+        }
+        for image, people in progress_bar(results, f"{split} images", len(jobs), disable=not jobs):
+            content["images"].append(image)
+            content["annotations"] += people
+        _write_json(output / _annotation_file(split), content)
+    if videos:
+        (output / _VIDEOS).mkdir(exist_ok=True)
+        truths = _run_jobs(partial(_write_video, output, seed, size, seconds), range(videos), workers)
+        for index, truth in enumerate(progress_bar(truths, "videos", videos, unit="video")):
+            _write_json(output / _video_name(index, ".json"), truth)
+
+
+def _image_name(split: str, index: int) -> str:
+    return f"{split}2017/{SPLITS[split] + index:012d}.jpg"
+
+
+def _video_name(index: int, suffix: str) -> str:
+    return f"{_VIDEOS}/{index + 1:06d}{suffix}"
+
+
+def _annotation_file(split: str) -> str:
+    return f"annotations/person_keypoints_{split}2017.json"
 
 
 def _remove_earlier(output: Path, counts: dict[str, int]) -> None:
-    """Remove the annotations of an earlier data set, and those of its images that the new one does not replace."""
+    """Remove the files of an earlier data set, but for images that the new one replaces."""
     paths = {path.relative_to(output).as_posix(): path for path in output.rglob("*")}
     links = {name for name, path in paths.items() if path.is_symlink()}  # writing to a link would write to its target
     files = {name for name, path in paths.items() if not path.is_dir()} - links
     earlier = _read_marker(output / MARKER)
     ours = set() if earlier is None else _file_names(earlier)
-    if foreign := sorted(links | (files - ours)):
+    # A run that is killed while it writes a JSON file leaves a temporary one.
+    left_over = {name for name in files if paths[name].name.startswith(".") and paths[name].suffix == ".tmp"}
+    if foreign := sorted(links | (files - ours - (left_over if ours else set()))):
         raise DataError(f"{output} contains {foreign[0]}, which {_TOOL} did not write: choose another folder")
-    for name in sorted(files - _image_file_names(counts) - {MARKER}):
-        (output / name).unlink()
+    replaced = {name for name in _file_names(counts) if name.endswith(".jpg")}
+    for name in sorted(files - replaced - {MARKER}):
+        paths[name].unlink()
 
 
 def _read_marker(path: Path) -> dict[str, int] | None:
@@ -177,23 +163,17 @@ def _read_marker(path: Path) -> dict[str, int] | None:
         marker = json.loads(path.read_text(encoding="utf-8"))
         if marker["tool"] != _TOOL:
             return None
-        counts = {split: int(marker[split]) for split in SPLITS}
-        counts[_VIDEOS] = int(marker.get(_VIDEOS, 0))
-    except (OSError, ValueError, LookupError, TypeError, OverflowError, RecursionError):
+        counts = {name: int(marker.get(name, 0)) for name in (*SPLITS, _VIDEOS)}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
-    return counts if max(counts.values()) <= MAX_IMAGES else None
+    return counts if min(counts.values()) >= 0 and max(counts.values()) <= MAX_IMAGES else None
 
 
 def _file_names(counts: dict[str, int]) -> set[str]:
-    """The names of all files of a data set, including those of an interrupted run."""
-    indices = range(counts[_VIDEOS])
-    documents = {MARKER, *map(_annotation_file, SPLITS), *(_video_name(index, ".json") for index in indices)}
-    videos = {_video_name(index, ".mp4") for index in indices}
-    return documents | {name + _UNFINISHED for name in documents} | videos | _image_file_names(counts)
-
-
-def _image_file_names(counts: dict[str, int]) -> set[str]:
-    return {f"{_image_folder(split)}/{_image_name(split, index)}" for split in SPLITS for index in range(counts[split])}
+    """The names of all files of a data set."""
+    images = {_image_name(split, index) for split in SPLITS for index in range(counts[split])}
+    videos = {_video_name(index, suffix) for index in range(counts[_VIDEOS]) for suffix in (".mp4", ".json")}
+    return {MARKER, *map(_annotation_file, SPLITS)} | images | videos
 
 
 def _run_jobs(write: Callable[[_Job], _Result], jobs: Sequence[_Job], workers: int | None) -> Iterator[_Result]:
@@ -212,15 +192,15 @@ def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _write_image(output: Path, seed: int, size: Size, job: Job) -> ImageEntries:
-    """Render one image and write its file."""
+def _write_image(output: Path, seed: int, size: Size, job: ImageJob) -> tuple[dict[str, Any], list[Annotation]]:
+    """Render one image and write its file; return its entry under ``images``, and its annotations."""
     split, index = job
     image, annotations = render_image(seed, split, index, size)
     _, encoded = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
-    name = _image_name(split, index)
-    (output / _image_folder(split) / name).write_bytes(encoded.tobytes())
+    path = output / _image_name(split, index)
+    path.write_bytes(encoded.tobytes())
     height, width = image.shape[:2]
-    return {"file_name": name, "height": height, "width": width, "id": SPLITS[split] + index}, annotations
+    return {"file_name": path.name, "height": height, "width": width, "id": SPLITS[split] + index}, annotations
 
 
 def _write_video(output: Path, seed: int, size: Size, seconds: float, index: int) -> dict[str, Any]:
@@ -231,7 +211,4 @@ def _write_video(output: Path, seed: int, size: Size, seconds: float, index: int
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a file completely or not at all."""
-    unfinished = path.with_name(path.name + _UNFINISHED)
-    unfinished.write_text(json.dumps(content, separators=(",", ":")), encoding="utf-8")
-    os.replace(unfinished, path)
+    write_atomically(path, json.dumps(content, separators=(",", ":")).encode())

@@ -1,18 +1,16 @@
-"""One dressed person: painting the parts from back to front, and the parts that show each keypoint."""
+"""One dressed person: the look, painting the parts from back to front, and the parts that show each keypoint."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
-from posenet.synthetic.canvas import OUTLINE_SHADE, Canvas, Colour, box, ellipse, hull, ribbon, shade, smooth
-from posenet.synthetic.head import FEATURES, Head
-from posenet.synthetic.pose import SIDES, Body, Posture
-from posenet.synthetic.wardrobe import Look
+from posenet.synthetic.canvas import Canvas, Colour, Numbers, ellipse, hsv, hull, limb, shade
+from posenet.synthetic.posture import SIDES, Body, Posture
 
 
 class Part(IntEnum):
@@ -31,32 +29,69 @@ class Part(IntEnum):
 _ARM = {"L": Part.LEFT_ARM, "R": Part.RIGHT_ARM}
 _LEG = {"L": Part.LEFT_LEG, "R": Part.RIGHT_LEG}
 
-_TRUNK_LEVELS = np.array([-0.20, 0, 0.40, 0.75, 0.97, 1.10])
-"""Heights on the trunk: 0 at the hips, 1 at the shoulders."""
-_TRUNK_WIDTHS = np.array([1.16, 1.08, 0.90, 1.04, 1.12, 0.45])
-"""Half-width of the trunk at these levels, in shoulder half-widths."""
-_TRUNK_DEPTHS = np.array([0.72, 0.72, 0.62, 0.70, 0.58, 0.40])
-"""Half-depth of the trunk at these levels, in shoulder half-widths."""
+FACE = {
+    "nose": ((0, -0.16, 1.06), 0.0),
+    "Leye": ((0.38, 0.08, 0.92), 0.1),
+    "Reye": ((-0.38, 0.08, 0.92), 0.1),
+    "Lear": ((1.06, -0.10, -0.12), -0.5),
+    "Rear": ((-1.06, -0.10, -0.12), -0.5),
+}
+"""The keypoints of the face: the position on the head, a ball of radius 1 with x to the person's left, y up and z
+forward; and the depth below which the keypoint is turned away from the viewer."""
 
-_LimbRadii = tuple[float, float, float]
+_Radii = tuple[float, float, float]
 """Radii of a limb at its start, its joint and its end, as shares of the standing height."""
-_BARE_ARM: _LimbRadii = (0.034, 0.028, 0.020)
-_SLEEVE: _LimbRadii = (0.038, 0.034, 0.027)
-_BARE_LEG: _LimbRadii = (0.050, 0.038, 0.025)
-_TROUSERS: _LimbRadii = (0.056, 0.044, 0.034)
-_ARMPIT = 0.35
-"""Share of the upper arm without an outline, so that shirt and sleeve look like one piece."""
-_STOOL_LEG: Colour = (60, 85, 120)
-_STOOL_TOP: Colour = (80, 120, 165)
+_BARE_ARM: _Radii = (0.034, 0.028, 0.020)
+_SLEEVE: _Radii = (0.038, 0.034, 0.027)
+_BARE_LEG: _Radii = (0.050, 0.038, 0.025)
+_TROUSERS: _Radii = (0.056, 0.044, 0.034)
+
+_SKIN_COLOURS: tuple[Colour, ...] = (
+    (196, 219, 246), (170, 200, 238), (125, 165, 214), (98, 140, 195), (72, 110, 168), (40, 62, 102),
+)  # fmt: skip
+_HAIR_COLOURS: tuple[Colour, ...] = (
+    (28, 24, 26), (32, 48, 74), (40, 66, 104), (60, 104, 160), (96, 160, 214), (60, 90, 190), (205, 208, 210),
+)  # fmt: skip
 
 
-class _Segment(NamedTuple):
-    """One of a limb's two segments, as far as it is painted."""
+@dataclass(frozen=True)
+class Look:
+    """The look of a person."""
 
-    start: np.ndarray  # (2,) pixel
-    outline_start: np.ndarray  # (2,) pixel between start and end, at which the outline starts
-    end: np.ndarray  # (2,) pixel
-    widths: list[float]  # half-widths at start and end, pixels
+    skin: Colour
+    hair: Colour
+    hair_style: str  # short, long, bald or hat
+    shirt: Colour
+    pattern: str  # of the shirt: plain, stripes or emblem
+    accent: Colour  # of the pattern and of a hat
+    sleeve: float  # length of the sleeves: 0 none, 1 to the elbow, 2 to the wrist
+    bottoms: str  # trousers, shorts or skirt
+    cloth: Colour  # of trousers or skirt
+    shoes: Colour
+
+
+def random_look(rng: np.random.Generator) -> Look:
+    """Choose a random look."""
+    shirt = _cloth_colour(rng)
+    return Look(
+        skin=shade(_SKIN_COLOURS[rng.integers(len(_SKIN_COLOURS))], rng.uniform(0.94, 1.04)),
+        hair=shade(_HAIR_COLOURS[rng.integers(len(_HAIR_COLOURS))], rng.uniform(0.9, 1.1)),
+        hair_style=str(rng.choice(("short", "long", "bald", "hat"), p=(0.5, 0.25, 0.1, 0.15))),
+        shirt=shirt,
+        pattern=str(rng.choice(("plain", "stripes", "emblem"))),
+        accent=_cloth_colour(rng),
+        sleeve=float(rng.choice((0, 0.5, 2), p=(0.15, 0.5, 0.35))),
+        bottoms=str(rng.choice(("trousers", "shorts", "skirt"), p=(0.55, 0.25, 0.20))),
+        cloth=shirt if rng.random() < 0.15 else _cloth_colour(rng),
+        shoes=_cloth_colour(rng),
+    )
+
+
+def _cloth_colour(rng: np.random.Generator) -> Colour:
+    """A random colour of cloth; three in ten are almost black, grey or white."""
+    if rng.random() < 0.3:
+        return hsv(rng.random(), rng.uniform(0, 0.12), rng.choice((0.22, 0.35, 0.6, 0.92)))
+    return hsv(rng.random(), rng.uniform(0.35, 0.85), rng.uniform(0.35, 0.95))
 
 
 class Figure:
@@ -69,237 +104,205 @@ class Figure:
 
     Attributes:
         at: (2,) pixels of all joints of the posture and all keypoints of the face, by name.
+        averted: the keypoints of the face that are turned away from the viewer, which an annotator would not mark.
     """
 
     def __init__(self, body: Body, posture: Posture, look: Look, height: float, ground: np.ndarray, code: int) -> None:
         self.posture = posture
         self.look = look
         self.height = height
+        self.ground = ground
         self.code = code
         self.at = {name: ground + height * point[:2] * (1, -1) for name, point in posture.joints.items()}
-        half_width, half_height = body.head
-        self.head = Head(
-            centre=self.at["head"],
-            radii=(half_width * height, half_height * height),
-            frame=posture.head,
-            look=look.head,
-            codes=(code + Part.HEAD, code + Part.HAIR),
-        )
-        self.at |= {name: self.head.locate(point)[0] for name, point in FEATURES.items()}
+        self._head_radii = np.array(body.head) * height
+        face = {name: self._locate(point) for name, (point, _) in FACE.items()}
+        self.at |= {name: pixel for name, (pixel, _) in face.items()}
+        self.averted = {name for name, (_, depth) in face.items() if depth < FACE[name][1]}
         self._line = max(0.5, 0.004 * height)  # width of outlines
         self._thickness = height * (0.55 + 0.45 * body.girth)  # scale of radii
-        self._chest = body.shoulder * height * (0.75 + 0.25 * body.girth)  # scale of the trunk's widths and depths
+        self._breadth = body.shoulder * height * (0.75 + 0.25 * body.girth)  # half-width of the trunk
 
     def codes_showing(self, name: str) -> list[int]:
         """Canvas codes of the parts that can show the keypoint."""
-        if name in FEATURES:
+        if name in FACE:
             return [self.code + Part.HEAD]
         side, joint = name[0], name[1:]
         parts = [_ARM[side] if joint in ("sho", "elb", "wri") else _LEG[side]]
-        behind_trunk = SIDES[side] * self.posture.chest[2, 0] < -0.6
-        if joint in ("sho", "hip") and not behind_trunk:
+        is_behind_trunk = SIDES[side] * self.posture.chest[2, 0] < -0.6
+        if joint in ("sho", "hip") and not is_behind_trunk:
             parts += [Part.TRUNK, Part.SKIRT]
         return [self.code + part for part in parts]
 
     def paint(self, canvas: Canvas) -> None:
-        """Paint all parts, the farthest one first."""
-        if self.posture.seated:
-            self._paint_seat(canvas)
-        for _, paint in sorted(self._layers(), key=lambda layer: layer[0]):
-            paint(canvas)
-
-    def _layers(self) -> list[tuple[float, Callable[[Canvas], None]]]:
-        """The order of each part, from far to near, and the function that paints it. The trunk is at 0."""
+        """Paint a shadow on the ground and all parts, the farthest one first."""
+        _darken_ellipse(canvas.image, self.ground, (0.20 * self.height, 0.035 * self.height))
         depth = {name: float(point[2]) for name, point in self.posture.joints.items()}
-        bowed_away = depth["head"] < depth["chest"] - 0.06
+        is_bowed_away = depth["head"] < depth["chest"] - 0.06
         layers: list[tuple[float, Callable[[Canvas], None]]] = [
-            (-4.0, self.head.paint_behind),
-            (0.0, self._paint_trunk),
-            (-1.5 if bowed_away else 1.0, partial(self.head.paint, line=self._line)),
+            (0.0, self._paint_trunk),  # the depth of the others is relative to the trunk
+            (-1.5 if is_bowed_away else 1.0, self._paint_head),
         ]
-        any_leg_raised = False
+        is_raised = {side: depth[side + "kne"] - depth["pelvis"] > 0.12 for side in SIDES}
         for side in SIDES:
             forward = depth[side + "kne"] - depth["pelvis"]
-            leg_raised = forward > 0.12
-            any_leg_raised |= leg_raised
-            layers.append((0.1 * forward + (0.5 if leg_raised else -2), partial(self._paint_leg, side=side)))
+            layers.append((0.1 * forward + (0.5 if is_raised[side] else -2), partial(self._paint_leg, side=side)))
             reach = (depth[side + "elb"] + depth[side + "wri"] - depth["pelvis"] - depth["chest"]) / 2
-            arm_in_front = reach > -0.045
-            layers.append((reach + (3 if arm_in_front else -3), partial(self._paint_arm, side=side)))
-            if arm_in_front:
-                layers.append((-0.5, partial(self._paint_armpit, side=side)))
-        if self.look.bottoms in ("skirt", "dress"):
-            layers.append((0.8 if any_leg_raised else -1.0, self._paint_skirt))
-        else:
-            layers.append((-1.0, self._paint_hips))
-        return layers
+            layers.append((reach + (3 if reach > -0.045 else -3), partial(self._paint_arm, side=side)))
+        if self.look.hair_style == "long":
+            layers.append((-4.0 if self.posture.head[2, 2] > 0 else 0.9, self._paint_long_hair))
+        layers.append((0.8 if any(is_raised.values()) else -1.0, self._paint_hips))
+        for _, paint in sorted(layers, key=lambda layer: layer[0]):
+            paint(canvas)
 
-    def _paint_armpit(self, canvas: Canvas, side: str) -> None:
-        """Paint the upper arm, of which the trunk then covers the inner edge."""
-        points = self._joints(side, "sho", "elb", "wri")
-        radii, colour = (_SLEEVE, self.look.shirt) if self.look.sleeve else (_BARE_ARM, self.look.head.skin)
-        self._paint_limb(canvas, points, radii, colour, _ARM[side], cover=0.5)
-
-    def _paint_arm(self, canvas: Canvas, side: str) -> None:
-        skin = self.look.head.skin
-        part = _ARM[side]
-        points = self._joints(side, "sho", "elb", "wri")
-        wrist = points[2]
-        hand = self.at[side + "hand"]
-        palm = ribbon(wrist, hand, np.array((0.018, 0.025, 0.019)) * self.height)
-        along = hand - wrist
-        inward = np.array([-along[1], along[0]]) * SIDES[side] * (-0.5 if self.head.from_behind else 0.5)
-        thumb = ribbon(wrist, wrist + 0.55 * along + inward, (0.011 * self.height, 0.009 * self.height))
-        for shape in (thumb, palm):
-            canvas.fill_outlined(shape, skin, self.code + part, self._line)
-        if self.look.sleeve < 2:
-            self._paint_limb(canvas, points, _BARE_ARM, skin, part, hidden_edge=_ARMPIT)
-        if self.look.sleeve:
-            cover = self.look.sleeve
-            self._paint_limb(canvas, points, _SLEEVE, self.look.shirt, part, cover=cover, hidden_edge=_ARMPIT)
-        canvas.fill(palm, skin, self.code + part)
-
-    def _paint_leg(self, canvas: Canvas, side: str) -> None:
-        points = self._joints(side, "hip", "kne", "ank")
-        part = _LEG[side]
-        if self.look.bottoms != "trousers":
-            self._paint_limb(canvas, points, _BARE_LEG, self.look.head.skin, part)
-        self._paint_shoe(canvas, side)
-        if self.look.bottoms in ("trousers", "shorts"):
-            cover = 1.93 if self.look.bottoms == "trousers" else 0.72
-            self._paint_limb(canvas, points, _TROUSERS, self.look.cloth, part, cover=cover)
-
-    def _paint_shoe(self, canvas: Canvas, side: str) -> None:
-        heel, toe, ankle = self._joints(side, "heel", "toe", "ank")
-        code = self.code + _LEG[side]
-        widths = (0.022 * self.height, 0.024 * self.height)
-        down = np.array([0, 0.010 * self.height])
-        sole = ribbon(heel + down, toe + down, widths)
-        canvas.fill_outlined(sole, shade(self.look.shoes, 0.6), code, self._line)
-        upper = hull(ribbon(heel, toe, widths), ellipse(ankle, (0.026 * self.height, 0.026 * self.height)))
-        canvas.fill(upper, self.look.shoes, code)
+    def _fill(self, canvas: Canvas, shape: np.ndarray, colour: Colour, part: Part) -> None:
+        canvas.fill(shape, colour, self.code + part, self._line)
 
     def _paint_limb(
-        self,
-        canvas: Canvas,
-        points: list[np.ndarray],
-        radii: _LimbRadii,
-        colour: Colour,
-        part: Part,
-        cover: float = 2.0,
-        hidden_edge: float = 0.0,
+        self, canvas: Canvas, points: list[np.ndarray], radii: _Radii, colour: Colour, part: Part, cover: float = 2.0
     ) -> None:
-        """Paint the two tapered segments of a limb under one outline.
+        """Paint the two tapered segments of a limb, from its start as far as ``cover``: 1 to the joint, 2 to the end.
 
-        Args:
-            points: start, joint and end of the limb.
-            cover: part of the limb to paint: 1 to the joint, 2 to the end.
-            hidden_edge: share of the first segment, from its start, without an outline.
+        The outlines of both are painted first, so that there is none at the joint.
         """
         segments = []
         for k in range(2):
             share = min(max(cover - k, 0), 1)
             if share:
-                start = points[k]
-                step = share * (points[k + 1] - start)
-                skipped = hidden_edge if k == 0 else 0
-                widths = [self._thickness * radii[k], self._thickness * (radii[k] + share * (radii[k + 1] - radii[k]))]
-                segments.append(_Segment(start, start + skipped * step, start + step, widths))
-        outline = shade(colour, OUTLINE_SHADE)
-        for segment in segments:
-            shape = ribbon(segment.outline_start, segment.end, segment.widths, spread=2 * self._line)
-            canvas.fill(shape, outline, self.code + part)
-        for segment in segments:
-            canvas.fill(ribbon(segment.start, segment.end, segment.widths), colour, self.code + part)
-        for segment in segments:
+                end = points[k] + share * (points[k + 1] - points[k])
+                end_radius = radii[k] + share * (radii[k + 1] - radii[k])
+                segments.append((points[k], end, self._thickness * radii[k], self._thickness * end_radius))
+        for start, end, *widths in segments:
+            self._fill(canvas, limb(start, end, (widths[0], widths[1])), colour, part)
+        for start, end, *widths in segments:
+            canvas.fill(limb(start, end, (widths[0], widths[1])), colour)
             # A lighter stripe, because the light comes from the left.
-            left = np.array([-0.3 * segment.widths[0], 0])
-            widths = [0.5 * width for width in segment.widths]
-            canvas.fill(ribbon(segment.outline_start + left, segment.end + left, widths), shade(colour, 1.1))
+            left = np.array([-0.3 * widths[0], 0])
+            canvas.fill(limb(start + left, end + left, (0.5 * widths[0], 0.5 * widths[1])), shade(colour, 1.1))
 
-    def _paint_seat(self, canvas: Canvas) -> None:
-        """Paint a stool below the pelvis. Its pixels belong to the background."""
-        x, pelvis = self.at["pelvis"]
-        half_width = 0.13 * self.height
-        top = pelvis + 0.045 * self.height
-        ground = max(self.at["Lheel"][1], self.at["Rheel"][1])
-        for leg in (-0.8, 0.65):
-            left = x + leg * half_width
-            right = x + (leg + 0.15) * half_width
-            shape = box(left, top, right, max(ground - 0.01 * self.height, top))
-            canvas.fill_outlined(shape, _STOOL_LEG, 0, self._line)
-        seat = box(x - half_width, top, x + half_width, top + 0.045 * self.height)
-        canvas.fill_outlined(seat, _STOOL_TOP, 0, self._line)
+    def _paint_arm(self, canvas: Canvas, side: str) -> None:
+        points = [self.at[side + name] for name in ("sho", "elb", "wri")]
+        hand = limb(points[2], self.at[side + "hand"], (0.022 * self.height, 0.018 * self.height))
+        self._fill(canvas, hand, self.look.skin, _ARM[side])
+        if self.look.sleeve < 2:
+            self._paint_limb(canvas, points, _BARE_ARM, self.look.skin, _ARM[side])
+        if self.look.sleeve:
+            self._paint_limb(canvas, points, _SLEEVE, self.look.shirt, _ARM[side], self.look.sleeve)
+
+    def _paint_leg(self, canvas: Canvas, side: str) -> None:
+        points = [self.at[side + name] for name in ("hip", "kne", "ank")]
+        if self.look.bottoms != "trousers":
+            self._paint_limb(canvas, points, _BARE_LEG, self.look.skin, _LEG[side])
+        shoe = limb(self.at[side + "heel"], self.at[side + "toe"], (0.025 * self.height, 0.022 * self.height))
+        self._fill(canvas, hull(shoe, ellipse(points[2], (0.026 * self.height,) * 2)), self.look.shoes, _LEG[side])
+        if self.look.bottoms != "skirt":
+            cover = 1.93 if self.look.bottoms == "trousers" else 0.72
+            self._paint_limb(canvas, points, _TROUSERS, self.look.cloth, _LEG[side], cover)
 
     def _paint_hips(self, canvas: Canvas) -> None:
-        canvas.fill_outlined(hull(*self._hip_shapes()), self.look.cloth, self.code + Part.TRUNK, self._line)
-
-    def _paint_skirt(self, canvas: Canvas) -> None:
-        hems = []
-        for side in SIDES:
-            hip, knee = self._joints(side, "hip", "kne")
-            hems.append(ellipse(hip + 0.72 * (knee - hip), (0.085 * self._thickness, 0.030 * self._thickness)))
-        canvas.fill_outlined(hull(*self._hip_shapes(), *hems), self.look.cloth, self.code + Part.SKIRT, self._line)
-
-    def _hip_shapes(self) -> list[np.ndarray]:
-        radii = (0.052 * self._thickness, 0.050 * self._thickness)
-        return [ellipse(self.at[side + "hip"], radii) for side in SIDES]
+        """Paint the seat of the trousers, or the skirt."""
+        radius = 0.052 * self._thickness
+        shapes = [ellipse(self.at[side + "hip"], (radius, radius)) for side in SIDES]
+        part = Part.TRUNK
+        if self.look.bottoms == "skirt":
+            part = Part.SKIRT
+            for side in SIDES:
+                hem = self.at[side + "hip"] + 0.72 * (self.at[side + "kne"] - self.at[side + "hip"])
+                shapes.append(ellipse(hem, (0.085 * self._thickness, 0.030 * self._thickness)))
+        self._fill(canvas, hull(*shapes), self.look.cloth, part)
 
     def _paint_trunk(self, canvas: Canvas) -> None:
-        """Paint the shirt with its pattern, and the neck."""
-        code = self.code + Part.TRUNK
+        """Paint the shirt with its pattern, and the neck. Only the front has a neckline and an emblem."""
         look = self.look
-        canvas.fill_outlined(smooth(self._band(-0.20, 1.10)), look.shirt, code, self._line)
-        canvas.fill(smooth(self._band(-0.17, 0.95, (0.45, 0.95))), shade(look.shirt, 0.88))
+        pelvis, chest, head = (self.at[name] for name in ("pelvis", "chest", "head"))
+        self._fill(canvas, hull(*(self._section(level) for level in (-0.18, 0.1, 0.75, 0.97))), look.shirt, Part.TRUNK)
         if look.pattern == "stripes":
-            for level in np.arange(-0.1, 0.95, 0.22):
-                canvas.fill(self._band(level, level + 0.10), look.accent)
-        elif look.pattern == "band":
-            canvas.fill(self._band(0.55, 0.82), look.accent)
-        chest = self.at["chest"]
-        head = self.at["head"]
-        front = self.posture.chest[:2, 2] * (0.6, -0.6) * self._chest  # from the spine to the front of the shirt
+            for level in np.arange(-0.05, 0.9, 0.22):
+                canvas.fill(hull(self._section(level, 0.9), self._section(level + 0.08, 0.9)), look.accent)
+        throat = 0.032 * self._thickness
         facing = self.posture.chest[2, 2]
-        throat = 0.03 * self._thickness
-        if facing > 0.3:
-            self._paint_front(canvas, front, facing)
         if facing > 0:
-            neckline = ellipse(chest + 0.5 * front - (0, 0.01 * self.height), (1.5 * throat, throat))
-            canvas.fill(neckline, look.head.skin, code)
-        neck = ribbon(chest + 0.15 * (head - chest), head, (throat, throat))
-        canvas.fill_outlined(neck, shade(look.head.skin, 0.88), code, self._line)
+            front = self.posture.chest[:2, 2] * (0.4, -0.4) * self._breadth  # from the spine to the front
+            canvas.fill(ellipse(chest + front, (1.5 * throat, throat)), look.skin, self.code + Part.TRUNK)
+            if look.pattern == "emblem" and facing > 0.3:
+                size = 0.035 * self.height
+                canvas.fill(ellipse(pelvis + front + 0.66 * (chest - pelvis), (size * facing, size)), look.accent)
+        neck = limb(chest + 0.15 * (head - chest), head, (throat, throat))
+        self._fill(canvas, neck, shade(look.skin, 0.88), Part.TRUNK)
 
-    def _paint_front(self, canvas: Canvas, front: np.ndarray, facing: float) -> None:
-        """Paint the opening of the jacket or the emblem, shifted by ``front`` pixels from the spine."""
-        pelvis = self.at["pelvis"] + front
-        chest = self.at["chest"] + front
-        size = 0.035 * self.height
-        if self.look.pattern == "jacket":
-            canvas.fill(ribbon(pelvis, chest, (0.75 * size, 0.75 * size)), self.look.accent)
-        elif self.look.pattern == "emblem":
-            canvas.fill(ellipse(pelvis + 0.68 * (chest - pelvis), (size * facing, size)), self.look.accent)
+    def _section(self, level: float, share: float = 1.0) -> np.ndarray:
+        """Ellipse of the trunk at a level between hips (0) and shoulders (1), ``share`` as wide as the trunk.
 
-    def _band(self, low: float, high: float, sides: tuple[float, float] = (-1.0, 1.0)) -> np.ndarray:
-        """Polygon of the trunk between two levels (0 hips, 1 shoulders) and two sides (-1 left edge, 1 right edge).
-
-        A horizontal cut through the trunk is an ellipse with the level's half-width w and half-depth d. Its half-width
-        in the image is sqrt((w a)^2 + (d b)^2), where a and b are the projections of the trunk's left and forward
-        directions to the direction across the spine.
+        A horizontal cut through the trunk is an ellipse, whose half-width in the image is sqrt((w a)^2 + (d b)^2) with
+        its half-width w, its half-depth d, and the projections a and b of left and forward to the image's x axis.
         """
-        levels = np.array([low, *_TRUNK_LEVELS[(low < _TRUNK_LEVELS) & (high > _TRUNK_LEVELS)], high])
-        spine = self.at["chest"] - self.at["pelvis"]
-        up = spine / max(np.hypot(*spine), 1e-6)
-        across = np.array([-up[1], up[0]])
-        lateral, frontal = across @ (self.posture.chest[:2, ::2] * [[1], [-1]])
-        half = np.hypot(
-            np.interp(levels, _TRUNK_LEVELS, _TRUNK_WIDTHS) * lateral,
-            np.interp(levels, _TRUNK_LEVELS, _TRUNK_DEPTHS) * frontal,
-        )
-        half *= np.interp(levels, (0, 0.4, 0.8), (1, self.look.waist, 1)) * self._chest
-        middle = self.at["pelvis"] + levels[:, None] * spine
-        edge = half[:, None] * across
-        left, right = sides
-        return np.concatenate([middle + left * edge, (middle + right * edge)[::-1]])
+        width = np.interp(level, (0, 0.4, 0.97), (1.02, 0.92, 1.05))
+        depth = np.interp(level, (0, 0.97), (0.72, 0.62))
+        lateral, frontal = self.posture.chest[0, ::2]
+        half = share * self._breadth * float(np.hypot(width * lateral, depth * frontal))
+        centre = self.at["pelvis"] + level * (self.at["chest"] - self.at["pelvis"])
+        return ellipse(centre, (half, 0.02 * self.height))
 
-    def _joints(self, side: str, *names: str) -> list[np.ndarray]:
-        return [self.at[side + name] for name in names]
+    def _locate(self, point: Numbers) -> tuple[np.ndarray, float]:
+        """Pixel and depth of a point on the head's ball; depth 1 is nearest to the viewer, below 0 is the far side."""
+        right, up, depth = (self.posture.head @ point).tolist()
+        return self.at["head"] + (right, -up) * self._head_radii, depth
+
+    def _paint_long_hair(self, canvas: Canvas) -> None:
+        """Paint the hair that falls on the back, which is behind the trunk if the viewer sees the face."""
+        back, _ = self._locate((0, -0.6, -0.4))
+        shape = ellipse(back, self._head_radii * (1.2, 1.1))
+        self._fill(canvas, shape, shade(self.look.hair, 0.85), Part.HAIR)
+
+    def _paint_head(self, canvas: Canvas) -> None:
+        """Paint a skull of hair, or skin, with a face on its near side."""
+        look = self.look
+        centre = self.at["head"]
+        radii = self._head_radii
+        forward_x, forward_y, forward = self.posture.head[:, 2].tolist()
+        for name in ("Lear", "Rear"):
+            if name not in self.averted:
+                self._fill(canvas, ellipse(self.at[name], radii * (0.22, 0.2)), shade(look.skin, 0.93), Part.HEAD)
+        is_bald = look.hair_style == "bald"
+        skull = ellipse(centre, radii * (1.05, 1.0))
+        self._fill(canvas, skull, look.skin if is_bald else look.hair, Part.HEAD if is_bald else Part.HAIR)
+        if forward > -0.3:
+            # The face is a disc of the ball, seen at an angle.
+            middle = centre + (0.3 * forward_x * radii[0], (0.16 - 0.3 * forward_y) * radii[1])
+            width = 0.55 + 0.4 * max(forward, 0)
+            canvas.fill(ellipse(middle, radii * (width, 0.86)), look.skin, self.code + Part.HEAD)
+        if look.hair_style == "hat":
+            brim, _ = self._locate((0, 0.45, 0.35))
+            self._fill(canvas, ellipse(centre - (0, 0.62 * radii[1]), radii * (1.0, 0.5)), look.accent, Part.HAIR)
+            canvas.fill(ellipse(brim, radii * (1.15, 0.14)), shade(look.accent, 0.8), self.code + Part.HAIR)
+        self._paint_face(canvas)
+
+    def _paint_face(self, canvas: Canvas) -> None:
+        radii = self._head_radii
+        for name, (point, _) in FACE.items():
+            _, depth = self._locate(point)
+            narrow = max(depth, 0.35)
+            if name in self.averted:
+                continue
+            if name.endswith("eye"):
+                canvas.fill(ellipse(self.at[name], radii * (0.19 * narrow, 0.125)), (245, 245, 245))
+                canvas.fill(ellipse(self.at[name], radii * (0.11 * narrow, 0.105)), (30, 25, 25))
+            elif name == "nose":
+                canvas.fill(ellipse(self.at[name], radii * (0.13, 0.10)), shade(self.look.skin, 0.75))
+            elif depth > 0.1 and self.look.hair_style != "long":
+                ear = ellipse(self.at[name], radii * (0.16 + 0.09 * depth, 0.2))
+                self._fill(canvas, ear, shade(self.look.skin, 0.93), Part.HEAD)
+        mouth, depth = self._locate((0, -0.55, 0.85))
+        if depth > 0.2:
+            canvas.fill(ellipse(mouth, radii * (0.28 * depth, 0.06)), (70, 60, 165))
+
+
+def _darken_ellipse(image: np.ndarray, centre: Numbers, radii: tuple[float, float]) -> None:
+    """Darken an ellipse of an image, by half at its centre and less towards its edge."""
+    height, width = image.shape[:2]
+    left, top = np.clip(np.subtract(centre, radii), 0, (width, height)).astype(int)
+    right, bottom = np.clip(np.add(centre, radii) + 1, 0, (width, height)).astype(int)
+    across = (np.arange(left, right) - centre[0]) / radii[0]
+    down = (np.arange(top, bottom) - centre[1]) / radii[1]
+    weight = np.clip(1 - across**2 - down[:, None] ** 2, 0, 1) / 2
+    patch = image[top:bottom, left:right]
+    patch[:] = (patch * (1 - weight[..., None])).astype(np.uint8)

@@ -12,7 +12,7 @@ import cv2
 import numpy as np
 from pycocotools import mask as coco_mask
 
-from posenet.annotations.run_lengths import parse_coco_text
+from posenet.annotations.people import parse_coco_text
 from posenet.skeleton import COCO
 from posenet.synthetic.figure import Figure
 from posenet.synthetic.scene import Actor, Scene
@@ -67,12 +67,11 @@ def _annotation(rng: np.random.Generator, scene: Scene, actor: Actor, mask: np.n
 def figure_keypoints(figure: Figure, owner: np.ndarray) -> np.ndarray:
     """(17, 3) x, y and visibility, in COCO's order."""
     height, width = owner.shape
-    averted = figure.head.averted()
     keypoints = np.zeros((len(COCO.file_keypoints), 3))
     for keypoint, name in zip(keypoints, COCO.file_keypoints):
         x, y = figure.at[name]
         column, row = round(x), round(y)
-        if name in averted or not (0 <= column < width and 0 <= row < height):
+        if name in figure.averted or not (0 <= column < width and 0 <= row < height):
             continue
         around = owner[max(row - 1, 0) : row + 2, max(column - 1, 0) : column + 2]
         showing = sum(np.count_nonzero(around == code) for code in figure.codes_showing(name))

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import cv2
 import numpy as np
 
-from posenet.errors import DataError
+from posenet.errors import ConfigError, DataError
 from posenet.skeleton import COCO
 from posenet.synthetic.canvas import Canvas
-from posenet.synthetic.figure import Figure, Part
+from posenet.synthetic.figure import Figure, Part, random_look
 from posenet.synthetic.labels import figure_keypoints
-from posenet.synthetic.pose import random_body
-from posenet.synthetic.scenery import paint_backdrop, paint_obstacle
-from posenet.synthetic.walker import walk, walking_posture
-from posenet.synthetic.wardrobe import random_look
+from posenet.synthetic.posture import random_body, walk, walking_posture
+from posenet.synthetic.scene import paint_backdrop, paint_obstacle
+
+if TYPE_CHECKING:
+    from av.video.stream import VideoStream
 
 RATE = 25.0
 """Frames per second."""
@@ -30,11 +32,11 @@ ASPECT = 16 / 9
 _NUM_PEOPLE = (3, 4, 5, 6, 7)
 _FOCAL_LENGTH = 0.9
 """Focal length of the camera, in image widths."""
-_NEAR = 0.8
-"""Depth of the nearest person. At depth 1, feet stand on the lower border of the image."""
-_FAR = 1.9
-"""Depth of the farthest person."""
-_OBSTACLE_CODE = 1
+_NEAR, _FAR = 0.8, 1.9
+"""Depths of the nearest and the farthest person. At depth 1, feet stand on the lower border of the image."""
+_CODEC = "mpeg4"
+_BIT_RATE = 3.0
+"""Bits of a second of video per pixel of a frame."""
 
 
 class FilmedPerson(NamedTuple):
@@ -88,7 +90,7 @@ def film(rng: np.random.Generator, width: int, height: int, num_frames: int) -> 
     for _ in range(num_frames):
         canvas = Canvas(backdrop.copy())
         obstacle_rng = np.random.default_rng(obstacle_seed)
-        paint = partial(paint_obstacle, canvas, obstacle_rng, obstacle_base, obstacle_size, _OBSTACLE_CODE)
+        paint = partial(paint_obstacle, canvas, obstacle_rng, obstacle_base, obstacle_size)
         queue: list[tuple[float, Callable[[], object]]] = [(obstacle_base[1], paint)]
         painted: dict[int, tuple[Figure, int]] = {}
         for number, (body, look, steps) in enumerate(zip(bodies, looks, walks), 1):
@@ -97,17 +99,14 @@ def film(rng: np.random.Generator, width: int, height: int, num_frames: int) -> 
             size = focal_length / depth
             ground = np.array([width / 2 + x * size, horizon + eye * size])
             figure = Figure(body, walking_posture(body, step, tilt), look, size, ground, number * len(Part))
-            queue.append((ground[1], partial(_paint_person, canvas, figure, ground, number, painted)))
+            queue.append((ground[1], partial(_paint_person, canvas, figure, number, painted)))
         for _, paint_item in sorted(queue, key=lambda item: item[0]):  # from far to near
             paint_item()
-        yield FilmFrame(canvas.image, [*_annotate(canvas, painted)])
+        yield FilmFrame(canvas.image, list(_annotate(canvas, painted)))
 
 
-def _paint_person(
-    canvas: Canvas, figure: Figure, ground: np.ndarray, number: int, painted: dict[int, tuple[Figure, int]]
-) -> None:
+def _paint_person(canvas: Canvas, figure: Figure, number: int, painted: dict[int, tuple[Figure, int]]) -> None:
     """Paint a person; record the figure in ``painted`` with the number of its pixels."""
-    canvas.darken_ellipse(ground, (0.20 * figure.height, 0.035 * figure.height), 0.5)
     figure.paint(canvas)
     painted[number] = figure, int(np.count_nonzero(canvas.owner // len(Part) == number))
 
@@ -129,20 +128,29 @@ def write_video(path: Path, rng: np.random.Generator, width: int, height: int, s
         Each frame has ``frame`` (counts from 0), ``time`` in seconds, and ``people``: ``FilmedPerson.to_dict``.
 
     Raises:
-        DataError: OpenCV cannot write the file.
+        ConfigError: PyAV is not installed, or lacks the encoder.
+        DataError: the file cannot be written.
     """
-    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"mp4v"), RATE, (width, height))
+    try:
+        import av
+    except ImportError as error:
+        raise ConfigError("videos need PyAV; pip install 'posenet[video]'") from error
+    if _CODEC not in av.codecs_available:
+        raise ConfigError(f"PyAV was built without the encoder {_CODEC}; pip install --force-reinstall av")
     frames = []
-    for number, frame in enumerate(film(rng, width, height, max(1, round(seconds * RATE)))):
-        writer.write(frame.image)
-        people = [person.to_dict() for person in frame.people]
-        frames.append({"frame": number, "time": round(number / RATE, 4), "people": people})
-    writer.release()
-    reader = cv2.VideoCapture(str(path))
-    num_written = int(reader.get(cv2.CAP_PROP_FRAME_COUNT))
-    reader.release()
-    if num_written != len(frames):
-        raise DataError(f"{path} could not be written completely: free some space on the disk")
+    try:
+        with av.open(str(path), "w", format="mp4") as container:
+            stream = cast("VideoStream", container.add_stream(_CODEC, rate=Fraction(RATE)))
+            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+            stream.bit_rate = int(_BIT_RATE * width * height)
+            stream.thread_count = 1  # so that the same frames give the same bytes
+            for number, frame in enumerate(film(rng, width, height, max(1, round(seconds * RATE)))):
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(frame.image, "bgr24")))
+                people = [person.to_dict() for person in frame.people]
+                frames.append({"frame": number, "time": round(number / RATE, 4), "people": people})
+            container.mux(stream.encode(None))
+    except OSError as error:  # PyAV's errors are of this kind
+        raise DataError(f"cannot write {path}: {error.strerror or error}") from error
     return {
         "file_name": path.name,
         "width": width,

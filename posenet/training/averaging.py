@@ -36,6 +36,10 @@ class WeightAverage:
         self._trained = {name: tensor for name, tensor in state.items() if tensor.is_floating_point()}
         self._average = {name: tensor.clone() for name, tensor in self._trained.items()}
 
+    def start(self) -> None:
+        """Start from the trained weights as they are now."""
+        _copy(self._trained, self._average)
+
     def after_step(self) -> None:
         """Update the EMA after an optimizer step that was not skipped (Polyak and Juditsky).
 
@@ -78,14 +82,19 @@ class WeightAverage:
         if not self.count:
             return {"model": weights, "average": {"count": 0, "epochs": self.epochs, "trained": {}}}
         trained = {name: weights[name] for name in self._trained}
-        average = {"count": self.count, "epochs": self.epochs, "trained": trained}
+        average = {"kind": self.settings.kind, "count": self.count, "epochs": self.epochs, "trained": trained}
         return {"model": weights | self._average, "average": average}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the average from a checkpoint, after the network has loaded its ``trained_weights``."""
-        saved = state.get("average", {"count": 0, "epochs": 0})
-        self.count = saved["count"]
-        self.epochs = saved["epochs"]
+        """Restore the average from a checkpoint, after the network has loaded its ``trained_weights``.
+
+        An average of the other kind is not continued: the new one starts from the trained weights.
+        """
+        saved = state.get("average", {})
+        if saved.get("kind", self.settings.kind) != self.settings.kind:
+            saved = {}
+        self.count = saved.get("count", 0)
+        self.epochs = saved.get("epochs", 0)
         _copy(state["model"] if self.count else self._trained, self._average)
 
 

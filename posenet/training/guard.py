@@ -40,10 +40,10 @@ class LossGuard:
         """Whether a loss or a gradient norm is not finite or exceeds the threshold."""
         return not math.isfinite(value) or value > self.threshold
 
-    def is_bad_loss(self, loss: Tensor) -> Tensor:
+    def bad_losses(self, losses: Tensor) -> Tensor:
         """``is_bad`` of losses that stay on their device: 1 where one is bad, else 0, in the dtype of the losses."""
-        good = loss.isfinite() & (loss <= self.threshold)
-        return (~good).to(loss.dtype)
+        good = losses.isfinite() & (losses <= self.threshold)
+        return (~good).to(losses.dtype)
 
     def record_outcome(self, bad: bool) -> GuardAction:
         """Count one step and return what to do next. ``bad`` must be the same on all ranks."""

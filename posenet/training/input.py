@@ -19,12 +19,10 @@ from multiprocessing.process import BaseProcess
 
 from torch.utils.data import DataLoader
 
-from posenet.data.batch import Batch
-from posenet.data.data_sets import DataSetMixture
 from posenet.data.dataset import PoseDataset
-from posenet.data.loader import make_loader
+from posenet.data.loader import Batch, make_loader
 from posenet.data.sampler import TrainSampler, ValidationSampler
-from posenet.data.store.record_store import RecordStore
+from posenet.data.store import StoreList
 from posenet.devices.device import supports_pinned_memory
 from posenet.devices.runtime import Runtime
 from posenet.errors import DataError
@@ -210,6 +208,11 @@ class UnreadableSampleLimit:
         )
 
 
+def as_data_error(error: DataError | OSError) -> DataError:
+    """An error of reading data as one that ends the run after saving it."""
+    return error if isinstance(error, DataError) else DataError(f"cannot read the data: {error}")
+
+
 def log_unreadable(batches: list[Batch]) -> int:
     """Log the unreadable samples that were replaced in the batches, and return their number."""
     faults = [fault for batch in batches for fault in batch.faults]
@@ -220,7 +223,7 @@ def log_unreadable(batches: list[Batch]) -> int:
     return len(faults)
 
 
-def make_input_stream(config: Config, store: RecordStore, runtime: Runtime) -> InputStream:
+def make_input_stream(config: Config, store: StoreList, runtime: Runtime) -> InputStream:
     """The batches of this rank for the whole run."""
     train = config.train
     dataset = PoseDataset(store, train.size, config.data.framing, config.augment, train.seed)
@@ -231,13 +234,13 @@ def make_input_stream(config: Config, store: RecordStore, runtime: Runtime) -> I
         config.optim.accumulate,
         runtime.rank,
         runtime.world_size,
-        draws=store.draws(config.data.framing) if isinstance(store, DataSetMixture) else (),
+        draws=store.draws(config.data.framing),
     )
     loader = _restarting_loader(config, dataset, sampler, runtime)
     return InputStream(loader, sampler, config.optim.accumulate, train.epochs)
 
 
-def make_validation_loader(config: Config, store: RecordStore, runtime: Runtime) -> RestartingLoader:
+def make_validation_loader(config: Config, store: StoreList, runtime: Runtime) -> RestartingLoader:
     """The validation batches of this rank, without augmentation."""
     dataset = PoseDataset(store, config.train.size, config.data.framing)
     sampler = ValidationSampler(len(dataset), config.train.batch_size, runtime.rank, runtime.world_size)

@@ -28,6 +28,8 @@ class Progress:
     """Sum of the losses of this epoch's steps that were not skipped."""
     loss_steps: int = 0
     """Number of these steps."""
+    skipped: int = 0
+    """Number of the steps of this epoch that were skipped."""
     replaced: int = 0
     """Unreadable samples of this epoch that were replaced by others."""
     best: float = -math.inf
@@ -57,7 +59,14 @@ class Progress:
         self.step = 0
         self.loss_sum = 0.0
         self.loss_steps = 0
+        self.skipped = 0
         self.replaced = 0
+
+    def forget_scores(self) -> None:
+        """Start again without a best score."""
+        self.best = -math.inf
+        self.stale = 0
+        self.best_kind = ""
 
     def record_score(self, kind: str, value: float | None) -> bool:
         """Record the score of an epoch. Return whether it is the best so far; only scores of one kind are compared.

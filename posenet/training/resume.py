@@ -36,6 +36,8 @@ class FoundCheckpoint(NamedTuple):
 
     path: Path
     state: dict[str, Any]
+    folder_version: int = 0
+    """``CheckpointFolder.version`` of its folder, just before it was read."""
 
 
 def configure_run(
@@ -48,10 +50,14 @@ def configure_run(
     """The settings of a run and the checkpoint to resume, None for a new run. The arguments are those of ``train``.
 
     Rank 0 alone looks for the checkpoint and reads it, so that no rank can use another one.
+
+    Raises:
+        CheckpointError: there is no such checkpoint, or it is damaged or does not fit the settings.
+        ConfigError: the settings are not valid.
+        OtherRankError: one of these on another rank.
     """
-    checkpoint: FoundCheckpoint | None = runtime.broadcast_object(
-        runtime.run_on_all(lambda: find_checkpoint(config, overrides, resume) if runtime.is_main else None)
-    )
+    found = runtime.run_on_main(lambda: find_checkpoint(config, overrides, resume))
+    checkpoint: FoundCheckpoint | None = runtime.broadcast_object(found)
     if checkpoint is None:
         return runtime.run_on_all(lambda: settings_of_new_run(config, overrides, warmup)), None
     return runtime.run_on_all(lambda: settings_of_resumed_run(config, overrides, warmup, checkpoint)), checkpoint
@@ -67,21 +73,21 @@ def find_checkpoint(
     if resume is False:
         return None
     if resume is True:
-        folder = Path(settings_of_new_run(config, overrides).checkpoint.path)
-        found = CheckpointFolder(folder).newest_intact()
-        if found is None:
-            _log.info(
-                "%s contains no checkpoint: starting a new run; to resume another one, use --resume FOLDER/last.pth",
-                folder,
-            )
-            return None
-    elif (path := Path(resume)).is_dir():
-        found = CheckpointFolder(path).newest_intact()
-        if found is None:
-            raise CheckpointError(f"{path} contains no checkpoint to resume; leave out --resume to start a new run")
+        path = Path(settings_of_new_run(config, overrides).checkpoint.path)
     else:
-        found = path, read_checkpoint(path)
-    checkpoint = FoundCheckpoint(*found)
+        path = Path(resume)
+    is_file = resume is not True and not path.is_dir()
+    folder = CheckpointFolder(path.parent if is_file else path)
+    version = folder.version()
+    found = (path, read_checkpoint(path)) if is_file else folder.newest_intact()
+    if found is None and resume is True:
+        _log.info(
+            "%s contains no checkpoint: starting a new run; to resume another one, use --resume FOLDER/last.pth", path
+        )
+        return None
+    if found is None:
+        raise CheckpointError(f"{path} contains no checkpoint to resume; leave out --resume to start a new run")
+    checkpoint = FoundCheckpoint(*found, folder_version=version)
     _require_run(checkpoint.state, checkpoint.path)
     return checkpoint
 
@@ -106,7 +112,7 @@ def settings_of_resumed_run(
 
     ``ConfigError`` if the settings are of another network than the checkpoint.
     """
-    path, state = checkpoint
+    path, state = checkpoint.path, checkpoint.state
     saved = config_of_checkpoint(state, path) or Config()
     # The folder may have moved since the checkpoint was written.
     saved = _with_folder(saved, path.parent)
@@ -183,6 +189,8 @@ class RunState:
             self.progress = Progress.from_state(state["progress"])
             self.progress.rescale_epoch(state["steps_per_epoch"], steps_per_epoch)
             _restore_random_state(state.get("random", []), runtime)
+        except torch.OutOfMemoryError:
+            raise  # the device is too small, not the checkpoint damaged
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
             raise CheckpointError(
                 f"{checkpoint.path} contains no valid run ({truncate_for_message(error)}); use an older checkpoint"
@@ -193,7 +201,7 @@ class RunState:
 
         ``CheckpointError`` if they belong to another network or optimizer.
         """
-        path, state = checkpoint
+        path, state = checkpoint.path, checkpoint.state
         load_weights(self.network, path, state={"model": trained_weights(state)}, min_loaded_share=0).require_all()
         if self.average is not None:
             self.average.load_state_dict(state)

@@ -1,4 +1,7 @@
-"""One optimizer step: forward, vote, backward, clip, update."""
+"""One optimizer step: forward, vote, backward, clip, update.
+
+If it has several batches, this is the order of the last one; the others go backward before the vote.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 from torch.optim import Optimizer
 
-from posenet.data.batch import Batch
+from posenet.data.loader import Batch
 from posenet.devices.runtime import Runtime
 from posenet.training.batch_norm import BatchNormStatistics
 from posenet.training.data_set_losses import DataSetLosses
@@ -26,8 +29,8 @@ class StepResult:
     loss: float | None = None
     """Mean loss over its batches and all processes; None if the step was skipped."""
     bad_value: float | None = None
-    """This rank's loss, good or bad, or the gradient norm, if the step was skipped on all ranks for a bad one; None if
-    the step was not skipped, or only because the loss scale of fp16 was too large."""
+    """Why the step was skipped: this rank's loss of the bad batch, which may be good here, or the gradient norm. None
+    if the step was not skipped, or only because the loss scale of fp16 was too large."""
 
 
 class TrainStep:
@@ -75,7 +78,7 @@ class TrainStep:
         return result
 
     def _step(self, batches: Sequence[Batch]) -> StepResult:
-        # Forward. Only the last backward pass of a step averages the gradients over the processes.
+        # Forward. Only the last backward pass must average the gradients over the processes.
         losses = []
         for batch in batches[:-1]:
             with self.runtime.no_gradient_sync(self.model):
@@ -85,7 +88,7 @@ class TrainStep:
 
         # Vote, so that either all ranks skip the step or none does.
         own_losses = torch.stack(losses).detach()  # (B,)
-        votes = self.guard.is_bad_loss(own_losses)  # (B,)
+        votes = self.guard.bad_losses(own_losses)  # (B,)
         loss_sums, bad_votes = self.runtime.all_reduce_sum(torch.stack([own_losses, votes])).tolist()
         for number, bad in enumerate(bad_votes):
             if bad:

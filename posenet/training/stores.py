@@ -6,14 +6,8 @@ import contextlib
 import logging
 from typing import Any, NamedTuple
 
-from posenet.data.data_sets import DataSetMixture, open_data_sets
-from posenet.data.store.comparison import (
-    count_unlabelled,
-    describe_content,
-    find_shared_images,
-    overlapping_image_ids,
-)
-from posenet.data.store.record_store import RecordStore
+from posenet.data.inspection import describe_content, find_shared_images, overlapping_image_ids
+from posenet.data.store import StoreList, open_data_sets
 from posenet.errors import ConfigError, DataError
 from posenet.settings import Config, DataSetConfig, DataSets
 from posenet.training.agreement import describe_file
@@ -24,14 +18,14 @@ _log = logging.getLogger(__name__)
 class TrainingStores(NamedTuple):
     """The data of a run."""
 
-    train: RecordStore
-    val: RecordStore | None
+    train: StoreList
+    val: StoreList | None
     """None without validation samples."""
 
     @property
     def set_names(self) -> list[str]:
         """Names of the data sets if there are several."""
-        return self.train.names if isinstance(self.train, DataSetMixture) else []
+        return self.train.names if len(self.train.sets) > 1 else []
 
     def num_samples(self, framing: str) -> int:
         """Samples to train on, with ``data.framing``."""
@@ -51,19 +45,19 @@ def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> TrainingSto
             "file or with --set data.train=FILE.h5"
         )
     train_store = exit_stack.enter_context(open_data_sets(data.train, config.model.skeleton))
-    num_unlabelled = count_unlabelled(train_store)
+    num_unlabelled = train_store.num_unlabelled
     if num_unlabelled and not config.train.teacher:
         raise DataError(
             f"{describe_paths(data.train)} contains {num_unlabelled} images without annotations, which only a teacher "
             "supervises; set train.teacher to the checkpoint of a trained network (docs/distillation.md)"
         )
-    if isinstance(train_store, DataSetMixture):
+    if len(train_store.sets) > 1 or train_store.sets[0].mapping is not None:
         _check_and_describe(train_store, data.framing, has_teacher=bool(config.train.teacher))
     if not data.val:
         _log.info("data.val is not set: no validation loss")
         return TrainingStores(train_store, None)
     val_store = exit_stack.enter_context(open_data_sets(data.val, config.model.skeleton))
-    if count_unlabelled(val_store):
+    if val_store.num_unlabelled:
         raise DataError(
             f"{describe_paths(data.val)} contains images without annotations, but validation needs labels; leave out "
             "data.val, or build it with --annotations"
@@ -80,31 +74,31 @@ def open_stores(config: Config, exit_stack: contextlib.ExitStack) -> TrainingSto
     return TrainingStores(train_store, val_store)
 
 
-def _check_and_describe(mixture: DataSetMixture, framing: str, has_teacher: bool) -> None:
+def _check_and_describe(stores: StoreList, framing: str, has_teacher: bool) -> None:
     """Log what every data set contributes; ``DataError`` if nothing supervises some keypoint of the network.
 
     A teacher supervises all keypoints.
     """
-    unsupervised = [] if has_teacher else mixture.never_supervised()
-    keypoints = [name for name in unsupervised if name in mixture.skeleton.keypoints]
+    unsupervised = [] if has_teacher else stores.never_supervised()
+    keypoints = [name for name in unsupervised if name in stores.skeleton.keypoints]
     if keypoints:
         raise DataError(
             f"no data set of data.train annotates {', '.join(keypoints)} of model.skeleton; add a set that does, or "
             "train a skeleton without it"
         )
-    for name, mapping, draws in zip(mixture.names, mixture.mappings, mixture.draws(framing)):
-        supervision = "taught by the teacher" if has_teacher else "not supervised"
-        lacks = f"; {supervision}: {', '.join(mapping.missing)}" if mapping.missing else ""
-        ignored = f"; ignored, not in model.skeleton: {', '.join(mapping.ignored)}" if mapping.ignored else ""
-        _log.info(
-            "Data set %s: %d samples, %d of them per epoch%s%s", name, draws.size, draws.per_epoch, lacks, ignored
-        )
+    supervision = "taught by the teacher" if has_teacher else "not supervised"
+    for data_set, (size, per_epoch) in zip(stores.sets, stores.draws(framing)):
+        missing = data_set.mapping.missing if data_set.mapping else ()
+        others = data_set.mapping.ignored if data_set.mapping else ()
+        lacks = f"; {supervision}: {', '.join(missing)}" if missing else ""
+        ignored = f"; ignored, not in model.skeleton: {', '.join(others)}" if others else ""
+        _log.info("Data set %s: %d samples, %d of them per epoch%s%s", data_set.name, size, per_epoch, lacks, ignored)
     if unsupervised:
         _log.warning(
             "WARNING: no data set annotates both ends of %s, so these body parts are not learned",
             ", ".join(unsupervised),
         )
-    if not has_teacher and all(mapping.missing for mapping in mixture.mappings):
+    if not has_teacher and all(data_set.mapping and data_set.mapping.missing for data_set in stores.sets):
         _log.warning(
             "WARNING: no data set annotates all keypoints of model.skeleton, so the map of the keypoint foreground is "
             "not learned; predictions do not use it"
@@ -127,10 +121,7 @@ def describe_contents(config: Config, stores: TrainingStores) -> dict[str, Any]:
     return contents
 
 
-def _describe_content(store: RecordStore) -> str:
+def _describe_content(stores: StoreList) -> str:
     """The content of all stores of a setting, and the weights of several data sets."""
-    if not isinstance(store, DataSetMixture):
-        return describe_content(store)
-    return " + ".join(
-        f"{data_set.weight:g} x ({describe_content(part)})" for data_set, part in zip(store.data_sets, store.parts)
-    )
+    weights = [data_set.weight for data_set in stores.sets]
+    return describe_content(stores) + (f" and the weights {weights}" if len(weights) > 1 else "")

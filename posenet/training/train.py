@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from posenet.checkpoints.folder import CheckpointFolder, CheckpointWriter, RunStatusFile, run_lock
 from posenet.checkpoints.weights import load_weights
-from posenet.data.batch import Batch
+from posenet.data.loader import Batch
 from posenet.devices.device import cudnn_flags
 from posenet.devices.precision import describe_training_mode, make_grad_scaler, select_training_mode
 from posenet.devices.runtime import Runtime
@@ -42,6 +42,7 @@ from posenet.training.guard import GuardAction, LossGuard
 from posenet.training.input import (
     RestartingLoader,
     UnreadableSampleLimit,
+    as_data_error,
     log_unreadable,
     make_input_stream,
     make_validation_loader,
@@ -117,13 +118,16 @@ def train(
     runtime = runtime or Runtime()
     pairs = [overrides] if isinstance(overrides, str) else list(overrides)
     with runtime.explain_errors(), catch_stop_signals() as stop_requested, contextlib.ExitStack() as stack:
-        text_log = stack.enter_context(TextLog()) if runtime.is_main else None
+        text_log = TextLog()
+        if runtime.is_main:
+            stack.enter_context(text_log)
 
         # The settings, and the checkpoint if the run is resumed.
         settings, checkpoint = configure_run(config, pairs, resume, warmup, runtime)
         folder = CheckpointFolder(Path(settings.checkpoint.path), settings.checkpoint.keep)
         continues_run = checkpoint is not None and checkpoint.path.parent.resolve() == folder.path.resolve()
-        runtime.run_on_all(lambda: _refuse_another_run(folder, continues_run) if runtime.is_main else None)
+        version = checkpoint.folder_version if checkpoint is not None and continues_run else None
+        runtime.run_on_main(lambda: _refuse_another_run(folder, version))
         if settings.train.threads:
             torch.set_num_threads(settings.train.threads)
         torch.manual_seed(settings.train.seed)
@@ -146,16 +150,14 @@ def train(
         # The folder of the run and its logs, on rank 0.
         logs = [*logs_of_run(settings.log), *callbacks] if runtime.is_main else []
         log = stack.enter_context(CallbackList(logs))
-        status = runtime.run_on_all(
-            lambda: None if text_log is None else _open_folder(folder, continues_run, settings, text_log, log, stack)
-        )
+        status = runtime.run_on_main(lambda: _open_folder(folder, version, settings, text_log, log, stack))
         _log.info(_describe_run(settings, parts, folder.path))
 
         # Training.
         trainer = Trainer(settings, parts, runtime, folder, log, max_steps, stop_requested, shows_progress)
         stack.callback(trainer.close)
         if checkpoint is not None:
-            runtime.run_on_all(functools.partial(trainer.resume, checkpoint))
+            runtime.run_on_all(functools.partial(trainer.resume, checkpoint, continues_run))
             checkpoint = None  # it takes as much memory as the run
         if trainer.progress.epoch >= settings.train.epochs:
             epochs = pluralize(settings.train.epochs, "epoch")
@@ -215,17 +217,28 @@ def _build_parts(
     )
 
 
-def _refuse_another_run(folder: CheckpointFolder, continues_run: bool) -> None:
-    if folder.has_checkpoints() and not continues_run:
+def _refuse_another_run(folder: CheckpointFolder, version: int | None) -> None:
+    """Raise ``CheckpointError`` if the folder contains a run that this one does not continue.
+
+    Args:
+        version: ``folder.version()`` when the checkpoint was read that this run continues; None for a run that is new
+            in the folder.
+    """
+    if version is None and folder.has_checkpoints():
         raise CheckpointError(
             f"{folder.path} already contains a run; continue it with --resume, or choose another folder "
             "with --checkpoint-path"
+        )
+    if version is not None and version != folder.version():
+        raise CheckpointError(
+            f"another process has saved the run in {folder.path} after this one had read it; when it has ended, start "
+            "again with --resume"
         )
 
 
 def _open_folder(
     folder: CheckpointFolder,
-    continues_run: bool,
+    version: int | None,
     settings: Config,
     text_log: TextLog,
     log: TrainingCallback,
@@ -233,8 +246,8 @@ def _open_folder(
 ) -> RunStatusFile:
     """Lock the folder of the run and write its status, until ``stack`` is closed, and start the logs there."""
     stack.enter_context(run_lock(folder.path))
-    # Another run may have written checkpoints before this process had the lock.
-    _refuse_another_run(folder, continues_run)
+    # Another process may have written checkpoints before this one had the lock.
+    _refuse_another_run(folder, version)
     status = stack.enter_context(RunStatusFile(folder.path))
     text_log.open(folder.path)
     log.on_start(settings, folder.path)
@@ -268,9 +281,12 @@ class Trainer:
     Args:
         config: the settings of the run; every checkpoint contains them.
         folder: where rank 0 writes the checkpoints.
+        parts: what the run is made of.
+        runtime: the device, and the other processes.
         log: receives the measurements.
         max_steps: stop after this many steps since the start of the run; 0 never stops.
         stop_requested: whether a stop signal has arrived.
+        shows_progress: whether to show progress bars.
     """
 
     def __init__(
@@ -298,6 +314,8 @@ class Trainer:
         self.batch_norm = BatchNormStatistics(self.model)
         self.optimizer = parts.optimizer
         self.average = parts.average
+        if self.average is not None:
+            self.average.start()  # from the weights of rank 0, which all ranks have now
         self.scaler = make_grad_scaler(runtime.device, self.model.amp, config.train.loss_scale)
         self.guard = LossGuard(config.guard)
         self.set_losses = DataSetLosses(parts.stores.set_names, runtime) if parts.stores.set_names else None
@@ -325,11 +343,16 @@ class Trainer:
     def progress(self) -> Progress:
         return self.state.progress
 
-    def resume(self, checkpoint: FoundCheckpoint) -> None:
-        """Continue the run of a checkpoint; see ``RunState.load_state_dict``."""
+    def resume(self, checkpoint: FoundCheckpoint, same_folder: bool) -> None:
+        """Continue the run of a checkpoint; see ``RunState.load_state_dict``.
+
+        In another folder, which has no ``best.pth`` yet, the best score is forgotten.
+        """
         require_same_teacher(checkpoint.state, self.teacher, checkpoint.path)
         self.state.load_state_dict(checkpoint, self.input.steps_per_epoch, self.runtime)
         progress = self.progress
+        if not same_folder:
+            progress.forget_scores()
         self.writer.saved_step = progress.total_steps
         position = f"epoch {progress.epoch + 1}, step {progress.step} of {self.input.steps_per_epoch}"
         _log.info("Resuming from %s: %s", checkpoint.path, position)
@@ -343,7 +366,7 @@ class Trainer:
         Raises:
             TrainingError: the loss explodes again shortly after a return to a checkpoint.
             CheckpointError: the last checkpoint could not be written.
-            DataError: the training samples cannot be read any more; the run has been saved.
+            DataError: the samples or validation images cannot be read any more; the run has been saved.
             OtherRankError: one of these on another rank.
         """
         progress = self.progress
@@ -361,14 +384,6 @@ class Trainer:
                     self.stopped = not self._has_done_max_steps()
                     return False
             self.writer.finish()
-        except (DataError, OtherRankError):
-            # All ranks raise these at the same step, so they can still save together.
-            if not self.guard.bad_in_a_row:
-                self.save()
-            self.writer.wait()
-            # The launcher ends all processes when one ends, so no rank may end before rank 0 has written the file.
-            self.runtime.sum_over_ranks(0)
-            raise
         finally:
             self.writer.wait()
         _log.info("Finished %s; the run is in %s", pluralize(self.config.train.epochs, "epoch"), self.folder.path)
@@ -382,7 +397,7 @@ class Trainer:
         self.input.meter.restart()
         with self._progress_bar() as bar:
             while progress.step < steps:
-                # The next batches, which are of this rank alone, and a vote on what no rank may decide alone.
+                # Take the batches of this rank; then all ranks agree whether to fail, to save or to stop.
                 batches, error = self._take_batches()
                 if self._vote(error, log_unreadable(batches)):
                     return False
@@ -391,22 +406,23 @@ class Trainer:
                 set_lr(self.optimizer, lr)
                 result = self.train_step(batches)
                 progress.count_step()
-                self._record(result, batches)
+                self._react(result, batches)
                 # Log.
                 bar.update()
                 if progress.total_steps % self.config.log.every_steps == 0 or progress.step == steps:
                     self._log_step(bar, lr)
+        # For the last step: it counts and may save. A stop is left to the validation or the next epoch.
         self._vote()
         return True
 
-    def _take_batches(self) -> tuple[list[Batch], Exception | None]:
+    def _take_batches(self) -> tuple[list[Batch], DataError | None]:
         """The batches of the next step, or the error that ends the run."""
         try:
             return self.input.take_step(self.progress.epoch, self.progress.step), None
         except (DataError, OSError) as error:
-            return [], error
+            return [], as_data_error(error)
 
-    def _vote(self, error: Exception | None = None, num_replaced: int = 0) -> bool:
+    def _vote(self, error: DataError | None = None, num_replaced: int = 0) -> bool:
         """Decide with the other ranks whether to fail, to save and to stop; return whether to stop.
 
         Rank 0 knows when a checkpoint is due; a signal or an error may reach any rank.
@@ -416,7 +432,7 @@ class Trainer:
             num_replaced: unreadable samples that were replaced since the last vote.
 
         Raises:
-            DataError: a rank cannot continue, or too many samples are unreadable.
+            DataError: this rank cannot continue, or too many samples are unreadable. The run has been saved.
             OtherRankError: likewise, on the other ranks.
         """
         progress = self.progress
@@ -425,24 +441,35 @@ class Trainer:
         stop_due = self.stop_requested() or steps_done
         save_due = self.runtime.is_main and self.writer.is_due(progress.total_steps)
         stop, save, failed, replaced = self.runtime.sum_over_ranks(stop_due, save_due, error is not None, num_replaced)
-        if failed:
-            self.runtime.raise_on_all(error)
-        if replaced:
-            progress.replaced += replaced
-            self.runtime.raise_on_all(self.unreadable_limit.exceeded_by(progress.replaced))
-        # After bad steps nothing is saved: a return to a checkpoint must find weights from before them.
+        too_many = self.unreadable_limit.exceeded_by(progress.replaced + replaced) if replaced else None
+        if failed or too_many:
+            self._save_before_failing()
+            self.runtime.raise_on_all(error or too_many)
+        # Not while steps are bad: a return to a checkpoint must find weights from before them.
         if save and not stop and not self.guard.bad_in_a_row:
             self.save()
+        if not stop:  # the samples belong to the coming step, which a stopped run has still to do
+            progress.replaced += replaced
         return bool(stop)
 
-    def _record(self, result: StepResult, batches: Sequence[Batch]) -> None:
-        """Count a step, update the average of the weights, and let the guard react to a bad step."""
+    def _save_before_failing(self) -> None:
+        """Save the run before all ranks end with an error of the data. All ranks call this at the same step."""
+        if not self.guard.bad_in_a_row:
+            self.save()
+        self.writer.wait()
+        # The launcher ends all processes when one ends, so no rank may end before rank 0 has written the file.
+        self.runtime.sum_over_ranks(0)
+
+    def _react(self, result: StepResult, batches: Sequence[Batch]) -> None:
+        """Record the loss of a step and update the average of the weights, or let the guard react to a bad step."""
         if result.loss is not None:
             self.progress.record_loss(result.loss)
             self.guard.record_outcome(bad=False)
             if self.average is not None:
                 self.average.after_step()
-        elif result.bad_value is not None:
+            return
+        self.progress.skipped += 1
+        if result.bad_value is not None:
             self._react_to_bad_step(result.bad_value, [batch.image_ids for batch in batches])
 
     def _react_to_bad_step(self, bad_value: float, own_image_ids: Sequence[Tensor]) -> None:
@@ -468,7 +495,8 @@ class Trainer:
         """
         report = value, [image_id for batch_ids in image_ids for image_id in batch_ids.tolist()]
         reports = self.runtime.gather_objects(report)
-        bad_reports = [other for other in reports if self.guard.is_bad(other[0])] or [report]
+        # A float32 loss that is bad on the device may round to the threshold itself here.
+        bad_reports = [other for other in reports if self.guard.is_bad(other[0])] or reports
         return bad_reports[0][0], [image_id for _, ids in bad_reports for image_id in ids]
 
     def _return_to_checkpoint(self) -> None:
@@ -503,6 +531,9 @@ class Trainer:
                 values |= self._validate(epoch)
         except StopRequested:
             return False
+        except (DataError, OtherRankError):
+            self._save_before_failing()
+            raise
         self._report_epoch(values)
         score = "val_loss" if self.evaluate is None else "AP"
         is_best = progress.record_score(score, values.get(score))
@@ -545,10 +576,14 @@ class Trainer:
         self.log.on_epoch(progress.total_steps, values)
         if self.set_losses is not None:
             _log.info("Epoch %d  losses of the data sets: %s", epoch, format_losses(values["sets"]))
-        skipped = progress.step - progress.loss_steps
-        if skipped:
-            reason = "a bad loss or gradient, or a loss scale of fp16 that was too large"
-            _log.warning("WARNING: epoch %d: %d of %d steps were skipped: %s", epoch, skipped, progress.step, reason)
+        if progress.skipped:
+            _log.warning(
+                "WARNING: epoch %d: %d of %d steps were skipped: a bad loss or gradient, or a loss scale of fp16 that "
+                "was too large",
+                epoch,
+                progress.skipped,
+                progress.step,
+            )
         if values["val_loss"] is not None and not math.isfinite(values["val_loss"]):
             _log.warning("WARNING: epoch %d: the validation loss is not finite; lower optim.lr", epoch)
 

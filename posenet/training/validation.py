@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from posenet.annotations.coco_file import CocoImage
-from posenet.annotations.split import read_split
+from posenet.annotations.coco import CocoImage
+from posenet.annotations.reading import read_split
 from posenet.devices.device import cudnn_flags
 from posenet.devices.precision import select_training_mode
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested
 from posenet.errors import DataError
-from posenet.images.orientation import AnnotatedFrame
+from posenet.images import AnnotatedFrame
 from posenet.inference.evaluation import (
     compute_coco_metrics,
     find_image_files,
@@ -32,7 +32,7 @@ from posenet.model.posenet import PoseNet
 from posenet.progress import progress_bar
 from posenet.settings import Config
 from posenet.skeleton import Skeleton
-from posenet.training.input import RestartingLoader, UnreadableSampleLimit, log_unreadable
+from posenet.training.input import RestartingLoader, UnreadableSampleLimit, as_data_error, log_unreadable
 from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE, draw_people
 from posenet.visualization.sheets import contact_sheet, label_tile
 
@@ -76,7 +76,7 @@ def validation_loss(
             loss_and_count += torch.tensor([losses.sum(), len(losses)], dtype=torch.float64)
             replaced += log_unreadable([batch])
     except (DataError, OSError) as caught:
-        error = caught
+        error = as_data_error(caught)
     runtime.raise_on_all(error)
     stopped, all_replaced = runtime.sum_over_ranks(stop_requested(), replaced)
     limit = UnreadableSampleLimit(loader.num_samples, max_unreadable)
@@ -145,7 +145,7 @@ class CocoValidation:
         except StopRequested:
             pass
         except (DataError, OSError) as caught:
-            error = caught
+            error = as_data_error(caught)
         self.runtime.raise_on_all(error)
         rank_results = self.runtime.gather_objects(results)
         if None in rank_results:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import cv2
 import numpy as np
 
-from posenet.images.image_files import ChannelOrder, ImageInput, to_bgr
+from posenet.images import ChannelOrder, ImageInput, to_bgr
 from posenet.inference.person import Person
 from posenet.skeleton import Skeleton
 

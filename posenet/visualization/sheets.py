@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import cv2
 import numpy as np
 
-from posenet.images.image_files import to_bgr, write_image
+from posenet.images import to_bgr, write_image
 from posenet.inference.person import Person
 from posenet.skeleton import Skeleton
 from posenet.visualization.people import MIDDLE, OUTLINE, draw_people
 
 if TYPE_CHECKING:  # sheets of maps need no PyTorch
-    from posenet.data.batch import Batch
     from posenet.data.dataset import PoseDataset
+    from posenet.data.loader import Batch
     from posenet.data.targets import TargetRenderer
 
 BACKGROUND = (32, 32, 32)  # BGR
@@ -147,7 +147,7 @@ def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path,
 
     sampler = TrainSampler(len(dataset), 1, dataset.seed)
     for number, [(epoch, index)] in enumerate(islice(sampler, count), start=1):
-        record = dataset.frame_record((epoch, index)).record
+        record, _ = dataset.read_record(index)
         title = f"{record.file_name}, sample {index}, epoch {epoch}"
         path = folder / f"sample_{number:03d}.jpg"
         write_image(path, draw_training_sample(dataset.__getitems__([(epoch, index)]), renderer, title))

@@ -1,9 +1,11 @@
-"""Checkpoint files: safe reading, damaged and foreign files, atomic writing."""
+"""Checkpoint files: safe reading, damaged and foreign files, the checksum, atomic writing."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import pickle
+import random
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,35 +14,43 @@ from typing import Any
 import pytest
 import torch
 
-from posenet.checkpoints.file import read_checkpoint, write_checkpoint
+from posenet.checkpoints.file import COMMENT_LENGTH, read_checkpoint, write_checkpoint
 from posenet.checkpoints.weights import load_weights
 from posenet.errors import CheckpointError
 from tests.helpers.networks import tiny_network
+
+END_LENGTH = COMMENT_LENGTH + 22
+"""Bytes of the comment and of the zip file's end record before it."""
 
 
 class Malicious:
     """An object that creates a folder when it is unpickled without protection."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, target: Path) -> None:
         self.target = target
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
-        return os.mkdir, (self.target,)
+        return os.mkdir, (str(self.target),)
 
 
-@pytest.mark.parametrize("legacy", [False, True])
-def test_code_in_a_checkpoint_is_never_run(tmp_path: Path, legacy: bool) -> None:
-    path, trace = tmp_path / "evil.pth", tmp_path / "executed"
-    torch.save({"model": Malicious(str(trace))}, path, _use_new_zipfile_serialization=not legacy)
-    with pytest.raises(CheckpointError, match="never run"):
-        read_checkpoint(path)
-    assert not trace.exists()
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The bytes of a checkpoint."""
+    path = tmp_path_factory.mktemp("checkpoint") / "last.pth"
+    torch.manual_seed(0)
+    model = {f"layer.{i}.weight": torch.randn(40, 40) for i in range(8)}
+    write_checkpoint(path, {"format": 1, "model": model, "progress": {"epoch": 3, "best": 0.25}})
+    return path.read_bytes()
 
 
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol")
-def test_code_in_a_plain_pickle_is_never_run(tmp_path: Path) -> None:
-    path, trace = tmp_path / "evil.pkl", tmp_path / "executed"
-    path.write_bytes(pickle.dumps(Malicious(str(trace))))
+def test_code_in_a_checkpoint_is_never_run(tmp_path: Path) -> None:
+    path, trace = tmp_path / "evil.pth", tmp_path / "executed"
+    for legacy in (False, True):
+        torch.save({"model": Malicious(trace)}, path, _use_new_zipfile_serialization=not legacy)
+        with pytest.raises(CheckpointError, match="never run"):
+            read_checkpoint(path)
+    path.write_bytes(pickle.dumps(Malicious(trace)))
     with pytest.raises(CheckpointError):
         read_checkpoint(path)
     assert not trace.exists()
@@ -73,54 +83,97 @@ def test_the_error_of_a_foreign_file_names_it_in_one_line(tmp_path: Path, make_f
     assert "foreign.pth" in str(error.value) and "\n" not in str(error.value)
 
 
-def test_a_folder_and_a_missing_file_have_different_errors(tmp_path: Path) -> None:
+def test_a_folder_a_missing_file_and_a_newer_format_have_errors_of_their_own(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is a folder; give a file in it, such as last.pth"):
         read_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match="none.pth is not a file; check the path"):
         read_checkpoint(tmp_path / "none.pth")
+    write_checkpoint(tmp_path / "new.pth", {"format": 99})
+    with pytest.raises(CheckpointError, match="format 99, newer than this program's 1; update posenet"):
+        read_checkpoint(tmp_path / "new.pth")
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
-def test_a_truncated_checkpoint_is_detected(tmp_path: Path, share: float) -> None:
-    path = tmp_path / "cut.pth"
-    write_checkpoint(path, {"model": tiny_network().state_dict()})
-    content = path.read_bytes()
-    path.write_bytes(content[: int(len(content) * share)])
-    with pytest.raises(CheckpointError):
+def assert_detected(path: Path, damaged: bytes, damage: object) -> None:
+    path.write_bytes(damaged)
+    try:
         read_checkpoint(path)
+    except CheckpointError as error:
+        assert path.name in str(error) and "\n" not in str(error)
+    else:
+        pytest.fail(f"not detected: {damage}")
 
 
-@pytest.mark.parametrize("foreign", [False, True])
-def test_a_flipped_bit_in_a_tensor_is_detected_with_and_without_our_checksum(tmp_path: Path, foreign: bool) -> None:
+def flip_bit(content: bytes, bit: int) -> bytes:
+    damaged = bytearray(content)
+    damaged[bit // 8] ^= 1 << bit % 8
+    return bytes(damaged)
+
+
+@pytest.mark.parametrize("flips, cuts", [(100, 40), pytest.param(1000, 200, marks=pytest.mark.torture)])
+def test_flipped_bits_and_truncations_are_detected(content: bytes, tmp_path: Path, flips: int, cuts: int) -> None:
+    path = tmp_path / "damaged.pth"
+    rng = random.Random(1)
+    for bit in rng.sample(range(8 * len(content)), flips):
+        assert_detected(path, flip_bit(content, bit), f"bit {bit} of {len(content)} bytes")
+    for length in rng.sample(range(len(content)), cuts):
+        assert_detected(path, content[:length], f"cut to {length} of {len(content)} bytes")
+
+
+@pytest.mark.parametrize("tail, every", [(END_LENGTH, 5), pytest.param(1000, 1, marks=pytest.mark.torture)])
+def test_damage_of_the_checksum_itself_is_detected(content: bytes, tmp_path: Path, tail: int, every: int) -> None:
+    path = tmp_path / "damaged.pth"
+    for bit in range(8 * (len(content) - tail), 8 * len(content), every):
+        assert_detected(path, flip_bit(content, bit), bit)
+    for length in range(len(content) - tail - 1, len(content)):
+        assert_detected(path, content[:length], length)
+    for appended in (b"\0", b"posenet-sha256:" + 64 * b"0", content):
+        assert_detected(path, content + appended, appended[:20])
+
+
+def test_a_flipped_bit_in_a_foreign_file_is_detected_by_the_checksums_of_zip(tmp_path: Path) -> None:
     path = tmp_path / "bit.pth"
-    state = {"model": tiny_network().state_dict()}
-    torch.save(state, path) if foreign else write_checkpoint(path, state)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
+    for save, message in ((torch.save, r"damaged \(entry"), (None, r"damaged \(its checksum")):
+        state = {"model": tiny_network().state_dict()}
+        save(state, path) if save else write_checkpoint(path, state)
+        path.write_bytes(flip_bit(path.read_bytes(), 4 * path.stat().st_size))
+        with pytest.raises(CheckpointError, match=message):
+            read_checkpoint(path)
+
+
+def test_the_last_64_characters_are_the_sha256_of_the_rest(content: bytes) -> None:
+    assert hashlib.sha256(content[:-64]).hexdigest().encode() == content[-64:]
+
+
+def test_pytorch_and_zip_tools_read_a_file_with_a_checksum(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "last.pth"
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match=r"damaged \(entry" if foreign else r"damaged \(its checksum"):
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+    for mmap in (False, True):
+        assert torch.load(path, weights_only=True, mmap=mmap)["progress"] == {"epoch": 3, "best": 0.25}
+
+
+def test_foreign_files_without_our_checksum_load(tmp_path: Path) -> None:
+    path = tmp_path / "PoseNet_52_epoch.pth"
+    for legacy in (False, True):
+        torch.save({"weights": {"a": torch.ones(3)}}, path, _use_new_zipfile_serialization=not legacy)
+        assert torch.equal(read_checkpoint(path)["weights"]["a"], torch.ones(3))
+    torch.save({"weights": {"a": torch.ones(3)}}, path)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.comment = b"made by hand"
+    assert torch.equal(read_checkpoint(path)["weights"]["a"], torch.ones(3))
+
+
+def test_a_compressed_file_is_refused_before_it_is_unpacked(content: bytes, tmp_path: Path) -> None:
+    plain, path = tmp_path / "plain.pth", tmp_path / "compressed.pth"
+    plain.write_bytes(content)
+    with zipfile.ZipFile(plain) as source, zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as target:
+        for name in source.namelist():
+            target.writestr(name, source.read(name))
+    with pytest.raises(CheckpointError, match="compressed.pth is compressed.*unpack it first"):
         read_checkpoint(path)
 
 
-@pytest.mark.parametrize(
-    "error, reason",
-    [
-        (OSError(28, "No space left on device"), "No space left on device"),
-        (RuntimeError("[enforce fail at inline_container.cc:672] . PytorchStreamWriter failed"), "is the disk full?"),
-    ],
-)
-def test_a_failed_write_keeps_the_old_file_and_is_reported_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
-) -> None:
-    path = tmp_path / "last.pth"
-    write_checkpoint(path, {"step": 1})
-
-    def fail(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(torch, "save", fail)
-    with pytest.raises(CheckpointError) as caught:
-        write_checkpoint(path, {"step": 2})
-    assert reason in str(caught.value) and "free disk space" in str(caught.value) and "\n" not in str(caught.value)
-    assert read_checkpoint(path) == {"step": 1}
-    assert os.listdir(tmp_path) == ["last.pth"]
+def test_a_checkpoint_is_not_written_to_standard_output() -> None:
+    with pytest.raises(CheckpointError, match="give the name of a file"):
+        write_checkpoint(Path("-"), {})

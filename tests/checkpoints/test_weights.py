@@ -8,13 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from posenet.checkpoints.contents import (
+from posenet.checkpoints.weights import (
     LoadReport,
     config_of_checkpoint,
     extract_weights,
+    load_model,
+    load_weights,
+    stored_config,
     strip_wrapper_prefixes,
 )
-from posenet.checkpoints.weights import load_model, load_weights
 from posenet.errors import CheckpointError
 from posenet.model.posenet import PoseNet
 from posenet.model.published_names import rename_to_published
@@ -95,6 +97,28 @@ def test_load_model_uses_the_configuration_in_the_checkpoint(model: PoseNet, tmp
     assert have_same_weights(loaded, model)
     assert config == TINY
     assert not loaded.training
+
+
+def test_a_checkpoint_of_an_older_version_loads_with_the_settings_that_still_exist(
+    model: PoseNet, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "old.pth"
+    tables = config_to_dict(TINY)
+    tables["log"]["format"] = "json"
+    torch.save({"format": 1, "model": model.state_dict(), "config": tables}, path)
+    with caplog.at_level("INFO"):
+        loaded, config = load_model(path)
+    assert have_same_weights(loaded, model) and config == TINY
+    assert "ignored: log.format" in caplog.text
+
+
+def test_a_file_without_settings_has_the_size_of_network_of_its_weights(model: PoseNet, tmp_path: Path) -> None:
+    path = tmp_path / "bare.pth"
+    torch.save(rename_to_published(model.state_dict()), path)
+    loaded, config = load_model(path)
+    assert have_same_weights(loaded, model)
+    assert stored_config(path) == config
+    assert (config.model.stacks, config.model.width, config.model.growth) == (1, 16, 2)
 
 
 def test_load_weights_reports_what_does_not_fit_and_loads_the_rest(

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from posenet.checkpoints import file as checkpoint_file
-from posenet.checkpoints.checkpoint_folder import CheckpointFolder
 from posenet.checkpoints.file import read_checkpoint
+from posenet.checkpoints.folder import CheckpointFolder
 from posenet.errors import CheckpointError
 from tests.helpers.process_runs import fork_process, wait_for_exit
 

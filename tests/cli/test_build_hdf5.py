@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
+import h5py
 import numpy as np
 import pytest
 
 from posenet.cli.main import run_tool
-from posenet.data.store.build import build_store
-from posenet.data.store.reader import Store
-from posenet.data.store.verification import verify_store
+from posenet.data.build import build_store
+from posenet.data.inspection import verify_store
+from posenet.data.store import Store
 from tests.helpers.drawn_data import document, person, write_annotations, write_coco
 
 Coco = tuple[Path, Path]
@@ -54,28 +55,11 @@ class TestCommand:
         assert tool("--output", tmp_path / "new" / "folder" / "a.h5", "--verify") == 0
         assert "a.h5 is intact" in capsys.readouterr().out
 
-    def test_a_store_in_shards_is_built_verified_and_inspected(
-        self, coco: Coco, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        assert tool(*tool_arguments(coco, tmp_path / "a.h5"), "--shards", 3, "--verify", "--stats") == 0
-        output = capsys.readouterr().out
-        assert "images        3" in output and "a.h5 is intact" in output and "Keypoints of all people" in output
-        assert sorted(path.name for path in tmp_path.glob("*.h5")) == [f"a-0000{n}-of-00003.h5" for n in range(3)]
-        for store in (["a-*.h5"], ["a.h5", "--shards", 3]):
-            assert tool("--output", tmp_path / store[0], *store[1:], "--verify", "--preview", tmp_path / "drawn") == 0
-            assert "images        3" in capsys.readouterr().out
-        assert tool("--check-split", tmp_path / "a-*.h5", tmp_path / "a-00001-of-00003.h5") == 2
-        assert "the same content  1  (2)" in capsys.readouterr().out
-        (tmp_path / "a-00001-of-00003.h5").unlink()
-        assert tool("--output", tmp_path / "a-*.h5", "--verify") == 2
-        error = capsys.readouterr().err
-        assert "a-00001-of-00003.h5 of the 3 shards of" in error and error.count("\n") == 1
-
     def test_the_data_sets_of_a_run_are_inspected_by_name(
         self, coco: Coco, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         for name, image_ids in (("a", [1, 2]), ("b", [3])):
-            build_store(*coco, tmp_path / f"{name}.h5", image_ids=image_ids)
+            build_store(*coco, tmp_path / f"{name}.h5", image_ids=image_ids, workers=1)
         sets = f'data.train=[{{path="{tmp_path}/a.h5", name="first"}}, {{path="{tmp_path}/b.h5", weight=2}}]'
         assert tool("--stats", "--verify", "--preview", tmp_path / "drawn", "--set", sets) == 0
         output = capsys.readouterr().out
@@ -92,20 +76,8 @@ class TestCommand:
         store = tmp_path / "a.h5"
         assert tool(*tool_arguments(coco, store), "--stats") == 0
         assert "main persons (training samples)      3" in capsys.readouterr().out
-        assert (
-            tool(
-                "--output",
-                store,
-                "--stats",
-                "--preview",
-                tmp_path / "previews",
-                "--preview-count",
-                2,
-                "--set",
-                "train.input_size=64",
-            )
-            == 0
-        )
+        previews = ["--preview", tmp_path / "previews", "--preview-count", 2, "--set", "train.input_size=64"]
+        assert tool("--output", store, "--stats", *previews) == 0
         assert "2 samples" in capsys.readouterr().out and len(list((tmp_path / "previews").iterdir())) == 2
 
     def test_stores_that_share_images_give_status_2(
@@ -188,6 +160,18 @@ class TestCommand:
         assert "Traceback" not in message
         assert sorted(tmp_path.rglob("*")) == before
 
+    def test_a_store_of_an_earlier_version_is_one_line_with_the_command_that_builds_it_again(
+        self, coco: Coco, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = tmp_path / "a.h5"
+        assert tool(*tool_arguments(coco, path)) == 0
+        with h5py.File(path, "r+") as file:
+            file.attrs["schema"] = 4
+        assert tool("--output", path, "--verify") == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert f"posenet build-hdf5 --images DIR --annotations JSON --output {path} --overwrite" in error
+
     @pytest.mark.parametrize("arguments", [["--workers", "0"], ["--limit", "0"], ["--max-unreadable", "2"]])
     def test_numbers_out_of_range_are_rejected(self, coco: Coco, tmp_path: Path, arguments: list[str]) -> None:
         with pytest.raises(SystemExit) as caught:
@@ -214,11 +198,13 @@ class TestInterruption:
     @pytest.fixture
     def long_build(self, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         """A running build that takes many seconds and has written its first images."""
-        num_images = 3000
-        content = document(range(num_images), [person(10**6 + image, image) for image in range(num_images)])
-        pixels = np.random.default_rng(0).integers(0, 256, (1000, 1000, 3), np.uint8)
+        num_images = 1500
+        content = document(
+            range(num_images), [person(10**6 + image, image, (200, 200, 50, 60)) for image in range(num_images)]
+        )
+        pixels = np.random.default_rng(0).integers(0, 256, (500, 500, 3), np.uint8)
         for image in content["images"]:
-            image.update(file_name="same.jpg", height=1000, width=1000)
+            image.update(file_name="same.jpg", height=500, width=500)
         (tmp_path / "images").mkdir()
         cv2.imwrite(str(tmp_path / "images" / "same.jpg"), pixels)
         coco = (tmp_path / "images", write_annotations(tmp_path / "a.json", content))
@@ -248,4 +234,5 @@ class TestInterruption:
         del content["images"][2:], content["annotations"][2:]
         build_store(tmp_path / "images", write_annotations(tmp_path / "b.json", content), tmp_path / "a.h5")
         assert [path.name for path in tmp_path.glob("a.h5*")] == ["a.h5"]
-        assert verify_store(tmp_path / "a.h5").num_images == 2
+        with Store(tmp_path / "a.h5") as store:
+            assert verify_store(store).num_images == 2

@@ -12,7 +12,7 @@ import torch
 
 from posenet.checkpoints.file import FORMAT
 from posenet.cli.main import run_tool
-from posenet.images.image_files import write_image
+from posenet.images import write_image
 from posenet.inference.networks import RUNTIMES
 from posenet.settings import config_to_dict, load_config
 from tests.helpers.networks import random_network

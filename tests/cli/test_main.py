@@ -3,52 +3,36 @@
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import pydoc
 import re
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from tqdm import tqdm
 
 import posenet
 from posenet import __version__
 from posenet.cli import main as cli
-from posenet.cli import options
-from posenet.errors import CheckpointError, ConfigError, DataError, PosenetError, TrainingError
-from posenet.settings import load_config
+from posenet.errors import (
+    CheckpointError,
+    ConfigError,
+    ConnectError,
+    DataError,
+    OtherRankError,
+    PosenetError,
+    TrainingError,
+)
+from posenet.settings import Config
 
-TOOLS = [
-    "train",
-    "train-parallel",
-    "train-distributed",
-    "diagnose",
-    "evaluate",
-    "predict",
-    "plot",
-    "build-hdf5",
-    "make-synthetic",
-    "benchmark",
-    "skeleton",
-    "lint-annotations",
-    "import-annotations",
-    "import-weights",
-    "export-weights",
-    "export-onnx",
-    "weights",
-]
 WITHOUT_DEFAULT = {
     *("--config", "--set", "--opt-level"),  # replace the defaults of other flags
     *("--output", "--json", "--csv", "--coco", "--heatmaps", "--plots", "--preview", "--fix"),  # write nothing
-    "--markdown",  # writes nothing
     *("--images", "--annotations", "--from-annotations", "--show", "--camera", "--check-split"),  # read nothing
-    *("--h5", "--processes", "--calibrate", "--verify-images", "--verify-annotations"),  # measure nothing more
+    *("--calibrate", "--verify-images", "--verify-annotations"),  # measure nothing more
 }
 """Flags that have no default by nature: without them, the tool leaves something out."""
 Run = Callable[[argparse.Namespace], None]
@@ -81,37 +65,26 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> Callable[[Run], None]:
     return install
 
 
-def all_arguments(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """All options and positional arguments, including those of subcommands."""
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for subcommand in action.choices.values():
-                yield from all_arguments(subcommand)
-        else:
-            yield action
+def help_of(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What ``posenet WORDS --help`` prints."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main([*words, "--help"])
+    assert caught.value.code == 0
+    return capsys.readouterr().out
 
 
-def all_parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """A parser and those of its subcommands."""
-    yield parser
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for subcommand in action.choices.values():
-                yield from all_parsers(subcommand)
-
-
-def has_default(action: argparse.Action) -> bool:
-    """Whether something happens without a flag that its help must state."""
-    is_value_or_switch = action.nargs != 0 or isinstance(action, argparse.BooleanOptionalAction)
-    is_option = bool(action.option_strings) and not action.required and action.help != argparse.SUPPRESS
-    return is_option and is_value_or_switch and action.option_strings[-1] not in WITHOUT_DEFAULT
-
-
-def expanded_help(tool: str, option: str) -> str:
-    """The help text of an option, as the formatter of its parser shows it."""
-    parser = cli.make_parser(cli.load_tool(tool), tool)
-    (action,) = [action for action in parser._actions if option in action.option_strings]
-    return parser._get_formatter()._expand_help(action)
+def flags_in_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    """The flags of a tool and the text that its help has after each; those of its actions, too."""
+    text = help_of(words, capsys)
+    description = text.partition("\n\n")[2]
+    flags = {}
+    for entry in re.findall(r"^  -.*(?:\n   .*)*", description, re.MULTILINE):
+        names, _, explanation = re.sub(r"\n {20,}", "  ", entry.strip(), count=1).partition("  ")
+        flags[re.findall(r"--?[\w-]+", names)[-1]] = f"{names}  {' '.join(explanation.split())}"
+    names = re.findall(r"^    ([a-z]+)  ", description, re.MULTILINE) if "\n  action\n" in text else []
+    for name in names:
+        flags |= flags_in_help([*words, name], capsys)
+    return flags
 
 
 def raising(error: BaseException) -> Run:
@@ -138,8 +111,8 @@ def test_option_names_may_have_underscores_and_values_are_unchanged(
     tool(seen.append)
     status = cli.main(["fake", *words]) if through == "posenet" else cli.run_tool("fake", words)
     assert status == 0
-    common = {"log_format": "text", "quiet": False}
-    assert vars(seen[0]) == {"checkpoint_path": "a_b", "sync_bn": False, "files": ["my_file"], **common}
+    expected = {"checkpoint_path": "a_b", "sync_bn": False, "files": ["my_file"], "quiet": False}
+    assert expected.items() <= vars(seen[0]).items()
 
 
 def test_words_after_two_dashes_are_not_options(tool: Callable[[Run], None]) -> None:
@@ -192,33 +165,6 @@ def test_an_operating_system_error_is_reported_in_one_line(
     tool(raising(error))
     assert cli.run_tool("fake", [], prog="fake") == 2
     assert capsys.readouterr() == ("", f"fake: error: {message}\n")
-
-
-def test_in_json_format_standard_error_holds_one_object_per_line(
-    tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    def run(_: argparse.Namespace) -> None:
-        for _ in tqdm(range(3)):
-            logging.getLogger("posenet.any").info("half %s", "done", extra={"values": {"loss": 0.5}})
-        warnings.warn("odd", stacklevel=1)
-        raise DataError("a.jpg is damaged; delete it")
-
-    tool(run)
-    before = logging.root.handlers[:], logging.root.level
-    with warnings.catch_warnings():
-        warnings.simplefilter("always")
-        assert cli.main(["fake", "--log-format", "json"]) == 2
-    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert [line["level"] for line in lines] == ["info"] * 3 + ["warning", "error"]
-    assert lines[0] | {"time": ""} == {
-        "time": "",
-        "level": "info",
-        "logger": "posenet.any",
-        "message": "half done",
-        "loss": 0.5,
-    }
-    assert "odd" in lines[3]["message"] and lines[4]["message"] == "error: a.jpg is damaged; delete it"
-    assert (logging.root.handlers, logging.root.level) == before
 
 
 def test_an_interrupt_has_status_130_and_no_traceback(
@@ -274,15 +220,11 @@ def test_the_version_is_printed(tool: Callable[[Run], None], capsys: pytest.Capt
     assert caught.value.code == 0 and capsys.readouterr().out == f"posenet {__version__}\n"
 
 
-def test_the_tools_are_these() -> None:
-    assert sorted(cli.TOOLS) == sorted(TOOLS)
-
-
 def test_the_overview_lists_all_tools(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["--help"])
     out = capsys.readouterr().out
-    assert caught.value.code == 0 and all(f"  {name} " in out for name in TOOLS)
+    assert caught.value.code == 0 and all(f"  {name} " in out for name in cli.TOOLS)
 
 
 def test_the_help_shows_defaults(tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]) -> None:
@@ -292,36 +234,91 @@ def test_the_help_shows_defaults(tool: Callable[[Run], None], capsys: pytest.Cap
     out = " ".join(capsys.readouterr().out.split())
     assert "folder (default: runs)" in out
     assert "switch (default: off)" in out
-    assert "(default: text)" in out
     assert "default: False" not in out
     assert "default: None" not in out
 
 
-@pytest.mark.parametrize("name", TOOLS)
-def test_every_flag_of_every_tool_has_a_help_text(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("name", cli.TOOLS)
+def test_the_help_of_every_flag_has_a_text_and_states_the_default(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = flags_in_help([name], capsys)
+    assert "--quiet" in flags and (name != "weights" or "--overwrite" in flags)
+    for flag, text in flags.items():
+        names, _, explanation = text.partition("  ")
+        assert explanation, f"{flag} has no text"
+        takes_value = bool(re.search(r"[A-Z{]{2,}|[A-Z]$|\{", names.replace(flag, "")))
+        if takes_value and flag not in WITHOUT_DEFAULT and f"[{flag}" in help_usage(name, flag, capsys):
+            assert re.search("default: |[Bb]y default", explanation), f"{flag}: state the default"
+
+
+def help_usage(name: str, flag: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The line of usage, in which optional flags have brackets."""
+    return help_of([name], capsys).partition("\n\n")[0]
+
+
+def test_names_of_tools_in_version_0_4_keep_working(capsys: pytest.CaptureFixture[str]) -> None:
+    for old, (tool, action) in cli.OLD_NAMES.items():
+        assert tool in cli.TOOLS
+        for run in (lambda: cli.main([old, "--help"]), lambda: cli.run_tool(old, ["--help"])):
+            with pytest.raises(SystemExit) as caught:
+                run()
+            assert caught.value.code == 0
+            assert f" {action} [-h]" in capsys.readouterr().out
+
+
+def test_the_help_of_a_flag_names_its_setting_and_the_default_of_that(capsys: pytest.CaptureFixture[str]) -> None:
+    epochs = Config().train.epochs
+    assert f"(train.epochs; default: {epochs})" in flags_in_help(["train"], capsys)["--epochs"]
+    scales = flags_in_help(["predict"], capsys)["--scales"]
+    assert "(inference.scales; default: that of the checkpoint, or 1)" in scales
+
+
+def test_the_negative_form_of_a_switch_works_and_is_hidden(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--no-" not in help_of(["train"], capsys)
+    parser = cli.make_parser(cli.load_tool("train"), "train")
+    assert parser.parse_args(["--sync-bn"]).sync_bn is True
+    assert parser.parse_args(["--no-sync-bn"]).sync_bn is False
+    assert parser.parse_args([]).sync_bn is None  # the setting decides
+
+
+def test_a_mistyped_flag_is_one_line_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
-        cli.run_tool(name, ["--help"])
-    assert caught.value.code == 0 and "--help" in capsys.readouterr().out
-    parser = argparse.ArgumentParser()
-    cli.load_tool(name).add_arguments(parser)
-    assert [action.dest for action in all_arguments(parser) if not action.help] == []
+        cli.main(["train", "--batchsize", "3"])
+    assert caught.value.code == 2
+    message = "unrecognized arguments: --batchsize 3; did you mean --batch-size?; see posenet train --help"
+    assert capsys.readouterr().err == f"posenet train: error: {message}\n"
 
 
-@pytest.mark.parametrize("name", TOOLS)
-def test_the_help_of_every_flag_states_its_default(name: str) -> None:
-    missing = []
-    for parser in all_parsers(cli.make_parser(cli.load_tool(name), name)):
-        formatter = parser._get_formatter()
-        for action in parser._actions:
-            if has_default(action) and not re.search("default: |[Bb]y default", formatter._expand_help(action)):
-                missing.append(f"{parser.prog} {action.option_strings[-1]}")
-    assert missing == [], "state the default, or add the flag to WITHOUT_DEFAULT if it has none by nature"
+def test_an_error_of_another_rank_is_silent_and_one_of_the_network_asks_to_start_again(
+    tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool(raising(OtherRankError("rank 1 has failed and reports why")))
+    assert cli.main(["fake"]) == 2
+    assert capsys.readouterr().err == ""
+    tool(raising(ConnectError("no contact")))
+    assert cli.main(["fake"]) == 75
+    assert capsys.readouterr().err == "posenet fake: error: no contact\n"
+    monkeypatch.setenv("RANK", "3")
+    tool(raising(DataError("a.h5 is damaged")))
+    assert cli.main(["fake"]) == 2
+    assert capsys.readouterr().err == "posenet fake: error: rank 3: a.h5 is damaged\n"
 
 
-def test_a_flag_that_overrides_a_setting_states_the_default_of_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(options, "Config", lambda: load_config(None, ["train.epochs=77", "inference.scales=[0.5, 2]"]))
-    assert "(train.epochs; default: 77)" in expanded_help("train", "--epochs")
-    assert "(inference.scales; default: that of the checkpoint, or 0.5 2)" in expanded_help("predict", "--scales")
+def test_without_pytorch_an_error_names_the_package(
+    tool: Callable[[Run], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    tool(raising(ModuleNotFoundError("No module named 'torch'", name="torch")))
+    assert cli.main(["fake"]) == 2
+    assert "PyTorch is not installed (the package torch)" in capsys.readouterr().err
+    tool(raising(ModuleNotFoundError("No module named 'other'", name="other")))
+    with pytest.raises(ModuleNotFoundError):
+        cli.main(["fake"])
+
+
+def test_python_m_posenet_is_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    done = subprocess.run([sys.executable, "-m", "posenet", "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, f"posenet {__version__}\n")
 
 
 def test_the_help_of_the_package_shows_the_public_names_and_an_example() -> None:

@@ -18,7 +18,7 @@ import pytest
 from posenet.cli.main import run_tool
 from posenet.cli.prediction_summary import PredictionSummary
 from posenet.errors import DataError
-from posenet.images.image_files import read_image, write_image
+from posenet.images import read_image, write_image
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.person import Person
 from posenet.skeleton import COCO

@@ -16,7 +16,7 @@ import pytest
 from filelock import FileLock
 
 from posenet.cli.main import run_tool
-from posenet.images.image_files import write_image
+from posenet.images import write_image
 from tests.helpers.process_groups import fork_ranks
 from tests.helpers.process_runs import fork_process, wait_for_exit
 from tests.helpers.spot_data import write_spot_split

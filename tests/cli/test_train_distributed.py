@@ -1,9 +1,8 @@
-"""tools/train_distributed.py under torchrun on two machines, restarted by torchrun, and without a launcher."""
+"""tools/train_distributed.py: processes that agree, processes that fail, restarts by torchrun, and stops."""
 
 from __future__ import annotations
 
-import argparse
-import logging
+import errno
 import os
 import random
 import signal
@@ -13,28 +12,285 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 from posenet.checkpoints.file import read_checkpoint
-from posenet.cli import train_distributed
-from posenet.devices.rank_info import RankInfo
+from posenet.checkpoints.folder import CheckpointFolder
+from posenet.cli.main import run_tool
 from posenet.devices.signals import STOPPED_STATUS
-from posenet.errors import ConfigError
-from tests.helpers.tiny_training import SHORT_RUN
+from posenet.errors import DataError
+from posenet.training.input import InputStream
+from posenet.training.model_with_loss import ModelWithLoss
+from posenet.training.step import TrainStep
+from tests.helpers.process_groups import fork_ranks
+from tests.helpers.process_runs import wait_for_exit
+from tests.helpers.tiny_training import TINY, Stores, data_settings
 
 SCRIPT = Path(__file__).parents[2] / "tools" / "train_distributed.py"
-Start = Callable[..., subprocess.Popen[bytes]]
-
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 TIMEOUT_SECONDS = 150
 """Time limit of a run; most need about ten seconds."""
+SECONDS_TO_FAIL = 20
+"""Within this time all processes end after one has failed. It is enough for a busy machine; most need one second."""
+
+Fault = Callable[[], None]
+
+
+class Ended(NamedTuple):
+    """How the processes of a run have ended."""
+
+    statuses: list[int]
+    outputs: list[str]
+    seconds: float
+
+
+def run_ranks(
+    stores: Stores, folder: Path, world_size: int, flags_of_rank: Callable[[int], Sequence[str]], fault: Fault | None
+) -> Ended:
+    """Run the tool in processes with the environment of torchrun; ``fault`` is injected into the last rank.
+
+    A process that is still stopped when the others have ended is killed.
+    """
+
+    def run_rank(rank: int) -> None:
+        if fault is not None and rank == world_size - 1:
+            fault()
+        flags = ["-p", str(folder / "run"), "--device", "cpu", "--set", *TINY, *data_settings(stores)]
+        sys.exit(run_tool("train-distributed", [*flags, *flags_of_rank(rank)]))
+
+    started = time.monotonic()
+    pids = fork_ranks(world_size, run_rank, folder)
+    statuses = [wait_for_exit(pid) for pid in pids[:-1]]
+    seconds = time.monotonic() - started
+    if fault is stop_in_step:
+        os.kill(pids[-1], signal.SIGKILL)
+    statuses.append(wait_for_exit(pids[-1]))
+    return Ended(statuses, [(folder / f"{rank}.txt").read_text() for rank in range(world_size)], seconds)
+
+
+def fail_at_third_call(owner: type, name: str, fail: Callable[[], Any]) -> None:
+    """Let the third call of a method call ``fail`` first."""
+    method = getattr(owner, name)
+    calls = 0
+
+    def replacement(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            fail()
+        return method(*args, **kwargs)
+
+    setattr(owner, name, replacement)
+
+
+def fail_with(error: Exception) -> Callable[[], Any]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+def fail_in_forward() -> None:
+    fail_at_third_call(ModelWithLoss, "forward", fail_with(RuntimeError("no kernel for this")))
+
+
+def fail_in_data() -> None:
+    fail_at_third_call(InputStream, "take_step", fail_with(RuntimeError("no such column")))
+
+
+def fail_to_read() -> None:
+    fail_at_third_call(InputStream, "take_step", fail_with(DataError("store.h5 is damaged")))
+
+
+def fail_in_optimizer() -> None:
+    fail_at_third_call(torch.optim.SGD, "step", fail_with(RuntimeError("no fused kernel")))
+
+
+def die_in_step() -> None:
+    fail_at_third_call(TrainStep, "__call__", lambda: os.kill(os.getpid(), signal.SIGKILL))
+
+
+def stop_in_step() -> None:
+    fail_at_third_call(TrainStep, "__call__", lambda: os.kill(os.getpid(), signal.SIGSTOP))
+
+
+FAULTS = [
+    (fail_in_forward, "RuntimeError: no kernel for this", 1),
+    (fail_in_data, "RuntimeError: no such column", 1),
+    (fail_to_read, "error: rank {last}: store.h5 is damaged", 2),
+    (fail_in_optimizer, "RuntimeError: no fused kernel", 1),
+    (die_in_step, "", -signal.SIGKILL),
+    (stop_in_step, "", -signal.SIGKILL),
+]
+
+
+@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fault, message, status", FAULTS, ids=[fault.__name__ for fault, _, _ in FAULTS])
+def test_an_error_of_one_rank_is_printed_by_it_and_ends_all(
+    stores: Stores, tmp_path: Path, fault: Fault, message: str, status: int, world_size: int
+) -> None:
+    flags = ["train.epochs=4", "--timeout", "0.1"]
+    ended = run_ranks(stores, tmp_path, world_size, lambda rank: flags, fault)
+    everything = "\n".join(ended.outputs)
+    last_rank = world_size - 1
+    assert ended.statuses == [2] * last_rank + [status], everything
+    assert ended.seconds < SECONDS_TO_FAIL, everything
+    assert message.format(last=last_rank) in ended.outputs[last_rank], everything
+    for output in ended.outputs[:-1]:
+        assert output.count("error:") <= 1 and "Traceback" not in output, output
+    if fault is fail_to_read:
+        assert read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["total_steps"] == 2
+    else:
+        assert "lost the other processes" in ended.outputs[0]
+
+
+def test_a_full_disk_on_rank_0_ends_all_at_the_end(stores: Stores, tmp_path: Path) -> None:
+    """Training goes on without checkpoints; that the last one is missing is an error."""
+
+    def fill_disk() -> None:
+        def fail(*_: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        CheckpointFolder.save = fail  # type: ignore[method-assign]
+
+    original = CheckpointFolder.save
+    try:
+        fill_disk()  # forked processes inherit it
+        ended = run_ranks(stores, tmp_path, 2, lambda rank: ["--max-steps", "3"], None)
+    finally:
+        CheckpointFolder.save = original  # type: ignore[method-assign]
+    assert ended.statuses[0] == 2 and "the last step of the run is not saved" in ended.outputs[0]
+    assert "No space left on device" in ended.outputs[0] and "Traceback" not in "".join(ended.outputs)
+
+
+def test_processes_with_different_settings_end_together_with_one_message(stores: Stores, tmp_path: Path) -> None:
+    ended = run_ranks(stores, tmp_path, 2, lambda rank: ["--lr", str(0.1 + rank)], None)
+    assert ended.statuses == [2, 2]
+    assert "the processes differ in optim.lr: 0.1 on" in ended.outputs[0] and "1.1 on" in ended.outputs[0]
+    assert "differ in" not in ended.outputs[1] and "Traceback" not in "".join(ended.outputs)
+    assert not list((tmp_path / "run").glob("*.pth"))
+
+
+@pytest.mark.parametrize("torchrun_id, expected", [(None, [STOPPED_STATUS, 0]), ("none", [0, 0])])
+def test_rank_0_alone_reports_a_stop_and_not_to_torchrun(
+    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torchrun_id: str | None, expected: list[int]
+) -> None:
+    """torchrun would restart a process with another status than 0; srun reports the highest one."""
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    if torchrun_id is not None:
+        monkeypatch.setenv("TORCHELASTIC_RUN_ID", torchrun_id)
+
+    def stop() -> None:
+        fail_at_third_call(TrainStep, "__call__", lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+    ended = run_ranks(stores, tmp_path, 2, lambda rank: [], stop)
+    assert ended.statuses == expected, ended.outputs
+    assert (tmp_path / "run" / "run.status").read_text() == "stopped\n"
+    assert read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["total_steps"] == 3
+
+
+@pytest.mark.parametrize("minutes", ["nan", "-1", "0", "1e300", "soon"])
+def test_a_timeout_is_a_time(minutes: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        run_tool("train-distributed", ["--timeout", minutes])
+    assert "--timeout" in capsys.readouterr().err
+
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start(stores: Stores, tmp_path: Path) -> Iterator[Start]:
+    """A function that starts a command with the flags of a tiny run; its output is in ``NAME.txt``."""
+    processes = []
+    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    environment |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(SCRIPT.parents[1])}
+
+    def start_command(name: str, command: Sequence[str | Path], *flags: str) -> subprocess.Popen[bytes]:
+        common = ["-p", str(tmp_path / "run"), "--device", "cpu", *flags, "--set", *TINY, *data_settings(stores)]
+        with open(tmp_path / f"{name}.txt", "w") as output:
+            process = subprocess.Popen([*map(str, command), *common], stdout=output, stderr=output, env=environment)
+        processes.append(process)
+        return process
+
+    yield start_command
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+
+
+def wait_for_checkpoint(folder: Path, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not (folder / "last.pth").exists() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_nproc_trains_in_processes_that_a_signal_stops_with_status_75(start: Start, tmp_path: Path) -> None:
+    launcher = start("output", [sys.executable, SCRIPT, "--nproc", "2"], "--epochs", "9999")
+    wait_for_checkpoint(tmp_path / "run", launcher)
+    launcher.send_signal(signal.SIGTERM)
+    assert launcher.wait(TIMEOUT_SECONDS) == STOPPED_STATUS
+    output = (tmp_path / "output.txt").read_text()
+    assert (tmp_path / "run" / "run.status").read_text() == "stopped\n"
+    assert output.count("Stopped after step") == 1 and "Traceback" not in output
+    steps = read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["total_steps"]
+    assert f"Stopped after step {steps} " in output
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_interrupts_the_processes_of_nproc(start: Start, tmp_path: Path) -> None:
+    """The first would wait for the end of a step, which takes a minute here."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "if 'RANK' in os.environ:\n"
+        "    import time\n"
+        "    from posenet.training.step import TrainStep\n"
+        "    TrainStep.__call__ = lambda *_: time.sleep(60)\n"
+    )
+    command = ["env", f"PYTHONPATH={tmp_path}{os.pathsep}{SCRIPT.parents[1]}", sys.executable, SCRIPT, "--nproc", "2"]
+    launcher = start("output", command)
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while "Learning rate" not in (tmp_path / "output.txt").read_text():
+        assert launcher.poll() is None and time.monotonic() < deadline
+        time.sleep(0.1)
+    time.sleep(1)
+    for _ in range(2):
+        launcher.send_signal(signal.SIGINT)
+        time.sleep(1)
+    started = time.monotonic()
+    assert launcher.wait(TIMEOUT_SECONDS) == 130, (tmp_path / "output.txt").read_text()
+    assert time.monotonic() - started < 30
+
+
+def find_free_port() -> int:
+    """A port that no other program takes before the test does: systems choose ports above these for connections."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as client:
+            if client.connect_ex(("127.0.0.1", port)) != 0:
+                return port
+
+
+@pytest.mark.slow
+def test_two_machines_with_two_processes_each_train_one_network(start: Start, tmp_path: Path) -> None:
+    rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{find_free_port()}", "--rdzv-id", "test"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "2", *rendezvous]
+    machines = [start(name, [*torchrun, SCRIPT]) for name in ("one", "two")]
+    statuses = [machine.wait(TIMEOUT_SECONDS) for machine in machines]
+    output = "".join((tmp_path / f"{name}.txt").read_text() for name in ("one", "two"))
+    assert statuses == [0, 0], output
+    state = read_checkpoint(tmp_path / "run" / "last.pth")
+    assert state["progress"]["epoch"] == 2 and len(state["random"]) == 4
+    assert output.count("Epoch 2") == 1
+
 
 SCRIPT_THAT_KILLS_RANK_1_ONCE = """
 import os, signal, sys
 from posenet.cli.main import run_tool
-from posenet.training.train_step import TrainStep
+from posenet.training.step import TrainStep
 
 train, calls = TrainStep.__call__, []
 
@@ -49,152 +305,13 @@ sys.exit(run_tool("train-distributed"))
 """
 
 
-@pytest.fixture
-def start(stores: dict[str, Path], tmp_path: Path) -> Iterator[Start]:
-    """A function that starts a command with the options of a tiny run; its output is in ``NAME.txt``."""
-    processes = []
-    settings = [*SHORT_RUN, f"data.train={stores['train']}", f"data.val={stores['val']}"]
-    environment = {
-        name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    }
-    environment["OMP_NUM_THREADS"] = "1"
-
-    def start_command(name: str, command: Sequence[str | Path], *options: str) -> subprocess.Popen[bytes]:
-        run_options = ["-p", str(tmp_path / "run"), *options, "--device", "cpu", "--set", *settings]
-        with open(tmp_path / f"{name}.txt", "w") as output:
-            process = subprocess.Popen(
-                [*map(str, command), *run_options], stdout=output, stderr=output, env=environment
-            )
-        processes.append(process)
-        return process
-
-    yield start_command
-    for process in processes:
-        if process.poll() is None:
-            process.kill()
-
-
-def find_free_port() -> int:
-    """A port that no other program takes before the test does: systems choose ports above these for connections."""
-    while True:
-        port = random.randrange(20_000, 32_000)
-        with socket.socket() as client:
-            if client.connect_ex(("127.0.0.1", port)) != 0:
-                return port
-
-
-def test_two_machines_with_two_processes_each_train_one_network(start: Start, tmp_path: Path) -> None:
-    rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{find_free_port()}", "--rdzv-id", "test"]
-    command = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "2", *rendezvous, SCRIPT]
-    machines = [start(name, command) for name in ("one", "two")]
-    statuses = [machine.wait(TIMEOUT_SECONDS) for machine in machines]
-    output = "".join((tmp_path / f"{name}.txt").read_text() for name in ("one", "two"))
-    assert statuses == [0, 0], output
-    state = read_checkpoint(tmp_path / "run" / "last.pth")
-    assert state["progress"]["epoch"] == 2
-    assert len(state["random"]) == 4
-    assert output.count("Epoch 2") == 1
-    assert output.count("of 4 on cpu") == 1
-    assert "0.00025 x 4 processes" in output
-
-
+@pytest.mark.slow
 def test_a_run_resumes_by_itself_after_a_restart_by_torchrun(start: Start, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT_THAT_KILLS_RANK_1_ONCE)
-    torchrun = start("output", [*TORCHRUN, "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", script])
-    assert torchrun.wait(TIMEOUT_SECONDS) == 0
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    launcher = start("output", [*torchrun, script], "--set", "checkpoint.every_steps=1")
+    assert launcher.wait(TIMEOUT_SECONDS) == 0
     output = (tmp_path / "output.txt").read_text()
-    assert "Restart 1 by the launcher: resuming" in output
-    assert "last.pth: epoch 1, step 2 of" in output
-    assert "exitcode: -9) local_rank: 1" in output
-    assert "rank 0 has lost the other processes" in output
+    assert "last.pth: epoch 1, step 2 of" in output and "exitcode: -9) local_rank: 1" in output, output
     assert read_checkpoint(tmp_path / "run" / "last.pth")["progress"]["epoch"] == 2
-
-
-def test_a_run_without_a_launcher_stops_cleanly_on_sigterm(start: Start, tmp_path: Path) -> None:
-    launcher = start("output", [sys.executable, SCRIPT, "--nproc", "2"], "--epochs", "9999")
-    last = tmp_path / "run" / "last.pth"
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not last.exists() and launcher.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)
-    launcher.send_signal(signal.SIGTERM)
-    assert launcher.wait(TIMEOUT_SECONDS) == STOPPED_STATUS
-    assert (tmp_path / "run" / "run.status").read_text() == "stopped\n"
-    output = (tmp_path / "output.txt").read_text()
-    assert output.count("Stopped after step") == 1
-    assert "Traceback" not in output
-    steps = read_checkpoint(last)["progress"]["total_steps"]
-    assert f"Stopped after step {steps} " in output
-
-
-def test_more_processes_than_devices_are_refused_before_they_start(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available: torch.device("cuda"))
-    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
-    started: list[int] = []
-    monkeypatch.setattr(train_distributed, "launch", lambda processes, *_: started.append(processes) or 0)
-    parser = argparse.ArgumentParser()
-    train_distributed.add_arguments(parser)
-    with pytest.raises(ConfigError, match="2 processes need 2 cuda devices"):
-        train_distributed.run(parser.parse_args(["--nproc", "2"]))
-    assert started == []
-    # The device of a resumed run may be that of its checkpoint; the processes compare their devices when they meet.
-    for flags in (["--device", "cpu"], ["--resume", "run"], ["--set", "train.device=cpu"]):
-        assert train_distributed.run(parser.parse_args(["--nproc", "2", *flags])) == 0
-    assert started == [2, 2, 2]
-
-
-@pytest.mark.parametrize("torchrun_id, expected", [(None, [STOPPED_STATUS, 0]), ("none", [0, 0])])
-def test_rank_0_alone_reports_a_stop_and_not_to_torchrun(
-    monkeypatch: pytest.MonkeyPatch, torchrun_id: str | None, expected: list[int]
-) -> None:
-    parser = argparse.ArgumentParser()
-    train_distributed.add_arguments(parser)
-    monkeypatch.setattr(logging.getLogger("posenet"), "level", logging.INFO)
-    monkeypatch.setattr(train_distributed, "train", lambda *_: STOPPED_STATUS)
-    for name, value in {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "TORCHELASTIC_RUN_ID": torchrun_id}.items():
-        if value is None:
-            monkeypatch.delenv(name, raising=False)
-        else:
-            monkeypatch.setenv(name, value)
-    statuses = []
-    for rank in ("0", "1"):
-        monkeypatch.setenv("RANK", rank)
-        statuses.append(train_distributed.run(parser.parse_args([])))
-    assert statuses == expected
-
-
-def test_processes_with_different_settings_end_together_with_one_message(start: Start, tmp_path: Path) -> None:
-    environment = [f"MASTER_PORT={find_free_port()}", "MASTER_ADDR=127.0.0.1", "WORLD_SIZE=2"]
-    processes = [
-        start(
-            f"rank{rank}",
-            ["env", *environment, f"RANK={rank}", f"LOCAL_RANK={rank}", sys.executable, SCRIPT],
-            "--lr",
-            str(0.1 + rank),
-        )
-        for rank in range(2)
-    ]
-    assert [process.wait(TIMEOUT_SECONDS) for process in processes] == [2, 2]
-    outputs = [(tmp_path / f"rank{rank}.txt").read_text() for rank in range(2)]
-    assert "the processes differ in optim.lr: 0.1 on" in outputs[0]
-    assert "1.1 on" in outputs[0]
-    assert "differ" not in outputs[1]  # one message per host
-    assert "Traceback" not in "".join(outputs)
-    assert (tmp_path / "run" / "run.status").read_text() == "failed\n"
-    assert not list((tmp_path / "run").glob("*.pth"))
-
-
-def test_an_input_error_is_reported_once_per_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parser = argparse.ArgumentParser()
-    train_distributed.add_arguments(parser)
-    args = parser.parse_args(["-p", str(tmp_path / "run"), "--device", "toaster"])
-    monkeypatch.setattr(logging.getLogger("posenet"), "level", logging.INFO)
-    with pytest.raises(SystemExit) as caught:
-        train_distributed._train(args, RankInfo(rank=1, world_size=2, local_rank=1))
-    assert caught.value.code == 2
-    with pytest.raises(ConfigError, match="rank 2: .*toaster"):
-        train_distributed._train(args, RankInfo(rank=2, world_size=4, local_rank=0))
-    with pytest.raises(ConfigError, match="^device 'toaster'"):
-        train_distributed._train(args, RankInfo(rank=0, world_size=2, local_rank=0))

@@ -69,10 +69,20 @@ up() {
   start_slurm
 }
 
+# Stop a process and wait for its end, so that "up" does not take it for a running one.
+end_process() {
+  kill "$1" 2> /dev/null || return 0
+  for _ in $(seq 50); do
+    kill -0 "$1" 2> /dev/null || return 0
+    sleep 0.1
+  done
+  kill -KILL "$1" 2> /dev/null || true
+}
+
 down() {
   local file host
   for file in "$CLUSTER"/state/*.pid /run/munge/posenet.pid; do
-    if [ -s "$file" ]; then kill "$(cat "$file")" 2> /dev/null || true; fi
+    if [ -s "$file" ]; then end_process "$(cat "$file")"; fi
   done
   for host in "${!ADDRESSES[@]}"; do
     # What still runs on the host, such as the steps of a job, would keep its network.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.data.augmentation import Augmentation, RandomNumbers, random_numbers
+from posenet.data.augment import Augmentation, RandomNumbers, random_numbers
 from posenet.settings import AugmentConfig
 
 MEASURED = json.loads((Path(__file__).parents[1] / "fixtures" / "affine.json").read_text())

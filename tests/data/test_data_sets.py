@@ -9,14 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posenet.data.data_sets import DataSetMixture, open_data_sets
 from posenet.data.dataset import PoseDataset
-from posenet.data.store.reader import Store
+from posenet.data.inspection import describe_sets
+from posenet.data.sampler import TrainSampler
+from posenet.data.store import Store, StoreList, open_data_sets
 from posenet.errors import DataError
 from posenet.settings import AugmentConfig, DataSetConfig
 from posenet.skeleton import COCO
 from posenet.skeleton.keypoint_mapping import KeypointMapping
-from tests.helpers.drawn_data import make_record, write_store
+from tests.helpers.batches import same_batch
+from tests.helpers.drawn_data import make_record, split_store, write_store
 from tests.helpers.faceless_people import FACELESS, write_faceless_store
 
 
@@ -27,18 +29,56 @@ def paths(stores: dict[str, Path], tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def mixture(paths: dict[str, str]) -> DataSetMixture:
-    return DataSetMixture([DataSetConfig(paths["faces"]), DataSetConfig(paths["limbs"], weight=2.5)], COCO)
+def mixture(paths: dict[str, str]) -> StoreList:
+    return open_data_sets([DataSetConfig(paths["faces"]), DataSetConfig(paths["limbs"], weight=2.5)], COCO)
 
 
-def test_a_path_or_a_list_of_paths_is_one_store(paths: dict[str, str]) -> None:
-    assert isinstance(open_data_sets(paths["faces"], COCO), Store)
-    assert isinstance(open_data_sets((paths["faces"],), COCO), Store)
+def test_a_path_is_a_store_of_exactly_this_skeleton_and_needs_no_supervision(paths: dict[str, str]) -> None:
+    for setting in (paths["faces"], (paths["faces"],)):
+        with open_data_sets(setting, COCO) as stores, Store(paths["faces"]) as store:
+            assert stores.names == ["train"]
+            assert stores.fingerprint == store.fingerprint
+            assert stores.read_sample(0)[0].supervision is None
     with pytest.raises(DataError, match="built for another skeleton"):
         open_data_sets((paths["limbs"],), COCO)
 
 
-def test_the_sets_follow_one_another_in_the_order_of_the_settings(mixture: DataSetMixture, paths) -> None:
+def test_stores_in_a_list_are_read_as_one(stores: dict[str, Path], tmp_path: Path) -> None:
+    """Samples, epochs and what they supervise are those of one store with all records."""
+    parts = tuple(split_store(stores["train"], tmp_path / "parts", 3))
+    with Store(stores["train"]) as one, open_data_sets(parts, None) as many:
+        assert (len(many), many.num_images, many.num_people) == (len(one), one.num_images, one.num_people)
+        assert many.image_ids.tolist() == one.image_ids.tolist()
+        assert many.image_keys.tolist() == one.image_keys.tolist()
+        whole = PoseDataset(one, (64, 64), augment=AugmentConfig())
+        listed = PoseDataset(many, (64, 64), augment=AugmentConfig())
+        orders = [list(TrainSampler(len(one), 2, 5, draws=draws)) for draws in ((), many.draws("person"))]
+        assert orders[0] == orders[1]
+        for keys in orders[0]:
+            assert same_batch(listed.__getitems__(keys), whole.__getitems__(keys))
+            assert listed.__getitems__(keys).supervised is None
+        for read, length in ((many.read_sample, len(one)), (many.read_record, one.num_images)):
+            for bad in (-1, length):
+                with pytest.raises(IndexError):
+                    read(bad)
+
+
+def test_an_image_in_two_stores_of_a_list_is_refused(tmp_path: Path) -> None:
+    first = write_store(tmp_path / "a1.h5", [make_record(1), make_record(2)])
+    second = write_store(tmp_path / "a2.h5", [make_record(3), make_record(2)])
+    other_bytes = write_store(tmp_path / "a3.h5", [make_record(9)._replace(image_id=1)])
+    with pytest.raises(DataError, match=r"a1\.h5 and .*a2\.h5 both contain image 2;"):
+        open_data_sets((str(first), str(second)), COCO)
+    assert open_data_sets((str(first), str(other_bytes)), COCO).num_images == 3
+
+
+def test_paths_and_tables_may_be_mixed(stores: dict[str, Path], paths: dict[str, str]) -> None:
+    with open_data_sets((str(stores["train"]), DataSetConfig(paths["limbs"], weight=2.0)), COCO) as sets:
+        assert sets.names == ["train", "limbs"]
+        assert [draws.per_epoch / draws.size for draws in sets.draws("person")] == [1.0, 2.0]
+
+
+def test_the_sets_follow_one_another_in_the_order_of_the_settings(mixture: StoreList, paths) -> None:
     with Store(paths["faces"]) as faces, Store(paths["limbs"], FACELESS) as limbs:
         assert len(mixture) == len(faces) + len(limbs)
         for index in range(len(mixture)):
@@ -51,17 +91,16 @@ def test_the_sets_follow_one_another_in_the_order_of_the_settings(mixture: DataS
             np.testing.assert_array_equal(record.joints, mapping.map_joints(expected.joints))
 
 
-def test_a_sample_knows_its_set_and_the_channels_that_it_supervises(mixture: DataSetMixture) -> None:
+def test_a_sample_knows_its_set_and_the_channels_that_it_supervises(mixture: StoreList) -> None:
     dataset = PoseDataset(mixture, (64, 64))
     batch = dataset.__getitems__([(0, 0), (0, len(mixture) - 1)])
     assert batch.set_indices.tolist() == [0, 1]
     expected = [KeypointMapping(skeleton, COCO).supervised_channels() for skeleton in (COCO, FACELESS)]
     np.testing.assert_array_equal(batch.supervised.numpy(), expected)
-    assert dataset[0, len(mixture) - 1].set_index == 1
 
 
 def test_sets_that_supervise_everything_need_no_mask(paths: dict[str, str], stores: dict[str, Path]) -> None:
-    mixture = DataSetMixture([DataSetConfig(paths["faces"]), DataSetConfig(str(stores["val"]))], COCO)
+    mixture = open_data_sets([DataSetConfig(paths["faces"]), DataSetConfig(str(stores["val"]))], COCO)
     batch = PoseDataset(mixture, (64, 64)).__getitems__([(0, 0), (0, len(mixture) - 1)])
     assert batch.supervised is None
     assert batch.set_indices.tolist() == [0, 1]
@@ -73,51 +112,51 @@ def test_the_channels_of_a_mirrored_sample_are_mirrored(tmp_path: Path) -> None:
         FACELESS, keypoints=("Lsho", "Lhip"), parts=(("Lsho", "Lhip"),), left_right=(), derived={},
         file_keypoints=("Lsho", "Lhip"), file_names=("left_shoulder", "left_hip"), sigmas=(0.1, 0.1),
     )  # fmt: skip
-    record = dataclasses.replace(make_record(1), joints=np.ones((2, 2, 3), np.float32))
-    record.boxes[:] = (10, 10, 40, 50)
+    record = make_record(1)._replace(joints=np.ones((2, 2, 3), np.float32))
+    record.people["box"] = (10, 10, 40, 50)
     write_store(tmp_path / "left.h5", [record], skeleton=one_sided)
-    mixture = DataSetMixture([DataSetConfig(str(tmp_path / "left.h5"))], COCO)
+    mixture = open_data_sets([DataSetConfig(str(tmp_path / "left.h5"))], COCO)
     for flips, name in ((0.0, "Lsho"), (1.0, "Rsho")):
         dataset = PoseDataset(mixture, (64, 64), augment=AugmentConfig(flip_probability=flips))
-        sample = dataset[0, 0]
-        labelled = sample.joints[0, :, 2] > 0
-        np.testing.assert_array_equal(sample.supervised[COCO.keypoint_channels].astype(bool), labelled)
+        batch = dataset[0, 0]
+        labelled = batch.joints[0, 0, :, 2].numpy() > 0
+        np.testing.assert_array_equal(batch.supervised[0, COCO.keypoint_channels].numpy().astype(bool), labelled)
         assert labelled[COCO.index(name)] and labelled.sum() == 2
 
 
-def test_a_repeated_sample_is_augmented_differently(mixture: DataSetMixture) -> None:
+def test_a_repeated_sample_is_augmented_differently(mixture: StoreList) -> None:
     dataset = PoseDataset(mixture, (64, 64), augment=AugmentConfig())
     first, repeated = dataset[0, 0], dataset[0, len(dataset)]
-    assert first.image_id == repeated.image_id
+    assert first.image_ids.tolist() == repeated.image_ids.tolist()
     assert not np.array_equal(first.joints, repeated.joints)
 
 
-def test_an_epoch_draws_the_weight_times_the_size_of_a_set(mixture: DataSetMixture) -> None:
-    sizes = [len(part) for part in mixture.parts]
+def test_an_epoch_draws_the_weight_times_the_size_of_a_set(mixture: StoreList, paths: dict[str, str]) -> None:
+    sizes = [len(data_set.store) for data_set in mixture.sets]
     assert [tuple(draws) for draws in mixture.draws("person")] == [
         (sizes[0], sizes[0]),
         (sizes[1], round(2.5 * sizes[1])),
     ]
-    assert [draws.size for draws in mixture.draws("image")] == [part.num_images for part in mixture.parts]
-    tiny = DataSetMixture([dataclasses.replace(mixture.data_sets[0], weight=1e-9)], COCO)
+    assert [draws.size for draws in mixture.draws("image")] == [data_set.store.num_images for data_set in mixture.sets]
+    tiny = open_data_sets([DataSetConfig(paths["faces"], weight=1e-9)], COCO)
     assert tiny.draws("person")[0].per_epoch == 1
 
 
-def test_the_table_of_the_sets_names_sizes_and_missing_keypoints(mixture: DataSetMixture) -> None:
-    (first, *_), (name, size, per_epoch, share, missing) = mixture.describe("image").rows
+def test_the_table_of_the_sets_names_sizes_and_missing_keypoints(mixture: StoreList) -> None:
+    (first, *_), (name, size, per_epoch, share, missing) = describe_sets(mixture, "image").rows
     assert (first, name, size, per_epoch) == ("train", "limbs", 3, 8)
     assert share == f"{8 / 14:.1%}"
     assert missing == "nose Reye Leye Rear Lear"
 
 
-def test_keypoints_and_parts_that_no_set_supervises_are_found(paths: dict[str, str], mixture: DataSetMixture) -> None:
+def test_keypoints_and_parts_that_no_set_supervises_are_found(paths: dict[str, str], mixture: StoreList) -> None:
     assert mixture.never_supervised() == []
-    alone = DataSetMixture([DataSetConfig(paths["limbs"])], COCO)
+    alone = open_data_sets([DataSetConfig(paths["limbs"])], COCO)
     assert alone.never_supervised()[-5:] == ["nose", "Reye", "Leye", "Rear", "Lear"]
     assert "neck-nose" in alone.never_supervised()
 
 
-def test_a_pickled_mixture_reads_the_same_records(mixture: DataSetMixture) -> None:
+def test_a_pickled_mixture_reads_the_same_records(mixture: StoreList) -> None:
     copy = pickle.loads(pickle.dumps(mixture))
     for index in range(len(mixture)):
         np.testing.assert_array_equal(copy.read_sample(index)[0].joints, mixture.read_sample(index)[0].joints)
@@ -129,14 +168,14 @@ def test_a_set_without_any_keypoint_of_the_network_is_refused(paths: dict[str, s
         FACELESS, keypoints=("seat", "back"), parts=(("seat", "back"),), left_right=(), derived={},
         file_keypoints=("seat", "back"), file_names=("seat", "back"), sigmas=(0.1, 0.1),
     )  # fmt: skip
-    record = dataclasses.replace(make_record(1), joints=np.ones((2, 2, 3), np.float32))
+    record = make_record(1)._replace(joints=np.ones((2, 2, 3), np.float32))
     write_store(tmp_path / "chairs.h5", [record], skeleton=chair)
     with pytest.raises(DataError, match="data set chairs shares no keypoint with model.skeleton: it has seat, back;"):
-        DataSetMixture([DataSetConfig(paths["faces"]), DataSetConfig(str(tmp_path / "chairs.h5"))], COCO)
+        open_data_sets([DataSetConfig(paths["faces"]), DataSetConfig(str(tmp_path / "chairs.h5"))], COCO)
 
 
 def test_a_copy_of_another_set_is_refused(paths: dict[str, str], tmp_path: Path) -> None:
     copy = tmp_path / "copy.h5"
     copy.write_bytes(Path(paths["faces"]).read_bytes())
     with pytest.raises(DataError, match="data sets train and copy are the same"):
-        DataSetMixture([DataSetConfig(paths["faces"]), DataSetConfig(str(copy))], COCO)
+        open_data_sets([DataSetConfig(paths["faces"]), DataSetConfig(str(copy))], COCO)

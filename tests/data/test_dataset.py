@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from posenet.data.batch import Sample
 from posenet.data.dataset import PoseDataset
-from posenet.data.store.reader import Store
+from posenet.data.store import Store
 from posenet.settings import AugmentConfig
 from posenet.skeleton import COCO
+from tests.helpers.batches import same_batch
 
 
 @pytest.fixture
@@ -21,33 +22,29 @@ def store(stores: dict[str, Path]) -> Iterator[Store]:
         yield store
 
 
-def equal(a: Sample, b: Sample) -> bool:
-    return all(np.array_equal(x, y) for x, y in zip(a, b))
-
-
 @pytest.mark.parametrize("framing", ["person", "image"])
 def test_sample_shapes_and_types(store: Store, framing: str) -> None:
     dataset = PoseDataset(store, (128, 192), framing, AugmentConfig())
     assert len(dataset) == (len(store) if framing == "person" else store.num_images)
-    sample = dataset[0, 0]
-    assert sample.image.shape == (128, 192, 3) and sample.image.dtype == np.uint8
-    assert sample.joints.shape[1:] == (18, 3) and sample.joints.dtype == np.float32
-    assert sample.person_mask.shape == sample.mask_miss.shape == (32, 48)
-    assert sample.person_mask.dtype == sample.mask_miss.dtype == np.uint8
-    assert sample.person_mask.max() == 255
+    batch = dataset[0, 0]
+    assert batch.images.shape == (1, 128, 192, 3)
+    assert batch.joints.shape[2:] == (18, 3) and batch.joints.dtype == torch.float32
+    assert batch.person_mask.shape == batch.mask_miss.shape == (1, 32, 48)
+    assert {tensor.dtype for tensor in (batch.images, batch.person_mask, batch.mask_miss)} == {torch.uint8}
+    assert batch.person_mask.max() == 255
 
 
 def test_a_sample_of_512_pixels_takes_less_than_850_kilobytes(store: Store) -> None:
-    sample = PoseDataset(store, (512, 512))[0, 0]
-    assert sum(part.nbytes for part in sample[:4]) < 0.85e6
+    batch = PoseDataset(store, (512, 512))[0, 0]
+    assert sum(part.nbytes for part in batch[:4]) < 0.85e6
 
 
 def test_person_framing_centres_the_main_person_at_the_configured_height(store: Store) -> None:
     dataset = PoseDataset(store, (256, 256), "person")
     for index in range(len(store)):
         record, row = store.read_sample(index)
-        joints = dataset[0, index].joints[row]
-        box = record.boxes[row]
+        joints = dataset[0, index].joints[0, row].numpy()
+        box = record.people["box"][row]
         scale = 0.6 * 255 / box[3]
         labelled = joints[:, 2] > 0
         expected = (record.joints[row][labelled, :2] - (box[:2] + box[2:] / 2)) * scale + 127.5
@@ -57,7 +54,7 @@ def test_person_framing_centres_the_main_person_at_the_configured_height(store: 
 def test_image_framing_shows_the_whole_image(store: Store) -> None:
     dataset = PoseDataset(store, (256, 384), "image")
     record = store.read_record(0)
-    joints = dataset[0, 0].joints
+    joints = dataset[0, 0].joints[0, : len(record.joints)].numpy()
     scale = min(256 / record.height, 384 / record.width)
     labelled = joints[..., 2] > 0
     expected = (record.joints[..., :2] - [(record.width - 1) / 2, (record.height - 1) / 2]) * scale + [191.5, 127.5]
@@ -68,9 +65,9 @@ def test_a_sample_depends_on_seed_epoch_and_index_alone(store: Store) -> None:
     one, two = (PoseDataset(store, (64, 64), augment=AugmentConfig(), seed=3) for _ in range(2))
     two[5, 2], two[0, 0]  # earlier reads must not matter
     np.random.seed(0)
-    assert equal(one[1, 0], two[1, 0])
-    assert not equal(one[1, 0], one[2, 0])
-    assert not equal(one[1, 0], PoseDataset(store, (64, 64), augment=AugmentConfig(), seed=4)[1, 0])
+    assert same_batch(one[1, 0], two[1, 0])
+    assert not same_batch(one[1, 0], one[2, 0])
+    assert not same_batch(one[1, 0], PoseDataset(store, (64, 64), augment=AugmentConfig(), seed=4)[1, 0])
 
 
 def test_a_batch_is_its_samples(store: Store) -> None:
@@ -79,12 +76,10 @@ def test_a_batch_is_its_samples(store: Store) -> None:
     batch = dataset.__getitems__(keys)
     for row, key in enumerate(keys):
         sample = dataset[key]
-        people = len(sample.joints)
-        assert np.array_equal(batch.images[row], sample.image)
-        assert np.array_equal(batch.joints[row, :people], sample.joints) and not batch.joints[row, people:].any()
-        assert np.array_equal(batch.person_mask[row], sample.person_mask)
-        assert np.array_equal(batch.mask_miss[row], sample.mask_miss)
-        assert batch.image_ids[row] == sample.image_id
+        people = sample.joints.shape[1]
+        assert torch.equal(batch.joints[row, :people], sample.joints[0]) and not batch.joints[row, people:].any()
+        for name in ("images", "person_mask", "mask_miss", "image_ids"):
+            assert torch.equal(getattr(batch, name)[row], getattr(sample, name)[0])
 
 
 def test_a_flip_mirrors_a_sample_and_swaps_left_and_right(store: Store) -> None:
@@ -93,6 +88,6 @@ def test_a_flip_mirrors_a_sample_and_swaps_left_and_right(store: Store) -> None:
     a = PoseDataset(store, (128, 128), augment=plain)[0, 0]
     b = PoseDataset(store, (128, 128), augment=mirrored)[0, 0]
     labelled = a.joints[..., 2] > 0
-    swapped = b.joints[:, COCO.flip_keypoints]
+    swapped = b.joints[:, :, COCO.flip_keypoints]
     assert np.allclose(swapped[labelled][:, 0], 127 - a.joints[labelled][:, 0], atol=1e-3)
-    assert np.abs(a.image[:, ::-1].astype(int) - b.image).mean() < 3
+    assert np.abs(a.images.numpy()[:, :, ::-1].astype(int) - b.images.numpy()).mean() < 3

@@ -1,27 +1,29 @@
-"""Loaders and their worker processes: the same batches, memory, open files and signals."""
+"""Batches and loaders: the same batches with and without worker processes, their memory, and signals."""
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
+import pickle
 import signal
-import sys
-import time
 from collections.abc import Iterator
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch.utils.data import Dataset
 
 from posenet.data.dataset import PoseDataset
-from posenet.data.loader import close_loader, make_loader
-from posenet.data.sampler import TrainSampler
-from posenet.data.shared_buffers import BUFFERS_PER_WORKER, received_buffers
-from posenet.data.store.reader import Store
-from posenet.settings import AugmentConfig
-
-needs_proc = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks at processes through /proc")
+from posenet.data.loader import Batch, make_loader
+from posenet.data.sampler import SampleKey, TrainSampler
+from posenet.data.store import Store, open_data_sets
+from posenet.settings import AugmentConfig, DataSetConfig
+from posenet.skeleton import COCO
+from tests.helpers.batches import same_batch, same_batches
+from tests.helpers.drawn_data import make_record, write_store
+from tests.helpers.faceless_people import write_faceless_store
 
 
 @pytest.fixture
@@ -30,88 +32,102 @@ def store(stores: dict[str, Path]) -> Iterator[Store]:
         yield store
 
 
-def test_workers_load_the_same_batches_as_the_main_process(store: Store) -> None:
-    dataset = PoseDataset(store, (64, 64), augment=AugmentConfig())
+@pytest.fixture
+def dataset(store: Store) -> PoseDataset:
+    return PoseDataset(store, (64, 64), augment=AugmentConfig())
+
+
+def test_people_are_padded_to_a_multiple_of_four_with_unlabelled_rows(tmp_path: Path) -> None:
+    store = Store(write_store(tmp_path / "a.h5", [make_record(number, number) for number in (1, 3, 5)]))
+    dataset = PoseDataset(store, (64, 64), "image")
+    batch = dataset.__getitems__([(0, 0), (0, 1)])
+    assert batch.joints.shape == (2, 4, 18, 3) and batch.joints.dtype == torch.float32
+    assert batch.joints[1, :3, :, 2].min() > 0
+    assert not batch.joints[0, 1:].any() and not batch.joints[1, 3:].any()
+    assert dataset[0, 2].joints.shape[1] == 8
+
+
+def test_workers_load_the_same_batches_as_the_main_process(dataset: PoseDataset) -> None:
     batches = {}
     for workers in (0, 2):
         sampler = TrainSampler(len(dataset), batch_size=2, seed=1)
         sampler.start(epoch=1, step=1)
         batches[workers] = list(make_loader(dataset, sampler, workers))
     assert len(batches[0]) == sampler.steps - 1
-    for a, b in zip(batches[0], batches[2], strict=True):
-        assert all(torch.equal(x, y) for x, y in zip(a[:5], b[:5])) and a.faults == b.faults == ()
+    assert same_batches(batches[0], batches[2])
 
 
-def test_received_batches_stay_unchanged_while_workers_reuse_their_buffers(store: Store) -> None:
-    """Batches of several sizes are kept to the end."""
-    dataset = PoseDataset(store, (64, 64), augment=AugmentConfig())
+def test_a_batch_of_several_sets_arrives_from_a_worker_as_it_was_made(stores: dict[str, Path], tmp_path: Path) -> None:
+    limbs = write_faceless_store(stores["val"], tmp_path / "limbs.h5")
+    with open_data_sets((DataSetConfig(str(stores["train"])), DataSetConfig(str(limbs))), COCO) as sets:
+        dataset = PoseDataset(sets, (64, 64))
+        keys = [(0, 0), (0, len(dataset) - 1)]
+        (received,) = make_loader(dataset, [keys], workers=1)
+        expected = dataset.__getitems__(keys)
+    assert same_batch(received, expected)
+    assert received.set_indices is not None and received.set_indices.tolist() == [0, 1]
+    assert received.supervised is not None and torch.equal(received.supervised, expected.supervised)
+
+
+def test_received_batches_stay_unchanged_while_workers_reuse_their_memory(dataset: PoseDataset) -> None:
+    """Batches of several sizes are kept to the end; an iteration that is left early is followed by another one."""
     keys = [[(epoch, i % len(dataset)) for i in range(1 + epoch * 7 % 5)] for epoch in range(30)]
+    expected = list(map(dataset.__getitems__, keys))
     loader = make_loader(dataset, keys, workers=2)
-    for _ in range(2):
-        kept = list(loader)
-        for batch, expected in zip(kept, map(dataset.__getitems__, keys), strict=True):
-            assert all(torch.equal(x, y) for x, y in zip(batch[:5], expected[:5])) and not batch.images.is_shared()
-    worker_ids = [worker.pid for worker in loader._iterator._workers]
-    assert {(pid, number) for pid in worker_ids for number in range(BUFFERS_PER_WORKER)} <= set(
-        received_buffers._buffers
-    )
-    close_loader(loader)
-    assert not any(pid in worker_ids for pid, _ in received_buffers._buffers)
+    for batches in (10, 30, 30):
+        kept = [batch for _, batch in zip(range(batches), loader)]
+        assert same_batches(kept, expected[:batches])
+        assert not any(batch.images.is_shared() for batch in kept)
 
 
-@needs_proc
-def test_workers_do_not_keep_the_memory_of_another_loader_s_workers(store: Store) -> None:
-    """A worker is forked while the main process holds the other workers' buffers, and lives as long as the run."""
-    loaders = [make_loader(PoseDataset(store, (64, 64)), [[(0, 0)]], workers=1) for _ in range(2)]
-    assert all(len(list(loader)) == 1 for loader in loaders)
-    first, second = (loader._iterator._workers[0].pid for loader in loaders)
-    assert f"/torch_{first}_" in Path(f"/proc/{first}/maps").read_text()
-    assert f"/torch_{first}_" not in Path(f"/proc/{second}/maps").read_text()
-    for loader in loaders:
-        close_loader(loader)
+class _MessageSizes(Dataset[torch.Tensor]):
+    """The number of bytes of the message with which a worker sends a batch."""
+
+    def __init__(self, dataset: PoseDataset) -> None:
+        self.dataset = dataset
+
+    def __getitems__(self, keys: list[SampleKey]) -> torch.Tensor:
+        return torch.tensor(len(ForkingPickler.dumps(self.dataset.__getitems__(keys))))
 
 
-@needs_proc
-def test_a_worker_closes_the_inherited_file_before_it_reads(store: Store) -> None:
-    store.read_record(0)  # opens the file that a worker inherits
-    loader = make_loader(PoseDataset(store, (64, 64)), [], workers=1)
-    assert list(loader) == []
-    (worker,) = multiprocessing.active_children()
-    deadline = time.monotonic() + 60
-    while str(store.path) in open_files(worker.pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    worker_files = open_files(worker.pid)
-    close_loader(loader)
-    assert worker_files and str(store.path) not in worker_files and str(store.path) in open_files(os.getpid())
+def test_the_message_of_a_large_batch_is_written_completely_or_not_at_all(dataset: PoseDataset) -> None:
+    """Linux writes up to 4096 bytes at once, so a worker that is killed leaves no half of a message."""
+    keys = [(0, index % len(dataset)) for index in range(128)]
+    (size,) = make_loader(_MessageSizes(dataset), [keys], workers=1)  # type: ignore[arg-type]
+    assert 128 * 8 < size < 4096
 
 
-def open_files(pid: int) -> list[str]:
-    names = []
-    for handle in os.listdir(f"/proc/{pid}/fd"):
-        with contextlib.suppress(FileNotFoundError):  # closed in the meantime
-            names.append(os.readlink(f"/proc/{pid}/fd/{handle}"))
-    return names
+def test_a_batch_of_this_process_is_pickled_by_value(dataset: PoseDataset) -> None:
+    batch = dataset.__getitems__([(0, 0), (0, 1)])
+    assert same_batch(pickle.loads(pickle.dumps(batch)), batch)
+
+
+def test_a_batch_moves_to_a_device_with_its_faults(dataset: PoseDataset) -> None:
+    batch = dataset.__getitems__([(0, 0)])._replace(faults=("one",), set_indices=torch.zeros(1))
+    moved = batch.to(torch.device("meta"))
+    tensors = [value for value in moved if isinstance(value, torch.Tensor)]
+    assert len(tensors) == 6 and all(tensor.device.type == "meta" for tensor in tensors)
+    assert moved.faults == ("one",) and moved.images.shape == batch.images.shape
+
+
+def test_a_loader_leaves_the_global_random_state_unchanged(dataset: PoseDataset) -> None:
+    torch.manual_seed(0)
+    np.random.seed(0)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist()  # type: ignore[index]
+    list(make_loader(dataset, [[(0, 0)]], workers=1))
+    list(make_loader(dataset, [[(0, 0)]], workers=0))
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert before[1] == np.random.get_state()[1].tolist()  # type: ignore[index]
 
 
 @pytest.mark.skipif(not hasattr(signal, "alarm"), reason="signals of POSIX only")
-def test_workers_survive_signals_until_the_loader_is_closed(store: Store) -> None:
-    dataset = PoseDataset(store, (64, 64))
-    loader = make_loader(dataset, [[(0, i)] for i in range(4)], workers=2)
-    batches = iter(loader)
+def test_workers_finish_their_batches_after_a_signal(dataset: PoseDataset) -> None:
+    others = set(multiprocessing.active_children())
+    batches: Iterator[Batch] = iter(make_loader(dataset, [[(0, i)] for i in range(4)], workers=2))
     next(batches), next(batches)  # one from each worker: both have started
-    workers = list(multiprocessing.active_children())
+    workers = set(multiprocessing.active_children()) - others
+    assert len(workers) == 2
     for worker in workers:
-        os.kill(worker.pid, signal.SIGINT)
-        os.kill(worker.pid, signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+            os.kill(worker.pid or 0, number)
     assert len(list(batches)) == 2
-    close_loader(loader)
-    assert len(workers) == 2 and not any(worker.is_alive() for worker in workers)
-
-
-def test_closing_a_loader_twice_or_unused_does_nothing(store: Store) -> None:
-    loader = make_loader(PoseDataset(store, (64, 64)), [[(0, 0)]], workers=1)
-    close_loader(loader)
-    list(loader)
-    close_loader(loader)
-    close_loader(loader)
-    assert not multiprocessing.active_children()

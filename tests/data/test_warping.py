@@ -8,10 +8,11 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.annotations import run_lengths as rle
-from posenet.data.augmentation import Augmentation, RandomNumbers
-from posenet.data.warping import (
+from posenet.annotations.people import encode_mask
+from posenet.data.augment import (
     BORDER_COLOUR,
+    Augmentation,
+    RandomNumbers,
     crop_visible,
     jitter_to_bgra,
     largest_reduction,
@@ -20,7 +21,7 @@ from posenet.data.warping import (
     warp_joints,
     warp_mask,
 )
-from posenet.images.decoding import decode_annotated_image
+from posenet.images import decode_checked_image
 from posenet.settings import AugmentConfig
 from posenet.skeleton import COCO
 
@@ -39,7 +40,7 @@ def plain(colour: tuple[int, int, int], width: int = 90, height: int = 60) -> np
 
 def warp_pixels(mask: np.ndarray, matrix: np.ndarray, border: int) -> np.ndarray:
     """``warp_mask`` of a (H, W) mask of 0 and 1."""
-    return warp_mask(rle.unpack_run_lengths(rle.encode_mask(mask)), mask.shape, matrix, SIZE, border)
+    return warp_mask(encode_mask(mask), mask.shape, matrix, SIZE, border)
 
 
 def centroid(weights: np.ndarray) -> np.ndarray:
@@ -185,11 +186,11 @@ def test_an_image_decoded_at_reduced_size_is_warped_to_the_same_place(by: int) -
     augmentation = Augmentation(degrees=25, flip=True, scale=0.99 / by, shift=(3.0, -2.0))
     matrix = augmentation.image_matrix((width, height), (width, height))
     assert largest_reduction(matrix) == by
-    assert decode_annotated_image(jpeg, height, width, by).shape == (-(-height // by), -(-width // by), 3)
+    assert decode_checked_image(jpeg, height, width, by).shape == (-(-height // by), -(-width // by), 3)
     matrix[:, 2] -= (np.array([width, height]) - SIZE) / 2  # the same warp, to the middle of a smaller input
     images = [
         warp_image(
-            decode_annotated_image(jpeg, height, width, f), augmentation, matrix_for_reduced_image(matrix, f), SIZE
+            decode_checked_image(jpeg, height, width, f), augmentation, matrix_for_reduced_image(matrix, f), SIZE
         )
         for f in (1, by)
     ]

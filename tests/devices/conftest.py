@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from posenet.devices.cudnn import cudnn_flags
+from posenet.devices.device import cudnn_flags
 from tests.helpers.accelerators import accelerator_of_this_machine, check_simulation
 from tests.helpers.tiny_training import CPU
 

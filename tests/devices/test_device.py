@@ -1,23 +1,36 @@
-"""Selecting a device by name."""
+"""Selecting a device by name, what it offers, and the flags of cuDNN."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from posenet.devices.device import select_device
+from posenet.devices.device import (
+    cudnn_flags,
+    describe_device,
+    has_tf32,
+    peak_memory,
+    select_device,
+    supports_channels_last,
+    supports_pinned_memory,
+    uses_cudnn,
+)
 from posenet.errors import ConfigError
+
+CPU = torch.device("cpu")
+CUDA = torch.device("cuda:1")
+MPS = torch.device("mps")
 
 
 def test_a_device_is_selected_by_name() -> None:
-    assert select_device("cpu") == torch.device("cpu")
-
-
-def test_auto_selects_a_device_that_works() -> None:
+    assert select_device("cpu") == CPU
     assert torch.zeros(1, device=select_device("auto")).item() == 0
 
 
-@pytest.mark.parametrize("name", ["", "0", "gpu", "cpux", "cuda:99", "xla", "hpu", "privateuseone", "meta"])
+@pytest.mark.parametrize("name", ["", "0", "gpu", "cpux", "cuda:99", "xla", "hpu", "privateuseone", "meta", "npu:0"])
 def test_an_unusable_device_is_named_in_one_short_line(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         select_device(name)
@@ -30,18 +43,68 @@ def test_a_device_with_an_index_becomes_the_current_one(monkeypatch: pytest.Monk
     current: list[torch.device] = []
     monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
     monkeypatch.setattr(torch, "zeros", lambda *size, device: torch.ones(1))
-    assert select_device("cuda:1") == torch.device("cuda:1")
-    assert current == [torch.device("cuda:1")]
+    assert select_device("cuda:1") == CUDA
     select_device("cuda")
     select_device("cpu")
-    assert current == [torch.device("cuda:1")]
+    assert current == [CUDA]
 
 
-def test_torch_npu_is_imported_only_for_npu_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    imported: list[str] = []
-    monkeypatch.setattr("posenet.devices.device.importlib.import_module", imported.append)
-    select_device("cpu")
-    assert imported == []
-    with pytest.raises(ConfigError, match="npu:0"):
-        select_device("npu:0")
-    assert imported == ["torch_npu"]
+def test_a_module_tells_name_memory_and_tf32_of_its_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA H100")
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 3 * device.index)
+    monkeypatch.setattr(torch.cuda, "is_tf32_supported", lambda: True)
+    assert (describe_device(CUDA), peak_memory(CUDA), has_tf32(CUDA)) == ("cuda:1 (NVIDIA H100)", 3, True)
+    for device in (CPU, MPS):
+        assert (describe_device(device), peak_memory(device), has_tf32(device)) == (device.type, None, False)
+
+
+def test_every_accelerator_but_mps_copies_from_pinned_memory_if_memory_can_be_pinned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = ["cuda", "xpu", "npu", "chip", "mps", "cpu"]
+    devices: list[Any] = [SimpleNamespace(type=name) for name in names]
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: SimpleNamespace(is_pinned=lambda: True))
+    assert [supports_pinned_memory(device) for device in devices] == [True] * 4 + [False] * 2
+
+    def refuse(tensor: torch.Tensor) -> None:
+        raise RuntimeError("no pin_memory allocator")
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", refuse)
+    assert not any(map(supports_pinned_memory, devices))
+
+
+def test_a_device_that_refuses_channels_last_does_not_support_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert supports_channels_last(CPU)
+
+    def refuse(tensor: torch.Tensor, memory_format: torch.memory_format) -> None:
+        raise RuntimeError("only the contiguous memory format is supported")
+
+    monkeypatch.setattr(torch.Tensor, "contiguous", refuse)
+    assert not supports_channels_last(CPU)
+
+
+def current_flags() -> tuple[bool, bool]:
+    return torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32
+
+
+def test_flags_of_cudnn_hold_within_the_context_and_are_restored_after_an_error() -> None:
+    before = current_flags()
+    with pytest.raises(KeyError), cudnn_flags(benchmark=True, tf32=False):
+        assert current_flags() == (True, False)
+        with cudnn_flags(benchmark=False):
+            assert current_flags() == (False, False)
+        assert current_flags() == (True, False)
+        raise KeyError
+    assert current_flags() == before
+
+
+def test_deterministic_algorithms_are_not_chosen_by_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: True)
+        with cudnn_flags(benchmark=True):
+            assert not torch.backends.cudnn.benchmark
+
+
+def test_only_cuda_devices_use_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    assert [uses_cudnn(device) for device in (CUDA, torch.device("xpu"), CPU)] == [True, False, False]

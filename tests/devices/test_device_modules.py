@@ -10,11 +10,10 @@ import copy
 import numpy as np
 import pytest
 import torch
+from posenet.inference.decoder.device_candidates import CandidateSelector
 from torch import Tensor, nn
 
-from posenet.benchmark.targets import standing_people
 from posenet.data.targets import TargetRenderer
-from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.model.fused import FusedNetwork
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config, ModelConfig
@@ -48,9 +47,11 @@ def images() -> Tensor:
 
 @pytest.fixture(scope="module")
 def joints() -> Tensor:
-    """Two samples with six people each."""
+    """Two samples with six people each, whose keypoints are at random places of a square."""
     rng = np.random.default_rng(0)
-    return torch.from_numpy(np.stack([standing_people(rng, 6, SIZE) for _ in range(2)]))
+    places = rng.uniform((0, 0), (SIZE[1] - 60, SIZE[0] - 60), (2, 6, 1, 2)) + rng.uniform(0, 60, (2, 6, 18, 2))
+    visible = np.full((2, 6, 18, 1), 2)
+    return torch.from_numpy(np.concatenate([places, visible], axis=3, dtype=np.float32))
 
 
 @pytest.fixture(scope="module")

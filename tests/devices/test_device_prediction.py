@@ -10,10 +10,10 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from posenet.inference.decoder.device_candidates import CandidateSelector
 
 import posenet
 from posenet.cli.main import run_tool
-from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.inference.onnx_export import export_onnx
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor

@@ -6,16 +6,14 @@ from pathlib import Path
 
 import torch
 
-from posenet.devices.data_parallel import DataParallelRuntime
-from posenet.devices.distributed import DistributedRuntime
-from posenet.devices.rank_info import SINGLE_PROCESS
+from posenet.devices.runtime import DataParallelRuntime
 from tests.helpers.device_training import (
     FROZEN_NORM,
     assert_same_training,
-    run_rank,
+    run_on_devices,
     train_small_network,
 )
-from tests.helpers.process_groups import TIMEOUT_MINUTES, run_on_devices
+from tests.helpers.process_groups import single_process_group
 from tests.helpers.tiny_training import CPU
 
 TOLERANCE = 1e-4
@@ -25,18 +23,16 @@ FLOAT32_ROUNDING = 1e-5
 def test_a_process_group_of_one_process_trains_like_no_group(accelerator: torch.device) -> None:
     """The group uses the backend of the device, such as NCCL."""
     plain = train_small_network(accelerator, FROZEN_NORM)
-    runtime = DistributedRuntime(accelerator, SINGLE_PROCESS, timeout_minutes=TIMEOUT_MINUTES)
-    try:
+    with single_process_group() as runtime:
+        runtime.select_device(accelerator.type)
         distributed = train_small_network(accelerator, FROZEN_NORM, runtime=runtime)
-    finally:
-        runtime.close()
     assert_same_training(distributed, plain, FLOAT32_ROUNDING)
 
 
 def test_two_processes_train_like_one_and_their_batch_norms_agree(
     accelerators: list[torch.device], tmp_path: Path
 ) -> None:
-    first, second = run_on_devices(accelerators, tmp_path, run_rank)
+    first, second = run_on_devices(2, accelerators[0].type, tmp_path)
     assert_same_training(second.trained, first.trained, 0)
     assert_same_training(first.trained, train_small_network(CPU, FROZEN_NORM), TOLERANCE)
     for name, difference in (first.batch_norm_differences | second.batch_norm_differences).items():
@@ -44,5 +40,8 @@ def test_two_processes_train_like_one_and_their_batch_norms_agree(
 
 
 def test_data_parallel_trains_like_one_device(accelerators: list[torch.device]) -> None:
-    trained = train_small_network(accelerators[0], FROZEN_NORM, runtime=DataParallelRuntime(accelerators))
+    runtime = DataParallelRuntime()
+    runtime.select_device(accelerators[0].type)
+    assert runtime.devices == accelerators
+    trained = train_small_network(accelerators[0], FROZEN_NORM, runtime=runtime)
     assert_same_training(trained, train_small_network(CPU, FROZEN_NORM), TOLERANCE)

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from posenet.checkpoints.file import read_checkpoint
-from posenet.devices.runtime import Runtime
-from tests.helpers.device_training import TrainedSteps, assert_same_training, host_copy, largest_difference
-from tests.helpers.tiny_training import CPU, train_tiny_network
+from tests.helpers.device_training import FROZEN_NORM, TrainedSteps, assert_same_training, largest_difference
+from tests.helpers.process_runs import find_differences
+from tests.helpers.tiny_training import CPU, Recorder, last, train_tiny
 
 Stores = dict[str, Path]
 
-SETTINGS = ("train.batch_size=2", "train.amp='off'", "train.channels_last=false", "average.kind='ema'")
+SETTINGS = ("train.channels_last=false", "average.kind=ema")
 TOLERANCE = 1e-4
 
 
-def run(stores: Stores, folder: Path, device: torch.device, *overrides: str, **options: object) -> TrainedSteps:
-    """Train a tiny network in ``folder`` until ``steps`` and stop; ``resume`` is a checkpoint to continue from."""
-    losses, weights = train_tiny_network(Runtime(device), stores, folder, *SETTINGS, *overrides, **options)
-    return TrainedSteps(losses, host_copy(weights))
+def run(stores: Stores, folder: Path, device: torch.device, *overrides: str, **options: Any) -> TrainedSteps:
+    """Train a tiny network in ``folder``; ``options`` are arguments of ``posenet.train``."""
+    recorder = Recorder()
+    train_tiny(stores, folder, *SETTINGS, f"train.device={device}", *overrides, callbacks=[recorder], **options)
+    return TrainedSteps(recorder.losses, last(folder)["model"])
 
 
 @pytest.fixture
@@ -38,35 +39,32 @@ def deterministic() -> Iterator[None]:
 def test_four_and_four_steps_are_eight_steps_to_the_bit(
     stores: Stores, tmp_path: Path, accelerator: torch.device, amp: str
 ) -> None:
-    override = f"train.amp='{amp}'"
-    whole = run(stores, tmp_path / "whole", accelerator, override, steps=8)
-    first = run(stores, tmp_path / "parts", accelerator, override, steps=4)
-    rest = run(stores, tmp_path / "parts", accelerator, override, steps=8, resume=tmp_path / "parts" / "last.pth")
+    precision = f"train.amp={amp}"
+    whole = run(stores, tmp_path / "whole", accelerator, precision, max_steps=8)
+    first = run(stores, tmp_path / "parts", accelerator, precision, max_steps=4)
+    rest = run(stores, tmp_path / "parts", accelerator, precision, max_steps=8, resume=True)
     assert first.losses + rest.losses == whole.losses
-    assert largest_difference(rest.weights, whole.weights) == (0, "")
-    parts, expected = (read_checkpoint(tmp_path / name / "last.pth") for name in ("parts", "whole"))
-    assert largest_difference(parts["model"], expected["model"]) == (0, "")  # the average
+    states = [last(tmp_path / name) for name in ("parts", "whole")]
+    for state in states:
+        assert {tensor.device for tensor in state["model"].values()} == {CPU}
+        assert state["random"][0]["device_type"] == accelerator.type
+        del state["config"]["checkpoint"]["path"]
+    assert find_differences(*states) == []
 
 
 def test_a_run_moves_from_the_device_to_the_cpu_and_back(
     stores: Stores, tmp_path: Path, accelerator: torch.device
 ) -> None:
-    frozen = ("*.norm.*",)
-    whole = run(stores, tmp_path / "cpu", CPU, steps=6, frozen=frozen)
+    settings = [FROZEN_NORM, "train.amp=off"]
+    whole = run(stores, tmp_path / "cpu", CPU, *settings, max_steps=6)
     losses = []
-    checkpoint = None
     for steps, device in ((2, accelerator), (4, CPU), (6, accelerator)):
-        part = run(stores, tmp_path / "moving", device, steps=steps, frozen=frozen, resume=checkpoint)
-        checkpoint = tmp_path / "moving" / "last.pth"
+        part = run(stores, tmp_path / "moving", device, *settings, max_steps=steps, resume=steps > 2)
         losses += part.losses
     assert_same_training(TrainedSteps(losses, part.weights), whole, TOLERANCE)
-    state = read_checkpoint(checkpoint)
-    assert {tensor.device for tensor in state["model"].values()} == {CPU}
-    expected = read_checkpoint(tmp_path / "cpu" / "last.pth")
-    assert largest_difference(state["model"], expected["model"])[0] <= TOLERANCE
     momentum, expected_momentum = (
-        {str(key): value["momentum_buffer"] for key, value in one["optimizer"]["state"].items()}
-        for one in (state, expected)
+        {str(key): value["momentum_buffer"] for key, value in last(tmp_path / name)["optimizer"]["state"].items()}
+        for name in ("moving", "cpu")
     )
     assert momentum
     assert largest_difference(momentum, expected_momentum)[0] <= 100 * TOLERANCE

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import math
+import os
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from posenet.checkpoints.file import read_checkpoint
-from posenet.devices.runtime import Runtime
+from posenet.errors import TrainingError
+from posenet.training.step import TrainStep
 from tests.helpers.device_training import (
     FROZEN_NORM,
     assert_same_training,
     build_small_step,
+    device_runtime,
     host_copy,
     largest_difference,
+    pin_batch,
     small_batch,
     train_small_network,
 )
-from tests.helpers.tiny_training import CPU, train_tiny_network
+from tests.helpers.process_runs import find_differences
+from tests.helpers.source_files import ROOT
+from tests.helpers.tiny_training import CPU, Recorder, last, train_tiny
 
 FLOAT32_TOLERANCE = 1e-4
 REDUCED_TOLERANCE = 0.02
@@ -52,55 +56,97 @@ def test_reduced_precision_trains_like_float32(device: torch.device, amp: str) -
     reference = train_small_network(CPU, FROZEN_NORM)
     trained = train_small_network(device, FROZEN_NORM, f"train.amp='{amp}'", FIXED_SCALE)
     assert trained.losses == pytest.approx(reference.losses, rel=REDUCED_TOLERANCE)
-    assert trained.losses != reference.losses  # the precision was used
+    assert largest_difference(trained.weights, reference.weights)[0] > 0  # the precision was used
 
 
 @pytest.mark.parametrize("amp", AMPS)
 def test_a_batch_with_a_bad_loss_changes_nothing(device: torch.device, amp: str) -> None:
-    train_step, model = build_small_step(device, f"train.amp='{amp}'", FIXED_SCALE)
-    batch = small_batch(train_step)
-    train_step([batch])
-    before = host_copy(model.network.state_dict())
-    momentum = copy_momentum(train_step.optimizer)
-    make_next_loss_nan(model)
-    train_step([small_batch(train_step, seed=1)])
-    assert largest_difference(model.network.state_dict(), before) == (0, "")
-    assert largest_difference(copy_momentum(train_step.optimizer), momentum) == (0, "")
-    train_step([batch])
-    assert largest_difference(model.network.state_dict(), before)[0] > 0
+    train_step, model = build_small_step(device_runtime(device), FROZEN_NORM, f"train.amp='{amp}'", FIXED_SCALE)
+    train_step([small_batch()])
+    before = state_of(train_step)
+    hook = model.register_forward_hook(lambda module, _, terms: terms * float("nan"))
+    result = train_step([small_batch(1)])
+    hook.remove()
+    assert result.loss is None
+    assert find_differences(state_of(train_step), before) == []
+    train_step([small_batch()])
+    assert find_differences(state_of(train_step), before) != []
+
+
+def state_of(train_step: TrainStep) -> dict[str, object]:
+    """A copy of the weights, the BatchNorm statistics and the momentum in host memory."""
+    states = train_step.optimizer.state_dict()["state"]
+    assert states, "the optimizer has no momentum yet"
+    momentum = {str(number): state["momentum_buffer"] for number, state in states.items()}
+    return {"model": host_copy(train_step.model.state_dict()), "momentum": host_copy(momentum)}
 
 
 @pytest.mark.parametrize("amp", AMPS)
 def test_a_run_with_average_accumulation_and_clipping_equals_that_of_the_cpu(
     stores: dict[str, Path], tmp_path: Path, accelerator: torch.device, amp: str
 ) -> None:
-    overrides = ("average.kind='ema'", "optim.accumulate=2", "optim.max_grad_norm=5", "train.batch_size=2", FIXED_SCALE)
-    options: dict[str, Any] = {"steps": 4, "frozen": ("*.norm.*",)}
-    losses, _ = train_tiny_network(Runtime(CPU), stores, tmp_path / "cpu", *overrides, "train.amp='off'", **options)
-    device_losses, _ = train_tiny_network(
-        Runtime(accelerator), stores, tmp_path / "device", *overrides, f"train.amp='{amp}'", **options
-    )
+    settings = ["average.kind=ema", "optim.accumulate=2", "optim.max_grad_norm=5", FIXED_SCALE, FROZEN_NORM]
+    losses = {}
+    for name, device, precision in (("cpu", CPU, "off"), ("device", accelerator, amp)):
+        recorder = Recorder()
+        overrides = [*settings, f"train.device={device}", f"train.amp={precision}"]
+        train_tiny(stores, tmp_path / name, *overrides, callbacks=[recorder], max_steps=4)
+        losses[name] = recorder.losses
     tolerance = FLOAT32_TOLERANCE if amp == "off" else REDUCED_TOLERANCE
-    assert device_losses == pytest.approx(losses, rel=tolerance)
-    average, expected = (read_checkpoint(tmp_path / name / "last.pth")["model"] for name in ("device", "cpu"))
-    difference, name = largest_difference(average, expected)
+    assert len(losses["cpu"]) == 4
+    assert losses["device"] == pytest.approx(losses["cpu"], rel=tolerance)
+    difference, name = largest_difference(last(tmp_path / "device")["model"], last(tmp_path / "cpu")["model"])
     assert difference <= tolerance, f"the average of {name} differs by {difference:.1e}"
 
 
-def make_next_loss_nan(model: Any) -> None:
-    """Make the losses of the model's next forward pass NaN."""
-    forward = model.forward
-
-    def forward_with_nan(*batch: Tensor | None) -> Tensor:
-        model.forward = forward
-        losses: Tensor = forward(*batch) * math.nan
-        return losses
-
-    model.forward = forward_with_nan
+def train_pinned(device: torch.device) -> list[float | None]:
+    """The losses of steps whose batches are copied from pinned memory, as those of a loader."""
+    train_step, _ = build_small_step(device_runtime(device), FROZEN_NORM)
+    return [train_step([pin_batch(small_batch(seed))]).loss for seed in range(6)]
 
 
-def copy_momentum(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """A copy of the momentum of every parameter, by its number."""
-    states = optimizer.state_dict()["state"]
-    assert states, "the optimizer has no momentum yet"
-    return host_copy({str(number): state["momentum_buffer"] for number, state in states.items()})
+def test_batches_are_copied_from_pinned_memory_without_races(accelerator: torch.device) -> None:
+    train_step, _ = build_small_step(device_runtime(CPU), FROZEN_NORM)
+    expected = [train_step([small_batch(seed)]).loss for seed in range(6)]
+    assert train_pinned(accelerator) == pytest.approx(expected, rel=FLOAT32_TOLERANCE)
+
+
+def test_the_sanitizer_of_cuda_finds_no_races(cuda: torch.device) -> None:
+    code = f"import torch; from tests.devices.test_device_training import *; train_pinned(torch.device('{cuda}'))"
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=os.environ | {"TORCH_CUDA_SANITIZER": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, f"look at the stack traces of both accesses:\n{run.stderr[-4000:]}"
+    assert "CSAN" not in run.stderr, run.stderr[-4000:]
+
+
+def test_memory_does_not_grow(accelerator: torch.device) -> None:
+    module = torch.get_device_module(accelerator)
+    if not hasattr(module, "memory_allocated"):
+        pytest.skip(f"{accelerator.type} does not report its memory")
+    train_step, _ = build_small_step(device_runtime(accelerator))
+    readings = {}
+    for step in range(1, 201):
+        train_step([small_batch()])
+        if step in (10, 200):
+            readings[step] = module.memory_allocated(accelerator)
+    assert readings[200] == readings[10], "a step keeps tensors: look for references to the results of earlier steps"
+
+
+def test_too_little_memory_names_the_batch_size(stores: dict[str, Path], tmp_path: Path, cuda: torch.device) -> None:
+    torch.cuda.set_per_process_memory_fraction(1e-4)
+    try:
+        with pytest.raises(TrainingError, match="cuda:0 has too little memory; lower train.batch_size"):
+            train_tiny(stores, tmp_path / "run", "train.device=cuda:0", "model.width=512")
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_a_compiled_network_trains_like_an_eager_one(cuda: torch.device) -> None:
+    eager = train_small_network(cuda, FROZEN_NORM)
+    compiled = train_small_network(cuda, FROZEN_NORM, "parallel.compile=true")
+    assert_same_training(compiled, eager, 1e-3)

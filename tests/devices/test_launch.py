@@ -1,145 +1,209 @@
-"""Processes that are started without torchrun or SLURM."""
+"""Starting the processes of a run: what launchers tell in the environment, and torchrun on this machine."""
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
-from posenet.devices.distributed import DistributedRuntime
-from posenet.devices.launch import launch
-from posenet.devices.rank_info import RankInfo, rank_info_from_environment
+from posenet.devices.launch import (
+    first_host,
+    is_restarted,
+    launched_processes,
+    record_status,
+    restarts_after_failure,
+    run_processes,
+    was_started_by_us,
+)
 from posenet.devices.signals import STOP_SIGNALS, STOPPED_STATUS
-from posenet.errors import TrainingError
+from posenet.errors import ConfigError, PosenetError
 from tests.helpers.process_runs import fork_process, wait_for_exit
 
-TIMEOUT_SECONDS = 60
+TORCHRUN = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
+SLURM = {
+    "SLURM_PROCID": "3",
+    "SLURM_STEP_NUM_TASKS": "4",
+    "SLURM_NTASKS": "4",
+    "SLURM_LOCALID": "1",
+    "SLURM_JOB_ID": "40123",
+    "SLURM_STEP_ID": "0",
+    "SLURM_JOB_NODELIST": "gpu[07-08]",
+}
+PATIENCE_SECONDS = 60
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def without(environment: dict[str, str], *names: str) -> dict[str, str]:
+    return {name: value for name, value in environment.items() if name not in names}
 
 
-def test_every_process_gets_its_rank_by_argument_and_environment(tmp_path: Path) -> None:
-    def write_rank(rank_info: RankInfo, name: str) -> None:
-        assert rank_info == rank_info_from_environment(os.environ)
-        (tmp_path / f"{name}{rank_info.rank}").write_text(str(rank_info))
+def torchrun_variables(**changes: str) -> dict[str, str]:
+    """The variables that are set for a task of SLURM."""
+    environment = SLURM | changes
+    before = dict(environment)
+    assert launched_processes(environment) == int(environment["WORLD_SIZE"])
+    return {name: value for name, value in environment.items() if before.get(name) != value}
 
-    launch(2, write_rank, "rank", start_method="fork")
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
-        f"rank{rank}": str(RankInfo(rank, 2, rank)) for rank in range(2)
+
+def test_the_variables_of_torchrun_and_of_the_old_launcher_are_used_as_they_are() -> None:
+    for environment, count in ((TORCHRUN, 8), (without(TORCHRUN, "LOCAL_RANK"), 8), (TORCHRUN | SLURM, 8)):
+        copy = dict(environment)
+        assert launched_processes(copy) == count
+        assert copy == environment
+
+
+def test_a_task_of_slurm_gets_the_variables_of_torchrun() -> None:
+    expected = {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "gpu07", "MASTER_PORT": "20123"}
+    assert torchrun_variables() == expected
+    assert torchrun_variables(SLURM_STEP_NODELIST="gpu08") == expected | {"MASTER_ADDR": "gpu08"}
+    # What the user has set stays.
+    assert torchrun_variables(MASTER_ADDR="here", MASTER_PORT="9") == without(expected, "MASTER_ADDR", "MASTER_PORT")
+
+
+def test_the_number_of_processes_is_that_of_the_step() -> None:
+    assert torchrun_variables(SLURM_NTASKS="8")["WORLD_SIZE"] == "4"
+    # Releases of SLURM that do not set the number of the step's tasks set that of the job in every step.
+    assert launched_processes(without(SLURM, "SLURM_STEP_NUM_TASKS")) == 4
+
+
+def test_the_steps_of_a_job_and_jobs_with_near_ids_meet_at_different_ports() -> None:
+    ports = {
+        torchrun_variables(SLURM_JOB_ID=str(job), SLURM_STEP_ID=str(step))["MASTER_PORT"]
+        for job in range(500, 550)
+        for step in range(50)
     }
+    assert len(ports) == 50 * 50
 
 
-def test_a_process_that_exits_with_an_error_is_named() -> None:
-    with pytest.raises(TrainingError, match="rank 1 of 2 exited with status 2"):
-        launch(2, lambda rank_info: sys.exit(2 * rank_info.rank), start_method="fork")
-
-
-def test_the_status_of_a_stopped_run_is_passed_on() -> None:
-    def stop(rank_info: RankInfo) -> None:
-        sys.exit(0 if rank_info.rank else STOPPED_STATUS)
-
-    assert launch(2, stop, start_method="fork") == STOPPED_STATUS
-    assert launch(2, lambda rank_info: None, start_method="fork") == 0
-
-
-def test_a_process_that_is_killed_is_named_and_the_others_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("posenet.devices.launch.GRACE_SECONDS", 0.1)
-
-    def die_or_wait(rank_info: RankInfo) -> None:
-        if rank_info.rank == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(TIMEOUT_SECONDS)
-
-    started = time.monotonic()
-    with pytest.raises(TrainingError, match="rank 1 of 2 was killed by SIGKILL"):
-        launch(2, die_or_wait, start_method="fork")
-    assert time.monotonic() - started < TIMEOUT_SECONDS / 2
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize(
-    "number, expected",
-    [(signal.SIGINT, signal.SIGTERM), (signal.SIGTERM, signal.SIGTERM), (signal.SIGUSR1, signal.SIGUSR1)],
+    "environment",
+    [
+        {},
+        {"RANK": "0"},
+        {"RANK": "0", "WORLD_SIZE": "1"},
+        {"SLURM_NTASKS": "4", "SLURM_JOB_ID": "1"},
+        SLURM | {"SLURM_STEP_NUM_TASKS": "1"},
+        without(SLURM, "SLURM_STEP_ID"),
+        # The shell of an interactive allocation.
+        SLURM | {"SLURM_PROCID": "0", "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "1"},
+    ],
 )
-def test_stop_signals_reach_every_process_and_ctrl_c_as_sigterm(tmp_path: Path, number: int, expected: int) -> None:
-    def wait_for_signal(rank_info: RankInfo) -> None:
-        received: list[int] = []
-        for stop_signal in STOP_SIGNALS:
-            signal.signal(stop_signal, lambda number, frame: received.append(number))
-        (tmp_path / f"{rank_info.rank}.ready").touch()
-        wait_until(lambda: bool(received))
-        (tmp_path / f"{rank_info.rank}.received").write_text(str(int(received[0])))
+def test_a_single_process_has_no_launcher(environment: dict[str, str]) -> None:
+    before = dict(environment)
+    assert launched_processes(environment) == 1
+    assert environment == before
 
-    launcher = fork_process(lambda: launch(2, wait_for_signal, start_method="fork"))
-    wait_until(lambda: len(list(tmp_path.glob("*.ready"))) == 2 and catches(launcher, signal.SIGTERM))
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        TORCHRUN | {"RANK": "8"},
+        TORCHRUN | {"RANK": "-1"},
+        TORCHRUN | {"LOCAL_RANK": "-1"},
+        TORCHRUN | {"RANK": "first"},
+        SLURM | {"SLURM_JOB_NODELIST": "[3]"},
+        without(SLURM, "SLURM_LOCALID"),
+    ],
+)
+def test_an_incomplete_or_impossible_environment_is_refused(environment: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="--nproc"):
+        launched_processes(environment)
+
+
+def test_restarts_and_launchers_are_told_apart() -> None:
+    ours = {"POSENET_STATUS_FILE": "status", "TORCHELASTIC_RUN_ID": "x"}
+    assert was_started_by_us(ours) and not restarts_after_failure(ours)
+    assert restarts_after_failure({"TORCHELASTIC_RUN_ID": "x"}) and not restarts_after_failure({})
+    for name in ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT"):
+        assert [is_restarted({name: count}) for count in ("", "0", "1")] == [False, False, True]
+    assert not is_restarted({})
+
+
+@pytest.mark.parametrize(
+    "node_list, host",
+    [
+        ("one", "one"),
+        ("gpu[07-09,12],big1", "gpu07"),
+        ("a,b", "a"),
+        ("n[3]", "n3"),
+        ("rack2-node[001-100]", "rack2-node001"),
+        ("n[1,5].cluster", "n1.cluster"),
+        ("n[1,5].cluster,m2", "n1.cluster"),
+    ],
+)
+def test_the_first_host_of_a_slurm_node_list(node_list: str, host: str) -> None:
+    assert first_host(node_list) == host
+
+
+def test_only_rank_0_of_our_processes_records_its_status(tmp_path: Path) -> None:
+    path = tmp_path / "status"
+    for environment in ({"RANK": "0"}, {"RANK": "1", "POSENET_STATUS_FILE": str(path)}):
+        record_status(STOPPED_STATUS, environment)
+    assert not path.exists()
+    record_status(STOPPED_STATUS, {"RANK": "0", "POSENET_STATUS_FILE": str(path)})
+    assert path.read_text() == str(STOPPED_STATUS)
+
+
+def run_with_start_code(folder: Path, code: str, *arguments: str) -> int:
+    """Fork a process that runs ``posenet ARGUMENTS`` in two processes; each executes ``code`` when it starts.
+
+    An error of ``run_processes`` is written to ``error``. Returns the process id.
+    """
+    (folder / "sitecustomize.py").write_text(f"import os\nif 'RANK' in os.environ:\n    {code}\n")
+    os.environ["PYTHONPATH"] = f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+
+    def run() -> None:
+        try:
+            sys.exit(run_processes(2, arguments))
+        except PosenetError as error:
+            (folder / "error").write_text(str(error))
+            sys.exit(2)
+
+    return fork_process(run, folder / "output.txt")
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "5")
+
+
+def test_processes_that_torchrun_starts_get_the_arguments_and_their_status_is_returned(tmp_path: Path) -> None:
+    pid = run_with_start_code(tmp_path, "pass", "make-synthetic", "--output", "x", "--nothing", "--rdzv-id", "7")
+    assert wait_for_exit(pid) == 2
+    output = (tmp_path / "output.txt").read_text()
+    assert output.count("unrecognized arguments: --nothing --rdzv-id 7") == 2, output
+    assert "Traceback" not in output and "elastic" not in output
+    assert wait_for_exit(run_with_start_code(tmp_path, "pass", "--version")) == 0
+
+
+def test_a_process_that_is_killed_is_named_and_the_others_are_ended(tmp_path: Path) -> None:
+    code = "import signal, time; os.kill(os.getpid(), 9) if os.environ['RANK'] == '1' else time.sleep(60)"
+    started = time.monotonic()
+    assert wait_for_exit(run_with_start_code(tmp_path, code, "--version")) == 2
+    assert (tmp_path / "error").read_text().startswith("rank 1 of 2 was killed by SIGKILL, and the other ranks were")
+    assert time.monotonic() - started < PATIENCE_SECONDS / 2
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_stop_signals_reach_every_process_and_the_status_of_rank_0_is_returned(tmp_path: Path, number: int) -> None:
+    (tmp_path / "start.py").write_text(
+        "import os, pathlib, signal, time\n"
+        "from posenet.devices.launch import record_status\n"
+        "def stop(number, frame):\n"
+        f"    record_status({STOPPED_STATUS})\n"
+        f"    os._exit({STOPPED_STATUS})\n"
+        "for number in (signal.SIGINT, signal.SIGTERM):\n"
+        "    signal.signal(number, stop)\n"
+        "pathlib.Path(__file__).with_name(os.environ['RANK'] + '.ready').touch()\n"
+        f"time.sleep({PATIENCE_SECONDS})\n"
+    )
+    launcher = run_with_start_code(tmp_path, "import start", "--version")
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while len(list(tmp_path.glob("*.ready"))) < 2:
+        assert time.monotonic() < deadline, (tmp_path / "output.txt").read_text()
+        time.sleep(0.05)
     os.kill(launcher, number)
-    assert wait_for_exit(launcher) == 0
-    assert [int((tmp_path / f"{rank}.received").read_text()) for rank in range(2)] == [expected, expected]
-
-
-def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    mask = next(int(line.split()[1], base=16) for line in lines if line.startswith("SigCgt:"))
-    return bool(mask >> (number - 1) & 1)
-
-
-def test_the_launcher_restores_the_signal_handlers() -> None:
-    before = [signal.getsignal(number) for number in STOP_SIGNALS]
-    launch(1, lambda rank_info: None, start_method="fork")
-    with pytest.raises(TrainingError):
-        launch(1, lambda rank_info: sys.exit(1), start_method="fork")
-    assert [signal.getsignal(number) for number in STOP_SIGNALS] == before
-
-
-def test_the_processes_can_form_a_group() -> None:
-    def sum_ranks(rank_info: RankInfo) -> None:
-        runtime = DistributedRuntime(torch.device("cpu"), rank_info, timeout_minutes=0.5)
-        assert runtime.gather_objects(rank_info.rank) == [0, 1]
-        runtime.close()
-
-    launch(2, sum_ranks, start_method="fork")
-
-
-def test_launchers_that_run_at_the_same_time_use_different_ports(tmp_path: Path) -> None:
-    def write_port(rank_info: RankInfo, name: str) -> None:
-        (tmp_path / name).write_text(os.environ["MASTER_PORT"])
-
-    def launch_another(rank_info: RankInfo) -> None:
-        write_port(rank_info, "outer")
-        launch(1, write_port, "inner", start_method="fork")
-
-    launch(1, launch_another, start_method="fork")
-    assert (tmp_path / "outer").read_text() != (tmp_path / "inner").read_text()
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_a_stop_signal_after_one_process_has_ended_reaches_the_other(tmp_path: Path) -> None:
-    def end_or_wait(rank_info: RankInfo) -> None:
-        received: list[int] = []
-        signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
-        (tmp_path / f"{rank_info.rank}.pid").write_text(str(os.getpid()))
-        if rank_info.rank == 1:
-            wait_until(lambda: bool(received))
-            (tmp_path / "received").touch()
-
-    def has_ended(rank: int) -> bool:
-        path = tmp_path / f"{rank}.pid"
-        return path.exists() and bool(path.read_text()) and not Path(f"/proc/{path.read_text()}").exists()
-
-    launcher = fork_process(lambda: launch(2, end_or_wait, start_method="fork"))
-    wait_until(lambda: has_ended(0) and (tmp_path / "1.pid").exists() and catches(launcher, signal.SIGTERM))
-    os.kill(launcher, signal.SIGTERM)
-    assert wait_for_exit(launcher) == 0
-    assert (tmp_path / "received").exists()
+    assert wait_for_exit(launcher) == STOPPED_STATUS, (tmp_path / "output.txt").read_text()

@@ -8,7 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from posenet.devices.precision import Amp, autocast, make_grad_scaler, select_amp, select_training_mode
+from posenet.devices.precision import (
+    Amp,
+    autocast,
+    describe_training_mode,
+    make_grad_scaler,
+    select_amp,
+    select_training_mode,
+)
+from posenet.errors import ConfigError
 from posenet.settings import TrainConfig
 
 CPU = torch.device("cpu")
@@ -23,20 +31,28 @@ def scaled_step(scaler: torch.amp.GradScaler, gradient: float) -> None:
     scaler.update()
 
 
-@pytest.mark.parametrize("mkldnn", [True, False])
-@pytest.mark.parametrize("instructions", ["_is_avx512_bf16_supported", "_is_amx_tile_supported", None])
+@pytest.mark.parametrize(
+    "capabilities, mkldnn, expected",
+    [
+        ({"avx512_bf16": True}, True, "bf16"),
+        ({"amx_bf16": True}, True, "bf16"),
+        ({"avx512_bf16": True}, False, "off"),
+        ({"avx2": True}, True, "off"),
+    ],
+)
 def test_auto_is_bf16_on_a_cpu_that_computes_in_it(
-    monkeypatch: pytest.MonkeyPatch, instructions: str | None, mkldnn: bool
+    monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool], mkldnn: bool, expected: Amp
 ) -> None:
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: mkldnn)
-    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
-        monkeypatch.setattr(torch.cpu, name, lambda name=name: name == instructions, raising=False)
-    assert select_amp(CPU, "auto") == ("bf16" if instructions and mkldnn else "off")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    assert select_amp(CPU, "auto") == expected
+    # Training does not depend on the instructions of the CPU.
+    assert select_training_mode(CPU, TrainConfig()) == ("off", False)
+    assert select_training_mode(CPU, TrainConfig(amp="bf16", channels_last=True)) == ("bf16", True)
 
 
-def test_a_pytorch_release_without_the_bf16_checks_gets_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
-        monkeypatch.delattr(torch.cpu, name, raising=False)
+def test_a_pytorch_release_without_get_capabilities_gets_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
     assert select_amp(CPU, "auto") == "off"
 
 
@@ -50,8 +66,7 @@ def test_auto_on_cuda_depends_on_the_device(
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: bf16 or including_emulation)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert select_amp(torch.device("cuda"), "auto") == expected
-    monkeypatch.setattr("posenet.devices.precision.supports_channels_last", lambda device: True)
-    assert select_training_mode(torch.device("cuda"), TrainConfig()).amp == expected
+    assert select_training_mode(torch.device("cuda"), TrainConfig(channels_last=False)).amp == expected
 
 
 @pytest.mark.parametrize("native, expected", [(True, "bf16"), (False, "off")])
@@ -81,12 +96,6 @@ def test_auto_is_float32_on_devices_that_do_not_tell(name: str) -> None:
     assert select_amp(torch.device(name), "auto") == "off"
 
 
-def test_training_on_a_cpu_is_float32_in_the_contiguous_format_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("posenet.devices.precision._cpu_computes_in_bf16", lambda: True)
-    assert select_training_mode(CPU, TrainConfig()) == ("off", False)
-    assert select_training_mode(CPU, TrainConfig(amp="bf16", channels_last=True)) == ("bf16", True)
-
-
 @pytest.mark.parametrize(
     "settings, supported, expected",
     [
@@ -100,9 +109,25 @@ def test_training_on_a_cpu_is_float32_in_the_contiguous_format_by_default(monkey
 def test_accelerators_train_in_half_precision_and_channels_last(
     monkeypatch: pytest.MonkeyPatch, settings: TrainConfig, supported: bool, expected: tuple[Amp, bool]
 ) -> None:
+    def allocate(*size: int, device: torch.device) -> torch.Tensor:
+        if not supported:
+            raise NotImplementedError("only the contiguous memory format is supported")
+        return torch.ones(size)
+
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
-    monkeypatch.setattr("posenet.devices.precision.supports_channels_last", lambda device: supported)
+    monkeypatch.setattr(torch, "empty", allocate)
     assert select_training_mode(torch.device("cuda:0"), settings) == expected
+
+
+def test_the_log_names_what_auto_has_chosen() -> None:
+    described = describe_training_mode(CPU, TrainConfig(amp="bf16"))
+    assert described == "Device cpu: precision bf16, channels_last off (auto)"
+
+
+@pytest.mark.parametrize("name", ["fp8", ""])
+def test_an_unknown_precision_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="is unknown; use auto, off, bf16, fp16"):
+        select_amp(CPU, name)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["off", "bf16", "fp16"])
@@ -141,10 +166,3 @@ def test_a_fixed_scale_never_changes() -> None:
     for gradient in (1.0, float("inf"), 1.0, float("nan"), 1.0):
         scaled_step(scaler, gradient)
         assert scaler.get_scale() == 128
-
-
-def test_a_fixed_scale_is_restored_from_its_state() -> None:
-    restored = make_grad_scaler(CPU, "fp16", 128.0)
-    restored.load_state_dict(make_grad_scaler(CPU, "fp16", 64.0).state_dict())
-    scaled_step(restored, float("inf"))
-    assert restored.get_scale() == 64

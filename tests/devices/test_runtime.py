@@ -1,4 +1,4 @@
-"""The runtime of one process on one device."""
+"""The runtimes of one process: one device, and DataParallel; and how errors of PyTorch are explained."""
 
 from __future__ import annotations
 
@@ -6,31 +6,128 @@ import pytest
 import torch
 from torch import nn
 
-from posenet.devices.runtime import Runtime
+from posenet.devices.ranks import Ranks
+from posenet.devices.runtime import DataParallelRuntime, DistributedRuntime, Runtime
+from posenet.errors import ConfigError, OtherRankError, TrainingError
 
-CPU = torch.device("cpu")
+TWO_DEVICES = [torch.device("cuda:0"), torch.device("cuda:1")]
 
 
 def test_collective_calls_of_a_single_process_return_its_own_values() -> None:
-    runtime = Runtime(CPU)
+    runtime = Runtime()
     assert runtime.is_main and (runtime.rank, runtime.world_size) == (0, 1)
-    assert runtime.any_rank(True) and not runtime.any_rank(False)
-    assert runtime.vote(True, False) == (True, False)
+    assert runtime.sum_over_ranks(True, 0, 3) == [1, 0, 3]
     assert runtime.all_reduce_sum(torch.tensor([1.0, 2.0])).tolist() == [1, 2]
     assert runtime.gather_objects("value") == ["value"]
     assert runtime.broadcast_object("value") == "value"
+    assert runtime.run_on_all(lambda: "result") == "result"
+    with pytest.raises(ConfigError, match="bad"):
+        runtime.raise_on_all(ConfigError("bad"))
 
 
 def test_modules_and_batches_move_to_the_device() -> None:
-    runtime = Runtime(torch.device("meta"))
+    runtime = Runtime()
+    runtime.device = torch.device("meta")
     module = nn.Linear(1, 1)
     assert runtime.wrap(module) is module and module.weight.is_meta
     assert runtime.to_device(torch.zeros(2)).is_meta
+    runtime.select_device("cpu")
+    assert runtime.device == torch.device("cpu")
 
 
-def test_synchronize_waits_for_an_accelerator_and_never_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    waited: list[torch.device] = []
-    monkeypatch.setattr(torch.accelerator, "synchronize", waited.append)
-    Runtime(CPU).synchronize()
-    Runtime(torch.device("cuda:1")).synchronize()
-    assert waited == [torch.device("cuda:1")]
+class SecondOfThree(Ranks):
+    """Rank 1 of three, which gathers the values of the others from ``others``."""
+
+    rank = 1
+    world_size = 3
+
+    def __init__(self, first: object, last: object) -> None:
+        self.first = first
+        self.last = last
+
+    def gather_objects(self, value: object) -> list[object]:
+        return [self.first, value, self.last]
+
+
+def test_the_first_rank_with_an_error_reports_it_and_the_others_end_quietly() -> None:
+    error = ConfigError("bad")
+    with pytest.raises(ConfigError, match="bad"):
+        SecondOfThree(False, True).raise_on_all(error)
+    with pytest.raises(OtherRankError, match="rank 0 has failed"):
+        SecondOfThree(True, False).raise_on_all(error)
+    with pytest.raises(OtherRankError, match="rank 2 has failed"):
+        SecondOfThree(False, True).raise_on_all(None)
+    SecondOfThree(False, False).raise_on_all(None)
+
+
+def test_errors_of_a_function_that_all_ranks_call_end_all_of_them() -> None:
+    def fail() -> None:
+        raise FileNotFoundError("store")
+
+    with pytest.raises(FileNotFoundError):
+        SecondOfThree(False, False).run_on_all(fail)
+    with pytest.raises(OtherRankError, match="rank 2"):
+        SecondOfThree(False, True).run_on_all(lambda: 1)
+    with pytest.raises(ZeroDivisionError):  # a fault of the program keeps its traceback
+        SecondOfThree(False, False).run_on_all(lambda: 1 // 0)
+
+
+def test_too_little_memory_is_explained_and_other_errors_stay_as_they_are() -> None:
+    with pytest.raises(TrainingError, match="cpu has too little memory; lower train.batch_size"):
+        with Runtime().explain_errors():
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    for error in (RuntimeError("shapes cannot be multiplied"), ValueError("gloo")):
+        with pytest.raises(type(error)) as caught, Runtime().explain_errors():
+            raise error
+        assert caught.value is error
+
+
+def test_data_parallel_with_a_single_device_is_a_plain_runtime_and_logs_so(caplog: pytest.LogCaptureFixture) -> None:
+    runtime = DataParallelRuntime([0, 1])
+    runtime.select_device("cpu")
+    module = nn.BatchNorm2d(2)
+    with caplog.at_level("INFO"):
+        assert runtime.wrap(module) is module
+    assert "cpu is the only device" in caplog.text
+    assert runtime.convert_sync_batch_norm(module) is module
+    runtime.devices = [torch.device("meta")]
+    runtime.device = runtime.devices[0]
+    assert runtime.to_device(torch.zeros(1)).is_meta
+
+
+def test_data_parallel_wraps_modules_and_leaves_batches_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrapped: list[tuple[nn.Module, list[torch.device]]] = []
+    monkeypatch.setattr(nn, "DataParallel", lambda module, device_ids: wrapped.append((module, device_ids)))
+    runtime = DataParallelRuntime()
+    runtime.devices = TWO_DEVICES
+    module, batch = nn.Linear(1, 1), object()
+    runtime.wrap(module)
+    assert wrapped == [(module, TWO_DEVICES)]
+    assert runtime.to_device(batch) is batch
+    with pytest.raises(ConfigError, match="train-distributed --sync-bn"):
+        runtime.convert_sync_batch_norm(module)
+    module.is_compiled = True
+    with pytest.raises(ConfigError, match="train-distributed --compile"):
+        runtime.wrap(module)
+
+
+def test_data_parallel_refuses_devices_that_it_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch scatters to CUDA devices only, and its build for CPUs to none."""
+    current: list[torch.device] = []
+    monkeypatch.setattr(torch.accelerator, "set_device_index", current.append)
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    monkeypatch.setattr(torch, "zeros", lambda *size, device=None: torch.ones(size))
+    with pytest.raises(ConfigError, match=r"2 devices of type xpu.*use posenet train-distributed --nproc 2"):
+        DataParallelRuntime().select_device("xpu")
+    with pytest.raises(ConfigError, match="twice"):
+        DataParallelRuntime([1, 1]).select_device("xpu")
+
+
+def test_accelerators_use_the_sync_batch_norm_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    runtime = DistributedRuntime()
+    try:
+        runtime.device = torch.device("cuda")
+        assert isinstance(runtime.convert_sync_batch_norm(nn.Sequential(nn.BatchNorm2d(2)))[0], nn.SyncBatchNorm)
+    finally:
+        runtime.close()

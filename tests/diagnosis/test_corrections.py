@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.split import read_split
+from posenet.annotations.reading import read_split
 from posenet.diagnosis.diagnose import Diagnosis, diagnose
 from posenet.diagnosis.errors import MatchedResults
 from posenet.diagnosis.kinds import (

@@ -27,9 +27,9 @@ import torch
 from posenet import PoseNet
 from posenet.cli import main as cli
 from posenet.cli import predict, prediction_drawing
-from posenet.data.store.build import build_store
+from posenet.data.build import build_store
 from posenet.errors import ConfigError
-from posenet.images.image_files import write_image
+from posenet.images import write_image
 from posenet.inference.media import sources
 from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
@@ -55,12 +55,10 @@ NOT_RUN = {
     r"posenet predict .*(rtsp|https)://": "needs a server; tests/inference/media/test_sources.py starts one",
     r"data/download_coco\.sh": "downloads 19 GB",
     r"tensorboard ": "a server that does not end",
-    r"python tools/benchmark\.py gpu": "needs an accelerator; tests/benchmark/test_gpu.py runs it on the CPU",
+    r"python tools/benchmark\.py ": "measures, with tools that are not part of the package",
     r"python tools/export_onnx\.py .*--int8": "measures for a minute; tests/cli/test_int8_export.py runs it",
-    r"python tools/benchmark\.py track": "needs the extra track; tests/benchmark/test_track.py runs it",
-    r"python tools/benchmark\.py network --all": "slow; tests/benchmark/test_family.py runs it with tiny networks",
     r"posenet (weights (fetch|path)|\w+ --checkpoint) simplepose": "downloads; tests/cli/test_weights.py has a server",
-    r"posenet train .*--teacher simplepose": "downloads the teacher; tests/training/test_distillation.py has one",
+    r"posenet train .*--teacher simplepose": "downloads the teacher; tests/training has one",
     r"torchrun ": "starts processes, also on other machines; tests/cli/test_train_distributed.py runs it",
     r"srun ": "needs SLURM; tests/cluster runs it",
     r"sbatch ": "needs SLURM; tests/cluster runs it",
@@ -87,7 +85,6 @@ SHORTER = {
     "train-parallel": SHORT_TRAINING,
     "evaluate": SMALL,
     "predict": SMALL,
-    "benchmark": ["--quick"],
     "build-hdf5": ["--workers", "1"],
     "make-synthetic": ["--train", "6", "--val", "2", "--seconds", "0.2"],
 }
@@ -192,7 +189,10 @@ def check_arguments(command: Command) -> None:
             assert word in targets or "=" in word, f"make has no target {word}"
         return
     tool, arguments = tool_and_arguments(command)
-    if tool:
+    if tool in cli.OLD_NAMES:
+        tool, action = cli.OLD_NAMES[tool]
+        arguments = [action, *arguments]
+    if tool and tool != "benchmark":
         parser = cli.make_parser(cli.load_tool(tool), tool)
         error = io.StringIO()
         try:

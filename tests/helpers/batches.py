@@ -8,11 +8,10 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader
 
-from posenet.data.batch import Batch
 from posenet.data.dataset import PoseDataset
-from posenet.data.loader import close_loader, make_loader
+from posenet.data.loader import Batch, make_loader
 from posenet.data.sampler import TrainSampler
-from posenet.data.store.reader import Store
+from posenet.data.store import Store
 from posenet.settings import AugmentConfig
 
 
@@ -25,12 +24,7 @@ def load_epoch(
         iterate: iterates over the loader.
     """
     dataset = PoseDataset(Store(path), (64, 64), augment=AugmentConfig())
-    loader = make_loader(dataset, TrainSampler(len(dataset), 2, seed=1), workers)
-    try:
-        return list(iterate(loader))
-    finally:
-        if workers:
-            close_loader(loader)
+    return list(iterate(make_loader(dataset, TrainSampler(len(dataset), 2, seed=1), workers)))
 
 
 def same_batches(a: Sequence[Batch], b: Sequence[Batch]) -> bool:

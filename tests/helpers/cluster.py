@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from posenet.checkpoints.file import read_checkpoint
-from tests.helpers.tiny_training import SHORT_RUN
+from tests.helpers.tiny_training import TINY, data_settings
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "tests" / "cluster" / "cluster.sh"
@@ -27,6 +27,7 @@ ADDRESS = "10.77.0.1"
 TIMEOUT_SECONDS = 600
 """Time limit of a command; most take ten to thirty seconds on a machine that does nothing else."""
 
+SETTINGS = [*TINY, "train.threads=1", "checkpoint.every_steps=1"]
 ENDLESS = ("--epochs", "99999")
 """A run that lasts until something ends it."""
 
@@ -148,13 +149,11 @@ class Cluster:
 
     def train(self, run: Path, *flags: str, tool: Path = TRAIN) -> list[str]:
         """The command of a tiny training run in the folder ``run``."""
-        data = [f"data.train={self.stores['train']}", f"data.val={self.stores['val']}"]
-        return [sys.executable, str(tool), "-p", str(run), *self.flags(*flags), *data]
+        return [sys.executable, str(tool), "-p", str(run), *flags, *self.settings()]
 
-    @staticmethod
-    def flags(*flags: str) -> list[str]:
-        """Flags of a tiny training run; settings may follow them."""
-        return [*flags, "--device", "cpu", "--set", *SHORT_RUN]
+    def settings(self) -> list[str]:
+        """The settings of a tiny training run; others may follow them."""
+        return ["--device", "cpu", "--set", *SETTINGS, *data_settings(self.stores)]
 
     def torchrun(self, rank: int, *options: str) -> list[str]:
         """torchrun on the node number ``rank`` of two, with one process."""

@@ -15,7 +15,7 @@ import numpy as np
 from pycocotools.coco import COCO as CocoApi
 from pycocotools.cocoeval import COCOeval
 
-from posenet.annotations.coco_file import COCO_CATEGORY
+from posenet.annotations.coco import COCO_CATEGORY
 from posenet.skeleton import COCO, Skeleton
 from tests.helpers.diagnoses import UPRIGHT
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
-from posenet.benchmark.train import build_train_step, synthetic_batch
-from posenet.training.device_prefetch import prefetch_to_device
-from posenet.training.train_step import TrainStep
 from torch import Tensor, nn
 
-from posenet.data.batch import Batch
-from posenet.devices.runtime import Runtime
+from posenet.data.loader import Batch
+from posenet.devices.precision import make_grad_scaler
+from posenet.devices.runtime import DistributedRuntime, Runtime
 from posenet.devices.sync_batch_norm import GroupBatchNorm2d
+from posenet.model.posenet import PoseNet
 from posenet.settings import load_config
+from posenet.training.freezing import freeze, set_train_mode
+from posenet.training.guard import LossGuard
 from posenet.training.model_with_loss import ModelWithLoss
-from posenet.training.optimizer import set_lr
+from posenet.training.optimizer import make_optimizer, set_lr
+from posenet.training.step import TrainStep
+from tests.helpers.accelerators import check_simulation
 
 SMALL_NETWORK = (
     "model.stacks=1",
@@ -44,29 +50,55 @@ class TrainedSteps(NamedTuple):
     """On the CPU."""
 
 
-def build_small_step(
-    device: torch.device, *overrides: str, runtime: Runtime | None = None
-) -> tuple[TrainStep, ModelWithLoss]:
-    """The training step of ``SMALL_NETWORK`` on a device, always with the same initial weights."""
+def device_runtime(device: torch.device) -> Runtime:
+    """A runtime of one process on a device."""
+    runtime = Runtime()
+    runtime.device = device
+    return runtime
+
+
+def build_small_step(runtime: Runtime, *overrides: str) -> tuple[TrainStep, ModelWithLoss]:
+    """The training step of ``SMALL_NETWORK`` on the runtime's device, always with the same initial weights."""
     config = load_config(None, [*SMALL_NETWORK, *overrides])
     torch.manual_seed(0)
-    train_step, model = build_train_step(config, runtime or Runtime(device))
-    set_lr(train_step.optimizer, LEARNING_RATE)
-    return train_step, model
+    network = PoseNet.from_config(config)
+    freeze(network, config.train.freeze)
+    network.channels_last = config.train.channels_last is True
+    layout = torch.channels_last if network.channels_last else torch.contiguous_format
+    network.to(device=runtime.device, memory_format=layout)  # type: ignore[call-overload]
+    model = ModelWithLoss.from_config(network, config)
+    wrapped = runtime.wrap(model)
+    set_train_mode(model)
+    optimizer = make_optimizer(network, config.optim)
+    set_lr(optimizer, LEARNING_RATE)
+    scaler = make_grad_scaler(runtime.device, model.amp, config.train.loss_scale)
+    return TrainStep(wrapped, optimizer, scaler, LossGuard(config.guard), runtime, config.optim.max_grad_norm), model
 
 
-def small_batch(train_step: TrainStep, *overrides: str, seed: int = 0) -> Any:
-    """A batch for ``build_small_step``, where its wrapped module expects it."""
-    return train_step.runtime.to_device(synthetic_batch(load_config(None, [*SMALL_NETWORK, *overrides]), seed))
+def small_batch(seed: int = 0, size: int = 2) -> Batch:
+    """A batch of noise with people at random places for ``SMALL_NETWORK``, in host memory."""
+    generator = torch.Generator().manual_seed(seed)
+    joints = torch.rand(size, 4, 18, 3, generator=generator) * 64
+    joints[..., 2] = 2
+    return Batch(
+        images=torch.randint(0, 256, (size, 64, 64, 3), dtype=torch.uint8, generator=generator),
+        joints=joints,
+        person_mask=torch.full((size, 16, 16), 255, dtype=torch.uint8),
+        mask_miss=torch.full((size, 16, 16), 255, dtype=torch.uint8),
+        image_ids=torch.arange(size),
+    )
 
 
 def train_small_network(
     device: torch.device, *overrides: str, steps: int = 3, runtime: Runtime | None = None
 ) -> TrainedSteps:
-    """Train ``SMALL_NETWORK`` on one batch."""
-    train_step, model = build_small_step(device, *overrides, runtime=runtime)
-    batch = small_batch(train_step, *overrides)
-    losses = [train_step([batch]).read().loss for _ in range(steps)]
+    """Train ``SMALL_NETWORK`` on one batch, of which each rank of ``runtime`` gets its share."""
+    runtime = runtime or device_runtime(device)
+    train_step, model = build_small_step(runtime, *overrides)
+    share = Batch._make(
+        value[runtime.rank :: runtime.world_size] if isinstance(value, Tensor) else value for value in small_batch()
+    )
+    losses = [train_step([share]).loss for _ in range(steps)]
     assert None not in losses, "the loss guard skipped a step: look at the losses that the device computes"
     return TrainedSteps(losses, host_copy(model.network.state_dict()))
 
@@ -82,33 +114,50 @@ class RankResults(NamedTuple):
 
 def run_rank(runtime: Runtime) -> RankResults:
     """Everything that the tests of two processes need. One launch does it all, because it takes long to start one."""
-    return RankResults(train_rank(runtime, [FROZEN_NORM]), compare_batch_norms(runtime))
+    return RankResults(train_small_network(runtime.device, FROZEN_NORM, runtime=runtime), compare_batch_norms(runtime))
 
 
-def train_rank(runtime: Runtime, overrides: Sequence[str], steps: int = 3) -> TrainedSteps:
-    """Train ``SMALL_NETWORK`` as ``train_small_network`` does, each rank with its share of the batch."""
-    train_step, model = build_small_step(runtime.device, *overrides, runtime=runtime)
-    batch = small_batch(train_step, *overrides)
-    share = Batch._make(
-        value[runtime.rank :: runtime.world_size] if isinstance(value, Tensor) else value for value in batch
-    )
-    losses = [train_step([share]).read().loss for _ in range(steps)]
-    assert None not in losses
-    return TrainedSteps(losses, host_copy(model.network.state_dict()))
+def run_on_devices(world_size: int, device_type: str, folder: Path) -> list[RankResults]:
+    """``run_rank`` in one process for each of the first devices of a type; the results in rank order.
+
+    The processes are spawned, because a process that has used a device cannot be forked.
+    """
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    torch.multiprocessing.spawn(_run_device_rank, (world_size, port, device_type, folder), world_size)
+    return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(world_size)]
+
+
+def _run_device_rank(rank: int, world_size: int, port: int, device_type: str, folder: Path) -> None:
+    torch.set_num_threads(1)
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "MASTER_PORT": port}
+    os.environ.update({name: str(number) for name, number in numbers.items()}, MASTER_ADDR="127.0.0.1")
+    runtime = DistributedRuntime(timeout_minutes=1)
+    runtime.select_device(device_type)
+    assert runtime.device == torch.device(device_type, rank)
+    with check_simulation():
+        results = run_rank(runtime)
+    torch.save(results, folder / f"{rank}.pt")
+    runtime.close()
 
 
 def compare_batch_norms(runtime: Runtime) -> dict[str, float]:
-    """The differences between ``nn.SyncBatchNorm`` and ``GroupBatchNorm2d`` on a device, for values of each rank."""
+    """The differences between ``nn.SyncBatchNorm`` on the device and ``GroupBatchNorm2d`` on the CPU."""
     generator = torch.Generator().manual_seed(runtime.rank)
     values = torch.randn(2, 8, 6, 5, generator=generator)
     gradient = torch.randn(2, 8, 6, 5, generator=generator)
     results = []
-    for convert in (nn.SyncBatchNorm.convert_sync_batchnorm, GroupBatchNorm2d.convert):
-        norm = convert(nn.Sequential(nn.BatchNorm2d(8))).to(runtime.device)[0]
-        x = values.to(runtime.device).requires_grad_()
+    converted = {
+        runtime.device: runtime.convert_sync_batch_norm(nn.Sequential(nn.BatchNorm2d(8))),
+        torch.device("cpu"): GroupBatchNorm2d.convert(nn.Sequential(nn.BatchNorm2d(8))),
+    }
+    for device, norm in converted.items():
+        norm.to(device)
+        x = values.to(device).requires_grad_()
         output = norm(x)
-        output.backward(gradient.to(runtime.device))
-        results.append({"output": output, "gradient": x.grad, **norm.state_dict()})
+        output.backward(gradient.to(device))
+        results.append(host_copy({"output": output, "gradient": x.grad, **norm.state_dict()}))
     return {name: (results[0][name] - results[1][name]).abs().max().item() for name in results[0]}
 
 
@@ -138,18 +187,6 @@ def assert_same_training(trained: TrainedSteps, reference: TrainedSteps, toleran
         )
     difference, name = largest_difference(trained.weights, reference.weights)
     assert difference <= tolerance, f"{name} differs by {difference:.1e} of its largest value after the same losses"
-
-
-def train_prefetched(device: torch.device, batches: int = 6) -> list[float]:
-    """Train ``SMALL_NETWORK`` on batches that are copied ahead from pinned memory; return the losses."""
-    train_step, _ = build_small_step(device, FROZEN_NORM)
-    config = load_config(None, [*SMALL_NETWORK])
-    pinned = (pin_batch(synthetic_batch(config, seed)) for seed in range(batches))
-    results = []
-    for batch in prefetch_to_device(pinned, train_step.runtime):
-        results.append(train_step([batch]))
-        del batch  # its memory is free for the copy of a later batch
-    return [result.read().loss for result in results]
 
 
 def pin_batch(batch: Batch) -> Batch:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from posenet.annotations.coco_file import COCO_CATEGORY
+from posenet.annotations.coco import COCO_CATEGORY
 from posenet.diagnosis.diagnose import Diagnosis, diagnose
 from posenet.skeleton import COCO
 from posenet.skeleton.oks import similar_distance

@@ -11,11 +11,10 @@ import cv2
 import h5py
 import numpy as np
 
-from posenet.annotations import run_lengths as rle
-from posenet.annotations.coco_dataset import PersonAnnotation, read_annotations
-from posenet.data.store.build import build_store
-from posenet.data.store.record import Record
-from posenet.data.store.writer import StoreWriter
+from posenet.annotations.people import People, encode_mask
+from posenet.annotations.reading import read_annotations
+from posenet.data.build import StoreWriter, build_store
+from posenet.data.store import PERSON, Record, Store
 from posenet.skeleton import COCO
 
 HEIGHT, WIDTH = 120, 160
@@ -66,7 +65,7 @@ def write_annotations(path: Path, content: Any) -> Path:
     return path
 
 
-def read_people(folder: Path, *annotations: dict[str, Any]) -> list[PersonAnnotation]:
+def read_people(folder: Path, *annotations: dict[str, Any]) -> People:
     """The people of image 1, written to a file and read back."""
     path = write_annotations(folder / "people.json", document([1], list(annotations)))
     return read_annotations(path).people[1]
@@ -99,36 +98,61 @@ def make_record(image_id: int, people: int = 2, height: int = 96, width: int = 1
     """A noisy image with random people and masks, another one for every id."""
     rng = np.random.default_rng(image_id)
     pixels = rng.integers(0, 256, (height, width, 3), np.uint8)
-    masks = [rle.encode_mask((rng.random((height, width)) < 0.5).astype(np.uint8)) for _ in range(2)]
+    masks = [encode_mask((rng.random((height, width)) < 0.5).astype(np.uint8)) for _ in range(2)]
+    table = np.zeros(people, PERSON)
+    table["annotation_id"] = rng.integers(0, 2**62, people)
+    table["box"] = 1 + rng.random((people, 4), np.float32)
+    table["area"] = rng.random(people, np.float32)
     return Record(
         source=Path("memory"),
         image_id=image_id,
         file_name=f"sub/{image_id:04d}.jpg",
         height=height,
         width=width,
+        orientation=1,
         image_bytes=cv2.imencode(".jpg", pixels)[1].ravel(),
         joints=rng.random((people, 18, 3), np.float32),
-        boxes=rng.random((people, 4), np.float32),
-        areas=rng.random(people, np.float32),
-        annotation_ids=rng.integers(0, 2**62, people),
-        mask_all_rle=masks[0],
-        mask_miss_rle=masks[1],
+        mask_all=masks[0],
+        mask_miss=masks[1],
+        people=table,
     )
 
 
 def write_store(path: Path, records: list[Record], **options: Any) -> Path:
     """A store in which the first two people of every record are main persons."""
-    with StoreWriter(path, **options) as store_writer:
+    with StoreWriter(path, sum(len(record.image_bytes) for record in records), **options) as writer:
         for record in records:
-            store_writer.add(record, range(len(record.joints))[:2])
+            writer.add(record, range(len(record.joints))[:2])
     return path
 
 
+def split_store(source: Path, folder: Path, count: int, shift: float = 0) -> list[str]:
+    """Copy a store to several, with the joints of its last image moved by ``shift``; return the copies in order."""
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"part{number}.h5" for number in range(count)]
+    with Store(source) as store:
+        for number, path in enumerate(paths):
+            with StoreWriter(path, store.num_image_bytes) as writer:
+                for row in range(store.num_images * number // count, store.num_images * (number + 1) // count):
+                    record = store.read_record(row)
+                    if row == store.num_images - 1:
+                        record = record._replace(joints=record.joints + shift)
+                    writer.add(record, store.samples[store.samples[:, 0] == row, 1].tolist())
+    return [str(path) for path in paths]
+
+
 def flip_bit(path: Path, array: str, image: int) -> None:
-    """Flip one bit of an image's slice of ``jpeg``, ``mask_all`` or ``mask_miss`` in a store."""
+    """Flip one bit in the middle of what the array ``images`` or ``labels`` of a store contains of an image."""
     with h5py.File(path) as file:
-        begin, end = file[f"{array}_offset"][image : image + 2].tolist()
-        place = file[array].id.get_offset() + (begin + end) // 2
+        records = file["record"][()]
+        starts = records["image_start" if array == "images" else "label_start"].tolist()
+        end = [*starts, len(file[array])][image + 1]
+        place = file[array].id.get_offset() + (starts[image] + end) // 2
+    flip_bit_at(path, place)
+
+
+def flip_bit_at(path: Path, place: int) -> None:
+    """Flip the lowest bit of a byte of a file."""
     with open(path, "r+b") as file:
         file.seek(place)
         (byte,) = file.read(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from posenet.annotations.split import read_split
+from posenet.annotations.reading import read_split
 from posenet.inference.evaluation import Evaluation, Predict, compute_coco_metrics, predict_split, sort_by_shape
 from posenet.settings import ExifFrame
 

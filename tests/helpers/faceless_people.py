@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
-from posenet.data.store.reader import Store
-from posenet.data.store.writer import StoreWriter
+from posenet.data.build import StoreWriter
+from posenet.data.store import Store
 from posenet.skeleton import Skeleton
 from posenet.skeleton.keypoint_mapping import KeypointMapping
 from posenet.skeleton.skeleton_file import skeleton_from_table
@@ -31,12 +30,12 @@ FACELESS: Skeleton = skeleton_from_table(
 
 def write_store_with_skeleton(source: Path, path: Path, skeleton: Skeleton) -> Path:
     """Write a copy of a store with the keypoints of another skeleton."""
-    with Store(source, skeleton=None) as store, StoreWriter(path, skeleton) as writer:
+    with Store(source) as store, StoreWriter(path, store.num_image_bytes, skeleton) as writer:
         mapping = KeypointMapping(store.skeleton, skeleton)
         for row in range(store.num_images):
             record = store.read_record(row)
             main_rows = store.samples[store.samples[:, 0] == row, 1].tolist()
-            writer.add(dataclasses.replace(record, joints=mapping.map_joints(record.joints)), main_rows)
+            writer.add(record._replace(joints=mapping.map_joints(record.joints)), main_rows)
     return path
 
 

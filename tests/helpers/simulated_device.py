@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from posenet.locks import lock_file
+from filelock import FileLock
 
 ENTRY_POINT = "[torch.backends]\nsimdev = simdev_boot:autoload\n"
 METADATA = "Metadata-Version: 2.1\nName: simdev-entry-point\nVersion: 0\n"
@@ -51,7 +51,7 @@ def _compile(folder: Path) -> Path:
     cache = Path.home() / ".cache" / "posenet" / f"simdev-{version}"
     build = Path(os.environ.get("POSENET_SIMDEV_BUILD") or cache).resolve()
     build.mkdir(parents=True, exist_ok=True)
-    with lock_file(build / "posenet.lock", build):
+    with FileLock(build / "posenet.lock"):
         if not list(build.glob("simdev*.so")):
             missing = [program for program in NEEDED_PROGRAMS if not shutil.which(program)]
             if missing:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from posenet.images.image_files import read_image, write_image
+from posenet.images import read_image, write_image
 from posenet.inference.predictor import Predictor
 from posenet.settings import InferenceConfig
 from posenet.skeleton import COCO

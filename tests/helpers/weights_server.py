@@ -30,20 +30,12 @@ class WeightsHost:
 
     data: bytes
     address: str = ""
-    version: str = '"1"'
-    """ETag; empty for none."""
-    has_ranges: bool = True
-    sends_length: bool = True
     cut_after: int | None = None
-    """Bytes of one answer after which the connection is cut."""
-    cuts: int = 10**9
-    """Number of connections that are cut."""
+    """Bytes of an answer after which the connection is cut."""
     status: int = 200
     quota_is_exceeded: bool = False
-    page: str = ""
-    """A page to send instead of the file, with status 200."""
     requests: list[str] = field(default_factory=list)
-    """Path and range of every request."""
+    """Path of every request."""
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -51,7 +43,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         host = self.host
-        host.requests.append(f"{self.path} {self.headers.get('Range', '')}".strip())
+        host.requests.append(self.path)
         address = urlsplit(self.path)
         is_drive = address.path in ("/uc", "/open", "/download")
         if host.status != 200:
@@ -62,10 +54,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send_page(QUOTA_PAGE)
         elif address.path in ("/uc", "/open"):
             self._send_page(CONFIRMATION_PAGE.format(id=DRIVE_ID))
-        elif host.page:
-            self._send_page(host.page)
         else:
-            self._send_file(is_drive)
+            self._send_file()
 
     def _send_page(self, text: str) -> None:
         self.send_response(200)
@@ -73,31 +63,14 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text.encode())
 
-    def _send_file(self, is_drive: bool) -> None:
-        host = self.host
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-        is_unchanged = self.headers.get("If-Range", host.version) == host.version
-        start = int(asked[1]) if asked and host.has_ranges and is_unchanged else 0
-        if start and start >= len(host.data):
-            self.send_error(416)
-            return
-        self.send_response(206 if start else 200)
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(host.data) - 1}/{len(host.data)}")
-        if host.sends_length:
-            self.send_header("Content-Length", str(len(host.data) - start))
-        if host.version:
-            self.send_header("ETag", host.version)
-        if is_drive:
-            self.send_header("Content-Disposition", 'attachment; filename="PoseNet.pth"')
+    def _send_file(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.host.data)))
         self.send_header("Content-Type", "application/octet-stream")
+        self.send_header("Content-Disposition", 'attachment; filename="PoseNet.pth"')
         self.end_headers()
-        body = host.data[start:]
-        if host.cut_after is not None and host.cuts > 0:
-            host.cuts -= 1
-            body = body[: host.cut_after]
         with contextlib.suppress(ConnectionError):
-            self.wfile.write(body)
+            self.wfile.write(self.host.data[: self.host.cut_after])
 
     def log_message(self, format: str, *args: object) -> None: ...
 
@@ -108,7 +81,7 @@ def weights_host(data: bytes) -> Iterator[WeightsHost]:
     host = WeightsHost(data)
     handler = type("Handler", (_Handler,), {"host": host})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
         thread.start()
         host.address = f"http://127.0.0.1:{server.server_port}"
         yield host

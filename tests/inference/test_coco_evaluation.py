@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.annotations.split import read_split
+from posenet.annotations.reading import read_split
 from posenet.errors import DataError
-from posenet.images.image_files import write_image
+from posenet.images import write_image
 from posenet.inference.evaluation import (
     METRICS,
     Evaluation,

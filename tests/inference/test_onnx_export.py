@@ -16,7 +16,7 @@ from torch import nn
 
 from posenet.checkpoints.file import FORMAT
 from posenet.errors import CheckpointError, ConfigError, DataError
-from posenet.images.image_files import write_image
+from posenet.images import write_image
 from posenet.inference.exported_file import PROPERTY
 from posenet.inference.networks import RUNTIMES, TorchNetwork, load_onnx
 from posenet.inference.onnx_export import (

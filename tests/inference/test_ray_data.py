@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from posenet.errors import DataError
-from posenet.images.image_files import read_image, write_image
+from posenet.images import read_image, write_image
 from posenet.inference.predictor import Predictor
 from posenet.inference.ray_data import PredictPeople
 from tests.helpers.spot_networks import spot_people_image

@@ -187,6 +187,27 @@ def test_wrong_data_sets_are_errors(value: str, message: str) -> None:
     assert "\n" not in error_of(f"data.train={value}")
 
 
+def test_settings_that_no_longer_exist_are_named_in_one_line_and_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    tables = {"model": {"stacks": 2, "colour": "red"}, "train": {"epochs": 3}, "removed": {"key": 1}}
+    with caplog.at_level("INFO"):
+        config = config_from_dict(tables, "old.pth", ignore_unknown=True)
+    assert (config.model.stacks, config.train.epochs) == (2, 3)
+    assert caplog.messages == ["old.pth: settings that do not exist any more are ignored: model.colour, removed"]
+    with pytest.raises(ConfigError, match="old.pth: unknown key model.colour"):
+        config_from_dict(tables, "old.pth")
+    with pytest.raises(ConfigError, match="old.pth: model.stacks must be"):
+        config_from_dict({"model": {"stacks": 0}}, "old.pth", ignore_unknown=True)
+
+
+def test_arguments_of_a_wrong_type_in_python_are_errors_of_one_line() -> None:
+    for overrides in ([3], [("train.epochs", 3)], [None]):
+        with pytest.raises(ConfigError, match=r"an override is a text such as 'train.epochs=3', not "):
+            load_config(None, overrides)
+    with pytest.raises(ConfigError, match="an experiment file is given by its path, not by 7"):
+        load_config(7)
+    assert load_config(None, "train.epochs=3").train.epochs == 3
+
+
 def test_differences_list_each_changed_key_once() -> None:
     new = load_config(None, ["model.stacks=2", "data.train=a.h5"])
     assert config_differences(Config(), new) == ["model.stacks: 4 -> 2", "data.train: '' -> 'a.h5'"]

@@ -9,16 +9,13 @@ import cv2
 import numpy as np
 import pytest
 import torch
+from posenet.benchmark.decode import measure_decode
 
 from posenet import Predictor
-from posenet.benchmark.data import make_batch_in_stages
-from posenet.benchmark.decode import measure_decode
-from posenet.benchmark.timing import Stopwatch
-from posenet.benchmark.train import synthetic_batch
 from posenet.cli.main import run_tool
-from posenet.data.batch import BatchBuffers
+from posenet.data.build import build_store
 from posenet.data.dataset import PoseDataset
-from posenet.data.store.reader import Store
+from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
 from posenet.errors import ConfigError, DataError
 from posenet.inference.person import Person
@@ -73,25 +70,13 @@ def tool(name: str, *words: object) -> None:
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> ChairProject:
     project = ChairProject(tmp_path_factory.mktemp("chairs"))
-    tool("skeleton", "--from-annotations", project.train_json, "--output", project.toml)
+    tool("annotations", "skeleton", project.train_json, "--output", project.toml)
     # A user adds a keypoint and parts that join it to the others.
     text = project.toml.read_text().replace(
         "parts = [", 'parts = [\n    ["front_middle", "seat_back_left"],\n    ["front_middle", "seat_back_right"],'
     )
     project.toml.write_text(text.partition("\n[layout]")[0] + DERIVED)
-    tool(
-        "build-hdf5",
-        "--images",
-        project.train,
-        "--annotations",
-        project.train_json,
-        "--skeleton",
-        project.toml,
-        "--output",
-        project.store,
-        "--workers",
-        1,
-    )
+    build_store(project.train, project.train_json, project.store, workers=1, skeleton=project.skeleton)
     return project
 
 
@@ -127,7 +112,7 @@ def test_the_draft_has_the_names_edges_and_sides_of_the_annotations(project: Cha
 
 def test_the_linter_finds_nothing(project: ChairProject, capsys: pytest.CaptureFixture[str]) -> None:
     for images, file in ((project.train, project.train_json), (project.val, project.val_json)):
-        tool("lint-annotations", file, "--images", images, "--skeleton", project.toml)
+        tool("annotations", "lint", file, "--images", images, "--skeleton", project.toml)
         assert capsys.readouterr().out.endswith("no errors, 0 kinds of warnings\n")
 
 
@@ -153,14 +138,7 @@ def test_mirrored_samples_have_mirrored_targets(project: ChairProject) -> None:
 def test_perfect_maps_are_decoded_to_nearly_all_chairs(project: ChairProject, layout: bool) -> None:
     skeleton = project.skeleton
     if layout:
-        tool(
-            "skeleton",
-            "--from-annotations",
-            project.train_json,
-            "--output",
-            project.root / "drafted.toml",
-            "--overwrite",
-        )
+        tool("annotations", "skeleton", project.train_json, "--output", project.root / "drafted.toml", "--overwrite")
         skeleton = load_skeleton(project.root / "drafted.toml")
         assert skeleton.layout["back_top_left"][0] < -0.5 < 0.5 < skeleton.layout["leg_front_left"][0]
     renderer = TargetRenderer(TargetsConfig(), skeleton)
@@ -230,36 +208,10 @@ def test_resuming_needs_no_skeleton_file_and_refuses_another_skeleton(
 
 def test_a_store_of_another_skeleton_is_refused(project: ChairProject) -> None:
     with pytest.raises(DataError, match="another skeleton .* back_top_left"):
-        Store(project.store)
+        Store(project.store, COCO)
     with Store(project.store, skeleton=None) as store:
         assert store.skeleton.file_names == tuple(NAMES)
     tool("build-hdf5", "--output", project.store, "--verify")
-
-
-def test_benchmarks_use_the_skeleton_of_the_store(project: ChairProject, tmp_path: Path) -> None:
-    with Store(project.store, skeleton=None) as store:
-        dataset = PoseDataset(store, (64, 64), augment=AugmentConfig(flip_probability=1.0))
-        watch = Stopwatch()
-        watch.start_round()
-        staged = make_batch_in_stages(dataset, [(0, 0)], BatchBuffers.allocate(1, 64, 64), watch)
-        expected = dataset[0, 0].joints
-        np.testing.assert_array_equal(staged.joints[0, : len(expected)], expected)
-        assert not staged.joints[0, len(expected) :].any()  # padding to a common number of people
-    tool(
-        "benchmark",
-        "train",
-        "--quick",
-        "--h5",
-        project.store,
-        "--set",
-        f"model.skeleton={project.toml}",
-        "data.workers=0",
-        "model.stacks=1",
-        "model.width=16",
-        "model.growth=2",
-        "train.input_size=64",
-        "train.batch_size=2",
-    )
 
 
 def test_annotations_of_another_skeleton_are_refused(project: ChairProject, tiny_coco: Path) -> None:
@@ -297,12 +249,3 @@ def test_an_experiment_file_may_contain_a_skeleton(tmp_path: Path) -> None:
     file.write_text('[model.skeleton]\nkeypoints = ["thumb", "index"]\nparts = [["thumb", "wrist"]]\n')
     with pytest.raises(ConfigError, match=r"hand.toml: model.skeleton: .*wrist"):
         load_config(file)
-
-
-def test_synthetic_batches_follow_the_skeleton(project: ChairProject) -> None:
-    skeleton = project.skeleton
-    config = load_config(None, [f"model.skeleton={project.toml}", "train.batch_size=2", "train.input_size=64"])
-    batch = synthetic_batch(config)
-    maps = TargetRenderer(TargetsConfig(), skeleton)(batch.joints, batch.person_mask / 255)
-    assert maps.shape == (2, skeleton.num_channels, 16, 16)
-    assert maps[:, skeleton.keypoint_channels].amax((0, 2, 3)).min() > 0.5

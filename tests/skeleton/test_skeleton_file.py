@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import configparser
 import tomllib
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -95,5 +97,15 @@ def test_the_message_of_an_invalid_file_names_the_fault(tmp_path: Path, old: str
 
 
 def test_the_message_of_a_missing_file_names_the_tool(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="gone.toml.*posenet skeleton"):
+    with pytest.raises(ConfigError, match="gone.toml.*posenet annotations skeleton"):
         load_skeleton(tmp_path / "gone.toml")
+
+
+def test_the_built_in_skeleton_is_packaged_and_is_a_file_like_any_other(tmp_path: Path) -> None:
+    source = files("posenet.skeleton") / "coco.toml"
+    path = tmp_path / "mine.toml"
+    path.write_text(source.read_text())
+    assert load_skeleton(path) == COCO == load_skeleton("coco")
+    setup = configparser.ConfigParser()
+    setup.read(Path(__file__).parents[2] / "setup.cfg")
+    assert setup["options.package_data"]["posenet.skeleton"] == "*.toml"

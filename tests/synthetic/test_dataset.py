@@ -14,13 +14,12 @@ from pycocotools.coco import COCO as CocoFile
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.skeleton import COCO
-from posenet.synthetic.canvas import Canvas, ribbon
+from posenet.synthetic.canvas import Canvas, limb
 from posenet.synthetic.dataset import MARKER, SPLITS, render_image, write_dataset
-from posenet.synthetic.figure import Figure, Part
+from posenet.synthetic.figure import Figure, Part, random_look
 from posenet.synthetic.labels import annotate, write_segmentation
-from posenet.synthetic.pose import random_body, random_posture
+from posenet.synthetic.posture import random_body, random_posture
 from posenet.synthetic.scene import Actor, Scene, render_scene
-from posenet.synthetic.wardrobe import random_look
 
 SAMPLE = Path(__file__).parents[2] / "data" / "sample"
 FACE = ("nose", "Leye", "Reye")
@@ -121,7 +120,7 @@ def test_masks_boxes_and_areas_agree(coco: CocoFile) -> None:
 @pytest.mark.parametrize("form", ["polygons", "counts", "compressed"])
 def test_a_mask_survives_being_written(form: str) -> None:
     mask = np.zeros((60, 70), np.uint8)
-    cv2.fillPoly(mask, [ribbon(np.array([0, 5]), np.array([50, 40]), (6, 3)).round().astype(np.int32)], 1)
+    cv2.fillPoly(mask, [limb(np.array([0, 5]), np.array([50, 40]), (6, 3)).round().astype(np.int32)], 1)
     mask[45:, 50:] = 1
     segmentation, rle = write_segmentation(mask, form)
     annotation = {"image_id": 1, "segmentation": json.loads(json.dumps(segmentation))}
@@ -160,6 +159,9 @@ def test_visible_keypoints_lie_on_their_person_and_hidden_ones_do_not(scenes: li
             for name, (x, y, visibility) in keypoints_of(annotation).items():
                 if not visibility:
                     continue
+                exact = actor.figures[0].at[name]  # the annotation has one decimal
+                np.testing.assert_allclose((x, y), exact, atol=0.5)
+                x, y = exact
                 owners = scene.owner[max(round(y) - 1, 0) : round(y) + 2, max(round(x) - 1, 0) : round(x) + 2]
                 codes = actor.figures[0].codes_showing(name)
                 assert all(code // len(Part) == actor.slot for code in codes)

@@ -12,10 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from posenet.checkpoints.file import read_checkpoint
-from posenet.devices.runtime import Runtime
-from posenet.errors import TrainingError
+from posenet.devices.runtime import DistributedRuntime, Runtime
+from posenet.errors import OtherRankError, TrainingError
 from posenet.settings import GuardConfig
 from posenet.training.guard import GuardAction, LossGuard
+from tests.helpers.process_groups import run_in_processes
 from tests.helpers.process_runs import find_differences
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import (
@@ -43,7 +44,7 @@ def test_a_loss_that_is_not_finite_or_exceeds_the_threshold_is_bad(loss: float, 
     guard = LossGuard(GuardConfig(threshold=100))
     assert guard.is_bad(loss) == bool(bad)
     for dtype in (torch.float32, torch.float64):
-        vote = guard.is_bad_loss(torch.tensor(loss, dtype=dtype))
+        vote = guard.bad_losses(torch.tensor(loss, dtype=dtype))
         assert vote.dtype == dtype and vote.item() == bad
     assert LossGuard(GuardConfig()).is_bad(2.1e5) and not LossGuard(GuardConfig()).is_bad(1.9e5)
 
@@ -163,3 +164,20 @@ def test_a_run_that_keeps_exploding_ends(
         train_tiny(stores, tmp_path, *settings, runtime=exploding)
     steps = [entry["step"] for entry in read_log(tmp_path, "skip")]
     assert steps == list(range(bad, bad + (4 if bad > 1 else 2)))
+
+
+def test_an_explosion_is_the_same_error_on_all_ranks(stores: Stores, tmp_path: Path) -> None:
+    """Rank 0 reports it, and the others do not wait for it in order to save."""
+
+    def explode(runtime: DistributedRuntime) -> str:
+        settings = ("guard.threshold=1e-6", "guard.max_skips=2", "checkpoint.every_steps=1")
+        try:
+            train_tiny(stores, tmp_path / "run", *settings, runtime=runtime)
+        except (TrainingError, OtherRankError) as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    errors = run_in_processes(2, tmp_path / "results", explode)
+    assert errors[0].startswith("TrainingError: 2 steps in a row were skipped before the first checkpoint")
+    assert errors[1] == "OtherRankError: rank 0 has failed and reports why"
+    assert not (tmp_path / "run" / "last.pth").exists()

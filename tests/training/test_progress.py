@@ -61,7 +61,7 @@ def test_a_position_outside_its_epoch_is_refused(old_steps: Any) -> None:
 
 
 def test_progress_survives_a_checkpoint_and_wrong_values_are_refused() -> None:
-    progress = Progress(2, 3, 45, 6.5, 3, 1, -0.25, 4, "val_loss")
+    progress = Progress(2, 3, 45, 6.5, 3, 1, 2, -0.25, 4, "val_loss")
     assert Progress.from_state(asdict(progress)) == progress
     wrong: list[tuple[str, Any]] = [("epoch", -1), ("step", 1.5), ("loss_sum", "1"), ("stale", True), ("best", None)]
     for key, value in wrong:

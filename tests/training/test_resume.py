@@ -18,6 +18,7 @@ import torch
 
 import posenet
 from posenet.checkpoints.file import read_checkpoint, write_checkpoint
+from posenet.devices.runtime import Runtime
 from posenet.errors import CheckpointError, ConfigError
 from posenet.settings import load_config
 from posenet.synthetic.dataset import write_dataset
@@ -28,10 +29,12 @@ from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import (
     AfterStep,
     ChangingDistributedRuntime,
+    ChangingRuntime,
     Recorder,
     Stores,
     data_settings,
     last,
+    multiply,
     train_tiny,
     weights,
 )
@@ -240,6 +243,38 @@ def test_a_run_continues_with_another_number_of_processes_and_batch_size(
     assert "The run had 2 processes and continues with 1" in caplog.text
     assert "An epoch had 3 steps and now has 2: step 2 of it becomes step 1" in caplog.text
     assert last(folder)["progress"]["total_steps"] == 3
+
+
+def test_only_skipped_steps_count_as_skipped(stores: Stores, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also in an epoch that continues with another number of steps."""
+    skipping = ChangingRuntime(multiply({2: 1e9}))
+    train_tiny(stores, tmp_path, runtime=skipping, max_steps=4)
+    train_tiny(stores, tmp_path, "train.batch_size=4", resume=True, max_steps=7)
+    assert "epoch 1: 1 of 3 steps were skipped" in caplog.text
+    caplog.clear()
+    train_tiny(stores, tmp_path, resume=True)
+    assert "skipped" not in caplog.text
+
+
+def test_a_checkpoint_that_changed_before_the_folder_was_locked_is_not_resumed(stores: Stores, tmp_path: Path) -> None:
+    """The earlier run may still be ending, and save a later step."""
+    train_tiny(stores, tmp_path, max_steps=2)
+
+    class SavedMeanwhile(Runtime):
+        def select_device(self, name: str) -> None:
+            super().select_device(name)
+            train_tiny(stores, tmp_path, resume=True, max_steps=4)
+
+    with pytest.raises(CheckpointError, match="another process has saved the run in .* start again with --resume"):
+        train_tiny(stores, tmp_path, resume=True, runtime=SavedMeanwhile(), max_steps=3)
+    assert last(tmp_path)["progress"]["total_steps"] == 4
+
+
+def test_in_another_folder_the_best_score_is_forgotten(stores: Stores, tmp_path: Path) -> None:
+    first = train_tiny(stores, tmp_path / "one", "train.epochs=1")
+    assert first.best and train_tiny(stores, tmp_path / "one", resume=True).best == first.best
+    moved = train_tiny(stores, tmp_path / "two", resume=tmp_path / "one" / "last.pth", max_steps=8)
+    assert moved.best == {}
 
 
 def test_a_resumed_run_keeps_its_settings_except_new_ones(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import posenet
 from posenet.checkpoints.file import write_checkpoint
-from posenet.data.store.build import build_store
+from posenet.data.build import build_store
 from posenet.errors import CheckpointError
 from posenet.model.fused import FusedNetwork
 from posenet.settings import Config, LossConfig, ModelConfig, config_to_dict, load_config

@@ -146,6 +146,17 @@ def test_a_second_ctrl_c_interrupts_at_once(stores: Stores, tmp_path: Path) -> N
     assert (tmp_path / "run.status").read_text() == "stopped\n"
 
 
+def test_sigterm_after_ctrl_c_interrupts_too(stores: Stores, tmp_path: Path) -> None:
+    """torchrun sends it to its processes at the second Ctrl-C. SIGTERM after SIGUSR1, as SLURM sends, does not."""
+
+    def send(*numbers: int) -> AfterStep:
+        return AfterStep(2, lambda: [signal.raise_signal(number) for number in numbers])
+
+    assert train_tiny(stores, tmp_path, callbacks=[send(signal.SIGUSR1, signal.SIGTERM)]).stopped
+    with pytest.raises(KeyboardInterrupt):
+        train_tiny(stores, tmp_path / "other", callbacks=[send(signal.SIGINT, signal.SIGTERM)])
+
+
 def test_a_stop_during_the_validation_ends_it_and_the_resumed_run_repeats_it(
     stores: Stores, tiny_coco: Path, tmp_path: Path
 ) -> None:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from posenet.data.batch import Batch
 from posenet.data.dataset import PoseDataset
-from posenet.data.store.reader import Store
+from posenet.data.loader import Batch
+from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
-from posenet.images.image_files import read_image
+from posenet.images import read_image
 from posenet.inference.media.outputs import output_paths
 from posenet.inference.media.sources import CameraSource, Frame, find_sources
 from posenet.inference.predictor import Predictor

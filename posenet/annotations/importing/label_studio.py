@@ -19,14 +19,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import numpy as np
 
-from posenet.annotations.coco_file import read_document
-from posenet.annotations.importing.imported import (
-    ImportedAnnotations,
-    make_annotation,
-    make_category,
-)
+from posenet.annotations.coco import read_document
+from posenet.annotations.importing.imported import ImportedAnnotations, ImportedDataset
 from posenet.errors import DataError
-from posenet.images.image_files import find_images, read_header
+from posenet.images import find_images
 from posenet.messages import to_single_line, truncate_for_message
 from posenet.skeleton import COCO
 
@@ -39,6 +35,9 @@ _NO_FILE = "tasks whose image is not in the folder, left out"
 _SAME_IMAGE = "tasks with the image of an earlier task, left out"
 _ROTATED = "tasks with an image that was rotated in Label Studio, left out: rotate the file instead"
 _NO_PERSON = "keypoints that belong to no rectangle, left out: move them into their rectangle in the list of regions"
+_OTHER_NAMES = "keypoints with other names than --keypoints, left out"
+
+_Region = Mapping[str, Any]
 
 
 @dataclass
@@ -49,6 +48,17 @@ class _Person:
     box: tuple[float, float, float, float] | None
     """x, y, width, height."""
     points: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def contains(self, value: Mapping[str, Any]) -> bool:
+        """Whether a point is in the rectangle."""
+        if self.box is None:
+            return False
+        x, y, width, height = self.box
+        return x <= float(value["x"]) <= x + width and y <= float(value["y"]) <= y + height
+
+    def add_point(self, region: _Region) -> None:
+        value = region["value"]
+        self.points[str(value["keypointlabels"][0])] = float(value["x"]), float(value["y"])
 
 
 def import_label_studio(
@@ -67,8 +77,7 @@ def import_label_studio(
     tasks = read_document(path)
     if not isinstance(tasks, list) or not all(isinstance(task, dict) and "data" in task for task in tasks):
         raise DataError(f"{path} is not a list of tasks; export the project from Label Studio as JSON")
-    folder = Path(images)
-    files = _index_files(folder)
+    files = _index_files(Path(images))
     left_out: Counter[str] = Counter()
     people_of: dict[Path, list[_Person]] = {}
     for number, task in enumerate(tasks, start=1):
@@ -80,23 +89,21 @@ def import_label_studio(
             raise DataError(f"{path}: task {number} cannot be read ({reason}); export the project again") from error
         if people is None:
             continue
-        if file is None:
-            left_out[_NO_FILE] += 1
-            continue
-        if file in people_of:
-            left_out[_SAME_IMAGE] += 1
+        if file is None or file in people_of:
+            left_out[_NO_FILE if file is None else _SAME_IMAGE] += 1
             continue
         people_of[file] = people
     if not people_of:
         reasons = "; ".join(f"{kind}: {count}" for kind, count in left_out.items()) or "it has no tasks"
-        raise DataError(f"{path} has no annotated image of {folder} ({reasons}); check --images")
+        raise DataError(f"{path} has no annotated image of {images} ({reasons}); check --images")
     everybody = [person for people in people_of.values() for person in people]
     names = _keypoint_names(everybody, keypoints)
-    document = _make_document(people_of, folder, names)
-    unknown = sum(name not in names for person in everybody for name in person.points)
-    if unknown:
-        left_out["keypoints with other names than --keypoints, left out"] = unknown
-    return ImportedAnnotations(document, folder, tuple(f"{kind}: {count}" for kind, count in left_out.items()))
+    if unknown := sum(name not in names for person in everybody for name in person.points):
+        left_out[_OTHER_NAMES] = unknown
+    dataset = _convert(people_of, names)
+    return ImportedAnnotations(
+        dataset.document, dataset.folder, tuple(f"{kind}: {count}" for kind, count in left_out.items())
+    )
 
 
 def _index_files(folder: Path) -> dict[str, Path]:
@@ -156,20 +163,26 @@ def _read_people(task: Mapping[str, Any], left_out: Counter[str]) -> list[_Perso
         if region.get("type") == "rectanglelabels":
             labels = region["value"].get("rectanglelabels") or [NO_RECTANGLE]
             people[region["id"]] = _Person(str(labels[0]), _rectangle(region))
+    points = [region for region in regions if region.get("type") == "keypointlabels"]
     loose = []
-    for region in regions:
-        if region.get("type") != "keypointlabels":
-            continue
-        person = people.get(region.get("parentID"))
-        if person is None:
-            loose.append(region)
+    for region in points:
+        if region.get("parentID") in people:
+            people[region["parentID"]].add_point(region)
         else:
-            _add_point(person, region)
-    _assign_loose_points(people, loose, left_out)
+            loose.append(region)
+    if loose and not people:
+        people[None] = _Person(NO_RECTANGLE, None)
+    for region in loose:
+        # Without a parent, a point belongs to the only person, or to the only rectangle around it.
+        candidates = [person for person in people.values() if len(people) == 1 or person.contains(region["value"])]
+        if len(candidates) == 1 and str(region["value"]["keypointlabels"][0]) not in candidates[0].points:
+            candidates[0].add_point(region)
+        else:
+            left_out[_NO_PERSON] += 1
     return list(people.values())
 
 
-def _rectangle(region: Mapping[str, Any]) -> tuple[float, float, float, float]:
+def _rectangle(region: _Region) -> tuple[float, float, float, float]:
     """x, y, width, height around a rectangle, which may be rotated about its first corner; percentages."""
     value = region["value"]
     x, y, width, height = (float(value[key]) for key in ("x", "y", "width", "height"))
@@ -183,35 +196,6 @@ def _rectangle(region: Mapping[str, Any]) -> tuple[float, float, float, float]:
     return x + float(low[0]) / aspect, y + float(low[1]), float(size[0]) / aspect, float(size[1])
 
 
-def _assign_loose_points(
-    people: dict[object, _Person], regions: Sequence[Mapping[str, Any]], left_out: Counter[str]
-) -> None:
-    """Assign keypoints without a rectangle: to the only person, or to the only rectangle around them."""
-    if regions and not people:
-        people[None] = _Person(NO_RECTANGLE, None)
-    for region in regions:
-        candidates = [person for person in people.values() if _contains(person.box, region["value"])]
-        if len(people) == 1:
-            candidates = list(people.values())
-        label = str(region["value"]["keypointlabels"][0])
-        if len(candidates) == 1 and label not in candidates[0].points:
-            _add_point(candidates[0], region)
-        else:
-            left_out[_NO_PERSON] += 1
-
-
-def _contains(box: tuple[float, float, float, float] | None, value: Mapping[str, Any]) -> bool:
-    if box is None:
-        return False
-    x, y, width, height = box
-    return x <= float(value["x"]) <= x + width and y <= float(value["y"]) <= y + height
-
-
-def _add_point(person: _Person, region: Mapping[str, Any]) -> None:
-    value = region["value"]
-    person.points[str(value["keypointlabels"][0])] = float(value["x"]), float(value["y"])
-
-
 def _keypoint_names(people: Sequence[_Person], keypoints: Sequence[str] | None) -> tuple[str, ...]:
     found = tuple(dict.fromkeys(name for person in people for name in person.points))
     names = tuple(keypoints or (COCO.file_names if set(found) <= set(COCO.file_names) else found))
@@ -220,38 +204,27 @@ def _keypoint_names(people: Sequence[_Person], keypoints: Sequence[str] | None) 
     return names
 
 
-def _make_document(
-    people_of: Mapping[Path, Sequence[_Person]], folder: Path, names: tuple[str, ...]
-) -> dict[str, list[dict[str, Any]]]:
+def _convert(people_of: Mapping[Path, Sequence[_Person]], names: tuple[str, ...]) -> ImportedDataset:
+    """The people of all images as COCO annotations in pixels."""
     categories = list(dict.fromkeys(person.category for people in people_of.values() for person in people))
-    document: dict[str, list[dict[str, Any]]] = {
-        "images": [],
-        "annotations": [],
-        "categories": [make_category(number, name, names) for number, name in enumerate(categories, start=1)],
-    }
-    for image_id, (path, people) in enumerate(people_of.items(), start=1):
-        height, width = read_header(path).displayed_size
-        name = path.relative_to(folder).as_posix()
-        document["images"].append({"id": image_id, "file_name": name, "height": height, "width": width})
+    dataset = ImportedDataset(list(people_of), dict(enumerate(categories, start=1)), names)
+    for path, people in people_of.items():
+        height, width = dataset.add_image(path)
+        scale = np.array([width, height]) / 100
         for person in people:
-            annotation_id = len(document["annotations"]) + 1
-            category_id = categories.index(person.category) + 1
             keypoints = np.zeros((len(names), 3))
-            for index, keypoint in enumerate(names):
-                if keypoint in person.points:
-                    x, y = person.points[keypoint]
-                    keypoints[index] = x / 100 * width, y / 100 * height, 2
-            box = _box_in_pixels(person, keypoints, height, width)
-            annotation = make_annotation(image_id, category_id, keypoints, box)
-            document["annotations"].append({"id": annotation_id} | annotation)
-    return document
+            for index, name in enumerate(names):
+                if name in person.points:
+                    keypoints[index] = *(person.points[name] * scale), 2
+            box = _box_of_points(keypoints)
+            if person.box is not None:
+                box = (np.array(person.box) * np.tile(scale, 2)).tolist()
+            dataset.add_annotation(categories.index(person.category) + 1, keypoints, box)
+    return dataset
 
 
-def _box_in_pixels(person: _Person, keypoints: np.ndarray, height: int, width: int) -> list[float]:
-    """x, y, width, height of the rectangle, or around the labelled keypoints where there is none."""
-    if person.box is not None:
-        x, y, box_width, box_height = person.box
-        return [x / 100 * width, y / 100 * height, box_width / 100 * width, box_height / 100 * height]
+def _box_of_points(keypoints: np.ndarray) -> list[float]:
+    """x, y, width, height around the labelled keypoints of (K, 3)."""
     points = keypoints[keypoints[:, 2] > 0, :2]
     if not len(points):
         return [0.0, 0.0, 0.0, 0.0]

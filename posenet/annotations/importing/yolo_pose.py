@@ -8,21 +8,16 @@ has it, the visibility of every keypoint. Coordinates are fractions of the displ
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from posenet.annotations.importing.imported import (
-    ImportedAnnotations,
-    common_folder,
-    make_annotation,
-    make_category,
-)
-from posenet.annotations.skeleton_draft import pair_left_right
+from posenet.annotations.importing.imported import ImportedAnnotations, ImportedDataset
+from posenet.annotations.left_right import pair_left_right
 from posenet.errors import ConfigError, DataError
-from posenet.images.image_files import find_images, read_header
-from posenet.messages import pluralize, truncate_for_message
+from posenet.images import find_images
+from posenet.messages import pluralize, to_single_line, truncate_for_message
 from posenet.skeleton import COCO
 from posenet.skeleton.skeleton import twins
 
@@ -58,19 +53,26 @@ def import_yolo_pose(
     layout = _parse_format(content, data_file, keypoints)
     paths = _find_images(content, data_file, split)
     label_paths = [_label_path(path) for path in paths]
-    if not any(path.is_file() for path in label_paths):
+    num_without = sum(not path.is_file() for path in label_paths)
+    if num_without == len(paths):
         raise DataError(f"no image of {data_file} has labels, for example {label_paths[0]}; restore the label files")
-    folder = common_folder(paths)
-    categories = [make_category(index + 1, name, layout.keypoints) for index, name in sorted(layout.classes.items())]
-    document: dict[str, list[dict[str, Any]]] = {"images": [], "annotations": [], "categories": categories}
-    for image_id, (path, label_path) in enumerate(zip(paths, label_paths), start=1):
-        height, width = read_header(path).displayed_size
-        name = path.relative_to(folder).as_posix()
-        document["images"].append({"id": image_id, "file_name": name, "height": height, "width": width})
+    categories = {index + 1: name for index, name in sorted(layout.classes.items())}
+    dataset = ImportedDataset(paths, categories, layout.keypoints)
+    for path, label_path in zip(paths, label_paths):
+        height, width = dataset.add_image(path)
         for row in _read_labels(label_path, layout):
-            annotation = _convert_row(row, layout, image_id, height, width)
-            document["annotations"].append({"id": len(document["annotations"]) + 1} | annotation)
-    return ImportedAnnotations(document, folder, _notes(content, layout, label_paths))
+            _add_row(dataset, row, layout, height, width)
+    notes = []
+    if num_without:
+        notes.append(f"{pluralize(num_without, 'image')} without a label file: kept, with nobody in them")
+    twin_of = twins(pair_left_right(layout.keypoints))
+    expected = [layout.keypoints.index(twin_of.get(name, name)) for name in layout.keypoints]
+    if isinstance(content.get("flip_idx"), list) and content["flip_idx"] != expected:
+        notes.append(
+            "flip_idx pairs other keypoints than the names of left and right do; check the order of the names, "
+            "and left_right in the skeleton"
+        )
+    return ImportedAnnotations(dataset.document, dataset.folder, tuple(notes))
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -83,7 +85,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())
+        reason = to_single_line(str(error))
         raise DataError(f"{path} is not valid YAML ({reason}); give the data.yaml of a YOLO-pose data set") from error
     if not isinstance(content, dict):
         raise DataError(f"{path} is not a data.yaml; give that of a YOLO-pose data set")
@@ -118,18 +120,24 @@ def _listed_names(content: dict[str, Any]) -> list[str]:
 
 
 def _find_images(content: dict[str, Any], data_file: Path, split: str) -> list[Path]:
-    """The images of a split, which is a folder, a text file of paths, or a list of both."""
+    """The images of a split, which is a folder, a text file of paths, or a list of both.
+
+    Links are not followed: the labels are beside the link to an image, not beside the image.
+    """
     value = content.get(split)
     places = [value] if isinstance(value, str) else value
     if not isinstance(places, list) or not all(isinstance(place, str) and place for place in places) or not places:
         known = ", ".join(key for key in ("train", "val", "test") if content.get(key)) or "none"
         raise DataError(f"{data_file} has no split {split} (found: {known}); choose one by --split")
+    here = data_file.absolute().parent
+    stated = str(content.get("path") or "")
+    roots = [here / stated, Path(stated), here]
     inputs = []
     try:
         for place in places:
-            found = _find_place(place, content, data_file)
-            inputs += _read_list(found) if found.suffix == ".txt" else [found]
-        paths = sorted(path.resolve() for path in find_images(inputs, recursive=True))
+            found = _find_place(place, roots, data_file)
+            inputs += _read_list(found, roots) if found.suffix == ".txt" else [found]
+        paths = sorted(path.absolute() for path in find_images(inputs, recursive=True))
     except (OSError, ValueError) as error:  # a name that is too long, has a null character or is not UTF-8
         raise DataError(f"{data_file}: the images of {split} cannot be listed ({error}); correct the paths") from error
     if not paths:
@@ -137,34 +145,32 @@ def _find_images(content: dict[str, Any], data_file: Path, split: str) -> list[P
     return paths
 
 
-def _find_place(place: str, content: dict[str, Any], data_file: Path) -> Path:
-    """A folder or list of images; relative paths start at ``path`` of the file, or at its folder.
+def _find_place(place: str, roots: Sequence[Path], source: Path) -> Path:
+    """A folder, a list or an image; relative paths start at one of the folders ``roots``.
 
-    Exports of Roboflow begin with one ``../`` too many.
+    Exports of Roboflow begin with one ``../`` too many, and those of CVAT with the folder of an earlier format.
     """
-    here = data_file.resolve().parent
-    roots = [here / str(content.get("path") or ""), Path(str(content.get("path") or "")), here]
+    parts = PurePosixPath(place).parts
+    names = [place, "/".join(parts[1:])] if len(parts) > 1 else [place]
     for root in roots:
-        for relative in (place, place.removeprefix("../")):
-            if (root / relative).exists():
-                return root / relative
-    raise DataError(f"{data_file}: {place} does not exist in {here}; correct path in the file")
+        for name in names:
+            if (root / name).exists():
+                return root / name
+    raise DataError(f"{source}: {place} does not exist in {roots[0]}; correct path in the file")
 
 
-def _read_list(path: Path) -> list[Path]:
-    """The images that a text file names, relative to its folder if they begin with ``./``."""
+def _read_list(path: Path, roots: Sequence[Path]) -> list[Path]:
+    """The images that a text file names, relative to its folder or to that of the data set."""
     lines = path.read_text(encoding="utf-8").split("\n")
-    names = [line.strip() for line in lines if line.strip()]
-    return [path.parent / name if name.startswith("./") else Path(name) for name in names]
+    return [_find_place(line.strip(), [path.parent, *roots], path) for line in lines if line.strip()]
 
 
 def _label_path(image: Path) -> Path:
     """The file with the labels of an image: the last folder ``images`` of its path becomes ``labels``."""
     parts = list(image.parts)
-    for index in range(len(parts) - 2, -1, -1):
-        if parts[index] == "images":
-            parts[index] = "labels"
-            break
+    folders = [index for index, part in enumerate(parts[:-1]) if part == "images"]
+    if folders:
+        parts[folders[-1]] = "labels"
     return Path(*parts).with_suffix(".txt")
 
 
@@ -195,15 +201,11 @@ def _read_labels(path: Path, layout: YoloFormat) -> list[list[float]]:
     return rows
 
 
-def _convert_row(row: Sequence[float], layout: YoloFormat, image_id: int, height: int, width: int) -> dict[str, Any]:
-    """Convert a line of a label file to an annotation without its id."""
-    center_x, center_y, box_width, box_height = row[1:BOX_COLUMNS]
-    box = [
-        (center_x - box_width / 2) * width,
-        (center_y - box_height / 2) * height,
-        box_width * width,
-        box_height * height,
-    ]
+def _add_row(dataset: ImportedDataset, row: Sequence[float], layout: YoloFormat, height: int, width: int) -> None:
+    """Convert a line of a label file to an annotation of the last image."""
+    centre_x, centre_y, box_width, box_height = row[1:BOX_COLUMNS]
+    left = (centre_x - box_width / 2) * width
+    top = (centre_y - box_height / 2) * height
     values = np.reshape(row[BOX_COLUMNS:], (len(layout.keypoints), -1))  # (K, 3) or (K, 2)
     if layout.has_visibility:
         visibilities = values[:, 2]
@@ -211,20 +213,4 @@ def _convert_row(row: Sequence[float], layout: YoloFormat, image_id: int, height
         is_labelled = (values >= 0).all(axis=1) & values.any(axis=1)
         visibilities = np.where(is_labelled, 2.0, 0.0)
     keypoints = np.column_stack([values[:, 0] * width, values[:, 1] * height, visibilities])
-    return make_annotation(image_id, int(row[0]) + 1, keypoints, box)
-
-
-def _notes(content: dict[str, Any], layout: YoloFormat, label_paths: Sequence[Path]) -> tuple[str, ...]:
-    notes = []
-    without = sum(not path.is_file() for path in label_paths)
-    if without:
-        notes.append(f"{pluralize(without, 'image')} without a label file: kept, with nobody in them")
-    swaps = content.get("flip_idx")
-    twin_of = twins(pair_left_right(layout.keypoints))
-    expected = [layout.keypoints.index(twin_of.get(name, name)) for name in layout.keypoints]
-    if isinstance(swaps, list) and swaps != expected:
-        notes.append(
-            "flip_idx pairs other keypoints than the names of left and right do; check the order of the names, "
-            "and left_right in the skeleton"
-        )
-    return tuple(notes)
+    dataset.add_annotation(int(row[0]) + 1, keypoints, [left, top, box_width * width, box_height * height])

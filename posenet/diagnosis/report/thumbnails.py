@@ -9,9 +9,9 @@ from typing import NamedTuple
 import cv2
 import numpy as np
 
-from posenet.annotations.coco_file import CocoImage
+from posenet.annotations.coco import CocoImage
 from posenet.errors import DataError
-from posenet.images.image_files import read_annotated_image
+from posenet.images import read_annotated_image
 from posenet.progress import progress_bar
 from posenet.settings import ExifFrame
 

@@ -16,10 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from posenet.devices.background import map_in_background
+from posenet.downloading import download_image, fetch_video
 from posenet.errors import ConfigError, DataError
-from posenet.images.decoding import decode_image
-from posenet.images.downloading import download_image, fetch_video
-from posenet.images.image_files import read_image
+from posenet.images import decode_image, read_image
 from posenet.inference.batches import batched
 from posenet.inference.media.live import Camera, LiveReader
 from posenet.inference.media.reader import FrameSelection, VideoReader

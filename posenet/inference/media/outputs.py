@@ -20,7 +20,7 @@ import numpy as np
 
 from posenet.errors import ConfigError
 from posenet.files import atomic_replacement, name_file_in_errors, resolve_link
-from posenet.images.image_files import WRITABLE_SUFFIXES, write_image
+from posenet.images import WRITABLE_SUFFIXES, write_image
 from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, Source
 from posenet.inference.person import Person
 

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
-from posenet.annotations.coco_file import COCO_CATEGORY
+from posenet.annotations.coco import COCO_CATEGORY
 from posenet.errors import DataError
 from posenet.files import open_text_output
-from posenet.images.headers import exif_orientation
-from posenet.images.orientation import oriented_size
+from posenet.images import oriented_size, read_header
 from posenet.inference.evaluation import to_coco_result
 from posenet.inference.media.outputs import Output
 from posenet.inference.media.sources import Frame, Source
@@ -222,7 +221,7 @@ class CocoOutput(Output):
     def write(self, frame: Frame, people: Sequence[Person]) -> None:
         orientation = 1
         if self._exif_frame == "stored" and frame.number is None and frame.source.path is not None:
-            orientation = exif_orientation(frame.source.path.read_bytes())
+            orientation = read_header(frame.source.path).orientation
         height, width = frame.image.shape[:2]
         stored_height, stored_width = oriented_size(height, width, orientation)
         image: dict[str, Any] = {

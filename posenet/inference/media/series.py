@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from posenet.errors import DataError
-from posenet.images.image_files import read_image, to_bgr
+from posenet.images import read_image, to_bgr
 from posenet.inference.media.reader import DEFAULT_FRAME_RATE, VideoReader, plausible_rate
 from posenet.inference.media.sources import Source, numbered_files
 

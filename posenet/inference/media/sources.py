@@ -13,10 +13,9 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
+from posenet.downloading import without_credentials
 from posenet.errors import DataError
-from posenet.images.decoding import decode_image
-from posenet.images.downloading import without_credentials
-from posenet.images.image_files import IMAGE_SUFFIXES, find_images
+from posenet.images import IMAGE_SUFFIXES, decode_image, find_images
 
 VIDEO_SUFFIXES = frozenset(
     ".3g2 .3gp .asf .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .webm .wmv".split()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from posenet.cli.main import run_tool
-from posenet.data.store.reader import Store
+from posenet.data.store import Store
 from posenet.synthetic.dataset import write_dataset
 from tests.helpers.other_formats import (
     Document,
@@ -34,6 +34,10 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> DrawnSet:
 
 def posenet(tool: str, *arguments: Any) -> None:
     assert run_tool(tool, [str(argument) for argument in arguments]) == 0
+
+
+def fix(annotations: Path, images: Path, output: Path) -> None:
+    posenet("annotations", "fix", annotations, "--images", images, "--skeleton", "coco", "--output", output)
 
 
 def build_and_compare(annotations: Path, images: Path, drawn: DrawnSet, tolerance: float, hidden: bool = True) -> None:
@@ -73,11 +77,11 @@ def test_yolo_pose(tmp_path: Path, drawn: DrawnSet, dimensions: int, capsys: pyt
     pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'posenet[yolo]'")
     data = write_yolo_pose(tmp_path / "set", *drawn, dimensions)
     out = tmp_path / "train.json"
-    posenet("import-annotations", data, "--output", out)
+    posenet("annotations", "import", data, "--output", out)
     shown = capsys.readouterr().out
     folder = tmp_path / "set" / "images" / "train"
-    assert f"next: posenet lint-annotations {out} --images {folder}" in shown and "6 images, " in shown
-    posenet("lint-annotations", out, "--images", folder, "--skeleton", "coco")
+    assert f"next: posenet annotations lint {out} --images {folder}" in shown and "6 images, " in shown
+    posenet("annotations", "lint", out, "--images", folder, "--skeleton", "coco")
     build_and_compare(out, folder, drawn, tolerance=0.01, hidden=dimensions == 3)
 
 
@@ -86,7 +90,7 @@ def test_the_coco_keypoints_of_cvat(tmp_path: Path, drawn: DrawnSet) -> None:
     annotations = write_cvat(tmp_path / "archive", *drawn)
     folder = tmp_path / "archive" / "images" / "default"
     out = tmp_path / "train.json"
-    posenet("lint-annotations", annotations, "--images", folder, "--skeleton", "coco", "--fix", out)
+    fix(annotations, folder, out)
     build_and_compare(out, folder, drawn, tolerance=0.01)
 
 
@@ -100,7 +104,7 @@ def test_the_coco_export_of_label_studio_with_one_person_in_every_image(
     annotations = write_label_studio_coco(tmp_path / "export", images, content, prefix)
     folder = tmp_path / "export" / "images"
     out = tmp_path / "train.json"
-    posenet("lint-annotations", annotations, "--images", folder, "--skeleton", "coco", "--fix", out)
+    fix(annotations, folder, out)
     build_and_compare(out, folder, (images, content), tolerance=0.51, hidden=False)
 
 
@@ -118,7 +122,7 @@ def test_the_json_export_of_label_studio(tmp_path: Path, drawn: DrawnSet) -> Non
     tasks = write_label_studio_json(tmp_path / "export", *drawn)
     out = tmp_path / "train.json"
     folder = tmp_path / "export" / "images"
-    posenet("import-annotations", tasks, "--images", folder, "--output", out)
-    posenet("lint-annotations", out, "--images", folder, "--skeleton", "coco")
+    posenet("annotations", "import", tasks, "--images", folder, "--output", out)
+    posenet("annotations", "lint", out, "--images", folder, "--skeleton", "coco")
     build_and_compare(out, folder, drawn, tolerance=0.01, hidden=False)
     assert len(json.loads(out.read_text())["annotations"]) == sum(not e["iscrowd"] for e in drawn[1]["annotations"])

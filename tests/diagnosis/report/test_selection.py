@@ -8,7 +8,7 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.annotations.coco_file import CocoImage
+from posenet.annotations.coco import CocoImage
 from posenet.diagnosis.compare import compare
 from posenet.diagnosis.report import selection, thumbnails
 from posenet.diagnosis.report.selection import choose_images, crowding_of, image_losses

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from posenet.errors import ConfigError, DataError
-from posenet.images.image_files import write_image
+from posenet.images import write_image
 from posenet.inference.media.frames import predict_frames, read_frames
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
 from posenet.inference.predictor import Predictor

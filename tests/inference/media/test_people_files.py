@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from posenet.annotations.lint.linter import lint_annotations
-from posenet.data.store.build import build_store
-from posenet.data.store.reader import Store
+from posenet.annotations.rules import lint_annotations
+from posenet.data.build import build_store
+from posenet.data.store import Store
 from posenet.errors import DataError
-from posenet.images.image_files import read_image, write_image
+from posenet.images import read_image, write_image
 from posenet.inference.media.people_files import (
     CocoOutput,
     CsvOutput,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from posenet.errors import DataError
-from posenet.images.image_files import write_image
+from posenet.images import write_image
 from posenet.inference.batches import share
 from posenet.inference.media.sources import (
     Source,

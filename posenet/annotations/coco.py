@@ -1,0 +1,593 @@
+"""COCO keypoint files, parsed once into columns.
+
+A column is an array or a list with one row for every entry of ``images``, ``annotations`` or ``categories``. Values
+that cannot be used are replaced by 0 or None, and a mask beside them says where. Nothing is refused here: the table
+of ``rules`` finds the problems in the columns, for reading, linting and repair alike.
+
+Coordinates are pixels, as in the annotation file. For images with an EXIF orientation, see ``posenet.images``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any, NamedTuple, TypeGuard
+
+import numpy as np
+
+from posenet.annotations.people import Outline, parse_coco_text, validate_run_lengths
+from posenet.devices.background import map_in_background
+from posenet.devices.cpu import usable_cores
+from posenet.errors import DataError
+from posenet.images import AnnotatedFrame, ImageHeader, check_image, find_annotated_frame
+from posenet.messages import truncate_for_message
+from posenet.progress import progress_bar
+from posenet.settings import DataConfig, ExifFrame
+from posenet.skeleton import COCO, Skeleton
+
+Entry = dict[str, Any]
+"""One image, annotation or category as in the file."""
+Mask = Any
+"""(rows,) bool array. NumPy's operators do not keep a more exact type."""
+Names = tuple[str, ...]
+"""The names of the keypoints of a category, in the order of the annotations."""
+
+SECTIONS = ("images", "annotations", "categories")
+COCO_CATEGORY: dict[str, Any] = {
+    "supercategory": "person",
+    "id": 1,
+    "name": "person",
+    "keypoints": list(COCO.file_names),
+    "skeleton": [
+        [16, 14], [14, 12], [17, 15], [15, 13], [12, 13], [6, 12], [7, 13], [6, 7], [6, 8], [7, 9], [8, 10], [9, 11],
+        [2, 3], [1, 2], [1, 3], [2, 4], [3, 5], [4, 6], [5, 7],
+    ],
+}  # fmt: skip
+"""The entry of ``categories`` in COCO's own keypoint files."""
+MAX_SIDE = 65535
+"""Largest height and width of an image, and largest coordinate of an outline. A JPEG cannot be larger."""
+MAX_OUTLINE = 2e6
+"""Largest perimeter of a polygon in pixels, as the sum of the distances along both axes."""
+MAX_NUMBER = 1e12
+"""Limit of coordinates and areas, so that sums of them are finite."""
+UNLISTED = -1
+"""Row of an image or category that an annotation refers to, if it is not listed."""
+UNUSABLE = -2
+"""Row of an image or category that an annotation refers to, if it is listed but has a problem of its own."""
+
+
+@dataclass(frozen=True)
+class CocoImage:
+    """One entry of ``images``; sizes in pixels."""
+
+    id: int
+    file_name: str
+    height: int
+    width: int
+
+
+class Problem(IntEnum):
+    """Why numbers of an annotation cannot be used."""
+
+    NONE = 0
+    WRONG_COUNT = 1
+    """They are missing, or not a list of the expected length."""
+    NOT_A_NUMBER = 2
+    """A value is not a number, not finite or larger than ``MAX_NUMBER``."""
+    TEXT = 3
+    """Numbers are written as text."""
+    BOOLEAN = 4
+    """A visibility is true or false."""
+
+
+class IdColumn(NamedTuple):
+    """The ids of the N entries of a section."""
+
+    values: list[Any]
+    """As in the file."""
+    is_whole: Mask
+    """(N,) bool: a whole number that fits into 64 bits."""
+    is_repeated: Mask
+    """(N,) bool: a whole number that an earlier entry has."""
+
+    @property
+    def is_usable(self) -> Mask:
+        """(N,) bool."""
+        return self.is_whole & ~self.is_repeated
+
+
+class NumberColumn(NamedTuple):
+    """Numbers of the N annotations."""
+
+    values: np.ndarray
+    """(N, ...) float64; 0 where they cannot be used."""
+    problems: np.ndarray
+    """(N,) of ``Problem``."""
+
+
+class OutlineColumn(NamedTuple):
+    """The outlines of the N annotations."""
+
+    values: list[Outline]
+    """None where there is none, or none that can be used."""
+    is_infinite: Mask
+    """(N,) bool: a number of the outline is not finite."""
+    is_damaged: Mask
+    """(N,) bool: the outline, or a part of it, cannot be used for another reason."""
+
+
+class Category(NamedTuple):
+    """One entry of ``categories``."""
+
+    name: str
+    keypoints: Names | None
+    """Empty if the category has none; None if they are not a list."""
+    edges: Any
+    """The ``skeleton`` of the category, not checked."""
+
+
+class FileCheck(NamedTuple):
+    """What the file of an image shows."""
+
+    is_present: bool
+    header: ImageHeader | None = None
+    """None if the file cannot be decoded."""
+    frame: AnnotatedFrame = AnnotatedFrame(1, "no tag")
+    """The frame of the annotations."""
+
+
+class AnnotationFile:
+    """The content of a COCO keypoint file as columns. Each column is computed when it is first used.
+
+    Args:
+        path: of the file, for messages.
+        sections: ``images``, ``annotations`` and ``categories``.
+        skeleton: the expected keypoints; None expects those of the categories in the file.
+        folder: folder of the image files; None if it is not known.
+        exif_frame: see ``posenet.images.find_annotated_frame``.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        sections: Mapping[str, list[Entry]],
+        skeleton: Skeleton | None = None,
+        folder: Path | None = None,
+        exif_frame: ExifFrame = DataConfig.exif_frame,
+    ) -> None:
+        self.path = path
+        self.sections = sections
+        self.images = sections["images"]
+        self.annotations = sections["annotations"]
+        self.categories = sections["categories"]
+        self.skeleton = skeleton
+        self.folder = folder
+        self.exif_frame = exif_frame
+
+    @classmethod
+    def read(
+        cls, path: str | Path, skeleton: Skeleton | None = None, required: Collection[str] = SECTIONS
+    ) -> AnnotationFile:
+        """Read a file; ``DataError`` if it is not a COCO file. See ``select_sections`` for ``required``."""
+        return cls(path, select_sections(read_document(path), path, required), skeleton)
+
+    # Columns of ``images``
+
+    @cached_property
+    def image_ids(self) -> IdColumn:
+        return _parse_ids(self.images)
+
+    @cached_property
+    def file_names(self) -> list[str]:
+        """Printable paths that stay inside the image folder on any system; "" for others."""
+        return [_parse_file_name(entry.get("file_name")) for entry in self.images]
+
+    @cached_property
+    def image_sizes(self) -> np.ndarray:
+        """(N, 2) int64 height, width; zeros for a size that is impossible or not a whole number."""
+        sizes = np.zeros((len(self.images), 2), np.int64)
+        for row, entry in enumerate(self.images):
+            if is_side(entry.get("height")) and is_side(entry.get("width")):
+                sizes[row] = entry["height"], entry["width"]
+        return sizes
+
+    @cached_property
+    def image_is_usable(self) -> Mask:
+        """(N,) bool: the id, the file name and the size can be used."""
+        return self.image_ids.is_usable & np.array([bool(name) for name in self.file_names], bool) & self.has_size
+
+    @property
+    def has_size(self) -> Mask:
+        """(N,) bool."""
+        return self.image_sizes.all(axis=1)
+
+    @cached_property
+    def file_checks(self) -> list[FileCheck | None]:
+        """What the files of the usable images show, if there is a folder; every file is opened once."""
+        checks: list[FileCheck | None] = [None] * len(self.images)
+        if self.folder is None:
+            return checks
+        rows = np.flatnonzero(self.image_is_usable).tolist()
+        workers = usable_cores()
+        results = map_in_background(self._check_file, rows, workers=workers, ahead=2 * workers)
+        for row, check in progress_bar(zip(rows, results), "images", len(rows)):
+            checks[row] = check
+        return checks
+
+    def _check_file(self, row: int) -> FileCheck:
+        path = (self.folder or Path()) / self.file_names[row]
+        try:
+            header = check_image(np.fromfile(path, np.uint8))
+        except (OSError, ValueError):
+            return FileCheck(path.is_file())
+        height, width = self.image_sizes[row].tolist()
+        return FileCheck(True, header, find_annotated_frame(header, height, width, self.exif_frame))
+
+    # Columns of ``categories``
+
+    @cached_property
+    def category_ids(self) -> IdColumn:
+        return _parse_ids(self.categories)
+
+    @cached_property
+    def parsed_categories(self) -> list[Category]:
+        return [_parse_category(entry) for entry in self.categories]
+
+    @cached_property
+    def category_is_usable(self) -> Mask:
+        """(C,) bool: the id and the names of the keypoints can be used."""
+        has_names = [category.keypoints is not None for category in self.parsed_categories]
+        return self.category_ids.is_usable & np.array(has_names, bool)
+
+    @cached_property
+    def category_has_keypoints(self) -> Mask:
+        """(C,) bool: usable, with names of keypoints."""
+        has_names = [bool(category.keypoints) for category in self.parsed_categories]
+        return self.category_is_usable & np.array(has_names, bool)
+
+    @cached_property
+    def category_is_used(self) -> Mask:
+        """(C,) bool: has keypoints, and exactly those of the skeleton if there is one.
+
+        Several categories with the same keypoints, such as kinds of animals, are treated as one.
+        """
+        if self.skeleton is None:
+            return self.category_has_keypoints
+        fits = [category.keypoints == self.skeleton.file_names for category in self.parsed_categories]
+        return self.category_has_keypoints & np.array(fits, bool)
+
+    # Columns of ``annotations``
+
+    @cached_property
+    def annotation_ids(self) -> IdColumn:
+        return _parse_ids(self.annotations)
+
+    @cached_property
+    def image_rows(self) -> np.ndarray:
+        """(A,) int64: the image of every annotation, ``UNLISTED`` or ``UNUSABLE``."""
+        return self._find_rows("image_id", self.image_ids, self.image_is_usable)
+
+    @cached_property
+    def category_rows(self) -> np.ndarray:
+        """(A,) int64: the category of every annotation, ``UNLISTED`` or ``UNUSABLE``."""
+        return self._find_rows("category_id", self.category_ids, self.category_is_usable)
+
+    @cached_property
+    def has_image(self) -> Mask:
+        """(A,) bool: the annotation is in a usable image."""
+        return self.image_rows >= 0
+
+    @cached_property
+    def sizes_of_annotations(self) -> np.ndarray:
+        """(A, 2) int64 height, width of the image of every annotation; zeros without a usable one."""
+        return np.asarray(select_rows(self.image_sizes, self.image_rows, 0))
+
+    @cached_property
+    def is_used(self) -> Mask:
+        """(A,) bool: the category is one of those that are used."""
+        return select_rows(self.category_is_used, self.category_rows, False)
+
+    @cached_property
+    def is_crowd(self) -> Mask:
+        """(A,) bool: ``iscrowd`` marks a region of several people."""
+        return np.array([entry.get("iscrowd", 0) in (1, True) for entry in self.annotations], bool)
+
+    @cached_property
+    def has_keypoints(self) -> Mask:
+        """(A,) bool: the annotation is used and has ``keypoints``, of any kind."""
+        return self.is_used & np.array(["keypoints" in entry for entry in self.annotations], bool)
+
+    @cached_property
+    def keypoints(self) -> NumberColumn:
+        """(A, K, 3) x, y, visibility. Rows of categories with fewer than K keypoints end in zeros."""
+        counts = [len(category.keypoints or ()) for category in self.parsed_categories]
+        count_of_row = select_rows(np.array(counts, np.int64), self.category_rows, 0)
+        most = max((counts[row] for row in np.flatnonzero(self.category_is_used).tolist()), default=1)
+        values = np.zeros((len(self.annotations), most, 3))
+        problems = np.zeros(len(self.annotations), np.int64)
+        for count in np.unique(count_of_row[self.has_keypoints]).tolist():
+            rows = np.flatnonzero(self.has_keypoints & (count_of_row == count))
+            lists = [self.annotations[row]["keypoints"] for row in rows]
+            flat, problems[rows] = _parse_numbers(lists, 3 * count)
+            values[rows, :count] = flat.reshape(len(rows), count, 3)
+        for row in np.flatnonzero(problems == Problem.NOT_A_NUMBER).tolist():
+            if bool in map(type, self.annotations[row]["keypoints"][2::3]):
+                problems[row] = Problem.BOOLEAN
+        return NumberColumn(values, problems)
+
+    @cached_property
+    def is_labelled(self) -> Mask:
+        """(A, K) bool: the keypoint has a visibility above 0."""
+        return self.keypoints.values[..., 2] > 0
+
+    @cached_property
+    def num_labelled(self) -> np.ndarray:
+        """(A,) int64: labelled keypoints."""
+        return np.asarray(self.is_labelled.sum(axis=1))
+
+    @cached_property
+    def is_labelled_person(self) -> Mask:
+        """(A,) bool: used, not a crowd, with labelled keypoints."""
+        return self.is_used & ~self.is_crowd & (self.num_labelled > 0)
+
+    @cached_property
+    def boxes(self) -> NumberColumn:
+        """(A, 4) x, y, width, height."""
+        return NumberColumn(*_parse_numbers([entry.get("bbox") for entry in self.annotations], 4))
+
+    @cached_property
+    def has_box(self) -> Mask:
+        """(A,) bool: the box can be used; its width and height are above 0."""
+        return (self.boxes.problems == Problem.NONE) & (self.boxes.values[:, 2:] > 0).all(axis=1)
+
+    @cached_property
+    def areas(self) -> NumberColumn:
+        """(A,) square pixels."""
+        values, problems = _parse_numbers([[entry.get("area")] for entry in self.annotations], 1)
+        return NumberColumn(values[:, 0], problems)
+
+    @cached_property
+    def outlines(self) -> OutlineColumn:
+        """The outlines of the annotations that are used."""
+        values: list[Outline] = [None] * len(self.annotations)
+        is_infinite = np.zeros(len(self.annotations), bool)
+        is_damaged = np.zeros(len(self.annotations), bool)
+        sizes = self.sizes_of_annotations.tolist()
+        for row in np.flatnonzero(self.is_used & self.has_image).tolist():
+            outline = self.annotations[row].get("segmentation")
+            try:
+                values[row], is_damaged[row] = parse_outline(outline, *sizes[row])
+            except OverflowError:
+                is_infinite[row] = True
+        return OutlineColumn(values, is_infinite, is_damaged)
+
+    def groups_of_names(self) -> dict[Names, Mask]:
+        """For every list of keypoint names of the used categories: the (A,) bool of the annotations that have it."""
+        names = [category.keypoints or () for category in self.parsed_categories]
+        used = dict.fromkeys(names[row] for row in np.flatnonzero(self.category_is_used).tolist())
+        return {
+            group: self.is_used & select_rows(np.array([other == group for other in names]), self.category_rows, False)
+            for group in used
+        }
+
+    def _find_rows(self, key: str, ids: IdColumn, is_usable: Mask) -> np.ndarray:
+        """(A,) int64: the row that every annotation refers to by ``key``, ``UNLISTED`` or ``UNUSABLE``."""
+        row_of_id = {ids.values[row]: row for row in np.flatnonzero(is_usable).tolist()}
+        others = [ids.values[row] for row in np.flatnonzero(~is_usable).tolist()]
+        unusable: set[object] = {value for value in others if isinstance(value, (str, int, float))}
+        unusable |= {number for value in others if (number := whole_number(value)) is not None}
+        unusable -= row_of_id.keys()
+        rows = np.full(len(self.annotations), UNLISTED, np.int64)
+        for row, entry in enumerate(self.annotations):
+            reference = entry.get(key)
+            if is_integer(reference) and reference in row_of_id:
+                rows[row] = row_of_id[reference]
+            elif isinstance(reference, (str, int, float)) and reference in unusable:
+                rows[row] = UNUSABLE
+        return rows
+
+
+def select_rows(values: np.ndarray, rows: np.ndarray, default: bool | int) -> Any:
+    """``values[rows]``, and ``default`` for rows below 0."""
+    if not len(values):
+        return np.full((len(rows), *values.shape[1:]), default, values.dtype)
+    selected = values[np.maximum(rows, 0)]
+    selected[rows < 0] = default
+    return selected
+
+
+def read_document(path: str | Path) -> Any:
+    """Return the unchecked content of a JSON file; ``DataError`` if the file cannot be read or is not JSON."""
+    try:
+        return json.loads(Path(path).read_bytes())
+    except OSError as error:
+        raise DataError(f"cannot read annotations {path}: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} is not valid JSON ({error}); give a COCO keypoint file") from error
+
+
+def select_sections(document: Any, path: str | Path, required: Collection[str] = SECTIONS) -> dict[str, list[Entry]]:
+    """Return the three sections of a COCO file's content; their entries are not checked.
+
+    Args:
+        path: of the file, for messages.
+        required: the sections that must be present. Others are empty if they are missing or null.
+
+    Raises:
+        DataError: it is not the content of a COCO file.
+    """
+    if not isinstance(document, dict):
+        kind = type(document).__name__
+        raise DataError(f"{path}: the top level is a {kind}, not a COCO data set; give a COCO keypoint file")
+    sections = {}
+    for key in SECTIONS:
+        entries = document.get(key)
+        if entries is None and key not in required:
+            entries = []
+        if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+            raise DataError(f"{path}: {key!r} is missing or not a list of objects; give a COCO keypoint file")
+        sections[key] = entries
+    return sections
+
+
+def parse_outline(outline: Any, height: int, width: int) -> tuple[Outline, bool]:
+    """Parse a ``segmentation``.
+
+    Returns:
+        Polygons, flat lists x, y, x, y, ...; or (runs,) int64 run lengths; or None if there is nothing that can be
+        used. And whether there is something that cannot be used: it is damaged, or that of an image of another size.
+
+    Raises:
+        OverflowError: a number is not finite.
+    """
+    if not outline:
+        return None, False
+    if isinstance(outline, list):
+        polygons = [polygon for polygon in outline if _is_polygon(polygon)]
+        return polygons or None, len(polygons) < len(outline)
+    if not isinstance(outline, dict) or outline.get("size") != [height, width]:
+        return None, True
+    counts = outline.get("counts")
+    try:
+        if isinstance(counts, str):
+            return validate_run_lengths(parse_coco_text(counts.encode()), height * width), False
+        if isinstance(counts, list) and set(map(type, counts)) <= {int}:
+            return validate_run_lengths(np.array(counts, np.int64), height * width), False
+    except (ValueError, OverflowError):
+        pass
+    return None, True
+
+
+def _is_polygon(polygon: Any) -> bool:
+    """Whether a list can be rasterised; ``OverflowError`` if it contains a number that is not finite."""
+    if not isinstance(polygon, list) or len(polygon) < 6 or len(polygon) % 2 or set(map(type, polygon)) - {int, float}:
+        return False
+    if not math.isfinite(sum(polygon)):  # raises OverflowError for a whole number that is too large for a float
+        raise OverflowError
+    # Rasterising samples every edge: huge coordinates or long zigzags would need gigabytes of memory.
+    low, high = min(polygon), max(polygon)
+    if low < -MAX_SIDE or high > MAX_SIDE:
+        return False
+    if len(polygon) * (high - low) <= MAX_OUTLINE:  # no edge is longer than high - low on either axis
+        return True
+    corners = np.array(polygon).reshape(-1, 2)
+    edges = corners - np.roll(corners, 1, axis=0)
+    return bool(np.abs(edges).sum() <= MAX_OUTLINE)
+
+
+def is_flat_outline(outline: object) -> bool:
+    """Whether a ``segmentation`` is one list of numbers instead of a list of polygons."""
+    return isinstance(outline, list) and len(outline) > 0 and {type(value) for value in outline} <= {int, float}
+
+
+def is_file(folder: Path | None, name: str) -> bool:
+    """Whether a file is in the folder; False without a folder."""
+    try:
+        return folder is not None and (folder / name).is_file()
+    except (OSError, ValueError):  # a name that is too long or has a null character
+        return False
+
+
+def is_integer(value: Any) -> TypeGuard[int]:
+    """Whether a value is a whole number that fits into the 64 bits of a store; True and False are not numbers."""
+    return type(value) is int and abs(value) < 2**63
+
+
+def is_side(value: Any) -> TypeGuard[int]:
+    """Whether a value is a possible height or width of an image."""
+    return is_integer(value) and 0 < value <= MAX_SIDE
+
+
+def whole_number(value: object) -> int | None:
+    """The whole number that a value means, such as "7" and 7.0; None if it means none that fits into 64 bits."""
+    is_text = isinstance(value, str) and re.fullmatch(r"\s*[+-]?[0-9]{1,19}\s*", value)
+    is_whole = isinstance(value, float) and value.is_integer()
+    number = int(value) if is_text or is_whole else value  # type: ignore[call-overload]  # text or a float here
+    return number if is_integer(number) else None
+
+
+def number_from_text(value: object) -> Any:
+    """The number that a text means, such as 12.5 for "12.5"; other values as they are."""
+    if not isinstance(value, str) or len(value) > 40:
+        return value
+    try:
+        whole = whole_number(value)
+        return float(value) if whole is None else whole
+    except ValueError:
+        return value
+
+
+def is_text_of_numbers(values: Sequence[object]) -> bool:
+    """Whether some of the values are text, and all are numbers or text that means a number."""
+    if str not in set(map(type, values)):
+        return False
+    return _are_numbers([number_from_text(value) for value in values])
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    """Whether all values are finite numbers below ``MAX_NUMBER``; True and False are not numbers."""
+    try:
+        # The sum is not below the limit either if a number is not finite.
+        return set(map(type, values)) <= {int, float} and sum(map(abs, values)) < MAX_NUMBER
+    except OverflowError:  # a whole number that is too large for a float
+        return False
+
+
+def _parse_ids(entries: Sequence[Entry]) -> IdColumn:
+    values = [entry.get("id") for entry in entries]
+    seen: set[int] = set()
+    is_whole = np.zeros(len(values), bool)
+    is_repeated = np.zeros(len(values), bool)
+    for row, value in enumerate(values):
+        if is_integer(value):
+            is_whole[row] = True
+            is_repeated[row] = value in seen
+            seen.add(value)
+    return IdColumn(values, is_whole, is_repeated)
+
+
+def _parse_file_name(name: Any) -> str:
+    if not isinstance(name, str):
+        return ""
+    windows = PureWindowsPath(name)
+    posix = PurePosixPath(name)
+    leaves_folder = ".." in posix.parts + windows.parts or posix.root or windows.anchor
+    return "" if leaves_folder or not name.isprintable() else name
+
+
+def _parse_category(entry: Entry) -> Category:
+    names = entry.get("keypoints") or []
+    keypoints = tuple(map(_text, names)) if isinstance(names, list) else None
+    return Category(_text(entry.get("name", "")), keypoints, entry.get("skeleton"))
+
+
+def _text(value: Any) -> str:
+    """A string as it is; the shortened text of another value, which may be deeply nested."""
+    return value if isinstance(value, str) else truncate_for_message(value)
+
+
+def _parse_numbers(lists: Sequence[Any], count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Convert lists of ``count`` finite numbers.
+
+    Returns:
+        (N, count) float64, zeros for lists that are not, and the (N,) ``Problem`` of each.
+    """
+    problems = np.array([_find_problem(numbers, count) for numbers in lists], np.int64).reshape(len(lists))
+    values = np.zeros((len(lists), count))
+    rows = np.flatnonzero(problems == Problem.NONE)
+    values[rows] = np.array([lists[row] for row in rows.tolist()], np.float64).reshape(-1, count)
+    return values, problems
+
+
+def _find_problem(numbers: Any, count: int) -> Problem:
+    if type(numbers) is not list or len(numbers) != count or numbers == [None]:
+        return Problem.WRONG_COUNT
+    if _are_numbers(numbers):
+        return Problem.NONE
+    return Problem.TEXT if is_text_of_numbers(numbers) else Problem.NOT_A_NUMBER

@@ -1,0 +1,128 @@
+"""Reading checked annotation files: for a store, and for the COCO evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from posenet.annotations.coco import AnnotationFile, CocoImage
+from posenet.annotations.people import People
+from posenet.annotations.rules import refuse_errors
+from posenet.errors import DataError
+from posenet.skeleton import COCO, Skeleton
+
+_RULES_OF_TEST_SETS = (
+    "image-id", "category-id", "duplicate-image-id", "duplicate-category-id", "file-name", "image-size",
+    "no-such-category",
+)  # fmt: skip
+"""The rules for files without names of keypoints, as those of test sets."""
+
+
+@dataclass(frozen=True)
+class CocoDataset:
+    """The images of an annotation file, and the people of every image id, both in file order."""
+
+    path: Path
+    images: tuple[CocoImage, ...]
+    people: dict[int, People]
+
+
+def read_annotations(path: str | Path, skeleton: Skeleton = COCO) -> CocoDataset:
+    """Read a COCO keypoint file.
+
+    Annotations of categories with other keypoints than the skeleton's are left out. A person without ``keypoints`` has
+    no labelled ones.
+
+    Raises:
+        DataError: the file cannot be read or has an error; see ``posenet.annotations.rules.RULES``.
+    """
+    file = AnnotationFile.read(path, skeleton)
+    refuse_errors(file)
+    rows = np.flatnonzero(file.is_used)
+    image_rows = file.image_rows[rows]
+    rows = rows[np.argsort(image_rows, kind="stable")]
+    people = People(
+        ids=np.array([file.annotation_ids.values[row] for row in rows.tolist()], np.int64),
+        keypoints=skeleton.to_network_order(file.keypoints.values[rows]),
+        num_labelled=file.num_labelled[rows],
+        boxes=file.boxes.values[rows].astype(np.float32),
+        areas=file.areas.values[rows].astype(np.float32),
+        is_crowd=file.is_crowd[rows],
+        outlines=[file.outlines.values[row] for row in rows.tolist()],
+    )
+    images = _list_images(file)
+    ends = np.bincount(image_rows, minlength=len(images)).cumsum().tolist()
+    slices = map(slice, [0, *ends], ends)
+    return CocoDataset(
+        Path(path), tuple(images), {image.id: people.select(part) for image, part in zip(images, slices)}
+    )
+
+
+@dataclass(frozen=True)
+class Split:
+    """The images to predict and the people in them.
+
+    Predictions have one category: of those with the skeleton's keypoints, the one called "person", else the first. The
+    annotations of all these categories are changed to it.
+    """
+
+    images: list[CocoImage]
+    category: int  # id
+    people: list[dict[str, Any]]  # COCO annotations; empty for a test set
+    categories: frozenset[int]  # ids of all categories with the skeleton's keypoints
+
+    @property
+    def annotated(self) -> bool:
+        """Whether there are people to compare predictions with."""
+        return bool(self.people)
+
+
+def read_split(path: str | Path, image_ids: Collection[int] | None = None, skeleton: Skeleton = COCO) -> Split:
+    """Read the annotation file of a split, or an image-info file without annotations; only ``image_ids`` if given.
+
+    Raises:
+        DataError: the file cannot be read or has an error, has no images, has only people without keypoints, or lacks
+            an image.
+    """
+    file = AnnotationFile.read(path, skeleton, required=["images"])
+    names_keypoints = any(category.keypoints != () for category in file.parsed_categories)
+    refuse_errors(file, None if names_keypoints else _RULES_OF_TEST_SETS)
+    images = _list_images(file)
+    if image_ids is not None:
+        image_of_id = {image.id: image for image in images}
+        if unknown := set(image_ids) - set(image_of_id):
+            raise DataError(f"{path} has no image {min(unknown)}; correct --image-ids")
+        images = [image_of_id[image_id] for image_id in image_ids]
+    if not images:
+        raise DataError(f"{path} lists no images; use person_keypoints_*.json")
+    used = np.flatnonzero(file.category_is_used).tolist() or list(range(len(file.categories)))
+    if not used:
+        return Split(images, 1, [], frozenset([1]))
+    ids = file.category_ids.values
+    chosen = max(used, key=lambda row: file.parsed_categories[row].name == "person")
+    used = used if names_keypoints else [chosen]
+    is_person = np.isin(file.category_rows, used)
+    if is_person.any() and not file.has_keypoints.any():
+        raise DataError(f"{path} contains people without keypoints; use person_keypoints_*.json")
+    people = [
+        {
+            "image_id": file.annotations[row]["image_id"],
+            "category_id": ids[chosen],
+            "keypoints": file.keypoints.values[row].ravel().tolist(),
+            "num_keypoints": int(file.num_labelled[row]),
+            "bbox": file.boxes.values[row].tolist(),
+            "area": float(file.areas.values[row]),
+            "iscrowd": int(file.is_crowd[row]),
+        }
+        for row in np.flatnonzero(is_person).tolist()
+    ]
+    return Split(images, ids[chosen], people, frozenset(ids[row] for row in used))
+
+
+def _list_images(file: AnnotationFile) -> list[CocoImage]:
+    rows = zip(file.image_ids.values, file.file_names, file.image_sizes.tolist())
+    return [CocoImage(image_id, name, *size) for image_id, name, size in rows]

@@ -1,0 +1,631 @@
+"""The problems of COCO keypoint files: one table for reading, which refuses a file at the first error, for linting,
+which lists all problems, and for repair.
+
+Every rule finds its problem in the columns of an ``AnnotationFile``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from posenet.annotations import left_right, repair
+from posenet.annotations.coco import (
+    UNLISTED,
+    AnnotationFile,
+    Mask,
+    Problem,
+    is_file,
+    is_flat_outline,
+    read_document,
+    select_rows,
+    select_sections,
+)
+from posenet.annotations.people import MIN_AREA
+from posenet.errors import DataError
+from posenet.files import is_standard_output, write_atomically
+from posenet.images import AnnotatedFrame, ImageHeader, oriented_size
+from posenet.messages import to_single_line
+from posenet.settings import DataConfig, ExifFrame
+from posenet.skeleton import Skeleton
+
+FEW = 0.01
+"""Share of the annotations that may have a problem that concerns nothing but themselves; more are refused."""
+LINT_ONLY = 1.0
+"""Tolerance of the errors that do not concern reading, or that reading itself finds."""
+SHOWN_PLACES = 5
+"""Number of places in the text of a finding."""
+SHOWN_CHARACTERS = 1000
+"""Length of these places, at most."""
+BOX_MARGIN = 1.5
+"""A box that ends beyond this many image widths or heights is probably written as two corners."""
+FAR = 1.0
+"""Distance from the box, relative to its longer side, from which a keypoint is reported."""
+OUTSIDE_BOX = 0.1
+"""Distance from the box, relative to its longer side, from which a keypoint counts as outside. In COCO's annotations,
+one person in a hundred has half of the keypoints outside."""
+MIN_SIDE = 16
+"""Smaller images, in pixels, are not checked for fractions."""
+MIN_PERCENT_SIDE = 200
+"""Percentages are reported if the longer side of half of the images is larger than this, in pixels."""
+MIN_EXAMPLES = 20
+"""If the boxes do not contradict percentages, at least this many annotations are needed to report them."""
+
+_log = logging.getLogger(__name__)
+
+Places = Mask | Sequence[object]
+"""Where a problem is: a mask over the entries of a section; or a list of texts, in which None stands for the whole
+file."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One kind of problem, and how to find and repair it."""
+
+    severity: Literal["error", "warning"]
+    """An error stops the other tools or leads to wrong data; a warning may be intended."""
+    code: str
+    """Short name, the same in all versions."""
+    message: str
+    """The entries with the problem, in the plural: "images without a file"."""
+    remedy: str
+    """How to fix it."""
+    find: Callable[[AnnotationFile], Places]
+    section: str = "annotations"
+    """The section of a mask, whose places are the ids of its entries."""
+    repair: Callable[[AnnotationFile, Counter[str]], None] | None = None
+    """Repairs what can be derived, and counts it; see ``posenet.annotations.repair``."""
+    tolerance: float = 0.0
+    """Largest number of places, relative to the number of annotations, with which a file is still read."""
+
+    def places(self, file: AnnotationFile) -> list[object]:
+        """The places of the problem: ids, file names or other texts; None for the whole file."""
+        found = self.find(file)
+        if not isinstance(found, np.ndarray):
+            return list(found)
+        entries = file.sections[self.section]
+        return [entries[row].get("id") for row in np.flatnonzero(found).tolist()]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One kind of problem and its places: ids of images, annotations or categories, file names, or keypoint pairs."""
+
+    severity: Literal["error", "warning"]
+    code: str
+    message: str
+    remedy: str
+    places: list[str] = field(default_factory=list)
+
+    @property
+    def summary(self) -> str:
+        """The problem and its first places, in one line."""
+        text = self.message
+        if self.places:
+            text += ": " + to_single_line(", ".join(self.places[:SHOWN_PLACES]))[:SHOWN_CHARACTERS]
+        if len(self.places) > SHOWN_PLACES:
+            text += f" ... (+{len(self.places) - SHOWN_PLACES} more)"
+        return text
+
+    def __str__(self) -> str:
+        return f"{self.severity}: {self.summary}\n  fix: {self.remedy} [{self.code}]"
+
+
+def lint_annotations(
+    path: str | Path,
+    images: str | Path | None = None,
+    skeleton: Skeleton | None = None,
+    exif_frame: ExifFrame = DataConfig.exif_frame,
+) -> list[Finding]:
+    """Find all problems of a COCO keypoint file, errors first; ``DataError`` if it is not a COCO file at all.
+
+    Args:
+        images: folder of the image files, which are then checked too.
+        skeleton: the expected keypoints; None expects those of the categories in the file.
+        exif_frame: see ``posenet.images.find_annotated_frame``.
+    """
+    sections = select_sections(read_document(path), path)
+    file = AnnotationFile(path, sections, skeleton, None if images is None else Path(images), exif_frame)
+    findings: dict[str, Finding] = {}
+    for rule in RULES:
+        places = rule.places(file)
+        if places:
+            finding = Finding(rule.severity, rule.code, rule.message, rule.remedy)
+            finding = findings.setdefault(rule.code, finding)
+            finding.places.extend(str(place) for place in places if place is not None)
+    return sorted(findings.values(), key=lambda finding: finding.severity)
+
+
+def refuse_errors(file: AnnotationFile, codes: Collection[str] | None = None) -> None:
+    """Raise ``DataError`` for the first error of a file, with its first places and the remedy.
+
+    Errors that concern only some annotations, such as a keypoint outside its image, are logged unless there are many.
+
+    Args:
+        codes: the rules that matter; None for all that do not need the image files.
+    """
+    for rule in RULES:
+        is_wanted = rule.tolerance < LINT_ONLY if codes is None else rule.code in codes
+        places = rule.places(file) if rule.severity == "error" and is_wanted else []
+        if not places:
+            continue
+        texts = [str(place) for place in places if place is not None]
+        finding = Finding(rule.severity, rule.code, rule.message, rule.remedy, texts)
+        if len(places) > rule.tolerance * len(file.annotations):
+            raise DataError(
+                f"{file.path}: {finding.summary}; {rule.remedy} (posenet annotations lint lists all problems)"
+            )
+        _log.warning("WARNING: %s: %s; %s", file.path, finding.summary, rule.remedy)
+
+
+def fix_annotations(
+    path: str | Path,
+    output: str | Path,
+    images: str | Path | None = None,
+    exif_frame: ExifFrame = DataConfig.exif_frame,
+) -> dict[str, int]:
+    """Write a repaired copy of a COCO keypoint file to ``output``, completely or not at all.
+
+    Args:
+        images: folder of the image files, which determine sizes and file names; None leaves both as they are.
+        exif_frame: frame of missing sizes of images with an EXIF orientation.
+
+    Returns:
+        The number of repairs of every kind.
+
+    Raises:
+        DataError: ``path`` cannot be read or is not a COCO file, or ``output`` is the same file or cannot be written.
+    """
+    path = Path(path)
+    output = Path(output)
+    if is_standard_output(output):
+        raise DataError("the repaired file cannot be written to standard output, because it is checked; name a file")
+    if output.exists() and output.resolve() == path.resolve():
+        raise DataError(f"{output} is the file to repair, which is never changed; choose another output")
+    document = read_document(path)
+    sections = select_sections(document, path)
+    folder = None if images is None else Path(images)
+    fixes: Counter[str] = Counter()
+    for rule in RULES:
+        if rule.repair is not None:
+            rule.repair(AnnotationFile(path, sections, None, folder, exif_frame), fixes)
+    try:
+        write_atomically(output, json.dumps(document).encode())
+    except OSError as error:
+        raise DataError(f"cannot write {output}: {error.strerror or error}; choose another output") from error
+    return dict(fixes)
+
+
+# Images and their files
+
+
+def _backslashes(file: AnnotationFile) -> list[str]:
+    return [name for name in file.file_names if "\\" in name and not is_file(file.folder, name)]
+
+
+def _repeated_files(file: AnnotationFile) -> list[str]:
+    names = Counter(file.file_names[row] for row in np.flatnonzero(file.image_is_usable).tolist())
+    return [name for name, count in names.items() if count > 1]
+
+
+def _missing_files(file: AnnotationFile) -> list[str]:
+    # A backslash is a finding already.
+    return [
+        name
+        for name, check in zip(file.file_names, file.file_checks)
+        if check is not None and not check.is_present and "\\" not in name
+    ]
+
+
+def _unreadable_files(file: AnnotationFile) -> list[str]:
+    checks = zip(file.file_names, file.file_checks)
+    return [name for name, check in checks if check is not None and check.is_present and check.header is None]
+
+
+def _files_of_another_size(file: AnnotationFile) -> list[str]:
+    return [name for name, _, _, has_size in _decoded_files(file) if not has_size]
+
+
+def _files_with_orientation(file: AnnotationFile, reason: str) -> list[str]:
+    return [
+        f"{name} (orientation {header.orientation}, {frame})"
+        for name, header, frame, has_size in _decoded_files(file)
+        if has_size and frame.reason == reason
+    ]
+
+
+def _decoded_files(file: AnnotationFile) -> Iterator[tuple[str, ImageHeader, AnnotatedFrame, bool]]:
+    """Name, header and annotated frame of every file that can be decoded, and whether it has the annotated size."""
+    for name, check, size in zip(file.file_names, file.file_checks, file.image_sizes.tolist()):
+        if check is not None and check.header is not None:
+            oriented = oriented_size(*check.header.stored_size, check.frame.orientation)
+            yield name, check.header, check.frame, list(oriented) == size
+
+
+# Categories
+
+
+def _no_keypoints(file: AnnotationFile) -> list[object]:
+    bad = [
+        file.category_ids.values[row]
+        for row, category in enumerate(file.parsed_categories)
+        if category.keypoints is None and file.category_ids.is_usable[row]
+    ]
+    return bad or ([] if file.category_has_keypoints.any() else [None])
+
+
+def _no_such_keypoints(file: AnnotationFile) -> list[str]:
+    if file.skeleton is None or file.category_is_used.any():
+        return []
+    others = [category.keypoints for category in file.parsed_categories if category.keypoints]
+    found = f"found: {', '.join(others[0])}" if others else "found: none"
+    return [f"{', '.join(file.skeleton.file_names)} ({found})"]
+
+
+def _mixed_categories(file: AnnotationFile) -> list[str]:
+    used = np.flatnonzero(file.category_is_used).tolist()
+    if len(file.groups_of_names()) < 2:
+        return []
+    return [", ".join(str(file.category_ids.values[row]) for row in used)]
+
+
+def _keypoints_named_twice(file: AnnotationFile) -> Mask:
+    names = [category.keypoints or () for category in file.parsed_categories]
+    return file.category_is_used & np.array([len(set(group)) < len(group) for group in names], bool)
+
+
+# Annotations
+
+
+def _in_another_category(file: AnnotationFile) -> Mask:
+    has_keypoints = np.array(["keypoints" in entry for entry in file.annotations], bool)
+    return (file.category_rows >= 0) & ~file.is_used & has_keypoints
+
+
+def _wrong_crowd_flag(file: AnnotationFile) -> Mask:
+    return file.is_used & np.array([entry.get("iscrowd", 0) not in (0, 1) for entry in file.annotations], bool)
+
+
+def _has_text(file: AnnotationFile) -> Mask:
+    columns = (file.keypoints, file.boxes, file.areas)
+    return file.is_used & np.any([column.problems == Problem.TEXT for column in columns], axis=0)
+
+
+def _wrong_visibility(file: AnnotationFile) -> Mask:
+    return (~np.isin(file.keypoints.values[..., 2], (0, 1, 2))).any(axis=1)
+
+
+def _no_area(file: AnnotationFile) -> Mask:
+    is_missing = ~np.isin(file.areas.problems, (Problem.NONE, Problem.TEXT))
+    return file.is_used & (is_missing | (file.areas.values < 0))
+
+
+def _zero_area(file: AnnotationFile) -> Mask:
+    return file.is_used & ~file.is_crowd & (file.areas.problems == Problem.NONE) & (file.areas.values == 0)
+
+
+def _small_area(file: AnnotationFile) -> Mask:
+    claims_keypoints = np.array([bool(entry.get("num_keypoints")) for entry in file.annotations], bool)
+    areas = file.areas.values
+    return file.is_used & ~file.is_crowd & claims_keypoints & (areas > 0) & (areas < MIN_AREA)
+
+
+def _no_box(file: AnnotationFile) -> Mask:
+    return file.is_used & ~np.isin(file.boxes.problems, (Problem.NONE, Problem.TEXT))
+
+
+def _negative_box(file: AnnotationFile) -> Mask:
+    return file.is_used & (file.boxes.values[:, 2:] < 0).any(axis=1)
+
+
+def _empty_box(file: AnnotationFile) -> Mask:
+    sides = file.boxes.values[:, 2:]
+    return file.is_used & (file.boxes.problems == Problem.NONE) & (sides.min(axis=1) == 0)
+
+
+def _box_outside(file: AnnotationFile) -> Mask:
+    ends = file.boxes.values[:, :2] + file.boxes.values[:, 2:]
+    limits = BOX_MARGIN * file.sizes_of_annotations[:, ::-1]
+    return file.is_used & file.has_box & file.has_image & (ends > limits).any(axis=1)
+
+
+def _flat_outline(file: AnnotationFile) -> Mask:
+    return file.is_used & np.array([is_flat_outline(entry.get("segmentation")) for entry in file.annotations], bool)
+
+
+def _damaged_outline(file: AnnotationFile) -> Mask:
+    return file.outlines.is_damaged & ~_flat_outline(file)
+
+
+def _unlabelled_place(file: AnnotationFile) -> Mask:
+    return (~file.is_labelled & (file.keypoints.values[..., :2] != 0).any(axis=2)).any(axis=1)
+
+
+def _labelled_at_zero(file: AnnotationFile) -> Mask:
+    return (file.is_labelled & (file.keypoints.values[..., :2] == 0).all(axis=2)).any(axis=1)
+
+
+def _wrong_count(file: AnnotationFile) -> Mask:
+    stated = [entry.get("num_keypoints") for entry in file.annotations]
+    differs = [value is not None and value != count for value, count in zip(stated, file.num_labelled.tolist())]
+    return file.has_keypoints & (file.keypoints.problems == Problem.NONE) & np.array(differs, bool)
+
+
+def _outside(file: AnnotationFile) -> Mask:
+    """Some labelled keypoints are outside the image, and not because the size is that of the other frame."""
+    swapped = _fits_only_displayed(file)
+    return ~_inside(file, file.sizes_of_annotations) & file.has_image & ~swapped
+
+
+def _exif_swapped(file: AnnotationFile) -> list[str]:
+    rows = np.flatnonzero(_fits_only_displayed(file)).tolist()
+    names = [file.file_names[file.image_rows[row]] for row in rows]
+    return [f"{name} (annotation {file.annotation_ids.values[row]})" for name, row in zip(names, rows)]
+
+
+def _fits_only_displayed(file: AnnotationFile) -> Mask:
+    """(A,) bool: the image has the size of its stored pixels, but the keypoints fit only the displayed image."""
+    is_sideways = [check is not None and check.frame == AnnotatedFrame(1, "size") for check in file.file_checks]
+    if not any(is_sideways):
+        return np.zeros(len(file.annotations), bool)
+    in_sideways = select_rows(np.array(is_sideways), file.image_rows, False)
+    sizes = file.sizes_of_annotations
+    return in_sideways & ~_inside(file, sizes) & _inside(file, sizes[:, ::-1])
+
+
+def _inside(file: AnnotationFile, sizes: np.ndarray) -> Mask:
+    """(A,) bool: all labelled keypoints are in an image of (A, 2) height, width; those on its edge are."""
+    points = file.keypoints.values[..., :2]
+    is_inside = ((points >= 0) & (points <= sizes[:, None, ::-1])).all(axis=2)
+    return (is_inside | ~file.is_labelled).all(axis=1)
+
+
+def _same_keypoints(file: AnnotationFile) -> Mask:
+    is_copy = np.zeros(len(file.annotations), bool)
+    seen: set[tuple[int, bytes]] = set()
+    for row in np.flatnonzero(file.is_labelled_person & file.has_image).tolist():
+        copy = int(file.image_rows[row]), file.keypoints.values[row].tobytes()
+        is_copy[row] = copy in seen
+        seen.add(copy)
+    return is_copy
+
+
+def _nothing_labelled(file: AnnotationFile) -> list[None]:
+    is_readable = (file.keypoints.problems == Problem.NONE).all()
+    is_missing = file.category_is_used.any() and is_readable and not file.is_labelled_person.any()
+    return [None] if is_missing else []
+
+
+def _only_hidden(file: AnnotationFile) -> list[None]:
+    labelled = file.keypoints.values[file.is_labelled_person]
+    return [None] if len(labelled) and not (labelled[..., 2] == 2).any() else []
+
+
+def _normalised(file: AnnotationFile) -> Mask:
+    """Several keypoints of a person are labelled, and all are between 0 and 1."""
+    is_large = file.sizes_of_annotations.min(axis=1) >= MIN_SIDE
+    points = file.keypoints.values[..., :2]
+    is_fraction = ((points >= 0) & (points <= 1)).all(axis=2) | ~file.is_labelled
+    is_candidate = file.is_labelled_person & is_large & (file.num_labelled >= 2) & is_fraction.all(axis=1)
+    return is_candidate & (_largest_coordinate(file) > 0)
+
+
+def _are_mostly_fractions(file: AnnotationFile) -> bool:
+    """Whether most people are in fractions. Others, of one keypoint or a little beyond 1, then probably are too."""
+    return bool(2 * _normalised(file).sum() > file.is_labelled_person.sum())
+
+
+def _percent(file: AnnotationFile) -> list[None]:
+    """No keypoint is beyond 100, in images that are larger."""
+    is_person = file.is_labelled_person & ~_normalised(file)
+    sides = file.sizes_of_annotations[is_person & file.has_image].max(axis=1)
+    largest = _largest_coordinate(file)[is_person]
+    if _are_mostly_fractions(file):
+        return []
+    if not len(sides) or np.median(sides) <= MIN_PERCENT_SIDE or largest.max() > 100:
+        return []
+    is_outside = (_distances_from_box(file) > OUTSIDE_BOX).sum(axis=1) >= 0.5 * file.num_labelled
+    num_misplaced = np.count_nonzero(is_outside & is_person & file.has_box)
+    is_certain = len(largest) >= MIN_EXAMPLES or num_misplaced > len(largest) / 2
+    return [None] if is_certain else []
+
+
+def _far_from_box(file: AnnotationFile) -> Mask:
+    if _percent(file) or _are_mostly_fractions(file):
+        return np.zeros(len(file.annotations), bool)
+    is_far = (_distances_from_box(file) > FAR).any(axis=1)
+    return file.is_labelled_person & file.has_box & is_far & ~_normalised(file)
+
+
+def _largest_coordinate(file: AnnotationFile) -> np.ndarray:
+    """(A,) the largest x or y of the labelled keypoints; minus infinity without any."""
+    points = file.keypoints.values[..., :2]
+    return np.asarray(points.max(axis=(1, 2), where=file.is_labelled[..., None], initial=-np.inf))
+
+
+def _distances_from_box(file: AnnotationFile) -> np.ndarray:
+    """(A, K) distance of the labelled keypoints from the box along the farther axis, relative to its longer side."""
+    points = file.keypoints.values[..., :2]
+    low = file.boxes.values[:, None, :2]
+    size = file.boxes.values[:, None, 2:]
+    beyond = np.maximum(low - points, points - low - size).max(axis=2).clip(min=0)
+    distances: np.ndarray = np.where(file.is_labelled, beyond / size.max(axis=2).clip(min=1), 0)
+    return distances
+
+
+# fmt: off
+RULES: tuple[Rule, ...] = (
+    # Ids
+    Rule("error", "image-id", "images without a whole number as id", "number the images: 1, 2, 3 ...",
+         lambda file: ~file.image_ids.is_whole, "images", repair.make_ids_whole),
+    Rule("error", "category-id", "categories without a whole number as id", "number the categories: 1, 2, 3 ...",
+         lambda file: ~file.category_ids.is_whole, "categories"),
+    Rule("error", "annotation-id", "annotations without a whole number as id", "number the annotations: 1, 2, 3 ...",
+         lambda file: ~file.annotation_ids.is_whole),
+    Rule("error", "duplicate-image-id", "image ids that appear more than once",
+         "give different images different ids, and delete copies of the same one",
+         lambda file: file.image_ids.is_repeated, "images", repair.renumber_repeated_ids),
+    Rule("error", "duplicate-category-id", "category ids that appear more than once",
+         "give different categories different ids, and delete copies of the same one",
+         lambda file: file.category_ids.is_repeated, "categories"),
+    Rule("error", "duplicate-annotation-id", "annotation ids that appear more than once",
+         "give different annotations different ids, and delete copies of the same one",
+         lambda file: file.annotation_ids.is_repeated),
+
+    # Images and their files
+    Rule("error", "file-name", "images without a file name in the image folder",
+         "write the path relative to the folder, without ..",
+         lambda file: np.array([not name for name in file.file_names], bool), "images"),
+    Rule("error", "backslash", "file names with backslashes, which only Windows reads",
+         "separate folders by /, on any system",
+         _backslashes, repair=repair.separate_folders_by_slashes, tolerance=LINT_ONLY),
+    Rule("error", "missing-file", "images without a file in the image folder",
+         "restore the files, or delete the images and annotations",
+         _missing_files, repair=repair.shorten_paths, tolerance=LINT_ONLY),
+    Rule("error", "unreadable-file", "files that cannot be decoded",
+         "save them again as JPEG or PNG, or delete the images", _unreadable_files, tolerance=LINT_ONLY),
+    Rule("error", "image-size", "images without a width and a height in whole pixels",
+         "write the size of the image in which the keypoints were placed",
+         lambda file: ~file.has_size, "images", repair.complete_sizes),
+    Rule("error", "wrong-size", "images of another size than annotated",
+         "correct width and height to those of the file; if the image was resized, scale the annotations too",
+         _files_of_another_size, tolerance=LINT_ONLY),
+    Rule("error", "exif-swapped", "images with an EXIF orientation whose keypoints are outside the stored pixels, but "
+         "inside the displayed image",
+         "swap width and height of these images, so that they are those of the displayed image; keep the keypoints",
+         _exif_swapped, repair=repair.swap_sizes, tolerance=LINT_ONLY),
+    Rule("warning", "exif-by-size", "images with an EXIF orientation, annotated in the frame that their width and "
+         "height show",
+         "nothing: all tools follow the size; keep width and height as they are, and the files too",
+         lambda file: _files_with_orientation(file, "size")),
+    Rule("warning", "exif-by-setting", "images with an EXIF orientation, of a size that fits both frames: "
+         "data.exif_frame decides",
+         "look at some with posenet build-hdf5 --preview; if the keypoints are wrong, use the other frame in all tools "
+         "(--set data.exif_frame=stored); do not change the coordinates",
+         lambda file: _files_with_orientation(file, "setting")),
+    Rule("warning", "duplicate-file", "files with several entries in images",
+         "merge the images: let all annotations name one of them, and delete the others", _repeated_files),
+
+    # Categories and references
+    Rule("error", "no-keypoints", "no category has keypoints",
+         'give the category "keypoints": names in the order of the annotations', _no_keypoints),
+    Rule("error", "no-such-keypoints", "no category has the keypoints of the skeleton",
+         "write the names as the skeleton spells and orders them, or use the skeleton of these annotations "
+         "(--skeleton, or model.skeleton in the configuration)", _no_such_keypoints),
+    Rule("error", "keypoint-twice", "categories that name a keypoint twice", "rename one",
+         _keypoints_named_twice, "categories"),
+    Rule("warning", "other-keypoints", "categories with other keypoints than the skeleton; the tools leave them out",
+         "draft a skeleton for them with posenet annotations skeleton --category",
+         lambda file: file.category_has_keypoints & ~file.category_is_used, "categories"),
+    Rule("warning", "mixed-categories", "categories with different keypoints in one file",
+         "train one network for each: the tools leave out the categories that do not fit its skeleton",
+         _mixed_categories),
+    Rule("error", "no-image", "annotations of images that are not listed", "list the image, or delete the annotation",
+         lambda file: file.image_rows == UNLISTED),
+    Rule("error", "no-such-category", "annotations of categories that are not listed",
+         "correct category_id, or list the category", lambda file: file.category_rows == UNLISTED),
+    Rule("warning", "no-category", "annotations with keypoints in a category that lists none, which are left out",
+         "correct category_id", _in_another_category),
+
+    # Keypoints
+    Rule("error", "text-number", "annotations with numbers in quotation marks",
+         "write the numbers in keypoints, bbox and area without quotation marks",
+         _has_text, repair=repair.convert_text),
+    Rule("error", "boolean-visibility", "annotations with true or false as the visibility of keypoints",
+         "write 2 for visible, 1 for hidden, and 0, 0, 0 for not labelled",
+         lambda file: file.keypoints.problems == Problem.BOOLEAN, repair=repair.convert_boolean_visibilities),
+    Rule("error", "keypoint-count", "annotations without x, y, visibility for every keypoint of their category",
+         "write three numbers for every keypoint of the category, 0, 0, 0 where it is not labelled",
+         lambda file: file.keypoints.problems == Problem.WRONG_COUNT),
+    Rule("error", "not-a-number", "annotations with keypoints that are not finite numbers",
+         "correct the values; write 0, 0, 0 only for a keypoint that is not labelled",
+         lambda file: file.keypoints.problems == Problem.NOT_A_NUMBER),
+    Rule("error", "visibility", "annotations with a visibility other than 0, 1 and 2",
+         "write 0 for not labelled, 1 for hidden, 2 for visible; a confidence is not a visibility",
+         _wrong_visibility),
+    Rule("error", "nothing-labelled", "no annotation has a labelled keypoint",
+         "check that keypoints are x, y, visibility, with visibility 1 or 2 where labelled",
+         _nothing_labelled, tolerance=LINT_ONLY),
+    Rule("warning", "only-hidden", "no keypoint has visibility 2: all are labelled as hidden",
+         "write 2 for visible keypoints; some tools write 1 for labelled and 0 for not labelled",
+         _only_hidden, repair=repair.make_hidden_visible),
+    Rule("error", "normalised", "annotations with keypoints between 0 and 1: fractions of the image, not pixels",
+         "multiply x by the width of the image and y by its height, in boxes too if they are fractions", _normalised),
+    Rule("error", "percent", "no keypoint is beyond 100 on either axis, in larger images: percentages of the image, "
+         "not pixels",
+         "multiply x by width / 100 and y by height / 100 of the image, in boxes too if they are percentages",
+         _percent),
+    Rule("warning", "flat-outline", "outlines that are one list of numbers, which are not used; the box replaces them",
+         "write a list of polygons: [[x, y, x, y, ...]]", _flat_outline, repair=repair.wrap_flat_outlines),
+    Rule("error", "outside", "annotations with labelled keypoints outside their image",
+         "write 0, 0, 0 for keypoints outside; if all are outside, their coordinates or the image's size are wrong",
+         _outside, repair=repair.move_keypoints_to_edge, tolerance=FEW),
+    Rule("warning", "unlabelled-place", "annotations that have keypoints with coordinates but visibility 0, which are "
+         "not used",
+         "write visibility 1 or 2 if the coordinates are right, else 0, 0, 0", _unlabelled_place),
+    Rule("warning", "labelled-at-zero", "annotations with labelled keypoints at (0, 0)",
+         "write visibility 0 where the position is not known", _labelled_at_zero),
+    Rule("warning", "same-keypoints", "annotations with exactly the keypoints of another one in the same image",
+         "delete the copy", _same_keypoints),
+
+    # Boxes, areas and outlines
+    Rule("error", "crowd-flag", "annotations with an iscrowd other than 0 and 1", "write 0 or 1",
+         _wrong_crowd_flag, repair=repair.fill_crowd_flags),
+    Rule("error", "outline-number", "outlines with a non-finite number",
+         "correct the segmentation, or delete it and use the box", lambda file: file.outlines.is_infinite),
+    Rule("warning", "damaged-outline", "outlines that are damaged, or of an image of another size: the box replaces "
+         "what cannot be used",
+         "write polygons of three or more points, or run lengths of the image's size", _damaged_outline),
+    Rule("error", "no-box", "annotations without a box", "write bbox as x, y, width, height",
+         _no_box, repair=repair.compute_boxes),
+    Rule("error", "empty-box", "boxes without a width or a height",
+         "write bbox as x, y, width, height, not as two corners", _negative_box),
+    Rule("error", "empty-box", "boxes without a width or a height",
+         "write bbox as x, y, width, height, not as two corners", _empty_box, tolerance=FEW),
+    Rule("warning", "box-outside", "boxes that reach far beyond their image",
+         "write bbox as x, y, width, height, not as two corners", _box_outside),
+    Rule("warning", "far-from-box", "annotations with labelled keypoints far outside their own box",
+         "look at the image; correct the box, or the keypoints if they belong to someone else or to a resized image",
+         _far_from_box),
+    Rule("error", "no-area", "annotations without an area",
+         "write the area of the outline in square pixels, or of the box where there is no outline",
+         _no_area, repair=repair.compute_areas),
+    Rule("error", "zero-area", "annotations with area 0, which no evaluation can match",
+         "write the area of the outline in square pixels, or of the box where there is no outline",
+         _zero_area, tolerance=FEW),
+    Rule("warning", "small", f"annotated objects smaller than {MIN_AREA} square pixels, too small to train on",
+         "nothing if they are that small; else correct area", _small_area),
+    Rule("warning", "num-keypoints", "annotations with a num_keypoints other than the number of labelled ones",
+         "count the keypoints with visibility above 0; the tools here count them themselves",
+         _wrong_count, repair=repair.count_keypoints),
+
+    # Left and right
+    Rule("error", "flip-pair", "pairs of the skeleton that the names contradict",
+         "pair every left keypoint with the right one of the same name", left_right.contradicting_pairs),
+    Rule("warning", "flip-order", "pairs of the skeleton with the right keypoint first",
+         "put the left one first: drawings colour the sides by it", left_right.reversed_pairs),
+    Rule("warning", "flip-missing", "left and right names that the skeleton does not pair",
+         "add them to left_right, or a mirrored image teaches the wrong side", left_right.missing_pairs),
+    Rule("warning", "no-sides", "no keypoint has a left or right twin, so a mirrored image swaps none",
+         "nothing if the object has no sides; else list the pairs in left_right of the skeleton",
+         left_right.lacks_sides),
+    Rule("error", "swapped-pair", "pairs in the opposite order of all other pairs of left and right",
+         "swap the two names in the category and the skeleton, or the keypoints in all annotations",
+         left_right.swapped_pairs),
+    Rule("error", "swapped-sides", "left and right are exchanged in all pairs, as faces seen from the front show",
+         "swap left and right in the names of the category, or the keypoints of all pairs in all annotations",
+         left_right.exchanged_faces),
+    Rule("warning", "swapped-here", "annotations in which one pair of left and right is in the opposite order of all "
+         "others",
+         "look at the image; swap the two keypoints if they are confused",
+         left_right.annotations_with_a_swapped_pair),
+)
+# fmt: on
+"""In the order in which reading finds them and repair applies them."""

@@ -1,0 +1,202 @@
+"""Annotation files: find their problems, repair them, import other formats, draft a skeleton.
+
+``lint`` and ``fix`` end with status 2 if there are errors. No action changes the file that it reads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+from posenet.annotations.importing.imported import ImportedAnnotations
+from posenet.annotations.importing.label_studio import import_label_studio
+from posenet.annotations.importing.yolo_pose import import_yolo_pose
+from posenet.annotations.rules import fix_annotations, lint_annotations
+from posenet.annotations.skeleton_draft import draft_skeleton
+from posenet.cli.options import SWITCH, add_config_options, check_output_file, message_stream
+from posenet.errors import DataError
+from posenet.files import is_standard_output, write_atomically
+from posenet.messages import pluralize, to_single_line
+from posenet.settings import load_config
+from posenet.skeleton import Skeleton, load_skeleton
+from posenet.skeleton.skeleton_file import BUILT_IN, skeleton_to_toml
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the actions of ``annotations`` and their flags."""
+    actions = parser.add_subparsers(required=True, metavar="action", title="actions")
+
+    def add_action(name: str, run: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
+        action = actions.add_parser(name, help=text, description=text, formatter_class=parser.formatter_class)
+        action.set_defaults(run_action=run)
+        action.add_argument("--quiet", action="store_true", default=argparse.SUPPRESS, help="show no progress")
+        return action
+
+    lint = add_action("lint", _lint, "find the problems of a COCO keypoint file, and how to fix them")
+    fix = add_action(
+        "fix",
+        _fix,
+        "write a copy of a COCO keypoint file in which everything is repaired that other values or the image files "
+        "determine, and lint it",
+    )
+    for action in (lint, fix):
+        add = action.add_argument
+        add("annotations", type=Path, metavar="JSON", help="COCO keypoint annotations")
+        add("--images", type=Path, metavar="DIR", help="also open every image and compare it with its annotations")
+        add(
+            "--skeleton",
+            metavar="FILE",
+            help="compare with this skeleton file, or with coco; by default, with the categories in the file",
+        )
+        add("--json", **SWITCH, help="print the findings as one JSON list, with all places")
+        add_config_options(action)
+    imported = add_action("import", _import, "convert YOLO-pose, or the JSON export of Label Studio, to COCO")
+    add = imported.add_argument
+    add("source", type=Path, metavar="FILE", help="data.yaml (YOLO-pose) or .json (JSON export of Label Studio)")
+    add("--split", default="train", metavar="NAME", help="YOLO-pose: train, val or test")
+    add("--images", type=Path, metavar="DIR", help="Label Studio: folder of the images, at any depth")
+    add(
+        "--keypoints",
+        nargs="+",
+        metavar="NAME",
+        help="names of the keypoints in order (default: those in the file, or COCO's where they fit)",
+    )
+    skeleton = add_action("skeleton", _skeleton, "draft a skeleton from annotations, or show and check one")
+    add = skeleton.add_argument
+    add(
+        "source", metavar="FILE", help="annotations (.json) to draft from; or a skeleton file (.toml), or coco, to show"
+    )
+    add("--category", metavar="NAME", help="the category to describe (default: the only one with keypoints)")
+    add(
+        "--bridges",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="also draft parts between keypoints that are two parts apart, which help the decoder",
+    )
+    outputs = {fix: "the repaired file", imported: "the COCO keypoint file", skeleton: "the skeleton file (.toml)"}
+    for action, text in outputs.items():
+        action.add_argument(
+            "--output", type=Path, required=action is not skeleton, metavar="FILE", help=f"{text} to write"
+        )
+        action.add_argument("--overwrite", **SWITCH, help="replace an existing file")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Run the action."""
+    args.run_action(args)
+
+
+def _lint(args: argparse.Namespace) -> None:
+    _print_findings(
+        args,
+        args.annotations,
+        "fix them as the findings describe, after annotations fix has repaired what can be derived",
+    )
+
+
+def _fix(args: argparse.Namespace) -> None:
+    check_output_file(args.output, args.annotations, args.overwrite)
+    exif_frame = load_config(args.config, args.overrides).data.exif_frame
+    fixes = fix_annotations(args.annotations, args.output, args.images, exif_frame)
+    messages = sys.stderr if args.json else sys.stdout
+    for kind, count in fixes.items():
+        print(f"fixed {kind}: {count}", file=messages)
+    if not fixes:
+        print("nothing to fix", file=messages)
+    print(f"wrote {args.output}", file=messages)
+    _print_findings(args, args.output, "fix them as the findings describe")
+
+
+def _print_findings(args: argparse.Namespace, path: Path, remedy: str) -> None:
+    """Print the findings of a file; ``DataError`` if there are errors among them."""
+    if args.images is not None and not args.images.is_dir():
+        raise DataError(f"image folder {args.images} does not exist; give the folder of the images")
+    skeleton = None if args.skeleton is None else load_skeleton(args.skeleton)
+    exif_frame = load_config(args.config, args.overrides).data.exif_frame
+    findings = lint_annotations(path, args.images, skeleton, exif_frame)
+    if args.json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in findings]))
+    else:
+        for finding in findings:
+            print(finding)
+    errors = [finding.code for finding in findings if finding.severity == "error"]
+    if errors:
+        found = pluralize(len(errors), "kind of error", "kinds of errors")
+        raise DataError(f"{path} has {found} ({', '.join(errors)}); {remedy}")
+    if not args.json:
+        print(f"{path}: no errors, {pluralize(len(findings), 'kind of warning', 'kinds of warnings')}")
+
+
+def _import(args: argparse.Namespace) -> None:
+    check_output_file(args.output, args.source, args.overwrite)
+    imported = _read_other_format(args)
+    _write(args.output, json.dumps(imported.document))
+    messages = message_stream(args.output)
+    document = imported.document
+    people = pluralize(len(document["annotations"]), "person", "people")
+    print(f"{pluralize(len(document['images']), 'image')}, {people}", file=messages)
+    for note in imported.notes:
+        print(note, file=messages)
+    print(f"wrote {args.output}; its images are in {imported.folder}", file=messages)
+    print(f"next: posenet annotations lint {args.output} --images {imported.folder}", file=messages)
+
+
+def _read_other_format(args: argparse.Namespace) -> ImportedAnnotations:
+    if args.source.suffix.lower() in (".yaml", ".yml"):
+        return import_yolo_pose(args.source, args.split, args.keypoints)
+    if args.source.suffix.lower() != ".json":
+        raise DataError(
+            f"{args.source} is neither a data.yaml (YOLO-pose) nor a .json (Label Studio); give one of them"
+        )
+    if args.images is None:
+        raise DataError("name the folder of the images with --images")
+    return import_label_studio(args.source, args.images, args.keypoints)
+
+
+def _skeleton(args: argparse.Namespace) -> None:
+    messages = message_stream(args.output)
+    comments = {}
+    if args.source == BUILT_IN or args.source.lower().endswith(".toml"):
+        skeleton = load_skeleton(args.source)
+    else:
+        draft = draft_skeleton(args.source, args.category, args.bridges)
+        skeleton = draft.skeleton
+        comments = draft.comments
+        print(f"category    {to_single_line(draft.category)}", file=messages)
+    _print_skeleton(skeleton, messages)
+    if args.output is None:
+        return
+    check_output_file(args.output, Path(args.source), args.overwrite)
+    _write(args.output, skeleton_to_toml(skeleton, comments))
+    if is_standard_output(args.output):
+        return
+    print(
+        f"wrote {args.output}; check it, then pass it to build-hdf5 and annotations lint with --skeleton and to train "
+        f"with --set model.skeleton={args.output}",
+        file=messages,
+    )
+
+
+def _print_skeleton(skeleton: Skeleton, messages: TextIO) -> None:
+    lines = {
+        "keypoints": f"{skeleton.num_keypoints}: {', '.join(skeleton.keypoints)}",
+        "parts": f"{skeleton.num_parts}: {', '.join('-'.join(part) for part in skeleton.parts)}",
+        "left-right": ", ".join("-".join(pair) for pair in skeleton.left_right) or "none",
+        "derived": ", ".join(f"{name} between {a} and {b}" for name, (a, b) in skeleton.derived.items()) or "none",
+        "layout": "known" if skeleton.layout else "not known",
+        "channels": str(skeleton.num_channels),
+    }
+    for name, text in lines.items():
+        print(f"{name:<12}{to_single_line(text)}", file=messages)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}; choose another output") from error

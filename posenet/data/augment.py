@@ -1,0 +1,316 @@
+"""Augmentation of a sample: its random numbers, the warp that they define, and applying it.
+
+``Augmentation`` only holds parameters. The functions apply the same parameters and the same warp to the image, the
+masks and the keypoints, so that these always agree. Sizes are (width, height), as in OpenCV. A matrix is (2, 3) and
+maps (x, y, 1) in image pixels to network-input pixels.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import cv2
+import numpy as np
+
+from posenet.annotations.people import decode_columns
+from posenet.settings import MAP_STRIDE, AugmentConfig
+from posenet.skeleton import Skeleton
+
+BORDER_COLOUR = (124, 127, 127)
+"""BGR colour of the network input outside the image."""
+NUM_HUES = 180
+"""OpenCV stores the hue, 0 to 360 degrees, as a byte from 0 to 179."""
+
+
+class RandomNumbers(NamedTuple):
+    """The random numbers of one augmentation, uniform in [0, 1)."""
+
+    jitter: float
+    """Decides whether the colours are shifted."""
+    hue: float
+    saturation: float
+    value: float
+    rescale: float
+    """Decides whether the sample is rescaled."""
+    scale: float
+    degrees: float
+    shift_x: float
+    shift_y: float
+    flip: float
+    """Decides whether the sample is mirrored."""
+
+
+def random_numbers(seed: int, epoch: int, index: int) -> RandomNumbers:
+    """The random numbers of a sample, each with 32 random bits: a hash of the arguments.
+
+    Seeding a generator of NumPy for ten numbers would take longer than warping the masks.
+    """
+    key = repr((int(seed), int(epoch), int(index)))  # int, because the repr of NumPy's integers differs
+    count = len(RandomNumbers._fields)
+    digest = hashlib.blake2b(key.encode(), digest_size=4 * count).digest()
+    return RandomNumbers(*(number / 2**32 for number in struct.unpack(f"<{count}I", digest)))
+
+
+@dataclass(frozen=True)
+class Augmentation:
+    """The parameters of one augmentation. The default changes nothing."""
+
+    flip: bool = False
+    """Mirror the image and swap left and right keypoints."""
+    degrees: float = 0.0
+    """Rotation; positive turns the x axis towards negative y."""
+    shift: tuple[float, float] = (0.0, 0.0)
+    """x, y in network-input pixels, applied last."""
+    scale: float = 1.0
+    """Factor on top of the scale of the framing."""
+    jitter: tuple[float, float, float] | None = None
+    """Shifts of hue (OpenCV's 0-180), saturation and value (0-255); None leaves the colours unchanged."""
+    person_height: float = AugmentConfig.person_height
+    """Share of the input height that the framed person fills at scale 1."""
+
+    @classmethod
+    def from_random_numbers(cls, numbers: RandomNumbers, config: AugmentConfig) -> Augmentation:
+        """Map random numbers to the configured ranges and probabilities."""
+        jitter = None
+        if numbers.jitter < config.jitter_probability:
+            jitter = (
+                _interpolate(config.jitter_hue, numbers.hue),
+                _interpolate(config.jitter_saturation, numbers.saturation),
+                _interpolate(config.jitter_value, numbers.value),
+            )
+        is_rescaled = numbers.rescale < config.scale_probability
+        shift_range = (-config.shift, config.shift)
+        return cls(
+            flip=numbers.flip < config.flip_probability,
+            degrees=_interpolate((-config.degrees, config.degrees), numbers.degrees),
+            shift=(_interpolate(shift_range, numbers.shift_x), _interpolate(shift_range, numbers.shift_y)),
+            scale=_interpolate(config.scale, numbers.scale) if is_rescaled else 1.0,
+            jitter=jitter,
+            person_height=config.person_height,
+        )
+
+    def matrix(self, center: tuple[float, float], person_scale: float, size: tuple[int, int]) -> np.ndarray:
+        """Compute the warp that frames one person.
+
+        For a network input of W x H pixels it is
+
+            M = T((W - 1) / 2 + shift_x, (H - 1) / 2 + shift_y) · diag(m, 1) · f · R · T(-center)
+
+            f = person_height / (person_scale · H / (H - 1)) · scale
+            m = -1 if flip else 1
+            R = [[cos a, sin a], [-sin a, cos a]],  a = degrees in radians
+
+        where T(x, y) is a translation: the centre of the person moves to the centre of the input, and the person's
+        height becomes the share ``person_height · scale`` of the input height.
+
+        Args:
+            center: x, y of the centre of the person's box, in image pixels.
+            person_scale: height of the person's box divided by H.
+            size: (W, H).
+
+        Returns:
+            (2, 3) float64: maps (x, y, 1) in image pixels to network-input pixels.
+        """
+        height = size[1]
+        return self._matrix(center, self.person_height / (person_scale * height / (height - 1)), size)
+
+    def image_matrix(self, image_size: tuple[int, int], size: tuple[int, int]) -> np.ndarray:
+        """Compute the warp that frames a whole image, of (width, height) ``image_size``, as large as possible.
+
+        The formula is that of ``matrix`` with the image's centre and
+        f = min(W / image width, H / image height) · scale.
+        """
+        image_center = ((image_size[0] - 1) / 2, (image_size[1] - 1) / 2)
+        return self._matrix(image_center, min(size[0] / image_size[0], size[1] / image_size[1]), size)
+
+    def _matrix(self, center: tuple[float, float], framing_scale: float, size: tuple[int, int]) -> np.ndarray:
+        # Plain Python numbers: the same few operations on NumPy arrays take longer than reading the record.
+        angle = math.radians(self.degrees)
+        factor = framing_scale * self.scale
+        cos = factor * math.cos(angle)
+        sin = factor * math.sin(angle)
+        mirror = -1.0 if self.flip else 1.0
+        x_row = (mirror * cos, mirror * sin)
+        y_row = (-sin, cos)
+        x_offset = (size[0] - 1) / 2 + self.shift[0] - x_row[0] * center[0] - x_row[1] * center[1]
+        y_offset = (size[1] - 1) / 2 + self.shift[1] - y_row[0] * center[0] - y_row[1] * center[1]
+        return np.array([(*x_row, x_offset), (*y_row, y_offset)])
+
+
+def _interpolate(bounds: tuple[float, float], share: float) -> float:
+    """The value at a share of the way between two bounds."""
+    return bounds[0] + (bounds[1] - bounds[0]) * share
+
+
+def warp_image(
+    image: np.ndarray,
+    augmentation: Augmentation,
+    matrix: np.ndarray,
+    size: tuple[int, int],
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """Shift the colours of an image and warp it.
+
+    Args:
+        image: (H, W, 3) BGR uint8.
+        size: (width, height) of the network input.
+        out: (height, width, 3) uint8, C-contiguous, to write to; None allocates it.
+    """
+    if out is None:
+        out = np.empty((size[1], size[0], 3), np.uint8)
+    visible, visible_matrix = crop_visible(image, matrix, size)
+    return warp_bgra(jitter_to_bgra(visible, augmentation.jitter), visible_matrix, size, out)
+
+
+def jitter_to_bgra(image: np.ndarray, jitter: tuple[float, float, float] | None) -> np.ndarray:
+    """Shift hue, saturation and value of a BGR image unless ``jitter`` is None, and convert it to BGRA.
+
+    An empty image is returned unchanged.
+    """
+    if not image.size:
+        return image
+    return cv2.cvtColor(image, cv2.COLOR_BGR2BGRA) if jitter is None else _jitter(image, jitter)
+
+
+def warp_bgra(image: np.ndarray, matrix: np.ndarray, size: tuple[int, int], out: np.ndarray) -> np.ndarray:
+    """Warp a BGRA image to BGR in ``out``. OpenCV warps four channels in half the time of three."""
+    if not image.size:
+        out[:] = BORDER_COLOUR
+        return out
+    warped = cv2.warpAffine(
+        image, matrix, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=(*BORDER_COLOUR, 255)
+    )
+    return cv2.cvtColor(warped, cv2.COLOR_BGRA2BGR, dst=out)
+
+
+def crop_visible(image: np.ndarray, matrix: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+    """Crop an image to the pixels that a warp reads.
+
+    Most people fill a small part of their image; the rest need not be converted or copied.
+
+    Returns the crop, which is a view and is empty if the warp reads no pixel, and the matrix that warps it.
+    """
+    (a, b, dx), (c, d, dy) = matrix.tolist()
+    determinant = a * d - b * c
+    # The corners of the network input, relative to the image's origin in it.
+    corners = [(x - dx, y - dy) for x in (-1, size[0]) for y in (-1, size[1])]
+    height, width = image.shape[:2]
+    left, right = _pixels_read([(d * x - b * y) / determinant for x, y in corners], width)
+    top, bottom = _pixels_read([(a * y - c * x) / determinant for x, y in corners], height)
+    crop_matrix = matrix.copy()
+    crop_matrix[:, 2] = a * left + b * top + dx, c * left + d * top + dy
+    return image[top:bottom, left:right], crop_matrix
+
+
+def _pixels_read(positions: list[float], length: int) -> tuple[int, int]:
+    """The range of pixels that a warp reads along one axis of an image of ``length`` pixels.
+
+    ``positions`` are those of the corners of the network input on this axis. Interpolation also reads the next pixel;
+    another one allows for rounding.
+    """
+    low = min(max(min(positions), -2.0), length + 2.0)
+    high = min(max(max(positions), -2.0), length + 2.0)
+    start = max(math.floor(low) - 1, 0) if low < length else length
+    stop = min(math.ceil(high) + 2, length) if high > -2 else 0
+    return start, stop
+
+
+def warp_mask(
+    runs: np.ndarray,
+    shape: tuple[int, int],
+    matrix: np.ndarray,
+    size: tuple[int, int],
+    border: int,
+    out: np.ndarray | None = None,
+) -> np.ndarray:
+    """Warp a mask from its run lengths directly to map cells, sampled at the cell centres.
+
+    Args:
+        runs: run lengths of the mask, column by column, starting with a run of 0; see ``posenet.annotations.people``.
+        shape: (height, width) of the mask.
+        size: (width, height) of the network input.
+        border: value outside the image, 0 or 1.
+        out: C-contiguous array to write to; None allocates it.
+
+    Returns:
+        (size[1] / 4, size[0] / 4) uint8: 0-255 for 0-1.
+    """
+    if out is None:
+        out = np.empty((size[1] // MAP_STRIDE, size[0] // MAP_STRIDE), np.uint8)
+    runs_unlike_border = runs[1 - border :: 2]
+    if not runs_unlike_border.any():  # the case of most supervision masks
+        out[:] = 255 * border
+        return out
+    # ``decode_columns`` returns the transposed mask, so the matrix takes y before x.
+    to_cells = matrix[:, [1, 0, 2]] / MAP_STRIDE
+    # Cell i is centred on input pixel stride * i + (stride - 1) / 2.
+    to_cells[:, 2] -= (MAP_STRIDE - 1) / 2 / MAP_STRIDE
+    return cv2.warpAffine(
+        decode_columns(runs, *shape, value=255),
+        to_cells,
+        out.shape[::-1],
+        dst=out,
+        flags=cv2.INTER_LINEAR,
+        borderMode=cv2.BORDER_CONSTANT,
+        borderValue=255 * border,
+    )
+
+
+def warp_joints(joints: np.ndarray, augmentation: Augmentation, matrix: np.ndarray, skeleton: Skeleton) -> np.ndarray:
+    """Warp (P, K, 3) joints; a flip swaps left and right keypoints.
+
+    Labelled keypoints that the warp moves outside stay labelled, because their maps reach into the input. Unlabelled
+    ones become 0.
+    """
+    warped = joints.astype(np.float32)
+    warped[..., :2] = joints[..., :2] @ matrix[:, :2].T + matrix[:, 2]
+    warped[joints[..., 2] <= 0] = 0
+    return warped[:, skeleton.flip_keypoints] if augmentation.flip else warped
+
+
+def largest_reduction(matrix: np.ndarray) -> int:
+    """The largest of 1, 2, 4 and 8 by which an image may be reduced so that the warp still does not enlarge it."""
+    (a, b, _), (c, d, _) = matrix.tolist()
+    scale = math.sqrt(abs(a * d - b * c))
+    for reduction in (8, 4, 2):
+        if scale * reduction <= 1:
+            return reduction
+    return 1
+
+
+def matrix_for_reduced_image(matrix: np.ndarray, reduction: int) -> np.ndarray:
+    """The warp of an image, as a warp of the same image decoded at 1 / ``reduction`` of its size.
+
+    Pixel i of the reduced image is centred on pixel r·i + (r - 1) / 2 of the image, with r the reduction.
+    """
+    if reduction == 1:
+        return matrix
+    offset = (reduction - 1) / 2
+    return np.column_stack([matrix[:, :2] * reduction, matrix @ (offset, offset, 1)])
+
+
+def _jitter(image: np.ndarray, jitter: tuple[float, float, float]) -> np.ndarray:
+    """Shift hue, saturation and value of a BGR image; returns (H, W, 4) BGRA."""
+    hue_shift, saturation_shift, value_shift = (round(shift) for shift in jitter)
+    # One plane at a time: a lookup table with three columns takes OpenCV more than twice as long.
+    hue, saturation, value = cv2.split(cv2.cvtColor(image, cv2.COLOR_BGR2HSV))
+    saturation = _add_saturated(saturation, saturation_shift)
+    value = _add_saturated(value, value_shift)
+    # Hue is an angle that wraps at 180, while bytes wrap at 256: where the sum reaches 180, add 256 - 180 more.
+    hue_shift %= NUM_HUES
+    wraps = (hue >= NUM_HUES - hue_shift).view(np.uint8)
+    hue += wraps * np.uint8(256 - NUM_HUES) + np.uint8(hue_shift)
+    return cv2.cvtColor(cv2.merge([hue, saturation, value]), cv2.COLOR_HSV2BGR, dstCn=4)
+
+
+def _add_saturated(plane: np.ndarray, shift: int) -> np.ndarray:
+    """Add a number to a (H, W) uint8 plane; the result stops at 0 and 255.
+
+    The plane is flattened, because for a plane with four columns OpenCV would take the scalar for a second image.
+    """
+    total = cv2.add(plane.reshape(1, -1), (shift, 0, 0, 0))  # type: ignore[call-overload]  # OpenCV's types omit this
+    return np.asarray(total).reshape(plane.shape)

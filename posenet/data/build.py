@@ -1,0 +1,457 @@
+"""Builds a store from a folder of images, with a COCO keypoint file or without annotations.
+
+Reading and decoding release Python's global lock, so threads can use all cores.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import h5py
+import numpy as np
+
+from posenet.annotations.coco import CocoImage
+from posenet.annotations.people import People, encode_mask, person_masks, select_main_persons
+from posenet.annotations.reading import read_annotations
+from posenet.data.inspection import StoreSummary, summarize
+from posenet.data.store import (
+    FORMAT,
+    NO_PERSON,
+    PERSON,
+    RECORD,
+    SCHEMA,
+    Record,
+    Store,
+    checksum,
+    compute_fingerprint,
+    pack_labels,
+    skeleton_to_json,
+)
+from posenet.devices.background import map_in_background
+from posenet.devices.cpu import usable_cores
+from posenet.errors import DataError
+from posenet.files import flush_to_disk, is_standard_output, resolve_link
+from posenet.images import (
+    AnnotatedFrame,
+    check_image,
+    count_frames,
+    find_annotated_frame,
+    find_images,
+    oriented_size,
+)
+from posenet.progress import progress_bar
+from posenet.settings import DataConfig, ExifFrame
+from posenet.skeleton import COCO, Skeleton
+
+MAX_ID_DIGITS = 18
+"""Most digits of a file name that is an image id: all such numbers have 64 bits."""
+MAX_UNREADABLE = 0.05
+"""Default share of unreadable images above which a build fails."""
+SPARE_BYTES = 8 * 2**20
+"""Free disk space required for the structures that HDF5 writes in addition to the arrays."""
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """The result of a build."""
+
+    summary: StoreSummary
+    num_crowds: int
+    """Crowd regions in the stored images."""
+    num_without_outline: int
+    """People and crowds in the stored images without a usable outline; their box is the mask."""
+    num_without_main_person: int
+    """Requested images without a main person."""
+    skipped: tuple[str, ...]
+    """One line for every unreadable image."""
+    frames: dict[str, int]
+    """Number of stored images with an EXIF orientation, by the frame of their annotations and what decided it."""
+    seconds: float
+
+
+class _PreparedImage(NamedTuple):
+    """An image that is ready to be written."""
+
+    record: Record
+    main_rows: list[int]
+    frame: AnnotatedFrame
+
+
+Prepare = Callable[[CocoImage], _PreparedImage]
+"""Reads and checks an image and makes its record; ``OSError`` or ``ValueError`` if it cannot be used."""
+
+
+def build_store(
+    images: str | Path,
+    annotations: str | Path | None,
+    output: str | Path,
+    *,
+    image_ids: Collection[int] | None = None,
+    limit: int | None = None,
+    workers: int | None = None,
+    max_unreadable: float = MAX_UNREADABLE,
+    overwrite: bool = False,
+    skeleton: Skeleton = COCO,
+    exif_frame: ExifFrame = DataConfig.exif_frame,
+    progress: bool = True,
+) -> BuildReport:
+    """Write every image that has a main person to ``output``, in the order of the annotation file.
+
+    Args:
+        images: folder of the images.
+        annotations: COCO keypoint JSON for ``skeleton``. None stores all images of the folder without annotations, in
+            the order of their names and as viewers display them, for training with a teacher.
+        image_ids: store only these images; None stores all.
+        limit: store only the first ``limit`` of these images.
+        workers: threads; None means one per usable core. The bytes of the store do not depend on it.
+        max_unreadable: share of the images, rounded up to whole images, that may be missing, damaged or of another size
+            than annotated. They are skipped and reported.
+        overwrite: replace an existing store when the new one is complete.
+        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; see
+            ``posenet.images.find_annotated_frame``.
+        progress: whether to show a progress bar.
+
+    Raises:
+        DataError: the input or the output cannot be used, or too many images are unreadable. No store is written.
+    """
+    start = time.perf_counter()
+    output = resolve_link(Path(output))
+    _check_output(output, overwrite)
+    folder = Path(images)
+    if not folder.is_dir():
+        raise DataError(f"image folder {images} does not exist; give the folder that contains the images")
+    if annotations is None:
+        dataset = None
+        requested = _list_unlabelled(folder)
+    else:
+        dataset = read_annotations(annotations, skeleton)
+        requested = list(dataset.images)
+    if image_ids is not None:
+        requested = _select_images(requested, image_ids, annotations or folder)
+    people_of: dict[int, People] = {}
+    suitable = requested
+    prepare: Prepare = partial(_prepare_unlabelled, folder, skeleton.num_keypoints)
+    if dataset is not None:
+        people_of = dataset.people
+        minimum = skeleton.min_labelled_keypoints
+        suitable = [image for image in requested if select_main_persons(people_of[image.id], minimum)]
+        prepare = partial(_prepare_image, folder, people_of, minimum, exif_frame)
+    chosen = suitable[:limit]
+    skipped: dict[int, str] = {}
+    frames = []
+    sizes = [_file_size(folder / image.file_name) for image in chosen]
+    with (
+        StoreWriter(output, sum(sizes), skeleton, annotations or folder, overwrite) as writer,
+        closing(_prepare_all(prepare, chosen, folder, workers)) as results,
+    ):
+        for image, result in zip(chosen, progress_bar(results, "build", len(chosen), disable=not progress)):
+            if isinstance(result, str):
+                skipped[image.id] = result
+                _check_number_of_unreadable(skipped, math.ceil(max_unreadable * len(chosen)), len(chosen))
+            else:
+                writer.add(result.record, result.main_rows)
+                frames.append(result.frame)
+    stored = [people_of[image.id] for image in chosen if people_of and image.id not in skipped]
+    with Store(output, skeleton) as store:
+        summary = summarize([store])
+    return BuildReport(
+        summary=summary,
+        num_crowds=sum(int(people.is_crowd.sum()) for people in stored),
+        num_without_outline=sum(outline is None for people in stored for outline in people.outlines),
+        num_without_main_person=len(requested) - len(suitable),
+        skipped=tuple(skipped.values()),
+        frames=count_frames(frames),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _select_images(images: list[CocoImage], ids: Collection[int], source: str | Path) -> list[CocoImage]:
+    """The images with these ids, in their order; ``DataError`` if one of them is missing."""
+    wanted = set(ids)
+    selected = [image for image in images if image.id in wanted]
+    unknown = wanted - {image.id for image in selected}
+    if unknown:
+        raise DataError(f"{source} has no image {min(unknown)} ({len(unknown)} unknown in all); correct --image-ids")
+    return selected
+
+
+def _list_unlabelled(folder: Path) -> list[CocoImage]:
+    """The images of a folder. Their sizes are not known yet: 0.
+
+    An image id is the number that is the name of the file, as in COCO, if all names are numbers; else the images are
+    numbered from 1 in the order of their names.
+    """
+    names = [path.relative_to(folder) for path in find_images([folder])]
+    stems = [name.stem for name in names]
+    ids = [int(stem) for stem in stems if stem.isascii() and stem.isdecimal() and len(stem) <= MAX_ID_DIGITS]
+    if len(set(ids)) < len(names):
+        ids = list(range(1, len(names) + 1))
+    return [CocoImage(number, str(name), height=0, width=0) for number, name in zip(ids, names)]
+
+
+def _file_size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # the image will be reported as unreadable
+        return 0
+
+
+def _prepare_all(
+    prepare: Prepare, images: Sequence[CocoImage], folder: Path, workers: int | None
+) -> Generator[_PreparedImage | str, None, None]:
+    """Prepare the images on threads; yield each, in order, or the reason why it cannot be used."""
+
+    def try_to_prepare(image: CocoImage) -> _PreparedImage | str:
+        try:
+            return prepare(image)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            return f"{folder / image.file_name} (image {image.id}): {reason}"
+
+    workers = workers or usable_cores()
+    return map_in_background(try_to_prepare, images, workers=workers, ahead=4 * workers)
+
+
+def _check_number_of_unreadable(skipped: dict[int, str], allowed: int, num_images: int) -> None:
+    if len(skipped) > allowed:
+        first = "; ".join(list(skipped.values())[:3])
+        raise DataError(
+            f"more than {allowed} of {num_images} images cannot be read, the most that --max-unreadable allows; "
+            f"restore them or raise it (posenet annotations lint --images lists all problems): {first}"
+        )
+
+
+def _prepare_unlabelled(folder: Path, num_keypoints: int, image: CocoImage) -> _PreparedImage:
+    """Make the record of an image without annotations, in which the loss of labels counts nowhere."""
+    image_bytes = np.fromfile(folder / image.file_name, np.uint8)
+    header = check_image(image_bytes)
+    height, width = header.displayed_size
+    frame = find_annotated_frame(header, height, width, "displayed")
+    nowhere = encode_mask(np.zeros((height, width), np.uint8))
+    record = Record(
+        source=folder / image.file_name,
+        image_id=image.id,
+        file_name=image.file_name,
+        height=height,
+        width=width,
+        orientation=frame.orientation,
+        image_bytes=image_bytes,
+        joints=np.zeros((0, num_keypoints, 3), np.float32),
+        mask_all=nowhere,
+        mask_miss=nowhere,
+        people=np.zeros(0, PERSON),
+    )
+    return _PreparedImage(record, [NO_PERSON], frame)
+
+
+def _prepare_image(
+    folder: Path, people_of: dict[int, People], min_labelled: int, exif_frame: ExifFrame, image: CocoImage
+) -> _PreparedImage:
+    """Make the record of an image and its labelled people."""
+    image_bytes = np.fromfile(folder / image.file_name, np.uint8)
+    header = check_image(image_bytes)
+    frame = find_annotated_frame(header, image.height, image.width, exif_frame)
+    height, width = oriented_size(*header.stored_size, frame.orientation)
+    if (height, width) != (image.height, image.width):
+        raise ValueError(f"is {width} x {height} pixels, annotated as {image.width} x {image.height}")
+    people = people_of[image.id]
+    mask_all, mask_miss = person_masks(people, height, width)
+    rows = np.flatnonzero(people.is_labelled)
+    table = np.zeros(len(rows), PERSON)
+    table["annotation_id"] = people.ids[rows]
+    table["box"] = people.boxes[rows]
+    table["area"] = people.areas[rows]
+    record = Record(
+        source=folder / image.file_name,
+        image_id=image.id,
+        file_name=image.file_name,
+        height=height,
+        width=width,
+        orientation=frame.orientation,
+        image_bytes=image_bytes,
+        joints=people.keypoints[rows],
+        mask_all=encode_mask(mask_all),
+        mask_miss=encode_mask(mask_miss),
+        people=table,
+    )
+    main_rows = np.searchsorted(rows, select_main_persons(people, min_labelled)).tolist()
+    return _PreparedImage(record, main_rows, frame)
+
+
+class StoreWriter:
+    """Context manager that writes a store under a temporary name and renames it at the end of the block.
+
+    On any exception, Ctrl-C included, the unfinished file is removed and an existing store stays unchanged. Unfinished
+    files of builds that were killed are removed by the next build of the same store.
+
+    Args:
+        path: file of the store; its folder is created if it is missing.
+        num_image_bytes: total size of the image files that will be added, or more.
+        source: path of the annotation file. Its name is stored, but not used.
+        overwrite: replace an existing store. A file that is not HDF5 is never replaced.
+    """
+
+    _file: h5py.File
+
+    def __init__(
+        self,
+        path: str | Path,
+        num_image_bytes: int,
+        skeleton: Skeleton = COCO,
+        source: str | Path = "",
+        overwrite: bool = False,
+    ) -> None:
+        self.path = resolve_link(Path(path))
+        self._num_image_bytes = num_image_bytes
+        self._skeleton = skeleton
+        self._source = Path(source).name
+        self._overwrite = overwrite
+        self._unfinished = self.path.with_name(f"{self.path.name}.{os.getpid()}.partial")
+        self._records: list[tuple[int, ...]] = []
+        self._file_names: list[bytes] = []
+        self._people: list[np.ndarray] = []
+        self._samples: list[tuple[int, int]] = []
+        self._labels: list[bytes] = []
+        self._image_end = 0
+        self._label_end = 0
+        self._num_people = 0
+
+    def __enter__(self) -> StoreWriter:
+        _check_output(self.path, self._overwrite)
+        with self._data_errors():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._remove_stale_files()
+            self._require_disk_space(self._num_image_bytes)
+            # From layout v110 on, all structures have checksums. Damage to older layouts can crash the library.
+            self._file = h5py.File(self._unfinished, "w", libver=("v110", "v110"))
+            self._images = self._file.create_dataset("images", self._num_image_bytes, np.uint8)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        try:
+            with self._data_errors():
+                if error is None:
+                    self._complete()
+                    _check_output(self.path, self._overwrite)
+                    os.replace(self._unfinished, self.path)
+                    flush_to_disk(self.path.parent)
+                elif isinstance(error, OSError):
+                    raise error
+        finally:
+            with contextlib.suppress(Exception):  # after a failed write HDF5 may also fail to close
+                self._file.close()
+            self._unfinished.unlink(missing_ok=True)
+
+    def add(self, record: Record, main_rows: Sequence[int]) -> None:
+        """Append one image with its people.
+
+        ``main_rows`` are the rows of its main persons, or ``NO_PERSON`` for an image without annotations.
+        """
+        size = len(record.image_bytes)
+        if self._image_end + size > self._num_image_bytes:
+            raise DataError(f"{record.source} has grown while the store was built; build it again")
+        self._require_disk_space(size)
+        self._images[self._image_end : self._image_end + size] = record.image_bytes
+        labels = pack_labels(record)
+        self._samples += [(len(self._records), row) for row in main_rows]
+        self._records.append(
+            (
+                record.image_id, record.height, record.width, record.orientation, len(record.people),
+                self._num_people, self._image_end, size, checksum(record.image_bytes.data), checksum(labels),
+                self._label_end, record.mask_all.nbytes, record.mask_miss.nbytes,
+            )
+        )  # fmt: skip
+        self._file_names.append(record.file_name.encode(errors="surrogateescape"))
+        self._people.append(record.people)
+        self._labels.append(labels)
+        self._image_end += size
+        self._label_end += len(labels)
+        self._num_people += len(record.people)
+
+    def _complete(self) -> None:
+        """Write all arrays except the images, and the attributes, and close the file."""
+        if not self._samples:
+            raise DataError(
+                f"nothing to write to {self.path}: no readable image with a main person; "
+                "check the annotations and the image folder"
+            )
+        tables = {
+            "record": np.array(self._records, RECORD),
+            "file_name": np.array(self._file_names),
+            "person": np.concatenate(self._people),
+            "sample": np.array(self._samples, "<i8"),
+        }
+        self._require_disk_space(self._label_end + sum(table.nbytes for table in tables.values()))
+        self._file.create_dataset("labels", data=np.frombuffer(b"".join(self._labels), np.uint8))
+        for name, table in tables.items():
+            self._file.create_dataset(name, data=table)
+        skeleton = skeleton_to_json(self._skeleton)
+        texts = {
+            "format": FORMAT,
+            "skeleton": skeleton,
+            "source": self._source or "unknown",
+            "fingerprint": compute_fingerprint(skeleton, tables),
+        }
+        for name, text in texts.items():
+            # HDF5's checksums protect text of fixed length only.
+            self._file.attrs[name] = np.bytes_(text.encode(errors="replace"))
+        self._file.attrs["schema"] = SCHEMA
+        self._file.attrs["images"] = len(self._records)
+        self._file.attrs["people"] = self._num_people
+        self._file.attrs["samples"] = len(self._samples)
+        self._file.close()
+        flush_to_disk(self._unfinished)
+
+    @contextlib.contextmanager
+    def _data_errors(self) -> Iterator[None]:
+        """Turn errors of the file system into ``DataError``."""
+        try:
+            yield
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
+            raise DataError(f"cannot write {self.path}: {reason}") from error
+
+    def _require_disk_space(self, size: int) -> None:
+        """Raise ``DataError`` unless ``size`` more bytes fit on the disk. HDF5 itself may crash on a full disk."""
+        free = shutil.disk_usage(self.path.parent).free
+        if free < size + SPARE_BYTES:
+            raise DataError(f"cannot write {self.path}: the disk has {free / 1e6:.0f} MB left; free some space")
+
+    def _remove_stale_files(self) -> None:
+        """Remove unfinished files of killed builds of this store. The file of a running build is locked by HDF5."""
+        pattern = re.compile(rf"{re.escape(self.path.name)}\.\d+\.partial")
+        for path in self.path.parent.iterdir():
+            if not pattern.fullmatch(path.name):
+                continue
+            try:
+                h5py.File(path, "r+").close()
+            except BlockingIOError:
+                continue
+            except OSError:
+                pass
+            path.unlink()
+
+
+def _check_output(path: Path, overwrite: bool) -> None:
+    """Raise ``DataError`` unless a store may be written to ``path``."""
+    if is_standard_output(path):
+        raise DataError("a store cannot be written to standard output; give the name of a file")
+    if path.is_dir():
+        raise DataError(f"{path} is a folder; give a file in it, such as {path / 'train.h5'}")
+    if not path.exists():
+        return
+    if not overwrite:
+        raise DataError(f"{path} exists; choose another output, or replace it with --overwrite")
+    if not h5py.is_hdf5(path):
+        raise DataError(f"{path} is not an HDF5 file and is not overwritten; choose another output")

@@ -1,0 +1,204 @@
+"""Inspecting stores: counts and statistics, reading all of them, and the images that two have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from posenet.data.store import NO_PERSON, Store, StoreList
+from posenet.devices.background import map_in_background
+from posenet.devices.cpu import usable_cores
+from posenet.errors import DataError
+from posenet.images import check_image
+from posenet.progress import progress_bar
+
+PEOPLE_GROUPS = {
+    "1": (1, 1),
+    "2": (2, 2),
+    "3": (3, 3),
+    "4-5": (4, 5),
+    "6-10": (6, 10),
+    "11-20": (11, 20),
+    "more": (21, np.inf),
+}
+"""Groups of images by number of people: the smallest and the largest number of each group."""
+
+
+@dataclass(frozen=True)
+class StoreSummary:
+    """Counts and sizes of one or several stores. There is one sample per main person."""
+
+    num_images: int
+    num_people: int
+    num_samples: int
+    num_image_bytes: int
+    num_file_bytes: int
+
+
+class Table(NamedTuple):
+    """A table to print."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: Sequence[tuple[str | float, ...]]
+
+    def __str__(self) -> str:
+        """The first column is aligned left, the others right."""
+        lines = [list(self.header), *([_format_cell(value) for value in row] for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*lines)]
+        lines.insert(1, ["-" * width for width in widths])
+        aligned = [[line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])] for line in lines]
+        return "\n".join([self.title, *("  ".join(line).rstrip() for line in aligned)])
+
+
+def _format_cell(value: str | float) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+class SharedImages(NamedTuple):
+    """The images that two stores share."""
+
+    ids: np.ndarray
+    """(M,) int64: ids that both stores have; the bytes of these images may differ."""
+    contents: np.ndarray
+    """(L, 2) int64: ids in the first and in the second store of images with the same bytes; the ids may differ."""
+
+
+def summarize(stores: Sequence[Store]) -> StoreSummary:
+    """Count the content of one or several stores."""
+    return StoreSummary(
+        num_images=sum(store.num_images for store in stores),
+        num_people=sum(store.num_people for store in stores),
+        num_samples=sum(len(store) for store in stores),
+        num_image_bytes=sum(store.num_image_bytes for store in stores),
+        num_file_bytes=sum(store.path.stat().st_size for store in stores),
+    )
+
+
+def verify_store(store: Store, *, workers: int | None = None, progress: bool = False) -> StoreSummary:
+    """Read a whole store: compare all checksums and decode every image and mask.
+
+    ``workers`` are threads; None means one per usable core.
+
+    Raises:
+        DataError: the store is damaged. The message counts the damaged images and names the first.
+    """
+
+    def find_damage(row: int) -> str | None:
+        try:
+            record = store.read_record(row)
+            check_image(record.image_bytes)
+            record.decode_masks()
+        except (DataError, ValueError) as error:
+            return str(error)
+        return None
+
+    workers = workers or usable_cores()
+    rows = range(store.num_images)
+    with closing(map_in_background(find_damage, rows, workers=workers, ahead=4 * workers)) as results:
+        results_with_bar = progress_bar(results, "verify", len(rows), disable=not progress)
+        damages = [damage for damage in results_with_bar if damage is not None]
+    if damages:
+        raise DataError(f"{len(damages)} of {store.num_images} images are damaged; first: {damages[0]}")
+    return summarize([store])
+
+
+def find_shared_images(first: Store | StoreList, second: Store | StoreList) -> SharedImages:
+    """Compare two stores by image id and by the bytes of the images."""
+    _, first_rows, second_rows = np.intersect1d(first.image_keys, second.image_keys, return_indices=True)
+    contents = np.stack([first.image_ids[first_rows], second.image_ids[second_rows]], axis=1)
+    return SharedImages(np.intersect1d(first.image_ids, second.image_ids), contents)
+
+
+def overlapping_image_ids(first: StoreList, second: StoreList) -> np.ndarray:
+    """(M,) int64, sorted: ids of the images with the same id and the same bytes in both stores."""
+    ids, first_rows, second_rows = np.intersect1d(first.image_ids, second.image_ids, return_indices=True)
+    return np.asarray(ids[first.image_keys[first_rows] == second.image_keys[second_rows]])
+
+
+def describe_content(stores: StoreList) -> str:
+    """The content in a few words, the same for two lists of stores only if all their images and people are."""
+    return f"{stores.num_images} images and {len(stores)} samples with the fingerprint {stores.fingerprint[:8]}"
+
+
+def describe_sets(stores: StoreList, framing: str) -> Table:
+    """What every data set contributes to an epoch, and which keypoints it does not supervise."""
+    draws = stores.draws(framing)
+    total = sum(per_epoch for _, per_epoch in draws)
+    rows = []
+    for data_set, (size, per_epoch) in zip(stores.sets, draws):
+        missing = data_set.mapping.missing if data_set.mapping else ()
+        rows.append((data_set.name, size, per_epoch, f"{per_epoch / total:.1%}", " ".join(missing)))
+    header = ("name", "samples", "per epoch", "of the epoch", "keypoints not supervised")
+    return Table("Data sets", header, rows)
+
+
+def compute_statistics(store: Store) -> list[Table]:
+    """Count people, keypoints, sizes and masks of a store, without decoding images; ``DataError`` if it is damaged."""
+    image_rows, main_rows = store.samples[store.samples[:, 1] != NO_PERSON].T
+    num_main = np.bincount(image_rows, minlength=store.num_images)
+    visibilities = []
+    main_heights = []
+    sizes = []
+    mask_shares = []
+    main_rows_of_images = np.split(main_rows, np.cumsum(num_main)[:-1])
+    for row, image_main_rows in enumerate(progress_bar(main_rows_of_images, "statistics", leave=False)):
+        record = store.read_record(row)
+        visibilities.append(record.joints[..., 2])
+        main_heights.append(record.people["box"][image_main_rows, 3])
+        sizes.append((record.width, record.height, len(record.image_bytes) / 1000))
+        masks = (record.mask_all, record.mask_miss)
+        mask_shares.append([runs[1::2].sum() / (record.width * record.height) for runs in masks])
+
+    widths, heights, kilobytes = np.array(sizes).T
+    people_shares, supervised_shares = np.array(mask_shares).T
+    quantities = {"width, pixels": widths, "height, pixels": heights, "file, kB": kilobytes}
+    if len(main_rows):
+        quantities["main person's height, pixels"] = np.concatenate(main_heights)
+    counts = {"images": store.num_images, "people": store.num_people, "main persons (training samples)": len(main_rows)}
+    if num_unlabelled := len(store) - len(main_rows):
+        counts["images without annotations (training samples)"] = num_unlabelled
+    quartiles = ("minimum", "lower quartile", "median", "upper quartile", "maximum")
+    size_rows = [(name, *np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).tolist()) for name, values in quantities.items()]
+    mask_rows = [_mask_row("people", people_shares), _mask_row("not supervised", 1 - supervised_shares)]
+    tables = [Table("Contents", ("", "count"), list(counts.items()))]
+    if store.num_people:
+        tables.append(_people_table(np.array([len(values) for values in visibilities]), num_main))
+        tables.append(_keypoint_table(store.skeleton.keypoints, np.concatenate(visibilities)))
+    tables.append(Table("Sizes", ("", *quartiles), size_rows))
+    tables.append(Table("Masks", ("", "of the area", "images that have any"), mask_rows))
+    return tables
+
+
+def _people_table(num_people: np.ndarray, num_main: np.ndarray) -> Table:
+    """Count the images by their (N,) numbers of people and of main persons."""
+
+    def count_within(counts: np.ndarray, low: float, high: float) -> int:
+        return int(((counts >= low) & (counts <= high)).sum())
+
+    rows = [
+        (name, count_within(num_people, *group), count_within(num_main, *group))
+        for name, group in PEOPLE_GROUPS.items()
+    ]
+    return Table("People per image", ("number", "images with that many people", "with that many main persons"), rows)
+
+
+def _keypoint_table(keypoints: tuple[str, ...], visibilities: np.ndarray) -> Table:
+    """Count the labelled and the visible keypoints in (P, K) visibilities of all people."""
+    rows = []
+    for name, values in zip(keypoints, visibilities.T):
+        num_labelled = (values > 0).sum()
+        visible_share = (values == 2).sum() / max(num_labelled, 1)
+        rows.append((name, f"{num_labelled / len(values):.1%}", f"{visible_share:.1%}"))
+    return Table("Keypoints of all people", ("keypoint", "labelled", "visible, of the labelled"), rows)
+
+
+def _mask_row(name: str, shares: np.ndarray) -> tuple[str, str, str]:
+    """Mean share of the image area, and share of the images where it is not zero."""
+    return name, f"{shares.mean():.1%}", f"{(shares > 0).mean():.1%}"

@@ -1,0 +1,557 @@
+"""The store: one HDF5 file with the images of a data set, their people and their masks; and lists of stores.
+
+Layout. No array is compressed or in chunks, so a record is read by two reads at known offsets of the file.
+
+- ``images``: the original bytes of the image files, of any format that OpenCV reads, one after the other.
+- ``labels``: for every image its joints ((P, K, 3) float32: x, y, visibility), then the stored run lengths of
+  ``mask_all`` (1 on people) and of ``mask_miss`` (1 where the loss supervises); see ``posenet.annotations.people``.
+- ``record``: one row for every image, of type ``RECORD``; ``file_name``: the names of the image files.
+- ``person``: one row for every person, of type ``PERSON``, in the order of the images.
+- ``sample``: one row for every main person: the row of the image and that of the person within the image. An image
+  without annotations has no people, a ``mask_miss`` of zeros, and one sample with the person ``NO_PERSON``.
+
+Sizes and coordinates are pixels in the frame of the annotations, to which the pixels of an image are turned by the EXIF
+orientation in ``record``.
+
+Integrity. The structures of HDF5 have checksums (in the layout of HDF5 1.10), which the library verifies. ``record``
+contains a CRC-32 of the image and one of the labels, verified whenever they are read. The attribute ``fingerprint`` is
+a SHA-256 of the skeleton and of all other arrays, verified when the store is opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import threading
+import time
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import h5py
+import numpy as np
+
+from posenet.annotations.people import decode_mask
+from posenet.data.sampler import Draws
+from posenet.errors import DataError
+from posenet.images import decode_checked_image, is_jpeg
+from posenet.settings import DataSets
+from posenet.skeleton import Skeleton
+from posenet.skeleton.keypoint_mapping import KeypointMapping
+from posenet.skeleton.skeleton_file import skeleton_from_table, skeleton_to_table
+
+FORMAT = "posenet store"
+"""Value of the attribute ``format`` of every store."""
+SCHEMA = 6
+"""Value of the attribute ``schema``, the version of the layout."""
+NO_PERSON = -1
+"""Person of the sample of an image without annotations."""
+RECORD = np.dtype(
+    [
+        ("image_id", "<i8"), ("height", "<i4"), ("width", "<i4"), ("orientation", "<i4"), ("num_people", "<i4"),
+        ("first_person", "<i8"), ("image_start", "<i8"), ("image_bytes", "<i8"), ("image_crc", "<u4"),
+        ("label_crc", "<u4"), ("label_start", "<i8"), ("mask_all_bytes", "<i4"), ("mask_miss_bytes", "<i4"),
+    ]
+)  # fmt: skip
+PERSON = np.dtype([("annotation_id", "<i8"), ("box", "<f4", (4,)), ("area", "<f4")])
+TABLES = ("record", "file_name", "person", "sample")
+"""The arrays that are kept in memory while a store is open: about 20 MB for all of COCO."""
+RETRY_SECONDS = (0.1, 0.5, 2.0)
+"""Seconds to wait before each new attempt to read from a file system that fails."""
+
+_SIGNATURES = (b"\x89HDF\r\n\x1a\n\x02", b"\x89HDF\r\n\x1a\n\x03")
+"""First bytes of HDF5 files with checksums of their structures. Reading others that are damaged may never end."""
+_H5PY_ERRORS = (
+    OSError, LookupError, ArithmeticError, AttributeError, MemoryError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
+"""Errors that h5py raises on damaged files."""
+
+
+class Supervision(NamedTuple):
+    """The part of a network's output that the annotations of a data set supervise."""
+
+    set_index: int
+    """Number of the data set among those of a training run."""
+    channels: np.ndarray | None
+    """(2, C) uint8: 1 for the output channels that are supervised, as annotated and for a mirrored image; None if all
+    data sets of the run supervise all channels."""
+
+
+class Record(NamedTuple):
+    """One image and its P people. Sizes and coordinates are pixels in the frame of the annotations."""
+
+    source: Path
+    """Path of the store, for error messages."""
+    image_id: int
+    file_name: str
+    height: int
+    width: int
+    orientation: int
+    """The EXIF orientation, 1-8, by which the decoded pixels are turned; see ``posenet.images.AnnotatedFrame``."""
+    image_bytes: np.ndarray
+    """(bytes,) uint8, the original bytes of the image file."""
+    joints: np.ndarray
+    """(P, K, 3) float32: x, y, visibility of every keypoint."""
+    mask_all: np.ndarray
+    """(runs,) uint16: run lengths of the mask that is 1 on people."""
+    mask_miss: np.ndarray
+    """(runs,) uint16: run lengths of the mask that is 1 where the loss supervises."""
+    people: np.ndarray
+    """(P,) of ``PERSON``."""
+    supervision: Supervision | None = None
+    """None if the record supervises everything and is not one of several data sets."""
+
+    def allows_reduction(self, reduction: int) -> bool:
+        """Whether decoding at a reduced size is faster, and pixel (0, 0) of the result starts at that of the image.
+
+        The last row and column of a reduced JPEG may lie partly outside the image. Turning can make them the first.
+        """
+        is_exact = self.height % reduction == 0 and self.width % reduction == 0
+        return is_jpeg(self.image_bytes) and (self.orientation == 1 or is_exact)
+
+    def decode_image(self, reduction: int = 1) -> np.ndarray:
+        """Decode the image to (H, W, 3) BGR uint8; ``DataError`` if it cannot be decoded.
+
+        A reduction of 2, 4 or 8 decodes a JPEG at that fraction of its size, rounded up, in less time.
+        """
+        try:
+            return decode_checked_image(self.image_bytes, self.height, self.width, reduction, self.orientation)
+        except ValueError as error:
+            raise self.damage_error(str(error)) from error
+
+    def decode_masks(self) -> tuple[np.ndarray, np.ndarray]:
+        """``mask_all`` and ``mask_miss`` as (H, W) uint8 of 0 and 1."""
+        return decode_mask(self.mask_all, self.height, self.width), decode_mask(self.mask_miss, self.height, self.width)
+
+    def damage_error(self, problem: str) -> DataError:
+        """An error that names the store and the image."""
+        return DataError(
+            f"{self.source}: image {self.image_id} ({self.file_name}) {problem}; "
+            "restore the image and rebuild the store"
+        )
+
+
+def pack_labels(record: Record) -> bytes:
+    """The bytes of an image in ``labels``."""
+    arrays = (record.joints.astype("<f4"), record.mask_all.astype("<u2"), record.mask_miss.astype("<u2"))
+    return b"".join(array.tobytes() for array in arrays)
+
+
+def checksum(data: bytes | memoryview) -> int:
+    """CRC-32. It detects every single flipped bit, and misses one in 2^32 cases of larger damage."""
+    return zlib.crc32(data)
+
+
+def compute_fingerprint(skeleton: str, tables: Mapping[str, np.ndarray]) -> str:
+    """SHA-256, in hexadecimal, of the attribute ``skeleton`` and of all ``TABLES``."""
+    digest = hashlib.sha256(skeleton.encode())
+    for name in TABLES:
+        digest.update(np.ascontiguousarray(tables[name]).tobytes())
+    return digest.hexdigest()
+
+
+def skeleton_to_json(skeleton: Skeleton) -> str:
+    """The value of the attribute ``skeleton``."""
+    return json.dumps(skeleton_to_table(skeleton))
+
+
+class Store:
+    """A store that is open for reading.
+
+    Processes that are forked share the open file; in others, unpickling opens it again.
+
+    Args:
+        skeleton: the skeleton that the store must have been built for; None accepts any.
+
+    Attributes:
+        path, skeleton, fingerprint: of the store.
+        image_ids: (N,) int64.
+        image_keys: (N,) uint64, different for images with different bytes: the size and the CRC-32 of the file.
+        samples: (S, 2) int64: row of the image, and row of the main person within that image.
+
+    Raises:
+        DataError: the file is missing, damaged, not a store, or has another schema or skeleton.
+    """
+
+    def __init__(self, path: str | Path, skeleton: Skeleton | None = None) -> None:
+        self.path = Path(path)
+        self._file: _OpenFile | None = None
+        with self._data_errors():
+            with open(self.path, "rb") as raw:
+                self._identity = _identify(raw.fileno())
+                if raw.read(len(_SIGNATURES[0])) not in _SIGNATURES:
+                    raise ValueError("not an HDF5 file of the layout with checksums")
+            with h5py.File(self.path, "r") as file:
+                self._read_tables(file, skeleton)
+        self.image_ids = np.ascontiguousarray(self._records["image_id"])
+        sizes = self._records["image_bytes"].astype(np.uint64)
+        self.image_keys = sizes << np.uint64(32) | self._records["image_crc"]
+
+    def _read_tables(self, file: h5py.File, skeleton: Skeleton | None) -> None:
+        if file.attrs.get("format") != FORMAT.encode():
+            raise ValueError("not written by posenet build-hdf5, or never finished")
+        schema = int(file.attrs["schema"])
+        if schema > SCHEMA:
+            raise DataError(f"{self.path} has schema {schema}, this program reads {SCHEMA}; update posenet")
+        if schema < SCHEMA:
+            raise DataError(
+                f"{self.path} has schema {schema} of an earlier version; build it again: posenet build-hdf5 "
+                f"--images DIR --annotations JSON --output {self.path} --overwrite"
+            )
+        text = file.attrs["skeleton"].decode()
+        self.fingerprint = file.attrs["fingerprint"].decode()
+        tables = {name: file[name][()] for name in TABLES}
+        if compute_fingerprint(text, tables) != self.fingerprint:
+            raise ValueError("its tables do not match its fingerprint")
+        self._records = tables["record"]
+        self._file_names = tables["file_name"]
+        self._people = tables["person"]
+        self.samples = tables["sample"]
+        self._images_offset = file["images"].id.get_offset() or 0
+        self._labels_offset = file["labels"].id.get_offset() or 0
+        own = skeleton_from_table(json.loads(text))
+        if skeleton is not None and (own.keypoints, own.derived) != (skeleton.keypoints, skeleton.derived):
+            raise DataError(
+                f"{self.path} was built for another skeleton than model.skeleton, with the keypoints "
+                f"{', '.join(own.keypoints)}; set model.skeleton to that one, or list the stores as data sets: "
+                'data.train = [{path = "a.h5"}, {path = "b.h5"}]'
+            )
+        self.skeleton = skeleton or own
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _open_again, (self.path, self.skeleton, self.fingerprint)
+
+    def __len__(self) -> int:
+        """Number of samples: one for every main person, or image without annotations."""
+        return len(self.samples)
+
+    @property
+    def num_images(self) -> int:
+        return len(self._records)
+
+    @property
+    def num_people(self) -> int:
+        return len(self._people)
+
+    @property
+    def num_image_bytes(self) -> int:
+        """Size of all image files together."""
+        return int(self._records["image_bytes"].sum())
+
+    def read_sample(self, index: int) -> tuple[Record, int]:
+        """Read the record of a sample, and return it with the row of the main person among its people."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"sample {index} of {len(self)}")
+        image, person = self.samples[index].tolist()
+        return self.read_record(image), person
+
+    def read_record(self, row: int) -> Record:
+        """Read the image in a row with all its people; ``DataError`` if the file is damaged."""
+        if not 0 <= row < self.num_images:
+            raise IndexError(f"image {row} of {self.num_images}")
+        (
+            image_id, height, width, orientation, num_people, first_person, image_start, image_bytes, image_crc,
+            label_crc, label_start, mask_all_bytes, mask_miss_bytes,
+        ) = self._records[row].tolist()  # fmt: skip
+        num_keypoints = self.skeleton.num_keypoints
+        joint_values = num_people * num_keypoints * 3
+        label_bytes = 4 * joint_values + mask_all_bytes + mask_miss_bytes
+        image = self._read(self._images_offset + image_start, image_bytes)
+        labels = self._read(self._labels_offset + label_start, label_bytes)
+        record = Record(
+            source=self.path,
+            image_id=image_id,
+            file_name=self._file_names[row].decode(errors="surrogateescape"),
+            height=height,
+            width=width,
+            orientation=orientation,
+            image_bytes=np.frombuffer(image, np.uint8),
+            joints=np.frombuffer(labels, "<f4", joint_values).reshape(num_people, num_keypoints, 3),
+            mask_all=np.frombuffer(labels, "<u2", mask_all_bytes // 2, 4 * joint_values),
+            mask_miss=np.frombuffer(labels, "<u2", mask_miss_bytes // 2, 4 * joint_values + mask_all_bytes),
+            people=self._people[first_person : first_person + num_people],
+        )
+        if checksum(image) != image_crc or checksum(labels) != label_crc:
+            raise record.damage_error("is damaged: its image, masks or joints do not match the checksum")
+        return record
+
+    def _read(self, offset: int, size: int) -> bytes:
+        """Read bytes of the file; ``DataError`` if that fails again and again, or the file ends early."""
+        for seconds in RETRY_SECONDS:
+            try:
+                return self._read_once(offset, size)
+            except OSError:
+                self.close()  # the open file may be stale
+                time.sleep(seconds)
+        with self._data_errors():
+            return self._read_once(offset, size)
+
+    def _read_once(self, offset: int, size: int) -> bytes:
+        file = self._file or self._open()
+        data = _pread(file.descriptor, size, offset)
+        while len(data) < size:
+            more = _pread(file.descriptor, size - len(data), offset + len(data))
+            if not more:
+                raise OSError("the file ends early")
+            data += more
+        return data
+
+    def _open(self) -> _OpenFile:
+        file = _OpenFile(self.path)
+        if _identify(file.descriptor) != self._identity:
+            raise DataError(f"{self.path} was rebuilt while in use; start again")
+        self._file = file
+        return file
+
+    def close(self) -> None:
+        """Close the file; the next read opens it again."""
+        self._file = None
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _data_errors(self) -> Iterator[None]:
+        """Turn the errors of h5py and of the file system into one line."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            remedy = "name every store by itself" if "*" in str(self.path) else "build it with posenet build-hdf5"
+            raise DataError(f"{self.path} does not exist; {remedy}") from error
+        except (PermissionError, IsADirectoryError) as error:
+            raise DataError(f"cannot read store {self.path}: {os.strerror(error.errno or 0)}") from error
+        except _H5PY_ERRORS as error:
+            reason = " ".join(str(error).split())
+            raise DataError(
+                f"{self.path} cannot be used as a store ({reason}); rebuild it with posenet build-hdf5"
+            ) from error
+
+
+class _OpenFile:
+    """A file that is closed when the last thread that reads from it drops its reference."""
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+
+    def __del__(self) -> None:
+        if hasattr(self, "descriptor"):
+            os.close(self.descriptor)
+
+
+def _open_again(path: Path, skeleton: Skeleton, expected: str) -> Store:
+    """Open a store that was pickled; ``DataError`` if it has been rebuilt in the meantime."""
+    store = Store(path, skeleton)
+    if store.fingerprint != expected:
+        raise DataError(f"{path} was rebuilt while in use; start again")
+    return store
+
+
+def _identify(descriptor: int) -> tuple[int, ...]:
+    """Values that differ between a file and any other that takes its name later."""
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+_seek_lock = threading.Lock()
+
+
+def _pread(descriptor: int, size: int, offset: int) -> bytes:
+    """``os.pread``, also on systems without it."""
+    if hasattr(os, "pread"):
+        return os.pread(descriptor, size, offset)
+    with _seek_lock:
+        os.lseek(descriptor, offset, os.SEEK_SET)
+        return os.read(descriptor, size)
+
+
+class DataSet(NamedTuple):
+    """One of the stores that are read as one."""
+
+    store: Store
+    name: str
+    weight: float = 1.0
+    """An epoch draws this number times the set's number of samples from it."""
+    mapping: KeypointMapping | None = None
+    """From the skeleton of the store to that of the network; None if they are the same."""
+
+
+class StoreList:
+    """One or several stores read as one: the records of the first, then those of the second, and so on.
+
+    If there are several, or one that does not supervise all channels, every record has a ``supervision``, which names
+    its data set and the output channels that the set supervises.
+
+    Attributes:
+        sets: the data sets.
+        skeleton: that of the network.
+    """
+
+    def __init__(self, sets: Sequence[DataSet], skeleton: Skeleton) -> None:
+        self.sets = list(sets)
+        self.skeleton = skeleton
+        self._image_ends = list(accumulate(data_set.store.num_images for data_set in sets))
+        self._sample_ends = list(accumulate(len(data_set.store) for data_set in sets))
+        masks = self._supervised_channels()
+        flipped = masks[:, skeleton.flip_channels]
+        self._supervisions: list[Supervision | None] = [None]
+        if len(sets) > 1 or not masks.all():
+            channels = [None if masks.all() else np.stack(pair) for pair in zip(masks, flipped)]
+            self._supervisions = [Supervision(index, mask) for index, mask in enumerate(channels)]
+
+    def __len__(self) -> int:
+        """Number of samples."""
+        return self._sample_ends[-1]
+
+    @property
+    def num_images(self) -> int:
+        return self._image_ends[-1]
+
+    @property
+    def num_people(self) -> int:
+        return sum(data_set.store.num_people for data_set in self.sets)
+
+    @property
+    def names(self) -> list[str]:
+        return [data_set.name for data_set in self.sets]
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the only store, or a SHA-256 of those of all, in hexadecimal."""
+        fingerprints = [data_set.store.fingerprint for data_set in self.sets]
+        return hashlib.sha256("".join(fingerprints).encode()).hexdigest() if len(fingerprints) > 1 else fingerprints[0]
+
+    @property
+    def image_ids(self) -> np.ndarray:
+        """(N,) int64."""
+        return np.concatenate([data_set.store.image_ids for data_set in self.sets])
+
+    @property
+    def image_keys(self) -> np.ndarray:
+        """(N,) uint64; see ``Store``."""
+        return np.concatenate([data_set.store.image_keys for data_set in self.sets])
+
+    @property
+    def num_unlabelled(self) -> int:
+        """Number of images without annotations."""
+        return sum(int((data_set.store.samples[:, 1] == NO_PERSON).sum()) for data_set in self.sets)
+
+    def read_sample(self, index: int) -> tuple[Record, int]:
+        """Read the record of a sample, and return it with the row of the main person among its people."""
+        number, start = _find_set(self._sample_ends, index)
+        record, person_row = self.sets[number].store.read_sample(index - start)
+        return self._convert(number, record), person_row
+
+    def read_record(self, index: int) -> Record:
+        """Read the image in row ``index`` with all its people; ``DataError`` if the file is damaged."""
+        number, start = _find_set(self._image_ends, index)
+        return self._convert(number, self.sets[number].store.read_record(index - start))
+
+    def _convert(self, number: int, record: Record) -> Record:
+        """The record with the joints of the network's skeleton."""
+        mapping = self.sets[number].mapping
+        if mapping is not None:
+            record = record._replace(joints=mapping.map_joints(record.joints))
+        supervision = self._supervisions[number]
+        return record if supervision is None else record._replace(supervision=supervision)
+
+    def draws(self, framing: str) -> list[Draws]:
+        """The number of samples of every set, and how many of them an epoch draws: round(weight · size), at least 1."""
+        draws = []
+        for data_set in self.sets:
+            size = data_set.store.num_images if framing == "image" else len(data_set.store)
+            draws.append(Draws(size, max(1, round(data_set.weight * size))))
+        return draws
+
+    def never_supervised(self) -> list[str]:
+        """The names of the network's keypoints and body parts that no set supervises."""
+        supervised = self._supervised_channels().max(axis=0).tolist()  # (C,)
+        names = ["-".join(part) for part in self.skeleton.parts] + list(self.skeleton.keypoints)
+        return [name for name, is_supervised in zip(names, supervised) if not is_supervised]
+
+    def _supervised_channels(self) -> np.ndarray:
+        """(sets, C) uint8: 1 for the output channels that each set supervises."""
+        everything = np.ones(self.skeleton.num_channels, np.uint8)
+        mappings = [data_set.mapping for data_set in self.sets]
+        return np.stack([everything if mapping is None else mapping.supervised_channels() for mapping in mappings])
+
+    def close(self) -> None:
+        """Close all files; the next read opens them again."""
+        for data_set in self.sets:
+            data_set.store.close()
+
+    def __enter__(self) -> StoreList:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _find_set(ends: Sequence[int], index: int) -> tuple[int, int]:
+    """The set that contains an index, and its first index. ``ends[i]`` is the first index after set i."""
+    if not 0 <= index < ends[-1]:
+        raise IndexError(f"index {index} of {ends[-1]}")
+    number = bisect_right(ends, index)
+    return number, ends[number - 1] if number else 0
+
+
+def open_data_sets(setting: DataSets, skeleton: Skeleton | None) -> StoreList:
+    """Open ``data.train`` or ``data.val``.
+
+    A path is a store for exactly this skeleton. Stores that are given as tables may have other skeletons, which are
+    mapped to it.
+
+    Args:
+        skeleton: that of the network; None takes that of the first store.
+
+    Raises:
+        DataError: a store cannot be used, has no keypoint of the network or is given twice, or two stores that are
+            given by their paths alone contain the same image.
+    """
+    items = [setting] if isinstance(setting, str) else list(setting)
+    sets: list[DataSet] = []
+    for item in items:
+        if isinstance(item, str):
+            store = Store(item, skeleton)
+            skeleton = skeleton or store.skeleton
+            sets.append(DataSet(store, store.path.stem))
+            continue
+        for path in item.paths:
+            store = Store(path)
+            skeleton = skeleton or store.skeleton
+            sets.append(DataSet(store, item.label, item.weight, KeypointMapping(store.skeleton, skeleton)))
+    assert skeleton is not None  # there is at least one store
+    _check_sets(sets)
+    return StoreList(sets, skeleton)
+
+
+def _check_sets(sets: Sequence[DataSet]) -> None:
+    first_set: dict[str, DataSet] = {}
+    for data_set in sets:
+        if data_set.mapping is not None and not data_set.mapping.has_common_keypoints:
+            raise DataError(
+                f"data set {data_set.name} shares no keypoint with model.skeleton: it has "
+                f"{', '.join(data_set.mapping.ignored)}; give its keypoints the same names in its skeleton file, and "
+                "build its store again"
+            )
+        first = first_set.setdefault(data_set.store.fingerprint, data_set)
+        if first is not data_set:
+            raise DataError(
+                f"data sets {first.name} and {data_set.name} are the same; give one of them, with a larger weight"
+            )
+    stores = [data_set.store for data_set in sets if data_set.mapping is None]
+    first_store: dict[tuple[int, int], Store] = {}
+    for store in stores if len(stores) > 1 else []:
+        for image in zip(store.image_ids.tolist(), store.image_keys.tolist()):
+            earlier = first_store.setdefault(image, store)
+            if earlier is not store:
+                raise DataError(
+                    f"{earlier.path} and {store.path} both contain image {image[0]}; name stores with different images"
+                )

@@ -1,0 +1,448 @@
+"""Image files: finding, reading, decoding and writing them, and their EXIF orientation.
+
+OpenCV decodes the pixels; Pillow reads the headers. HEIC and AVIF files need the extra ``heif``.
+
+A camera stores the pixels as its sensor reads them, and notes in the EXIF data how viewers must turn them. So an image
+has two frames: the *stored* frame of the pixels in the file, and the *displayed* frame of the image that viewers show.
+Most labelling tools annotate in the displayed frame. ``find_annotated_frame`` decides which frame the annotations of an
+image use. Building, linting, evaluation and validation all call it, so that they agree.
+"""
+
+from __future__ import annotations
+
+import glob
+import io
+import logging
+import os
+import struct
+import warnings
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias, Union, get_args
+
+import cv2
+import numpy as np
+from PIL import ExifTags, Image, ImageOps
+
+from posenet.errors import ConfigError, DataError
+from posenet.files import write_atomically
+from posenet.messages import to_single_line, truncate_for_message
+from posenet.settings import ExifFrame
+
+_log = logging.getLogger(__name__)
+
+ChannelOrder = Literal["bgr", "rgb"]
+ImageInput: TypeAlias = Union[str, "os.PathLike[str]", np.ndarray, Image.Image]
+"""An image file, an image in memory as an array, or a PIL image."""
+FrameReason = Literal["no tag", "size", "setting"]
+"""What decides the frame: there is only one, the annotated size fits only one, or the setting chooses one."""
+
+IMAGE_SUFFIXES = frozenset(".avif .bmp .heic .heif .hif .jpeg .jpg .png .pgm .ppm .tif .tiff .webp".split())
+"""Files that count as images when a folder is listed."""
+WRITABLE_SUFFIXES = frozenset(".bmp .jpeg .jpg .png .ppm .tif .tiff .webp".split())
+"""The formats that OpenCV writes everywhere, in colour."""
+MAX_PIXELS = 2**28
+"""The largest annotated size, 16384 x 16384. Pillow refuses files that declare more than 179 million pixels."""
+ORIENTED_FORMATS = frozenset(("JPEG", "MPO", "PNG", "WEBP"))
+"""The formats with two frames. Decoders of TIFF, HEIC and AVIF files turn the pixels always or never."""
+
+_JPEG_START = b"\xff\xd8"
+_JPEG_END = b"\xff\xd9"
+_JPEG_SCAN = b"\xff\xda"
+_HEIF_BRANDS = frozenset((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1", b"avif", b"avis"))
+"""The kinds of HEIC and AVIF files, which they state after ``ftyp`` (ISO/IEC 23008-12)."""
+_REMEDY = "save it as JPEG or PNG, smaller if it is very large"
+_COLOUR_FLAGS = {
+    1: cv2.IMREAD_COLOR,
+    2: cv2.IMREAD_REDUCED_COLOR_2,
+    4: cv2.IMREAD_REDUCED_COLOR_4,
+    8: cv2.IMREAD_REDUCED_COLOR_8,
+}
+"""OpenCV's flag for each factor by which it can reduce an image."""
+
+# Pillow warns about images of more than half of the pixels that it refuses.
+warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+
+
+class ImageHeader(NamedTuple):
+    """The size of the pixels in an image file, and its EXIF orientation."""
+
+    height: int
+    width: int
+    orientation: int
+    """1-8; 1 is upright."""
+
+    @property
+    def stored_size(self) -> tuple[int, int]:
+        """(height, width) of the pixels in the file."""
+        return self.height, self.width
+
+    @property
+    def displayed_size(self) -> tuple[int, int]:
+        """(height, width) of the image as viewers display it."""
+        return oriented_size(self.height, self.width, self.orientation)
+
+
+class AnnotatedFrame(NamedTuple):
+    """The frame in which one image is annotated."""
+
+    orientation: int
+    """The EXIF orientation, 1-8, by which to turn the stored pixels; 1 for the stored frame."""
+    reason: FrameReason
+
+    def __str__(self) -> str:
+        frame = "stored" if self.orientation == 1 else "displayed"
+        return f"{frame} frame by {self.reason}"
+
+
+def find_images(
+    inputs: Sequence[str | Path], suffixes: Collection[str] = IMAGE_SUFFIXES, *, recursive: bool = False
+) -> list[Path]:
+    """Expand files, folders and glob patterns, each image once, in the order given.
+
+    A file that is named is included whatever its suffix. A folder is searched for ``suffixes``; a log message counts
+    the other files in it.
+
+    Args:
+        recursive: search subfolders too, except hidden ones and links.
+
+    Raises:
+        DataError: an input that does not exist, a folder without images, or a pattern that matches no file.
+    """
+    found: dict[Path, Path] = {}
+    for item in inputs:
+        for path in _expand(str(item), suffixes, recursive):
+            found.setdefault(path.resolve(), path)
+    return list(found.values())
+
+
+def _expand(item: str, suffixes: Collection[str], recursive: bool) -> list[Path]:
+    path = Path(item)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        left_out: Counter[str] = Counter()
+        files = list(_search_folder(path, suffixes, recursive, left_out))
+        if left_out:
+            counts = ", ".join(f"{count} {suffix}" for suffix, count in sorted(left_out.items()))
+            _log.warning("left out of folder %s: %s", item, counts)
+        if not files:
+            raise DataError(f"no images in folder {item} (looked for {' '.join(sorted(suffixes))})")
+        return files
+    if not glob.has_magic(item):
+        raise DataError(f"no such file or folder: {item}{_separator_hint(item)}")
+    files = sorted(match for match in map(Path, glob.glob(item, recursive=True)) if match.is_file())
+    if not files:
+        raise DataError(f"no file matches {item}{_separator_hint(item)}")
+    return files
+
+
+def _search_folder(folder: Path, suffixes: Collection[str], recursive: bool, left_out: Counter[str]) -> Iterator[Path]:
+    """The files in a folder that have one of ``suffixes``; counts other files in ``left_out``, by suffix."""
+    for path in sorted(folder.iterdir()):
+        if path.is_dir():
+            if path.is_symlink() or path.name.startswith("."):
+                continue
+            if recursive:
+                yield from _search_folder(path, suffixes, recursive, left_out)
+            else:
+                left_out["folder"] += 1
+        elif path.name.startswith("._"):
+            left_out["._"] += 1  # macOS keeps the attributes of a.png in ._a.png on other file systems
+        elif path.suffix.lower() in suffixes:
+            if path.is_file():
+                yield path
+        elif not path.name.startswith("."):
+            left_out[path.suffix.lower() or "without suffix"] += 1
+
+
+def _separator_hint(path: str | Path) -> str:
+    """The remedy for a path with the separators of Windows on another system."""
+    corrected = str(path).replace("\\", "/")
+    return f"; folders are separated by /: {corrected}" if corrected != str(path) and glob.glob(corrected) else ""
+
+
+def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:
+    """Read an image file, grey, transparent and 16-bit ones too, as (H, W, 3) uint8 BGR.
+
+    Args:
+        upright: rotate the image by its EXIF orientation.
+
+    Raises:
+        DataError: the file cannot be read or decoded.
+    """
+    data = _read_bytes(path)
+    try:
+        return decode_image(data, upright=upright)
+    except ValueError as error:
+        raise DataError(f"{path} {error}") from error
+
+
+def read_annotated_image(
+    path: str | Path, height: int, width: int, exif_frame: ExifFrame
+) -> tuple[np.ndarray, AnnotatedFrame]:
+    """Read an image file as (H, W, 3) uint8 BGR in the frame of its annotations; see ``find_annotated_frame``.
+
+    Args:
+        height, width: the annotated size. An image may have another one.
+
+    Raises:
+        DataError: the file cannot be read or decoded.
+    """
+    data = _read_bytes(path)
+    try:
+        frame = find_annotated_frame(parse_header(data), height, width, exif_frame)
+        return apply_orientation(_decode(data), frame.orientation), frame
+    except ValueError as error:
+        raise DataError(f"{path} {error}") from error
+
+
+def read_header(path: str | Path) -> ImageHeader:
+    """Read the size and the orientation of an image file; ``DataError`` if it cannot be read or is no image."""
+    try:
+        return parse_header(_read_bytes(path))
+    except ValueError as error:
+        raise DataError(f"{path} {error}") from error
+
+
+def _read_bytes(path: str | Path) -> np.ndarray:
+    """(N,) uint8 content of a file. Unlike ``cv2.imread``, this accepts any file name on any system."""
+    try:
+        return np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}{_separator_hint(path)}") from error
+
+
+def parse_header(data: np.ndarray) -> ImageHeader:
+    """Read the size and the orientation from the (N,) uint8 bytes of an image file.
+
+    Raises:
+        ValueError: the bytes are no image, or declare more pixels than any image has.
+    """
+    try:
+        with Image.open(io.BytesIO(data.data)) as image:
+            if image.format in ORIENTED_FORMATS:
+                return ImageHeader(image.height, image.width, _exif_orientation(image))
+    except Image.DecompressionBombError as error:
+        raise ValueError(f"is too large ({error}); {_REMEDY}") from error
+    except (OSError, SyntaxError, ValueError, struct.error):
+        pass  # Pillow cannot open the file, but OpenCV may decode it
+    height, width = _decode(data).shape[:2]
+    return ImageHeader(height, width, 1)
+
+
+def _exif_orientation(image: Image.Image) -> int:
+    """The EXIF orientation, 1-8; 1 where there is none or the EXIF data are damaged."""
+    exif = Image.Exif()
+    try:
+        # Not image.getexif(), which decodes a PNG file without EXIF data, and also searches the XMP data.
+        exif.load(image.info.get("exif", b""))
+        orientation = exif.get(ExifTags.Base.Orientation)
+    except (OSError, SyntaxError, ValueError, LookupError, TypeError, OverflowError, struct.error):
+        return 1
+    return orientation if isinstance(orientation, int) and 1 <= orientation <= 8 else 1
+
+
+def find_annotated_frame(header: ImageHeader, height: int, width: int, exif_frame: ExifFrame) -> AnnotatedFrame:
+    """Decide in which frame an image is annotated.
+
+    Orientations 5 to 8 swap height and width. If the image is not square, the annotated size is then that of one frame
+    only, and decides. For orientations 2 to 4, square images and other sizes, ``exif_frame`` decides.
+
+    Args:
+        height, width: the size in the annotation file.
+
+    Raises:
+        ConfigError: ``exif_frame`` is unknown.
+    """
+    if exif_frame not in get_args(ExifFrame):
+        raise ConfigError(f"exif_frame {truncate_for_message(exif_frame)} is unknown; use displayed or stored")
+    if header.orientation == 1:
+        return AnnotatedFrame(1, "no tag")
+    sizes = header.stored_size, header.displayed_size
+    if sizes[0] != sizes[1] and (height, width) in sizes:
+        return AnnotatedFrame(1 if (height, width) == header.stored_size else header.orientation, "size")
+    return AnnotatedFrame(1 if exif_frame == "stored" else header.orientation, "setting")
+
+
+def count_frames(frames: Iterable[AnnotatedFrame]) -> dict[str, int]:
+    """Count the decisions for images with an orientation: ``{"displayed frame by size": 2}``; empty without any."""
+    counts = Counter(str(frame) for frame in frames if frame.reason != "no tag")
+    return dict(sorted(counts.items()))
+
+
+def oriented_size(height: int, width: int, orientation: int) -> tuple[int, int]:
+    """(height, width) of an image after its stored pixels are turned by an EXIF orientation, 1-8."""
+    return (width, height) if orientation >= 5 else (height, width)
+
+
+def apply_orientation(image: np.ndarray, orientation: int) -> np.ndarray:
+    """Turn the stored pixels (H, W, 3) of an image by an EXIF orientation, 1-8, as a viewer does.
+
+    Orientations 5 to 8 swap rows and columns. Then 2, 3, 6 and 7 mirror left and right; 3, 4, 7 and 8 top and bottom.
+    """
+    if orientation >= 5:
+        image = cv2.transpose(image)
+    mirrored = orientation in (2, 3, 6, 7)
+    upside_down = orientation in (3, 4, 7, 8)
+    if mirrored and upside_down:
+        return cv2.flip(image, -1)
+    if mirrored:
+        return cv2.flip(image, 1)
+    return cv2.flip(image, 0) if upside_down else image
+
+
+def decode_image(data: np.ndarray, *, upright: bool = True) -> np.ndarray:
+    """Decode the (N,) uint8 bytes of an image file, grey, transparent and 16-bit ones too, to (H, W, 3) uint8 BGR.
+
+    Args:
+        upright: rotate the image by its EXIF orientation.
+
+    Raises:
+        ValueError: the bytes cannot be decoded, or declare more pixels than any image has.
+    """
+    header = parse_header(data)
+    image = _decode(data)
+    return apply_orientation(image, header.orientation) if upright else image
+
+
+def decode_checked_image(
+    data: np.ndarray, height: int, width: int, reduction: int = 1, orientation: int = 1
+) -> np.ndarray:
+    """Decode the (N,) uint8 bytes of an image whose header has been checked, to (H, W, 3) uint8 BGR.
+
+    Args:
+        height, width: the size in the frame of the annotations.
+        reduction: 2, 4 or 8 decodes a JPEG at that fraction of its size, rounded up, in less time.
+        orientation: the EXIF orientation by which to turn the stored pixels.
+
+    Raises:
+        ValueError: the bytes cannot be decoded, or the image has another size.
+    """
+    image = apply_orientation(_decode(data, reduction), orientation)
+    found_height, found_width = image.shape[:2]
+    if (found_height, found_width) != (-(-height // reduction), -(-width // reduction)):
+        found = f"{found_width * reduction} x {found_height * reduction}"
+        raise ValueError(f"has {found} pixels instead of {width} x {height}; {_REMEDY}")
+    return image
+
+
+def check_image(data: np.ndarray) -> ImageHeader:
+    """Check, as cheaply as possible, that the (N,) uint8 bytes of an image file decode; return its header.
+
+    Decoding a JPEG at an eighth of its size also reads all of its data, in three quarters of the time.
+
+    Raises:
+        ValueError: the bytes cannot be decoded, or declare another size than they have.
+    """
+    header = parse_header(data)
+    content = data.tobytes()
+    if is_jpeg(data) and content.rfind(_JPEG_END) < content.rfind(_JPEG_SCAN):
+        # Some releases of OpenCV fill the missing rows with grey and report no error.
+        add_jpeg_end(data)
+    decode_checked_image(data, header.height, header.width, 8 if is_jpeg(data) else 1)
+    return header
+
+
+def is_jpeg(data: np.ndarray) -> bool:
+    """Whether the (N,) uint8 bytes of a file begin like a JPEG file."""
+    return data[:2].tobytes() == _JPEG_START
+
+
+def _decode(data: np.ndarray, reduction: int = 1) -> np.ndarray:
+    """Decode the pixels as stored; those of HEIC and TIFF files as displayed, which is their only frame here."""
+    if not len(data):
+        raise ValueError("is empty (0 bytes); copy it or download it again")
+    image = _decode_with_opencv(data, reduction)
+    if image is None and is_jpeg(data):
+        image = _decode_with_opencv(add_jpeg_end(data), reduction)
+    if image is None and data[4:8].tobytes() == b"ftyp" and data[8:12].tobytes() in _HEIF_BRANDS:
+        return _decode_heif(data)
+    if image is None:
+        raise ValueError(f"cannot be decoded; {_REMEDY}")
+    return image
+
+
+def _decode_with_opencv(data: np.ndarray, reduction: int) -> np.ndarray | None:
+    try:
+        return cv2.imdecode(data, _COLOUR_FLAGS[reduction] | cv2.IMREAD_IGNORE_ORIENTATION)
+    except cv2.error as error:
+        raise ValueError(f"cannot be decoded ({error.err or error}); {_REMEDY}") from error
+
+
+def add_jpeg_end(data: np.ndarray) -> np.ndarray:
+    """Add the end marker to a JPEG file without one.
+
+    Raises:
+        ValueError: more than the end marker is missing, or the file is damaged.
+    """
+    start = data.tobytes().rstrip(b"\xff")  # a lone 0xff is the first half of the marker
+    # A decoder computes missing pixels from whatever follows. If two continuations decode to the same image, none is
+    # missing.
+    continuations = [np.frombuffer(start + filler + _JPEG_END, np.uint8) for filler in (b"", b"\x55" * 64)]
+    first, second = (_decode_with_opencv(file, 1) for file in continuations)
+    if first is None:
+        raise ValueError(f"cannot be decoded; {_REMEDY}")
+    if second is None or not np.array_equal(first, second):
+        raise ValueError("is cut off: the JPEG data end early; copy it or download it again")
+    return continuations[0]
+
+
+def _decode_heif(data: np.ndarray) -> np.ndarray:
+    """Decode a HEIC or AVIF file as displayed: its own rotation and, where it has one, that of EXIF are followed."""
+    try:
+        import pillow_heif
+    except ImportError as error:
+        raise ValueError(f"is a HEIC or AVIF image: pip install 'posenet[heif]' to read it, or {_REMEDY}") from error
+    pillow_heif.register_heif_opener()
+    try:
+        with Image.open(io.BytesIO(data.data)) as image:
+            rgb = ImageOps.exif_transpose(image).convert("RGB")
+    except (OSError, RuntimeError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise ValueError(f"cannot be decoded ({to_single_line(str(error))}); {_REMEDY}") from error
+    return cv2.cvtColor(np.asarray(rgb), cv2.COLOR_RGB2BGR)
+
+
+def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
+    """Convert an image to (H, W, 3) uint8 BGR; an array in that form is not copied.
+
+    Args:
+        image: the path of an image file, which is read upright; a PIL image; or an array: (H, W) or (H, W, 1) grey,
+            (H, W, 3) colours or (H, W, 4) colours and alpha, which is dropped; uint8 or uint16.
+        channels: order of the colours of an array.
+
+    Raises:
+        DataError: ``image`` is None or empty, has another shape or type, or its file cannot be read.
+    """
+    if channels not in ("bgr", "rgb"):
+        raise DataError(f"channels must be 'bgr' or 'rgb', not {channels!r}")
+    if image is None:
+        raise DataError("an image must be an array, not None, which cv2.imread returns for a file it cannot read")
+    if isinstance(image, (str, os.PathLike)):
+        return read_image(Path(image))
+    if isinstance(image, Image.Image):
+        channels = "rgb"
+        # Modes with other numbers than bytes, such as I;16, have one channel and become arrays of these numbers.
+        image = image if image.mode.startswith(("I", "F")) else image.convert("RGB")
+    image = np.asarray(image)
+    if image.ndim not in (2, 3) or not image.size or (image.ndim == 3 and image.shape[2] not in (1, 3, 4)):
+        raise DataError(f"an image must be height x width with 1, 3 or 4 channels, not of shape {image.shape}")
+    if image.dtype not in (np.uint8, np.uint16):
+        raise DataError(f"an image must be of type uint8 or uint16, not {image.dtype}; scale it to 0-255")
+    if image.dtype == np.uint16:
+        image = ((image.astype(np.uint32) + 128) // 257).astype(np.uint8)  # 65535 becomes 255, rounded
+    if image.ndim == 2 or image.shape[2] == 1:
+        return np.repeat(image.reshape(*image.shape[:2], 1), 3, axis=2)
+    return np.ascontiguousarray(image[..., :3] if channels == "bgr" else image[..., 2::-1])
+
+
+def write_image(path: str | Path, image: np.ndarray) -> None:
+    """Write an image, complete or not at all; ``DataError`` if OpenCV cannot write the format of the suffix."""
+    try:
+        done, data = cv2.imencode(Path(path).suffix, image)
+    except cv2.error as error:
+        raise DataError(f"cannot write {path}: {error.err or error}; choose .jpg or .png") from error
+    if not done:
+        raise DataError(f"cannot write {path}: the format does not allow its size; choose .png")
+    write_atomically(path, data.tobytes())

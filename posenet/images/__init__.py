@@ -1,1 +1,0 @@
-"""Image files: decoding them safely, listing, reading and writing them."""

@@ -1,0 +1,281 @@
+"""Reading annotation files for a store and for an evaluation: what is kept, and which faults are refused how."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from posenet.annotations.reading import CocoDataset, read_annotations, read_split
+from posenet.errors import DataError
+from posenet.skeleton import COCO
+from tests.helpers.drawn_data import crowd, document, person, read_people, write_annotations
+
+Document = dict[str, Any]
+Change = Callable[[Document], Any]
+
+
+def write(folder: Path, content: Any) -> Path:
+    return write_annotations(folder / "tiny.json", content)
+
+
+def read(folder: Path, content: Document) -> CocoDataset:
+    return read_annotations(write(folder, content))
+
+
+class TestPeople:
+    def test_stand_with_their_image_in_file_order(self, tmp_path: Path) -> None:
+        dataset = read(tmp_path, document((2, 1, 7), [person(5, 2), person(4, 1), person(3, 2)]))
+        assert [image.id for image in dataset.images] == [2, 1, 7]
+        ids = {image_id: people.ids.tolist() for image_id, people in dataset.people.items()}
+        assert ids == {2: [5, 3], 1: [4], 7: []}
+
+    def test_have_keypoints_in_the_order_of_the_skeleton(self, tmp_path: Path) -> None:
+        entry = person(1, 1, labelled=0)
+        entry["keypoints"] = [value for k in range(17) for value in (k, 100 + k, 1 + k % 2)]
+        people = read_people(tmp_path, entry)
+        assert people.keypoints.dtype == np.float32 and people.keypoints.shape == (1, 18, 3)
+        file_order = "nose Leye Reye Lear Rear Lsho Rsho Lelb Relb Lwri Rwri Lhip Rhip Lkne Rkne Lank Rank".split()
+        for k, name in enumerate(file_order):
+            assert people.keypoints[0, COCO.index(name)].tolist() == [k, 100 + k, 1 + k % 2]
+        assert people.keypoints[0, COCO.index("neck")].tolist() == [5.5, 105.5, 1]
+
+    def test_count_labelled_keypoints_without_the_derived_neck(self, tmp_path: Path) -> None:
+        assert read_people(tmp_path, person(1, 1, labelled=7)).num_labelled.tolist() == [7]
+
+    def test_without_keypoints_outline_or_crowd_flag_are_kept(self, tmp_path: Path) -> None:
+        bare = person(3, 1)
+        for key in ("keypoints", "segmentation", "iscrowd"):
+            del bare[key]
+        people = read_people(tmp_path, bare)
+        assert (people.num_labelled.tolist(), people.outlines, people.is_crowd.tolist()) == ([0], [None], [False])
+        assert not people.is_labelled.any()
+
+    def test_of_categories_with_other_keypoints_are_left_out(self, tmp_path: Path) -> None:
+        content = document([1], [person(1, 1), person(2, 1, category_id=2, keypoints=[])])
+        content["categories"].append({"id": 2, "name": "kite"})
+        assert read(tmp_path, content).people[1].ids.tolist() == [1]
+
+    def test_may_be_missing(self, tmp_path: Path) -> None:
+        dataset = read(tmp_path, document([1, 2], []))
+        assert [len(people) for people in dataset.people.values()] == [0, 0]
+
+    def test_real_annotations(self, coco_sample: Path) -> None:
+        dataset = read_annotations(coco_sample / "annotations" / "person_keypoints_val2017_oracle150.json")
+        people = dataset.people.values()
+        assert len(dataset.images) == 150 and sum(map(len, people)) == 577
+        assert sum(p.is_crowd.sum() for p in people) == 14
+        assert sum(p.is_labelled.sum() for p in people) == 390
+        assert all(outline is not None for p in people for outline in p.outlines)
+
+
+def test_few_keypoints_outside_their_image_are_read_with_a_warning_and_many_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    content = document([1], [person(number, 1) for number in range(1, 201)])
+    content["annotations"][7]["keypoints"][:2] = [-30, -20]
+    with caplog.at_level(logging.WARNING):
+        people = read(tmp_path, content).people[1]
+    assert people.keypoints[7, COCO.index("nose")].tolist() == [-30, -20, 2]
+    assert "annotations with labelled keypoints outside their image: 8; " in caplog.text
+    for entry in content["annotations"][:5]:
+        entry["keypoints"][:2] = [-30, -20]
+    with pytest.raises(DataError, match="outside their image: 1, 2, 3, 4, 5 "):
+        read(tmp_path, content)
+
+
+def image(**changes: Any) -> Change:
+    return lambda content: content["images"][0].update(changes)
+
+
+def annotation(**changes: Any) -> Change:
+    return lambda content: content["annotations"][0].update(changes)
+
+
+def category(**changes: Any) -> Change:
+    return lambda content: content["categories"][0].update(changes)
+
+
+def repeated(section: str) -> Change:
+    return lambda content: content[section].append(dict(content[section][0]))
+
+
+def without(section: str, key: str) -> Change:
+    return lambda content: content[section][0].pop(key)
+
+
+def scaled(x: float, y: float) -> Change:
+    def change(content: Document) -> None:
+        values = content["annotations"][0]["keypoints"]
+        values[0::3] = [value * x for value in values[0::3]]
+        values[1::3] = [value * y for value in values[1::3]]
+
+    return change
+
+
+INSIDE = "images without a file name in the image folder: 1"
+FAULTS: dict[str, tuple[Change, str]] = {
+    "other keypoints": (category(keypoints=["nose", "tail"]), "found: nose, tail"),
+    "endless keypoint name": (category(keypoints=["n" * 10**5]), "no category has the keypoints of the skeleton"),
+    "keypoints that are no list": (category(keypoints=5), "no category has keypoints"),
+    "image id twice": (repeated("images"), "image ids that appear more than once: 1"),
+    "unknown category": (annotation(category_id=99), "categories that are not listed: 8"),
+    "no category id": (without("annotations", "category_id"), "categories that are not listed: 8"),
+    "image id is text": (image(id="1"), "images without a whole number as id: 1"),
+    "image id too large": (image(id=2**63), "images without a whole number as id"),
+    "category id is true": (category(id=True), "categories without a whole number as id"),
+    "no file name": (without("images", "file_name"), INSIDE),
+    "path upwards": (image(file_name="../1.jpg"), INSIDE),
+    "path upwards inside": (image(file_name="a/../../1.jpg"), INSIDE),
+    "path upwards, Windows": (image(file_name="a\\..\\..\\1.jpg"), INSIDE),
+    "absolute path": (image(file_name="/etc/passwd"), INSIDE),
+    "absolute path, Windows": (image(file_name="C:\\1.jpg"), INSIDE),
+    "zero byte in path": (image(file_name="1\0.jpg"), INSIDE),
+    "half a character in path": (image(file_name="\ud800.jpg"), INSIDE),
+    "path that is not UTF-8": (image(file_name="caf\udce9.jpg"), INSIDE),
+    "no height": (without("images", "height"), "without a width and a height in whole pixels: 1"),
+    "zero height": (image(height=0), "without a width and a height in whole pixels"),
+    "gigantic width": (image(width=10**9), "without a width and a height in whole pixels"),
+    "too few keypoints": (annotation(keypoints=[0] * 50), "without x, y, visibility for every keypoint"),
+    "keypoints are text": (annotation(keypoints=["1"] * 51), "numbers in quotation marks: 8"),
+    "keypoint NaN": (annotation(keypoints=[float("nan")] * 51), "keypoints that are not finite numbers: 8"),
+    "absurd keypoint": (annotation(keypoints=[1e300] * 51), "keypoints that are not finite numbers: 8"),
+    "visibility 7": (annotation(keypoints=[1, 1, 7] * 17), "visibility other than 0, 1 and 2: 8"),
+    "visibility is true": (annotation(keypoints=[1, 1, True] * 17), "true or false as the visibility"),
+    "fractions": (scaled(1 / 160, 1 / 120), "fractions of the image, not pixels"),
+    "no box": (without("annotations", "bbox"), "annotations without a box: 8"),
+    "short box": (annotation(bbox=[1, 2, 3]), "annotations without a box: 8"),
+    "infinite box": (annotation(bbox=[0, 0, float("inf"), 1]), "annotations without a box: 8"),
+    "negative box": (annotation(bbox=[0, 0, -1, 1]), "boxes without a width or a height: 8"),
+    "no area": (without("annotations", "area"), "annotations without an area: 8"),
+    "negative area": (annotation(area=-1), "annotations without an area: 8"),
+    "area NaN": (annotation(area=float("nan")), "annotations without an area: 8"),
+    "endless integer": (annotation(area=10**400), "annotations without an area: 8"),
+    "polygon NaN": (annotation(segmentation=[[0, 0, 5, float("nan"), 5, 5]]), "outlines with a non-finite number"),
+    "endless polygon": (annotation(segmentation=[[0, 0, 5, 10**400, 5, 5.0]]), "outlines with a non-finite number"),
+    "crowd 2": (annotation(iscrowd=2), "iscrowd other than 0 and 1: 8"),
+    "annotation id twice": (repeated("annotations"), "annotation ids that appear more than once: 8"),
+    "annotation without id": (without("annotations", "id"), "annotations without a whole number as id"),
+    "unknown image": (annotation(image_id=99), "images that are not listed: 8"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_one_line_with_a_remedy_in_both_readers(tmp_path: Path, name: str) -> None:
+    spoil, expected = FAULTS[name]
+    content = document([1], [person(8, 1)])
+    spoil(content)
+    path = write(tmp_path, content)
+    for reader in (read_annotations, read_split):
+        with pytest.raises(DataError) as caught:
+            reader(path)
+        message = str(caught.value)
+        assert message.startswith(f"{path}: ") and expected in message
+        assert "\n" not in message and len(message) < 2000
+        assert message.split("; ", 1)[1].endswith("(posenet annotations lint lists all problems)")
+
+
+def test_percentages_are_refused(tmp_path: Path) -> None:
+    content = document(range(1, 41), [person(number, number, (300, 200, 200, 250)) for number in range(1, 41)])
+    for entry in content["images"]:
+        entry.update(width=640, height=480)
+    for entry in content["annotations"]:
+        entry["keypoints"][0::3] = [x / 6.4 for x in entry["keypoints"][0::3]]
+        entry["keypoints"][1::3] = [y / 4.8 for y in entry["keypoints"][1::3]]
+    for reader in (read_annotations, read_split):
+        with pytest.raises(DataError, match="percentages of the image, not pixels"):
+            reader(write(tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"\xff\xd8\xff\xe0", b"[" * 100_000], ids=["empty", "cut off", "a JPEG", "deep"]
+)
+def test_a_file_that_is_not_json_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "not.json").write_bytes(content)
+    for reader in (read_annotations, read_split):
+        with pytest.raises(DataError, match=r"not\.json is not valid JSON"):
+            reader(tmp_path / "not.json")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [[], 3, "COCO", None, [{"image_id": 1, "score": 0.5}], {"images": 3}, {"images": [], "annotations": 3}],
+    ids=str,
+)
+def test_json_that_is_not_coco_is_refused(tmp_path: Path, content: Any) -> None:
+    for reader in (read_annotations, read_split):
+        with pytest.raises(DataError, match=r"tiny\.json.*give a COCO keypoint file"):
+            reader(write(tmp_path, content))
+
+
+@pytest.mark.parametrize("section", ["images", "annotations", "categories"])
+def test_a_store_needs_all_sections(tmp_path: Path, section: str) -> None:
+    content = document([1], [person(1, 1)])
+    del content[section]
+    with pytest.raises(DataError, match=f"tiny.json.*'{section}'.*give a COCO keypoint file"):
+        read(tmp_path, content)
+    with pytest.raises(DataError, match="tiny.json.*'images'.*give a COCO keypoint file"):
+        read(tmp_path, content | {"images": [1]})
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    for path in (tmp_path / "none.json", tmp_path):
+        with pytest.raises(DataError, match=f"cannot read annotations {path}: "):
+            read_annotations(path)
+
+
+class TestSplit:
+    def test_images_and_people_are_read(self, tmp_path: Path) -> None:
+        content = document([3, 1], [person(8, 1, labelled=4), crowd(9, 3, (0, 0, 30, 30))])
+        split = read_split(write(tmp_path, content))
+        assert [image.id for image in split.images] == [3, 1] and split.category == 1 and split.annotated
+        first, second = split.people
+        for key in ("image_id", "category_id", "keypoints", "area", "bbox", "iscrowd"):
+            assert first[key] == content["annotations"][0][key]
+        assert first["num_keypoints"] == 4 and second["iscrowd"] == 1
+
+    def test_image_ids_restrict_the_images(self, tmp_path: Path) -> None:
+        path = write(tmp_path, document([1, 2, 3], []))
+        assert [image.id for image in read_split(path, [2]).images] == [2]
+        with pytest.raises(DataError, match="no image 99; correct --image-ids"):
+            read_split(path, [1, 99])
+
+    @pytest.mark.parametrize("annotations", [[], None, "missing"])
+    def test_a_test_set_needs_neither_annotations_nor_keypoint_names(self, tmp_path: Path, annotations: Any) -> None:
+        content = document([1], annotations)
+        content["categories"] = [{"id": 3, "name": "car"}, {"id": 7, "name": "person"}]
+        if annotations == "missing":
+            del content["annotations"]
+        split = read_split(write(tmp_path, content))
+        assert split.category == 7 and not split.annotated
+        del content["categories"]
+        assert read_split(write(tmp_path, content)).category == 1
+        content["images"][0]["file_name"] = "../secret.jpg"
+        with pytest.raises(DataError, match=INSIDE):
+            read_split(write(tmp_path, content))
+
+    def test_people_without_keypoints_are_read_beside_others(self, tmp_path: Path) -> None:
+        without_keypoints = crowd(2, 1, (0, 0, 30, 30))
+        del without_keypoints["keypoints"]
+        split = read_split(write(tmp_path, document([1], [person(1, 1), without_keypoints])))
+        assert [entry["num_keypoints"] for entry in split.people] == [17, 0]
+        assert split.people[1]["keypoints"] == [0] * 51
+        with pytest.raises(DataError, match="contains people without keypoints"):
+            read_split(write(tmp_path, document([1], [without_keypoints])))
+        with pytest.raises(DataError, match="lists no images"):
+            read_split(write(tmp_path, document([], [])))
+
+    def test_categories_with_the_same_keypoints_count_as_one(self, tmp_path: Path) -> None:
+        names = list(COCO.file_names)
+        content = document([1], [person(1, 1, category_id=9), person(2, 1, category_id=5, keypoints=[1, 2, 2])])
+        content["categories"] = [
+            {"id": 5, "name": "bird", "keypoints": ["beak"]},
+            {"id": 7, "name": "cat", "keypoints": names},
+            {"id": 9, "name": "dog", "keypoints": names},
+        ]
+        split = read_split(write(tmp_path, content))
+        assert split.category == 7 and [entry["category_id"] for entry in split.people] == [7]

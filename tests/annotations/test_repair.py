@@ -1,0 +1,378 @@
+"""Repairing annotation files: what can be derived is derived exactly, and everything else stays as it was."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from posenet.annotations.rules import fix_annotations, lint_annotations
+from posenet.cli.main import run_tool
+from posenet.errors import DataError
+from tests.helpers.chairs import write_chairs
+from tests.helpers.drawn_data import HEIGHT, WIDTH, crowd, document, person, write_annotations, write_images
+from tests.helpers.malformed_inputs import mutate_tree
+from tests.helpers.oriented_images import oriented_image
+
+Document = dict[str, Any]
+Change = Callable[[Document], Any]
+
+
+def valid_document() -> Document:
+    """Three images with two people each, and a crowd."""
+    people = [person(10 * number + k, number, (20 + 60 * k, 20, 50, 60)) for number in (1, 2, 3) for k in range(2)]
+    return document([1, 2, 3], [*people, crowd(50, 3, (0, 90, 40, 20))])
+
+
+def fix(folder: Path, content: Document, **options: Any) -> tuple[Document, dict[str, int]]:
+    """The repaired document and the counts."""
+    path = write_annotations(folder / "in.json", content)
+    before = path.read_bytes()
+    fixes = fix_annotations(path, folder / "out.json", **options)
+    assert path.read_bytes() == before
+    return json.loads((folder / "out.json").read_text()), fixes
+
+
+def changed(change: Change) -> Document:
+    content = valid_document()
+    change(content)
+    return content
+
+
+def setting(section: str, index: int = 0, **values: Any) -> Change:
+    return lambda content: content[section][index].update(values)
+
+
+def without(section: str, key: str) -> Change:
+    return lambda content: [entry.pop(key) for entry in content[section]]
+
+
+def test_a_valid_file_is_not_changed(tmp_path: Path) -> None:
+    assert fix(tmp_path, valid_document()) == (valid_document(), {})
+
+
+def text_ids(content: Document) -> None:
+    for section in ("images", "annotations", "categories"):
+        for entry in content[section]:
+            entry["id"] = str(entry["id"])
+    for entry in content["annotations"]:
+        entry.update(image_id=str(entry["image_id"]), category_id=str(entry["category_id"]))
+
+
+def float_ids(content: Document) -> None:
+    for section in ("images", "annotations", "categories"):
+        for entry in content[section]:
+            entry["id"] = float(entry["id"])
+
+
+def map_visibility(content: Document, values: dict[int, Any]) -> None:
+    for entry in content["annotations"]:
+        entry["keypoints"] = [values[v] if i % 3 == 2 else v for i, v in enumerate(entry["keypoints"])]
+
+
+@pytest.mark.parametrize(
+    "change, kind, count",
+    [
+        (text_ids, "ids and references", 11 + 14),
+        (float_ids, "ids and references", 11),
+        (setting("annotations", id=None), None, None),
+        (without("annotations", "iscrowd"), None, None),
+        (without("annotations", "num_keypoints"), "num_keypoints counted", 7),
+        (setting("annotations", num_keypoints=3), "num_keypoints counted", 1),
+        (lambda d: map_visibility(d, {0: 0, 2: 1}), "visibilities 1", 6 * 17),
+        (lambda d: map_visibility(d, {0: False, 2: True}), "true and false", 7 * 17),
+        (setting("annotations", area=None), "areas computed from outlines", 1),
+        (lambda d: d["annotations"][0].pop("area"), "areas computed from outlines", 1),
+        (setting("annotations", area=0), "areas computed from outlines", 1),
+        (setting("annotations", area="3000"), "numbers in quotation marks", 1),
+        (setting("annotations", bbox=None), "boxes computed from outlines", 1),
+        (lambda d: d["annotations"][0].pop("bbox"), "boxes computed from outlines", 1),
+        (setting("annotations", bbox=[0, 0, 0, 0]), "boxes computed from outlines", 1),
+        (setting("annotations", 6, bbox=[]), "boxes computed from outlines", 1),
+        (setting("annotations", 6, area=None), "areas computed from outlines", 1),
+        (setting("annotations", segmentation=[20, 20, 70, 20, 70, 80, 20, 80]), "outlines that are one list", 1),
+        (setting("images", file_name="a\\1.jpg"), None, None),
+        (setting("images", width="160", height=120.0), "turned into whole numbers", 1),
+    ],
+)
+def test_a_value_that_others_determine_is_restored(
+    tmp_path: Path, change: Change, kind: str | None, count: int | None
+) -> None:
+    """The result is the valid file again, but for the four cases that lose what they were."""
+    fixed, fixes = fix(tmp_path, changed(change))
+    if kind is None:
+        assert len(fixes) == 1
+        return
+    [(found, number)] = fixes.items()
+    assert kind in found and number == count
+    assert fixed == valid_document()
+
+
+def test_values_without_an_original_are_filled_in(tmp_path: Path) -> None:
+    content = changed(without("annotations", "iscrowd"))
+    content["annotations"][2]["id"] = None
+    content["images"][0]["file_name"] = "a\\1.jpg"
+    fixed, _ = fix(tmp_path, content)
+    assert [entry["iscrowd"] for entry in fixed["annotations"]] == [0] * 7
+    assert [entry["id"] for entry in fixed["annotations"]] == [10, 11, 51, 21, 30, 31, 50]
+    assert fixed["images"][0]["file_name"] == "a/1.jpg"
+
+
+def test_ids_that_are_names_become_free_numbers_in_references_too(tmp_path: Path) -> None:
+    content = valid_document()
+    names = {1: "kitchen", 2: "2", 3: "hall"}
+    for image in content["images"]:
+        image["id"] = names[image["id"]]
+    for entry in content["annotations"]:
+        entry["image_id"] = names[entry["image_id"]]
+    fixed, _ = fix(tmp_path, content)
+    numbers = {image["file_name"]: image["id"] for image in fixed["images"]}
+    assert list(numbers.values()) == [3, 2, 4]
+    assert [entry["image_id"] for entry in fixed["annotations"]] == [3, 3, 2, 2, 4, 4, 4]
+
+
+def test_numbers_as_text_become_numbers_and_no_label_is_lost(tmp_path: Path) -> None:
+    content = valid_document()
+    for entry in content["annotations"]:
+        entry["keypoints"] = [str(value) for value in entry["keypoints"]]
+        entry["bbox"] = [f" {value} " for value in entry["bbox"]]
+        entry["area"] = str(entry["area"])
+    fixed, fixes = fix(tmp_path, content)
+    assert fixed == valid_document()
+    assert fixes == {"lists of numbers in quotation marks turned into numbers": 21}
+    content["annotations"][0]["keypoints"][4] = "left"
+    assert fix(tmp_path, content)[0]["annotations"][0]["keypoints"] == content["annotations"][0]["keypoints"]
+    [finding] = [found for found in lint_annotations(tmp_path / "out.json") if found.severity == "error"]
+    assert (finding.code, finding.places) == ("not-a-number", ["10"])
+    assert "write 0, 0, 0 only for a keypoint that is not labelled" in finding.remedy
+
+
+def test_repeated_ids_are_renumbered_unless_something_refers_to_them(tmp_path: Path) -> None:
+    content = valid_document()
+    content["annotations"][3]["id"] = content["annotations"][0]["id"]
+    content["images"].append(content["images"][0] | {"file_name": "other.jpg"})
+    fixed, fixes = fix(tmp_path, content)
+    assert fixes == {"repeated ids that nothing refers to changed to free numbers": 1}
+    assert [entry["id"] for entry in fixed["annotations"]] == [10, 11, 20, 51, 30, 31, 50]
+    assert {finding.code for finding in lint_annotations(tmp_path / "out.json")} == {"duplicate-image-id"}
+    for entry in content["annotations"][:2]:
+        entry["image_id"] = 2
+    fixed, fixes = fix(tmp_path, content)
+    assert [image["id"] for image in fixed["images"]] == [1, 2, 3, 4], "no annotation refers to image 1"
+
+
+def test_an_id_whose_number_is_taken_stays_with_its_references(tmp_path: Path) -> None:
+    content = valid_document()
+    content["images"][2]["id"] = "1"
+    for entry in content["annotations"][4:]:
+        entry["image_id"] = "1"
+    fixed, fixes = fix(tmp_path, content)
+    assert fixed == content and fixes == {}
+    assert {finding.code for finding in lint_annotations(tmp_path / "out.json")} == {"image-id"}
+
+
+def test_a_box_and_an_area_follow_from_keypoints_where_there_is_no_outline(tmp_path: Path) -> None:
+    content = changed(lambda d: [d["annotations"][0].pop(key) for key in ("bbox", "area", "segmentation")])
+    fixed, fixes = fix(tmp_path, content)
+    entry = fixed["annotations"][0]
+    points = np.reshape(entry["keypoints"], (-1, 3))[:, :2]
+    assert entry["bbox"] == pytest.approx([*points.min(0), *(points.max(0) - points.min(0))])
+    assert entry["area"] == pytest.approx(entry["bbox"][2] * entry["bbox"][3])
+    assert fixes == {"boxes computed from keypoints": 1, "areas computed from boxes": 1}
+
+
+@pytest.mark.parametrize("labelled", [0, 1])
+def test_a_box_of_too_few_keypoints_is_left_and_reported(tmp_path: Path, labelled: int) -> None:
+    content = document([1], [person(1, 1), person(2, 1, labelled=labelled)])
+    for key in ("bbox", "area", "segmentation"):
+        content["annotations"][1].pop(key)
+    fixed, fixes = fix(tmp_path, content)
+    assert fixed == content and fixes == {}
+    assert {finding.code for finding in lint_annotations(tmp_path / "out.json")} == {"no-box", "no-area"}
+
+
+def test_keypoints_a_pixel_outside_are_moved_to_the_edge_and_others_stay(tmp_path: Path) -> None:
+    content = valid_document()
+    keypoints = content["annotations"][0]["keypoints"]
+    keypoints[:12] = [-0.5, 30, 2, 40, HEIGHT + 1, 1, WIDTH + 1.5, 30, 2, -0.5, 30, 0]
+    content["annotations"][0]["num_keypoints"] = 16
+    fixed, fixes = fix(tmp_path, content)
+    assert fixed["annotations"][0]["keypoints"][:12] == [0, 30, 2, 40, HEIGHT, 1, WIDTH + 1.5, 30, 2, -0.5, 30, 0]
+    assert list(fixes.values()) == [2]
+    assert [finding.places for finding in lint_annotations(tmp_path / "out.json") if finding.code == "outside"] == [
+        ["10"]
+    ]
+
+
+def test_sizes_are_read_from_the_files(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "images", valid_document())
+    content = changed(without("images", "width"))
+    content["images"][0].pop("height")
+    content["images"][1]["height"] = 7  # contradicts the file: which is wrong?
+    fixed, fixes = fix(tmp_path, content, images=folder)
+    sizes = [(image.get("width"), image.get("height")) for image in fixed["images"]]
+    assert sizes == [(WIDTH, HEIGHT), (None, 7), (WIDTH, HEIGHT)]
+    assert fixes == {"images with width and height read from the file": 2}
+    (folder / content["images"][0]["file_name"]).write_bytes(b"no image")
+    assert fix(tmp_path, content, images=folder)[0]["images"][0] == content["images"][0]
+
+
+@pytest.mark.parametrize("exif_frame", ["stored", "displayed"])
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_a_missing_size_is_that_of_the_frame_of_the_annotations(
+    tmp_path: Path, orientation: int, exif_frame: str
+) -> None:
+    drawn = oriented_image(orientation)
+    (tmp_path / "a.jpg").write_bytes(drawn.data)
+    x, y = drawn.centres[exif_frame]
+    content = document([1], [person(1, 1, (x - 16, y - 16, 32, 32))])
+    content["images"][0] = {"id": 1, "file_name": "a.jpg"}
+    fixed, _ = fix(tmp_path, content, images=tmp_path, exif_frame=exif_frame)
+    assert (fixed["images"][0]["height"], fixed["images"][0]["width"]) == drawn.sizes[exif_frame]
+    codes = {finding.code for finding in lint_annotations(tmp_path / "out.json", tmp_path, exif_frame=exif_frame)}
+    assert not codes & {"wrong-size", "outside", "image-size"}
+
+
+@pytest.mark.parametrize("orientation", [6, 7])
+def test_swapped_sizes_are_corrected_where_the_keypoints_show_it(tmp_path: Path, orientation: int) -> None:
+    """Another image of the same file, in which the keypoints fit both frames, is corrected too."""
+    corners = {6: (200, 40), 7: (20, 40)}
+    outside = oriented_image(orientation, corner=corners[orientation])
+    inside = oriented_image(orientation, corner=(112, 72))
+    content = document([1, 2], [])
+    for number, drawn in enumerate((outside, inside), 1):
+        (tmp_path / f"{number}.jpg").write_bytes(drawn.data)
+        x, y = drawn.centres["displayed"]
+        content["annotations"].append(person(number, number, (x - 16, y - 16, 32, 32)))
+        height, width = drawn.sizes["stored"]
+        content["images"][number - 1].update(file_name=f"{number}.jpg", height=height, width=width)
+    fixed, fixes = fix(tmp_path, content, images=tmp_path)
+    assert [(image["height"], image["width"]) for image in fixed["images"]] == [outside.sizes["displayed"]] * 2
+    assert list(fixes.values()) == [2] and fixed["annotations"] == content["annotations"]
+    assert {finding.code for finding in lint_annotations(tmp_path / "out.json", tmp_path)} == {"exif-by-size"}
+
+    content["annotations"].pop(0)  # nothing shows it any more
+    assert fix(tmp_path, content, images=tmp_path) == (content, {})
+
+
+def test_file_names_are_shortened_to_files_in_the_folder(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "images", valid_document())
+    names = [image["file_name"] for image in valid_document()["images"]]
+    (folder / "sub").mkdir()
+    (folder / names[2]).rename(folder / "sub" / names[2])
+    content = valid_document()
+    written = [
+        f"../../label-studio/data/media/upload/1/{names[0]}",
+        f"C:\\data\\upload\\{names[1]}",
+        f"images\\sub\\{names[2]}",
+    ]
+    for image, name in zip(content["images"], written):
+        image["file_name"] = name
+    fixed, fixes = fix(tmp_path, content, images=folder)
+    assert [image["file_name"] for image in fixed["images"]] == [names[0], names[1], f"sub/{names[2]}"]
+    assert list(fixes.values()) == [2, 3]
+
+
+def test_two_images_never_get_the_same_file(tmp_path: Path) -> None:
+    content = valid_document()
+    folder = write_images(tmp_path / "images", valid_document())
+    name = content["images"][0]["file_name"]
+    content["images"][1]["file_name"] = f"other/{name}"
+    assert fix(tmp_path, content, images=folder) == (content, {})
+
+
+def test_the_file_itself_is_never_the_output(tmp_path: Path) -> None:
+    path = write_annotations(tmp_path / "a.json", changed(text_ids))
+    (tmp_path / "link.json").symlink_to(path)
+    before = path.read_bytes()
+    for output in (path, tmp_path / "link.json"):
+        with pytest.raises(DataError, match="never changed"):
+            fix_annotations(path, output)
+    assert run_tool("annotations", ["fix", str(path), "--output", str(path), "--overwrite"]) == 2
+    assert run_tool("annotations", ["fix", str(path), "--output", "-"]) == 2
+    assert path.read_bytes() == before
+
+
+def test_an_output_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    path = write_annotations(tmp_path / "a.json", valid_document())
+    with pytest.raises(DataError, match="cannot write"):
+        fix_annotations(path, path / "b.json")
+
+
+def test_the_tool_counts_the_repairs_and_checks_the_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = changed(text_ids)
+    path = write_annotations(tmp_path / "a.json", content)
+    out = tmp_path / "fixed.json"
+    assert run_tool("annotations", ["fix", str(path), "--output", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert "fixed ids and references turned into whole numbers: 25\n" in shown and f"{out}: no errors" in shown
+    assert run_tool("annotations", ["fix", str(path), "--output", str(out)]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert run_tool("annotations", ["fix", str(out), "--output", str(tmp_path / "again.json")]) == 0
+    assert "nothing to fix" in capsys.readouterr().out
+    content["annotations"][0]["keypoints"] = [1, 2]
+    write_annotations(path, content)
+    assert run_tool("annotations", ["fix", str(path), "--output", str(out), "--overwrite", "--json"]) == 2
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)[0]["code"] == "keypoint-count"
+    assert run_tool("annotations", ["lint", str(path)]) == 2
+    assert "after annotations fix has repaired what can be derived" in capsys.readouterr().err
+    assert "fixed ids and references" in captured.err and "fixed.json has 1 kind of error" in captured.err
+
+
+@pytest.mark.parametrize("seeds", [range(80), pytest.param(range(80, 3000), marks=pytest.mark.torture)], ids=str)
+def test_any_damage_is_survived_and_a_second_repair_changes_nothing(tmp_path: Path, seeds: range) -> None:
+    for seed in seeds:
+        content = mutate_tree(np.random.default_rng(seed), valid_document())
+        path = write_annotations(tmp_path / "in.json", content)
+        folder = tmp_path if seed % 2 else None
+        try:
+            fix_annotations(path, tmp_path / "out.json", folder)
+        except DataError:
+            continue
+        assert fix_annotations(tmp_path / "out.json", tmp_path / "again.json", folder) == {}, seed
+        assert (tmp_path / "again.json").read_bytes() == (tmp_path / "out.json").read_bytes()
+        check_that_no_keypoint_is_invented(
+            json.loads(path.read_text()), json.loads((tmp_path / "out.json").read_text())
+        )
+        (tmp_path / "again.json").unlink()
+
+
+def check_that_no_keypoint_is_invented(before: Document, after: Document) -> None:
+    for old, new in zip(before["annotations"], after["annotations"], strict=True):
+        assert ("keypoints" in old) == ("keypoints" in new)
+        if isinstance(old.get("keypoints"), list):
+            assert len(old["keypoints"]) == len(new["keypoints"])
+            for index in range(2, len(new["keypoints"]), 3):
+                assert (
+                    bool(old["keypoints"][index]) == bool(new["keypoints"][index])
+                    or old["keypoints"][index] != old["keypoints"][index]
+                )
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_removed_values_are_fixed_and_the_rest_is_untouched(tmp_path: Path, seed: int) -> None:
+    """Random subsets of the derivable values are removed; the repaired file passes the linter."""
+    rng = np.random.default_rng(seed)
+    _, annotations = write_chairs(tmp_path, "chairs", 8, seed=seed)
+    original = json.loads(annotations.read_text())
+    content = copy.deepcopy(original)
+    removed = set()
+    for index, entry in enumerate(content["annotations"]):
+        for key in ("bbox", "area", "num_keypoints", "iscrowd", "id"):
+            if rng.random() < 0.3:
+                del entry[key]
+                removed.add((index, key))
+    fixed, fixes = fix(tmp_path, content, images=tmp_path / "chairs")
+    assert sum(fixes.values()) == len(removed)
+    assert [finding for finding in lint_annotations(tmp_path / "out.json") if finding.severity == "error"] == []
+    for index, (old, new) in enumerate(zip(original["annotations"], fixed["annotations"])):
+        for key, value in old.items():
+            if (index, key) not in removed or key in ("num_keypoints", "iscrowd"):
+                assert new[key] == value
+    assert fixed["images"] == original["images"] and fixed["categories"] == original["categories"]

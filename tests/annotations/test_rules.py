@@ -1,0 +1,457 @@
+"""Linting: every problem is found and its remedy named, and a valid file has no findings."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from posenet.annotations.reading import read_annotations, read_split
+from posenet.annotations.rules import RULES, lint_annotations
+from posenet.annotations.skeleton_draft import draft_skeleton
+from posenet.cli.main import run_tool
+from posenet.errors import DataError
+from posenet.skeleton import COCO
+from posenet.skeleton.skeleton_file import skeleton_from_table, skeleton_to_table
+from tests.helpers.chairs import NAMES, SIDE, write_chairs
+from tests.helpers.drawn_data import document, person, write_annotations
+from tests.helpers.image_bytes import jpeg_declaring
+from tests.helpers.oriented_images import OrientedImage, oriented_image
+
+Document = dict[str, Any]
+Codes = Callable[..., dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def chairs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_chairs(tmp_path_factory.mktemp("lint"), "train", 14, seed=1)
+
+
+@pytest.fixture
+def codes(chairs: tuple[Path, Path], tmp_path: Path) -> Codes:
+    """Lints the chairs after a change; returns the severity of every code found."""
+
+    def lint(change: Callable[[Document], Any], **options: Any) -> dict[str, str]:
+        content = json.loads(chairs[1].read_text())
+        change(content)
+        path = tmp_path / "changed.json"
+        path.write_text(json.dumps(content))
+        return {finding.code: finding.severity for finding in lint_annotations(path, **options)}
+
+    return lint
+
+
+def setting(section: str, index: int = 3, **values: Any) -> Callable[[Document], None]:
+    return lambda content: content[section][index].update(values)
+
+
+def without(section: str, key: str) -> Callable[[Document], None]:
+    return lambda content: content[section][3].pop(key)
+
+
+def moved(keypoint: int, *values: float) -> Callable[[Document], None]:
+    """Writes x, y, visibility of a keypoint of the first chair in which it is labelled."""
+
+    def change(content: Document) -> None:
+        entry = next(e for e in content["annotations"] if e["keypoints"][3 * keypoint + 2] == 2)
+        entry["keypoints"][3 * keypoint : 3 * keypoint + 3] = values
+        entry["num_keypoints"] = sum(v > 0 for v in entry["keypoints"][2::3])
+
+    return change
+
+
+def rescale(content: Document, factor: float, first: int | None = None, boxes: bool = False) -> None:
+    """Multiplies the coordinates of the first annotations, or all, by a factor."""
+    for entry in content["annotations"][:first]:
+        entry["keypoints"] = [v if i % 3 == 2 else v * factor for i, v in enumerate(entry["keypoints"])]
+        if boxes:
+            entry["bbox"] = [value * factor for value in entry["bbox"]]
+
+
+def enlarge_images(content: Document) -> None:
+    """As if the chairs were in large images, so that their coordinates could be percentages."""
+    for image in content["images"]:
+        image.update(width=640, height=480)
+
+
+def in_another_category(content: Document) -> None:
+    content["categories"].append({"id": 7, "name": "mat"})
+    content["annotations"][3]["category_id"] = 7
+
+
+def test_a_valid_file_has_no_findings(codes: Codes, chairs: tuple[Path, Path]) -> None:
+    assert codes(lambda content: None, images=chairs[0], skeleton=draft_skeleton(chairs[1]).skeleton) == {}
+
+
+def test_real_annotations_have_no_errors(coco_sample: Path) -> None:
+    for path in sorted((coco_sample / "annotations").glob("person_keypoints_*.json")):
+        found = lint_annotations(path, skeleton=COCO)
+        assert {finding.code for finding in found} <= {"swapped-here"}, path
+
+
+@pytest.mark.parametrize(
+    "change, code",
+    [
+        (setting("annotations", id=1), "duplicate-annotation-id"),
+        (setting("annotations", id="x"), "annotation-id"),
+        (setting("images", id=1), "duplicate-image-id"),
+        (setting("images", id=None), "image-id"),
+        (lambda d: d["categories"].append(d["categories"][0]), "duplicate-category-id"),
+        (setting("categories", 0, id=1.5), "category-id"),
+        (setting("images", file_name="../1.jpg"), "file-name"),
+        (setting("images", width=0), "image-size"),
+        (setting("annotations", image_id=999), "no-image"),
+        (setting("annotations", category_id=999), "no-such-category"),
+        (setting("annotations", keypoints=None), "keypoint-count"),
+        (setting("annotations", area=0), "zero-area"),
+        (setting("annotations", area=-1), "no-area"),
+        (without("annotations", "area"), "no-area"),
+        (setting("annotations", bbox=[1, 2, 3]), "no-box"),
+        (without("annotations", "bbox"), "no-box"),
+        (setting("annotations", bbox=[50, 50, 0, 4]), "empty-box"),
+        (setting("annotations", bbox=[50, 50, 4, -4]), "empty-box"),
+        (setting("annotations", iscrowd=2), "crowd-flag"),
+        (setting("annotations", keypoints=[1, 2, 2]), "keypoint-count"),
+        (setting("annotations", keypoints=[float("nan")] * 30), "not-a-number"),
+        (setting("annotations", keypoints=["1"] * 30), "text-number"),
+        (setting("annotations", area="300"), "text-number"),
+        (setting("annotations", keypoints=["one"] * 30), "not-a-number"),
+        (setting("annotations", segmentation=[[1, 1, 9, float("inf"), 5, 5]]), "outline-number"),
+        (moved(0, 50, 50, 3), "visibility"),
+        (moved(0, 50, 50, True), "boolean-visibility"),
+        (setting("images", file_name="train\\1.jpg"), "backslash"),
+        (lambda d: rescale(d, 1 / SIDE, first=3), "normalised"),
+        (lambda d: rescale(d, 1 / SIDE, boxes=True), "normalised"),
+        (moved(0, 500, 50, 2), "outside"),
+        (moved(0, 50, -5, 1), "outside"),
+        (lambda d: d["categories"][0].pop("keypoints"), "no-keypoints"),
+        (lambda d: d["categories"][0]["keypoints"].__setitem__(0, NAMES[4]), "keypoint-twice"),
+        (lambda d: [e.update(keypoints=[0] * 30) for e in d["annotations"]], "nothing-labelled"),
+    ],
+)
+def test_errors(codes: Codes, change: Callable[[Document], Any], code: str) -> None:
+    assert codes(change)[code] == "error"
+
+
+@pytest.mark.parametrize(
+    "change, code",
+    [
+        (setting("annotations", num_keypoints=1), "num-keypoints"),
+        (moved(0, 50, 50, 0), "unlabelled-place"),
+        (moved(0, 0, 0, 2), "labelled-at-zero"),
+        (setting("annotations", area=20), "small"),
+        (setting("annotations", bbox=[100, 100, 150, 160]), "box-outside"),
+        (setting("images", file_name="1.jpg"), "duplicate-file"),
+        (setting("annotations", segmentation=[1, 1, 9, 1, 9, 9]), "flat-outline"),
+        (setting("annotations", segmentation=[[1, 1, 9, 1]]), "damaged-outline"),
+        (setting("annotations", segmentation=[[1, 1, 9, 1, 9, 9, 4]]), "damaged-outline"),
+        (setting("annotations", segmentation={"size": [SIDE, SIDE], "counts": "oooo"}), "damaged-outline"),
+        (setting("annotations", segmentation={"size": [9, 9], "counts": [81]}), "damaged-outline"),
+        (
+            lambda d: [
+                e.update(keypoints=[min(v, 1) if i % 3 == 2 else v for i, v in enumerate(e["keypoints"])])
+                for e in d["annotations"]
+            ],
+            "only-hidden",
+        ),
+        (setting("annotations", bbox=[1, 1, 4, 4]), "far-from-box"),
+        (in_another_category, "no-category"),
+        (lambda d: d["annotations"].append(d["annotations"][0] | {"id": 999}), "same-keypoints"),
+        (lambda d: d["categories"].append({"id": 3, "name": "hat", "keypoints": ["top", "brim"]}), "mixed-categories"),
+        (lambda d: d["categories"][0].update(keypoints=[f"k{i}" for i in range(10)]), "no-sides"),
+    ],
+)
+def test_warnings(codes: Codes, change: Callable[[Document], Any], code: str) -> None:
+    found = codes(change)
+    assert code in found and set(found.values()) == {"warning"}
+
+
+@pytest.mark.parametrize("boxes", [False, True])
+def test_percentages_are_an_error(codes: Codes, boxes: bool) -> None:
+    def change(content: Document) -> None:
+        enlarge_images(content)
+        rescale(content, 100 / SIDE, boxes=boxes)
+
+    assert codes(change) == {"percent": "error"}
+
+
+def test_small_coordinates_in_small_images_are_not_percentages(codes: Codes) -> None:
+    assert codes(lambda d: rescale(d, 0.5, boxes=True)) == {}
+    few = codes(
+        lambda d: (enlarge_images(d), rescale(d, 100 / SIDE, boxes=True), d["annotations"].__delitem__(slice(9, None)))
+    )
+    assert few == {}
+
+
+@pytest.mark.parametrize(
+    "change, code",
+    [
+        (setting("images", 0, width=None), "image-size"),
+        (setting("images", 0, id="1"), "image-id"),
+        (setting("images", 0, id=1.0), "image-id"),
+        (setting("images", 0, file_name="../1.jpg"), "file-name"),
+        (setting("categories", 0, keypoints="nose"), "no-keypoints"),
+    ],
+)
+def test_one_bad_entry_leads_to_one_finding(codes: Codes, change: Callable[[Document], Any], code: str) -> None:
+    """Annotations that refer to it are not reported as well."""
+    assert codes(change) == {code: "error"}
+
+
+def test_keypoints_that_cannot_be_used_do_not_count_as_unlabelled(codes: Codes) -> None:
+    def change(content: Document) -> None:
+        for entry in content["annotations"]:
+            entry["keypoints"] = [bool(v) if i % 3 == 2 else v for i, v in enumerate(entry["keypoints"])]
+
+    assert codes(change) == {"boolean-visibility": "error"}
+
+
+def test_an_annotation_that_refers_to_a_bad_image_by_the_same_id_is_not_reported(codes: Codes) -> None:
+    def change(content: Document) -> None:
+        content["images"][0]["id"] = "one"
+        for entry in content["annotations"]:
+            if entry["image_id"] == 1:
+                entry["image_id"] = "one"
+
+    assert codes(change) == {"image-id": "error"}
+
+
+def test_a_backslash_in_the_name_of_an_existing_file_is_accepted(tmp_path: Path, codes: Codes) -> None:
+    folder, _ = write_chairs(tmp_path, "images", 14, seed=1)
+    change = setting("images", file_name="4\\a.jpg")
+    assert codes(change, images=folder) == {"backslash": "error"}
+    (folder / "4.jpg").rename(folder / "4\\a.jpg")
+    assert codes(change, images=folder) == {}
+
+
+@pytest.mark.parametrize("exif_frame", ["stored", "displayed"])
+@pytest.mark.parametrize("orientation, annotated", [(1, "stored"), (3, "displayed"), (6, "stored"), (7, "displayed")])
+def test_images_with_an_exif_orientation_are_named(
+    tmp_path: Path, orientation: int, annotated: str, exif_frame: str
+) -> None:
+    drawn = oriented_image(orientation)
+    (tmp_path / "a.jpg").write_bytes(drawn.data)
+    path = write_annotations(tmp_path / "a.json", annotate(drawn, annotated, size_of=annotated))
+    found = lint_annotations(path, tmp_path, exif_frame=exif_frame)
+    if orientation == 1:
+        assert found == []
+    else:
+        [finding] = found
+        frame = f"{annotated} frame by size" if orientation >= 5 else f"{exif_frame} frame by setting"
+        assert finding.code == ("exif-by-size" if orientation >= 5 else "exif-by-setting")
+        assert finding.severity == "warning" and finding.places == [f"a.jpg (orientation {orientation}, {frame})"]
+
+
+@pytest.mark.parametrize("orientation", [6, 7])
+def test_keypoints_of_the_displayed_image_with_the_size_of_the_stored_one_are_an_error(
+    tmp_path: Path, orientation: int
+) -> None:
+    """Label Studio exports this. The remedy must not be to delete the keypoints outside."""
+    drawn = oriented_image(orientation, corner={6: (200, 40), 7: (20, 40)}[orientation])
+    (tmp_path / "a.jpg").write_bytes(drawn.data)
+    path = write_annotations(tmp_path / "a.json", annotate(drawn, "displayed", size_of="stored"))
+    assert {finding.code for finding in lint_annotations(path, tmp_path)} == {"exif-swapped", "exif-by-size"}
+
+
+def annotate(drawn: OrientedImage, frame: str, size_of: str) -> Document:
+    """One person around the lit block of a.jpg."""
+    x, y = drawn.centres[frame]
+    height, width = drawn.sizes[size_of]
+    content = document([1], [person(1, 1, (x - 16, y - 16, 32, 32))])
+    content["images"][0].update(file_name="a.jpg", height=height, width=width)
+    return content
+
+
+def test_all_faults_of_one_annotation_are_collected(codes: Codes) -> None:
+    change = setting("annotations", id=None, image_id=0, area=None, bbox=None, iscrowd="no", keypoints=[])
+    expected = ("annotation-id", "no-image", "no-area", "no-box", "crowd-flag", "keypoint-count")
+    assert codes(change) == dict.fromkeys(expected, "error")
+
+
+ODD = [None, [], {}, "x", True, -1, 0, 1.5, [1], [{}] * 30, [10**400] * 30, 10**400, 2**63, float("nan"), float("inf")]
+
+
+@pytest.mark.parametrize("section", ["images", "annotations", "categories"])
+def test_a_value_that_stops_another_reader_is_an_error(chairs: tuple[Path, Path], tmp_path: Path, section: str) -> None:
+    content = json.loads(chairs[1].read_text())
+    content = {key: entries[:6] for key, entries in content.items()}
+    images = {image["id"] for image in content["images"]}
+    content["annotations"] = [entry for entry in content["annotations"] if entry["image_id"] in images]
+    path = tmp_path / "odd.json"
+    skeleton = draft_skeleton(chairs[1]).skeleton
+    for key in content[section][0]:
+        for value in [*ODD, KeyError]:
+            changed = copy.deepcopy(content)
+            if value is KeyError:
+                del changed[section][0][key]
+            else:
+                changed[section][0][key] = value
+            path.write_text(json.dumps(changed))
+            severities = {finding.severity for finding in lint_annotations(path, skeleton=skeleton)}
+            for read in (read_annotations, lambda path, skeleton: read_split(path, skeleton=skeleton)):
+                try:
+                    read(path, skeleton)
+                except DataError:
+                    assert "error" in severities, (key, value)
+
+
+def test_names_cannot_control_the_terminal(
+    chairs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = json.loads(chairs[1].read_text())
+    content["categories"][0]["keypoints"][0] = "\x1b[2J"
+    content["annotations"][0]["id"] = "\x1b]0;mine\x07\n"
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    assert run_tool("annotations", ["lint", str(tmp_path / "a.json")]) == 2
+    assert run_tool("annotations", ["skeleton", str(tmp_path / "a.json")]) == 0
+    shown = capsys.readouterr().out
+    assert "?]0;mine?" in shown and "?[2J" in shown and all(line.isprintable() for line in shown.splitlines())
+
+
+def swap(content: Document, pair: tuple[int, int], entries: slice) -> None:
+    for entry in content["annotations"][entries]:
+        points = np.array(entry["keypoints"]).reshape(-1, 3)
+        points[list(pair)] = points[list(pair)[::-1]]
+        entry["keypoints"] = points.ravel().tolist()
+
+
+def test_a_pair_swapped_everywhere_is_an_error(codes: Codes) -> None:
+    assert codes(lambda d: swap(d, (4, 5), slice(None))) == {"swapped-pair": "error"}
+
+
+def test_a_pair_swapped_once_is_a_warning(codes: Codes) -> None:
+    assert codes(lambda d: swap(d, (4, 5), slice(3, 4))) == {"swapped-here": "warning"}
+
+
+@pytest.mark.parametrize(
+    "pairs, code",
+    [
+        ([[NAMES[0], NAMES[3]], [NAMES[2], NAMES[1]]], {"flip-pair": "error"}),
+        ([[NAMES[1], NAMES[0]], [NAMES[2], NAMES[3]]], {"flip-order": "warning"}),
+        ([[NAMES[0], NAMES[1]]], {"flip-missing": "warning"}),
+    ],
+)
+def test_the_skeletons_pairs_are_compared_with_the_names(
+    codes: Codes, chairs: tuple[Path, Path], pairs: list[list[str]], code: dict[str, str]
+) -> None:
+    table = skeleton_to_table(draft_skeleton(chairs[1]).skeleton)
+    rest = list(table["left_right"][2:])
+    every = [[a, b] for i, a in enumerate(NAMES) for b in NAMES[i + 1 :]]
+    skeleton = skeleton_from_table(table | {"left_right": pairs + rest, "parts": every})
+    found = codes(lambda content: None, skeleton=skeleton)
+    assert {k: v for k, v in found.items() if k.startswith("flip")} == code
+
+
+def test_another_skeleton_is_an_error(codes: Codes) -> None:
+    assert codes(lambda content: None, skeleton=COCO) == {
+        "other-keypoints": "warning",
+        "no-such-keypoints": "error",
+        "no-category": "warning",
+    }
+
+
+def test_image_files_are_compared_with_the_annotations(tmp_path: Path, codes: Codes) -> None:
+    folder, _ = write_chairs(tmp_path, "images", 14, seed=1)
+    (folder / "1.jpg").unlink()
+    (folder / "2.jpg").write_bytes(b"")
+    (folder / "3.jpg").write_bytes((folder / "3.jpg").read_bytes()[:40])
+    assert codes(setting("images", 4, width=161), images=folder) == dict.fromkeys(
+        ["missing-file", "unreadable-file", "wrong-size"], "error"
+    )
+
+
+def test_an_image_that_declares_gigabytes_is_not_decoded(tmp_path: Path) -> None:
+    folder, annotations = write_chairs(tmp_path, "images", 2, seed=1)
+    (folder / "1.jpg").write_bytes(jpeg_declaring(20000, 20000))
+    [finding] = [f for f in lint_annotations(annotations, folder) if f.severity == "error"]
+    assert (finding.code, finding.places) == ("unreadable-file", ["1.jpg"])
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"images": [], "annotations": 3, "categories": []}'])
+def test_a_file_that_is_not_coco_is_one_line(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match=r"a\.json.*give a COCO keypoint file"):
+        lint_annotations(path)
+
+
+def test_the_tool_names_places_and_remedies_and_fails_on_errors_alone(
+    chairs: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = json.loads(chairs[1].read_text())
+    content["annotations"][2]["num_keypoints"] = 1
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(content))
+    assert run_tool("annotations", ["lint", str(path)], prog="lint") == 0
+    out = capsys.readouterr().out
+    assert "warning: annotations with a num_keypoints" in out and ": 3\n  fix: count" in out
+
+    for entry in content["annotations"]:
+        entry["area"] = 0
+    path.write_text(json.dumps(content))
+    assert run_tool("annotations", ["lint", str(path)], prog="lint") == 2
+    captured = capsys.readouterr()
+    assert "1, 2, 3, 4, 5 ... (+23 more)" in captured.out and "zero-area" in captured.err
+    assert run_tool("annotations", ["lint", str(path), "--json"], prog="lint") == 2
+    first = json.loads(capsys.readouterr().out)[0]
+    assert list(first) == ["severity", "code", "message", "remedy", "places"]
+    assert first["severity"] == "error" and len(first["places"]) == 28
+
+
+class TestExchangedSides:
+    """Left and right exchanged in all pairs of all people: only faces show it."""
+
+    @pytest.fixture
+    def real(self, coco_sample: Path) -> Document:
+        path = coco_sample / "annotations" / "person_keypoints_val2017_oracle150.json"
+        content: Document = json.loads(path.read_text())
+        return content
+
+    def codes(self, folder: Path, content: Document) -> set[str]:
+        path = write_annotations(folder / "a.json", content)
+        return {finding.code for finding in lint_annotations(path, skeleton=COCO) if finding.severity == "error"}
+
+    def exchange(self, entries: list[Document]) -> None:
+        names = COCO.file_names
+        twins = [name.replace("left", "?").replace("right", "left").replace("?", "right") for name in names]
+        order = [names.index(name) for name in twins]
+        for entry in entries:
+            entry["keypoints"] = np.reshape(entry["keypoints"], (-1, 3))[order].ravel().tolist()
+
+    def test_in_real_annotations(self, tmp_path: Path, real: Document) -> None:
+        assert self.codes(tmp_path, real) == set()
+        self.exchange(real["annotations"][::10])
+        assert self.codes(tmp_path, real) == set(), "a few people may be wrong"
+        self.exchange([entry for row, entry in enumerate(real["annotations"]) if row % 10])
+        assert self.codes(tmp_path, real) == {"swapped-sides"}
+
+    def test_people_from_behind_show_nothing(self, tmp_path: Path, real: Document) -> None:
+        """Their eyes and nose are not labelled, and left is left in the image."""
+        for entry in real["annotations"]:
+            entry["keypoints"][:9] = [0] * 9
+            entry["num_keypoints"] = sum(visibility > 0 for visibility in entry["keypoints"][2::3])
+        self.exchange(real["annotations"])
+        assert self.codes(tmp_path, real) == set()
+
+    def test_in_drawn_faces_however_the_heads_are_tilted(self, tmp_path: Path) -> None:
+        rng = np.random.default_rng(0)
+        for side, expected in ((1, set()), (-1, {"swapped-sides"})):
+            content = document([1], [person(number, 1) for number in range(1, 41)])
+            for entry in content["annotations"]:
+                turn = rng.uniform(-np.pi, np.pi)
+                rotation = np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]])
+                face = np.array([[0, 5], [8 * side, -3], [-8 * side, -3]]) @ rotation + (45, 50)
+                entry["keypoints"] = [value for x, y in face.tolist() for value in (x, y, 2)] + [0] * 42
+                entry["num_keypoints"] = 3
+            assert self.codes(tmp_path, content) == expected
+
+
+def test_every_rule_says_how_to_fix_what_it_finds() -> None:
+    for rule in RULES:
+        assert " " in rule.remedy and rule.code.islower()
+        assert len({other.severity for other in RULES if other.code == rule.code}) == 1

@@ -1,0 +1,252 @@
+"""The folder of a run: which checkpoints are kept and used, writing them in a thread, the lock and the status."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from posenet.checkpoints import folder as folder_module
+from posenet.checkpoints.file import read_checkpoint
+from posenet.checkpoints.folder import STATUS_FILE, CheckpointFolder, CheckpointWriter, RunStatusFile, run_lock
+from posenet.errors import CheckpointError
+from posenet.settings import CheckpointConfig
+from tests.helpers.locks import locked_by_another_process, other_process_can_lock
+from tests.helpers.process_runs import wait_for_exit
+
+
+def save_steps(folder: CheckpointFolder, *steps: int) -> None:
+    for step in steps:
+        folder.save({"step": step}, step)
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path / "run", keep=2)
+    assert not folder.has_checkpoints() and folder.newest_intact() is None
+    for step in range(1, 6):
+        folder.save({"step": step}, step, best=step == 2)
+    names = {path.name for path in folder.path.iterdir()}
+    assert names == {"step-00000005.pth", "step-00000004.pth", "last.pth", "best.pth"}
+    assert read_checkpoint(folder.last)["step"] == 5
+    assert read_checkpoint(folder.best)["step"] == 2
+    assert folder.has_checkpoints()
+
+
+def test_the_newest_intact_checkpoint_that_is_accepted_is_found(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = CheckpointFolder(tmp_path)
+    save_steps(folder, 1, 2, 3)
+    path, state = folder.newest_intact(lambda state: state["step"] < 3)
+    assert state["step"] == 2 and path.name == "step-00000002.pth"
+    assert folder.newest_intact(lambda state: False) is None
+    assert caplog.text == ""
+    folder.last.write_bytes(b"damaged")  # the same file as step 3
+    path, state = folder.newest_intact()
+    assert state["step"] == 2 and path.name == "step-00000002.pth"
+    assert "last.pth" in caplog.text and "using" in caplog.text and "step-00000002.pth" in caplog.text
+
+
+def test_a_folder_with_damaged_checkpoints_only_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "last.pth").write_bytes(b"damaged")
+    with pytest.raises(CheckpointError, match="every checkpoint in .* is damaged"):
+        CheckpointFolder(tmp_path).newest_intact()
+
+
+def test_checkpoints_are_ordered_by_time_after_a_return_to_an_older_step(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep=3)
+    for second, step in enumerate((200, 300, 400, 210)):
+        save_steps(folder, step)
+        os.utime(folder.path / f"step-{step:08d}.pth", (second, second))
+    assert [path.name for path in folder.history()] == [f"step-{step:08d}.pth" for step in (210, 400, 300)]
+
+
+def test_temporary_files_of_a_killed_process_are_deleted_and_never_written_to(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    folder.save({"step": 1}, 1, best=True)
+    for name in ("last", "step-00000009"):
+        os.link(folder.best, tmp_path / f".{name}.pth.{os.getpid()}.tmp")
+    (tmp_path / ".last.pth.1.tmp").write_bytes(b"half")
+    other_program = tmp_path / ".weights.pth.1.tmp"  # of a program that exports into the folder
+    other_program.write_bytes(b"half")
+    save_steps(folder, 2)
+    assert list(tmp_path.glob(".*.tmp")) == [other_program]
+    assert read_checkpoint(folder.best)["step"] == 1
+    assert read_checkpoint(folder.last)["step"] == 2
+
+
+def test_without_hard_links_last_and_best_are_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", refuse)
+    folder = CheckpointFolder(tmp_path)
+    folder.save({"step": 1}, 1, best=True)
+    assert read_checkpoint(folder.last) == read_checkpoint(folder.best) == {"step": 1}
+
+
+def test_only_a_folder_that_was_removed_during_the_run_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = CheckpointFolder(tmp_path / "run")
+    save_steps(folder, 1, 2)
+    assert caplog.text == ""
+    shutil.rmtree(folder.path)
+    save_steps(folder, 3)
+    assert "run was removed during the run" in caplog.text
+    assert read_checkpoint(folder.last)["step"] == 3
+
+
+# The writer
+
+
+class SlowFolder(CheckpointFolder):
+    """Saves when ``disk`` is set; fails with ``error`` if there is one."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.disk = threading.Event()
+        self.error: Exception | None = None
+        self.saved: list[int] = []
+
+    def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
+        assert self.disk.wait(20)
+        if self.error:
+            raise self.error
+        self.saved.append(step)
+        super().save(state, step, best)
+
+
+def test_training_goes_on_while_a_copy_of_the_state_is_written(tmp_path: Path) -> None:
+    folder = SlowFolder(tmp_path)
+    writer = CheckpointWriter(folder, CheckpointConfig())
+    weight = torch.ones(3)
+    writer.save({"model": {"w": weight}, "optimizer": [(weight, {"lr": 0.1})]}, 1, best=True)
+    assert writer.saved_step == 1 and folder.saved == []
+    weight.zero_()  # the next step changes the weights
+    folder.disk.set()
+    writer.save({"model": {"w": weight}}, 2)
+    writer.finish()
+    best = read_checkpoint(folder.best)
+    assert torch.equal(best["model"]["w"], torch.ones(3)) and torch.equal(best["optimizer"][0][0], torch.ones(3))
+    assert not read_checkpoint(folder.last)["model"]["w"].any()
+    assert folder.saved == [1, 2]
+
+
+def test_a_checkpoint_that_cannot_be_written_is_a_warning_and_the_last_one_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = SlowFolder(tmp_path)
+    folder.disk.set()
+    writer = CheckpointWriter(folder, CheckpointConfig())
+    folder.error = OSError(28, "No space left on device")
+    writer.save({"step": 1}, 1)
+    assert writer.wait() is folder.error
+    assert "step 1 is not saved, training continues: [Errno 28] No space left on device" in caplog.text
+    with pytest.raises(CheckpointError, match="--resume will continue from an earlier one: .*No space left"):
+        writer.finish()
+    folder.error = None
+    writer.save({"step": 2}, 2)
+    writer.finish()
+    assert read_checkpoint(folder.last)["step"] == 2
+
+
+def test_checkpoints_are_due_by_steps_and_by_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_steps = CheckpointWriter(CheckpointFolder(tmp_path / "a"), CheckpointConfig(every_steps=3, every_minutes=0))
+    assert [step for step in range(1, 10) if by_steps.is_due(step)] == [3, 6, 9]
+    by_steps.save({}, 6)
+    assert not by_steps.is_due(6)  # an epoch's end may have saved it
+    by_steps.finish()
+
+    folder = SlowFolder(tmp_path / "b")
+    by_clock = CheckpointWriter(folder, CheckpointConfig(every_minutes=1))
+    start = time.monotonic()
+    now = start + 50
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert not by_clock.is_due(1)
+    now = start + 61
+    assert by_clock.is_due(1)
+    by_clock.save({}, 1)
+    now = start + 200
+    assert not by_clock.is_due(2)  # the disk is slower than the clock
+    monkeypatch.undo()
+    folder.disk.set()
+    by_clock.finish()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert by_clock.is_due(2)
+    neither = CheckpointWriter(CheckpointFolder(tmp_path / "c"), CheckpointConfig(every_minutes=0))
+    assert not any(neither.is_due(step) for step in range(1, 100))
+
+
+# The lock
+
+
+def test_a_second_process_is_refused_until_the_first_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder_module, "LOCK_SECONDS", 0.1)
+    folder = tmp_path / "new"
+    with locked_by_another_process(folder) as pid:
+        with pytest.raises(CheckpointError, match="new is in use by another process; .*--checkpoint-path"):
+            with run_lock(folder):
+                pytest.fail("two processes hold the lock")
+        os.kill(pid, signal.SIGKILL)
+        wait_for_exit(pid)
+    with pytest.raises(ValueError), run_lock(folder):
+        assert not other_process_can_lock(folder)
+        raise ValueError
+    assert other_process_can_lock(folder)
+
+
+def test_a_start_waits_for_data_workers_that_end_after_their_trainer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_module, "LOCK_SECONDS", 20)
+    with locked_by_another_process(tmp_path) as pid:
+        threading.Timer(0.3, os.kill, (pid, signal.SIGKILL)).start()
+        with run_lock(tmp_path):
+            pass
+
+
+# The status
+
+
+@pytest.mark.parametrize(
+    "final, error, word",
+    [
+        ("finished", None, "finished"),
+        ("stopped", None, "stopped"),
+        ("stopped", RuntimeError, "failed"),
+        ("finished", SystemExit, "failed"),
+        ("finished", KeyboardInterrupt, "stopped"),
+    ],
+)
+def test_the_status_of_a_run_tells_how_it_has_ended(
+    tmp_path: Path, final: Any, error: type[BaseException] | None, word: str
+) -> None:
+    def run() -> None:
+        with RunStatusFile(tmp_path) as file:
+            assert (tmp_path / STATUS_FILE).read_text() == "running\n"
+            file.final = final
+            if error:
+                raise error
+
+    if error:
+        with pytest.raises(error):
+            run()
+    else:
+        run()
+    assert (tmp_path / STATUS_FILE).read_text() == f"{word}\n"
+
+
+def test_a_status_that_cannot_be_written_does_not_end_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / STATUS_FILE).mkdir()
+    with RunStatusFile(tmp_path):
+        pass
+    assert "cannot write" in caplog.text and "its word should be finished" in caplog.text

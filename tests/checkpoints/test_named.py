@@ -1,0 +1,257 @@
+"""Weights by name: downloaded once, checked, and then a file; the names of users; what is not the file is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from posenet.checkpoints.named import cached_path, fetch_weights, find_weights, read_named_weights
+from posenet.checkpoints.weights import import_weights, load_model, load_weights
+from posenet.errors import CheckpointError, ConfigError
+from posenet.model.published_names import rename_to_published
+from tests.helpers.networks import tiny_network
+from tests.helpers.weights_server import DRIVE_ID, WeightsHost, redirect_google_drive, weights_host
+
+
+def to_bytes(state: Any) -> bytes:
+    file = io.BytesIO()
+    torch.save(state, file)
+    return file.getvalue()
+
+
+PUBLISHED = to_bytes({"weights": rename_to_published(tiny_network(stacks=1).state_dict())})
+"""The published file of a tiny network."""
+
+
+@pytest.fixture
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of the user's names, which a test writes; an empty cache; an empty current folder."""
+    path = tmp_path / "names.toml"
+    path.touch()
+    monkeypatch.setenv("POSENET_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("POSENET_REGISTRY", str(path))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return path
+
+
+@pytest.fixture
+def host(registry: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WeightsHost]:
+    """A server with ``PUBLISHED``, named "tiny" on the web and "drive" on Google Drive."""
+    with weights_host(PUBLISHED) as host:
+        redirect_google_drive(monkeypatch, host)
+        registry.write_text(
+            f"[tiny]\nurl = '{host.address}/tiny.pth'\nlicense = 'CC0'\n[drive]\ngoogle_drive = '{DRIVE_ID}'\n"
+        )
+        yield host
+
+
+def fetch(name: str = "tiny") -> Path:
+    return fetch_weights(name, read_named_weights()[name], progress=False)
+
+
+def cached(name: str = "tiny") -> Path:
+    return cached_path(name, read_named_weights()[name])
+
+
+def test_weights_are_downloaded_once_and_every_way_to_load_them_accepts_the_name(
+    host: WeightsHost, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    expected = tiny_network(stacks=1).state_dict()
+    network, config = load_model("tiny")
+    assert (config.model.stacks, config.model.width, config.model.growth) == (1, 16, 2)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in network.state_dict().items())
+    assert not load_weights(tiny_network(stacks=1), "tiny").missing
+    assert import_weights("tiny", tmp_path / "ours.pth").model.stacks == 1
+    assert host.requests == ["/tiny.pth"]
+    assert f"Downloading tiny from {host.address}/tiny.pth to {cached()}; licence: CC0" in caplog.text
+
+
+def test_a_file_of_google_drive_is_downloaded_through_its_confirmation_page(host: WeightsHost) -> None:
+    assert fetch("drive").read_bytes() == PUBLISHED
+    assert [request.partition("?")[0] for request in host.requests] == ["/uc", "/download"]
+
+
+def test_an_exceeded_quota_of_google_drive_names_the_page_to_open(host: WeightsHost) -> None:
+    host.quota_is_exceeded = True
+    with pytest.raises(CheckpointError, match="Google Drive did not send the file: ") as caught:
+        fetch("drive")
+    assert f"download https://drive.google.com/file/d/{DRIVE_ID}/view with a browser" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not cached("drive").exists()
+
+
+def test_without_gdown_the_package_is_named(host: WeightsHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gdown", None)
+    with pytest.raises(CheckpointError, match="need the package gdown: pip install gdown; or download https"):
+        fetch("drive")
+
+
+class Code:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, ("code-was-run",)
+
+
+@pytest.mark.parametrize("name", ["tiny", "drive"])
+@pytest.mark.parametrize(
+    "data",
+    [b"no checkpoint", b"", b"<!DOCTYPE html><html>sign in</html>", PUBLISHED[:-2000], to_bytes({"model": Code()})],
+    ids=["other bytes", "nothing", "a web page", "a part", "code"],
+)
+def test_a_wrong_file_is_refused_and_not_kept(host: WeightsHost, name: str, data: bytes) -> None:
+    host.data = data
+    with pytest.raises(
+        CheckpointError, match=f"has not sent the weights {name}: .*incomplete, or a web page; "
+    ) as error:
+        find_weights(name)
+    assert "\n" not in str(error.value)
+    assert os.listdir() == []  # the code of the last file was not run
+    assert {path.suffix for path in cached(name).parent.iterdir()} <= {".lock"}
+    host.data = PUBLISHED
+    assert find_weights(name).read_bytes() == PUBLISHED
+
+
+def test_a_stated_checksum_is_required(host: WeightsHost, registry: Path) -> None:
+    actual = hashlib.sha256(PUBLISHED).hexdigest()
+    registry.write_text(f"[tiny]\nurl = '{host.address}/tiny.pth'\nsha256 = '{64 * '0'}'\n")
+    with pytest.raises(CheckpointError, match=f"a file with the SHA-256 {actual} instead of 0000.* for tiny"):
+        find_weights("tiny")
+    assert not cached().exists()
+    registry.write_text(f"[tiny]\nurl = '{host.address}/tiny.pth'\nsha256 = '{actual.upper()}'\n")
+    assert find_weights("tiny").read_bytes() == PUBLISHED
+
+
+def test_a_cut_connection_leaves_nothing_under_the_final_name(host: WeightsHost) -> None:
+    host.cut_after = 4000
+    with pytest.raises(CheckpointError):
+        fetch()
+    assert not cached().exists()
+    host.cut_after = None
+    assert fetch().read_bytes() == PUBLISHED
+
+
+def test_a_missing_file_and_a_missing_server_are_one_line(host: WeightsHost, registry: Path) -> None:
+    host.status = 404
+    with pytest.raises(CheckpointError, match=r"cannot download tiny from http.*: HTTP Error 404.*; try again, or"):
+        fetch()
+    registry.write_text("[tiny]\nurl = 'http://127.0.0.1:9/tiny.pth'\n")
+    with pytest.raises(CheckpointError, match="cannot download tiny from http://127.0.0.1:9/tiny.pth: .*refused"):
+        fetch()
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(host: WeightsHost, tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file")
+    with pytest.raises(CheckpointError, match="cannot download tiny"):
+        fetch()
+
+
+def test_an_entry_with_a_new_source_is_downloaded_again(host: WeightsHost, registry: Path) -> None:
+    first = find_weights("tiny")
+    registry.write_text(f"[tiny]\nurl = '{host.address}/newer.pth'\n")
+    assert find_weights("tiny") != first
+    assert host.requests == ["/tiny.pth", "/newer.pth"]
+
+
+def test_one_of_several_callers_downloads_and_the_others_wait(host: WeightsHost) -> None:
+    paths: list[Path] = []
+    threads = [threading.Thread(target=lambda: paths.append(fetch())) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [path.read_bytes() for path in paths] == 5 * [PUBLISHED]
+    assert host.requests == ["/tiny.pth"]
+
+
+def test_an_existing_file_comes_before_a_name(host: WeightsHost) -> None:
+    Path("tiny").write_bytes(b"")
+    assert find_weights("tiny") == Path("tiny")
+    assert host.requests == []
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("simplepos", "simplepos is neither a file nor .* did you mean simplepose.*posenet weights list"),
+        ("nonsense", "nonsense is neither a file nor the name of published weights; posenet weights list"),
+        ("simplepose.pth", "checkpoint simplepose.pth is not a file"),
+        ("checkpoints/simplepose", "checkpoint checkpoints/simplepose is not a file"),
+    ],
+)
+def test_an_unknown_name_is_an_error_of_one_line(registry: Path, name: str, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load_model(name)
+    assert "\n" not in str(caught.value)
+
+
+# The names
+
+
+def test_the_weights_of_the_authors_are_known_and_users_add_or_replace_names(registry: Path) -> None:
+    authors = read_named_weights()["simplepose"]
+    assert authors.google_drive == "1gLa2oNxnbFPo0BjnpPaiAmWJwyND8wkA"
+    assert authors.license == "none stated"
+    registry.write_text("[mine]\nurl = 'https://example.org/a.pth'\n[simplepose]\nurl = 'http://host/b.pth'\n")
+    names = read_named_weights()
+    assert names["mine"].license == "not stated"
+    assert names["simplepose"].source == "http://host/b.pth"
+
+
+def test_without_the_variable_only_the_built_in_names_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POSENET_REGISTRY", raising=False)
+    assert list(read_named_weights()) == ["simplepose"]
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("[mine]\nlicense = 'CC0'", "'mine' is not a valid entry: .*either url"),
+        ("[mine]\nurl = 'https://a.org/b'\ngoogle_drive = 'c'", "'mine' is not a valid entry"),
+        ("[mine]\nurl = 'file:///etc/passwd'", r"'mine' is not a valid entry: .*url \(http or https\)"),
+        ("[mine]\nurl = 'https://a.org/b'\nlicence = 'CC0'", "'mine' is not a valid entry: .*license"),
+        ("[mine]\nurl = 3", "'mine' is not a valid entry: .*texts"),
+        ("['../mine']\nurl = 'https://a.org/b'", "'../mine' is not a valid entry"),
+        ("mine = 3", "'mine' is not a valid entry"),
+        ("[mine", "not valid TOML"),
+    ],
+)
+def test_errors_in_the_file_of_names_name_it_and_the_entry(registry: Path, text: str, message: str) -> None:
+    registry.write_text(text)
+    with pytest.raises(ConfigError, match=f"{re.escape(str(registry))}.*{message}") as error:
+        read_named_weights()
+    assert "\n" not in str(error.value)
+
+
+def test_a_broken_file_of_names_does_not_stop_those_who_use_files(registry: Path) -> None:
+    registry.write_text("not TOML")
+    Path("mine").write_bytes(b"")
+    assert find_weights("mine") == Path("mine")
+    assert find_weights("missing.pth") == Path("missing.pth")
+    with pytest.raises(ConfigError, match=re.escape(str(registry))):
+        find_weights("other")
+    registry.unlink()
+    with pytest.raises(ConfigError, match=r"names.toml.*correct POSENET_REGISTRY"):
+        find_weights("other")
+
+
+def test_the_cache_is_where_the_environment_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("POSENET_REGISTRY", raising=False)
+    monkeypatch.delenv("POSENET_HOME", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cached("simplepose").parent == tmp_path / ".cache" / "posenet" / "weights"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    assert cached("simplepose").parent == Path("/cache/posenet/weights")
+    monkeypatch.setenv("POSENET_HOME", "/home")
+    assert cached("simplepose").parent == Path("/home/weights")

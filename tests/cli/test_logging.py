@@ -1,0 +1,43 @@
+"""Messages of the command line: which process shows what."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from posenet.cli.logging_setup import log_to_stderr, report_error
+from posenet.progress import progress_bar
+
+
+def messages(capsys: pytest.CaptureFixture[str], *, quiet: bool = False, rank: int = 0) -> list[str]:
+    """What standard error shows of five messages."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    library = logging.getLogger("posenet")
+    levels = {logger: logger.level for logger in (library, logging.getLogger("posenet.training.input"))}
+    logging.root.handlers[:] = []
+    try:
+        with log_to_stderr(quiet, rank):
+            logging.getLogger("posenet.training.train").info("step 3")
+            logging.getLogger("posenet.training.train").warning("the loss is bad")
+            logging.getLogger("posenet.training.input").warning("a worker has died")
+            logging.getLogger("posenet.training.train").error("out of memory")
+            assert progress_bar(range(3)).disable == bool(quiet or rank)
+            report_error("posenet train", "error: no data")
+        assert logging.root.handlers == []
+    finally:
+        logging.root.handlers[:], logging.root.level = handlers, level
+        for logger, previous in levels.items():
+            logger.setLevel(previous)
+    return capsys.readouterr().err.splitlines()
+
+
+def test_rank_0_shows_everything_and_other_ranks_what_concerns_them_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["the loss is bad", "a worker has died", "out of memory"]
+    assert messages(capsys) == ["step 3", *common, "posenet train: error: no data"]
+    assert messages(capsys, quiet=True) == [*common, "posenet train: error: no data"]
+    assert messages(capsys, rank=2) == [
+        "rank 2: a worker has died",
+        "rank 2: out of memory",
+        "posenet train: error: no data",
+    ]

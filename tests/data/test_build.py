@@ -1,0 +1,397 @@
+"""Building a store: its contents, unreadable images, and builds that are stopped at any moment."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+import torch
+
+from posenet.annotations.people import person_masks, select_main_persons
+from posenet.annotations.reading import read_annotations
+from posenet.data.build import BuildReport, StoreWriter, build_store
+from posenet.data.dataset import PoseDataset
+from posenet.data.inspection import verify_store
+from posenet.data.store import NO_PERSON, Record, Store
+from posenet.errors import DataError
+from tests.helpers.drawn_data import (
+    HEIGHT,
+    WIDTH,
+    crowd,
+    document,
+    make_record,
+    person,
+    write_annotations,
+    write_coco,
+    write_images,
+    write_store,
+)  # fmt: skip
+from tests.helpers.image_bytes import with_orientation
+from tests.helpers.oriented_images import oriented_image
+
+
+@pytest.fixture
+def coco(tmp_path: Path) -> tuple[Path, Path]:
+    """Image folder and annotations of three images."""
+    return write_coco(tmp_path)
+
+
+def build(coco: tuple[Path, Path | None], output: Path, **options: Any) -> BuildReport:
+    return build_store(*coco, output, **{"workers": 2, "progress": False} | options)
+
+
+def write_set(folder: Path, content: dict[str, Any]) -> tuple[Path, Path]:
+    return write_images(folder / "images", content), write_annotations(folder / "a.json", content)
+
+
+def cmyk_jpeg() -> bytes:
+    """An 8 x 8 baseline JPEG of four components, byte by byte, because OpenCV cannot write it."""
+    components = bytes((1, 2, 3, 4))
+    table = bytes([1] + [0] * 15 + [0])  # one code of one bit, for the value 0
+    segments = {
+        0xEE: b"Adobe" + bytes([0, 100, 0, 0, 0, 0, 0]),
+        0xDB: bytes([0] + [1] * 64),
+        0xC0: bytes([8, 0, 8, 0, 8, 4]) + b"".join(bytes([c, 0x11, 0]) for c in components),
+        0xC4: bytes([0x00]) + table + bytes([0x10]) + table,
+        0xDA: bytes([4]) + b"".join(bytes([c, 0]) for c in components) + bytes([0, 63, 0]),
+    }
+    body = b"".join(bytes([0xFF, kind]) + struct.pack(">H", len(data) + 2) + data for kind, data in segments.items())
+    return b"\xff\xd8" + body + b"\x00" + b"\xff\xd9"
+
+
+class TestContent:
+    def test_images_people_and_samples(self, tmp_path: Path) -> None:
+        annotations = [
+            person(1, 5, labelled=0),
+            person(2, 5, (22, 20, 50, 60)),
+            crowd(10, 5, (0, 90, 40, 20)),
+            person(3, 5, (100, 40, 50, 60)),
+            person(4, 5, labelled=1),
+            crowd(11, 5, (60, 0, 20, 20)),
+            person(5, 4, labelled=4),
+            person(6, 2, segmentation=[]),
+        ]
+        coco = write_set(tmp_path, document([9, 5, 4, 2], annotations))
+        report = build(coco, tmp_path / "a.h5")
+        with Store(tmp_path / "a.h5") as store:
+            assert store.image_ids.tolist() == [5, 2]
+            assert store.samples.tolist() == [[0, 0], [0, 1], [1, 0]]
+            record = store.read_record(0)
+        assert record.people["annotation_id"].tolist() == [2, 3, 4]
+        assert record.people["box"].tolist() == [[22, 20, 50, 60], [100, 40, 50, 60], [20, 20, 50, 60]]
+        assert record.people["area"].tolist() == [3000, 3000, 3000]
+        people = read_annotations(coco[1]).people[5]
+        np.testing.assert_array_equal(record.joints, people.keypoints[[1, 3, 4]])
+        for found, expected in zip(record.decode_masks(), person_masks(people, HEIGHT, WIDTH)):
+            np.testing.assert_array_equal(found, expected)
+        assert not record.decode_masks()[1][95, 10] and not record.decode_masks()[1][5, 65], "both crowds are ignored"
+        assert (report.num_crowds, report.num_without_main_person, report.skipped) == (2, 2, ())
+        assert report.num_without_outline == 1
+
+    def test_images_of_all_formats_keep_their_bytes(self, tmp_path: Path) -> None:
+        pixels = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
+        colour = cv2.imencode(".jpg", pixels)[1].tobytes()
+        grey = cv2.imencode(".jpg", pixels[..., 0])[1].tobytes()
+        png = cv2.imencode(".png", pixels)[1].tobytes()
+        files = [colour, grey, png, with_orientation(colour, 6), colour + b"trailing bytes", cmyk_jpeg()]
+        content = document(range(6), [person(10 + k, k) for k in range(5)] + [person(15, 5, (0, 0, 8, 8), area=2000)])
+        content["images"][5].update(height=8, width=8)
+        coco = write_set(tmp_path, content)
+        for image, data in zip(content["images"], files):
+            (coco[0] / image["file_name"]).write_bytes(data)
+        assert build(coco, tmp_path / "a.h5").skipped == ()
+        with Store(tmp_path / "a.h5") as store:
+            records = [store.read_record(row) for row in range(6)]
+        assert [record.image_bytes.tobytes() for record in records] == files
+        assert [record.decode_image().shape for record in records] == [(HEIGHT, WIDTH, 3)] * 5 + [(8, 8, 3)]
+        np.testing.assert_array_equal(records[3].decode_image(), records[0].decode_image())
+        np.testing.assert_array_equal(records[2].decode_image(), pixels)
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="other systems have only names in Unicode")
+    def test_a_file_name_that_is_not_utf_8(self, coco: tuple[Path, Path], tmp_path: Path) -> None:
+        name = os.fsdecode(b"caf\xe9.jpg")
+        (coco[0] / "000000000001.jpg").rename(coco[0] / name)
+        build((coco[0], None), tmp_path / "a.h5")
+        with Store(tmp_path / "a.h5") as store:
+            names = {store.read_record(row).file_name for row in range(3)}
+        assert name in names
+
+    def test_the_bytes_of_a_store_do_not_depend_on_the_number_of_workers(self, tmp_path: Path) -> None:
+        coco = write_coco(tmp_path, range(30))
+        for workers in (1, 3):
+            build(coco, tmp_path / f"{workers}.h5", workers=workers)
+        assert (tmp_path / "1.h5").read_bytes() == (tmp_path / "3.h5").read_bytes()
+
+    def test_images_can_be_selected_by_id_and_limit(self, tmp_path: Path) -> None:
+        coco = write_coco(tmp_path, (4, 3, 2, 1))
+        build(coco, tmp_path / "ids.h5", image_ids=[1, 3])
+        build(coco, tmp_path / "both.h5", image_ids=[1, 3, 2], limit=2)
+        assert Store(tmp_path / "ids.h5").image_ids.tolist() == [3, 1]
+        assert Store(tmp_path / "both.h5").image_ids.tolist() == [3, 2]
+        with pytest.raises(DataError, match="annotations.json has no image 77 .*--image-ids"):
+            build(coco, tmp_path / "none.h5", image_ids=[1, 77])
+
+    def test_real_photographs(self, coco_sample: Path, tmp_path: Path) -> None:
+        annotations = coco_sample / "annotations" / "person_keypoints_val2017.json"
+        report = build((coco_sample / "val2017", annotations), tmp_path / "a.h5")
+        everybody = read_annotations(annotations).people.values()
+        people = [people for people in everybody if select_main_persons(people)]
+        assert report.summary.num_images == len(people) > 10
+        assert not report.skipped and not report.num_without_outline
+        assert report.summary.num_samples == sum(len(select_main_persons(p)) for p in people)
+        assert report.summary.num_people == sum(p.is_labelled.sum() for p in people)
+        assert report.summary.num_file_bytes <= 1.15 * report.summary.num_image_bytes
+        with Store(tmp_path / "a.h5") as store:
+            assert verify_store(store) == report.summary
+            for row in range(store.num_images):
+                record = store.read_record(row)
+                assert record.image_bytes.tobytes() == (coco_sample / "val2017" / record.file_name).read_bytes()
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "missing": (lambda path: path.unlink(), "No such file or directory"),
+    "empty": (lambda path: path.write_bytes(b""), "is empty"),
+    "text": (lambda path: path.write_text("no image"), "cannot be decoded"),
+    "cut in half": (lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]), "is cut off"),
+    "folder": (lambda path: (path.unlink(), path.mkdir()), "Is a directory"),
+    "other size": (
+        lambda path: cv2.imwrite(str(path), np.zeros((HEIGHT, WIDTH - 1), np.uint8)),
+        f"is {WIDTH - 1} x {HEIGHT} pixels, annotated as {WIDTH} x {HEIGHT}",
+    ),
+}
+
+
+class TestUnreadable:
+    @pytest.mark.parametrize("name", DAMAGES)
+    def test_is_skipped_and_named(self, coco: tuple[Path, Path], tmp_path: Path, name: str) -> None:
+        change, reason = DAMAGES[name]
+        change(coco[0] / "000000000002.jpg")
+        report = build(coco, tmp_path / "a.h5", max_unreadable=0.05)
+        assert Store(tmp_path / "a.h5").image_ids.tolist() == [1, 3]
+        (line,) = report.skipped
+        assert "000000000002.jpg (image 2)" in line and reason in line and "\n" not in line
+
+    @pytest.mark.parametrize("share, broken", [(0.0, 1), (0.05, 2), (0.4, 3), (1.0, 3)])
+    def test_too_many_write_nothing(self, coco: tuple[Path, Path], tmp_path: Path, share: float, broken: int) -> None:
+        for number in range(1, broken + 1):
+            (coco[0] / f"{number:012d}.jpg").unlink()
+        with pytest.raises(DataError, match="annotations lint --images lists all.*image 1|no readable image"):
+            build(coco, tmp_path / "a.h5", max_unreadable=share)
+        assert not list(tmp_path.glob("a.h5*"))
+
+    def test_the_share_is_rounded_up_to_whole_images(self, coco: tuple[Path, Path], tmp_path: Path) -> None:
+        for number in (1, 2):
+            (coco[0] / f"{number:012d}.jpg").unlink()
+        assert len(build(coco, tmp_path / "a.h5", max_unreadable=0.4).skipped) == 2
+
+    def test_impossible_sizes_allocate_no_memory(self, tmp_path: Path) -> None:
+        content = document([1, 2], [person(1, 1), person(2, 2)])
+        folder = write_images(tmp_path / "images", content)
+        content["images"][0].update(height=16384, width=16384)
+        report = build((folder, write_annotations(tmp_path / "a.json", content)), tmp_path / "a.h5")
+        assert "annotated as 16384 x 16384" in report.skipped[0]
+
+    def test_keypoints_as_fractions_are_refused(self, tmp_path: Path) -> None:
+        content = document(range(1, 4), [person(number, number) for number in range(1, 4)])
+        for entry in content["annotations"]:
+            entry["keypoints"][0::3] = [x / WIDTH for x in entry["keypoints"][0::3]]
+            entry["keypoints"][1::3] = [y / HEIGHT for y in entry["keypoints"][1::3]]
+        with pytest.raises(DataError, match="fractions"):
+            build(write_set(tmp_path, content), tmp_path / "b.h5")
+
+
+class TestUnlabelled:
+    """Stores of images without annotations."""
+
+    def test_every_image_is_one_sample_in_which_labels_count_nowhere(
+        self, coco: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        build((coco[0], None), tmp_path / "a.h5")
+        with Store(tmp_path / "a.h5") as store:
+            assert len(store) == store.num_images == verify_store(store).num_images == 3
+            assert store.image_ids.tolist() == [1, 2, 3], "COCO's file names are image ids"
+            for row in range(3):
+                record, person_row = store.read_sample(row)
+                assert person_row == NO_PERSON
+                assert record.image_bytes.tobytes() == (coco[0] / record.file_name).read_bytes()
+                assert not any(mask.any() for mask in record.decode_masks())
+
+    @pytest.mark.parametrize("framing", ["person", "image"])
+    def test_a_sample_shows_the_whole_image_and_no_cell_counts(
+        self, coco: tuple[Path, Path], tmp_path: Path, framing: str
+    ) -> None:
+        build((coco[0], None), tmp_path / "a.h5")
+        build(coco, tmp_path / "labelled.h5")
+        with Store(tmp_path / "a.h5") as store, Store(tmp_path / "labelled.h5") as labelled:
+            batch = PoseDataset(store, (64, 128), framing).__getitems__([(0, 0), (0, 1)])
+            whole = PoseDataset(labelled, (64, 128), "image").__getitems__([(0, 0), (0, 1)])
+        assert torch.equal(batch.images, whole.images)
+        assert not batch.mask_miss.any(), "cells outside the image do not count either"
+        assert not batch.joints.any() and not batch.person_mask.any()
+
+    def test_files_with_other_names_than_numbers_are_numbered_in_order(
+        self, coco: tuple[Path, Path], tmp_path: Path
+    ) -> None:
+        (coco[0] / "000000000001.jpg").rename(coco[0] / "z.jpg")
+        build((coco[0], None), tmp_path / "a.h5")
+        with Store(tmp_path / "a.h5") as store:
+            records = [store.read_record(row) for row in range(3)]
+        names = [(record.image_id, record.file_name) for record in records]
+        assert names == [(1, "000000000002.jpg"), (2, "000000000003.jpg"), (3, "z.jpg")]
+
+    def test_images_are_stored_as_viewers_display_them(self, tmp_path: Path) -> None:
+        image = oriented_image(6)
+        (tmp_path / "images").mkdir()
+        (tmp_path / "images" / "a.jpg").write_bytes(image.data)
+        report = build((tmp_path / "images", None), tmp_path / "a.h5")
+        record = Store(tmp_path / "a.h5").read_record(0)
+        assert (record.height, record.width) == record.decode_image().shape[:2] == image.sizes["displayed"]
+        assert sum(report.frames.values()) == 1
+
+
+class TestOutput:
+    """The file is complete, or it does not exist."""
+
+    @pytest.fixture
+    def records(self) -> list[Record]:
+        return [make_record(7, 3), make_record(3, 1)]
+
+    @pytest.fixture
+    def path(self, tmp_path: Path, records: list[Record]) -> Path:
+        return write_store(tmp_path / "tiny.h5", records)
+
+    @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+    def test_an_interrupted_build_leaves_nothing(
+        self, tmp_path: Path, records: list[Record], error: type[BaseException]
+    ) -> None:
+        with pytest.raises(error), StoreWriter(tmp_path / "new" / "a.h5", 10**6) as writer:
+            writer.add(records[0], [0])
+            raise error
+        assert list((tmp_path / "new").iterdir()) == []
+
+    def test_an_interrupted_rebuild_keeps_the_old_store(self, path: Path, records: list[Record]) -> None:
+        before = path.read_bytes()
+        with pytest.raises(KeyboardInterrupt), StoreWriter(path, 10**6, overwrite=True) as writer:
+            writer.add(records[1], [0])
+            assert path.read_bytes() == before
+            raise KeyboardInterrupt
+        assert path.read_bytes() == before and list(path.parent.iterdir()) == [path]
+
+    def test_an_existing_store_is_replaced_only_on_request(self, path: Path, records: list[Record]) -> None:
+        before = path.read_bytes()
+        with pytest.raises(DataError, match="tiny.h5 exists; .*--overwrite"):
+            write_store(path, records[:1])
+        assert path.read_bytes() == before
+        link = path.with_name("link.h5")
+        link.symlink_to(path.name)
+        write_store(link, records[:1], overwrite=True)
+        assert link.is_symlink() and Store(path).num_images == 1
+
+    def test_a_file_that_appears_during_the_build_is_kept(self, tmp_path: Path, records: list[Record]) -> None:
+        with pytest.raises(DataError, match="a.h5 exists"), StoreWriter(tmp_path / "a.h5", 10**6) as writer:
+            writer.add(records[0], [0])
+            (tmp_path / "a.h5").write_text("another program's")
+        assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("a.h5", "another program's")]
+
+    def test_outputs_that_are_no_store_are_errors(self, tmp_path: Path, records: list[Record]) -> None:
+        (tmp_path / "notes.txt").write_text("years of work")
+        with pytest.raises(DataError, match="notes.txt is not an HDF5 file and is not overwritten"):
+            write_store(tmp_path / "notes.txt", records, overwrite=True)
+        assert (tmp_path / "notes.txt").read_text() == "years of work"
+        with pytest.raises(DataError, match="standard output"):
+            write_store(Path("-"), records)
+        with pytest.raises(DataError, match="is a folder"):
+            write_store(tmp_path, records)
+        with pytest.raises(DataError, match=f"cannot write {tmp_path}/notes.txt/a.h5: "):
+            write_store(tmp_path / "notes.txt" / "a.h5", records)
+
+    def test_a_store_without_images_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="no readable image with a main person"):
+            write_store(tmp_path / "a.h5", [])
+        assert list(tmp_path.iterdir()) == []
+
+    def test_images_that_grow_during_the_build_are_an_error(self, tmp_path: Path, records: list[Record]) -> None:
+        with pytest.raises(DataError, match="has grown while the store was built"):
+            with StoreWriter(tmp_path / "a.h5", len(records[0].image_bytes)) as writer:
+                writer.add(records[0], [0])
+                writer.add(records[1], [0])
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_full_disk_is_an_error(
+        self, tmp_path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=10**6))
+        with pytest.raises(DataError, match="a.h5: the disk has 1 MB left; free some space"):
+            write_store(tmp_path / "a.h5", records)
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_failing_write_is_an_error(self, tmp_path: Path, records: list[Record]) -> None:
+        with pytest.raises(DataError, match="a.h5: File too large"), StoreWriter(tmp_path / "a.h5", 10**6) as writer:
+            writer.add(records[0], [0])
+            raise OSError(errno.EFBIG, "unable to write")
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.skipif(sys.platform == "win32", reason="locks forbid removal there")
+    def test_files_of_killed_builds_are_removed_and_of_running_builds_kept(
+        self, tmp_path: Path, records: list[Record]
+    ) -> None:
+        (tmp_path / "a.h5.123.partial").write_bytes(b"killed before anything was written")
+        write_store(tmp_path / "a.h5.124.partial", records)
+        (tmp_path / "other.h5.125.partial").write_bytes(b"another store's")
+        code = "import h5py, sys; f = h5py.File(sys.argv[1], 'w'); print(flush=True); sys.stdin.read()"
+        command = [sys.executable, "-c", code, str(tmp_path / "a.h5.126.partial")]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as running:
+            assert running.stdout is not None
+            running.stdout.readline()
+            write_store(tmp_path / "a.h5", records)
+            running.communicate()
+        assert {p.name for p in tmp_path.iterdir()} == {"a.h5", "a.h5.126.partial", "other.h5.125.partial"}
+        assert Store(tmp_path / "a.h5").num_images == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.parametrize("overwrite", [False, True], ids=["new", "overwrite"])
+@pytest.mark.parametrize("kills", [5, pytest.param(60, marks=pytest.mark.torture)])
+def test_builds_killed_at_any_moment_leave_nothing_or_the_old_store(
+    tmp_path: Path, kills: int, overwrite: bool
+) -> None:
+    coco = write_coco(tmp_path, range(1, 41))
+    output = tmp_path / "out" / "a.h5"
+    started = time.perf_counter()
+    build(coco, tmp_path / "whole.h5", workers=1)
+    seconds = time.perf_counter() - started
+    whole = (tmp_path / "whole.h5").read_bytes()
+    rng = np.random.default_rng(kills)
+    killed = 0
+    while killed < kills:
+        if overwrite:
+            build(coco, output, limit=3, overwrite=True)
+        old = output.read_bytes() if overwrite else b""
+        options = {"workers": 1, "overwrite": overwrite}
+        child = multiprocessing.get_context("fork").Process(target=build, args=(coco, output), kwargs=options)
+        child.start()
+        time.sleep(rng.uniform(0, 1.2 * seconds))
+        child.kill()
+        child.join()
+        killed += child.exitcode == -signal.SIGKILL
+        left = output.read_bytes() if output.exists() else b""
+        assert left in (old, whole)
+        build(coco, output, overwrite=True)
+        assert [path.name for path in output.parent.iterdir()] == ["a.h5"]
+        assert output.read_bytes() == whole
+        if not overwrite:
+            output.unlink()

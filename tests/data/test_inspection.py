@@ -1,0 +1,101 @@
+"""Inspecting stores: statistics, verification, and the images that two stores share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from posenet.annotations.people import encode_mask
+from posenet.data.build import build_store
+from posenet.data.inspection import compute_statistics, find_shared_images, overlapping_image_ids, verify_store
+from posenet.data.store import Record, Store, open_data_sets
+from posenet.errors import DataError
+from tests.helpers.drawn_data import flip_bit, make_record, write_coco, write_store
+
+
+class TestStatistics:
+    def record(self, image_id: int, people: int, visibility: float, covered: int) -> Record:
+        """An image whose keypoints all have one visibility, and whose upper ``covered`` rows are people."""
+        plain = make_record(image_id, people, height=40, width=60)
+        joints = plain.joints.copy()
+        joints[..., 2] = visibility
+        mask = np.zeros((40, 60), np.uint8)
+        mask[:covered] = 1
+        everywhere = encode_mask(np.ones((40, 60), np.uint8))
+        return plain._replace(joints=joints, mask_all=encode_mask(mask), mask_miss=everywhere)
+
+    def test_people_keypoints_sizes_and_masks_are_counted(self, tmp_path: Path) -> None:
+        records = [self.record(1, 1, 2, 10), self.record(2, 5, 0, 0), self.record(3, 1, 1, 40)]
+        with Store(write_store(tmp_path / "a.h5", records)) as store:
+            contents, people, keypoints, sizes, masks = compute_statistics(store)
+        assert dict(contents.rows)["people"] == 7
+        assert {row[0]: row[1] for row in people.rows if row[1]} == {"1": 2, "4-5": 1}
+        assert all(row[1:] == ("28.6%", "50.0%") for row in keypoints.rows) and len(keypoints.rows) == 18
+        assert next(row[1:] for row in sizes.rows if row[0].startswith("width")) == (60.0,) * 5
+        assert [row[1:] for row in masks.rows] == [("41.7%", "66.7%"), ("0.0%", "0.0%")]
+
+    def test_a_damaged_record_is_named(self, tmp_path: Path) -> None:
+        path = write_store(tmp_path / "a.h5", [make_record(1), make_record(2)])
+        flip_bit(path, "labels", 1)
+        with Store(path) as store, pytest.raises(DataError, match="image 2 "):
+            compute_statistics(store)
+
+    def test_a_store_without_annotations_has_no_table_of_people(self, tmp_path: Path) -> None:
+        build_store(write_coco(tmp_path)[0], None, tmp_path / "a.h5", workers=1, progress=False)
+        with Store(tmp_path / "a.h5") as store:
+            contents, sizes, masks = compute_statistics(store)
+        assert dict(contents.rows)["images without annotations (training samples)"] == 3
+
+
+class TestVerification:
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        build_store(*write_coco(tmp_path), tmp_path / "a.h5", workers=2, progress=False)
+        return tmp_path / "a.h5"
+
+    def test_an_intact_store_is_summarised(self, path: Path) -> None:
+        with Store(path) as store:
+            summary = verify_store(store)
+            assert (summary.num_images, summary.num_people, summary.num_samples) == (3, 3, 3)
+            assert summary.num_image_bytes == store.num_image_bytes
+            assert summary.num_file_bytes == path.stat().st_size
+
+    def test_damaged_images_are_counted_and_the_first_is_named(self, path: Path) -> None:
+        flip_bit(path, "images", 0)
+        flip_bit(path, "labels", 2)
+        with Store(path) as store:
+            with pytest.raises(DataError, match=r"2 of 3 images are damaged; first: .*image 1 \(000000000001.jpg\)"):
+                verify_store(store)
+
+    def test_an_image_that_was_damaged_before_it_was_stored_is_found(self, tmp_path: Path) -> None:
+        record = make_record(1)
+        broken = make_record(2)._replace(image_bytes=record.image_bytes[:900])
+        with Store(write_store(tmp_path / "a.h5", [record, broken])) as store:
+            with pytest.raises(DataError, match="1 of 2 images are damaged; first: .*cut off"):
+                verify_store(store)
+
+
+class TestSharedImages:
+    @pytest.fixture
+    def path(self, tmp_path: Path) -> Path:
+        return write_store(tmp_path / "a.h5", [make_record(number) for number in (7, 3, 5)])
+
+    def test_overlap_is_same_id_and_same_bytes(self, tmp_path: Path, path: Path) -> None:
+        other_bytes = make_record(9)._replace(image_id=3)
+        other = write_store(tmp_path / "b.h5", [make_record(5), other_bytes, make_record(7), make_record(8)])
+        unrelated = write_store(tmp_path / "c.h5", [make_record(100)])
+        with open_data_sets(str(path), None) as first:
+            assert overlapping_image_ids(first, open_data_sets(str(other), None)).tolist() == [5, 7]
+            assert overlapping_image_ids(first, open_data_sets(str(unrelated), None)).tolist() == []
+            both = open_data_sets((str(unrelated), str(other)), None)
+            assert overlapping_image_ids(first, both).tolist() == [5, 7]
+
+    def test_shared_images_are_found_by_id_and_by_content(self, tmp_path: Path, path: Path) -> None:
+        same_bytes = make_record(7)._replace(image_id=9)
+        same_id = make_record(1)._replace(image_id=3)
+        other = write_store(tmp_path / "b.h5", [same_bytes, make_record(5), same_id])
+        shared = find_shared_images(Store(path), Store(other))
+        assert shared.ids.tolist() == [3, 5]
+        assert sorted(shared.contents.tolist()) == [[5, 5], [7, 9]]

@@ -1,0 +1,380 @@
+"""Stores: records are read as written, damage is noticed, other files are refused, processes and threads share them."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import multiprocessing
+import os
+import pickle
+import time
+import tracemalloc
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import cv2
+import h5py
+import numpy as np
+import pytest
+
+from posenet.annotations.people import encode_mask
+from posenet.data.build import StoreWriter
+from posenet.data.inspection import verify_store
+from posenet.data.store import NO_PERSON, Record, Store
+from posenet.errors import DataError
+from posenet.skeleton import COCO
+from tests.helpers.drawn_data import flip_bit, flip_bit_at, make_record, write_store
+
+
+@pytest.fixture
+def records() -> list[Record]:
+    return [make_record(7, 3), make_record(3, 1), make_record(5, 2)]
+
+
+@pytest.fixture
+def path(tmp_path: Path, records: list[Record]) -> Path:
+    return write_store(tmp_path / "tiny.h5", records)
+
+
+def assert_same(found: Record, expected: Record) -> None:
+    for name, value, other in zip(Record._fields, found, expected):
+        if name != "source":
+            np.testing.assert_array_equal(value, other, err_msg=name)
+
+
+def read_all(store: Store) -> list[bytes]:
+    """The image and the joints of every sample."""
+    records = [store.read_sample(index)[0] for index in range(len(store))]
+    return [record.image_bytes.tobytes() + record.joints.tobytes() for record in records]
+
+
+class TestRoundTrip:
+    def test_records_are_read_as_written(self, path: Path, records: list[Record]) -> None:
+        with Store(path) as store:
+            assert (store.num_images, store.num_people, len(store)) == (3, 6, 5)
+            assert store.image_ids.tolist() == [7, 3, 5]
+            for row, record in enumerate(records):
+                found = store.read_record(row)
+                assert_same(found, record)
+                assert found.joints.dtype == np.float32
+            samples = [store.read_sample(index) for index in range(5)]
+            assert [(record.image_id, row) for record, row in samples] == [(7, 0), (7, 1), (3, 0), (5, 0), (5, 1)]
+            assert store.num_image_bytes == sum(record.image_bytes.nbytes for record in records)
+
+    def test_a_long_run_of_a_mask_and_a_name_that_is_not_utf_8_are_kept(self, tmp_path: Path) -> None:
+        mask = np.zeros((300, 400), np.uint8)
+        mask[:, 1:399] = 1
+        name = os.fsdecode(b"caf\xe9.jpg")
+        record = make_record(1, 1, 300, 400)._replace(mask_all=encode_mask(mask), file_name=name)
+        with Store(write_store(tmp_path / "a.h5", [record])) as store:
+            found = store.read_record(0)
+            masks = found.decode_masks()
+        assert found.file_name == name
+        np.testing.assert_array_equal(masks[0], mask)
+        assert all(mask.dtype == np.uint8 and mask.flags.c_contiguous for mask in masks)
+
+    def test_the_image_is_decoded_at_full_and_at_reduced_size(self, path: Path, records: list[Record]) -> None:
+        with Store(path) as store:
+            record = store.read_record(0)
+        np.testing.assert_array_equal(record.decode_image(), cv2.imdecode(records[0].image_bytes, cv2.IMREAD_COLOR))
+        assert record.decode_image(8).shape == (12, 16, 3)
+
+    def test_rows_that_do_not_exist_are_index_errors(self, path: Path) -> None:
+        with Store(path) as store:
+            for read, length in ((store.read_sample, 5), (store.read_record, 3)):
+                for bad in (-1, length):
+                    with pytest.raises(IndexError):
+                        read(bad)
+
+    def test_a_tiny_store_has_no_padding_and_keeps_only_the_name_of_its_source(
+        self, tmp_path: Path, records: list[Record]
+    ) -> None:
+        path = write_store(tmp_path / "a.h5", records, source="/private/folder/train.json")
+        arrays = [array.nbytes for r in records for array in (r.image_bytes, r.mask_all, r.mask_miss, r.joints)]
+        assert path.stat().st_size < sum(arrays) + 20_000
+        with h5py.File(path) as file:
+            assert file.attrs["source"] == b"train.json"
+            assert b"/private" not in path.read_bytes()
+
+    def test_opening_allocates_memory_for_the_tables_only(self, tmp_path: Path) -> None:
+        small = make_record(1, 1, 16, 16)
+        images = 20_000
+        path = tmp_path / "many.h5"
+        with StoreWriter(path, images * len(small.image_bytes)) as writer:
+            for number in range(images):
+                writer.add(small._replace(image_id=number), [0])
+        tracemalloc.start()
+        try:
+            with Store(path) as store:
+                allocated, peak = tracemalloc.get_traced_memory()
+                assert store.read_record(images - 1).image_id == images - 1
+        finally:
+            tracemalloc.stop()
+        assert allocated < 300 * images
+        assert peak < 600 * images
+        assert path.stat().st_size > 3 * allocated
+
+
+class TestDamage:
+    @pytest.mark.parametrize("array", ["images", "labels"])
+    def test_a_flipped_bit_of_a_record_is_noticed_where_the_record_is_read(self, path: Path, array: str) -> None:
+        flip_bit(path, array, 1)
+        with Store(path) as store:
+            store.read_record(0)
+            store.read_record(2)
+            with pytest.raises(DataError, match=r"tiny.h5: image 3 \(sub/0003\.jpg\) is damaged: .*; restore"):
+                store.read_record(1)
+
+    def test_no_flipped_bit_or_cut_goes_unnoticed_or_breaks_the_program(
+        self, tmp_path: Path, records: list[Record]
+    ) -> None:
+        """A flip that changes nothing that is read, such as the name of the source, may be accepted."""
+        small = [make_record(number, 2, 24, 32) for number in (7, 3, 5)]
+        path = write_store(tmp_path / "a.h5", small)
+        intact = path.read_bytes()
+        with Store(path) as store:
+            expected = [store.read_record(row) for row in range(3)]
+        rng = np.random.default_rng(0)
+        noticed = 0
+        for place in rng.integers(0, len(intact), 800).tolist():
+            flip_bit_at(path, place)
+            noticed += self._is_noticed(path, expected)
+            flip_bit_at(path, place)
+        for size in rng.integers(0, len(intact), 200).tolist():
+            path.write_bytes(intact[:size])
+            with pytest.raises(DataError):
+                read_all(Store(path))
+        assert noticed > 600, "most of the file is data"
+
+    def _is_noticed(self, path: Path, expected: list[Record]) -> bool:
+        try:
+            with Store(path) as store:
+                found = [store.read_record(row) for row in range(store.num_images)]
+                assert store.samples.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1], [2, 0], [2, 1]]
+        except DataError as error:
+            assert str(path) in str(error) and "\n" not in str(error)
+            return True
+        for record, other in zip(found, expected, strict=True):
+            assert_same(record, other)
+        return False
+
+    def test_an_image_with_a_right_checksum_that_does_not_decode_names_store_image_and_file(
+        self, tmp_path: Path, records: list[Record]
+    ) -> None:
+        broken = records[1]._replace(image_bytes=records[1].image_bytes[:50])
+        resized = records[2]._replace(height=95)
+        with Store(write_store(tmp_path / "broken.h5", [broken, resized])) as store:
+            with pytest.raises(DataError, match=r"broken\.h5: image 3 \(sub/0003\.jpg\) cannot be decoded"):
+                store.read_record(0).decode_image()
+            with pytest.raises(DataError, match="image 5 .* has 128 x 96 pixels instead of 128 x 95"):
+                store.read_record(1).decode_image()
+
+    def test_a_file_that_is_cut_while_open_gives_no_wrong_record(self, path: Path, records: list[Record]) -> None:
+        with Store(path) as store:
+            store.read_record(0)
+            os.truncate(path, path.stat().st_size // 2)
+            for row, record in enumerate(records):
+                try:
+                    assert_same(store.read_record(row), record)
+                except DataError as error:
+                    assert "tiny.h5" in str(error)
+
+
+def truncate(share: float) -> Callable[[Path], Any]:
+    return lambda path: path.write_bytes(path.read_bytes()[: int(path.stat().st_size * share)])
+
+
+def with_file(change: Callable[[h5py.File], Any]) -> Callable[[Path], Any]:
+    """A change to the open file, as a change to the file at a path."""
+
+    def apply(path: Path) -> None:
+        with h5py.File(path, "r+") as file:
+            change(file)
+
+    return apply
+
+
+def replace(name: str, values: Any) -> Callable[[Path], Any]:
+    """Replace an array by a link, by other values, or by a function of its values."""
+
+    def change(file: h5py.File) -> None:
+        new = values(file[name][:]) if callable(values) else values
+        del file[name]
+        if new is not None:
+            file[name] = new
+
+    return with_file(change)
+
+
+def huge_table(file: h5py.File) -> None:
+    del file["sample"]
+    file.create_dataset("sample", (2**50, 2), np.int64, chunks=(4, 2))
+
+
+def old_layout(path: Path) -> None:
+    with h5py.File(path) as new, h5py.File(path.with_name("old.h5"), "w", libver="earliest") as old:
+        for name in new:
+            new.copy(name, old)
+        old.attrs.update(new.attrs)
+    path.with_name("old.h5").replace(path)
+
+
+OTHER_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "truncated": (truncate(0.7), "cannot be used as a store"),
+    "empty": (truncate(0), "cannot be used as a store"),
+    "text": (lambda path: path.write_text("not a store\n" * 99), "not an HDF5 file"),
+    "layout without checksums": (old_layout, "layout with checksums"),
+    "never finished": (with_file(lambda file: file.attrs.pop("format")), "never finished"),
+    "another format": (
+        with_file(lambda file: file.attrs.update(format=np.bytes_("images"))), "not written by posenet build-hdf5",
+    ),
+    "newer schema": (with_file(lambda file: file.attrs.update(schema=99)), "schema 99, .*; update posenet"),
+    "older schema": (
+        with_file(lambda file: file.attrs.update(schema=5)),
+        r"schema 5 of an earlier version; build it again: posenet build-hdf5 --images DIR --annotations JSON --output "
+        r".*tiny.h5 --overwrite",
+    ),
+    "schema is text": (with_file(lambda file: file.attrs.update(schema="new")), "cannot be used as a store"),
+    "no fingerprint": (with_file(lambda file: file.attrs.pop("fingerprint")), "cannot be used as a store"),
+    "another skeleton text": (
+        with_file(lambda file: file.attrs.update(skeleton=np.bytes_("{"))), "do not match its fingerprint",
+    ),
+    "array missing": (replace("person", None), "cannot be used as a store"),
+    "group for an array": (with_file(lambda file: (file.pop("record"), file.create_group("record"))), "cannot be used"),
+    "images missing": (replace("images", None), "cannot be used as a store"),
+    "another person's box": (replace("person", lambda rows: rows[::-1].copy()), "do not match its fingerprint"),
+    "another image's name": (replace("file_name", lambda rows: rows[::-1].copy()), "do not match its fingerprint"),
+    "sample of no image": (replace("sample", lambda rows: rows + [9, 0]), "do not match its fingerprint"),
+    "external link": (replace("person", h5py.ExternalLink("elsewhere.h5", "person")), "cannot be used as a store"),
+    "larger than memory": (with_file(huge_table), "cannot be used as a store"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_FILES)
+def test_other_files_are_refused_in_one_line_with_a_remedy(path: Path, name: str) -> None:
+    change, expected = OTHER_FILES[name]
+    change(path)
+    with pytest.raises(DataError, match=expected) as caught:
+        Store(path)
+    message = str(caught.value)
+    assert str(path) in message and "\n" not in message
+    assert "posenet build-hdf5" in message or "update posenet" in message
+
+
+def test_missing_files_folders_and_patterns_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="none.h5 does not exist; build it with posenet build-hdf5"):
+        Store(tmp_path / "none.h5")
+    with pytest.raises(DataError, match=r"does not exist; name every store by itself"):
+        Store(tmp_path / "train-*.h5")
+    with pytest.raises(DataError, match=rf"cannot read store {tmp_path}: Is a directory"):
+        Store(tmp_path)
+
+
+def test_another_skeleton_is_refused_but_other_body_parts_are_not(path: Path) -> None:
+    for change in ({"keypoints": COCO.keypoints[::-1]}, {"derived": {"neck": ("Rhip", "Lhip")}}):
+        with pytest.raises(DataError, match=r"another skeleton than model.skeleton.*data.train = \[\{path"):
+            Store(path, dataclasses.replace(COCO, **change))
+    assert len(Store(path, dataclasses.replace(COCO, parts=COCO.parts[:3]))) == 5
+
+
+class TestProcesses:
+    def test_a_pickle_contains_no_arrays_and_a_closed_store_can_be_read_again(self, path: Path) -> None:
+        store = Store(path)
+        expected = read_all(store)
+        pickled = pickle.dumps(store)
+        assert len(pickled) < 5000
+        assert read_all(pickle.loads(pickled)) == expected
+        store.close()
+        store.close()
+        assert read_all(store) == expected
+
+    @pytest.mark.parametrize("method", ["spawn", "fork"])
+    def test_worker_processes_read_beside_the_main_process(self, path: Path, method: str) -> None:
+        if method not in multiprocessing.get_all_start_methods():
+            pytest.skip(f"no {method} here")
+        store = Store(path)
+        expected = read_all(store)
+        with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(method)) as pool:
+            found = [pool.submit(read_all, store) for _ in range(4)]
+            assert all(read_all(store) == expected for _ in range(20))
+            assert all(future.result() == expected for future in found)
+
+    def test_threads_share_a_store_also_while_it_is_closed(self, path: Path) -> None:
+        store = Store(path)
+        expected = read_all(store)
+        with ThreadPoolExecutor(4) as pool:
+            found = [pool.submit(read_all, store) for _ in range(40)]
+            for _ in range(40):
+                store.close()
+            assert all(future.result() == expected for future in found)
+
+    def test_a_store_that_is_rebuilt_while_it_is_in_use_is_noticed(self, path: Path) -> None:
+        store = Store(path)
+        pickled = pickle.dumps(store)
+        write_store(path, [make_record(7, 3), make_record(3, 1), make_record(6, 2)], overwrite=True)
+        with pytest.raises(DataError, match="rebuilt while in use; start again"):
+            store.read_record(0)
+        with pytest.raises(DataError, match="rebuilt while in use; start again"):
+            pickle.loads(pickled)
+
+
+class TestFailingFileSystem:
+    @pytest.fixture
+    def fail(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[float]]:
+        """Lets the next reads fail as those of a network file system do; returns the seconds waited in between."""
+
+        def let_fail(count: int) -> list[float]:
+            waits: list[float] = []
+            read = os.pread
+
+            def pread(descriptor: int, size: int, offset: int) -> bytes:
+                if len(waits) < count:
+                    raise OSError(errno.EIO, "Input/output error")
+                return read(descriptor, size, offset)
+
+            monkeypatch.setattr(time, "sleep", waits.append)
+            monkeypatch.setattr(os, "pread", pread)
+            return waits
+
+        return let_fail
+
+    def test_reading_is_tried_again(self, path: Path, records: list[Record], fail: Callable[[int], Any]) -> None:
+        with Store(path) as store:
+            waits = fail(3)
+            assert_same(store.read_record(1), records[1])
+        assert waits == sorted(waits) and 2 < sum(waits) < 5
+
+    def test_failing_again_and_again_is_an_error(self, path: Path, fail: Callable[[int], Any]) -> None:
+        with Store(path) as store:
+            waits = fail(99)
+            with pytest.raises(DataError, match="tiny.h5 .*Input/output error"):
+                store.read_record(1)
+        assert len(waits) == 3
+
+    def test_systems_without_pread_read_too(
+        self, path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.delattr(os, "pread", raising=False)
+        with Store(path) as store:
+            assert_same(store.read_record(2), records[2])
+
+    def test_bytes_in_pieces_are_put_together(
+        self, path: Path, records: list[Record], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read = os.pread
+        monkeypatch.setattr(os, "pread", lambda descriptor, size, offset: read(descriptor, min(size, 1000), offset))
+        with Store(path) as store:
+            assert_same(store.read_record(0), records[0])
+
+
+def test_an_image_without_annotations_is_a_sample_without_a_person(tmp_path: Path) -> None:
+    path = tmp_path / "a.h5"
+    record = make_record(1, 0)
+    with StoreWriter(path, len(record.image_bytes)) as writer:
+        writer.add(record, [NO_PERSON])
+    with Store(path) as store:
+        found, row = store.read_sample(0)
+    assert (row, found.joints.shape, len(found.people)) == (NO_PERSON, (0, 18, 3), 0)
+    assert verify_store(Store(path)).num_people == 0

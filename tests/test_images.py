@@ -1,0 +1,378 @@
+"""Images: listing, reading, decoding, converting and writing files, and the frame of their annotations."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from posenet.errors import ConfigError, DataError
+from posenet.images import (
+    AnnotatedFrame,
+    ImageHeader,
+    apply_orientation,
+    check_image,
+    count_frames,
+    decode_checked_image,
+    decode_image,
+    find_annotated_frame,
+    find_images,
+    parse_header,
+    read_annotated_image,
+    read_image,
+    to_bgr,
+    write_image,
+)  # fmt: skip
+from tests.helpers.image_bytes import encode, jpeg_declaring, png_declaring, with_orientation
+from tests.helpers.oriented_images import SIZE, lit_centre, oriented_image
+
+ORIENTATIONS = range(1, 9)
+NOISE = np.random.default_rng(0).integers(0, 256, (60, 90, 3)).astype(np.uint8)
+JPEG_KINDS = pytest.mark.parametrize("progressive", [0, 1], ids=["baseline", "progressive"])
+
+
+def as_array(data: bytes) -> np.ndarray:
+    return np.frombuffer(data, np.uint8)
+
+
+def succeeds(function: Callable[..., object], *args: object) -> bool:
+    try:
+        function(*args)
+    except ValueError:
+        return False
+    return True
+
+
+def test_exif_orientation_is_followed_or_ignored(tmp_path: Path) -> None:
+    image = np.zeros((40, 60, 3), np.uint8)
+    image[:20, :30] = 255
+    path = tmp_path / "rotated.jpg"
+    path.write_bytes(with_orientation(encode(image), 6))
+    assert read_image(path).shape == (60, 40, 3)
+    assert read_image(path)[:20, 25:].mean() > 250
+    assert read_image(path, upright=False).shape == (40, 60, 3)
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        np.full((5, 7), 200, np.uint8),
+        np.full((5, 7, 4), 200, np.uint8),
+        np.full((5, 7, 3), 200 * 257, np.uint16),
+        np.full((5, 7), 200 * 257, np.uint16),
+        np.full((5, 7, 4), 200 * 257, np.uint16),
+        np.full((1, 1), 200, np.uint8),
+    ],
+    ids=["grey", "alpha", "16-bit", "16-bit grey", "16-bit alpha", "1x1"],
+)
+def test_every_kind_of_image_becomes_8_bit_bgr(tmp_path: Path, image: np.ndarray) -> None:
+    path = tmp_path / "bild ü.png"
+    path.write_bytes(encode(image, ".png"))
+    for result in (read_image(path), to_bgr(image)):
+        assert result.dtype == np.uint8 and result.shape == (*image.shape[:2], 3)
+        assert (result == 200).all()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"no image", encode(np.zeros((9, 9), np.uint8), ".png")[:30], png_declaring(10**6, 10**6)],
+    ids=["text", "cut", "vast"],
+)
+def test_an_unreadable_file_is_named(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "bad.png"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"bad\.png .*; save it as JPEG or PNG"):
+        read_image(path)
+
+
+def touch(folder: Path, *names: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).write_bytes(b"")
+
+
+def test_files_folders_and_patterns_are_expanded(tmp_path: Path) -> None:
+    touch(tmp_path / "a", "2.JPG", "1.png", "notes.txt")
+    touch(tmp_path / "a" / "deeper", "3.jpg")
+    touch(tmp_path / "b", "odd.raw", "[1].jpg")
+    a, b = tmp_path / "a", tmp_path / "b"
+    assert find_images([a]) == [a / "1.png", a / "2.JPG"]
+    assert find_images([b / "odd.raw", a / "1.png", str(a), a / ".." / "a" / "1.png"]) == [
+        b / "odd.raw",
+        a / "1.png",
+        a / "2.JPG",
+    ]
+    assert find_images([str(tmp_path / "*" / "*.jpg")]) == [b / "[1].jpg"]
+    assert find_images([str(tmp_path / "**" / "*.jpg")]) == [a / "deeper" / "3.jpg", b / "[1].jpg"]
+    assert find_images([str(b / "[1].jpg")]) == [b / "[1].jpg"]
+
+
+@pytest.mark.parametrize(
+    "item, message", [("nothing.jpg", "no such file"), ("*.png", "no file matches"), ("bare", "no images in folder")]
+)
+def test_an_input_without_images_is_an_error(tmp_path: Path, item: str, message: str) -> None:
+    touch(tmp_path / "bare", "notes.txt")
+    with pytest.raises(DataError, match=message):
+        find_images([str(tmp_path / item)])
+
+
+def test_files_of_other_kinds_in_a_folder_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    touch(tmp_path, "a.jpg", "b.HEIC", "c.avif", "._a.jpg", "._b.heic", ".DS_Store", "d.raw", "e.RAW", "notes")
+    assert [path.name for path in find_images([tmp_path])] == ["a.jpg", "b.HEIC", "c.avif"]
+    assert caplog.messages == [f"left out of folder {tmp_path}: 2 ._, 2 .raw, 1 without suffix"]
+
+
+def test_subfolders_are_searched_if_asked_for_and_counted_if_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    touch(tmp_path / "b" / "c", "1.png", "2.txt")
+    touch(tmp_path / ".hidden", "1.png")
+    touch(tmp_path, "a.png", "z.png")
+    (tmp_path / "b" / "circle").symlink_to(tmp_path)
+    assert find_images([tmp_path]) == [tmp_path / "a.png", tmp_path / "z.png"]
+    assert caplog.messages == [f"left out of folder {tmp_path}: 1 folder"]
+    found = find_images([tmp_path], recursive=True)
+    assert found == [tmp_path / "a.png", tmp_path / "b" / "c" / "1.png", tmp_path / "z.png"]
+
+
+@pytest.mark.skipif(os.sep != "/", reason="a backslash separates folders here")
+def test_the_separators_of_windows_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    touch(Path("photos"), "a.png")
+    for read in (read_image, lambda path: find_images([path])):
+        with pytest.raises(DataError, match=r"photos\\a.png.*; folders are separated by /: photos/a.png"):
+            read("photos\\a.png")
+    with pytest.raises(DataError, match=r"no file matches .*photos/\*.png"):
+        find_images(["photos\\*.png"])
+
+
+def test_pil_images_paths_and_rgb_arrays_become_bgr(tmp_path: Path) -> None:
+    image_module = pytest.importorskip("PIL.Image")
+    bgr = np.random.default_rng(0).integers(0, 256, (5, 7, 3)).astype(np.uint8)
+    rgb = np.ascontiguousarray(bgr[..., ::-1])
+    write_image(tmp_path / "a.png", bgr)
+    pil = image_module.fromarray(rgb)
+    for image in (tmp_path / "a.png", str(tmp_path / "a.png"), pil, pil.convert("RGBA"), pil.quantize(256)):
+        assert np.array_equal(to_bgr(image), bgr)
+        assert np.array_equal(to_bgr(image, "rgb"), bgr), "only arrays have an order of channels"
+    assert np.array_equal(to_bgr(rgb, "rgb"), bgr) and np.array_equal(
+        to_bgr(np.dstack([rgb, rgb[..., :1]]), "rgb"), bgr
+    )
+    grey = np.full((5, 7), 200, np.uint8)
+    for image in (image_module.fromarray(grey), image_module.fromarray(grey * np.uint16(257)), grey):
+        assert np.array_equal(to_bgr(image, "rgb"), np.full((5, 7, 3), 200))
+    with pytest.raises(DataError, match="channels must be"):
+        to_bgr(rgb, "RGB")  # type: ignore[arg-type]
+
+
+def test_a_format_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="choose"):
+        write_image(tmp_path / "x.docx", np.zeros((2, 2, 3), np.uint8))
+
+
+class TestHeaders:
+    def test_the_size_is_read_without_decoding(self) -> None:
+        for height, width in ((1, 1), (480, 640), (65535, 3)):
+            for make in (jpeg_declaring, png_declaring):
+                assert parse_header(as_array(make(height, width))) == (height, width, 1)
+
+    def test_the_size_and_the_orientation_are_found_behind_long_notes(self) -> None:
+        note = b"\xff\xe1" + struct.pack(">H", 60000) + b"\xff\xc0" * 29999
+        for progressive in (0, 1):
+            data = with_orientation(encode(NOISE, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive), 6)
+            assert parse_header(as_array(data[:2] + note * 3 + data[2:])) == (60, 90, 6)
+
+    def test_the_orientation_of_an_image_in_the_trailing_bytes_does_not_count(self) -> None:
+        plain = encode(NOISE)
+        assert parse_header(as_array(plain + with_orientation(plain, 6))).orientation == 1
+
+    def test_damaged_exif_data_are_no_orientation(self) -> None:
+        data = with_orientation(encode(NOISE), 6)
+        for place in range(12, 36):
+            damaged = bytearray(data)
+            damaged[place] ^= 0xFF
+            header = parse_header(as_array(bytes(damaged)))
+            assert header.stored_size == (60, 90)
+            assert header.orientation in (1, 6)
+
+    def test_a_format_that_only_opencv_reads_is_decoded(self) -> None:
+        header = b"Pf\n4 3\n-1.0\n"
+        pixels = np.ones((3, 4), "<f4").tobytes()
+        assert succeeds(parse_header, as_array(encode(NOISE, ".ppm")))
+        assert parse_header(as_array(encode(NOISE, ".sr"))) == (60, 90, 1)
+        assert not succeeds(parse_header, as_array(header + pixels[:3]))
+
+    @pytest.mark.parametrize("make", [jpeg_declaring, png_declaring])
+    def test_a_vast_image_is_refused_without_decoding(self, make: Callable[[int, int], bytes]) -> None:
+        data = as_array(make(30000, 40000))
+        for decode in (parse_header, decode_image, check_image):
+            with pytest.raises(ValueError, match="is too large"):
+                decode(data)
+
+
+class TestDecoding:
+    def test_a_checked_image_has_the_expected_size_and_is_not_turned(self) -> None:
+        data = as_array(with_orientation(encode(NOISE), 6))
+        assert decode_checked_image(data, 60, 90).shape == (60, 90, 3)
+        assert decode_checked_image(data, 60, 90, 8).shape == (8, 12, 3)
+        assert decode_image(data).shape == (90, 60, 3)
+        with pytest.raises(ValueError, match="has 90 x 60 pixels instead of 60 x 90"):
+            decode_checked_image(data, 90, 60)
+
+    @pytest.mark.parametrize(
+        "data, message",
+        [(b"no image", "cannot be decoded"), (jpeg_declaring(8, 8)[:100], "cannot be decoded"), (b"", "is empty")],
+        ids=["text", "cut", "empty"],
+    )
+    def test_damaged_bytes_cannot_be_decoded(self, data: bytes, message: str) -> None:
+        for decode in (decode_image, check_image):
+            with pytest.raises(ValueError, match=message):
+                decode(as_array(data))
+
+    @JPEG_KINDS
+    def test_a_jpeg_without_its_end_marker_is_decoded(self, progressive: int) -> None:
+        data = encode(NOISE, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)
+        for missing in (1, 2):
+            cut = as_array(data[:-missing])
+            assert np.array_equal(decode_image(cut), decode_image(as_array(data)))
+            reduced = decode_checked_image(as_array(data), 60, 90, 2)
+            assert np.array_equal(decode_checked_image(cut, 60, 90, 2), reduced)
+
+    @JPEG_KINDS
+    def test_a_jpeg_without_its_last_pixels_is_refused(self, progressive: int) -> None:
+        """OpenCV would compute these pixels from nothing."""
+        for missing in (6, 100, 2000):
+            data = as_array(encode(NOISE, ".jpg", cv2.IMWRITE_JPEG_PROGRESSIVE, progressive)[:-missing])
+            for decode in (decode_image, check_image):
+                with pytest.raises(ValueError, match="is cut off"):
+                    decode(data)
+
+    @pytest.mark.parametrize(
+        "options",
+        [(), (cv2.IMWRITE_JPEG_PROGRESSIVE, 1), (cv2.IMWRITE_JPEG_RST_INTERVAL, 3)],
+        ids=["plain", "progressive", "restarts"],
+    )
+    def test_the_check_at_reduced_size_accepts_what_decodes_at_full_size(self, options: tuple[int, ...]) -> None:
+        """JPEG data that end before the last pixels are the one exception: some releases of OpenCV decode them."""
+        rng = np.random.default_rng(len(options))
+        pixels = cv2.GaussianBlur(rng.integers(0, 256, (66, 101, 3), np.uint8), (0, 0), 1)
+        jpeg = as_array(encode(pixels, ".jpg", *options))
+        num_accepted = 0
+        for _ in range(150):
+            data = damage(jpeg, rng)
+            accepted = succeeds(check_image, data)
+            content = data.tobytes()
+            if content.rfind(b"\xff\xd9") > content.rfind(b"\xff\xda"):
+                assert accepted == succeeds(decode_image, data)
+            num_accepted += accepted
+        assert 20 < num_accepted < 130
+
+    @pytest.mark.parametrize("kind", ["HEIF", "AVIF"])
+    def test_heic_and_avif_are_decoded_upright(self, kind: str) -> None:
+        pytest.importorskip("pillow_heif").register_heif_opener()
+        image = np.zeros((40, 60, 3), np.uint8)
+        image[:20, :30] = (250, 120, 10)
+        file = io.BytesIO()
+        Image.fromarray(image[..., ::-1]).save(file, kind, quality=95)
+        decoded = decode_image(as_array(file.getvalue()))
+        assert decoded.shape == (40, 60, 3) and decoded.dtype == np.uint8
+        np.testing.assert_allclose(decoded[10, 10].astype(int), (250, 120, 10), atol=12)
+        with pytest.raises(ValueError, match="cannot be decoded"):
+            decode_image(as_array(file.getvalue()[:-100]))
+
+    def test_without_the_extra_heic_names_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def no_heif(name: str, *args: object) -> object:
+            if name == "pillow_heif":
+                raise ImportError
+            return real_import(name, *args)  # type: ignore[arg-type]
+
+        real_import = builtins.__import__
+        monkeypatch.setattr(builtins, "__import__", no_heif)
+        with pytest.raises(ValueError, match=r"\[heif\]"):
+            decode_image(as_array(b"\0\0\0\x1cftypheic\0\0\0\0mif1heicmiaf"))
+
+
+def damage(jpeg: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Cut the file, flip a bit, delete a part, overwrite a part, or change a byte of the header."""
+    start, size = (int(value) for value in rng.integers(1, (len(jpeg), 900)))
+    part = slice(start, start + size)
+    data = jpeg.copy()
+    match rng.integers(5):
+        case 0:
+            return data[:start]
+        case 1:
+            data[start] ^= 1 << rng.integers(8)
+        case 2:
+            return np.delete(data, part)
+        case 3:
+            data[part] = rng.integers(256, size=len(data[part]))
+        case _:
+            data[start % 600] = rng.integers(256)
+    return data
+
+
+class TestOrientation:
+    @pytest.mark.parametrize("suffix", ["jpeg", "png", "webp"])
+    def test_an_image_is_displayed_as_pillow_displays_it(self, suffix: str) -> None:
+        for orientation in ORIENTATIONS:
+            drawn = oriented_image(orientation, suffix=suffix)
+            data = as_array(drawn.data)
+            assert parse_header(data) == (*SIZE, orientation)
+            for frame, upright in (("displayed", True), ("stored", False)):
+                image = decode_image(data, upright=upright)
+                assert image.shape[:2] == drawn.sizes[frame]
+                assert lit_centre(image) == pytest.approx(drawn.centres[frame], abs=0.6)
+
+    def test_a_reduced_image_is_turned_too(self) -> None:
+        for orientation in ORIENTATIONS:
+            drawn = oriented_image(orientation)
+            image = decode_checked_image(as_array(drawn.data), *drawn.sizes["displayed"], 8, orientation)
+            x, y = (8 * value + 3.5 for value in lit_centre(image))
+            assert (x, y) == pytest.approx(drawn.centres["displayed"], abs=4)
+
+    def test_applying_an_orientation_copies_nothing_where_there_is_none(self) -> None:
+        assert apply_orientation(NOISE, 1) is NOISE
+
+    @pytest.mark.parametrize("setting", ["stored", "displayed"])
+    def test_the_size_decides_where_it_fits_one_frame_and_else_the_setting(self, setting: str) -> None:
+        for orientation in ORIENTATIONS:
+            header = ImageHeader(160, 240, orientation)
+            by_setting = AnnotatedFrame(orientation if setting == "displayed" else 1, "setting")
+            for frame, size in (("stored", header.stored_size), ("displayed", header.displayed_size)):
+                found = find_annotated_frame(header, *size, setting)  # type: ignore[arg-type]
+                if orientation == 1:
+                    assert found == AnnotatedFrame(1, "no tag")
+                elif orientation < 5:
+                    assert found == by_setting
+                else:
+                    assert found == AnnotatedFrame(orientation if frame == "displayed" else 1, "size")
+            if orientation > 1:
+                square = ImageHeader(160, 160, orientation)
+                assert find_annotated_frame(square, 160, 160, setting) == by_setting  # type: ignore[arg-type]
+                assert find_annotated_frame(header, 7, 9, setting) == by_setting  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="exif_frame 'upright' is unknown"):
+            find_annotated_frame(ImageHeader(1, 1, 1), 1, 1, "upright")  # type: ignore[arg-type]
+
+    def test_decisions_are_counted(self) -> None:
+        frames = [AnnotatedFrame(1, "no tag"), AnnotatedFrame(6, "size"), AnnotatedFrame(1, "size")]
+        frames += [AnnotatedFrame(3, "setting"), AnnotatedFrame(8, "size")]
+        assert count_frames(frames) == {
+            "displayed frame by setting": 1, "displayed frame by size": 2, "stored frame by size": 1,
+        }  # fmt: skip
+        assert count_frames(frames[:1]) == {}
+
+    def test_an_annotated_image_is_read_in_the_frame_of_its_annotations(self, tmp_path: Path) -> None:
+        for orientation in (1, 3, 6, 7):
+            drawn = oriented_image(orientation)
+            (tmp_path / "a.jpg").write_bytes(drawn.data)
+            for frame in ("stored", "displayed"):
+                image, _ = read_annotated_image(tmp_path / "a.jpg", *drawn.sizes[frame], frame)  # type: ignore[arg-type]
+                assert lit_centre(image) == pytest.approx(drawn.centres[frame], abs=0.6)
