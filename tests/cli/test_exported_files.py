@@ -83,7 +83,6 @@ def test_what_needs_pytorch_says_so_in_one_line(tmp_path: Path, photos: Path) ->
             ["predict", "--checkpoint", tmp_path / "a.pth", photos, "--json", tmp_path / "a.json"],
             "PyTorch is not installed",
         ),
-        (["predict", "--checkpoint", tmp_path / "a.onnx", photos, "--nproc", "2", "--output", "o"], "in one process"),
         (["train"], "PyTorch is not installed (the package torch)"),
     ):
         done = run_without_pytorch(*words)

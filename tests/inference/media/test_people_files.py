@@ -164,7 +164,7 @@ def test_a_coco_data_set_is_read_by_the_other_tools(photos, tmp_path, exif_frame
     build_store(folder, path, tmp_path / "a.h5", workers=1)
     with Store(tmp_path / "a.h5") as store:
         assert sorted(store.image_ids.tolist()) == [2, 3, 139]
-        assert store.summary().num_people == 4
+        assert store.num_people == 4
     turned = frames[3].image
 
     def predict(images):
