@@ -10,7 +10,6 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from posenet.inference.decoder.device_candidates import CandidateSelector
 
 import posenet
 from posenet.cli.main import run_tool
@@ -174,7 +173,7 @@ def test_onnx_runtime_finds_the_candidates_of_the_cpu(cuda: torch.device, tmp_pa
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         pytest.skip("this ONNX Runtime has no CUDA provider; install onnxruntime-gpu")
     path = tmp_path / "network.onnx"
-    export_onnx(random_network(1), CandidateSelector(), path, HEIGHT)
+    export_onnx(random_network(1), path, InferenceConfig(height=HEIGHT))
     inputs = {
         "images": np.random.default_rng(0).integers(0, 256, (2, 128, 192, 3), np.uint8),
         "sizes": np.array([[128, 192], [120, 130]]),

@@ -154,7 +154,8 @@ def test_perfect_maps_are_decoded_to_nearly_all_chairs(project: ChairProject, la
         for person in decode(maps, skeleton=skeleton):
             keypoints = person.keypoints.copy()
             keypoints[:, :2] = (keypoints[:, :2] + 0.5) / 2 - 0.5
-            results.append(to_coco_result(Person(keypoints, person.score, skeleton), image.id, fill_missing=True))
+            found = Person(keypoints, person.score, skeleton)
+            results.append(to_coco_result(found, image.id, split.category, fill_missing=True))
     assert compute_coco_metrics(results, split, skeleton).metrics["AP"] > 0.95
 
 
