@@ -38,6 +38,9 @@ from posenet.skeleton import Skeleton
 
 FEW = 0.01
 """Share of the annotations that may have a problem that concerns nothing but themselves; more are refused."""
+MOST = 0.5
+"""Share of the annotations that may have keypoints outside their image, as of people who are cut off by its border; if
+there are more, the coordinates or the sizes of the images are wrong."""
 LINT_ONLY = 1.0
 """Tolerance of the errors that do not concern reading, or that reading itself finds."""
 SHOWN_PLACES = 5
@@ -566,7 +569,7 @@ RULES: tuple[Rule, ...] = (
          "write a list of polygons: [[x, y, x, y, ...]]", _flat_outline, repair=repair.wrap_flat_outlines),
     Rule("error", "outside", "annotations with labelled keypoints outside their image",
          "write 0, 0, 0 for keypoints outside; if all are outside, their coordinates or the image's size are wrong",
-         _outside, repair=repair.move_keypoints_to_edge, tolerance=FEW),
+         _outside, repair=repair.move_keypoints_to_edge, tolerance=MOST),
     Rule("warning", "unlabelled-place", "annotations that have keypoints with coordinates but visibility 0, which are "
          "not used",
          "write visibility 1 or 2 if the coordinates are right, else 0, 0, 0", _unlabelled_place),

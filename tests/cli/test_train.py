@@ -150,7 +150,7 @@ def test_a_store_with_damaged_images_is_named_in_one_short_line(
     damaged = tmp_path / "damaged.h5"
     shutil.copy(stores["train"], damaged)
     with h5py.File(damaged, "r+") as file:
-        file["jpeg"][:] = 0
+        file["images"][:] = 0
     status, error = train("-p", "run", "--set", f"data.train={damaged}", f"data.workers={workers}")
     last_line = error.splitlines()[-1]
     assert status == 2
