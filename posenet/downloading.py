@@ -1,12 +1,14 @@
-"""Read image files at web addresses."""
+"""Read image and video files at web addresses."""
 
 from __future__ import annotations
 
 import base64
 import http.client
+import shutil
 import urllib.request
 from collections.abc import Mapping
-from typing import cast
+from pathlib import Path
+from typing import NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -18,6 +20,8 @@ TIMEOUT = 30.0
 """Seconds without an answer after which a server counts as lost."""
 MAX_BYTES = 2**28
 """Size of the largest file that is downloaded as an image."""
+PLAYLIST_SUFFIXES = frozenset([".m3u8", ".mpd"])
+"""Lists of the parts of a stream, which FFmpeg downloads itself."""
 
 
 def without_credentials(url: str) -> str:
@@ -61,3 +65,44 @@ def download_image(url: str) -> np.ndarray:
         return decode_image(np.frombuffer(data, np.uint8))
     except ValueError as error:
         raise DataError(f"{name} {error}") from error
+
+
+class WebVideo(NamedTuple):
+    """What is at the address of a video."""
+
+    is_file: bool
+    """Whether it is a file of a known length; else it may be a live stream."""
+    copy: Path | None = None
+    """A downloaded copy, if FFmpeg cannot read the file at its address."""
+
+
+def fetch_video(url: str, folder: Path) -> WebVideo:
+    """Find out what is at an address, and download a file whose server does not send parts of it.
+
+    FFmpeg jumps in a file to its index, which may be at the end, and needs a server that sends parts for that.
+
+    Raises:
+        DataError: the download fails.
+    """
+    path = Path(urlsplit(url).path)
+    if urlsplit(url).scheme not in ("http", "https") or path.suffix.lower() in PLAYLIST_SUFFIXES:
+        return WebVideo(is_file=False)
+    try:
+        response = open_address(url, {"Range": "bytes=0-"})
+    except (OSError, http.client.HTTPException, ValueError):
+        return WebVideo(is_file=False)  # FFmpeg tells why
+    with response:
+        length = response.headers["Content-Length"]
+        if length is None or "mpegurl" in response.headers.get_content_type():
+            return WebVideo(is_file=False)
+        if response.status == http.HTTPStatus.PARTIAL_CONTENT:
+            return WebVideo(is_file=True)
+        copy = folder / f"video{path.suffix}"
+        try:
+            with open(copy, "wb") as file:
+                shutil.copyfileobj(response, file)
+        except (OSError, http.client.HTTPException) as error:
+            raise DataError(f"cannot download {without_credentials(url)}: {error}") from error
+    if copy.stat().st_size < int(length):
+        raise DataError(f"{without_credentials(url)} ends early: {copy.stat().st_size} of {length} bytes arrived")
+    return WebVideo(is_file=True, copy=copy)

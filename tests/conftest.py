@@ -13,6 +13,7 @@ from hypothesis import settings
 
 from posenet.synthetic.dataset import write_dataset
 from tests.helpers.drawn_data import build_both
+from tests.helpers.spot_data import export_spot_network
 
 torch.set_num_threads(1)
 cv2.setNumThreads(0)
@@ -71,3 +72,11 @@ def tiny_coco(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def stores(tiny_coco: Path) -> dict[str, Path]:
     """The stores of ``tiny_coco``: train and val."""
     return build_both(tiny_coco)
+
+
+@pytest.fixture(scope="session")
+def spot_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An exported network that finds a nose where an image is red, a neck at green and a right shoulder at blue."""
+    pytest.importorskip("onnx", reason="exporting needs onnx")
+    pytest.importorskip("onnxruntime", reason="running an exported file needs a runtime")
+    return export_spot_network(tmp_path_factory.mktemp("spots") / "spots.onnx")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from posenet import downloading
-from posenet.downloading import download_image
+from posenet.downloading import download_image, fetch_video
 from posenet.errors import DataError
 from posenet.images import write_image
 from tests.helpers.media_server import media_server
@@ -82,3 +82,15 @@ def test_a_file_that_is_too_large_is_refused(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(downloading, "MAX_BYTES", 100)
     with media_server(tmp_path) as address, pytest.raises(DataError, match="a.png has more than"):
         download_image(f"{address}/a.png")
+
+
+def test_a_video_on_a_server_without_parts_is_copied_and_a_stream_is_not(tmp_path: Path) -> None:
+    (tmp_path / "clip.mp4").write_bytes(b"content")
+    (tmp_path / "out").mkdir()
+    with media_server(tmp_path) as address:
+        video = fetch_video(f"{address}/clip.mp4", tmp_path / "out")
+        assert video.is_file and video.copy is not None and video.copy.read_bytes() == b"content"
+        for name in ("live", "list.m3u8", "missing.mp4"):
+            video = fetch_video(f"{address}/{name}", tmp_path / "out")
+            assert not video.is_file and video.copy is None
+    assert not fetch_video("rtsp://127.0.0.1:9/live", tmp_path).is_file

@@ -11,7 +11,6 @@ SUBPACKAGES = [
     "errors",  # errors that a user can act on
     "messages",  # texts of messages
     "files",  # writing files atomically
-    "locks",  # lock files
     "progress",  # progress bars
     "skeleton",  # keypoints and body parts
     "settings",  # the settings of an experiment

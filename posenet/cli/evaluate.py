@@ -6,26 +6,16 @@ import argparse
 from pathlib import Path
 
 from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
-from posenet.cli.options import add_exif_frame_option, message_stream, read_image_ids, select_exif_frame
-from posenet.cli.predictor_options import add_predictor_options, make_predictor
-from posenet.cli.ranks import (
-    RankInfo,
-    add_rank_options,
-    form_team,
-    open_runtime,
-    run_on_all,
-    run_on_main,
-    run_on_ranks,
-    use_device_of_rank,
-)
+from posenet.cli.options import message_stream, read_image_ids
+from posenet.cli.predictor_options import add_checkpoint_option, add_network_options, make_predictor
+from posenet.cli.processes import add_process_options, join_ranks, run_on_ranks
+from posenet.devices.ranks import Ranks
 from posenet.diagnosis.diagnose import diagnose
 from posenet.errors import ConfigError
-from posenet.files import check_outputs, is_standard_output
-from posenet.inference.coco_evaluation import Evaluation
-from posenet.inference.evaluation import evaluate
+from posenet.files import check_outputs
+from posenet.inference.evaluation import Evaluation, evaluate
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
-from posenet.settings import Config, ExifFrame
 from posenet.visualization.curves import (
     MATPLOTLIB_MISSING,
     evaluation_paths,
@@ -36,8 +26,7 @@ from posenet.visualization.curves import (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``evaluate``."""
-    add_predictor_options(parser, amp="off")  # full precision, so that the AP is the same on every machine
-    add_rank_options(parser)
+    add_checkpoint_option(parser)
     parser.add_argument("--images", required=True, metavar="DIR", help="folder of the split's images")
     parser.add_argument(
         "--annotations",
@@ -52,7 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="evaluate only these images: ids, or one text file of ids (default: all)",
     )
-    add_exif_frame_option(parser, of_checkpoint=True)
     parser.add_argument(
         "--plots",
         metavar="DIR",
@@ -64,38 +52,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="write the report of posenet diagnose into this folder: what costs the AP (default: none)",
     )
+    add_network_options(parser, amp="off")  # full precision, so that the AP is the same on every machine
+    add_process_options(parser, timeout=False)
 
 
 def run(args: argparse.Namespace) -> int:
     """Predict the split in one process or several, print the metrics, and write what the flags ask for."""
-    return run_on_ranks(args, _evaluate)
+    return run_on_ranks(args, join=join_ranks, task=lambda ranks: _evaluate(args, ranks))
 
 
-def _evaluate(args: argparse.Namespace, rank_info: RankInfo) -> None:
+def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
     """Evaluate as one of the processes; rank 0 prints and writes."""
-    with open_runtime(args, rank_info) as runtime:
-        run_on_main(runtime, lambda: _check_flags(args))
-        image_ids = run_on_main(runtime, lambda: None if args.image_ids is None else read_image_ids(args.image_ids))
-        predictor, config = run_on_all(runtime, lambda: _make_predictor(args, rank_info))
-        exif_frame = select_exif_frame(args, config)
-        folder = None if args.output is None or is_standard_output(args.output) else Path(f"{args.output}.parts")
-        with form_team(args, runtime, folder) as team:
-            evaluation = evaluate(
-                predictor,
-                args.images,
-                args.annotations,
-                output=args.output,
-                image_ids=image_ids,
-                exif_frame=exif_frame,
-                team=team,
-            )
-    if rank_info.rank == 0:
-        _report(args, evaluation, predictor, image_ids, exif_frame)
-
-
-def _make_predictor(args: argparse.Namespace, rank_info: RankInfo) -> tuple[Predictor, Config]:
-    use_device_of_rank(args, rank_info)
-    return make_predictor(args, parallel=True)
+    ranks.run_on_all(lambda: _check_flags(args) if ranks.is_main else None)
+    image_ids = ranks.run_on_all(lambda: None if args.image_ids is None else read_image_ids(args.image_ids))
+    predictor = ranks.run_on_all(lambda: make_predictor(args, ranks))
+    evaluation = evaluate(
+        predictor,
+        args.images,
+        args.annotations,
+        output=args.output if ranks.is_main else None,
+        image_ids=image_ids,
+        progress=ranks.is_main and not args.quiet,
+        ranks=ranks,
+    )
+    if ranks.is_main:
+        _report(args, evaluation, predictor, image_ids)
+    return 0
 
 
 def _check_flags(args: argparse.Namespace) -> None:
@@ -114,7 +96,6 @@ def _report(
     evaluation: Evaluation | None,
     predictor: Predictor,
     image_ids: set[int] | None,
-    exif_frame: ExifFrame,
 ) -> None:
     """Print the metrics, and write the charts and the report."""
     messages = message_stream(args.output)
@@ -145,7 +126,12 @@ def _report(
             "Scales": ", ".join(f"{scale:g}" for scale in predictor.settings.scales),
         }
         write_diagnosis(
-            [diagnosis], Path(args.images), args.report, messages, provenance=provenance, exif_frame=exif_frame
+            [diagnosis],
+            Path(args.images),
+            args.report,
+            messages,
+            provenance=provenance,
+            exif_frame=predictor.exif_frame,
         )
     if args.plots:
         print("\nwrote " + ", ".join(map(str, write_evaluation_curves(evaluation, Path(args.plots)))), file=messages)

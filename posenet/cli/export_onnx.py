@@ -1,68 +1,79 @@
-"""Export a network, together with the selection of keypoint candidates, as an ONNX file."""
+"""Export a network as an ONNX file, which computes the maps of images without PyTorch."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TextIO
 
-from posenet.cli.int8_export import Verification, add_int8_options, check_int8_options, quantize, report_int8
-from posenet.cli.options import CHECKPOINT_HELP, add_config_options, message_stream, positive_int
-from posenet.cli.predictor_options import load_network
+from posenet.checkpoints.weights import load_model
+from posenet.cli.options import CHECKPOINT_HELP, add_config_options, add_switch, message_stream
+from posenet.cli.predictor_options import requested_config
 from posenet.errors import ConfigError
 from posenet.files import check_outputs
-from posenet.inference.decoder.candidates import MAX_PEAKS
-from posenet.inference.decoder.device_candidates import CandidateSelector
-from posenet.inference.onnx_export import build_onnx, describe_export, write_onnx
-from posenet.inference.onnx_metadata import INPUTS, OUTPUTS, OnnxMetadata
+from posenet.images import find_images
+from posenet.inference.exported_file import INPUT, OUTPUT
+from posenet.inference.networks import is_exported_file
+from posenet.inference.onnx_export import (
+    build_onnx,
+    choose_calibration_files,
+    quantize_onnx,
+    read_calibration_images,
+    require_packages,
+    write_onnx,
+)
+from posenet.inference.predictor import Predictor
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``export-onnx``."""
-    add = parser.add_argument
-    add("--checkpoint", "--weights", required=True, metavar="FILE", help=CHECKPOINT_HELP)
-    add("--output", required=True, metavar="FILE.onnx", help="file to write; an existing file is replaced")
-    add(
-        "--max-peaks",
-        type=positive_int,
-        default=MAX_PEAKS,
-        metavar="N",
-        help="candidates of each keypoint: at least as many as there are people in an image, at most 256",
+    parser.add_argument("--checkpoint", "--weights", required=True, metavar="FILE", help=CHECKPOINT_HELP)
+    parser.add_argument(
+        "--output", required=True, metavar="FILE.onnx", help="file to write; an existing file is replaced"
     )
-    add_int8_options(parser)
+    add_switch(
+        parser,
+        "--int8",
+        help="compute the convolutions in 8-bit integers, except for the first one and the last two; needs --calibrate",
+    )
+    parser.add_argument(
+        "--calibrate",
+        nargs="+",
+        metavar="IMAGES",
+        help="images like those to predict: files, folders or patterns; the ranges of values are measured on some of "
+        "them (default: none)",
+    )
     add_config_options(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     """Export the network of a checkpoint."""
-    if Path(args.checkpoint).suffix.lower() == ".onnx":
-        raise ConfigError(
-            f"{args.checkpoint} is an exported file already; give the checkpoint that it was exported from"
-        )
+    if is_exported_file(args.checkpoint):
+        raise ConfigError(f"{args.checkpoint} is an exported file already; give the checkpoint that it comes from")
+    if args.int8 != bool(args.calibrate):
+        raise ConfigError("--int8 and --calibrate IMAGES need each other: images like those that the network will see")
     check_outputs([Path(args.output)], [Path(args.checkpoint)])
-    files = check_int8_options(args)
-    network, config = load_network(args)
-    verification = Verification(args, config, files) if args.verify_images else None
-    settings = config.inference
-    selector = CandidateSelector(
-        settings.keypoint_threshold, settings.part_threshold, args.max_peaks, skeleton=config.model.skeleton
-    )
-    metadata = describe_export(network, selector, settings.height, config)
-    messages = message_stream(args.output)
+    require_packages("onnx", *(["onnxruntime"] if args.int8 else []))
+    files = choose_calibration_files(find_images(args.calibrate)) if args.int8 else []
+    network, config = load_model(args.checkpoint, requested_config(args))
+    model = build_onnx(network, config)
     if args.int8:
-        quantized = quantize(network, selector, metadata, files, settings)
-        write_onnx(quantized.model, args.output)
-        _report_file(args.output, metadata, messages)
-        report_int8(network, config, quantized, messages)
-        if verification is not None:
-            verification.report(network, quantized, messages)
-    else:
-        write_onnx(build_onnx(network, selector, metadata), args.output)
-        _report_file(args.output, metadata, messages)
+        letterbox = Predictor(network, config.inference).letterbox
+        model = quantize_onnx(model, config, read_calibration_images(files, letterbox))
+    write_onnx(model, args.output)
+    _report(args, model.ByteSize())
 
 
-def _report_file(output: str, metadata: OnnxMetadata, messages: TextIO) -> None:
-    names = f"inputs {', '.join(INPUTS)}; outputs {', '.join(OUTPUTS)}"
-    print(f"wrote {output}: {names}; see docs/deployment.md", file=messages)
-    if metadata.left_out:
-        print(f"the file leaves out {metadata.left_out}, so it finds other people than the checkpoint", file=messages)
+def _report(args: argparse.Namespace, size: int) -> None:
+    """Print what was written, and how to compare it with the checkpoint."""
+    messages = message_stream(args.output)
+    print(
+        f"wrote {args.output}: {size / 1e6:.1f} MB, input {INPUT}, output {OUTPUT}; see docs/deployment.md",
+        file=messages,
+    )
+    if args.int8:
+        print(
+            "compare its AP with that of the checkpoint on images that were not used for calibration: run\n"
+            f"posenet evaluate --checkpoint FILE --images DIR --annotations JSON with {args.output} and with "
+            f"{args.checkpoint}",
+            file=messages,
+        )

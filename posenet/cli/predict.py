@@ -8,361 +8,408 @@ import dataclasses
 import hashlib
 import logging
 import math
+import re
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from posenet.cli.options import (
-    SWITCH,
-    add_exif_frame_option,
-    fraction,
-    message_stream,
-    non_negative_int,
-    positive_int,
-    seconds,
+from posenet.cli.options import add_switch, fraction, message_stream, positive_int, seconds
+from posenet.cli.prediction_outputs import (
+    OutputStems,
+    choose_outputs,
+    is_lines_file,
+    open_drawing_outputs,
+    open_people_files,
+    people_files,
 )
-from posenet.cli.prediction_drawing import DrawingPaths, FrameDrawer
-from posenet.cli.prediction_inputs import find_inputs, read_file_list
-from posenet.cli.prediction_people import PeopleFiles, PredictionSummary, people_files, resumable_file
-from posenet.cli.predictor_options import add_predictor_options, make_predictor
-from posenet.cli.ranks import (
-    RankInfo,
-    add_rank_options,
-    form_team,
-    open_runtime,
-    run_on_all,
-    run_on_main,
-    run_on_ranks,
-    use_device_of_rank,
-)
-from posenet.cli.tracking_options import add_tracking_options, make_frame_tracker
+from posenet.cli.prediction_summary import PredictionSummary
+from posenet.cli.predictor_options import add_checkpoint_option, add_network_options, make_predictor
+from posenet.cli.processes import add_process_options, join_ranks, run_on_ranks
 from posenet.devices.ranks import Ranks
 from posenet.devices.signals import catch_stop_signals
-from posenet.errors import ConfigError
-from posenet.files import check_outputs, is_standard_output
-from posenet.inference.backends.graph import PARALLEL_RUNS
-from posenet.inference.backends.loading import is_exported_file
-from posenet.inference.media.frame_prediction import FramePrediction, predict_units, prediction_format
+from posenet.errors import ConfigError, DataError
+from posenet.files import is_standard_output, name_file_in_errors, resolve_link
+from posenet.inference.batches import share
 from posenet.inference.media.frame_tracking import FrameTracker
-from posenet.inference.media.sources import FileSource, Frame, Source, count_frames
-from posenet.inference.media.units import WHOLE, Shard, Unit, split_into_units
-from posenet.inference.media.video import FrameSelection
-from posenet.inference.media.window import Window
+from posenet.inference.media.frames import predict_frames, read_frames, require_pyav
+from posenet.inference.media.journal import Journal, check_resumable, journal_paths, read_complete, write_complete
+from posenet.inference.media.outputs import Output, Window
+from posenet.inference.media.sources import (
+    Frame,
+    Source,
+    find_sources,
+    is_numbered_pattern,
+    parse_standard_input,
+    split_into_blocks,
+)
+from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
-from posenet.inference.shared_work import UnitItem, share_units
 from posenet.messages import pluralize
 from posenet.progress import progress_bar
-from posenet.settings import Config, InferenceConfig
-from posenet.visualization.people import KEYPOINT_MIN_SCORE, MIN_SCORE
+from posenet.settings import load_config
+from posenet.visualization.people import MIN_SCORE
 
 _log = logging.getLogger(__name__)
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``predict``."""
-    add = parser.add_argument
-    add(
+    parser.add_argument(
         "inputs",
-        nargs="*",
+        nargs="+",
         metavar="INPUT",
         help="images, videos, folders, quoted glob patterns, numbered images (frame_%%04d.png), addresses (http, "
-        "https, rtsp) or cameras (0, /dev/video0); - reads a list of files from standard input",
+        "https, rtsp) or cameras (0, /dev/video0); - reads a list of files, or one image, from standard input",
     )
-    add(
-        "--camera",
-        type=non_negative_int,
-        action="append",
-        default=[],
-        metavar="N",
-        help="number of a camera; the same as N among the inputs",
+    add_checkpoint_option(parser)
+
+    group = parser.add_argument_group("output")
+    group.add_argument("--output", metavar="DIR", help="folder for drawings of images and videos")
+    group.add_argument(
+        "--json",
+        metavar="FILE",
+        help="write all people to this file, as COCO results with file names, and in videos with frame numbers and "
+        "times; a .jsonl file gets one person per line while the tool runs; - is standard output",
     )
-    add(
+    group.add_argument(
+        "--coco",
+        metavar="FILE",
+        help="write a COCO data set: all images, with the people as annotations; file names are relative to the folder "
+        "that holds all inputs",
+    )
+    group.add_argument("--csv", metavar="FILE", help="write a table with one person per row")
+    group.add_argument(
+        "--heatmaps", metavar="DIR", help="folder for all maps of the network, one labelled sheet per image or frame"
+    )
+    add_switch(
+        group, "--show", help="show the drawings in a window; Q ends, any other key continues with the next image"
+    )
+    group.add_argument(
+        "--min-score", type=fraction, default=MIN_SCORE, metavar="X", help="leave out people with a lower score, 0-1"
+    )
+    add_switch(group, "--overwrite", help="replace existing files")
+    add_switch(
+        group,
+        "--resume",
+        help="continue the files of --json, --coco and --csv after an interruption; start them if there are none, do "
+        "nothing if they are complete",
+    )
+
+    group = parser.add_argument_group("input")
+    add_switch(
+        group,
         "--recursive",
-        **SWITCH,
         help="also search the subfolders of folders, and write drawings into subfolders of the same names",
     )
-    add("--start", type=seconds, default=0.0, metavar="SECONDS", help="skip the beginning of every video")
-    add(
+    group.add_argument(
+        "--shard",
+        metavar="I/N",
+        help="predict only part I of N equal parts of the inputs, where I counts from 0, for example "
+        "$SLURM_ARRAY_TASK_ID/100 (default: all)",
+    )
+
+    group = parser.add_argument_group("video")
+    group.add_argument(
+        "--start", type=seconds, default=0.0, metavar="SECONDS", help="skip the beginning of every video"
+    )
+    group.add_argument(
         "--duration",
         type=seconds,
         default=math.inf,
         metavar="SECONDS",
         help="read only this long from every video (default: all)",
     )
-    add("--stride", type=positive_int, default=1, metavar="N", help="read only every N-th frame of videos")
-    add("--output", metavar="DIR", help="folder for drawings of images and videos; replaces those of an earlier run")
-    add(
-        "--json",
-        metavar="FILE",
-        help="write all people to this file, as COCO results with file names, and in videos with frame numbers and "
-        "times; a .jsonl file gets one person per line while the tool runs; - is standard output",
+    group.add_argument(
+        "--stride", type=positive_int, default=1, metavar="N", help="read only every N-th frame of videos"
     )
-    add(
-        "--coco",
-        metavar="FILE",
-        help="write a COCO data set: all images, with the people as annotations; file names are relative to the folder "
-        "that holds all inputs",
+    add_switch(
+        group,
+        "--track",
+        help="give every person of a video an id and a colour that stay; people are left out until they are confirmed",
     )
-    add_exif_frame_option(
-        parser,
-        "frame of the sizes and keypoints that --coco writes for images with an EXIF orientation: displayed, as "
-        "viewers turn the image, or stored",
-        of_checkpoint=True,
-    )
-    add("--csv", metavar="FILE", help="write a table with one person per row")
-    add("--heatmaps", metavar="DIR", help="folder for all maps of the network, one labelled sheet per image or frame")
-    add("--show", **SWITCH, help="show the drawings in a window; Q ends, any other key continues with the next image")
-    add("--min-score", type=fraction, default=MIN_SCORE, metavar="X", help="leave out people with a lower score, 0-1")
-    add(
-        "--keypoint-min-score",
-        type=fraction,
-        default=KEYPOINT_MIN_SCORE,
-        metavar="X",
-        help="do not draw keypoints with a lower score, 0-1; the JSON file contains them all",
-    )
-    add(
-        "--line-width",
-        type=non_negative_int,
-        default=0,
-        metavar="N",
-        help="width of the limbs in pixels; 0 depends on the sizes of the person and of the image (default: 0)",
-    )
-    add(
-        "--colours",
-        "--colors",
-        choices=["side", "person"],
-        help="side: left blue, right orange; person: one colour for each person (default: side; with --track person)",
-    )
-    add(
-        "--codec",
-        metavar="FOURCC",
-        help="codec of the drawn videos, as four letters such as avc1 or mp4v (default: H.264 with PyAV, else MPEG-4)",
-    )
-    add(
-        "--list",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="read a list of inputs from this file, with one path or address per line or with a NUL after each; - is "
-        "standard input (default: none)",
-    )
-    add(
-        "--shard",
-        metavar="I/N",
-        help="predict only part I of N equal parts of the inputs, where I counts from 0, for example "
-        "$SLURM_ARRAY_TASK_ID/100 (default: all)",
-    )
-    add(
-        "--resume",
-        **SWITCH,
-        help="continue the .jsonl file of --json after an interruption; start it if there is none, do nothing if it is "
-        "complete",
-    )
-    parser.set_defaults(standard_input=None)
-    add_rank_options(parser)
-    add_tracking_options(parser)
-    add_predictor_options(parser)
+    add_switch(group, "--smooth", help="remove the jitter of keypoints in videos; implies --track")
+    add_switch(group, "--trails", help="draw where every person of a video was in the last seconds; implies --track")
+
+    add_network_options(parser, amp="auto")
+    add_process_options(parser, timeout=False)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Predict all frames that can be read, in one process or several.
+    """Predict all frames that can be read, in one process or several; return the exit status."""
+    return run_on_ranks(args, join=join_ranks, task=lambda ranks: _predict(args, ranks))
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What all processes together predict, by which network, and where a kill leaves it."""
+
+    sources: list[Source]
+    stems: OutputStems
+    predictor: Predictor
+    tracker: FrameTracker | None
+    blocks: Sequence[range]
+    """The sources of each block."""
+    journaled: Path | None
+    """The file of people that has journals; None without."""
+    description: dict[str, Any]
+    """Everything that the people depend on, for the journals; the names are those of their messages."""
+
+    @property
+    def block_of(self) -> dict[Source, int]:
+        """The number of the block that each source belongs to."""
+        return {self.sources[index]: number for number, block in enumerate(self.blocks) for index in block}
+
+    def open_journal(self, rank: int, world_size: int, *, resume: bool) -> Journal | None:
+        """The journal of one of the processes."""
+        if self.journaled is None:
+            return None
+        path = journal_paths(self.journaled, world_size)[rank]
+        blocks = share(self.blocks, rank, world_size)
+        return Journal(path, self.sources, blocks, self.predictor.skeleton, self.description, resume=resume)
+
+
+def _predict(args: argparse.Namespace, ranks: Ranks) -> int:
+    """Predict as one of the processes. Rank 0 writes the files of people and reports.
 
     Raises:
         DataError: at the end, if frames could not be read.
         KeyboardInterrupt: after Ctrl-C, when the frames in progress are written.
     """
-    if args.nproc and "-" in [*args.inputs, *args.list]:
-        # The processes that this one starts have no standard input.
-        args.standard_input = read_file_list(sys.stdin.buffer)
-    return run_on_ranks(args, _predict)
-
-
-def _predict(args: argparse.Namespace, rank_info: RankInfo) -> None:
-    """Predict as one of the processes. Rank 0 writes the files of people and reports."""
-    with contextlib.ExitStack() as stack:
-        runtime = stack.enter_context(open_runtime(args, rank_info))
-        job = _prepare_job(args, runtime, rank_info)
-        files = stack.enter_context(PeopleFiles(args, job.sources, job.config))
-        progress = run_on_main(runtime, lambda: files.open_progress(job.describe(args)))
-        if progress.units:
-            done, wanted = job.count_inputs(job.numbers[: progress.units]), job.count_inputs(job.numbers)
-            _log.info("%d of %s are done already", done, pluralize(wanted, "input"))
-        numbers = job.numbers[progress.units :]
-        keep = resumable_file(args) is not None
-        team = stack.enter_context(
-            form_team(args, runtime, _exchange_folder(args), resume=progress.is_continued, keep=keep)
-        )
-        stop_requested = stack.enter_context(catch_stop_signals())
-        if runtime.is_main:
-            files.open()
-        drawer = stack.enter_context(FrameDrawer(args, job.predictor, job.paths, stop_requested))
-        total = job.count_frames(numbers) if runtime.is_main and not args.quiet else None
-        bar = stack.enter_context(progress_bar(title="predict", total=total))
-
-        def predict(numbers: Sequence[int]) -> Generator[UnitItem[FramePrediction], None, None]:
-            return drawer.draw(_predict_people(args, job, numbers, stop_requested, lambda: drawer.is_closed))
-
-        item_format = prediction_format(job.sources, job.predictor.skeleton)
-        items = share_units(numbers, predict, team, item_format, stop_requested)
-        for item in stack.enter_context(contextlib.closing(items)):  # rank 0 receives all items, the others none
-            files.write(item)
-            if item.item is not None:
-                bar.update()
-        is_interrupted = stop_requested()
-        if runtime.is_main:
-            is_complete = files.num_units == len(numbers)
-            # Another rank may have received the signal to stop.
-            is_interrupted = is_interrupted or (not is_complete and not drawer.is_closed)
-            if is_complete:
-                files.complete()
-            if not is_interrupted and not files.summary.has_frames:
-                files.summary.raise_if_unreadable()  # before the files of people replace earlier ones
-    if runtime.is_main and (numbers or not progress.units):
-        _report(args, files.summary)
+    with catch_stop_signals() as stop_requested:
+        job = _prepare(args, ranks)
+        summary = PredictionSummary(job.sources)
+        is_complete = ranks.run_on_all(lambda: _is_complete(args, job, ranks.world_size, summary))
+        if not is_complete:
+            ranks.run_on_all(lambda: _predict_share(args, job, ranks, summary, stop_requested))
+            summary = summary.merge(ranks.gather_objects(summary))
+            ranks.run_on_all(lambda: _complete(args, job, ranks, summary))
+            if ranks.is_main and not args.quiet:
+                written = [path for path in (args.output, *people_files(args), args.heatmaps) if path]
+                summary.report(written, message_stream(*people_files(args)))
     # Ctrl-C is the ordinary way to end a camera or a live stream.
-    if is_interrupted and not files.summary.has_live_frames:
-        raise KeyboardInterrupt
-    files.summary.raise_if_unreadable()
+    if summary.is_interrupted and not summary.has_live_frames:
+        if ranks.is_main:
+            raise KeyboardInterrupt
+        return INTERRUPTED
+    ranks.raise_on_all(summary.unreadable_error() if ranks.is_main else None)
+    return 0
 
 
-@dataclass(frozen=True)
-class _Job:
-    """What is predicted, by which network; the same on all ranks."""
-
-    sources: list[Source]
-    paths: DrawingPaths
-    predictor: Predictor
-    config: Config
-    """The configuration of the network."""
-    tracker: FrameTracker | None
-    units: list[Unit]
-    shard: Shard
-    selection: FrameSelection
-
-    @property
-    def numbers(self) -> range:
-        """The numbers of the shard's units."""
-        return self.shard.select(len(self.units))
-
-    def count_inputs(self, numbers: Sequence[int]) -> int:
-        """The number of sources of some units."""
-        return sum(len(self.units[number]) for number in numbers)
-
-    def count_frames(self, numbers: Sequence[int]) -> int | None:
-        """The number of frames of some units; None if it is unknown."""
-        return count_frames((self.sources[index] for number in numbers for index in self.units[number]), self.selection)
-
-    def describe(self, args: argparse.Namespace) -> dict[str, Any]:
-        """Everything that the people depend on, for the progress file; the names are those of its messages."""
-        names = hashlib.sha256()
-        for source in self.sources:
-            names.update(f"{source.kind}:{source.name}\n".encode(errors="surrogateescape"))
-        settings = self.predictor.settings
-        return {
-            "inputs": names.hexdigest(),
-            "weights": self.predictor.backend.digest(),
-            "inference settings": dataclasses.asdict(settings) | {"scales": list(settings.scales)},
-            "--amp": args.amp,
-            "--backend": args.backend,
-            "--shard": f"{self.shard.index}/{self.shard.count}",
-            "--min-score": args.min_score,
-            "frames of videos (--start, --duration, --stride)": [args.start, str(args.duration), args.stride],
-            "tracking settings": dataclasses.asdict(self.tracker.settings) if self.tracker else None,
-        }
-
-
-def _prepare_job(args: argparse.Namespace, runtime: Ranks, rank_info: RankInfo) -> _Job:
-    """Check the flags, find the inputs and load the network. An error that all ranks have is reported once."""
-
-    def choose_paths() -> DrawingPaths:
-        paths = DrawingPaths.choose(args, sources)
-        originals = [source.path for source in sources if isinstance(source, FileSource)]
-        check_outputs([*paths.files, *map(Path, people_files(args))], [*originals, Path(args.checkpoint)])
-        return paths
-
-    def load_predictor() -> tuple[Predictor, Config]:
-        use_device_of_rank(args, rank_info)
-        return make_predictor(args, parallel=_makes_many_batches(sources))
-
-    shard = run_on_main(runtime, lambda: _check_flags(args))
-    sources = run_on_main(runtime, lambda: find_inputs(args, runtime.world_size))
-    paths = run_on_all(runtime, choose_paths)
+def _prepare(args: argparse.Namespace, ranks: Ranks) -> _Job:
+    """Check the flags, find the inputs and load the network."""
+    shard, num_shards = _parse_shard(args.shard)
+    sources: list[Source] = ranks.broadcast_object(
+        ranks.run_on_all(lambda: _find_inputs(args, ranks.world_size) if ranks.is_main else [])
+    )
+    stems = ranks.run_on_all(lambda: choose_outputs(args, sources))
     if args.show:
         Window.require_display()
-    tracker = make_frame_tracker(args)
-    predictor, config = run_on_all(runtime, load_predictor)
-    units = split_into_units(sources, predictor.settings.batch_size)
-    selection = FrameSelection(args.start, args.duration, args.stride)
-    return _Job(sources, paths, predictor, config, tracker, units, shard, selection)
+    tracker = _make_tracker(args)
+    if tracker and all(source.kind == "image" for source in sources):
+        _log.warning("--track, --smooth and --trails have no effect on images, only on videos and cameras")
+    predictor = ranks.run_on_all(lambda: make_predictor(args, ranks, args.min_score))
+    blocks = share(split_into_blocks(sources, predictor.settings.batch_size), shard, num_shards)
+    journaled = _choose_journaled_file(args, sources, len(blocks), ranks.world_size)
+    description = {} if journaled is None else _describe_run(args, sources, predictor, tracker)
+    return _Job(sources, stems, predictor, tracker, blocks, journaled, description)
 
 
-def _makes_many_batches(sources: Sequence[Source]) -> bool:
-    """Whether the sources make so many batches that running several at the same time is faster than one by one.
+def _find_inputs(args: argparse.Namespace, world_size: int) -> list[Source]:
+    """The inputs that the flags name, each once."""
+    listed = parse_standard_input(sys.stdin.buffer.read()) if "-" in args.inputs else []
+    sources = find_sources(args.inputs, listed=listed, recursive=args.recursive)
+    if not sources:
+        raise DataError("no input: the list of files is empty")
+    live = [source.name for source in sources if source.may_be_live]
+    if world_size > 1 and (live or args.show):
+        reason = "--show" if args.show else live[0]
+        raise ConfigError(f"{reason} needs a single process; leave out --nproc and the launcher")
+    if (args.shard or args.resume) and live:
+        raise ConfigError(f"--shard and --resume need inputs that can be read again, unlike {live[0]}")
+    is_video = any(source.kind == "video" and not is_numbered_pattern(Path(str(source.location))) for source in sources)
+    draws_video = args.output and any(source.kind in ("video", "camera") for source in sources)
+    if is_video or draws_video:
+        require_pyav()
+    return sources
 
-    Cameras do not, and addresses may be live streams: their frames arrive one by one.
+
+def _parse_shard(text: str | None) -> tuple[int, int]:
+    """The index and the count of ``3/100``; the whole without a text."""
+    if text is None:
+        return 0, 1
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None:
+        raise ConfigError(f"--shard {text}: give the number of the shard and their count, such as 0/100")
+    index, count = int(match[1]), int(match[2])
+    if index >= count:
+        raise ConfigError(f"--shard {text}: shards count from 0, so the first number must be below the second")
+    return index, count
+
+
+def _make_tracker(args: argparse.Namespace) -> FrameTracker | None:
+    """The tracker that the flags ask for, with the settings of ``--config`` and ``--set``; None without tracking."""
+    if not (args.track or args.smooth or args.trails):
+        return None
+    overrides = [*args.overrides, "tracking.smooth=true"] if args.smooth else args.overrides
+    return FrameTracker(load_config(args.config, overrides).tracking)
+
+
+def _choose_journaled_file(
+    args: argparse.Namespace, sources: Sequence[Source], num_blocks: int, world_size: int
+) -> Path | None:
+    """The file of people that has journals: to be continued, or because several processes write it; None without.
+
+    Raises:
+        ConfigError: no flag names a file of people that can have journals.
     """
-    has_video = any(source.kind == "video" for source in sources)
-    has_many_images = len(sources) > PARALLEL_RUNS * InferenceConfig.batch_size
-    return (has_video or has_many_images) and all(isinstance(source, FileSource) for source in sources)
+    files = [resolve_link(Path(path)) for path in people_files(args) if not is_standard_output(path)]
+    files = [path for path in files if path.is_file() or not path.exists()]  # no devices
+    if args.resume or (world_size > 1 and people_files(args)):
+        if not files:
+            flag = "--resume" if args.resume else "a prediction by several processes"
+            raise ConfigError(f"{flag} needs a file of people: give --json, --coco or --csv a name")
+        return files[0]
+    can_continue = files and is_lines_file(str(files[0])) and not any(source.may_be_live for source in sources)
+    return files[0] if can_continue and num_blocks > 1 else None
 
 
-def _check_flags(args: argparse.Namespace) -> Shard:
-    """Check flags that depend on each other; return the shard to predict."""
-    if not (args.output or people_files(args) or args.heatmaps or args.show):
-        raise ConfigError(
-            "nothing to write: give --output DIR, --json FILE, --coco FILE, --csv FILE, --heatmaps DIR or --show"
-        )
-    if args.heatmaps and is_exported_file(args.checkpoint):
-        raise ConfigError(
-            f"--heatmaps: {args.checkpoint} is an exported file, which outputs no maps; use its checkpoint"
-        )
-    if args.resume and (resumable_file(args) is None or args.coco or args.csv):
-        raise ConfigError("--resume continues a .jsonl file: give --json FILE.jsonl, and neither --coco nor --csv")
-    return Shard.parse(args.shard) if args.shard else WHOLE
+def _describe_run(
+    args: argparse.Namespace, sources: Sequence[Source], predictor: Predictor, tracker: FrameTracker | None
+) -> dict[str, Any]:
+    """See ``_Job.description``."""
+    names = hashlib.sha256()
+    for source in sources:
+        names.update(f"{source.kind}:{source.name}\n".encode(errors="surrogateescape"))
+    weights = args.checkpoint
+    if Path(weights).is_file():
+        with open(weights, "rb") as file:
+            weights = hashlib.file_digest(file, "sha256").hexdigest()
+    settings = dataclasses.asdict(predictor.settings)
+    return {
+        "inputs": names.hexdigest(),
+        "weights": weights,
+        "inference settings": settings | {"scales": list(predictor.settings.scales)},
+        "--amp": args.amp,
+        "--backend": args.backend,
+        "--shard": args.shard,
+        "--min-score": args.min_score,
+        "frames of videos (--start, --duration, --stride)": [args.start, str(args.duration), args.stride],
+        "tracking settings": dataclasses.asdict(tracker.settings) if tracker else None,
+    }
 
 
-def _exchange_folder(args: argparse.Namespace) -> Path | None:
-    """The folder through which several processes exchange results: beside the first file, or in the first folder."""
-    files = [path for path in people_files(args) if not is_standard_output(path)]
-    if files:
-        return Path(f"{files[0]}.parts")
-    folders = [path for path in (args.output, args.heatmaps) if path]
-    return Path(folders[0], ".parts") if folders else None
+def _is_complete(args: argparse.Namespace, job: _Job, world_size: int, summary: PredictionSummary) -> bool:
+    """Whether an earlier run with ``--resume`` is complete; then the summary gets what it could not read."""
+    if not args.resume or job.journaled is None:
+        return False
+    [path] = journal_paths(job.journaled, 1)
+    unreadable = read_complete(path, job.sources, job.description)
+    if unreadable is None:
+        check_resumable(job.journaled, world_size)
+        return False
+    _log.info("%s is complete", job.journaled)
+    for journal in journal_paths(job.journaled, world_size):
+        if journal != path:
+            journal.unlink(missing_ok=True)  # the earlier run may have been killed just before this
+    for frame in unreadable:
+        summary.add(frame, [])
+    return True
 
 
-def _predict_people(
+def _predict_share(
     args: argparse.Namespace,
     job: _Job,
-    numbers: Sequence[int],
+    ranks: Ranks,
+    summary: PredictionSummary,
     stop_requested: Callable[[], bool],
-    is_closed: Callable[[], bool],
-) -> Generator[UnitItem[FramePrediction], None, None]:
-    """Predict some units, without people of low scores and with ids if people are tracked."""
-    items = predict_units(job.predictor, job.sources, job.units, numbers, job.selection, stop_requested)
-    with contextlib.closing(items):
-        for number, prediction in items:
-            if prediction is not None:
-                prediction = _choose_people(prediction, args.min_score, job.tracker)
-            yield UnitItem(number, prediction)
-            if stop_requested() or is_closed():
-                return
+) -> None:
+    """Predict the blocks of this process: draw people, and write them to files, or to the journal for rank 0."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(name_file_in_errors(", ".join(people_files(args)) or args.output or args.heatmaps or ""))
+        journal = job.open_journal(ranks.rank, ranks.world_size, resume=args.resume)
+        if journal:
+            stack.enter_context(journal)
+        files = open_people_files(args, job.sources, job.predictor) if ranks.world_size == 1 else []
+        drawings = open_drawing_outputs(args, job.stems, job.predictor, stop_requested)
+        for output in (*files, *drawings):
+            stack.enter_context(output)
+
+        for frame, people in journal.replay() if journal else ():
+            summary.add(frame, people)
+            _write(files, frame, people)
+        blocks = share(job.blocks, ranks.rank, ranks.world_size)[journal.first_block if journal else 0 :]
+        if journal and journal.first_block:
+            _log.info("%s of this process are already done", pluralize(journal.first_block, "block"))
+        frames = read_frames(
+            [job.sources[index] for block in blocks for index in block],
+            start=args.start,
+            duration=args.duration,
+            stride=args.stride,
+            stop_requested=stop_requested,
+        )
+        total = _count_images(job, blocks)
+        bar = stack.enter_context(progress_bar(title="predict", total=total, disable=args.quiet or not ranks.is_main))
+        predictions = predict_frames(job.predictor, frames, job.block_of)
+        for frame, people in stack.enter_context(contextlib.closing(predictions)):
+            if job.tracker:
+                people = job.tracker.update(frame, people)
+            summary.add(frame, people)
+            if journal:
+                journal.write(frame, people)
+            _write([*files, *drawings], frame, people)
+            bar.update()
+            if stop_requested() or any(output.is_closed for output in drawings):
+                break
+        else:
+            if journal:
+                journal.finish()
+        summary.is_interrupted = stop_requested()
+        error = summary.unreadable_error()
+        if error and not summary.is_interrupted and not summary.has_frames and ranks.world_size == 1:
+            raise error  # before the files of people replace earlier ones
 
 
-def _choose_people(prediction: FramePrediction, min_score: float, tracker: FrameTracker | None) -> FramePrediction:
-    """The prediction without people of low scores, and with the ids of the others if there is a tracker."""
-    people = [person for person in prediction.people if person.score >= min_score]
-    if tracker and isinstance(prediction.frame, Frame):
-        people = tracker.update(prediction.frame, people)
-    return prediction._replace(people=people)
+def _write(outputs: Sequence[Output], frame: Frame, people: Sequence[Person]) -> None:
+    """Write a frame to outputs, if it could be read."""
+    if not frame.error:
+        for output in outputs:
+            output.write(frame, people)
 
 
-def _report(args: argparse.Namespace, summary: PredictionSummary) -> None:
-    if args.quiet:
+def _count_images(job: _Job, blocks: Sequence[range]) -> int | None:
+    """The number of images in some blocks; None if a block is a video, whose length is not known."""
+    sources = [job.sources[index] for block in blocks for index in block]
+    return len(sources) if all(source.kind == "image" for source in sources) else None
+
+
+def _complete(args: argparse.Namespace, job: _Job, ranks: Ranks, summary: PredictionSummary) -> None:
+    """On rank 0, join the journals of several processes to the files of people, and leave a note for ``--resume``."""
+    if not ranks.is_main or summary.is_interrupted or job.journaled is None:
         return
-    messages = message_stream(*people_files(args))
-    print(summary, file=messages)
-    written = [path for path in (args.output, *people_files(args), args.heatmaps) if path and path != "-"]
-    if written and summary.has_frames:
-        print("wrote " + ", ".join(written), file=messages)
+    [note] = journal_paths(job.journaled, 1)
+    journals = [path for path in journal_paths(job.journaled, ranks.world_size) if path != note]
+    if journals:
+        error = summary.unreadable_error()
+        if error and not summary.has_frames:
+            raise error
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(name_file_in_errors(", ".join(people_files(args))))
+            files = [stack.enter_context(output) for output in open_people_files(args, job.sources, job.predictor)]
+            for rank in range(ranks.world_size):
+                journal = job.open_journal(rank, ranks.world_size, resume=True)
+                assert journal is not None
+                with journal:
+                    for frame, people in journal.replay():
+                        _write(files, frame, people)
+    if args.resume:
+        unreadable = [Frame(source, error=error) for source, error in summary.unreadable.items()]
+        write_complete(note, job.sources, job.description, unreadable)
+    else:
+        note.unlink(missing_ok=True)
+    for path in journals:
+        path.unlink()

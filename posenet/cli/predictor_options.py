@@ -3,48 +3,44 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
-from typing import TYPE_CHECKING
+import os
+from typing import Any
 
-from posenet.cli.options import CHECKPOINT_HELP, add_config_options, setting_help
+from posenet.cli.options import CHECKPOINT_HELP, ArgumentContainer, add_config_options, add_switch, setting_help
+from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError
-from posenet.inference.backends.loading import BACKENDS, is_exported_file
+from posenet.inference.networks import BACKENDS, is_exported_file
 from posenet.inference.predictor import Predictor
 from posenet.settings import Config, load_config
 
-if TYPE_CHECKING:
-    from posenet.model.posenet import PoseNet
-
-CHECKPOINT_OR_EXPORTED_HELP = f"{CHECKPOINT_HELP}; or a file that posenet export-onnx has written (.onnx)"
-"""Help of ``--checkpoint`` where an exported file will do."""
-BACKEND_HELP = (
-    "software that runs the network: auto is the fastest that is installed and as accurate "
-    "(default: torch for a checkpoint, auto for an exported file)"
-)
-
-_INFERENCE_OPTIONS = ("height", "scales", "flip", "batch_size")
+EXIF_FRAME_KEY = "data.exif_frame"
+_SETTINGS = ("height", "scales", "flip", "batch_size")
 """Options that override keys of the configuration's ``inference`` section."""
 
 
-def add_predictor_options(
-    parser: argparse.ArgumentParser,
-    amp: str = "auto",
-    *,
-    required: bool = True,
-    checkpoint_help: str = CHECKPOINT_OR_EXPORTED_HELP,
-) -> None:
-    """Add the options that choose a network and how to run it; ``amp`` is the default precision."""
-    add = parser.add_argument
-    add("--checkpoint", "--weights", required=required, metavar="FILE", help=checkpoint_help)
+def add_checkpoint_option(container: ArgumentContainer) -> None:
+    """Add ``--checkpoint``."""
+    container.add_argument(
+        "--checkpoint",
+        "--weights",
+        required=True,
+        metavar="FILE",
+        help=f"{CHECKPOINT_HELP}; or a file that posenet export-onnx has written (.onnx)",
+    )
+
+
+def add_network_options(parser: argparse.ArgumentParser, amp: str) -> None:
+    """Add the options that say how to run a network; ``amp`` is the default precision."""
+    group = parser.add_argument_group("network")
     unset = argparse.SUPPRESS
-    add(
+    group.add_argument(
         "--height",
         type=int,
         metavar="N",
         default=unset,
         help=setting_help("resize images to this height", "inference.height", of_checkpoint=True),
     )
-    add(
+    group.add_argument(
         "--scales",
         type=float,
         nargs="+",
@@ -52,26 +48,27 @@ def add_predictor_options(
         default=unset,
         help=setting_help("average over these multiples of the height", "inference.scales", of_checkpoint=True),
     )
-    add(
+    add_switch(
+        group,
         "--flip",
-        action=argparse.BooleanOptionalAction,
         default=unset,
         help=setting_help("average with the mirrored image", "inference.flip", of_checkpoint=True),
     )
-    add(
+    group.add_argument(
         "--batch-size",
         type=int,
         metavar="N",
         default=unset,
         help=setting_help("images per batch", "inference.batch_size", of_checkpoint=True),
     )
-    add(
+    group.add_argument(
         "--backend",
         choices=BACKENDS,
-        help=BACKEND_HELP,
+        help="software that runs the network: auto is the fastest one that is installed and as accurate (default: "
+        "torch for a checkpoint, auto for an exported file)",
     )
-    add("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:1, mps ...")
-    add(
+    group.add_argument("--device", default="auto", metavar="D", help="auto, cpu, cuda, cuda:1, mps ...")
+    group.add_argument(
         "--amp",
         choices=["auto", "off", "bf16", "fp16"],
         default=amp,
@@ -80,43 +77,54 @@ def add_predictor_options(
     add_config_options(parser)
 
 
-def make_predictor(args: argparse.Namespace, *, parallel: bool) -> tuple[Predictor, Config]:
-    """The predictor that the options define, and the configuration of its network.
+def make_predictor(args: argparse.Namespace, ranks: Ranks, min_score: float = 0.0) -> Predictor:
+    """The predictor that the options define, on the device of this process."""
+    device = args.device
+    if ranks.world_size > 1 and args.backend in (None, "torch") and not is_exported_file(args.checkpoint):
+        from posenet.devices.runtime import device_of_rank
 
-    ``parallel`` is that of ``Predictor.from_checkpoint``: whether the predictor is for streams of many batches.
-    """
-    config = requested_config(args, args.checkpoint)
-    overrides = {name: getattr(args, name) for name in _INFERENCE_OPTIONS if name in args}
-    return Predictor.load(
+        device = str(device_of_rank(device, int(os.environ.get("LOCAL_RANK", 0))))
+    overrides = {name: getattr(args, name) for name in _SETTINGS if name in args}
+    if is_exported_file(args.checkpoint):
+        overrides = _overrides_of_exported_file(args) | overrides
+    predictor = Predictor.from_checkpoint(
         args.checkpoint,
-        config=config,
-        device=args.device,
+        config=requested_config(args),
+        device=device,
         amp=args.amp,
         backend=args.backend,
-        threads=getattr(args, "threads", None),
-        parallel=parallel,
+        min_score=min_score,
         **overrides,
     )
+    if _sets(args, EXIF_FRAME_KEY):
+        predictor.exif_frame = load_config(None, args.overrides).data.exif_frame
+    return predictor
 
 
-def load_network(args: argparse.Namespace) -> tuple[PoseNet, Config]:
-    """The network in the file ``--checkpoint``, and its configuration.
-
-    ``--config`` replaces the configuration in the checkpoint; ``--set`` overrides single keys.
-    """
-    from posenet.checkpoints.weights import load_model
-
-    return load_model(args.checkpoint, requested_config(args, args.checkpoint))
+def _sets(args: argparse.Namespace, key: str) -> bool:
+    """Whether ``--set`` changes a key."""
+    return any(pair.partition("=")[0].strip() == key for pair in args.overrides)
 
 
-def requested_config(args: argparse.Namespace, path: str | Path) -> Config | None:
-    """The configuration of ``--config`` and ``--set``; None for the unchanged one of the checkpoint at ``path``."""
-    if (args.config or args.overrides) and is_exported_file(path):
-        raise ConfigError(f"{path} is an exported file with settings of its own; leave out --config and --set")
+def requested_config(args: argparse.Namespace) -> Config | None:
+    """The configuration of ``--config`` and ``--set``; None for that of the checkpoint or the exported file."""
+    if is_exported_file(args.checkpoint) or not (args.config or args.overrides):
+        return None
     if args.config:
         return load_config(args.config, args.overrides)
-    if args.overrides:
-        from posenet.checkpoints.weights import stored_config
+    from posenet.checkpoints.weights import stored_config
 
-        return load_config(None, args.overrides, base=stored_config(path))
-    return None
+    return load_config(None, args.overrides, base=stored_config(args.checkpoint))
+
+
+def _overrides_of_exported_file(args: argparse.Namespace) -> dict[str, Any]:
+    """The keys of the ``inference`` section in ``--set``."""
+    keys = [pair.partition("=")[0].strip() for pair in args.overrides]
+    if args.config or any(key.startswith("model.") for key in keys):
+        raise ConfigError(
+            f"{args.checkpoint} is an exported file with a network and settings of its own; leave out "
+            "--config, and model.* in --set"
+        )
+    inference = load_config(None, args.overrides).inference
+    names = [key.removeprefix("inference.") for key in keys if key.startswith("inference.")]
+    return {name: getattr(inference, name) for name in names}

@@ -15,9 +15,12 @@ from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, Ranks
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
 
+SHARE_TIMEOUT_MINUTES = 24 * 60.0
+"""Time for which a process that has predicted its share waits for the others."""
 
-def add_process_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of a tool that can run in several processes."""
+
+def add_process_options(parser: argparse.ArgumentParser, *, timeout: bool = True) -> None:
+    """Declare the flags of a tool that can run in several processes; ``timeout`` adds that flag too."""
     group = parser.add_argument_group("processes")
     group.add_argument(
         "--nproc",
@@ -27,13 +30,26 @@ def add_process_options(parser: argparse.ArgumentParser) -> None:
         help="start N processes on this machine; 1 runs in this process, or in those that torchrun or srun has started",
     )
     group.add_argument("--local-rank", type=non_negative_int, help=argparse.SUPPRESS)  # of torch.distributed.launch
-    group.add_argument(
-        "--timeout",
-        type=minutes,
-        default=DEFAULT_TIMEOUT_MINUTES,
-        metavar="MIN",
-        help="minutes that a process waits for the others before it fails",
-    )
+    if timeout:
+        group.add_argument(
+            "--timeout",
+            type=minutes,
+            default=DEFAULT_TIMEOUT_MINUTES,
+            metavar="MIN",
+            help="minutes that a process waits for the others before it fails",
+        )
+
+
+def join_ranks() -> Ranks:
+    """Join the processes that a launcher has started with this one, to share inputs; alone, without PyTorch.
+
+    A process waits for a day until the others have predicted their shares: a launcher ends all if one fails.
+    """
+    if launched_processes(os.environ) == 1:
+        return Ranks()
+    from posenet.devices.runtime import DistributedRuntime
+
+    return DistributedRuntime(SHARE_TIMEOUT_MINUTES)
 
 
 def run_on_ranks(args: argparse.Namespace, join: Callable[[], Ranks], task: Callable[[Ranks], int | None]) -> int:

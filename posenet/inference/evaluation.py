@@ -1,22 +1,80 @@
-"""Evaluating a checkpoint on a COCO keypoint split: ``evaluate``, as ``tools/evaluate.py`` does it."""
+"""Evaluating a network on a COCO keypoint split: predictions for all images, and the ten keypoint metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+import itertools
+import json
+import logging
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from posenet.errors import ConfigError
-from posenet.files import check_outputs
-from posenet.inference import coco_evaluation
-from posenet.inference.backends.loading import BackendName
-from posenet.inference.coco_evaluation import Evaluation, SplitOptions
+import numpy as np
+
+from posenet.annotations.coco import CocoImage
+from posenet.annotations.reading import Split, read_split
+from posenet.devices.background import map_in_background
+from posenet.devices.ranks import Ranks
+from posenet.errors import ConfigError, DataError
+from posenet.files import check_outputs, write_atomically
+from posenet.images import AnnotatedFrame, count_frames, read_annotated_image
+from posenet.inference.batches import batched, share
+from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
-from posenet.inference.shared_work import Team
-from posenet.settings import Config, ExifFrame
+from posenet.messages import pluralize
+from posenet.progress import progress_bar
+from posenet.settings import ExifFrame
+from posenet.skeleton import COCO, Skeleton
 
 if TYPE_CHECKING:
-    from posenet.devices.precision import Amp
+    from pycocotools.cocoeval import COCOeval
+
+_log = logging.getLogger(__name__)
+
+MAX_TABLE_WIDTH = 120
+"""Characters; most terminals would fold a wider table."""
+READ_AHEAD = 32
+"""Number of images that are read before they are predicted."""
+
+METRICS = ("AP", "AP50", "AP75", "APM", "APL", "AR", "AR50", "AR75", "ARM", "ARL")
+"""COCO's keypoint metrics, in the order of ``COCOeval.stats``."""
+
+Result = dict[str, Any]
+"""One person in COCO's results format: image_id, category_id, keypoints, score."""
+
+Predict = Callable[[Iterable[np.ndarray]], Iterable[list[Person]]]
+"""Returns the people in each of several BGR images, such as ``Predictor.stream``."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """COCO's keypoint metrics of predictions; -1 where the split has no people to compute a value from."""
+
+    metrics: dict[str, float]
+    """Value of each of ``METRICS``, 0-1."""
+    images: int
+    """Number of images in the split."""
+    keypoints: dict[str, float] = field(default_factory=dict)
+    """For every keypoint of the annotation file, its mean similarity, 0-1, over all people in whom it is labelled.
+    Similarity is the keypoint's term in the OKS, and 0 in people not found at OKS 0.5."""
+    precision: np.ndarray = field(default_factory=lambda: np.full((10, 101), -1.0), compare=False, repr=False)
+    """(10, 101) precision at OKS 0.50, 0.55 ... 0.95 and recall 0, 0.01 ... 1, for people of any size."""
+    results: Sequence[Result] = field(default=(), compare=False, repr=False)
+    """The predictions themselves, in COCO's results format, as ``evaluate`` returns them."""
+
+    def table(self) -> str:
+        """The metrics as two lines, names above values."""
+        return _two_line_table(self.metrics, 7)
+
+    def keypoint_table(self) -> str:
+        """The similarities of the keypoints as two lines, or as one line each if two lines would be too wide."""
+        width = max(map(len, self.keypoints), default=0) + 2
+        if len(self.keypoints) * width <= MAX_TABLE_WIDTH:
+            return _two_line_table(self.keypoints, width)
+        return "\n".join(f"{name:>{width}}  {_format(value)}" for name, value in self.keypoints.items())
 
 
 def evaluate(
@@ -27,33 +85,26 @@ def evaluate(
     output: str | Path | None = None,
     image_ids: Collection[int] | None = None,
     exif_frame: ExifFrame | None = None,
-    config: Config | None = None,
-    device: str = "auto",
-    amp: Amp | Literal["auto"] = "off",
-    backend: BackendName | None = None,
     progress: bool = True,
-    team: Team | None = None,
-    **overrides: Any,
+    ranks: Ranks | None = None,
+    **options: Any,
 ) -> Evaluation | None:
     """Predict every image of a COCO split and compare the people with the annotations.
 
     Args:
-        checkpoint: a file, the name of registered weights, or a predictor, which has its own settings: it cannot be
-            combined with ``config``, ``device``, ``amp``, ``backend`` or ``overrides``.
+        checkpoint: a file, the name of registered weights, or a predictor, which cannot be combined with ``options``.
         images: folder of the images.
         annotations: COCO keypoint JSON, or an image-info JSON without annotations.
         output: where to write the predictions, as a COCO results file.
         image_ids: evaluate only these images.
-        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; None for
-            ``data.exif_frame`` of the configuration, or its default if ``checkpoint`` is a predictor.
-        config: replaces the configuration in the checkpoint.
-        device: auto, cpu, cuda, cuda:1, mps and so on.
-        amp: precision of the network; float32 by default, so that the AP is the same on every machine.
-        backend: the software that runs the network; see ``Predictor.from_checkpoint``.
+        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; None for that in
+            which the network was trained.
         progress: whether to show a progress bar.
-        team: the processes that share the images; None if this process predicts them all. Rank 0 writes the
-            predictions and returns the metrics, and the others return None.
-        overrides: keys of the configuration's ``inference`` section, such as ``flip=True``.
+        ranks: the processes that share the images; None is this process alone. Rank 0 writes the predictions and
+            returns the metrics, and the others return None.
+        options: those of ``Predictor.from_checkpoint``: ``config``, ``device``, ``backend``, and keys of the
+            configuration's ``inference`` section, such as ``flip=True``. ``amp`` is "off" by default, float32, so that
+            the AP is the same on every machine.
 
     Returns:
         The metrics and the predictions; ``metrics["AP"]`` is the AP. None if the file contains no annotations.
@@ -64,31 +115,193 @@ def evaluate(
     if output is not None:
         inputs = [annotations] if isinstance(checkpoint, Predictor) else [annotations, checkpoint]
         check_outputs([Path(output)], map(Path, inputs))
-    if isinstance(checkpoint, Predictor):
-        _require_no_settings(config, device, amp, overrides | ({"backend": backend} if backend else {}))
-        predictor = checkpoint
-        used_config = Config()
+    if not isinstance(checkpoint, Predictor):
+        predictor = Predictor.from_checkpoint(checkpoint, **{"amp": "off"} | options)
+    elif options:
+        raise ConfigError(f"{', '.join(options)} cannot be changed for a predictor; evaluate its checkpoint instead")
     else:
-        predictor, used_config = Predictor.load(
-            checkpoint, config=config, device=device, amp=amp, backend=backend, parallel=True, **overrides
+        predictor = checkpoint
+    ranks = ranks or Ranks()
+    split = read_split(annotations, image_ids, predictor.skeleton)
+    batches = list(batched(sort_by_shape(split.images), predictor.settings.batch_size))
+    mine = list(itertools.chain.from_iterable(share(batches, ranks.rank, ranks.world_size)))
+    frames: dict[int, AnnotatedFrame] = {}
+    results = ranks.run_on_all(
+        lambda: predict_split(
+            predictor.stream,
+            images,
+            mine,
+            split.category,
+            exif_frame=exif_frame or predictor.exif_frame,
+            frames=frames,
+            progress=progress,
         )
-    options = SplitOptions(
-        exif_frame=exif_frame or used_config.data.exif_frame,
-        skeleton=predictor.skeleton,
-        team=team,
-        unit_size=predictor.settings.batch_size,
-        progress=progress,
     )
-    return coco_evaluation.evaluate(
-        predictor.stream, images, annotations, options, results_path=output, image_ids=image_ids
+    shares = ranks.gather_objects((results, list(frames.values())))
+    if not ranks.is_main:
+        return None
+    log_annotated_frames(itertools.chain.from_iterable(frames_of_rank for _, frames_of_rank in shares))
+    results_of: dict[int, list[Result]] = {image.id: [] for image in split.images}
+    for result in itertools.chain.from_iterable(results_of_rank for results_of_rank, _ in shares):
+        results_of[result["image_id"]].append(result)
+    results = list(itertools.chain.from_iterable(results_of.values()))
+    if output is not None:
+        write_atomically(output, json.dumps(results).encode())
+    if not split.annotated:
+        return None
+    return replace(compute_coco_metrics(results, split, predictor.skeleton), results=results)
+
+
+def predict_split(
+    predict: Predict,
+    images_dir: str | Path,
+    images: Sequence[CocoImage],
+    category: int,
+    *,
+    exif_frame: ExifFrame,
+    frames: dict[int, AnnotatedFrame],
+    progress: bool = True,
+) -> list[Result]:
+    """Predict images in order, and return the people in COCO's results format. Background threads read the next images.
+
+    Args:
+        category: id of the category in the results.
+        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; see
+            ``find_annotated_frame``. The people are in the frame of the annotations.
+        frames: receives the frame in which each image is annotated, by image id; see ``log_annotated_frames``.
+
+    Raises:
+        DataError: an image is missing or cannot be read.
+        ValueError: ``predict`` does not return as many results as it received images.
+    """
+    paths = find_image_files(images_dir, images)
+
+    def read(image: CocoImage) -> np.ndarray:
+        pixels, frames[image.id] = read_annotated_image(paths[image.id], image.height, image.width, exif_frame)
+        return pixels
+
+    def read_all() -> Iterator[np.ndarray]:
+        return map_in_background(read, images, workers=2, ahead=READ_AHEAD)
+
+    results: list[Result] = []
+    with progress_bar(title="predict", total=len(images), disable=not progress) as bar:
+        for image, people in zip(images, predict(read_all()), strict=True):
+            results += [to_coco_result(person, image.id, category, fill_missing=True) for person in people]
+            bar.update()
+    return results
+
+
+def log_annotated_frames(frames: Iterable[AnnotatedFrame]) -> None:
+    """Log how many images with an EXIF orientation are annotated in which frame."""
+    for name, count in count_frames(frames).items():
+        _log.info("%s with an EXIF orientation: %s", pluralize(count, "image"), name)
+
+
+def sort_by_shape(images: Iterable[CocoImage]) -> list[CocoImage]:
+    """Images of the same shape follow each other, so that the network gets full batches."""
+    return sorted(images, key=lambda image: image.width / image.height)
+
+
+def find_image_files(images_dir: str | Path, images: Sequence[CocoImage]) -> dict[int, Path]:
+    """Return the path of every image by id; ``DataError`` if any file is missing."""
+    paths = {image.id: Path(images_dir, image.file_name) for image in images}
+    if missing := [path for path in paths.values() if not os.path.isfile(path)]:
+        raise DataError(
+            f"{len(missing)} of {len(paths)} images are missing, for example {missing[0]}; check the image folder"
+        )
+    return paths
+
+
+def to_coco_result(person: Person, image_id: int | str, category: int = 1, *, fill_missing: bool = False) -> Result:
+    """Convert a person to an entry of a COCO results file. Keypoints that were not found have score 0.
+
+    They are at (0, 0), or with ``fill_missing`` at ``Person.estimates``: COCO ignores scores when it compares
+    keypoints, and it measures the size of a person over all keypoints. A person without estimates has missing keypoints
+    at the mean of those found.
+    """
+    keypoints = person.to_coco().astype(float)
+    if fill_missing and person.found.any():
+        estimates = person.estimates
+        if estimates is None:
+            estimates = np.repeat(person.keypoints[person.found, :2].mean(axis=0)[None], len(person.keypoints), axis=0)
+        filled = np.where(person.found[:, None], person.keypoints[:, :2], estimates)
+        keypoints[:, :2] = person.skeleton.to_file_order(filled)
+    return {
+        "image_id": image_id,
+        "category_id": category,
+        "keypoints": keypoints.round(3).ravel().tolist(),
+        "score": person.score,
+    }
+
+
+def compute_coco_metrics(results: Sequence[Mapping[str, Any]], split: Split, skeleton: Skeleton = COCO) -> Evaluation:
+    """Compare predictions in COCO's results format with all people of an annotated split.
+
+    Raises:
+        ConfigError: the package pycocotools is not installed.
+    """
+    try:
+        from pycocotools.coco import COCO as CocoApi
+        from pycocotools.cocoeval import COCOeval
+    except ImportError as error:
+        raise ConfigError("COCO's metrics need the package pycocotools: pip install pycocotools") from error
+    truth = CocoApi()
+    # pycocotools treats a match with id 0 as no match, so the annotations are numbered from 1.
+    truth.dataset = {
+        "images": [asdict(image) for image in split.images],
+        "categories": [{"id": split.category}],
+        "annotations": [person | {"id": number} for number, person in enumerate(split.people, 1)],
+    }
+    with open(os.devnull, "w") as silence, contextlib.redirect_stdout(silence):
+        truth.createIndex()
+        # pycocotools changes the dictionaries that it receives, so it gets copies.
+        predictions = truth.loadRes([dict(result) for result in results]) if results else CocoApi()
+        evaluation = COCOeval(truth, predictions, "keypoints")
+        evaluation.params.kpt_oks_sigmas = np.array(skeleton.sigmas)
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return Evaluation(
+        metrics=dict(zip(METRICS, evaluation.stats.tolist())),
+        images=len(split.images),
+        keypoints=dict(zip(skeleton.file_keypoints, _keypoint_similarities(evaluation).tolist())),
+        precision=evaluation.eval["precision"][:, :, 0, 0, 0],
     )
 
 
-def _require_no_settings(config: Config | None, device: str, amp: str, overrides: dict[str, Any]) -> None:
-    """``ConfigError`` if any setting is given: it would have no effect on a predictor."""
-    given = list(overrides)
-    given += ["config"] * (config is not None)
-    given += ["device"] * (device != "auto")
-    given += ["amp"] * (amp != "off")
-    if given:
-        raise ConfigError(f"{', '.join(given)} cannot be changed for a predictor; evaluate its checkpoint file instead")
+def _keypoint_similarities(evaluation: COCOeval) -> np.ndarray:
+    """(K,) mean similarity of every keypoint over people of any size, as matched at OKS 0.5; see ``Evaluation``.
+
+    The similarity of keypoint k is exp(-d^2 / (2 (2 sigma_k)^2 A)), with d the distance from the annotated keypoint and
+    A the person's area. The OKS of a person is its mean over the labelled keypoints.
+    """
+    variances = (2 * evaluation.params.kpt_oks_sigmas) ** 2
+    total = np.zeros(len(variances))
+    count = np.zeros(len(variances))
+    any_size = evaluation.params.areaRng[0]
+    for image in evaluation.evalImgs:
+        if image is None or image["aRng"] != any_size:
+            continue
+        for truth_id, ignored, result_id in zip(image["gtIds"], image["gtIgnore"], image["gtMatches"][0]):
+            if ignored:
+                continue
+            person = evaluation.cocoGt.anns[truth_id]
+            annotated = np.array(person["keypoints"], float).reshape(-1, 3)
+            labelled = annotated[:, 2] > 0
+            count += labelled
+            if result_id:
+                result = evaluation.cocoDt.anns[int(result_id)]
+                predicted = np.array(result["keypoints"], float).reshape(-1, 3)
+                squares = ((predicted[:, :2] - annotated[:, :2]) ** 2).sum(axis=1)
+                total += labelled * np.exp(-squares / (2 * variances * max(person["area"], 1e-9)))
+    return np.where(count > 0, total / np.maximum(count, 1), -1)
+
+
+def _two_line_table(values: Mapping[str, float], width: int) -> str:
+    names = "".join(f"{name:>{width}}" for name in values)
+    numbers = "".join(f"{_format(value):>{width}}" for value in values.values())
+    return f"{names}\n{numbers}"
+
+
+def _format(value: float) -> str:
+    return "-" if value < 0 else f"{value:.3f}"

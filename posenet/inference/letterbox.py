@@ -1,4 +1,4 @@
-"""How an image is resized and padded for the network, and how people are mapped back to the image.
+"""How an image is resized and padded for the network, and how maps and people are mapped back.
 
 This module needs only NumPy and OpenCV.
 """
@@ -6,7 +6,7 @@ This module needs only NumPy and OpenCV.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -53,12 +53,16 @@ class Letterbox:
         """
         size = np.array(image_size[::-1], np.float32)  # width, height: the order of x, y
         zoom = size / np.array(self.resized[::-1], np.float32)
+
+        def map_points(points: np.ndarray, exists: np.ndarray) -> np.ndarray:
+            return np.where(exists[:, None], np.clip((points + 0.5) * zoom - 0.5, 0, size - 1), 0)
+
         mapped = []
         for person in people:
             keypoints = person.keypoints.copy()
-            xy = np.clip((keypoints[:, :2] + 0.5) * zoom - 0.5, 0, size - 1)
-            keypoints[:, :2] = np.where(person.found[:, None], xy, 0)
-            mapped.append(dataclasses.replace(person, keypoints=keypoints))
+            keypoints[:, :2] = map_points(keypoints[:, :2], person.found)
+            estimates = None if person.estimates is None else map_points(person.estimates, ~person.found)
+            mapped.append(dataclasses.replace(person, keypoints=keypoints, estimates=estimates))
         return mapped
 
 
@@ -80,3 +84,44 @@ def resize_image(image: np.ndarray, out: np.ndarray) -> None:
         image = cv2.resize(image, (source_width, source_height), interpolation=cv2.INTER_AREA)
     interpolation = cv2.INTER_AREA if factor > MAX_CUBIC_FACTOR else cv2.INTER_CUBIC
     cv2.resize(image, (width, height), dst=out, interpolation=interpolation)
+
+
+def resample_maps(maps: np.ndarray, letterboxes: Sequence[Letterbox], target: Sequence[Letterbox]) -> np.ndarray:
+    """Resample (N, C, h, w) maps of one inference scale to the cells of another, (N, C, h', w'), by cubic convolution.
+
+    Resizing by s maps x to (x + 0.5) s - 0.5, for pixels and also for cells, because the stride is the same. The two
+    scales are padded differently, so s is the ratio of the sizes of the resized images, not of the maps.
+
+    ``letterboxes`` describe how the images were resized for ``maps``, ``target`` how for the result. If ``target`` is
+    ``letterboxes`` itself, the maps are returned unchanged.
+    """
+    if letterboxes is target:
+        return maps
+    resampled = []
+    for image_maps, source, other in zip(maps, letterboxes, target):
+        rows, columns = (
+            _cubic_weights(size, side // MAP_STRIDE, old / new)
+            for size, side, old, new in zip(image_maps.shape[1:], other.padded, source.resized, other.resized)
+        )
+        resampled.append(rows @ image_maps @ columns.T)
+    return np.stack(resampled)
+
+
+def _cubic_weights(size: int, new_size: int, step: float) -> np.ndarray:
+    """(new_size, size) float32 weights of cubic convolution with a = -0.75, as in OpenCV; cells repeat at the border.
+
+    Keys: "Cubic Convolution Interpolation for Digital Image Processing", IEEE Trans. ASSP 1981.
+
+    Args:
+        step: distance of two new cells, in old cells.
+    """
+    a = -0.75
+    position = (np.arange(new_size) + 0.5) * step - 0.5
+    weights = np.zeros((new_size, size), np.float32)
+    for offset in (-1, 0, 1, 2):
+        cell = np.floor(position).astype(int) + offset
+        d = np.abs(position - cell)
+        near = ((a + 2) * d - (a + 3)) * d**2 + 1
+        far = a * (((d - 5) * d + 8) * d - 4)
+        np.add.at(weights, (np.arange(new_size), cell.clip(0, size - 1)), np.where(d <= 1, near, far))
+    return weights

@@ -1,12 +1,15 @@
-"""The network and the selection of candidates as one ONNX file."""
+"""A network as an ONNX file, from images to maps, in float32 or with 8-bit convolutions."""
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
+import dataclasses
 import importlib.util
 import io
+import logging
+import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,203 +18,227 @@ import torch
 from torch import Tensor, nn
 
 import posenet
-from posenet.errors import ConfigError
+from posenet.errors import ConfigError, DataError
 from posenet.files import write_atomically
-from posenet.inference.decoder.device_candidates import CandidateSelector
-from posenet.inference.onnx_metadata import INPUTS, OUTPUTS, OnnxMetadata
+from posenet.images import read_image
+from posenet.inference.exported_file import INPUT, OUTPUT, FilePrecision, write_settings
+from posenet.inference.letterbox import Letterbox
 from posenet.model.fused import FusedNetwork
 from posenet.model.preprocessing import images_to_input
-from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, InferenceConfig
+from posenet.progress import progress_bar
+from posenet.settings import INPUT_MULTIPLE, Config, InferenceConfig
+from posenet.skeleton import COCO, Skeleton
 
 if TYPE_CHECKING:
     import onnx
 
 OPSET = 17
+CALIBRATION_IMAGES = 64
+"""Number of images on which the ranges of an 8-bit file are measured. More change the ranges little."""
+FLOAT_CONVOLUTIONS = (0, -2, -1)
+"""The convolutions that an 8-bit file keeps in float32: the first and the last two, in which rounding costs most."""
 
 
-class ImagesToCandidates(nn.Module):
-    """The exported computation: from images to keypoint candidates and limb scores."""
+class ImagesToMaps(nn.Module):
+    """The exported computation."""
 
-    def __init__(self, network: nn.Module, selector: CandidateSelector) -> None:
+    def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = FusedNetwork(network)
-        self.selector = selector
 
-    def forward(self, images: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Peaks, pairs and limb scores of a batch of images, as ``CandidateSelector`` returns them.
-
-        Args:
-            images: (N, H, W, 3) uint8 BGR; H and W are multiples of 64.
-            sizes: (N, 2) int64: height and width of each image, which is at the upper left; the rest is padding.
-        """
-        # The reshaping changes nothing, but from it programs that infer shapes learn that H and W are multiples of 64.
-        # Otherwise they cannot show that the sums in the network add tensors of equal size.
-        height = images.shape[1] // INPUT_MULTIPLE * INPUT_MULTIPLE
-        width = images.shape[2] // INPUT_MULTIPLE * INPUT_MULTIPLE
-        images = images.reshape(images.shape[0], height, width, 3)
-        cells = (sizes + MAP_STRIDE - 1) // MAP_STRIDE
-        candidates: tuple[Tensor, Tensor, Tensor]
-        candidates = self.selector(self.network.heatmaps(images_to_input(images)), cells)
-        return candidates
+    def forward(self, images: Tensor) -> Tensor:
+        """(N, H, W, 3) uint8 BGR, with H and W multiples of 64, to (N, C, H/4, W/4) float32."""
+        return self.network.heatmaps(images_to_input(images))
 
 
-def export_onnx(network: nn.Module, selector: CandidateSelector, path: str | Path, height: int) -> None:
+def export_onnx(network: nn.Module, path: str | Path, settings: InferenceConfig, skeleton: Skeleton = COCO) -> None:
     """Write an ONNX file for any batch size, height and width, in float32.
 
-    The network needs a method ``heatmaps``. It is copied, not changed. ``height``, to which images should be resized,
-    is stored in the file's metadata, together with everything else that is needed to use the file.
-    """
-    write_onnx(build_onnx(network, selector, describe_export(network, selector, height)), path)
-
-
-def describe_export(
-    network: nn.Module, selector: CandidateSelector, height: int, config: Config | None = None
-) -> OnnxMetadata:
-    """The metadata of an exported network in float32. ``config`` is the configuration that it was trained with."""
-    config = Config() if config is None else config
-    return OnnxMetadata(
-        height,
-        selector.skeleton,
-        max_height=config.inference.max_height,
-        max_width=config.inference.max_width,
-        keypoint_threshold=selector.keypoint_threshold,
-        part_threshold=selector.part_threshold,
-        exif_frame=config.data.exif_frame,
-        network=digest_of_network(network),
-        left_out=describe_left_out(config.inference),
-    )
-
-
-def describe_left_out(settings: InferenceConfig) -> str:
-    """The settings that an exported file leaves out, as a list for people; "" if it leaves out nothing."""
-    left_out = []
-    if settings.flip:
-        left_out.append("flip averaging (inference.flip = true)")
-    if settings.scales != (1.0,):
-        left_out.append(f"inference scales (inference.scales = {list(settings.scales)})")
-    return " and ".join(left_out)
-
-
-def digest_of_network(network: nn.Module) -> str:
-    """A digest of the names and the values of all weights and buffers, as 64 hexadecimal digits."""
-    digest = hashlib.sha256()
-    for name, tensor in network.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
-def check_onnx() -> None:
-    """``ConfigError`` if the package onnx is not installed, which PyTorch's exporter needs."""
-    if importlib.util.find_spec("onnx") is None:
-        raise ConfigError("exporting needs the package onnx; install posenet[export]")
-
-
-def trace_to_onnx(
-    module: nn.Module,
-    example: tuple[Tensor, ...],
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-    axes: Mapping[str, Mapping[int, str]],
-) -> bytes:
-    """Convert the forward pass of a module to an ONNX file, with PyTorch's exporter.
-
     Args:
-        example: values of the inputs.
-        inputs: names of the inputs.
-        outputs: names of the outputs.
-        axes: names of the dimensions of free size, by the name of the input or output and the index of the dimension.
+        network: has a method ``heatmaps``. It is copied, not changed.
+        settings: stored in the file, with the skeleton; they are how ``Predictor.from_checkpoint`` runs the file.
+    """
+    defaults = Config()
+    config = dataclasses.replace(
+        defaults, inference=settings, model=dataclasses.replace(defaults.model, skeleton=skeleton)
+    )
+    write_onnx(build_onnx(network, config), path)
+
+
+def build_onnx(network: nn.Module, config: Config) -> onnx.ModelProto:
+    """The ONNX model that ``export_onnx`` writes. The configuration is that of the network.
 
     Raises:
         ConfigError: the package onnx is not installed.
     """
-    check_onnx()
+    require_packages("onnx")
+    import onnx
+
+    example = torch.zeros(2, 2 * INPUT_MULTIPLE, 3 * INPUT_MULTIPLE, 3, dtype=torch.uint8)
     file = io.BytesIO()
     with warnings.catch_warnings(), torch.inference_mode():
         # The exporter warns that checks of shapes become constants, which is intended. The newer exporter (dynamo=True)
         # takes a hundred times as long and needs one more package.
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            module,
-            example,
+            ImagesToMaps(network).cpu().eval(),
+            (example,),
             file,  # type: ignore[arg-type]  # PyTorch's type hints leave out file objects, which it accepts
-            input_names=list(inputs),
-            output_names=list(outputs),
-            dynamic_axes=axes,
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            dynamic_axes={
+                INPUT: {0: "batch", 1: "height", 2: "width"},
+                OUTPUT: {0: "batch", 2: "map_height", 3: "map_width"},
+            },
             opset_version=OPSET,
             dynamo=False,
         )
-    return file.getvalue()
-
-
-def build_onnx(network: nn.Module, selector: CandidateSelector, metadata: OnnxMetadata) -> onnx.ModelProto:
-    """Build the ONNX model that ``export_onnx`` writes.
-
-    The names of weights are those in ``ImagesToCandidates``. Dimensions of fixed size have numbers, and free ones are
-    called batch, height and width.
-    """
-    check_onnx()
-    import onnx
-
-    module = ImagesToCandidates(network, selector).cpu().eval()
-    example = (
-        torch.zeros(2, 2 * INPUT_MULTIPLE, 3 * INPUT_MULTIPLE, 3, dtype=torch.uint8),
-        torch.full((2, 2), INPUT_MULTIPLE),
-    )
-    batch_only = {name: {0: "batch"} for name in ("sizes", *OUTPUTS)}
-    axes = {"images": {0: "batch", 1: "height", 2: "width"}, **batch_only}
-    model = onnx.load_model_from_string(trace_to_onnx(module, example, INPUTS, OUTPUTS, axes))
-    _state_integer_sizes(model)
-    _name_output_sizes(model, selector)
-    model.producer_name = "posenet"
-    model.producer_version = posenet.__version__
-    model.doc_string = "People in images at one scale, without averaging over mirrored images."
-    onnx.helper.set_model_props(model, metadata.to_properties())
-    onnx.checker.check_model(model)
+    model = onnx.load_model_from_string(file.getvalue())
+    _describe(model, config, "float32")
     return model
 
 
-def _state_integer_sizes(model: onnx.ModelProto) -> None:
-    """Let the upsampling layers compute the sizes of their outputs in integers, instead of from their factors.
+def choose_calibration_files(files: Sequence[Path]) -> list[Path]:
+    """At most ``CALIBRATION_IMAGES`` files, at equal distances in the list, so that they come from all of its parts."""
+    if len(files) <= CALIBRATION_IMAGES:
+        return list(files)
+    positions = np.linspace(0, len(files) - 1, CALIBRATION_IMAGES).round().astype(int)
+    return [files[position] for position in positions]
 
-    The factors are floating-point numbers, with which ONNX Runtime's symbolic shape inference cannot show that
-    upsampled tensors have whole sizes. The sizes are the shape of the input times the factors.
+
+def read_calibration_images(
+    files: Sequence[Path], letterbox: Callable[[tuple[int, int]], Letterbox]
+) -> list[np.ndarray]:
+    """Read images, and resize and pad them as for prediction.
+
+    Args:
+        letterbox: how an image of (height, width) is resized and padded; see ``Predictor.letterbox``.
+
+    Returns:
+        (H, W, 3) uint8 BGR each, H and W multiples of 64.
+
+    Raises:
+        DataError: a file cannot be read.
     """
+    images = (read_image(file) for file in files)
+    return [letterbox(image.shape[:2]).apply(image) for image in images]
+
+
+def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.ndarray]) -> onnx.ModelProto:
+    """A model of ``build_onnx`` in which all convolutions but ``FLOAT_CONVOLUTIONS`` compute in 8-bit integers.
+
+    Weights have a scale for each output channel. Inputs have one scale, from their smallest to their largest value on
+    the calibration images. ONNX Runtime's quantizer writes QuantizeLinear and DequantizeLinear before the convolutions.
+
+    Args:
+        images: for calibration: network inputs, (H, W, 3) BGR uint8 with H and W multiples of 64, resized and padded as
+            in prediction.
+
+    Raises:
+        ConfigError: a package is missing.
+        DataError: there are no images.
+    """
+    require_packages("onnx", "onnxruntime")
     import onnx
+    from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
-    constants = {node.output[0]: node.attribute[0].t for node in model.graph.node if node.op_type == "Constant"}
-    nodes: list[onnx.NodeProto] = []
-    for node in model.graph.node:
-        if node.op_type == "Resize" and node.input[2] in constants:
-            scales = onnx.numpy_helper.to_array(constants[node.input[2]])
-            if (scales == scales.round()).all():
-                factors, shape, sizes = (f"{node.name}/{part}" for part in ("factors", "shape", "sizes"))
-                integers = onnx.numpy_helper.from_array(scales.astype(np.int64))
-                nodes.append(onnx.helper.make_node("Constant", [], [factors], value=integers))
-                nodes.append(onnx.helper.make_node("Shape", [node.input[0]], [shape], name=shape))
-                nodes.append(onnx.helper.make_node("Mul", [shape, factors], [sizes], name=sizes))
-                node.input[2] = ""
-                node.input.append(sizes)
-        nodes.append(node)
-    used = {name for node in nodes for name in node.input}
-    kept = [node for node in nodes if node.op_type != "Constant" or node.output[0] in used]
-    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]  # deleting invalidates the nodes
-    del model.graph.node[:]
-    model.graph.node.extend(copies)
+    if not images:
+        raise DataError("there are no images for calibration")
 
+    class Images(CalibrationDataReader):  # type: ignore[misc]  # ONNX Runtime has no types
+        def __init__(self) -> None:
+            self.remaining = iter(progress_bar(images, "calibrate", leave=False))
 
-def _name_output_sizes(model: onnx.ModelProto, selector: CandidateSelector) -> None:
-    """Set the sizes of the outputs, which the exporter leaves open except for the last one."""
-    sizes_of_outputs = {
-        "peaks": (selector.skeleton.num_keypoints, selector.max_peaks, 3),
-        "pairs": (selector.max_limbs, 3),
-        "evidence": (selector.max_limbs,),
-    }
-    for output in model.graph.output:
-        for dimension, size in zip(output.type.tensor_type.shape.dim[1:], sizes_of_outputs[output.name], strict=True):
-            dimension.dim_value = size  # replaces a name
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            image = next(self.remaining, None)
+            return None if image is None else {INPUT: image[None]}
+
+    copy = onnx.ModelProto.FromString(model.SerializeToString())
+    _copy_shared_weights(copy)
+    convolutions = [node.name for node in copy.graph.node if node.op_type == "Conv"]
+    with _quiet_logging(), tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "int8.onnx")
+        quantize_static(
+            copy,
+            path,
+            Images(),
+            quant_format=QuantFormat.QDQ,
+            op_types_to_quantize=["Conv"],
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            nodes_to_exclude=[convolutions[index] for index in FLOAT_CONVOLUTIONS],
+            # Outputs are rounded after the activation, as inputs of the next convolution.
+            extra_options={"OpTypesToExcludeOutputQuantization": ["Conv"]},
+        )
+        quantized = onnx.load(path)
+    _fill_empty_biases(quantized)
+    del quantized.metadata_props[:]
+    _describe(quantized, config, "int8")
+    return quantized
 
 
 def write_onnx(model: onnx.ModelProto, path: str | Path) -> None:
     """Write a model to a file, completely or not at all; or to standard output."""
     write_atomically(path, model.SerializeToString())
+
+
+def require_packages(*packages: str) -> None:
+    """``ConfigError`` if a package that exporting needs is not installed."""
+    missing = [package for package in packages if importlib.util.find_spec(package) is None]
+    if missing:
+        raise ConfigError(f"exporting needs the package {' and '.join(missing)}; install posenet[export]")
+
+
+def _describe(model: onnx.ModelProto, config: Config, precision: FilePrecision) -> None:
+    """State who has written a model, what it computes, and the settings that are needed to use it."""
+    import onnx
+
+    model.producer_name = "posenet"
+    model.producer_version = posenet.__version__
+    model.doc_string = f"Maps of keypoints and body parts; {precision} convolutions."
+    channels = model.graph.output[0].type.tensor_type.shape.dim[1]
+    channels.dim_value = config.model.skeleton.num_channels  # replaces a name
+    onnx.helper.set_model_props(model, write_settings(config, precision))
+    onnx.checker.check_model(model)
+
+
+def _copy_shared_weights(model: onnx.ModelProto) -> None:
+    """Give each layer weights of its own. PyTorch's exporter stores equal ones once, which the quantizer cannot use."""
+    initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+    shared = [node for node in model.graph.node if node.op_type == "Identity" and node.input[0] in initializers]
+    for node in shared:
+        copy = model.graph.initializer.add()
+        copy.CopyFrom(initializers[node.input[0]])
+        copy.name = node.output[0]
+        model.graph.node.remove(node)
+
+
+def _fill_empty_biases(model: onnx.ModelProto) -> None:
+    """Replace the first value by the smallest one in every 8-bit bias whose values are all 0.
+
+    OpenVINO leaves out a bias of zeros. Its int8 convolutions on AMX then read a wrong address where the input is small
+    (seen with version 2026.4.1). BatchNorm without training has such biases.
+    """
+    import onnx
+
+    initializers = {tensor.name: tensor for tensor in model.graph.initializer}
+    stored = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "DequantizeLinear"}
+    for node in model.graph.node:
+        if node.op_type == "Conv" and len(node.input) > 2 and node.input[2] in stored:
+            tensor = initializers[stored[node.input[2]]]
+            bias = onnx.numpy_helper.to_array(tensor).copy()
+            if not bias.any():
+                bias[0] = 1
+                tensor.CopyFrom(onnx.numpy_helper.from_array(bias, tensor.name))
+
+
+@contextlib.contextmanager
+def _quiet_logging() -> Iterator[None]:
+    """Hide the advice to preprocess the file, which ONNX Runtime's quantizer logs for any file."""
+    level = logging.root.manager.disable
+    logging.disable(max(level, logging.WARNING))
+    try:
+        yield
+    finally:
+        logging.disable(level)

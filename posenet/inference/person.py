@@ -12,7 +12,7 @@ from posenet.skeleton import COCO, Skeleton
 
 @dataclass(frozen=True, eq=False)
 class Person:
-    """One person found in an image. People are compared by value."""
+    """One person found in an image. People are compared by value, without the estimates."""
 
     keypoints: np.ndarray
     """(K, 3) float32, in the skeleton's channel order: x and y in pixels of the image (the centre of the first pixel is
@@ -23,22 +23,16 @@ class Person:
     """Meaning of the rows of ``keypoints``."""
     id: int | None = None
     """The person's number in a video, from 1; see ``posenet.Tracker``. None for a person who is not tracked."""
+    estimates: np.ndarray | None = None
+    """(K, 2) float32: where the keypoints that were not found most likely are, in pixels of the image; 0 in rows of the
+    others. None for a person who does not come from the decoder. COCO compares the positions of all keypoints, so that
+    results for COCO contain these (``to_coco_result``)."""
 
     @classmethod
     def from_coco(cls, keypoints: np.ndarray, score: float, skeleton: Skeleton = COCO) -> Person:
         """A person from (F, 3) x, y and score in the order of the annotation file, such as COCO's 17 keypoints."""
         joints = skeleton.to_network_order(np.asarray(keypoints, np.float32)[None])[0]
         return cls(joints, score, skeleton)
-
-    def to_stored(self) -> list[Any]:
-        """The person without the skeleton, for JSON; ``from_stored`` restores it exactly."""
-        return [self.keypoints.tolist(), self.score, self.id]
-
-    @classmethod
-    def from_stored(cls, stored: list[Any], skeleton: Skeleton) -> Person:
-        """The person that ``to_stored`` has converted."""
-        keypoints, score, person_id = stored
-        return cls(np.array(keypoints, np.float32), score, skeleton, person_id)
 
     def __eq__(self, other: object) -> bool:
         return (

@@ -6,22 +6,24 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 
 from posenet.devices.background import map_in_background
+from posenet.errors import ConfigError
 from posenet.images import ChannelOrder, ImageInput, to_bgr
-from posenet.inference.backends.backend import Backend, InputBatch, NetworkOutput
-from posenet.inference.backends.loading import BackendName, BackendOptions, load_backend, override_settings
-from posenet.inference.letterbox import Letterbox
+from posenet.inference.batches import batched
+from posenet.inference.decoder.decode import decode
+from posenet.inference.letterbox import Letterbox, resample_maps
+from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, load_network
 from posenet.inference.person import Person
-from posenet.inference.tiling import Tiling, choose_tiling
-from posenet.settings import INPUT_MULTIPLE, Config, InferenceConfig
+from posenet.settings import INPUT_MULTIPLE, Config, DataConfig, ExifFrame, InferenceConfig
 from posenet.skeleton import COCO, Skeleton
 
 if TYPE_CHECKING:
@@ -30,32 +32,32 @@ if TYPE_CHECKING:
 
     from posenet.devices.precision import Amp
 
-Item = TypeVar("Item")
 
-TILE_TOLERANCE = 9.0
-"""Pixels of the network input by which two tiles may differ about a keypoint: the sigma of the target maps."""
+class InputBatch(NamedTuple):
+    """N images, resized and padded for the network at each inference scale."""
+
+    image_sizes: list[tuple[int, int]]
+    """(height, width) of each image."""
+    letterboxes: list[list[Letterbox]]
+    """``letterboxes[scale][image]``."""
+    inputs: list[np.ndarray]
+    """For each scale (N, H, W, 3) BGR uint8."""
 
 
-class _GroupLayout(NamedTuple):
-    """Where the results of a group of images belong: an image is one piece, or as many as it has tiles."""
+class OutputBatch(NamedTuple):
+    """The maps of N images."""
 
-    tilings: list[Tiling | None]
-    """How each image is cut; None for an image in one piece."""
-    order: list[int]
-    """The order in which the pieces run."""
+    image_sizes: list[tuple[int, int]]
+    """(height, width) of each image."""
+    letterboxes: list[Letterbox]
+    """How each image was resized and padded for its maps."""
+    maps: np.ndarray
+    """(N, C, h, w) float32, with the cells of the padding."""
 
-    def arrange(self, people_of_pieces: Sequence[list[Person]]) -> Iterator[list[Person]]:
-        """The people of each image, from those of each piece in the order in which they ran."""
-        people_of = dict(zip(self.order, people_of_pieces))
-        start = 0
-        for tiling in self.tilings:
-            if tiling is None:
-                yield people_of[start]
-                start += 1
-            else:
-                stop = start + len(tiling.starts)
-                yield tiling.join([people_of[index] for index in range(start, stop)])
-                start = stop
+    def maps_of(self, index: int) -> np.ndarray:
+        """(C, h, w) maps of one image: the cells that show it."""
+        rows, columns = self.letterboxes[index].image_cells
+        return self.maps[index, :, :rows, :columns]
 
 
 class Predictor:
@@ -66,55 +68,34 @@ class Predictor:
     on the other images of its batch, except for rounding on some devices.
 
     Args:
-        network: has a method ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4). Its input has the
-            channels-last memory format if its attribute ``channels_last`` exists and is true. If it has an attribute
-            ``parallel_runs`` above 1, that many threads call ``heatmaps`` at the same time. Or a backend, which runs
-            a network with settings of its own; then all other arguments are ignored.
+        network: a module of PyTorch with a method ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4). Its
+            input has the channels-last memory format if its attribute ``channels_last`` exists and is true. Or any
+            function that computes the maps of images; see ``posenet.inference.networks.MapFunction``.
         settings: ``inference`` section of the configuration; None uses its defaults.
         skeleton: meaning of the channels.
-        device: where the network runs; None is the device of its weights.
-        amp: precision of the network; leave it "off" for a ``FusedNetwork``, which sets its precision itself.
-        select: where candidates are selected. "device" copies only the candidates to the host, "host" copies the maps.
-            None selects the faster one: "host" on a CPU, else "device".
-
-    Attributes:
-        backend: runs the network.
+        device: where a module runs; None is the device of its weights.
+        amp: precision of a module; leave it "off" for a ``FusedNetwork``, which sets its precision itself.
+        min_score: people with a lower score are left out.
+        exif_frame: frame in which the network was trained to see images; ``evaluate`` reads images in it.
     """
 
     def __init__(
         self,
-        network: nn.Module | Backend,
+        network: nn.Module | MapFunction,
         settings: InferenceConfig | None = None,
         *,
         skeleton: Skeleton = COCO,
         device: torch.device | str | None = None,
         amp: Amp = "off",
-        select: Literal["device", "host"] | None = None,
+        min_score: float = 0.0,
+        exif_frame: ExifFrame = DataConfig.exif_frame,
     ) -> None:
-        if isinstance(network, Backend):
-            self.backend = network
-        else:
-            from posenet.inference.backends.torch_backend import TorchBackend
-
-            self.backend = TorchBackend(
-                network, settings or InferenceConfig(), skeleton=skeleton, device=device, amp=amp, select=select
-            )
-        self.settings = self.backend.settings
-        self.skeleton = self.backend.skeleton
-
-    @classmethod
-    def from_config(
-        cls,
-        network: nn.Module,
-        config: Config,
-        *,
-        device: torch.device | str | None = None,
-        amp: Amp = "off",
-        **overrides: Any,
-    ) -> Self:
-        """A predictor with the settings of ``config.inference``, except for keys of that section in ``overrides``."""
-        settings = override_settings(config.inference, overrides)
-        return cls(network, settings, skeleton=config.model.skeleton, device=device, amp=amp)
+        # A module has ``parameters``; what runs an exported file has not, and must not import PyTorch.
+        self.network: MapFunction = TorchNetwork(network, device, amp) if hasattr(network, "parameters") else network  # type: ignore[arg-type]
+        self.settings = settings or InferenceConfig()
+        self.skeleton = skeleton
+        self.min_score = min_score
+        self.exif_frame = exif_frame
 
     @classmethod
     def from_checkpoint(
@@ -125,65 +106,35 @@ class Predictor:
         device: str = "auto",
         amp: Amp | Literal["auto"] = "auto",
         backend: BackendName | None = None,
-        threads: int | None = None,
-        parallel: bool = False,
+        min_score: float = 0.0,
         **overrides: Any,
-    ) -> Predictor:
+    ) -> Self:
         """A predictor that runs the network in a checkpoint, ours or a published one, or in an exported file.
 
         Args:
             path: a file, or the name of registered weights such as "simplepose", which are downloaded once. A file that
                 ends in ``.onnx`` is one that ``posenet export-onnx`` has written; it needs no PyTorch.
-            config: replaces the configuration in the checkpoint. An exported file has none.
+            config: replaces the configuration in the checkpoint. An exported file has settings of its own.
             device: auto, cpu, cuda, cuda:1, mps and so on.
             amp: precision of the network; "auto" is the fastest one without loss of accuracy on the device.
             backend: the software that runs the network; "auto" is the fastest one that is installed and as accurate.
                 None is PyTorch for a checkpoint, and "auto" for an exported file.
-            threads: CPU threads of other backends than PyTorch, which has ``torch.set_num_threads``; None for as many
-                as OMP_NUM_THREADS or the backend states.
-            parallel: run two batches of a stream at the same time, each with half of the threads, where the backend can
-                do so (OpenVINO on a CPU). Streams are faster then, and single images slower.
-            overrides: keys of the configuration's ``inference`` section.
+            min_score: people with a lower score are left out.
+            overrides: keys of the configuration's ``inference`` section, such as ``flip=True``.
 
         Raises:
             CheckpointError: the file is damaged or does not fit the network.
             ConfigError: the device is unknown, a package is missing, the backend cannot run the file, or an override is
-                out of range.
+                unknown or out of range.
         """
-        predictor, _ = cls.load(
-            path,
-            config=config,
-            device=device,
-            amp=amp,
-            backend=backend,
-            threads=threads,
-            parallel=parallel,
-            **overrides,
-        )
-        return predictor
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        *,
-        config: Config | None,
-        device: str,
-        amp: Amp | Literal["auto"],
-        backend: BackendName | None = None,
-        threads: int | None = None,
-        parallel: bool = False,
-        **overrides: Any,
-    ) -> tuple[Predictor, Config]:
-        """The predictor that ``from_checkpoint`` returns, and the configuration of its network."""
-        options = BackendOptions(backend, device, amp, threads, parallel)
-        loaded, config = load_backend(path, config, options, overrides)
-        return cls(loaded), config
+        override_settings(InferenceConfig(), overrides)  # a wrong one is reported before a large file is read
+        network, config = load_network(path, config, device=device, amp=amp, backend=backend)
+        settings = override_settings(config.inference, overrides)
+        skeleton = config.model.skeleton
+        return cls(network, settings, skeleton=skeleton, min_score=min_score, exif_frame=config.data.exif_frame)
 
     def __call__(self, image: ImageInput, channels: ChannelOrder = "bgr") -> list[Person]:
         """The people in an image, highest score first, with keypoints in pixels of the image.
-
-        Very wide and very tall images are cut into tiles; see ``posenet.inference.tiling``.
 
         Args:
             image: the path of an image file, as text or ``Path``, which is read upright as its EXIF data say; a PIL
@@ -211,7 +162,7 @@ class Predictor:
         The images are those that a call accepts. Among ``batch_size`` images that follow each other, those with network
         inputs of equal size run together, so images sorted by shape make full batches.
         """
-        return self.stream_groups(_batched(images, self.settings.batch_size), channels)
+        return self.stream_groups(batched(images, self.settings.batch_size), channels)
 
     def stream_groups(
         self, groups: Iterable[Iterable[ImageInput]], channels: ChannelOrder = "bgr"
@@ -221,44 +172,30 @@ class Predictor:
         The last bits of the result for an image may depend on the images that it runs together with. Processes that
         predict some groups each therefore find exactly the same people as one process that predicts all groups.
         """
-        layouts: deque[_GroupLayout] = deque()
+        orders: deque[list[int]] = deque()  # of each group, the order in which its images run
 
         def split_into_batches() -> Iterator[list[np.ndarray]]:
             for group in groups:
                 arrays = [to_bgr(image, channels) for image in group]
-                tilings = [self._choose_tiling(array) for array in arrays]
-                pieces = [
-                    piece
-                    for array, tiling in zip(arrays, tilings)
-                    for piece in (tiling.cut(array) if tiling else [array])
-                ]
-                batches = self._batch_by_input_size(pieces)
+                batches = self._batch_by_input_size(arrays)
                 if batches:
-                    layouts.append(_GroupLayout(tilings, list(itertools.chain.from_iterable(batches))))
+                    orders.append(list(itertools.chain.from_iterable(batches)))
                 for batch in batches:
-                    yield [pieces[index] for index in batch]
+                    yield [arrays[index] for index in batch]
 
         # Threads work at the same time: one prepares the next batch, and one decodes the previous batch. The network
-        # runs on the caller's thread, or on several others with one batch each.
+        # runs on the caller's thread.
         with (
             contextlib.closing(map_in_background(self.prepare_inputs, split_into_batches())) as inputs,
-            contextlib.closing(self.run_networks(inputs)) as outputs,
-            contextlib.closing(map_in_background(self.decode_output, outputs)) as people_of_batches,
+            contextlib.closing(map_in_background(self.decode_output, map(self.run_network, inputs))) as outputs,
         ):
-            people_of_pieces: list[list[Person]] = []
-            for people_of_batch in people_of_batches:
-                people_of_pieces += people_of_batch
-                if len(people_of_pieces) == len(layouts[0].order):
-                    yield from layouts.popleft().arrange(people_of_pieces)
-                    people_of_pieces = []
-
-    def _choose_tiling(self, image: np.ndarray) -> Tiling | None:
-        """How an image is cut into tiles; None for one that goes through the network in one piece."""
-        height, width = image.shape[:2]
-        input_height = min(self.settings.height, _round_down(self.settings.max_height))
-        input_width = input_height / height * width
-        fits = INPUT_MULTIPLE <= input_width <= _round_down(self.settings.max_width)
-        return choose_tiling((height, width), fits=fits, tolerance=TILE_TOLERANCE / input_height)
+            people: list[list[Person]] = []
+            for people_of_batch in outputs:
+                people += people_of_batch
+                if len(people) == len(orders[0]):
+                    people_of = dict(zip(orders.popleft(), people))
+                    yield from (people_of[index] for index in range(len(people_of)))
+                    people = []
 
     def prepare_inputs(self, images: Sequence[np.ndarray]) -> InputBatch:
         """Resize and pad (H, W, 3) BGR uint8 images; their network inputs must have the same size."""
@@ -272,24 +209,45 @@ class Predictor:
             inputs.append(batch)
         return InputBatch(image_sizes, letterboxes, inputs)
 
-    def run_networks(self, batches: Iterable[InputBatch]) -> Generator[NetworkOutput, None, None]:
-        """Run the network on batches, in order, as many at the same time as the backend can."""
-        runs = self.backend.parallel_runs
-        if runs == 1:
-            yield from map(self.run_network, batches)
-        else:
-            yield from map_in_background(self.run_network, batches, workers=runs, ahead=runs)
+    def run_network(self, batch: InputBatch) -> OutputBatch:
+        """Compute the maps of a batch, averaged over the scales in the cells of the largest one."""
+        scales = self.settings.scales
+        letterboxes = batch.letterboxes[scales.index(max(scales))]
+        maps_of_scales = (
+            resample_maps(self._average_over_flip(images), own, letterboxes)
+            for images, own in zip(batch.inputs, batch.letterboxes)
+        )
+        total = next(maps_of_scales)
+        for maps in maps_of_scales:
+            total += maps
+        return OutputBatch(batch.image_sizes, letterboxes, total / len(scales) if len(scales) > 1 else total)
 
-    def run_network(self, batch: InputBatch) -> NetworkOutput:
-        """Run the network on a batch. A device may still work on it when this returns."""
-        return self.backend.run(batch)
+    def _average_over_flip(self, images: np.ndarray) -> np.ndarray:
+        """Maps of (N, H, W, 3) images, averaged with those of the mirrored images if the settings say so."""
+        maps = self.network(images)
+        if self.settings.flip:
+            # The image is mirrored with its padding. The width is a multiple of the stride, so the cells coincide.
+            mirrored = self.network(np.ascontiguousarray(images[:, :, ::-1]))
+            maps = (maps + mirrored[:, self.skeleton.flip_channels, :, ::-1]) / 2
+        return maps
 
-    def decode_output(self, output: NetworkOutput) -> list[list[Person]]:
+    def decode_output(self, output: OutputBatch) -> list[list[Person]]:
         """The people of each image, with keypoints in pixels of the image."""
-        return [
-            letterbox.map_back(decoder_input.decode(self.settings, self.skeleton), image_size)
-            for image_size, letterbox, decoder_input in zip(output.image_sizes, output.letterboxes, output.fetch())
-        ]
+        people_of_images = []
+        for index, (image_size, letterbox) in enumerate(zip(output.image_sizes, output.letterboxes)):
+            people = decode(
+                output.maps_of(index),
+                keypoint_threshold=self.settings.keypoint_threshold,
+                part_threshold=self.settings.part_threshold,
+                skeleton=self.skeleton,
+            )
+            kept = [person for person in people if person.score >= self.min_score]
+            people_of_images.append(letterbox.map_back(kept, image_size))
+        return people_of_images
+
+    def compute_maps(self, image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
+        """(C, h, w) float32 maps of an image, averaged over scales and flip as the decoder receives them."""
+        return self.run_network(self.prepare_inputs([to_bgr(image, channels)])).maps_of(0)
 
     def letterbox(self, image_size: tuple[int, int], scale: float = 1.0) -> Letterbox:
         """How an image of (height, width) ``image_size`` is resized and padded.
@@ -310,20 +268,30 @@ class Predictor:
         """Indices of images with network inputs of equal size, at most ``batch_size`` together."""
         indices_of: dict[tuple[tuple[int, int], ...], list[int]] = {}
         for index, image in enumerate(images):
-            indices_of.setdefault(self._input_sizes(image), []).append(index)
-        size = self.settings.batch_size
-        return [batch for indices in indices_of.values() for batch in _batched(indices, size)]
-
-    def _input_sizes(self, image: np.ndarray) -> tuple[tuple[int, int], ...]:
-        """(height, width) of the network input at every scale."""
-        return tuple(self.letterbox(image.shape[:2], scale).padded for scale in self.settings.scales)
+            sizes = tuple(self.letterbox(image.shape[:2], scale).padded for scale in self.settings.scales)
+            indices_of.setdefault(sizes, []).append(index)
+        return [batch for indices in indices_of.values() for batch in batched(indices, self.settings.batch_size)]
 
 
-def _batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of up to ``size`` items that follow each other."""
-    iterator = iter(items)
-    while batch := list(itertools.islice(iterator, size)):
-        yield batch
+def override_settings(settings: InferenceConfig, overrides: dict[str, Any]) -> InferenceConfig:
+    """Settings with other values of some keys; ``ConfigError`` if a key is unknown or a value is out of range."""
+    known = [field.name for field in dataclasses.fields(InferenceConfig)]
+    for name in overrides:
+        if name not in known:
+            raise ConfigError(f"unknown setting inference.{name}; known are {', '.join(known)}")
+    changes = dict(overrides)
+    try:
+        if "scales" in changes:
+            changes["scales"] = tuple(changes["scales"])  # flags are lists
+        changed = dataclasses.replace(settings, **changes)
+    except (ValueError, TypeError) as error:  # a TypeError is a text instead of a number, for example
+        raise ConfigError(f"inference settings {overrides}: {error}") from error
+    if "height" in overrides and changed.height > changed.max_height:
+        raise ConfigError(
+            f"inference.height {changed.height} is above inference.max_height {changed.max_height}, to which images "
+            "are resized at most; choose a smaller height, or raise the limit too"
+        )
+    return changed
 
 
 def _round_down(side: int) -> int:

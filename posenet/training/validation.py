@@ -17,10 +17,11 @@ from posenet.devices.precision import select_training_mode
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import StopRequested
 from posenet.errors import DataError
-from posenet.inference.coco_evaluation import (
-    SplitOptions,
+from posenet.images import AnnotatedFrame
+from posenet.inference.evaluation import (
     compute_coco_metrics,
     find_image_files,
+    log_annotated_frames,
     predict_split,
     sort_by_shape,
 )
@@ -100,7 +101,9 @@ class CocoValidation:
     def __init__(self, config: Config, network: PoseNet, runtime: Runtime, show_progress: bool) -> None:
         self.runtime = runtime
         amp = select_training_mode(runtime.device, config.train).amp
-        self.predictor = Predictor.from_config(network, config, device=runtime.device, amp=amp)
+        self.predictor = Predictor(
+            network, config.inference, skeleton=config.model.skeleton, device=runtime.device, amp=amp
+        )
         self.images_dir = config.data.val_images
         self.exif_frame = config.data.exif_frame
         self.show_progress = show_progress
@@ -172,14 +175,18 @@ class CocoValidation:
                     drawings.extend(self._draw(index, drawn_images.pop(index), people))
                 yield people
 
-        options = SplitOptions(
+        frames: dict[int, AnnotatedFrame] = {}
+        results = predict_split(
+            predict,
+            self.images_dir,
+            self.share,
+            self.split.category,
             exif_frame=self.exif_frame,
-            skeleton=self.predictor.skeleton,
-            unit_size=self.predictor.settings.batch_size,
+            frames=frames,
             progress=self.show_progress,
-            log_frames=not self.has_logged_frames,
         )
-        results = predict_split(predict, self.images_dir, self.share, self.split.category, options)
+        if not self.has_logged_frames:
+            log_annotated_frames(frames.values())
         self.has_logged_frames = True
         return results
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from posenet.inference.coco_evaluation import Evaluation
+    from posenet.inference.evaluation import Evaluation
 
 LOG_FILE = "log.jsonl"
 CURVES_FILE = "curves.png"

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
 
-from posenet.data.dataset import PoseDataset
-from posenet.data.loader import Batch
-from posenet.data.sampler import TrainSampler
-from posenet.data.targets import TargetRenderer
 from posenet.images import to_bgr, write_image
-from posenet.inference.media.sources import Frame, Source
 from posenet.inference.person import Person
-from posenet.inference.predictor import Predictor
 from posenet.skeleton import Skeleton
 from posenet.visualization.people import MIDDLE, OUTLINE, draw_people
+
+if TYPE_CHECKING:  # sheets of maps need no PyTorch
+    from posenet.data.dataset import PoseDataset
+    from posenet.data.loader import Batch
+    from posenet.data.targets import TargetRenderer
 
 BACKGROUND = (32, 32, 32)  # BGR
 TEXT_COLOUR = (235, 235, 235)  # BGR
@@ -90,43 +90,6 @@ def contact_sheet(tiles: Sequence[np.ndarray], columns: int, title: str = "") ->
     return sheet
 
 
-class HeatmapSheetWriter:
-    """Writes one sheet with all maps for every image or frame.
-
-    The path of an image is a file, that of a video or camera a folder, with sheets named by frame number.
-    """
-
-    def __init__(self, predictor: Predictor, paths: Mapping[Source, Path]) -> None:
-        self._predictor = predictor
-        self._paths = paths
-
-    def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
-        path = self._paths[frame.source]
-        if frame.number is not None:
-            path = path / f"{frame.number:06d}.jpg"
-        maps = compute_heatmaps(self._predictor, frame.image)
-        write_image(path, draw_heatmap_sheet(frame.image, maps, self._predictor.skeleton, drawing))
-
-
-def heatmap_sheet_suffix(source: Source) -> str:
-    """Suffix of a source's path in ``HeatmapSheetWriter``; empty if that is a folder."""
-    return ".jpg" if source.kind == "image" else ""
-
-
-def compute_heatmaps(predictor: Predictor, image: np.ndarray) -> np.ndarray:
-    """Run the predictor's network on an (H, W, 3) uint8 image at scale 1, and on its mirror image if it uses flips.
-
-    Returns:
-        (C, h, w) float32: the map cells of the image, without those of the padding.
-
-    Raises:
-        ConfigError: the network is in an exported file, which does not output maps.
-    """
-    letterbox = predictor.letterbox(image.shape[:2])
-    rows, columns = letterbox.image_cells
-    return predictor.backend.compute_maps(letterbox.apply(image)[None])[0, :, :rows, :columns]
-
-
 def draw_heatmap_sheet(
     image: np.ndarray, maps: np.ndarray, skeleton: Skeleton, drawing: np.ndarray | None = None
 ) -> np.ndarray:
@@ -180,6 +143,8 @@ def overlay_heatmap(background: np.ndarray, heatmap: np.ndarray) -> np.ndarray:
 def write_previews(dataset: PoseDataset, renderer: TargetRenderer, folder: Path, count: int) -> list[Path]:
     """Draw the first ``count`` training samples, at most one epoch; ``DataError`` if one cannot be read."""
     paths = []
+    from posenet.data.sampler import TrainSampler
+
     sampler = TrainSampler(len(dataset), 1, dataset.seed)
     for number, [(epoch, index)] in enumerate(islice(sampler, count), start=1):
         record, _ = dataset.read_record(index)

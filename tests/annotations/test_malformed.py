@@ -17,7 +17,7 @@ from posenet.annotations.coco import MAX_OUTLINE
 from posenet.annotations.people import person_masks, select_main_persons
 from posenet.annotations.reading import read_annotations, read_split
 from posenet.annotations.rules import lint_annotations
-from posenet.inference.coco_evaluation import compute_coco_metrics
+from posenet.inference.evaluation import compute_coco_metrics
 from tests.helpers.drawn_data import document, person, read_people
 from tests.helpers.malformed_inputs import mutate_bytes, mutate_tree, try_all
 

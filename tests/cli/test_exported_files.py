@@ -1,4 +1,4 @@
-"""``predict`` and ``evaluate`` with an exported file, in an environment without PyTorch, and with other backends."""
+"""``export-onnx``, and ``predict`` and ``evaluate`` with its files in an environment without PyTorch."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
+import torch
 
+from posenet.checkpoints.file import FORMAT
 from posenet.cli.main import run_tool
 from posenet.images import write_image
-from posenet.inference.backends.graph import RUNTIMES
-from posenet.inference.decoder.device_candidates import CandidateSelector
-from posenet.inference.onnx_export import export_onnx
-from posenet.inference.predictor import Predictor
-from posenet.settings import InferenceConfig
+from posenet.inference.networks import RUNTIMES
+from posenet.settings import config_to_dict, load_config
+from tests.helpers.networks import random_network
 from tests.helpers.runtimes import require_runtime
-from tests.helpers.spot_data import export_spot_network, write_spot_split
-from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
-
-pytest.importorskip("onnx", reason="exporting needs onnx: pip install posenet[export]")
+from tests.helpers.spot_data import write_spot_split
+from tests.helpers.spot_networks import spot_people_image
 
 WITHOUT_PYTORCH = """
 import sys
@@ -40,11 +37,6 @@ def runtime(request: pytest.FixtureRequest) -> str:
     return require_runtime(request.param)
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return export_spot_network(tmp_path_factory.mktemp("onnx") / "spots.onnx")
-
-
 @pytest.fixture
 def photos(tmp_path: Path) -> Path:
     for number, shape in enumerate([(200, 300), (160, 330), (190, 130)]):
@@ -52,98 +44,91 @@ def photos(tmp_path: Path) -> Path:
     return tmp_path / "photos"
 
 
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    config = load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2", "inference.height=64"])
+    path = tmp_path / "tiny.pth"
+    torch.save({"format": FORMAT, "model": random_network(1).state_dict(), "config": config_to_dict(config)}, path)
+    return path
+
+
 def run_without_pytorch(*words: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", WITHOUT_PYTORCH, *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True)
 
 
-def test_predict_needs_no_pytorch(exported: Path, photos: Path, tmp_path: Path, runtime: str) -> None:
-    flags = ["--checkpoint", exported, "--backend", runtime, "--threads", "1", "--amp", "off", "--min-score", "0"]
+def test_predict_needs_no_pytorch(spot_file: Path, photos: Path, tmp_path: Path, runtime: str) -> None:
+    flags = ["--checkpoint", spot_file, "--backend", runtime, "--amp", "off", "--min-score", "0", photos]
     outputs = ["--json", tmp_path / "people.json", "--output", tmp_path / "drawings"]
-    done = run_without_pytorch("predict", *flags, *outputs, photos)
+    done = run_without_pytorch("predict", *flags, *outputs)
     assert done.returncode == 0, done.stderr
-    predictor = Predictor(LinearSpotNetwork(), InferenceConfig(height=192))
-    expected = [person for path in sorted(photos.iterdir()) for person in predictor(path)]
-    found = json.loads((tmp_path / "people.json").read_text())
-    assert len(found) == len(expected) == 3
-    for one, other in zip(found, expected):
-        np.testing.assert_allclose(np.reshape(one["keypoints"], (17, 3)), other.to_coco(), atol=2e-3)  # three decimals
+    assert run_tool("predict", list(map(str, [*flags, "--json", tmp_path / "same.json"]))) == 0
+    people = json.loads((tmp_path / "people.json").read_text())
+    assert len(people) == 3 and people == json.loads((tmp_path / "same.json").read_text())
     assert len(list((tmp_path / "drawings").iterdir())) == 3
 
 
-def test_evaluate_needs_no_pytorch(
-    exported: Path, tmp_path: Path, runtime: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluate_needs_no_pytorch(spot_file: Path, tmp_path: Path) -> None:
     annotations = write_spot_split(tmp_path)
-    flags = ["--images", tmp_path, "--annotations", annotations, "--backend", runtime, "--checkpoint", exported]
+    flags = ["--images", tmp_path, "--annotations", annotations, "--checkpoint", spot_file]
     done = run_without_pytorch("evaluate", *flags, "--output", tmp_path / "results.json")
     assert done.returncode == 0, done.stderr
     assert "8 images" in done.stdout and " AP " in done.stdout
     assert {result["image_id"] for result in json.loads((tmp_path / "results.json").read_text())} == set(range(1, 9))
-    capsys.readouterr()
-    assert run_tool("evaluate", list(map(str, flags))) == 0
-    assert capsys.readouterr().out.splitlines()[:3] == done.stdout.splitlines()[1:4]
 
 
-def test_other_tools_name_pytorch_in_one_line(tmp_path: Path) -> None:
-    done = run_without_pytorch("predict", "--checkpoint", tmp_path / "a.pth", tmp_path, "--json", tmp_path / "a.json")
-    assert done.returncode == 2
-    done = run_without_pytorch(
-        "predict", "--checkpoint", tmp_path / "a.onnx", tmp_path, "--nproc", "2", "--output", tmp_path
-    )
-    assert done.returncode == 2 and "with an exported file and in one process" in done.stderr
-    done = run_without_pytorch("benchmark", "network")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1 and "PyTorch is not installed (the package torch)" in done.stderr
+def test_what_needs_pytorch_says_so_in_one_line(tmp_path: Path, photos: Path) -> None:
+    for words, message in (
+        (
+            ["predict", "--checkpoint", tmp_path / "a.pth", photos, "--json", tmp_path / "a.json"],
+            "PyTorch is not installed",
+        ),
+        (["train"], "PyTorch is not installed (the package torch)"),
+    ):
+        done = run_without_pytorch(*words)
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--flip"], "leave out flip"),
-        (["--scales", "1", "2"], "leave out scales"),
-        (["--backend", "torch"], "which PyTorch cannot run; use backend openvino or onnxruntime"),
-        (["--set", "inference.height=64"], "leave out --config and --set"),
-        (["--heatmaps", "sheets"], "outputs no maps"),
-    ],
-    ids=str,
-)
-def test_what_an_exported_file_cannot_do_is_refused_in_one_line(
-    flags: list[str], message: str, exported: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_checkpoint_is_exported_in_float32_and_in_8_bits(
+    checkpoint: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = ["--checkpoint", exported, photos, "--json", tmp_path / "people.json", *flags]
-    assert run_tool("predict", list(map(str, words))) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
-    assert not (tmp_path / "people.json").exists()
+    require_runtime("onnxruntime")
+    for name, words in (("a.onnx", []), ("b.onnx", ["--int8", "--calibrate", str(photos)])):
+        argv = ["--checkpoint", str(checkpoint), "--output", str(tmp_path / name), "--set", "inference.flip=true"]
+        assert run_tool("export-onnx", [*argv, *words]) == 0
+        printed = capsys.readouterr().out
+        assert f"wrote {tmp_path / name}: " in printed and "MB, input images, output maps" in printed
+        assert ("compare its AP" in printed) == bool(words)
+        argv = ["--checkpoint", tmp_path / name, photos, "--csv", tmp_path / f"{name}.csv", "--min-score", "0"]
+        assert run_tool("predict", list(map(str, argv))) == 0
 
 
-def test_resuming_with_another_backend_is_refused(
-    exported: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_wrong_flags_of_the_exporter_are_one_line(
+    checkpoint: Path, spot_file: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Backends differ in precision and rounding, so one file must not contain the people of two."""
-    words = ["--checkpoint", exported, photos, "--json", tmp_path / "people.jsonl", "--resume", "--quiet"]
-    for runtime in RUNTIMES:
-        require_runtime(runtime)
-    one, other = RUNTIMES
-    assert run_tool("predict", [*map(str, words), "--backend", one]) == 0
-    capsys.readouterr()
-    assert run_tool("predict", [*map(str, words), "--backend", other]) == 2
-    assert "was written with other --backend" in capsys.readouterr().err
+    output = ["--output", str(tmp_path / "a.onnx")]
+    for words, message in (
+        (["--checkpoint", str(spot_file), *output], "is an exported file already"),
+        (["--checkpoint", str(checkpoint), *output, "--int8"], "--calibrate IMAGES"),
+        (["--checkpoint", str(checkpoint), *output, "--calibrate", str(photos)], "need each other"),
+        (["--checkpoint", str(checkpoint), *output, "--int8", "--calibrate", str(tmp_path / "no")], "no such file"),
+        (["--checkpoint", str(checkpoint), "--output", str(checkpoint)], "would replace an input"),
+        (["--checkpoint", str(checkpoint), "--output", str(tmp_path)], "is a folder"),
+    ):
+        assert run_tool("export-onnx", words) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
+    assert not (tmp_path / "a.onnx").exists()
 
 
 def test_resuming_with_the_file_of_another_network_is_refused(
-    exported: Path, photos: Path, tmp_path: Path, runtime: str, capsys: pytest.CaptureFixture[str]
+    checkpoint: Path, spot_file: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    network = LinearSpotNetwork()
-    network.colours.bias.data += 0.01
-    export_onnx(network, CandidateSelector(max_peaks=20), tmp_path / "other.onnx", height=192)
     people = tmp_path / "people.jsonl"
-    words = [str(photos), "--json", str(people), "--resume", "--quiet", "--backend", runtime, "--checkpoint"]
-    assert run_tool("predict", [*words, str(exported)]) == 0
+    words = [str(photos), "--json", str(people), "--resume", "--quiet", "--height", "64", "--checkpoint"]
+    assert run_tool("predict", [*words, str(spot_file)]) == 0
     content = people.read_bytes()
-    capsys.readouterr()
-    assert run_tool("predict", [*words, str(tmp_path / "other.onnx")]) == 2
+    assert run_tool("predict", [*words, str(checkpoint)]) == 2
     error = capsys.readouterr().err
     assert f"{people} was written with other weights" in error and error.count("\n") == 1
     assert people.read_bytes() == content

@@ -1,4 +1,4 @@
-"""The predictor that predict and evaluate build from their options."""
+"""The predictor that predict and evaluate build from their flags."""
 
 from __future__ import annotations
 
@@ -11,44 +11,72 @@ import torch
 
 from posenet.checkpoints.file import FORMAT
 from posenet.cli.predictor_options import make_predictor
+from posenet.devices.ranks import Ranks
+from posenet.inference.networks import TorchNetwork
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
 from posenet.settings import config_to_dict, load_config
 from tests.helpers.networks import random_network
 
 REQUIRED = {"predict": ["a.jpg"], "evaluate": ["--images", "a", "--annotations", "b"]}
+MAX_FLAGS = {"predict": 30, "evaluate": 20}
+
+
+def make_parser(tool: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    import_module(f"posenet.cli.{tool}").add_arguments(parser)
+    return parser
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A tiny network, trained on images in the frame "stored"."""
+    settings = ["model.stacks=1", "model.width=16", "model.growth=2", "data.exif_frame=stored"]
+    config = config_to_dict(load_config(None, settings))
+    state = {"format": FORMAT, "model": random_network(1).state_dict(), "config": config}
+    torch.save(state, tmp_path / "a.pth")
+    return tmp_path / "a.pth"
+
+
+def predictor_of(tool: str, checkpoint: Path, *flags: str) -> Predictor:
+    words = [*REQUIRED[tool], "--checkpoint", str(checkpoint), "--device", "cpu", *flags]
+    return make_predictor(make_parser(tool).parse_args(words), Ranks())
 
 
 @pytest.mark.parametrize(
-    "tool, options, expected",
-    [
-        ("predict", [], "bf16"),
-        ("predict", ["--amp", "off"], "off"),
-        ("evaluate", [], "off"),
-        ("evaluate", ["--amp", "auto"], "bf16"),
-    ],
+    "tool, flags, expected",
+    [("predict", ["--amp", "off"], "off"), ("predict", ["--amp", "bf16"], "bf16"), ("evaluate", [], "off")],
 )
 def test_the_tools_use_a_fused_copy_in_the_requested_precision(
-    tool: str, options: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tool: str, flags: list[str], expected: str, checkpoint: Path
 ) -> None:
-    """On a CPU with bf16 instructions; evaluate uses float32 by default, so that AP is the same everywhere."""
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True, raising=False)
-    config = load_config(None, ["model.stacks=1", "model.width=16", "model.growth=2"])
-    state = {"format": FORMAT, "model": random_network(1).state_dict(), "config": config_to_dict(config)}
-    torch.save(state, tmp_path / "a.pth")
-    parser = argparse.ArgumentParser()
-    import_module(f"posenet.cli.{tool}").add_arguments(parser)
-    checkpoint = ["--checkpoint", str(tmp_path / "a.pth"), "--device", "cpu"]
-    predictor, _ = make_predictor(parser.parse_args([*REQUIRED[tool], *checkpoint, *options]), parallel=False)
-    model = predictor.backend.network
-    assert isinstance(model, FusedNetwork) and model.amp == expected
+    """Evaluate uses float32 by default, so that the AP is the same everywhere."""
+    network = predictor_of(tool, checkpoint, *flags).network
+    assert isinstance(network, TorchNetwork) and isinstance(network.network, FusedNetwork)
+    assert network.network.amp == expected
 
 
-@pytest.mark.parametrize("parallel", [False, True])
-def test_the_tool_decides_whether_batches_run_at_the_same_time(parallel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: dict[str, object] = {}
-    monkeypatch.setattr(Predictor, "load", lambda path, **options: given.update(options))
-    parser = argparse.ArgumentParser()
-    import_module("posenet.cli.predict").add_arguments(parser)
-    make_predictor(parser.parse_args(["a.jpg", "--checkpoint", "a.onnx"]), parallel=parallel)
-    assert given["parallel"] == parallel
+@pytest.mark.parametrize("tool", REQUIRED)
+def test_flags_come_before_set_and_set_before_the_checkpoint(tool: str, checkpoint: Path) -> None:
+    plain = predictor_of(tool, checkpoint)
+    assert plain.exif_frame == "stored" and plain.settings.flip is False
+    changed = predictor_of(tool, checkpoint, "--set", "data.exif_frame=displayed", "inference.flip=true")
+    assert changed.exif_frame == "displayed" and changed.settings.flip
+    both = predictor_of(tool, checkpoint, "--no-flip", "--height", "128", "--set", "inference.flip=true")
+    assert not both.settings.flip and both.settings.height == 128 and both.exif_frame == "stored"
+
+
+@pytest.mark.parametrize("tool", REQUIRED)
+def test_an_exported_file_has_the_same_flags(tool: str, spot_file: Path) -> None:
+    flags = ["--set", "data.exif_frame=stored", "inference.keypoint_threshold=0.3", "--scales", "1", "2"]
+    predictor = predictor_of(tool, spot_file, *flags)
+    assert predictor.exif_frame == "stored" and predictor.settings.keypoint_threshold == 0.3
+    assert predictor.settings.scales == (1.0, 2.0) and predictor.settings.height == 192
+
+
+@pytest.mark.parametrize("tool", MAX_FLAGS)
+def test_the_tools_have_few_flags_in_groups(tool: str) -> None:
+    help_text = make_parser(tool).format_help()
+    flags = {line.split()[0].rstrip(",") for line in help_text.splitlines() if line.startswith("  --")}
+    assert len(flags) <= MAX_FLAGS[tool], sorted(flags)
+    assert "network:" in help_text and "processes:" in help_text and "--no-" not in help_text

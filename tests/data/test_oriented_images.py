@@ -12,11 +12,11 @@ from posenet.data.build import build_store
 from posenet.data.dataset import PoseDataset
 from posenet.data.inspection import verify_store
 from posenet.data.store import Store
-from posenet.inference.coco_evaluation import SplitOptions, evaluate
 from posenet.inference.person import Person
 from posenet.settings import AugmentConfig
 from posenet.skeleton import COCO
 from tests.helpers.drawn_data import document, person, write_annotations
+from tests.helpers.evaluations import evaluate_people
 from tests.helpers.oriented_images import OrientedImage, lit_centre, oriented_image
 
 NOSE = COCO.keypoints.index("nose")
@@ -78,7 +78,7 @@ def test_a_prediction_at_the_lit_block_has_ap_1(tmp_path: Path, orientation: int
             keypoints[0, 0, :2] = x, y
             yield [Person(COCO.to_network_order(keypoints)[0], 1.0, COCO)]
 
-    evaluation = evaluate(predict, images, annotations, SplitOptions(exif_frame=frame, progress=False))
+    evaluation = evaluate_people(predict, images, annotations, exif_frame=frame)
     assert evaluation.metrics["AP"] == pytest.approx(1)
 
 

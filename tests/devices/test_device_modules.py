@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from posenet.data.targets import TargetRenderer
-from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.model.fused import FusedNetwork
 from posenet.model.posenet import PoseNet
 from posenet.settings import Config, ModelConfig
@@ -113,20 +112,6 @@ def test_loss_and_its_gradient(accelerator: torch.device, target: Tensor) -> Non
     torch.testing.assert_close(losses.cpu(), expected_losses, rtol=TOLERANCE, atol=0)
     for gradient, expected in zip(gradients, expected_gradients):
         assert relative_difference(gradient, expected) <= TOLERANCE
-
-
-def test_candidates_are_equal_but_for_ties(accelerator: torch.device, target: Tensor) -> None:
-    selector = CandidateSelector()
-    sizes = torch.tensor([CELLS, (CELLS[0] - 3, CELLS[1] - 5)])
-    peaks, _, scores = copy.deepcopy(selector).to(accelerator)(target.to(accelerator), sizes.to(accelerator))
-    expected_peaks, _, expected_scores = selector(target, sizes)
-    torch.testing.assert_close(peaks[..., 2].cpu(), expected_peaks[..., 2], rtol=0, atol=TOLERANCE)
-    assert (expected_scores > 0).sum() > 50
-    # Candidates with equal scores may be in another order.
-    torch.testing.assert_close(scores.cpu().sort(1)[0], expected_scores.sort(1)[0], rtol=0, atol=10 * TOLERANCE)
-    unique_peaks = without_ties(expected_peaks[..., 2])
-    torch.testing.assert_close(peaks.cpu()[unique_peaks], expected_peaks[unique_peaks], rtol=0, atol=10 * TOLERANCE)
-    assert unique_peaks.any()
 
 
 def without_ties(scores: Tensor) -> Tensor:

@@ -13,14 +13,13 @@ import torch
 
 import posenet
 from posenet.cli.main import run_tool
-from posenet.inference.decoder.device_candidates import CandidateSelector
 from posenet.inference.onnx_export import export_onnx
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.settings import InferenceConfig
 from posenet.skeleton import COCO
 from posenet.synthetic.dataset import write_dataset
-from tests.helpers.accelerators import forbid_waiting, simulation
+from tests.helpers.accelerators import simulation
 from tests.helpers.drawn_data import build_both
 from tests.helpers.networks import random_network
 from tests.helpers.source_files import ROOT
@@ -81,21 +80,6 @@ def test_scales_and_flip_find_the_people_that_the_cpu_finds(
     for image in images[:2]:
         people = make_predictor(accelerator, **options)(image)
         assert_same_people(people, make_predictor(CPU, **options)(image), FLOAT32_PIXELS)
-
-
-@pytest.mark.parametrize("options", [{}, {"scales": (0.75, 1.0), "flip": True}], ids=str)
-def test_the_thread_of_the_network_never_waits_for_the_device(
-    accelerator: torch.device, images: list[np.ndarray], options: dict[str, object]
-) -> None:
-    """Images go up and candidates come down through pinned memory; whoever decodes them waits for an event."""
-    predictor = make_predictor(accelerator, **options)
-    batch = predictor.prepare_inputs(images[:2])
-    predictor.run_network(batch).fetch()  # the first run may set up the device
-    with forbid_waiting(accelerator):
-        output = predictor.run_network(batch)
-    expected = make_predictor(CPU, **options)
-    for people, image in zip(predictor.decode_output(output), images, strict=False):
-        assert_same_people(people, expected(image), FLOAT32_PIXELS)
 
 
 def test_the_ap_is_that_of_the_cpu(accelerator: torch.device, images: list[np.ndarray], tmp_path: Path) -> None:
@@ -169,21 +153,16 @@ def test_the_ap_of_a_trained_network_is_that_of_the_cpu(accelerator: torch.devic
     assert compute_ap(accelerator, "bf16") == pytest.approx(expected, abs=BF16_AP_TOLERANCE)
 
 
-def test_onnx_runtime_finds_the_candidates_of_the_cpu(cuda: torch.device, tmp_path: Path) -> None:
+def test_onnx_runtime_computes_the_maps_of_the_cpu(cuda: torch.device, tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime", reason="install posenet[export] for ONNX Runtime")
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         pytest.skip("this ONNX Runtime has no CUDA provider; install onnxruntime-gpu")
     path = tmp_path / "network.onnx"
-    export_onnx(random_network(1), CandidateSelector(), path, HEIGHT)
-    inputs = {
-        "images": np.random.default_rng(0).integers(0, 256, (2, 128, 192, 3), np.uint8),
-        "sizes": np.array([[128, 192], [120, 130]]),
-    }
+    export_onnx(random_network(1), path, InferenceConfig(height=HEIGHT))
+    images = np.random.default_rng(0).integers(0, 256, (2, 128, 192, 3), np.uint8)
     outputs = []
     for provider in ("CPUExecutionProvider", "CUDAExecutionProvider"):
         session = onnxruntime.InferenceSession(path, providers=[provider])
         assert session.get_providers()[0] == provider, f"{provider} fell back; look at the log of ONNX Runtime"
-        outputs.append(session.run(["peaks", "evidence"], inputs))
-    expected, found = outputs
-    np.testing.assert_allclose(found[0][..., 2], expected[0][..., 2], atol=1e-3)
-    np.testing.assert_allclose(found[1], expected[1], atol=1e-2)
+        outputs.append(session.run(["maps"], {"images": images})[0])
+    np.testing.assert_allclose(outputs[1], outputs[0], atol=1e-2)

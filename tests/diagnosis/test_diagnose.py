@@ -15,7 +15,7 @@ from posenet.diagnosis.diagnose import Diagnosis, diagnose
 from posenet.diagnosis.errors import UNLABELLED, measure_misranking
 from posenet.diagnosis.kinds import CORRECTIONS, KEYPOINT_KINDS, LOCALISATION, MISSED_AT_50, UNCORRECTED
 from posenet.errors import DataError
-from posenet.inference.coco_evaluation import METRICS
+from posenet.inference.evaluation import METRICS
 from posenet.skeleton import COCO
 from tests.helpers.coco_results import (
     InjectedErrors,

@@ -7,8 +7,9 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from posenet.checkpoints.folder import run_lock
 from posenet.locks import lock_file
+
+from posenet.checkpoints.folder import run_lock
 from tests.helpers.process_runs import fork_process, wait_for_exit
 
 

@@ -45,8 +45,7 @@ def write_spot_split(folder: Path) -> Path:
 
 def export_spot_network(path: Path, height: int = 192) -> Path:
     """Export ``LinearSpotNetwork`` for images of a height; returns the path."""
-    from posenet.inference.decoder.device_candidates import CandidateSelector
     from posenet.inference.onnx_export import export_onnx
 
-    export_onnx(LinearSpotNetwork(), CandidateSelector(max_peaks=20), path, height)
+    export_onnx(LinearSpotNetwork(), path, InferenceConfig(height=height, batch_size=3))
     return path

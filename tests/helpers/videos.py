@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import resource
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,11 +13,8 @@ import cv2
 import numpy as np
 import pytest
 
-from posenet.errors import DataError
-from posenet.inference.media.sources import CameraSource, Frame
-from posenet.inference.media.video import ALL_FRAMES, FrameSelection, VideoFrame
-from posenet.inference.media.video_library import open_video, open_video_writer
-from posenet.inference.person import Person
+from posenet.inference.media.frames import read_frames
+from posenet.inference.media.sources import Frame
 
 GREY = np.full((48, 64, 3), 90, np.uint8)
 """An image without people."""
@@ -28,20 +26,20 @@ def grey_image(number: int, size: tuple[int, int] = (48, 64)) -> np.ndarray:
     return np.clip(noise + 15 * number, 0, 255).astype(np.uint8)
 
 
-def write_video(
-    path: Path, count: int = 12, size: tuple[int, int] = (48, 64), rate: float = 10.0, codec: str | None = None
-) -> Path:
+def write_video(path: Path, count: int = 12, size: tuple[int, int] = (48, 64), rate: float = 10.0) -> Path:
     """Write grey frames that grow lighter."""
+    from posenet.inference.media.video import VideoWriter
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open_video_writer(path, size, rate, codec=codec) as writer:
+    with contextlib.closing(VideoWriter(path, size, rate)) as writer:
         for number in range(count):
             writer.write(grey_image(number, size), number / rate)
     return path
 
 
-def read_video(path: Path, selection: FrameSelection = ALL_FRAMES) -> list[VideoFrame | DataError]:
-    with contextlib.closing(open_video(path, str(path))) as reader:
-        return list(reader.frames(selection))
+def read_video(path: Path, **selection: float) -> list[Frame]:
+    """The frames of a video, and one with an error for what cannot be read."""
+    return list(read_frames(path, **selection))  # type: ignore[arg-type]
 
 
 def write_media(
@@ -107,36 +105,36 @@ def full_disk(size: int = 20_000) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, previous)
 
 
-class FakeCamera:
-    """Stands in for a camera: delivers the images of ``image_at(number)``."""
+class FakeCapture:
+    """Stands in for ``cv2.VideoCapture``: camera 0 or 3, which delivers an image whenever ``requested`` permits it."""
 
-    rate = 10.0
-    aspect = 1.0
-    is_live = True
-    count = 2
+    requested = threading.Semaphore(0)
+    count = 3  # images until the camera fails
 
-    def __init__(self, source: CameraSource) -> None: ...
+    def __init__(self, device: int | str) -> None:
+        self._device = device
+        self._number = 0
 
-    @staticmethod
-    def image_at(number: int) -> np.ndarray:
-        return GREY
+    @classmethod
+    def install(cls, monkeypatch: pytest.MonkeyPatch, count: int) -> threading.Semaphore:
+        """Use it instead of cameras; return what requests an image."""
+        monkeypatch.setattr(cls, "requested", threading.Semaphore(0))
+        monkeypatch.setattr(cls, "count", count)
+        monkeypatch.setattr(cv2, "VideoCapture", cls)
+        return cls.requested
 
-    def frames(self, selection: FrameSelection) -> Iterator[VideoFrame]:
-        return (VideoFrame(number, number / 5, self.image_at(number)) for number in range(self.count))
+    def isOpened(self) -> bool:
+        return self._device in (0, 3, "/dev/video0")
 
-    def close(self) -> None: ...
+    def get(self, _: int) -> float:
+        return 0.0
 
+    def grab(self) -> bool:
+        self.requested.acquire(timeout=5)
+        self._number += 1
+        return self._number <= self.count
 
-class FakeWindow:
-    """Stands in for ``Window`` and shows nothing."""
+    def retrieve(self) -> tuple[bool, np.ndarray]:
+        return True, np.full((4, 6, 3), self._number % 256, np.uint8)
 
-    closed = False
-
-    def __init__(self, stop_requested: Callable[[], bool]) -> None: ...
-
-    @staticmethod
-    def require_display() -> None: ...
-
-    def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None: ...
-
-    def close(self) -> None: ...
+    def release(self) -> None: ...

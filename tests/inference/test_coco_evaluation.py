@@ -2,44 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from pycocotools.coco import COCO as CocoApi
 
 from posenet.annotations.reading import read_split
-from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.images import write_image
-from posenet.inference.coco_evaluation import (
+from posenet.inference.evaluation import (
     METRICS,
     Evaluation,
     Predict,
-    SplitOptions,
     compute_coco_metrics,
-    evaluate,
     predict_split,
+    sort_by_shape,
     to_coco_result,
 )
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.model.fused import FusedNetwork
-from posenet.settings import Config, InferenceConfig
+from posenet.settings import InferenceConfig
 from posenet.skeleton import COCO
+from tests.helpers.evaluations import evaluate_people
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.networks import random_network
 from tests.helpers.spot_data import write_spot_split
 from tests.helpers.spot_networks import LinearSpotNetwork
 
-QUIET = SplitOptions(progress=False)
 SIZES = [(120, 160), (160, 120), (120, 161), (90, 160), (160, 90)]
 CATEGORY = {"id": 1, "name": "person", "keypoints": list(COCO.file_names)}
 
@@ -103,8 +96,7 @@ def oracle(path: Path, seen: list[int] | None = None) -> Predict:
 
 def test_predicting_the_truth_scores_one_and_sees_every_image_once(split: tuple[Path, Path]) -> None:
     seen: list[int] = []
-    result = evaluate(oracle(split[1], seen), *split, QUIET)
-    assert result is not None
+    result = evaluate_people(oracle(split[1], seen), *split)
     assert sorted(seen) == [100, 101, 102, 103, 104, 105]
     assert result.images == 6 and tuple(result.metrics) == METRICS
     assert result.metrics["AP"] == pytest.approx(1)
@@ -119,18 +111,12 @@ def test_predicting_the_truth_scores_one_and_sees_every_image_once(split: tuple[
 def test_missed_images_count(split: tuple[Path, Path]) -> None:
     """The metrics are of the whole split, not of the images that have results."""
     whole = read_split(split[1])
-    results = predict_split(oracle(split[1]), split[0], whole.images, whole.category, QUIET)
+    results = predict_split(
+        oracle(split[1]), split[0], whole.images, whole.category, exif_frame="displayed", frames={}, progress=False
+    )
     some = [result for result in results if result["image_id"] == results[0]["image_id"]]
     assert compute_coco_metrics(some, whole).metrics["AR"] == pytest.approx(len(some) / len(results))
     assert compute_coco_metrics([], whole).metrics["AP"] == 0
-
-
-def test_shares_can_be_predicted_apart(split: tuple[Path, Path]) -> None:
-    whole = read_split(split[1])
-    shares = [
-        predict_split(oracle(split[1]), split[0], whole.images[rank::2], whole.category, QUIET) for rank in range(2)
-    ]
-    assert compute_coco_metrics(shares[0] + shares[1], whole).metrics["AP"] == pytest.approx(1)
 
 
 def test_images_of_one_shape_come_together(split: tuple[Path, Path]) -> None:
@@ -142,38 +128,25 @@ def test_images_of_one_shape_come_together(split: tuple[Path, Path]) -> None:
         ratios.extend(width / height for height, width, _ in shapes)
         return [[] for _ in shapes]
 
-    assert predict_split(predict, split[0], whole.images, whole.category, QUIET) == []
+    assert (
+        predict_split(
+            predict,
+            split[0],
+            sort_by_shape(whole.images),
+            whole.category,
+            exif_frame="displayed",
+            frames={},
+            progress=False,
+        )
+        == []
+    )
     assert ratios == sorted(ratios)
-
-
-def test_pycocotools_reads_the_results_file(split: tuple[Path, Path], tmp_path: Path) -> None:
-    path = tmp_path / "out" / "results.json"
-    evaluate(oracle(split[1]), *split, QUIET, results_path=path)
-    with contextlib.redirect_stdout(io.StringIO()):
-        loaded = CocoApi(str(split[1])).loadRes(str(path))
-    results = json.loads(path.read_text())
-    assert len(loaded.anns) == len(results) == 6
-    for result in results:
-        assert set(result) == {"image_id", "category_id", "keypoints", "score"} and len(result["keypoints"]) == 51
-    ids = [result["image_id"] for result in results]
-    assert ids == sorted(ids)
 
 
 def test_image_ids_restrict_the_split(split: tuple[Path, Path]) -> None:
     seen: list[int] = []
-    result = evaluate(oracle(split[1], seen), *split, QUIET, image_ids=[102, 104])
-    assert result is not None
+    result = evaluate_people(oracle(split[1], seen), *split, image_ids=[102, 104])
     assert sorted(seen) == [102, 104] and result.images == 2 and result.metrics["AP"] == pytest.approx(1)
-
-
-def test_without_annotations_there_are_predictions_only(split: tuple[Path, Path], tmp_path: Path) -> None:
-    images = json.loads(split[1].read_text())["images"]
-    info = tmp_path / "image_info.json"
-    categories = [{"id": 3, "name": "car"}, {"id": 7, "name": "person"}]
-    info.write_text(json.dumps({"images": images, "categories": categories}))
-    results = tmp_path / "results.json"
-    assert evaluate(oracle(split[1]), split[0], info, QUIET, results_path=results) is None
-    assert {result["category_id"] for result in json.loads(results.read_text())} == {7}
 
 
 def test_images_are_not_rotated(split: tuple[Path, Path]) -> None:
@@ -187,17 +160,17 @@ def test_images_are_not_rotated(split: tuple[Path, Path]) -> None:
             shapes.append(image.shape)
             yield []
 
-    evaluate(predict, *split, QUIET, image_ids=[100])
+    evaluate_people(predict, *split, image_ids=[100])
     assert shapes == [numbered_image(0).shape]
 
 
 def test_missing_and_damaged_images_are_named(split: tuple[Path, Path]) -> None:
     (split[0] / "003.png").write_bytes(b"nonsense")
     with pytest.raises(DataError, match=r"003\.png"):
-        evaluate(oracle(split[1]), *split, QUIET)
+        evaluate_people(oracle(split[1]), *split)
     (split[0] / "003.png").unlink()
     with pytest.raises(DataError, match=r"1 of 6 images are missing.*003\.png"):
-        evaluate(oracle(split[1]), *split, QUIET)
+        evaluate_people(oracle(split[1]), *split)
 
 
 def test_missing_keypoints_are_filled_in_for_the_comparison_only() -> None:
@@ -211,34 +184,6 @@ def test_missing_keypoints_are_filled_in_for_the_comparison_only() -> None:
     assert missing.sum() == 15 and not plain[missing].any()
     np.testing.assert_array_equal(filled[missing], [(20, 40, 0)] * 15)
     np.testing.assert_array_equal(filled[~missing], plain[~missing])
-
-
-def test_the_tool(
-    split: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import posenet.cli.evaluate as tool
-
-    predictor = Predictor(torch.nn.Identity())
-    monkeypatch.setattr(predictor, "stream", oracle(split[1]))
-    monkeypatch.setattr(tool, "make_predictor", lambda args, **_: (predictor, Config()))
-    argv = ["--weights", "x.pth", "--images", str(split[0]), "--annotations", str(split[1])]
-    assert run_tool("evaluate", [*argv, "--output", str(tmp_path / "r.json"), "--image_ids", "102", "104"]) == 0
-    out = capsys.readouterr().out
-    assert "2 images" in out and "APM" in out and "1.000" in out
-    assert (tmp_path / "r.json").exists()
-    assert run_tool("evaluate", [*argv, "--output", "-"]) == 0
-    captured = capsys.readouterr()
-    assert len(json.loads(captured.out)) > 2 and "1.000" in captured.err
-    assert run_tool("evaluate", [*argv, "--plots", str(tmp_path / "plots")]) == 0
-    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"keypoints.png", "precision_recall.png"}
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert run_tool("evaluate", [*argv, "--plots", str(tmp_path / "plots")]) == 2
-    assert "pip install 'posenet[plot]'" in capsys.readouterr().err
-    assert run_tool("evaluate", [*argv, "--output", str(split[1])]) == 2
-    assert "would replace an input" in capsys.readouterr().err
-    assert read_split(split[1]).annotated
-    assert run_tool("evaluate", [*argv, "--output", str(tmp_path)]) == 2
-    assert "is a folder" in capsys.readouterr().err
 
 
 def test_every_keypoint_has_its_own_similarity(split: tuple[Path, Path]) -> None:
@@ -284,7 +229,9 @@ def test_batches_and_shares_give_one_result(network: Any, tmp_path: Path) -> Non
     def results(batch_size: int, world_size: int = 1) -> list[dict[str, Any]]:
         predictor = Predictor(FusedNetwork(network), InferenceConfig(height=128, batch_size=batch_size))
         shares = [
-            predict_split(predictor.stream, tmp_path, split.images[rank::world_size], 1, QUIET)
+            predict_split(
+                predictor.stream, tmp_path, split.images[rank::world_size], 1, exif_frame="displayed", frames={}
+            )
             for rank in range(world_size)
         ]
         return sorted((result for share in shares for result in share), key=lambda r: (r["image_id"], -r["score"]))
@@ -303,7 +250,7 @@ def test_batches_and_shares_give_one_result(network: Any, tmp_path: Path) -> Non
 
 def test_too_few_results_are_an_error(split: tuple[Path, Path]) -> None:
     with pytest.raises(ValueError):
-        evaluate(lambda images: [[] for _ in images][1:], *split, QUIET)
+        evaluate_people(lambda images: [[] for _ in images][1:], *split)
 
 
 def test_categories_with_the_same_keypoints_are_evaluated_as_one(tmp_path: Path) -> None:

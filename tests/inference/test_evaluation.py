@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from pycocotools.coco import COCO as CocoApi
 
 import posenet
 from posenet.checkpoints.file import FORMAT
 from posenet.cli.main import run_tool
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.settings import config_to_dict, load_config
+from tests.helpers.drawn_data import document, person, write_annotations
+from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.networks import random_network
+from tests.helpers.spot_data import write_spot_split
+from tests.helpers.spot_networks import spot_image
 
 TINY = ["model.stacks=1", "model.width=16", "model.growth=2", "inference.height=64"]
 
@@ -48,7 +57,7 @@ def test_the_function_writes_the_results_of_the_tool(
 def test_a_predictor_may_be_passed(checkpoint: Path, split: tuple[Path, Path]) -> None:
     predictor = posenet.Predictor.from_checkpoint(checkpoint, device="cpu", amp="off")
     assert posenet.evaluate(predictor, *split) == posenet.evaluate(checkpoint, *split)
-    with pytest.raises(ConfigError, match="flip, config cannot be changed for a predictor"):
+    with pytest.raises(ConfigError, match="config, flip cannot be changed for a predictor"):
         posenet.evaluate(predictor, *split, config=load_config(None, TINY), flip=True)
 
 
@@ -80,3 +89,77 @@ def test_errors_are_exceptions(checkpoint: Path, split: tuple[Path, Path], tmp_p
     assert not list(tmp_path.glob("*.h5"))
     with pytest.raises(DataError, match="images are missing"):
         posenet.evaluate(checkpoint, tmp_path, split[1])
+
+
+def test_the_results_file_is_one_that_pycocotools_reads(
+    spot_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    annotations = write_spot_split(tmp_path / "split")
+    argv = ["--checkpoint", str(spot_file), "--images", str(tmp_path / "split"), "--annotations", str(annotations)]
+    path = tmp_path / "out" / "results.json"
+    assert run_tool("evaluate", [*argv, "--output", str(path), "--plots", str(tmp_path / "plots")]) == 0
+    assert "8 images" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"keypoints.png", "precision_recall.png"}
+    with contextlib.redirect_stdout(io.StringIO()):
+        loaded = CocoApi(str(annotations)).loadRes(str(path))
+    results = json.loads(path.read_text())
+    assert len(loaded.anns) == len(results) >= 16
+    assert all(set(result) == {"image_id", "category_id", "keypoints", "score"} for result in results)
+    assert [result["image_id"] for result in results] == sorted(result["image_id"] for result in results)
+    assert run_tool("evaluate", [*argv, "--output", "-", "--image_ids", "2", "4"]) == 0
+    captured = capsys.readouterr()
+    assert {result["image_id"] for result in json.loads(captured.out)} == {2, 4} and "2 images" in captured.err
+
+
+def test_without_annotations_there_are_predictions_only(
+    spot_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = json.loads(write_spot_split(tmp_path).read_text())
+    categories = [{"id": 3, "name": "car"}, {"id": 7, "name": "person"}]
+    info = tmp_path / "image_info.json"
+    info.write_text(json.dumps({"images": content["images"], "categories": categories}))
+    argv = ["--checkpoint", spot_file, "--images", tmp_path, "--annotations", info, "--output", tmp_path / "r.json"]
+    assert run_tool("evaluate", list(map(str, argv))) == 0
+    assert "contains no annotations, so there are no metrics" in capsys.readouterr().out
+    assert {result["category_id"] for result in json.loads((tmp_path / "r.json").read_text())} == {7}
+
+
+def test_wrong_flags_are_one_line(
+    spot_file: Path,
+    split: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    argv = ["--checkpoint", str(spot_file), "--images", str(split[0]), "--annotations", str(split[1])]
+    for words, message in (
+        (["--plots", str(tmp_path / "plots")], "pip install 'posenet[plot]'"),
+        (["--output", str(split[1])], "would replace an input"),
+        (["--output", str(tmp_path)], "is a folder"),
+        (["--image-ids", "none.txt"], "cannot read image ids from none.txt"),
+    ):
+        assert run_tool("evaluate", [*argv, *words]) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("setting", ["stored", "displayed"])
+def test_people_are_in_the_frame_of_the_setting(
+    tmp_path: Path, setting: str, spot_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An image turned by 180 degrees: its size does not say in which frame it is annotated."""
+    image = spot_image(192, 192, (40, 60), (90, 120), 6)
+    stored = np.rot90(image, 2).copy()
+    (tmp_path / "1.jpg").write_bytes(with_orientation(encode(stored), 3))
+    content = document([1], [person(1, 1)])
+    content["images"][0] |= {"file_name": "1.jpg", "height": 192, "width": 192}
+    annotations = write_annotations(tmp_path / "a.json", content)
+    argv = ["--checkpoint", str(spot_file), "--images", str(tmp_path), "--annotations", str(annotations)]
+    argv += ["--output", str(tmp_path / "r.json"), "--set", f"data.exif_frame={setting}"]
+    with caplog.at_level("INFO"):
+        assert run_tool("evaluate", argv) == 0
+    assert f"1 image with an EXIF orientation: {setting} frame by setting" in caplog.text
+    x, y, score = json.loads((tmp_path / "r.json").read_text())[0]["keypoints"][:3]
+    assert score > 0
+    assert (x, y) == pytest.approx((40, 60) if setting == "displayed" else (151, 131), abs=1.5)

@@ -1,232 +1,253 @@
-"""The exported file: ONNX Runtime compared with PyTorch, and the example in docs/deployment.md."""
+"""Exported files and converted networks: the maps of PyTorch, in float32 and in 8 bits, and wrong files."""
 
+from __future__ import annotations
+
+import importlib.util
+import itertools
 import json
-import re
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import cv2
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from posenet.checkpoints.file import FORMAT
-from posenet.cli.main import run_tool
-from posenet.inference.decoder.device_candidates import CandidateSelector
-from posenet.inference.decoder.people import decode_candidates
-from posenet.inference.onnx_metadata import OnnxMetadata
+from posenet.errors import CheckpointError, ConfigError, DataError
+from posenet.images import write_image
+from posenet.inference.exported_file import PROPERTY
+from posenet.inference.networks import RUNTIMES, TorchNetwork, load_onnx
+from posenet.inference.onnx_export import (
+    CALIBRATION_IMAGES,
+    build_onnx,
+    choose_calibration_files,
+    export_onnx,
+    quantize_onnx,
+    read_calibration_images,
+    write_onnx,
+)
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
-from posenet.settings import InferenceConfig, config_from_dict, config_to_dict
-from posenet.skeleton import COCO
-from posenet.skeleton.skeleton_file import skeleton_from_table, skeleton_to_table
+from posenet.settings import Config, InferenceConfig, config_to_dict, load_config
+from posenet.skeleton import Skeleton
 from tests.helpers.networks import random_network
+from tests.helpers.runtimes import require_runtime
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
 
-REASON = "ONNX Runtime is not installed: pip install posenet[export]"
-DEPLOYMENT = Path(__file__).parents[2] / "docs" / "deployment.md"
+onnx = pytest.importorskip("onnx", reason="exporting needs onnx: pip install posenet[export]")
+
+TINY = ["model.stacks=2", "model.width=16", "model.growth=2", "inference.height=128", "inference.batch_size=2"]
 
 
-def pad_images(images):
-    """The inputs of the file: the images in one batch, and their sizes."""
-    sizes = np.array([image.shape[:2] for image in images])
-    height, width = -(-sizes.max(0) // 64) * 64
-    batch = np.full((len(images), height, width, 3), 128, np.uint8)
-    for padded, image in zip(batch, images):
-        padded[: image.shape[0], : image.shape[1]] = image
-    return {"images": batch, "sizes": sizes.astype(np.int64)}
+@pytest.fixture(params=RUNTIMES)
+def runtime(request: pytest.FixtureRequest) -> str:
+    return require_runtime(request.param)
 
 
 @pytest.fixture(scope="module")
-def spot_file(tmp_path_factory):
-    """The exported file of a network that finds people."""
-    pytest.importorskip("onnx", reason=REASON)
-    from posenet.inference.onnx_export import export_onnx
+def network() -> PoseNet:
+    return random_network().eval()
 
-    path = tmp_path_factory.mktemp("onnx") / "spots.onnx"
-    export_onnx(LinearSpotNetwork(), CandidateSelector(max_peaks=20), path, 256)
+
+@pytest.fixture(scope="module")
+def checkpoint(network: PoseNet, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("checkpoint") / "tiny.pth"
+    state = {"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(load_config(None, TINY))}
+    torch.save(state, path)
     return path
 
 
-def open_session(path):
-    runtime = pytest.importorskip("onnxruntime", reason=REASON)
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = 1
-    return runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+@pytest.fixture(scope="module")
+def model(network: PoseNet) -> Any:
+    return build_onnx(network, Config())
 
 
-@pytest.mark.parametrize(
-    "sizes", [[(256, 256)], [(200, 310), (256, 320), (130, 190)], [(100, 64)], [(150, 640)] * 2], ids=str
-)
-def test_onnx_runtime_and_pytorch_find_the_same_people(spot_file, sizes):
-    images = [spot_people_image(*size, num_people=max(1, size[1] // 90), seed=i) for i, size in enumerate(sizes)]
-    outputs = open_session(spot_file).run(None, pad_images(images))
-    for image, *arrays in zip(images, *outputs):
-        found = decode_candidates(*arrays)
-        expected = Predictor(LinearSpotNetwork(), InferenceConfig(height=len(image)))(image)
-        assert len(found) == len(expected) >= max(1, image.shape[1] // 90)
-        for one, other in zip(found, expected):
-            np.testing.assert_allclose(one.keypoints, other.keypoints, atol=0.05)
-            assert one.score == pytest.approx(other.score, abs=1e-4)
+def images(batch: int, height: int, width: int) -> np.ndarray:
+    return np.random.default_rng(0).integers(0, 256, (batch, height, width, 3), dtype=np.uint8)
 
 
-def test_a_checkpoint_is_exported_with_its_network(tmp_path, capsys):
-    pytest.importorskip("onnx", reason=REASON)
-    network = random_network(stacks=1)
-    config = config_from_dict({"model": {"stacks": 1, "width": 16, "growth": 2}, "inference": {"height": 192}})
-    checkpoint, path = tmp_path / "a.pth", tmp_path / "new" / "a.onnx"
-    torch.save({"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}, checkpoint)
-    assert run_tool("export-onnx", ["--checkpoint", str(checkpoint), "--output", str(path)]) == 0
-    assert "wrote" in capsys.readouterr().out
-    assert [p.name for p in path.parent.iterdir()] == ["a.onnx"]
-
-    session = open_session(path)
-    metadata = session.get_modelmeta().custom_metadata_map
-    assert {key: metadata[key] for key in ("height", "multiple", "padding", "stride")} == {
-        "height": "192",
-        "multiple": "64",
-        "padding": "128",
-        "stride": "4",
-    }
-    assert skeleton_from_table(json.loads(metadata["skeleton"])) == COCO
-    inputs = pad_images([spot_people_image(128, 192, 2), spot_people_image(100, 140, 1)])
-    peaks, _, evidence = session.run(None, inputs)
-    with torch.inference_mode():
-        images = torch.from_numpy(inputs["images"]).permute(0, 3, 1, 2).float() / 255
-        expected = CandidateSelector()(network.eval().heatmaps(images), (torch.from_numpy(inputs["sizes"]) + 3) // 4)
-    assert (peaks[..., 2] > 0).sum() > 100
-    np.testing.assert_allclose(np.sort(peaks[..., 2]), np.sort(expected[0][..., 2].numpy()), atol=1e-3)
-    np.testing.assert_allclose(np.sort(evidence)[:, -50:], np.sort(expected[2].numpy())[:, -50:], atol=5e-3)
+def load(model: Any, runtime: str, **options: Any) -> Any:
+    options = {"device": "cpu", "amp": "off", "threads": 1} | options
+    return load_onnx(model.SerializeToString(), runtime, "a.onnx", **options)
 
 
-def test_programs_that_infer_shapes_understand_the_file(tmp_path, capfd):
-    onnx = pytest.importorskip("onnx", reason=REASON)
-    pytest.importorskip("sympy")
-    preprocessing = pytest.importorskip("onnxruntime.quantization.shape_inference", reason=REASON)
-    from posenet.inference.onnx_export import export_onnx
-
-    path = tmp_path / "a.onnx"
-    export_onnx(random_network(stacks=2), CandidateSelector(max_peaks=20, max_limbs=300), path, 128)
-    model = onnx.load(path)
-    sizes = {
-        value.name: [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
-        for value in [*model.graph.input, *model.graph.output]
-    }
-    assert sizes == {
-        "images": ["batch", "height", "width", 3],
-        "sizes": ["batch", 2],
-        "peaks": ["batch", 18, 20, 3],
-        "pairs": ["batch", 300, 3],
-        "evidence": ["batch", 300],
-    }
-    onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
-    preprocessing.quant_pre_process(path, tmp_path / "prepared.onnx")
-    prepared = open_session(tmp_path / "prepared.onnx")
-    assert "unused" not in capfd.readouterr().err.lower()
-    inputs = pad_images([spot_people_image(128, 192, 2)])
-    for found, expected in zip(prepared.run(None, inputs), open_session(path).run(None, inputs)):
-        np.testing.assert_allclose(np.sort(found, axis=None), np.sort(expected, axis=None), atol=1e-3)
+@pytest.mark.parametrize("shape", [(1, 64, 64), (3, 128, 192)])
+def test_a_file_computes_the_maps_of_pytorch_for_any_shape(
+    network: PoseNet, model: Any, runtime: str, shape: tuple[int, int, int]
+) -> None:
+    maps = load(model, runtime).compute_maps(images(*shape))
+    expected = TorchNetwork(network, "cpu", "off")(images(*shape))
+    assert maps.dtype == np.float32 and maps.shape == (shape[0], 50, shape[1] // 4, shape[2] // 4)
+    np.testing.assert_allclose(maps, expected, atol=2e-3 * np.abs(expected).max())
 
 
-def test_opencv_runs_the_file(tmp_path):
-    pytest.importorskip("onnx", reason=REASON)
-    if int(cv2.__version__.split(".")[0]) < 5:
-        pytest.skip("OpenCV runs the file from version 5 on")
-    from posenet.inference.onnx_export import export_onnx
-
-    path = tmp_path / "a.onnx"
-    export_onnx(random_network(stacks=1), CandidateSelector(max_peaks=20), path, 128)
-    inputs = pad_images([spot_people_image(128, 192, 2)])
-    network = cv2.dnn.readNetFromONNX(str(path))
-    for name, value in inputs.items():
-        network.setInput(value, name)
-    peaks = network.forward(["peaks", "pairs", "evidence"])[0]
-    expected = open_session(path).run(None, inputs)[0]
-    assert (peaks[..., 2] > 0).sum() > 50
-    np.testing.assert_allclose(np.sort(peaks[..., 2]), np.sort(expected[..., 2]), atol=1e-3)
+def test_the_network_is_not_changed_and_the_file_says_what_it_is(network: PoseNet, model: Any) -> None:
+    assert not network.training and isinstance(network, PoseNet)
+    assert model.producer_name == "posenet"
+    [settings] = [json.loads(entry.value) for entry in model.metadata_props if entry.key == PROPERTY]
+    assert settings["inference"]["height"] == 512 and settings["precision"] == "float32"
+    assert "nose" in settings["model"]["skeleton"]["keypoints"]
 
 
-def test_the_file_says_what_it_leaves_out_of_its_checkpoint(tmp_path, capsys):
-    pytest.importorskip("onnx", reason=REASON)
-    sections = {
-        "model": {"stacks": 1, "width": 16, "growth": 2},
-        "inference": {"height": 192, "flip": True, "scales": [0.5, 1.0], "part_threshold": 0.2, "max_width": 1280},
-        "data": {"exif_frame": "stored"},
-    }
-    config = config_from_dict(sections)
-    network = random_network(stacks=1)
-    checkpoint, path = tmp_path / "a.pth", tmp_path / "a.onnx"
-    torch.save({"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}, checkpoint)
-    assert run_tool("export-onnx", ["--checkpoint", str(checkpoint), "--output", str(path)]) == 0
-    assert "leaves out flip averaging" in capsys.readouterr().out
-    metadata = OnnxMetadata.from_properties(open_session(path).get_modelmeta().custom_metadata_map, str(path))
-    assert "flip" in metadata.left_out and "[0.5, 1.0]" in metadata.left_out
-    assert (metadata.part_threshold, metadata.exif_frame, metadata.precision) == (0.2, "stored", "float32")
-    assert len(metadata.network) == 64
-    assert metadata.settings.max_width == 1280
+@pytest.mark.parametrize("settings", [{}, {"flip": True, "scales": (0.5, 1.0)}], ids=str)
+def test_an_exported_file_finds_the_people_that_pytorch_finds(
+    spot_file: Path, runtime: str, settings: dict[str, Any]
+) -> None:
+    photos = [spot_people_image(200, 300, 1, 1), spot_people_image(160, 330, 1, 2)]
+    predictor = Predictor.from_checkpoint(spot_file, device="cpu", amp="off", backend=runtime, **settings)  # type: ignore[arg-type]
+    assert predictor.settings == InferenceConfig(**{"height": 192, "batch_size": 3} | settings)
+    expected = Predictor(LinearSpotNetwork(), predictor.settings).batch(photos)
+    found = predictor.batch(photos)
+    assert [len(people) for people in found] == [len(people) for people in expected] == [1, 1]
+    for one, other in zip(itertools.chain(*found), itertools.chain(*expected)):
+        np.testing.assert_allclose(one.keypoints, other.keypoints, atol=1e-3)
+        assert one.score == pytest.approx(other.score, abs=1e-4)
 
 
-def test_the_file_holds_the_skeleton_of_its_people(tmp_path):
-    pytest.importorskip("onnxruntime", reason=REASON)
-    skeleton = skeleton_from_table(
-        {
-            "keypoints": ["left ear", "right ear", "n\u00f6se"],
-            "derived": {"mid": ["left ear", "right ear"]},
-            "parts": [["left ear", "mid"], ["right ear", "mid"], ["mid", "n\u00f6se"]],
-            "left_right": [["left ear", "right ear"]],
-        }
+def test_a_checkpoint_is_converted_for_another_backend(checkpoint: Path, network: PoseNet, runtime: str) -> None:
+    image = images(1, 128, 128)[0]
+    plain = Predictor.from_checkpoint(checkpoint, device="cpu", amp="off").compute_maps(image)
+    converted = Predictor.from_checkpoint(checkpoint, device="cpu", amp="off", backend=runtime).compute_maps(image)  # type: ignore[arg-type]
+    np.testing.assert_allclose(converted, plain, atol=2e-3 * np.abs(plain).max())
+
+
+def test_auto_chooses_an_installed_backend(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_runtime("onnxruntime")
+
+    def load_auto() -> object:
+        return Predictor.from_checkpoint(checkpoint, device="cpu", amp="off", backend="auto").network
+
+    assert not isinstance(load_auto(), TorchNetwork)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "torch" else None)
+    assert isinstance(load_auto(), TorchNetwork)
+    with pytest.raises(ConfigError, match=r"needs the package onnx; install posenet\[export\]"):
+        Predictor.from_checkpoint(checkpoint, device="cpu", backend="openvino")
+
+
+def test_another_skeleton_and_its_settings_are_in_the_file(tmp_path: Path, runtime: str) -> None:
+    names = ("top", "left", "right")
+    skeleton = Skeleton(
+        keypoints=names,
+        parts=(("top", "left"), ("top", "right")),
+        left_right=(("left", "right"),),
+        derived={},
+        file_keypoints=names,
+        file_names=names,
+        sigmas=(0.05,) * 3,
     )
-    model = {"stacks": 1, "width": 16, "growth": 2, "skeleton": skeleton_to_table(skeleton)}
-    config = config_from_dict({"model": model, "inference": {"height": 128}})
-    network = random_network(1, skeleton)
-    network.stacks[0].heads[0].output.weight.data *= 10
-    torch.save({"format": FORMAT, "model": network.state_dict(), "config": config_to_dict(config)}, tmp_path / "a.pth")
-    argv = ["--checkpoint", str(tmp_path / "a.pth"), "--output", str(tmp_path / "a.onnx")]
-    assert run_tool("export-onnx", argv) == 0
-
-    image = np.random.default_rng(0).integers(0, 256, (128, 192, 3), np.uint8)
-    session = open_session(tmp_path / "a.onnx")
-    stored = skeleton_from_table(json.loads(session.get_modelmeta().custom_metadata_map["skeleton"]))
-    arrays = session.run(None, pad_images([image]))
-    found = decode_candidates(*(array[0] for array in arrays), skeleton=stored)
-    expected = Predictor.from_checkpoint(tmp_path / "a.pth", device="cpu", amp="off")(image)
-    assert stored == skeleton and len(found) == len(expected) > 5
-    np.testing.assert_allclose([one.score for one in found], [one.score for one in expected], atol=1e-3)
+    export_onnx(random_network(1, skeleton), tmp_path / "a.onnx", InferenceConfig(height=64, flip=True), skeleton)
+    predictor = Predictor.from_checkpoint(tmp_path / "a.onnx", device="cpu", backend=runtime)  # type: ignore[arg-type]
+    assert predictor.skeleton == skeleton and predictor.settings == InferenceConfig(height=64, flip=True)
+    assert predictor.compute_maps(images(1, 64, 64)[0]).shape[0] == skeleton.num_channels
 
 
-def test_the_example_in_the_docs_runs_without_pytorch_and_opencv(spot_file, tmp_path):
-    pytest.importorskip("onnxruntime", reason=REASON)
-    examples = re.findall(r"```python\n(.*?)```", DEPLOYMENT.read_text(encoding="utf-8"), re.DOTALL)
-    [code] = [example for example in examples if "onnxruntime" in example]
-    image = spot_people_image(200, 300, 3)
-    np.save(tmp_path / "image.npy", image)
-    (tmp_path / "demo.onnx").write_bytes(spot_file.read_bytes())
-    blocked = "import sys\nsys.modules.update(dict.fromkeys(('torch', 'cv2', 'h5py', 'pycocotools', 'tqdm', 'onnx')))\n"
-    command = [sys.executable, "-c", blocked + code]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    people = Predictor(LinearSpotNetwork(), InferenceConfig(height=200))(image)
-    assert len(people) == 3
-    shown = [[float(word) for word in re.findall(r"[\d.]+", line)] for line in done.stdout.splitlines()]
-    for line, person in zip(shown, people, strict=True):
-        np.testing.assert_allclose(line, [person.score, *person.keypoints[person.found].ravel()], atol=0.1)
-
-
-def test_the_tool_refuses_what_it_cannot_do(monkeypatch, tmp_path, capsys):
-    import importlib.util
-
-    config = config_from_dict({"model": {"stacks": 1, "width": 16, "growth": 0}})
-    checkpoint = tmp_path / "a.pth"
-    torch.save(
-        {"format": FORMAT, "model": PoseNet.from_config(config).state_dict(), "config": config_to_dict(config)},
-        checkpoint,
-    )
-    argv = ["--checkpoint", str(checkpoint), "--output", str(tmp_path / "a.onnx")]
+def test_what_cannot_run_an_exported_file_is_refused(spot_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="which PyTorch cannot run; use backend openvino or onnxruntime"):
+        Predictor.from_checkpoint(spot_file, backend="torch")
+    with pytest.raises(ConfigError, match="backend 'tensorrt' is unknown; use auto, torch, openvino, onnxruntime"):
+        Predictor.from_checkpoint(spot_file, backend="tensorrt")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="cannot have another configuration"):
+        Predictor.from_checkpoint(spot_file, config=Config())
+    with pytest.raises(ConfigError, match="no device 'cuda:7'|precision of its file"):
+        Predictor.from_checkpoint(spot_file, device="cuda:7", amp="off", backend="onnxruntime")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert run_tool("export-onnx", argv) == 2
-    assert "posenet[export]" in capsys.readouterr().err
-    assert run_tool("export-onnx", [*argv, "--max-peaks", "400"]) == 2
-    assert "1 to 256" in capsys.readouterr().err
-    assert run_tool("export-onnx", ["--checkpoint", str(checkpoint), "--output", str(checkpoint)]) == 2
-    assert "would replace an input" in capsys.readouterr().err
-    assert not (tmp_path / "a.onnx").exists()
+    with pytest.raises(ConfigError, match=r"install posenet\[openvino\] or posenet\[onnxruntime\]"):
+        Predictor.from_checkpoint(spot_file)
+    with pytest.raises(ConfigError, match="tiny.pth needs PyTorch"):
+        Predictor.from_checkpoint("tiny.pth")
+
+
+def test_files_that_posenet_has_not_exported_are_refused(spot_file: Path, tmp_path: Path, runtime: str) -> None:
+    path = tmp_path / "other.onnx"
+
+    def refuse(change: Callable[[Any], None], message: str) -> None:
+        changed = onnx.load(spot_file)
+        change(changed)
+        path.write_bytes(changed.SerializeToString())
+        with pytest.raises(CheckpointError, match=message):
+            Predictor.from_checkpoint(path, backend=runtime)  # type: ignore[arg-type]
+
+    def set_property(key: str, value: object) -> Callable[[Any], None]:
+        def change(changed: Any) -> None:
+            settings = json.loads(changed.metadata_props[0].value)
+            onnx.helper.set_model_props(changed, {PROPERTY: json.dumps(settings | {key: value})})
+
+        return change
+
+    refuse(lambda changed: changed.ClearField("metadata_props"), "not a file that this version")
+    refuse(set_property("format", 1), "another version of posenet")
+    refuse(set_property("inference", {"height": -1}), "not valid")
+    refuse(set_property("model", {"skeleton": "/etc/passwd"}), "not valid")
+    path.write_bytes(spot_file.read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match="other.onnx is damaged, not an ONNX file"):
+        Predictor.from_checkpoint(path, backend=runtime)  # type: ignore[arg-type]
+    with pytest.raises(CheckpointError, match="missing.onnx: No such file"):
+        Predictor.from_checkpoint(tmp_path / "missing.onnx", backend=runtime)  # type: ignore[arg-type]
+
+
+def calibration_images() -> list[np.ndarray]:
+    return list(images(4, 64, 128))
+
+
+def test_an_8_bit_file_computes_nearly_the_same_maps(model: Any, runtime: str) -> None:
+    """All convolutions but the first and the last two have 8-bit weights, with a scale for each output channel."""
+    require_runtime("onnxruntime")
+    quantized = quantize_onnx(model, Config(), calibration_images())
+    weights = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in quantized.graph.initializer}
+    stored = {node.output[0]: node for node in quantized.graph.node if node.op_type == "DequantizeLinear"}
+    convolutions = [node for node in quantized.graph.node if node.op_type == "Conv"]
+    rounded = [node.input[1] in stored for node in convolutions]
+    assert rounded == [False] + [True] * (len(rounded) - 3) + [False] * 2
+    weight = stored[convolutions[1].input[1]]
+    assert weights[weight.input[0]].dtype == np.int8 and weights[weight.input[1]].ndim == 1
+    inputs = images(1, 64, 128)
+    expected = load(model, runtime).compute_maps(inputs)
+    maps = load(quantized, runtime, amp="auto").compute_maps(inputs)
+    assert np.abs(maps - expected).mean() < 0.1 * np.abs(expected).mean()
+
+
+@pytest.mark.parametrize("side", [64, 128])
+def test_a_network_without_biases_is_quantized_and_runs(runtime: str, side: int) -> None:
+    """OpenVINO leaves out a bias of zeros, and then reads wrong addresses where the input is small."""
+    require_runtime("onnxruntime")
+    network = random_network(1)
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.zeros_(module.bias)
+            nn.init.zeros_(module.running_mean)
+    float_model = build_onnx(network, Config())
+    quantized = quantize_onnx(float_model, Config(), calibration_images())
+    maps = load(quantized, runtime, amp="auto").compute_maps(images(2, side, side))
+    expected = load(float_model, runtime).compute_maps(images(2, side, side))
+    assert np.isfinite(maps).all() and np.abs(maps - expected).mean() < 0.15 * np.abs(expected).mean()
+
+
+def test_calibration_images_are_resized_as_for_prediction_and_come_from_all_parts(tmp_path: Path, model: Any) -> None:
+    write_image(tmp_path / "a.png", np.zeros((100, 200, 3), np.uint8))
+    letterbox = Predictor(LinearSpotNetwork(), InferenceConfig(height=64)).letterbox
+    [image] = read_calibration_images([tmp_path / "a.png"], letterbox)
+    assert image.shape == (64, 128, 3)
+    files = [Path(str(number)) for number in range(1000)]
+    chosen = choose_calibration_files(files)
+    assert len(chosen) == CALIBRATION_IMAGES and chosen[0] == files[0] and chosen[-1] == files[-1]
+    assert choose_calibration_files(files[:5]) == files[:5]
+    with pytest.raises(DataError, match="no images for calibration"):
+        quantize_onnx(model, Config(), [])
+
+
+def test_missing_packages_are_named(model: Any, network: PoseNet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs the package onnx; install posenet\[export\]"):
+        build_onnx(network, Config())
+    with pytest.raises(ConfigError, match="onnx and onnxruntime"):
+        quantize_onnx(model, Config(), calibration_images())
+
+
+def test_a_file_is_written_completely_or_not_at_all(model: Any, tmp_path: Path) -> None:
+    write_onnx(model, tmp_path / "new" / "a.onnx")
+    assert (tmp_path / "new" / "a.onnx").stat().st_size == model.ByteSize()
+    (tmp_path / "file").touch()
+    with pytest.raises(OSError):
+        write_onnx(model, tmp_path / "file" / "a.onnx")

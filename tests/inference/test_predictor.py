@@ -1,5 +1,3 @@
-import threading
-
 import cv2
 import numpy as np
 import pytest
@@ -7,10 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from posenet.devices.device_copy import DeviceCopies
 from posenet.errors import CheckpointError, ConfigError, DataError
-from posenet.inference.backends import torch_backend
-from posenet.inference.backends.backend import DeviceCandidates, HostMaps
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
@@ -28,8 +23,8 @@ SPOTS = {  # height, width: nose, neck, radius
 }
 
 
-def spot_predictor(select=None, **settings):
-    return Predictor(SpotNetwork(), InferenceConfig(**settings), select=select)
+def spot_predictor(**settings):
+    return Predictor(SpotNetwork(), InferenceConfig(**settings))
 
 
 def make_image(size):
@@ -87,21 +82,6 @@ def test_equal_inputs_run_together_up_to_the_batch_size():
     images = [np.zeros((480, 640, 3), np.uint8)] * 6 + [np.zeros((640, 480, 3), np.uint8)]
     Predictor(network, InferenceConfig(height=128, batch_size=4)).batch(images)
     assert network.shapes == [(4, 3, 128, 192), (2, 3, 128, 192), (1, 3, 128, 128)]
-
-
-def test_images_are_copied_to_the_device_outside_of_inference_mode(monkeypatch):
-    """A copy that is still queued may be completed by a thread without inference mode."""
-    copies = []
-
-    class RecordedCopies(DeviceCopies):
-        def __init__(self, *args):
-            super().__init__(*args)
-            copies.extend(self.tensors)
-
-    monkeypatch.setattr(torch_backend, "DeviceCopies", RecordedCopies)
-    spot_predictor(height=64)(np.zeros((64, 64, 3), np.uint8))
-    assert copies
-    assert not any(tensor.is_inference() for tensor in copies)
 
 
 def test_flip_swaps_left_and_right_channels():
@@ -209,11 +189,11 @@ def test_from_checkpoint_uses_the_configuration_and_overrides(tmp_path):
     torch.save({"format": 1, "model": model.state_dict(), "config": config_to_dict(config)}, path)
     predictor = Predictor.from_checkpoint(path, device="cpu", batch_size=2)
     assert predictor.settings == InferenceConfig(height=64, flip=True, batch_size=2)
-    assert not predictor.backend.network.training
+    assert not predictor.network.network.training
     images = torch.rand(1, 3, 64, 64)
     predictor = Predictor.from_checkpoint(path, device="cpu", amp="off")
     torch.testing.assert_close(
-        predictor.backend.network.heatmaps(images), model.eval().heatmaps(images), rtol=1e-4, atol=1e-10
+        predictor.network.network.heatmaps(images), model.eval().heatmaps(images), rtol=1e-4, atol=1e-10
     )
     other = tiny_config({"inference": {"height": 128}})
     assert Predictor.from_checkpoint(path, config=other, device="cpu").settings.height == 128
@@ -228,8 +208,7 @@ def test_the_network_runs_in_half_precision():
     assert Predictor(model, InferenceConfig(height=64), amp="bf16")(np.zeros((64, 64, 3), np.uint8)) == []
 
 
-@pytest.mark.parametrize("select", ["host", "device"])
-def test_the_thresholds_of_the_settings_are_used(select):
+def test_the_thresholds_of_the_settings_are_used():
     class WeakPartsNetwork(SpotNetwork):
         def heatmaps(self, images):
             maps = super().heatmaps(images)
@@ -237,32 +216,12 @@ def test_the_thresholds_of_the_settings_are_used(select):
             return maps
 
     def keypoints_of_people(**settings):
-        predictor = Predictor(WeakPartsNetwork(), InferenceConfig(height=256, **settings), select=select)
+        predictor = Predictor(WeakPartsNetwork(), InferenceConfig(height=256, **settings))
         return [person.found.sum() for person in predictor(make_image((480, 640)))]
 
     assert keypoints_of_people() == [2]
     assert keypoints_of_people(part_threshold=0.6) == [1, 1]
     assert keypoints_of_people(keypoint_threshold=0.999) == []
-
-
-@pytest.mark.parametrize(("select", "output"), [("host", HostMaps), ("device", DeviceCandidates), (None, HostMaps)])
-def test_candidates_are_selected_where_it_was_asked_for_and_else_on_the_cpu_host(select, output):
-    predictor = spot_predictor(select, height=128)
-    [image] = predictor.run_network(predictor.prepare_inputs([make_image((97, 131))])).fetch()
-    assert isinstance(image, output)
-
-
-@pytest.mark.parametrize("settings", [dict(), dict(flip=True, scales=(1.0, 1.5))], ids=str)
-def test_candidates_selected_on_the_device_yield_the_same_people(settings):
-    """Nor does either form search the padding: the spots of the last image lie on its edge and reach into it."""
-    images = [make_image(size) for size in SPOTS]
-    images.append(spot_image(480, 650, (649.0, 100.0), (300.0, 479.0), 15))
-    host = spot_predictor(height=256, **settings).batch(images)
-    device = spot_predictor(height=256, **settings, select="device").batch(images)
-    assert [len(people) for people in device] == [len(people) for people in host] == [1] * 6
-    for one, other in zip(host, device):
-        np.testing.assert_allclose(other[0].keypoints, one[0].keypoints, atol=0.01)
-        assert other[0].score == pytest.approx(one[0].score)
 
 
 def test_a_stream_reads_images_as_they_are_needed():
@@ -280,23 +239,6 @@ def test_a_stream_reads_images_as_they_are_needed():
     assert len(taken) <= 10
     assert [first, *stream] == [predictor(image) for image in images]
     assert len(taken) == len(images)
-
-
-def test_a_stream_runs_as_many_batches_at_the_same_time_as_the_backend_can():
-    class WaitingNetwork(SpotNetwork):
-        """Waits until another batch runs too."""
-
-        parallel_runs = 2
-        both_run = threading.Barrier(2, timeout=20)
-
-        def heatmaps(self, images):
-            self.both_run.wait()
-            return super().heatmaps(images)
-
-    images = [make_image(size) for size in SPOTS for _ in range(2)]
-    predictor = Predictor(WaitingNetwork(), InferenceConfig(height=128, batch_size=2))
-    one_by_one = spot_predictor(height=128, batch_size=2)
-    assert list(predictor.stream(images[:8])) == list(one_by_one.stream(images[:8]))
 
 
 def test_an_error_on_another_thread_reaches_the_caller():
@@ -335,3 +277,42 @@ def test_a_file_is_read_upright_and_a_pil_image_as_it_is(tmp_path):
     nose = SPOTS[97, 131][0]
     np.testing.assert_allclose(upright.keypoints[NOSE, :2], nose, atol=0.5)
     np.testing.assert_allclose(stored.keypoints[NOSE, :2], (nose[1], 131 - 1 - nose[0]), atol=0.5)
+
+
+def test_people_with_low_scores_are_left_out():
+    image = make_image((480, 640))
+    [person] = spot_predictor(height=128)(image)
+    for min_score, count in ((person.score - 1e-6, 1), (person.score + 1e-6, 0)):
+        assert len(Predictor(SpotNetwork(), InferenceConfig(height=128), min_score=min_score)(image)) == count
+
+
+def test_any_function_from_images_to_maps_is_a_network():
+    def network(images):
+        tensor = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
+        return SpotNetwork().heatmaps(tensor).numpy()
+
+    image = make_image((480, 640))
+    settings = InferenceConfig(height=128, flip=True, scales=(0.5, 1.0))
+    assert Predictor(network, settings)(image) == Predictor(SpotNetwork(), settings)(image) != []
+
+
+def test_maps_are_those_of_the_image_without_its_padding():
+    predictor = spot_predictor(height=100)
+    maps = predictor.compute_maps(make_image((97, 131)))
+    assert maps.shape == (50, 25, 34)
+    y, x = np.unravel_index(maps[COCO.keypoint_channels][NOSE].argmax(), maps.shape[1:])
+    np.testing.assert_allclose((x * 4 + 1.5, y * 4 + 1.5), np.array(SPOTS[97, 131][0]) * 100 / 97, atol=2.5)
+
+
+@pytest.mark.parametrize(
+    "overrides, message",
+    [
+        ({"scale": 1.0}, "unknown setting inference.scale"),
+        ({"height": "large"}, "height"),
+        ({"height": 100_000}, "above inference.max_height"),
+        ({"scales": (0.0,)}, "scales"),
+    ],
+)
+def test_wrong_overrides_are_refused(overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        Predictor.from_checkpoint("not-read.pth", device="cpu", **overrides)

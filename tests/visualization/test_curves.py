@@ -14,7 +14,7 @@ import pytest
 from posenet.cli.main import run_tool
 from posenet.errors import DataError
 from posenet.images import read_image
-from posenet.inference.coco_evaluation import METRICS, Evaluation
+from posenet.inference.evaluation import METRICS, Evaluation
 from posenet.visualization.curves import (
     LOG_FILE,
     MAX_POINTS,

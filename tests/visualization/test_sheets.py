@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 import torch
 
+from posenet.cli.prediction_outputs import HeatmapOutput, sheet_suffixes
 from posenet.data.dataset import PoseDataset
 from posenet.data.loader import Batch
 from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
 from posenet.images import read_image
-from posenet.inference.media.outputs import output_paths
-from posenet.inference.media.sources import CameraSource, Frame, find_sources
+from posenet.inference.media.outputs import output_stems
+from posenet.inference.media.sources import Frame, Source, parse_standard_input
 from posenet.inference.predictor import Predictor
 from posenet.settings import Config, InferenceConfig
 from posenet.skeleton import COCO
@@ -24,14 +25,11 @@ from posenet.visualization.sheets import (
     GAP,
     LABEL_HEIGHT,
     MIN_SAMPLE_WIDTH,
-    HeatmapSheetWriter,
     channel_names,
-    compute_heatmaps,
     contact_sheet,
     dim_image,
     draw_heatmap_sheet,
     draw_training_sample,
-    heatmap_sheet_suffix,
     label_tile,
     overlay_heatmap,
     write_previews,
@@ -40,7 +38,7 @@ from tests.helpers.spot_networks import SpotNetwork, spot_image
 
 SIZE = 128
 SAMPLE_SHEET = (LABEL_HEIGHT + 2 * (LABEL_HEIGHT + SIZE + GAP) + GAP, 2 * (MIN_SAMPLE_WIDTH + GAP) + GAP)
-CAMERA = CameraSource(2)
+CAMERA = Source("camera", 2)
 IMAGE = spot_image(97, 131, (40, 20), (90, 60), 4)
 
 
@@ -78,7 +76,7 @@ def predictor() -> Predictor:
 
 
 def test_maps_show_the_image_without_its_padding(predictor: Predictor) -> None:
-    maps = compute_heatmaps(predictor, IMAGE)
+    maps = predictor.compute_maps(IMAGE)
     assert maps.shape == (50, 32, 44)
     row, column = np.unravel_index(maps[30].argmax(), maps[30].shape)
     assert abs(4 * row + 1.5 - 20 * 128 / 97) < 4 and abs(4 * column + 1.5 - 40 * 128 / 97) < 4
@@ -98,13 +96,13 @@ def test_a_map_covers_the_background_where_it_is_high() -> None:
 
 
 def test_sheets_of_images_are_files_and_those_of_videos_are_folders(predictor: Predictor, tmp_path: Path) -> None:
-    sources = [*find_sources(["-"], ["a.png", "x/A.jpg", "a.mp4"]), CAMERA]
-    paths = output_paths(sources, tmp_path, heatmap_sheet_suffix)
-    assert [path.name for path in paths.values()] == ["a.jpg", "A-2.jpg", "a", "camera-2"]
-    writer = HeatmapSheetWriter(predictor, paths)
-    writer.write(Frame(sources[0], IMAGE), [], IMAGE)
-    writer.write(Frame(CAMERA, IMAGE, 12, 1.0, 5.0), [], IMAGE)
-    expected = draw_heatmap_sheet(IMAGE, compute_heatmaps(predictor, IMAGE), COCO)
+    sources = [*parse_standard_input(b"a.png\nx/A.jpg\na.mp4"), CAMERA]
+    stems = output_stems(sources, tmp_path, sheet_suffixes)
+    assert [path.name for path in stems.values()] == ["a", "A-2", "a", "camera-2"]
+    with HeatmapOutput(stems, predictor, lambda frame, people: frame.image) as output:
+        output.write(Frame(sources[0], IMAGE), [])
+        output.write(Frame(CAMERA, IMAGE, 12, 1.0, 5.0), [])
+    expected = draw_heatmap_sheet(IMAGE, predictor.compute_maps(IMAGE), COCO)
     assert 1200 < expected.shape[1] < 2400 and expected.dtype == np.uint8
     for path in (tmp_path / "a.jpg", tmp_path / "camera-2" / "000012.jpg"):
         sheet = read_image(path)

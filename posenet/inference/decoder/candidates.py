@@ -1,16 +1,9 @@
-"""Keypoint candidates and limbs, and the rules by which the decoder selects them from the maps.
+"""The first half of the decoder: keypoint candidates, and the limbs between them.
 
-Two modules make this selection with the constants below:
-
-- ``host_candidates`` uses NumPy and OpenCV on the maps of one image. On a CPU it is two to three times as fast.
-- ``device_candidates`` uses PyTorch on whole batches, with outputs of fixed size. On a GPU, only its outputs and not
-  the maps are copied to the CPU. It can be exported to ONNX.
-
-Rules
------
 A candidate is a peak of a keypoint map: a cell that is at least as high as the keypoint threshold and as each of its
-eight neighbours. On each axis, its position is refined to the top of the parabola through the logarithms of three
-adjacent cells; this is exact for a Gaussian. The ``MAX_PEAKS`` strongest candidates of each keypoint are kept.
+eight neighbours. A plateau of several adjacent equal cells is one candidate, in its middle. On each axis, the position
+is refined to the top of the parabola through the logarithms of three adjacent cells; this is exact for a Gaussian. The
+``MAX_PEAKS`` strongest candidates of each keypoint are kept.
 
 A limb is a pair of candidates for the two ends of a body part. Let a and b be the scores of the candidates, m the map
 of the body part and t the part threshold. The pair has
@@ -24,26 +17,16 @@ lowest sample because a wrong limb crosses the responses of other limbs near its
 It contains the confidence because a network has weak responses at many wrong positions.
 
 In all maps NaN counts as 0, and values are clipped to the range from 0 to ``MAX_VALUE``.
-
-Differences
------------
-Both modules lead to the same people, except for rounding, the order of equal scores and plateaus:
-
-- A plateau is a peak of several adjacent equal cells. ``host_candidates`` returns one candidate in its middle.
-  ``device_candidates`` returns its first cell in reading order, refined as any other peak. For two cells this is the
-  middle as well.
-- ``host_candidates`` gets the cells that show the image. ``device_candidates`` gets the padded maps of a batch and the
-  number of cells that show each image; it ignores peaks in the padding.
-- ``host_candidates`` also returns negative limb scores. ``device_candidates`` sets them to 0. Neither is a limb.
-
-This module and ``people`` need only NumPy.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import cv2
 import numpy as np
+
+from posenet.skeleton import Skeleton
 
 MAX_PEAKS = 40
 """Candidates kept of each keypoint, the strongest first."""
@@ -81,3 +64,138 @@ class Limbs:
     """(M, 2) int, rows of the two candidates."""
     score: np.ndarray
     """(M,) float32, limb score."""
+
+
+def find_keypoints(maps: np.ndarray, threshold: float, max_peaks: int) -> KeypointCandidates:
+    """Find the peaks of (K, h, w) float32 keypoint maps; see ``decode`` for the arguments."""
+    # The maps are stacked into one tall map, each with a border of zeros. OpenCV processes all of them in one call, and
+    # no peak is next to another map. np.fmax(NaN, 0) is 0.
+    num_keypoints, height, width = maps.shape
+    padded = np.zeros((num_keypoints, height + 2, width + 2), np.float32)
+    np.fmax(maps, 0, out=padded[:, 1:-1, 1:-1])
+    tall = padded.reshape(-1, width + 2)
+    is_peak = (tall >= threshold) & (tall == cv2.dilate(tall, np.ones((3, 3), np.uint8)))
+    centre, is_single = _plateau_centres(is_peak)
+    column, row = np.rint(centre).astype(np.int64).T
+    score = tall[row, column]
+    keypoint = row // (height + 2)
+
+    order = np.lexsort((-score, keypoint))  # by keypoint, then highest score first
+    order = order[score[order] >= threshold]  # the centre of a ring-shaped plateau may be low
+    rank = np.arange(len(order)) - np.searchsorted(keypoint[order], keypoint[order])
+    order = order[rank < max_peaks]
+
+    keypoint = keypoint[order]
+    column = column[order]
+    row = row[order]
+    score = np.minimum(score[order], MAX_VALUE)
+    offset = np.stack(
+        [
+            _peak_offset(tall[row, column - 1], score, tall[row, column + 1]),
+            _peak_offset(tall[row - 1, column], score, tall[row + 1, column]),
+        ],
+        axis=1,
+    )
+    origin = np.stack([np.ones_like(keypoint), keypoint * (height + 2) + 1], axis=1)  # cell (0, 0) in the tall map
+    xy = centre[order] - origin + np.where(is_single[order], offset, 0)
+    return KeypointCandidates(keypoint, xy.astype(np.float32), score)
+
+
+def _plateau_centres(is_peak: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(N, 2) centre of every 8-connected region of a mask, as x and y; (N, 2) whether it is one cell wide and high."""
+    cell = np.flatnonzero(is_peak)
+    width = is_peak.shape[1]
+    flat = is_peak.ravel()
+    if not any(flat[cell + offset].any() for offset in (1, width - 1, width, width + 1)):  # no two cells are adjacent
+        return np.stack([cell % width, cell // width], axis=1), np.ones((len(cell), 2), bool)
+    # For speed, OpenCV gets only the rows with peaks, and the row after each, which separates the regions.
+    rows = np.flatnonzero(np.bincount(cell // width, minlength=len(is_peak)))
+    rows = np.union1d(rows, rows + 1)
+    stats = cv2.connectedComponentsWithStats(is_peak[rows].view(np.uint8), connectivity=8)[2]
+    corner = stats[1:, :2]  # left and top; region 0 is the background
+    size = stats[1:, 2:4]  # width and height
+    corner[:, 1] = rows[corner[:, 1]]
+    return corner + (size - 1) / 2, size == 1
+
+
+def _peak_offset(before: np.ndarray, peak: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """Offset of a Gaussian's top from the middle one of three adjacent cells, -0.5 to 0.5.
+
+    The logarithm of a Gaussian is a parabola. The offset is 0 where a neighbour has no value, as at the map's border.
+    """
+    known = (before > 0) & (after > 0)
+    before, peak, after = (np.log(np.where(known, np.minimum(value, MAX_VALUE), 1)) for value in (before, peak, after))
+    curvature = 2 * peak - before - after
+    offset: np.ndarray = np.divide(after - before, 2 * curvature, out=np.zeros_like(curvature), where=curvature > 0)
+    return offset.clip(-0.5, 0.5)
+
+
+def find_limbs(maps: np.ndarray, candidates: KeypointCandidates, threshold: float, skeleton: Skeleton) -> Limbs:
+    """At most ``MAX_LIMBS`` limbs in (B, h, w) body-part maps. Their scores may be negative."""
+    part, ends = _candidate_pairs(candidates.keypoint, skeleton)
+    first, second = ends.T
+    weight = candidates.score**CONFIDENCE_POWER
+    confidence = weight[first] * weight[second]
+    x, y = _points_between(candidates.xy, first, second, PREFILTER_POSITIONS[:, None])  # (3, M)
+    prefilter_score = (_nearest_values(maps, part, x, y).mean(axis=0) - threshold) * confidence
+    kept = np.flatnonzero(prefilter_score > 0)
+    if len(kept) > MAX_LIMBS:
+        best = np.argpartition(-prefilter_score[kept], MAX_LIMBS)[:MAX_LIMBS]
+        kept = np.sort(kept[best])
+
+    part = part[kept]
+    ends = ends[kept]
+    x, y = _points_between(candidates.xy, ends[:, :1], ends[:, 1:], SAMPLE_POSITIONS)  # (M, 10)
+    samples = _interpolated_values(maps, part[:, None], x, y)
+    support = (samples.mean(axis=1) + np.partition(samples, 1, axis=1)[:, 1]) / 2
+    return Limbs(part, ends, (support - threshold) * confidence[kept])
+
+
+def _candidate_pairs(keypoint: np.ndarray, skeleton: Skeleton) -> tuple[np.ndarray, np.ndarray]:
+    """(M,) part and (M, 2) rows of all pairs of candidates for the ends of a part. ``keypoint`` must be sorted."""
+    start = np.searchsorted(keypoint, np.arange(skeleton.num_keypoints + 1))  # first row of each keypoint
+    count = start[1:] - start[:-1]
+    first, second = skeleton.part_ends.T
+    num_pairs = count[first] * count[second]  # (B,)
+    part = np.repeat(np.arange(skeleton.num_parts), num_pairs)
+    number = np.arange(len(part)) - (num_pairs.cumsum() - num_pairs)[part]  # of the pair within its part
+    num_second = count[second][part]
+    rows = [start[first][part] + number // num_second, start[second][part] + number % num_second]
+    return part, np.stack(rows, axis=1)
+
+
+def _points_between(
+    xy: np.ndarray, first: np.ndarray, second: np.ndarray, position: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """x and y of points on the lines between rows of (N, 2) ``xy``; position 0 is the first row, 1 the second."""
+    x, y = xy.T
+    return x[first] + (x[second] - x[first]) * position, y[first] + (y[second] - y[first]) * position
+
+
+def _nearest_values(maps: np.ndarray, part: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Values of the parts' maps in the cells nearest to the points, all of which are in the maps."""
+    height, width = maps.shape[1:]
+    column = np.rint(x).astype(np.intp)
+    row = np.rint(y).astype(np.intp)
+    return _clipped(maps.reshape(-1)[(part * height + row) * width + column])
+
+
+def _interpolated_values(maps: np.ndarray, part: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Values of the parts' maps at the points, interpolated linearly between the four cells around each."""
+    height, width = maps.shape[1:]
+    column = x.astype(np.intp)
+    row = y.astype(np.intp)
+    x = x - column.astype(x.dtype)
+    y = y - row.astype(y.dtype)
+    flat = maps.reshape(-1)
+    cell = (part * height + row) * width + column
+    right = column < width - 1  # offsets of the next cells; 0 in the last column and row
+    below = (row < height - 1) * width
+    upper = _clipped(flat[cell]) * (1 - x) + _clipped(flat[cell + right]) * x
+    lower = _clipped(flat[cell + below]) * (1 - x) + _clipped(flat[cell + below + right]) * x
+    return np.asarray(upper * (1 - y) + lower * y)
+
+
+def _clipped(values: np.ndarray) -> np.ndarray:
+    """Values between 0 and ``MAX_VALUE``; NaN becomes 0."""
+    return np.asarray(np.minimum(np.fmax(values, 0), MAX_VALUE))

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from posenet.inference.decoder.candidates import MAX_PEAKS
-from posenet.inference.decoder.host_candidates import find_keypoints, find_limbs
+from posenet.inference.decoder.candidates import MAX_PEAKS, find_keypoints, find_limbs
 from posenet.inference.decoder.people import MIN_KEYPOINTS, MIN_SCORE, assemble_people
 from posenet.inference.person import Person
 from posenet.settings import MAP_STRIDE, InferenceConfig
@@ -43,8 +42,8 @@ def decode(
     Returns:
         People, highest score first, with keypoints in pixels of the network input. The score of a person is the mean
         score of the keypoints found times the square root of the share of keypoints found, and less if limbs lead from
-        them to other people. Two people can have a keypoint in common where theirs coincide. If the skeleton has a
-        layout, keypoints with low scores are moved from their peak towards where the rest of their person suggests.
+        them to other people. If the skeleton has a layout, keypoints with low scores are moved from their peak towards
+        where the rest of their person suggests.
 
     Raises:
         ValueError: the shape of the maps does not fit the skeleton.

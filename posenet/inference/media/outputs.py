@@ -1,117 +1,205 @@
-"""Outputs of prediction: drawings as images and videos, and the names of files."""
+"""Outputs of prediction: what every output does, and drawings as images, as videos or in a window."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
 import logging
+import os
+import re
+import subprocess
+import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from types import TracebackType
+from typing import Self
 
+import cv2
 import numpy as np
 
-from posenet.files import name_file_in_errors
+from posenet.errors import ConfigError
+from posenet.files import atomic_replacement, name_file_in_errors, resolve_link
 from posenet.images import WRITABLE_SUFFIXES, write_image
-from posenet.inference.media import video
-from posenet.inference.media.sources import FileSource, Frame, Source
-from posenet.inference.media.video import VideoWriter
-from posenet.inference.media.video_library import open_video_writer
+from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, Source
 from posenet.inference.person import Person
+
+WRITABLE_VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
+"""Formats of videos that are written."""
+WINDOW_TITLE = "posenet"
+_ESCAPE = 27
+_CLOSE_KEYS = frozenset([ord("q"), ord("Q"), _ESCAPE])
+
+Draw = Callable[[Frame, Sequence[Person]], np.ndarray]
+"""Draws people on a copy of their frame, (H, W, 3) uint8 BGR."""
 
 _log = logging.getLogger(__name__)
 
 
-class Output(Protocol):
-    """Receives every frame, in order, with its people and the drawing of them."""
+class Output(ABC):
+    """Receives every frame that could be read, in order, with its people.
 
-    def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None: ...
-
-
-def output_paths(sources: Sequence[Source], folder: Path, suffix_of: Callable[[Source], str]) -> dict[Source, Path]:
-    """Choose an output path in ``folder`` for every source.
-
-    An output has the name and the subfolder of its source, and the suffix that ``suffix_of`` returns. It is numbered if
-    an earlier output has the same name.
-    """
-    paths: dict[Source, Path] = {}
-    taken: set[str] = set()
-    for source in sources:
-        suffix = suffix_of(source)
-        plain_name = source.stem + suffix
-        numbered_names = (f"{source.stem}-{number}{suffix}" for number in itertools.count(2))
-        # Photo.jpg and photo.jpg are the same file on some file systems.
-        subfolder = source.subfolder if isinstance(source, FileSource) else Path()
-        names = (subfolder / name for name in itertools.chain([plain_name], numbered_names))
-        path = next(path for path in names if str(path).lower() not in taken)
-        taken.add(str(path).lower())
-        paths[source] = folder / path
-        if source.kind != "camera" and path.name != plain_name:
-            _log.info("The output of %s is named %s", source.name, path.name)
-    return paths
-
-
-def drawing_suffix(source: Source) -> str:
-    """Suffix of a source's drawing: that of the source if the format can be written, else .png or .mp4."""
-    if source.kind == "image":
-        return source.suffix if source.suffix.lower() in WRITABLE_SUFFIXES else ".png"
-    return source.suffix if source.suffix.lower() in video.WRITABLE_SUFFIXES else ".mp4"
-
-
-class DrawingWriter:
-    """Writes the drawings of each source to a file, as an image or as a video with a four-letter ``codec``.
-
-    A video is finished when frames of another source arrive, or when the context ends. If it ends with an error, the
-    video is discarded, and an earlier file of its name stays.
-
-    Args:
-        paths: where the drawing of each source goes.
-        codec: of videos; None for the default of the video library.
+    At the end of its context the output is completed; after an error, files that it has begun are discarded, and
+    earlier files of their names stay.
     """
 
-    def __init__(self, paths: Mapping[Source, Path], codec: str | None = None) -> None:
-        self._paths = paths
-        self._codec = codec
-        self._video: VideoWriter | None = None
-        self._video_source: Source | None = None
+    is_closed = False
+    """Whether the user has closed it, so that nothing more is to be written."""
+
+    def __init__(self) -> None:
         self._stack = contextlib.ExitStack()
+
+    @abstractmethod
+    def write(self, frame: Frame, people: Sequence[Person]) -> None:
+        """Receive a frame."""
+
+    def finish(self) -> None:  # noqa: B027  # many have nothing to write at the end
+        """Write what comes after the last frame."""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            with self._stack:
+                self.finish()
+        else:
+            self._stack.__exit__(kind, error, traceback)
 
-    def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
-        path = self._paths[frame.source]
+
+def output_stems(
+    sources: Sequence[Source], folder: Path, suffixes_of: Callable[[Source], Sequence[str]]
+) -> dict[Source, Path]:
+    """Choose an output path in ``folder`` for every source, without its suffix.
+
+    An output has the name and the subfolder of its source. It is numbered if an earlier output has the same name.
+
+    Args:
+        suffixes_of: the suffixes that the output may have.
+    """
+    stems: dict[Source, Path] = {}
+    taken: set[str] = set()
+    for source in sources:
+        for name in itertools.chain([source.stem], (f"{source.stem}-{number}" for number in itertools.count(2))):
+            # Photo.jpg and photo.jpg are the same file on some file systems.
+            files = {str(source.subfolder / (name + suffix)).lower() for suffix in suffixes_of(source)}
+            if not files & taken:
+                break
+        taken |= files
+        stems[source] = folder / source.subfolder / name
+        if source.kind != "camera" and name != source.stem:
+            _log.info("The output of %s is named %s", source.name, name)
+    return stems
+
+
+def output_paths(stems: Mapping[Source, Path], suffixes_of: Callable[[Source], Sequence[str]]) -> list[Path]:
+    """All paths that outputs may be written to."""
+    return [with_suffix(stem, suffix) for source, stem in stems.items() for suffix in suffixes_of(source)]
+
+
+def with_suffix(stem: Path, suffix: str) -> Path:
+    """A path with a suffix appended; ``Path.with_suffix`` would replace the end of a name with a dot."""
+    return stem.with_name(stem.name + suffix)
+
+
+def drawing_suffixes(source: Source) -> list[str]:
+    """Suffixes that the drawing of a source may have: as an image, as a video, or either for an animation."""
+    as_image = source.suffix if source.suffix.lower() in WRITABLE_SUFFIXES else ".png"
+    as_video = source.suffix if source.suffix.lower() in WRITABLE_VIDEO_SUFFIXES else ".mp4"
+    return {"image": [as_image], "animation": [as_image, as_video]}.get(source.kind, [as_video])
+
+
+class DrawingOutput(Output):
+    """Writes the drawing of each source as an image or as a video.
+
+    A video is completed when frames of another source arrive, or at the end.
+
+    Args:
+        stems: see ``output_stems``.
+    """
+
+    def __init__(self, stems: Mapping[Source, Path], draw: Draw) -> None:
+        super().__init__()
+        self._stems = stems
+        self._draw = draw
+        self._video_source: Source | None = None
+
+    def write(self, frame: Frame, people: Sequence[Person]) -> None:
         if frame.source != self._video_source:
-            self.finish_source()
+            self._stack.close()  # completes the video of the last source
+            self._video_source = None
+        drawing = self._draw(frame, people)
+        suffixes = drawing_suffixes(frame.source)
         if frame.number is None:
+            path = with_suffix(self._stems[frame.source], suffixes[0])
             with name_file_in_errors(path):
                 write_image(path, drawing)
             return
-        if self._video is None:
-            opened = open_video_writer(
-                path,
-                drawing.shape[:2],
-                frame.rate,
-                aspect=frame.aspect,
-                codec=self._codec,
-                sound_from=_file_with_sound(frame.source),
-            )
-            self._video = self._stack.enter_context(opened)
-            self._video_source = frame.source
+        if self._video_source is None:
+            self._open_video(with_suffix(self._stems[frame.source], suffixes[-1]), frame, drawing)
         self._video.write(drawing, frame.seconds)
 
-    def finish_source(self) -> None:
-        """Complete the video of the source whose last frame was written."""
-        self._stack.close()
-        self._video = None
-        self._video_source = None
+    def _open_video(self, path: Path, frame: Frame, drawing: np.ndarray) -> None:
+        from posenet.inference.media.video import VideoWriter  # needs PyAV
+
+        source_path = frame.source.path
+        has_sound = source_path is not None and source_path.suffix.lower() in VIDEO_SUFFIXES
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._stack.enter_context(atomic_replacement(resolve_link(path), path.suffix))
+        self._video = VideoWriter(
+            temporary,
+            drawing.shape[:2],
+            frame.rate,
+            aspect=frame.aspect,
+            sound_from=source_path if has_sound else None,
+        )
+        self._stack.callback(self._video.close)
+        self._video_source = frame.source
 
 
-def _file_with_sound(source: Source) -> Path | None:
-    """The file of a source that may have sound."""
-    if isinstance(source, FileSource) and source.suffix.lower() in video.VIDEO_SUFFIXES:
-        return source.path
-    return None
+class Window(Output):
+    """Shows the drawings. An image stays until a key is pressed or ``stop_requested`` returns true."""
+
+    def __init__(self, draw: Draw, stop_requested: Callable[[], bool] = lambda: False) -> None:
+        super().__init__()
+        self._draw = draw
+        self._stop_requested = stop_requested
+        self._stack.callback(cv2.destroyAllWindows)
+
+    @staticmethod
+    def require_display() -> None:
+        """Raise ``ConfigError`` unless OpenCV can open a window here."""
+        reason = _why_no_window()
+        if reason:
+            raise ConfigError(f"--show needs a display: {reason}; leave out --show and use --output DIR")
+
+    def write(self, frame: Frame, people: Sequence[Person]) -> None:
+        cv2.namedWindow(WINDOW_TITLE, cv2.WINDOW_NORMAL | cv2.WINDOW_KEEPRATIO)
+        cv2.imshow(WINDOW_TITLE, self._draw(frame, people))
+        key = cv2.waitKey(1)
+        while frame.number is None and key < 0 and self._is_visible() and not self._stop_requested():
+            key = cv2.waitKey(50)
+        self.is_closed = (key & 0xFF) in _CLOSE_KEYS or not self._is_visible()
+
+    def _is_visible(self) -> bool:
+        return cv2.getWindowProperty(WINDOW_TITLE, cv2.WND_PROP_VISIBLE) >= 1
+
+
+def _why_no_window() -> str:
+    """Why OpenCV cannot open a window here; empty if it can."""
+    if re.search(r"GUI:\s+NONE", cv2.getBuildInformation()):
+        return "this OpenCV is built without windows (opencv-python-headless)"
+    if not sys.platform.startswith("linux"):
+        return ""
+    display = os.environ.get("DISPLAY", "")
+    if not display and not os.environ.get("WAYLAND_DISPLAY"):
+        return "there is none (DISPLAY is not set)"
+    # If the display cannot be reached, the window library ends the whole process. So another process tries it.
+    attempt = "import cv2; cv2.namedWindow('posenet'); cv2.destroyAllWindows()"
+    try:
+        subprocess.run([sys.executable, "-c", attempt], capture_output=True, timeout=60, check=True)
+    except subprocess.SubprocessError:
+        return f"DISPLAY={display} cannot be used"
+    return ""

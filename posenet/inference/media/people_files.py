@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import itertools
 import json
@@ -10,9 +9,9 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
@@ -20,9 +19,9 @@ from posenet.annotations.coco import COCO_CATEGORY
 from posenet.errors import DataError
 from posenet.files import open_text_output
 from posenet.images import oriented_size, read_header
-from posenet.inference.coco_evaluation import to_coco_result
+from posenet.inference.evaluation import to_coco_result
 from posenet.inference.media.outputs import Output
-from posenet.inference.media.sources import FileSource, Frame, Source
+from posenet.inference.media.sources import Frame, Source
 from posenet.inference.person import Person
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
@@ -61,76 +60,48 @@ class ImageIds:
 
 def _number_in_name(source: Source) -> int | None:
     stem = source.stem
-    is_number = source.kind == "image" and stem.isascii() and stem.isdecimal()
+    is_number = source.kind in ("image", "animation") and stem.isascii() and stem.isdecimal()
     return int(stem) if is_number and int(stem) < MAX_IMAGE_NUMBER else None
 
 
-@contextlib.contextmanager
-def open_people_file(path: Path, sources: Iterable[Source] = (), append: bool = False) -> Iterator[Output]:
-    """Open a file for people as COCO results; see ``people_entry`` for its entries.
+class JsonLinesOutput(Output):
+    """COCO results, one person per line. The file is complete up to the last frame at any time; the first makes it."""
 
-    A ``.jsonl`` file is a ``JsonLinesWriter``. Any other file is a ``JsonListWriter``; it replaces an earlier file when
-    the block ends without an error.
-
-    Args:
-        append: continue a ``.jsonl`` file.
-    """
-    ids = ImageIds(sources)
-    if path.suffix.lower() == ".jsonl":
-        with contextlib.ExitStack() as stack:
-
-            def open_file() -> TextIO:
-                if append:
-                    return stack.enter_context(open(path, "a", encoding="utf-8"))
-                return stack.enter_context(open(path, "w", encoding="utf-8"))
-
-            yield JsonLinesWriter(open_file, ids)
-        return
-    with open_text_output(path) as file:
-        writer = JsonListWriter(file, ids)
-        yield writer
-        writer.finish()
-
-
-class JsonLinesWriter:
-    """Writes one person per line. The file is complete up to the last frame at any time; the first frame makes it.
-
-    Args:
-        open_file: called once.
-    """
-
-    def __init__(self, open_file: Callable[[], TextIO], ids: ImageIds) -> None:
-        self._open_file = open_file
+    def __init__(self, path: Path, ids: ImageIds) -> None:
+        super().__init__()
+        self._path = path
         self._ids = ids
         self._file: TextIO | None = None
 
-    @property
-    def size(self) -> int | None:
-        """Size of the file in bytes; None before the first frame."""
-        return None if self._file is None else os.fstat(self._file.fileno()).st_size
-
-    def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
-        if self._file is None:
-            self._file = self._open_file()
+    def write(self, frame: Frame, people: Sequence[Person]) -> None:
+        file = self._open()
         for person in people:
-            self._file.write(json.dumps(people_entry(frame, person, self._ids.id_of(frame))) + "\n")
-        self._file.flush()
+            file.write(json.dumps(people_entry(frame, person, self._ids.id_of(frame))) + "\n")
+        file.flush()
+
+    def finish(self) -> None:
+        self._open()  # a share without images has an empty file
+
+    def _open(self) -> TextIO:
+        if self._file is None:
+            self._file = self._stack.enter_context(self._path.open("w", encoding="utf-8"))
+        return self._file
 
 
-class JsonListWriter:
-    """Writes all people as one JSON list, one line each, without holding them in memory."""
+class JsonOutput(Output):
+    """COCO results as one JSON list, one line for each person. Nothing is held in memory."""
 
-    def __init__(self, file: TextIO, ids: ImageIds) -> None:
-        self._list = _JsonList(file)
+    def __init__(self, path: Path, ids: ImageIds) -> None:
+        super().__init__()
+        self._list = _JsonList(self._stack.enter_context(open_text_output(path)))
         self._ids = ids
 
-    def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
+    def write(self, frame: Frame, people: Sequence[Person]) -> None:
         for person in people:
             self._list.append(people_entry(frame, person, self._ids.id_of(frame)))
         self._list.file.flush()
 
     def finish(self) -> None:
-        """Close the list."""
         self._list.finish()
         self._list.file.write("\n")
 
@@ -161,82 +132,85 @@ def people_entry(frame: Frame, person: Person, image_id: int | str) -> dict[str,
     return entry if person.id is None else entry | {"id": person.id}
 
 
-@contextlib.contextmanager
-def open_coco_file(
-    path: Path, sources: Sequence[Source], skeleton: Skeleton, exif_frame: ExifFrame = DataConfig.exif_frame
-) -> Iterator[Output]:
-    """Open a COCO data set; it replaces an earlier file when the block ends without an error. See ``CocoWriter``."""
-    with open_text_output(path) as file, tempfile.TemporaryFile("w+", encoding="utf-8") as images:
-        names = listed_names(sources, image_folder(sources))
-        writer = CocoWriter(file, images, names, ImageIds(sources), skeleton, exif_frame)
-        yield writer
-        writer.finish()
-
-
 def image_folder(sources: Iterable[Source]) -> Path:
     """The innermost folder that holds all files of the sources; the file names of a COCO data set are relative to it.
 
     Raises:
         DataError: there is none, as on two drives of Windows.
     """
-    folders = [os.path.abspath(source.path.parent) for source in sources if isinstance(source, FileSource)]
+    folders = [os.path.abspath(source.path.parent) for source in sources if source.path is not None]
     try:
         return Path(os.path.commonpath(folders or [os.getcwd()]))
     except ValueError as error:
         raise DataError("the images of a COCO data set must lie on one drive; write one data set for each") from error
 
 
-def listed_names(sources: Sequence[Source], folder: Path) -> dict[Source, str]:
-    """The file name of each image in a COCO data set, and the folder of each source with frames; all are different.
+class ListedNames(NamedTuple):
+    """How the images of a COCO data set are named; all names are different."""
 
-    An image file has its path relative to ``folder``. Frame 3 of clip.mp4 is listed as clip/000003.jpg.
-    """
-    names: dict[Source, str] = {}
+    file_of: dict[Source, str]
+    """The name of each image file."""
+    folder_of: dict[Source, str]
+    """The folder of the frames of each video, camera and animation."""
+
+    def name_of(self, frame: Frame) -> str:
+        """Frame 3 of clip.mp4 is listed as clip/000003.jpg."""
+        return (
+            self.file_of[frame.source]
+            if frame.number is None
+            else f"{self.folder_of[frame.source]}/{frame.number:06d}.jpg"
+        )
+
+
+def list_names(sources: Sequence[Source], folder: Path) -> ListedNames:
+    """Choose names. An image file has its path relative to ``folder``."""
+    names = ListedNames({}, {})
     for source in sources:
-        if isinstance(source, FileSource) and source.kind == "image":
-            names[source] = Path(os.path.relpath(source.path, folder)).as_posix()
-    taken = {*names.values(), *(Path(name).parent.as_posix() for name in names.values())}
+        if source.path is not None and source.kind in ("image", "animation"):
+            names.file_of[source] = Path(os.path.relpath(source.path, folder)).as_posix()
+    taken = {*names.file_of.values(), *(Path(name).parent.as_posix() for name in names.file_of.values())}
     for source in sources:
-        if source in names:
+        if source.kind == "image" and source.path is not None:
             continue
-        parent = Path(os.path.relpath(source.path.parent, folder)) if isinstance(source, FileSource) else Path()
+        parent = Path() if source.path is None else Path(os.path.relpath(source.path.parent, folder))
         suffix = source.suffix if source.kind == "image" else ""
         numbered = (f"{source.stem}-{number}{suffix}" for number in itertools.count(2))
         paths = ((parent / name).as_posix() for name in itertools.chain([source.stem + suffix], numbered))
-        names[source] = next(path for path in paths if path not in taken)
-        taken.add(names[source])
+        name = next(path for path in paths if path not in taken)
+        (names.file_of if source.kind == "image" else names.folder_of)[source] = name
+        taken.add(name)
     return names
 
 
-class CocoWriter:
-    """Writes images and people as a COCO data set, without holding them in memory.
+class CocoOutput(Output):
+    """Images and people as a COCO data set, without holding them in memory.
 
     Every image that was read has an entry, also one without people. A keypoint that was found has visibility 2, a
     ``score`` of a person and ``keypoint_scores`` come on top of COCO's format. The box is that around the keypoints,
-    and the area is the area of the box, as pycocotools computes both for results.
+    and the area is the area of the box, as pycocotools computes both for results. A person of whom only derived
+    keypoints were found, such as the neck, has no keypoint that COCO knows and is left out.
 
     Sizes and coordinates are those of the displayed image, as in labelling tools. With the frame "stored", an EXIF
     rotation is undone. ``build_hdf5`` and ``evaluate`` read both; see ``find_annotated_frame``.
 
     Args:
-        file: receives the data set.
-        images: an empty temporary file.
-        names: see ``listed_names``.
+        sources: all sources, of which the names and ids of images depend.
         exif_frame: frame of the sizes and coordinates.
     """
 
     def __init__(
         self,
-        file: TextIO,
-        images: TextIO,
-        names: dict[Source, str],
-        ids: ImageIds,
+        path: Path,
+        sources: Sequence[Source],
         skeleton: Skeleton,
-        exif_frame: ExifFrame,
+        exif_frame: ExifFrame = DataConfig.exif_frame,
     ) -> None:
+        super().__init__()
         self._exif_frame = exif_frame
-        self._names = names
-        self._ids = ids
+        self._names = list_names(sources, image_folder(sources))
+        self._ids = ImageIds(sources)
+        file = self._stack.enter_context(open_text_output(path))
+        images = self._stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))  # noqa: SIM115
         self._images = _JsonList(images)
         self._annotations = _JsonList(file)
         self._annotation_ids = itertools.count(1)
@@ -244,15 +218,15 @@ class CocoWriter:
         file.write(f'{{"info": {{"description": "People found by posenet"}}, "licenses": [], "categories": {category}')
         file.write(',\n"annotations": ')
 
-    def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
+    def write(self, frame: Frame, people: Sequence[Person]) -> None:
         orientation = 1
-        if self._exif_frame == "stored" and frame.number is None and isinstance(frame.source, FileSource):
+        if self._exif_frame == "stored" and frame.number is None and frame.source.path is not None:
             orientation = read_header(frame.source.path).orientation
         height, width = frame.image.shape[:2]
         stored_height, stored_width = oriented_size(height, width, orientation)
         image: dict[str, Any] = {
             "id": self._ids.next_number(frame),
-            "file_name": self._file_name(frame),
+            "file_name": self._names.name_of(frame),
             "height": stored_height,
             "width": stored_width,
         }
@@ -261,18 +235,15 @@ class CocoWriter:
         self._images.append(image)
         for person in people:
             keypoints = undo_orientation(person.to_coco().astype(float), (height, width), orientation)
+            if not keypoints[:, 2].any():
+                continue
             entry = {"id": next(self._annotation_ids), "image_id": image["id"]} | coco_annotation(keypoints)
             entry["score"] = person.score
             if person.id is not None:
                 entry["track_id"] = person.id
             self._annotations.append(entry)
 
-    def _file_name(self, frame: Frame) -> str:
-        name = self._names[frame.source]
-        return name if frame.number is None else f"{name}/{frame.number:06d}.jpg"
-
     def finish(self) -> None:
-        """Append the list of images."""
         file = self._annotations.file
         self._annotations.finish()
         self._images.finish()
@@ -330,29 +301,23 @@ def undo_orientation(keypoints: np.ndarray, image_size: tuple[int, int], orienta
     return keypoints[:, [1, 0, 2]] if orientation >= 5 else keypoints
 
 
-@contextlib.contextmanager
-def open_csv_file(path: Path, skeleton: Skeleton) -> Iterator[Output]:
-    """Open a CSV table; it replaces an earlier file when the block ends without an error. See ``CsvWriter``."""
-    with open_text_output(path) as file:
-        yield CsvWriter(file, skeleton)
-
-
-class CsvWriter:
-    """Writes one person per row: file, frame, time, id, score, box, and x, y and score of every keypoint.
+class CsvOutput(Output):
+    """A table with one person per row: file, frame, time, id, score, box, and x, y and score of every keypoint.
 
     Cells that do not apply are empty: frame and time of an image, the id of a person who is not tracked, and a keypoint
     that was not found.
     """
 
-    def __init__(self, file: TextIO, skeleton: Skeleton) -> None:
-        self._file = file
-        self._rows = csv.writer(file)
+    def __init__(self, path: Path, skeleton: Skeleton) -> None:
+        super().__init__()
+        self._file = self._stack.enter_context(open_text_output(path))
+        self._rows = csv.writer(self._file)
         columns = ["file_name", "frame", "time", "id", "score", "left", "top", "right", "bottom"]
         for name in skeleton.file_names:
             columns += [f"{name}_x", f"{name}_y", f"{name}_score"]
         self._rows.writerow(columns)
 
-    def write(self, frame: Frame, people: Sequence[Person], drawing: np.ndarray) -> None:
+    def write(self, frame: Frame, people: Sequence[Person]) -> None:
         time = "" if frame.number is None else round(frame.seconds, 4)
         number = "" if frame.number is None else frame.number
         for person in people:

@@ -1,120 +1,102 @@
-"""The inputs of prediction: images, videos, streams and cameras, as one stream of frames."""
+"""The inputs of prediction, and the frames that come from them: images, videos, streams and cameras."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
+import codecs
+import os
 import re
-from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 from urllib.parse import urlsplit
 
 import numpy as np
 
-from posenet.devices.background import map_in_background
-from posenet.downloading import download_image, without_credentials
+from posenet.downloading import without_credentials
 from posenet.errors import DataError
-from posenet.images import IMAGE_SUFFIXES, find_images, read_image
-from posenet.inference.media.image_series import (
-    MULTI_IMAGE_SUFFIXES,
-    MultiImageFile,
-    NumberedImages,
-    has_several_images,
-    is_numbered_pattern,
-    numbered_files,
-    stem_of_pattern,
-)
-from posenet.inference.media.live_video import LiveVideo
-from posenet.inference.media.opencv_video import OpenCVVideo
-from posenet.inference.media.video import ALL_FRAMES, VIDEO_SUFFIXES, FrameSelection, VideoReader
-from posenet.inference.media.video_library import open_video
+from posenet.images import IMAGE_SUFFIXES, decode_image, find_images
 
-MIN_READ_AHEAD = 8
-"""Number of image files that are read before they are requested."""
-READ_THREADS = 4
-"""Number of threads that read image files."""
+VIDEO_SUFFIXES = frozenset(
+    ".3g2 .3gp .asf .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .webm .wmv".split()
+)
+"""Files with these suffixes are read as videos."""
+ANIMATION_SUFFIXES = frozenset([".gif", ".tif", ".tiff", ".webp"])
+"""Files with these suffixes hold one image, or several: an animation or the pages of a document."""
+
+_NUMBER_FIELD = re.compile(r"%(?:0(\d+))?d")
+
+Kind = Literal["image", "animation", "video", "camera"]
 
 
 @dataclass(frozen=True)
-class FileSource:
-    """An image file or a video file. A pattern of numbered images such as ``frame_%04d.png`` is a video."""
+class Source:
+    """Something that frames are read from.
 
-    kind: Literal["image", "video"]
-    path: Path
+    An animation is a file whose suffix leaves open whether it holds one image or several. A pattern of numbered images
+    such as ``frame_%04d.png`` is a video.
+    """
+
+    kind: Kind
+    location: Path | str | int
+    """The path of a file, the address of an image, a video or a live stream; of a camera, its number or its device file
+    such as ``/dev/video0``."""
     subfolder: Path = Path()
     """Where a recursive search found it, relative to the folder that was searched."""
+    data: bytes = b""
+    """The content of an image that is not in a file."""
+
+    @property
+    def path(self) -> Path | None:
+        """The path of a file; None for other sources."""
+        return self.location if isinstance(self.location, Path) else None
+
+    @property
+    def url(self) -> str | None:
+        """The address; None for other sources."""
+        is_url = isinstance(self.location, str) and self.kind != "camera" and not self.data
+        return str(self.location) if is_url else None
 
     @property
     def name(self) -> str:
-        """The path, as the user wrote it."""
-        return str(self.path)
+        """The path as the user wrote it, the address without a user name and a password, or ``camera 0``."""
+        if self.url is not None:
+            return without_credentials(self.url)
+        return f"camera {self.location}" if self.kind == "camera" else str(self.location)
 
     @property
     def stem(self) -> str:
         """Name of output files, without the suffix."""
-        return stem_of_pattern(self.path) if is_numbered_pattern(self.path) else self.path.stem
+        if self.kind == "camera":
+            return f"camera-{str(self.location).rpartition('/')[2]}"
+        if self.url is not None:
+            address = urlsplit(self.url)
+            return Path(address.path).stem or address.hostname or "stream"
+        path = Path(str(self.location))
+        if is_numbered_pattern(path):
+            return _NUMBER_FIELD.sub("", path.stem).strip("-_. ") or "images"
+        return path.stem
 
     @property
     def suffix(self) -> str:
-        return self.path.suffix
-
-
-@dataclass(frozen=True)
-class CameraSource:
-    """A camera: its number, or its device file such as ``/dev/video0``."""
-
-    kind: ClassVar[Literal["camera"]] = "camera"
-    device: int | str
+        """The suffix of a file or of an address; empty for other sources."""
+        if self.path is not None:
+            return self.path.suffix
+        return "" if self.url is None else Path(urlsplit(self.url).path).suffix
 
     @property
-    def name(self) -> str:
-        return f"camera {self.device}"
-
-    @property
-    def stem(self) -> str:
-        """Name of output files, without the suffix."""
-        return f"camera-{str(self.device).rpartition('/')[2]}"
-
-    @property
-    def suffix(self) -> str:
-        return ""
-
-
-@dataclass(frozen=True)
-class UrlSource:
-    """An image, a video or a live stream at an address such as ``https://...`` or ``rtsp://...``."""
-
-    kind: Literal["image", "video"]
-    url: str
-
-    @property
-    def name(self) -> str:
-        """The address, without a user name and a password."""
-        return without_credentials(self.url)
-
-    @property
-    def stem(self) -> str:
-        """Name of output files, without the suffix."""
-        address = urlsplit(self.url)
-        return Path(address.path).stem or address.hostname or "stream"
-
-    @property
-    def suffix(self) -> str:
-        return _url_suffix(self.url)
-
-
-Source = FileSource | CameraSource | UrlSource
+    def may_be_live(self) -> bool:
+        """Whether it is a camera, or a video at an address, which may be a live stream."""
+        return self.kind == "camera" or (self.url is not None and self.kind == "video")
 
 
 @dataclass(frozen=True)
 class Frame:
-    """An image file, or one image of a video, a stream or a camera."""
+    """An image file, or one image of a video, a stream or a camera; or why one could not be read."""
 
     source: Source
-    image: np.ndarray
-    """(H, W, 3) BGR uint8."""
+    image: np.ndarray = field(default_factory=lambda: np.empty((0, 0, 3), np.uint8))
+    """(H, W, 3) BGR uint8; empty if it could not be read."""
     number: int | None = None
     """Counts the frames of a source from 0; None for an image file."""
     seconds: float = 0.0
@@ -125,193 +107,129 @@ class Frame:
     """Width of a pixel divided by its height."""
     is_live: bool = False
     """Whether the source is a camera or a live stream, which does not wait for its reader."""
-
-
-@dataclass(frozen=True)
-class UnreadableFrame:
-    """A frame that cannot be read, or a source that cannot be opened, and why."""
-
-    source: Source
-    error: DataError
-    is_live: ClassVar[bool] = False
+    error: DataError | None = None
+    """Why the frame could not be read, or the source could not be opened."""
 
 
 def find_sources(
-    inputs: Iterable[str], listed: Iterable[str] = (), cameras: Iterable[int] = (), *, recursive: bool = False
+    inputs: Iterable[str | Path], *, listed: Sequence[Source] = (), recursive: bool = False
 ) -> list[Source]:
     """Find the sources that files, folders, patterns, addresses and cameras name, each once, in the given order.
 
     Args:
         inputs: a number that is not the name of a file is a camera; "-" stands for ``listed``.
-        listed: one path or address each. They are not checked before they are read.
-        cameras: numbers of further cameras.
         recursive: search subfolders of folders too.
 
     Raises:
         DataError: an input does not exist, a folder has no images or videos, or a pattern has no match.
     """
     sources: dict[object, Source] = {}
-    for source in _expand_inputs(inputs, listed, recursive):
-        key = source.path.resolve() if isinstance(source, FileSource) else source
-        sources.setdefault(key, source)
-    for index in cameras:
-        camera = CameraSource(index)
-        sources.setdefault(camera, camera)
+    for item in inputs:
+        for source in listed if item == "-" else _expand_input(str(item), recursive):
+            key = source.path.resolve() if source.path is not None else source
+            sources.setdefault(key, source)
     return list(sources.values())
 
 
-def _expand_inputs(inputs: Iterable[str], listed: Iterable[str], recursive: bool) -> Iterator[Source]:
-    for item in inputs:
-        path = Path(item)
-        if item == "-":
-            yield from (_named_source(entry) for entry in listed)
-        elif item.isascii() and item.isdecimal() and not path.exists():
-            yield CameraSource(int(item))
-        elif _is_camera(path):
-            yield CameraSource(item)
-        elif is_url(item):
-            yield _named_source(item)
-        elif is_numbered_pattern(path):
-            numbered_files(path)  # raises an error if there are none
-            yield FileSource("video", path)
-        else:
-            for file in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES | {".gif"}, recursive=recursive):
-                yield _file_source(file, file.parent.relative_to(path) if path.is_dir() else Path())
+def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
+    path = Path(item)
+    if item.isascii() and item.isdecimal() and not path.exists():
+        yield Source("camera", int(item))
+    elif path.is_char_device() or (path.parent.name == "dev" and re.fullmatch(r"video\d+", path.name)):
+        yield Source("camera", item)  # also one that is not connected
+    elif _is_url(item):
+        yield _named_source(item)
+    elif is_numbered_pattern(path):
+        numbered_files(path)  # raises an error if there are none
+        yield Source("video", path)
+    else:
+        for file in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES | ANIMATION_SUFFIXES, recursive=recursive):
+            subfolder = file.parent.relative_to(path) if path.is_dir() else Path()
+            yield Source(_kind_of_suffix(file.suffix), file, subfolder)
+
+
+def parse_standard_input(data: bytes) -> list[Source]:
+    """The sources in what a program has written to our standard input: a list of files, or one image.
+
+    The list has one path or address per line, or a NUL after each, as ``find -print0`` writes it. Windows tools may
+    write it as UTF-16, or with a byte order mark. Its entries are not checked before they are read.
+
+    Raises:
+        DataError: it is neither a list nor an image.
+    """
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        data = os.fsencode(data.decode("utf-16", errors="replace"))
+    data = data.removeprefix(codecs.BOM_UTF8)
+    if any(byte < 32 and byte not in b"\0\t\n\r" for byte in data[:4096]):
+        try:
+            decode_image(np.frombuffer(data, np.uint8))
+        except ValueError as error:
+            raise DataError(
+                "standard input is neither a list of files nor an image that can be read; list one path per line, or "
+                "pipe a JPEG or PNG file"
+            ) from error
+        return [Source("image", "stdin", data=data)]
+    entries = data.split(b"\0") if b"\0" in data else [line.strip() for line in data.splitlines()]
+    return [_named_source(os.fsdecode(entry)) for entry in entries if entry]
 
 
 def _named_source(item: str) -> Source:
     """The source of a path or an address."""
-    if is_url(item):
-        return UrlSource("image" if _url_suffix(item) in IMAGE_SUFFIXES else "video", item)
-    return _file_source(Path(item))
+    if not _is_url(item):
+        return Source(_kind_of_suffix(Path(item).suffix), Path(item))
+    return Source("image" if Path(urlsplit(item).path).suffix.lower() in IMAGE_SUFFIXES else "video", item)
 
 
-def _file_source(path: Path, subfolder: Path = Path()) -> FileSource:
-    """The source of a path; its suffix and its content decide between images and videos."""
-    is_video = path.suffix.lower() in VIDEO_SUFFIXES or has_several_images(path)
-    return FileSource("video" if is_video else "image", path, subfolder)
+def _kind_of_suffix(suffix: str) -> Kind:
+    if suffix.lower() in ANIMATION_SUFFIXES:
+        return "animation"
+    return "video" if suffix.lower() in VIDEO_SUFFIXES else "image"
 
 
-def _is_camera(path: Path) -> bool:
-    """Whether a path is the device file of a camera, also of one that is not connected."""
-    return path.is_char_device() or (path.parent.name == "dev" and re.fullmatch(r"video\d+", path.name) is not None)
-
-
-def is_url(item: str) -> bool:
+def _is_url(item: str) -> bool:
     return re.match(r"[a-z][a-z0-9+.-]+://", item, re.IGNORECASE) is not None
 
 
-def _url_suffix(url: str) -> str:
-    return Path(urlsplit(url).path).suffix.lower()
+def is_numbered_pattern(path: Path) -> bool:
+    """Whether a path such as ``frame_%04d.png`` stands for numbered files."""
+    return len(_NUMBER_FIELD.findall(path.name)) == 1 and not path.exists()
 
 
-def count_frames(sources: Iterable[Source], selection: FrameSelection = ALL_FRAMES) -> int | None:
-    """Total number of frames; None if it is unknown, as for cameras, streams and videos without a frame count."""
-    total = 0
-    for source in sources:
-        if source.kind == "image":
-            count: int | None = 1
-        elif isinstance(source, FileSource):
-            count = _count_video_frames(source, selection)
-        else:
-            return None
-        if count is None:
-            return None
-        total += count
-    return total
-
-
-def _count_video_frames(source: FileSource, selection: FrameSelection) -> int | None:
-    """The number of selected frames; None if it is unknown; 1 for an unreadable file, which has one error."""
-    try:
-        video = _open_file(source)
-    except DataError:
-        return 1
-    video.close()
-    return selection.count(video.frame_count, video.rate) if video.frame_count else None
-
-
-def read_frames(
-    sources: Iterable[Source],
-    selection: FrameSelection = ALL_FRAMES,
-    stop_requested: Callable[[], bool] = lambda: False,
-    ahead: int = MIN_READ_AHEAD,
-) -> Generator[Frame | UnreadableFrame, None, None]:
-    """Yield the frames of all sources, one source after the other.
-
-    Args:
-        selection: which frames of a video are read.
-        stop_requested: checked while a live source delivers no image; true ends its frames.
-        ahead: number of image files that are read before they are requested.
-    """
-    for kind, group in itertools.groupby(sources, lambda source: source.kind):
-        if kind == "image":
-            yield from map_in_background(_read_image, group, workers=READ_THREADS, ahead=ahead)
-        else:
-            for source in group:
-                yield from _read_video(source, selection, stop_requested)
-
-
-def _read_image(source: Source) -> Frame | UnreadableFrame:
-    try:
-        if isinstance(source, UrlSource):
-            return Frame(source, download_image(source.url))
-        assert isinstance(source, FileSource)
-        return Frame(source, read_image(source.path))
-    except DataError as error:
-        return UnreadableFrame(source, error)
-
-
-def _read_video(
-    source: Source, selection: FrameSelection, stop_requested: Callable[[], bool]
-) -> Iterator[Frame | UnreadableFrame]:
-    """The frames of a video, a stream or a camera."""
-    try:
-        reader = _open_reader(source)
-    except DataError as error:
-        yield UnreadableFrame(source, error)
-        return
-    if isinstance(reader, LiveVideo):
-        rate = reader.rate
-        frames = reader.frames(selection, stop_requested)
-    else:
-        rate = reader.rate / selection.stride
-        frames = reader.frames(selection)
-    with contextlib.closing(reader):
-        for item in frames:
-            if isinstance(item, DataError):
-                yield UnreadableFrame(source, item)
-            else:
-                yield Frame(source, item.image, item.number, item.seconds, rate, reader.aspect, reader.is_live)
-
-
-def _open_reader(source: Source) -> VideoReader | LiveVideo:
-    if isinstance(source, FileSource):
-        return _open_file(source)
-    if isinstance(source, CameraSource):
-        return open_camera(source)
-    reader = open_video(source.url, source.name)
-    if reader.frame_count:
-        return reader
-    return LiveVideo(reader, reopen=lambda: open_video(source.url, source.name))
-
-
-def _open_file(source: FileSource) -> VideoReader:
-    if is_numbered_pattern(source.path):
-        return NumberedImages(source.path)
-    if source.path.suffix.lower() in MULTI_IMAGE_SUFFIXES:
-        return MultiImageFile(source.path)
-    return open_video(source.path, source.name)
-
-
-def open_camera(source: CameraSource) -> LiveVideo:
-    """Open a camera.
+def numbered_files(pattern: Path) -> list[Path]:
+    """The files that a pattern such as ``frame_%04d.png`` stands for, in the order of their numbers.
 
     Raises:
-        DataError: there is none, or another program uses it.
+        DataError: there are none.
     """
-    try:
-        reader = OpenCVVideo(source.device, source.name)
-    except DataError as error:
-        raise DataError(f"{source.name} cannot be opened; connect it, and close other programs that use it") from error
-    return LiveVideo(reader)
+    field = _NUMBER_FIELD.search(pattern.name)
+    assert field is not None
+    before, after = pattern.name[: field.start()], pattern.name[field.end() :]
+    digits = int(field[1] or 1)
+    number = rf"(\d{{{digits}}}|[1-9]\d{{{digits},}})"  # %02d is 07, but also 123
+    files: dict[int, Path] = {}
+    for path in pattern.parent.iterdir() if pattern.parent.is_dir() else ():
+        match = re.fullmatch(re.escape(before) + number + re.escape(after), path.name)
+        if match:
+            files[int(match[1])] = path
+    if not files:
+        raise DataError(f"no file matches {pattern} (%d stands for a number, %04d for one of four digits)")
+    return [path for _, path in sorted(files.items())]
+
+
+def split_into_blocks(sources: Sequence[Source], batch_size: int) -> list[range]:
+    """Split sources into blocks that are predicted together: up to ``batch_size`` images, or one video.
+
+    If every process predicts whole blocks, no batch contains images of two processes, so that the people do not depend
+    on their number.
+
+    Returns:
+        The indices of the sources of each block.
+    """
+    blocks: list[range] = []
+    start = 0
+    for index in range(len(sources)):
+        kinds = {other.kind for other in sources[index : index + 2]}
+        if index + 1 in (len(sources), start + batch_size) or kinds & {"video", "camera"}:
+            blocks.append(range(start, index + 1))
+            start = index + 1
+    return blocks

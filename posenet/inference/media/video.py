@@ -1,223 +1,323 @@
-"""What all readers and writers of videos share: frames, which of them are read, and when they are shown."""
+"""Videos through PyAV (the extra ``video``), which brings its own FFmpeg: reading frames, and writing drawings.
+
+Times are exact, also where the frame rate varies; the sound and the shape of the pixels are kept; videos are written
+as H.264, which players and browsers show.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
 import math
-import os
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, cast
 
+import av
 import cv2
 import numpy as np
+from av.audio.stream import AudioStream
+from av.container import InputContainer, OutputContainer
+from av.packet import Packet
+from av.stream import Stream
+from av.video.reformatter import Colorspace
+from av.video.stream import VideoStream
 
 from posenet.errors import DataError
+from posenet.inference.media.reader import VideoReader, plausible_rate
+from posenet.inference.media.sources import Source
 
-VIDEO_SUFFIXES = frozenset(
-    ".3g2 .3gp .asf .avi .flv .m2ts .m4v .mkv .mov .mp4 .mpeg .mpg .mts .ogv .ts .webm .wmv".split()
-)
-"""Files with these suffixes are read as videos."""
-WRITABLE_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
-"""Formats that are also written."""
-DEFAULT_FRAME_RATE = 25.0
-"""Frames per second, where a video or a camera states no plausible rate."""
-MIN_FRAME_RATE = 1.0
-MAX_FRAME_RATE = 480.0
-"""A higher rate is implausible; some files state the ticks of a clock instead."""
+_log = logging.getLogger(__name__)
+
 MAX_MISSING_SHARE = 0.05
 """A video that lacks more than this share of its length at the end was cut off; lengths in headers are rough."""
 MIN_MISSING_FRAMES = 3
 """Nor does a video count as cut off that lacks fewer frames."""
-MAX_UNREADABLE_IN_A_ROW = 100
-"""After this many frames in a row that cannot be decoded, a video counts as ended."""
+CODEC = "libx264"
+CODEC_OPTIONS = {"crf": "20", "preset": "veryfast"}
+TICKS_PER_SECOND = 60000
+"""Clock of written videos."""
+INDEXED_SUFFIXES = frozenset([".m4v", ".mov", ".mp4"])
+"""Formats with an index."""
+STREAM_TIMEOUT = 10.0
+"""Seconds without data after which a stream counts as lost."""
+STREAM_OPTIONS = {
+    "reconnect": "1",
+    "reconnect_on_network_error": "1",
+    "reconnect_delay_max": "5",
+    "rtsp_transport": "tcp",
+}
 
 
-class VideoFrame(NamedTuple):
-    """A frame of a video or a camera."""
-
-    number: int
-    """Counts from 0."""
-    seconds: float
-    """Time since the first frame."""
-    image: np.ndarray
-    """(H, W, 3) BGR uint8."""
-
-
-@dataclass(frozen=True)
-class FrameSelection:
-    """Which frames of a video are read.
-
-    Attributes:
-        start: seconds after the first frame; earlier frames are skipped.
-        duration: seconds after ``start``; later frames are not read.
-        stride: every how many frames one is read.
-    """
-
-    start: float = 0.0
-    duration: float = math.inf
-    stride: int = 1
-
-    def count(self, frame_count: int, rate: float) -> int:
-        """About how many frames of a video of ``frame_count`` frames are read."""
-        remaining = min(frame_count - self.start * rate, self.duration * rate)
-        return max(0, math.ceil(remaining / self.stride))
-
-
-ALL_FRAMES = FrameSelection()
-
-
-class VideoReader(ABC):
-    """Reads a video once, frame by frame. Frames are rotated as the metadata says.
-
-    A subclass decodes; this class numbers the frames, selects among them and reports damage.
-
-    Attributes:
-        name: for messages.
-        rate: frames per second; an average where the rate varies.
-        frame_count: number of frames, a rough one in some formats; 0 where it is unknown.
-        aspect: width of a pixel divided by its height; valid once a frame has been read.
-    """
-
-    is_live = False
-    """Whether frames are lost when they are not read in time."""
-    name: str
-    rate: float = DEFAULT_FRAME_RATE
-    frame_count: int = 0
-    aspect: float = 1.0
-
-    @abstractmethod
-    def _decode(self) -> Iterator[float | None]:
-        """Decode frame after frame. Yield the time of each in seconds, NaN if unknown; None if it is damaged."""
-
-    @abstractmethod
-    def _image(self) -> np.ndarray:
-        """The image of the frame that was decoded last, (H, W, 3) BGR uint8."""
-
-    def _seek(self, seconds: float) -> int:
-        """Skip frames before ``seconds`` if that is possible without decoding them; return their number."""
-        return 0
-
-    def _why_incomplete(self, frames_read: int) -> str:
-        """Why the video counts as cut off after all its frames are read; empty if it is complete."""
-        return ""
-
-    def _why_undecodable(self) -> str:
-        """Why no frame can be decoded."""
-        return "is damaged: no frame can be decoded"
-
-    @abstractmethod
-    def close(self) -> None: ...
-
-    def images(self) -> Iterator[np.ndarray]:
-        """Yield the images of all intact frames."""
-        for seconds in self._decode():
-            if seconds is not None:
-                yield self._image()
-
-    def frames(self, selection: FrameSelection = ALL_FRAMES) -> Iterator[VideoFrame | DataError]:
-        """Yield the selected frames, and an error for each damaged frame that intact frames follow.
-
-        A last error says so if the video was cut off or has no frame after the start of the selection.
-        """
-        number = self._seek(selection.start)
-        unreadable = 0  # frames since the last intact one
-        seconds = -math.inf
-        first_selected: int | None = None
-        for stated in self._decode():
-            if stated is None:
-                unreadable += 1
-                number += 1
-                if unreadable == MAX_UNREADABLE_IN_A_ROW:
-                    break
-                continue
-            for damaged in range(number - unreadable, number):
-                yield DataError(f"frame {damaged} of {self.name} cannot be decoded")
-            unreadable = 0
-            seconds = self._increasing(stated, seconds)
-            if seconds >= selection.start + selection.duration:
-                return
-            if seconds >= selection.start:
-                if first_selected is None:
-                    first_selected = number
-                if (number - first_selected) % selection.stride == 0:
-                    yield VideoFrame(number, seconds, self._image())
-            number += 1
-        frames_read = number - unreadable
-        if frames_read == 0:
-            yield DataError(f"{self.name} {self._why_undecodable()}")
-        elif reason := self._why_incomplete(frames_read):
-            yield DataError(f"{self.name} ends early: {reason}")
-        elif first_selected is None:
-            yield DataError(f"{self.name} has no frame after {selection.start:g} s; the last is at {seconds:.2f} s")
-
-    def _increasing(self, stated: float, previous: float) -> float:
-        """The stated time of a frame if it is later than that of the previous frame, else one by the frame rate."""
-        if stated > previous:
-            return stated
-        return 0.0 if previous == -math.inf else previous + 1 / self.rate
-
-
-class VideoWriter(ABC):
-    """Writes a video.
+class PyAVReader(VideoReader):
+    """A video file or a stream.
 
     Args:
-        size: (height, width) of the images. Video codecs need even sides: an odd side is extended by one pixel.
+        source: for messages and frames.
+        location: where it is read: the path or the address of the source, or the path of a copy.
+
+    Raises:
+        DataError: there is no such file, FFmpeg cannot open it, or it has no images.
     """
 
-    def __init__(self, size: tuple[int, int]) -> None:
-        self._size = size
-        self._encoded_size = size[0] + size[0] % 2, size[1] + size[1] % 2
+    def __init__(self, source: Source, location: Path | str) -> None:
+        self.source = source
+        name = source.name
+        if isinstance(location, Path) and not location.is_file():
+            raise DataError(f"cannot read {name}: no such file")
+        if isinstance(location, Path) and not location.stat().st_size:
+            raise DataError(f"{name} is empty (0 bytes)")
+        try:
+            self._container = _open_input(location)
+        except av.FFmpegError as error:
+            remedy = "; it may be cut off or damaged" if isinstance(location, Path) else ""
+            raise DataError(f"{name} cannot be opened as a video: {error.strerror}{remedy}") from error
+        stream = self._container.streams.best("video")
+        if stream is None or stream.codec_context is None:
+            self._container.close()
+            raise DataError(f"{name} has no images in a codec that FFmpeg knows; convert it to MP4 (H.264)")
+        self._stream = cast(VideoStream, stream)
+        # Threads that decode several frames at a time would delay a live stream by as many frames.
+        self._stream.thread_type = "AUTO" if isinstance(location, Path) else "SLICE"
+        self._frame: av.VideoFrame
+        # AVI has no times, and FFmpeg's are wrong if frames are not stored in order: frames follow at a constant rate.
+        self._has_times = self._container.format.name != "avi"
+        self._first_time = math.nan
+        if stream.start_time is not None and self._has_times:
+            self._first_time = _seconds(stream.start_time, stream)
+        self._packets = self._read_packets()
+        self._pending: list[Packet[Any] | None] = []  # were read, but not decoded
+        self._from_time = -math.inf  # frames before this are not complete without frames that were skipped
+        self._end = 0.0
+        self.length = (self._container.duration or 0) / av.time_base  # in seconds; 0 if unknown
+        self.rate = plausible_rate(float(self._stream.average_rate or self._stream.guessed_rate or 0))
 
-    @abstractmethod
+    def decode(self) -> Iterator[float | None]:
+        for packet in itertools.chain(self._pending, self._packets):
+            try:
+                frames = packet.decode() if packet is not None else self._stream.codec_context.decode(None)
+            except av.FFmpegError:
+                yield None
+                continue
+            for frame in frames:
+                is_timed = self._has_times and frame.pts is not None
+                seconds = _seconds(frame.pts or 0, self._stream) if is_timed else math.nan
+                if math.isnan(self._first_time):
+                    self._first_time = seconds
+                if not seconds < self._from_time:
+                    self._frame = frame
+                    yield seconds - self._first_time
+
+    def _read_packets(self) -> Iterator[Packet[Any] | None]:
+        """The packets of the images; None instead of the last, empty one if the file is damaged."""
+        try:
+            # Sound and images may end at different times: the later end is compared with the stated length.
+            for packet in self._container.demux(self._stream, *self._container.streams.audio):
+                if packet.pts is not None:
+                    self._end = max(self._end, _seconds(packet.pts + (packet.duration or 0), packet.stream))
+                if packet.stream is self._stream:
+                    yield packet
+        except av.FFmpegError:
+            yield None
+
+    def image(self) -> np.ndarray:
+        aspect = self._stream.sample_aspect_ratio or Fraction(1)
+        quarter_turns = round(self._frame.rotation / 90)
+        self.aspect = float(1 / aspect if quarter_turns % 2 else aspect)
+        return np.ascontiguousarray(np.rot90(self._frame.to_ndarray(format="bgr24"), quarter_turns))
+
+    def seek(self, seconds: float) -> int:
+        """Skip all before the last keyframe before ``seconds``; its frames are counted, not decoded."""
+        if seconds <= 0 or math.isnan(self._first_time):
+            return 0
+        start = self._first_time + seconds
+        times: list[float] = []
+        for packet in self._packets:
+            time = math.inf if packet is None else _packet_time(packet)
+            if packet is not None and packet.is_keyframe and time <= start:
+                self._from_time = time
+                self._pending.clear()
+            self._pending.append(packet)
+            times.append(time)
+            # No later packet is shown before it is decoded.
+            if packet is None or packet.dts is None or _seconds(packet.dts, self._stream) > start:
+                break
+        return sum(time < self._from_time for time in times)
+
+    def why_incomplete(self, frames_read: int) -> str:
+        if not self._has_times:
+            if _is_cut_off(frames_read, self._stream.frames, MIN_MISSING_FRAMES):
+                return f"it has {frames_read} of {self._stream.frames} frames"
+        elif _is_cut_off(self._end, self.length, MIN_MISSING_FRAMES / self.rate):
+            return f"it has {self._end:.2f} of {self.length:.2f} seconds"
+        return ""
+
+    def close(self) -> None:
+        self._container.close()
+
+
+class VideoWriter:
+    """Writes an H.264 video with the exact times of its images, and copies the sound of another.
+
+    Args:
+        path: its suffix, one of ``WRITABLE_VIDEO_SUFFIXES``, gives the format.
+        size: (height, width) of the images. The codec needs even sides: an odd side is extended by one pixel.
+        rate: frames per second, on average.
+        aspect: width of a pixel divided by its height.
+        sound_from: a video file whose sound is copied.
+
+    Raises:
+        OSError: the disk is full.
+    """
+
+    def __init__(
+        self, path: Path, size: tuple[int, int], rate: float, *, aspect: float = 1.0, sound_from: Path | None = None
+    ) -> None:
+        self._size = size
+        suffix = path.suffix.lower()
+        exact_rate = Fraction(rate).limit_denominator(1001)
+        # AVI has no times: its frames follow each other at the rate of its clock.
+        self._time_base = Fraction(1, TICKS_PER_SECOND) if suffix != ".avi" else 1 / exact_rate
+        self._frame_length = 1 / rate
+        self._last_tick = -1
+        self._start: float | None = None
+        # The index comes first, so that browsers need not load the whole file before they play it.
+        options = {"movflags": "faststart"} if suffix in INDEXED_SUFFIXES else {}
+        self._container = av.open(f"file:{path}", "w", options=options)
+        self._stream = cast(VideoStream, self._container.add_stream(CODEC, exact_rate, options=CODEC_OPTIONS))
+        context = self._stream.codec_context
+        context.height, context.width = (side + side % 2 for side in size)
+        context.pix_fmt = "yuv420p"
+        context.time_base = self._time_base
+        context.sample_aspect_ratio = Fraction(aspect).limit_denominator(1000)
+        context.colorspace = Colorspace.ITU709
+        # Frames that are stored out of order confuse the length of files with a variable rate, and AVI altogether.
+        context.max_b_frames = 0
+        self._sound = _SoundCopy(sound_from, self._container) if sound_from else None
+        self._container.start_encoding()
+
     def write(self, image: np.ndarray, seconds: float) -> None:
         """Append a (H, W, 3) BGR uint8 image that is shown from ``seconds`` on; times increase.
 
         The first image may have a time after 0, because only a part of a video is written.
-
-        Raises:
-            OSError: the disk is full.
         """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Complete the file.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        if self._start is None:
+            self._start = seconds
+            if self._sound:
+                self._sound.skip_to(seconds)
+        time = seconds - self._start
+        if self._sound:
+            time += self._sound.image_delay
+            self._sound.copy_until(time + self._frame_length)
+        self._last_tick = max(self._last_tick + 1, round(time / self._time_base))
+        frame = av.VideoFrame.from_ndarray(self._fit(image), format="bgr24")
+        frame = frame.reformat(format="yuv420p", dst_colorspace=Colorspace.ITU709)
+        frame.pts = self._last_tick
+        frame.time_base = self._time_base
+        frame.duration = round(self._frame_length / self._time_base)
+        self._container.mux(self._stream.encode(frame))
 
     def _fit(self, image: np.ndarray) -> np.ndarray:
         """Resize an image of another size, and extend odd sides."""
         height, width = self._size
         if image.shape[:2] != self._size:
             image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA)
-        below = self._encoded_size[0] - height
-        right = self._encoded_size[1] - width
-        if below or right:
-            image = cv2.copyMakeBorder(image, 0, below, 0, right, cv2.BORDER_REPLICATE)
+        if height % 2 or width % 2:
+            image = cv2.copyMakeBorder(image, 0, height % 2, 0, width % 2, cv2.BORDER_REPLICATE)
         return image
 
+    def close(self) -> None:
+        """Complete the file."""
+        try:
+            self._container.mux(self._stream.encode(None))
+        finally:
+            if self._sound:
+                self._sound.close()
+            self._container.close()
 
-def is_cut_off(length: float, stated: float, tolerance: float) -> bool:
+
+class _SoundCopy:
+    """Copies the sound of a video into another one, unchanged, a little at a time.
+
+    Attributes:
+        image_delay: seconds between the start of the copied sound and the first image.
+    """
+
+    def __init__(self, source: Path, target: OutputContainer) -> None:
+        self._target = target
+        self._name = str(source)
+        self._source = _open_input(source)
+        images = self._source.streams.best("video")
+        self._start = (self._source.start_time or 0) / av.time_base
+        self._first_image = self._start
+        if images is not None and images.start_time is not None:
+            self._first_image = _seconds(images.start_time, images)
+        self.image_delay = self._first_image - self._start
+        self._streams: dict[int, AudioStream] = {}
+        for stream in self._source.streams.audio:
+            if stream.codec_context is None or stream.codec_context.codec.canonical_name not in target.supported_codecs:
+                _log.warning("The sound of %s is left out: %s does not hold its codec", self._name, target.format.name)
+            else:
+                self._streams[stream.index] = target.add_stream_from_template(stream)
+        self._packets = self._read_packets()
+        self._next = next(self._packets, None)
+
+    def _read_packets(self) -> Iterator[Packet[Any]]:
+        if not self._streams:
+            return
+        with contextlib.suppress(av.FFmpegError):  # the reader of the images reports damage
+            for packet in self._source.demux([self._source.streams[index] for index in self._streams]):
+                if packet.dts is not None:
+                    yield packet
+
+    def skip_to(self, seconds: float) -> None:
+        """Leave out the sound before an image, which is at ``seconds`` after the first image."""
+        if seconds > 0:
+            self._start = self._first_image + seconds
+            self.image_delay = 0.0
+            while self._next is not None and _packet_time(self._next) < self._start:
+                self._next = next(self._packets, None)
+
+    def copy_until(self, seconds: float) -> None:
+        """Copy the sound up to a time of the target."""
+        while self._next is not None and _packet_time(self._next) < self._start + seconds:
+            packet = self._next
+            shift = round(self._start / packet.time_base)
+            packet.dts = None if packet.dts is None else packet.dts - shift
+            packet.pts = None if packet.pts is None else packet.pts - shift
+            packet.stream = self._streams[packet.stream_index]
+            try:
+                self._target.mux(packet)
+            except av.FFmpegError as error:
+                if isinstance(error, OSError):
+                    raise
+                _log.warning("The rest of the sound of %s is left out: it is damaged", self._name)
+                self._next = None
+                return
+            self._next = next(self._packets, None)
+
+    def close(self) -> None:
+        self._source.close()
+
+
+def _is_cut_off(length: float, stated: float, tolerance: float) -> bool:
     """Whether a video is much shorter than its header states, in frames or in seconds."""
     return stated - length > max(tolerance, MAX_MISSING_SHARE * stated)
 
 
-def plausible_rate(rate: float) -> float:
-    """A stated frame rate, or the default where it is implausible or not a number."""
-    return rate if MIN_FRAME_RATE <= rate <= MAX_FRAME_RATE else DEFAULT_FRAME_RATE
+def _open_input(location: Path | str) -> InputContainer:
+    if isinstance(location, Path):
+        return av.open(f"file:{location}")
+    return av.open(location, options=STREAM_OPTIONS, timeout=STREAM_TIMEOUT)
 
 
-@contextlib.contextmanager
-def silence_opencv() -> Iterator[None]:
-    """Keep OpenCV and FFmpeg from printing on standard error; our own messages say what is wrong."""
-    # FFmpeg reads its level once, when it is first used.
-    os.environ.setdefault("OPENCV_FFMPEG_LOGLEVEL", "-8")
-    level = cv2.utils.logging.getLogLevel()
-    cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)
-    try:
-        yield
-    finally:
-        cv2.utils.logging.setLogLevel(level)
+def _seconds(ticks: int, stream: Stream) -> float:
+    return float(ticks * (stream.time_base or 0))
+
+
+def _packet_time(packet: Packet[Any]) -> float:
+    """When a packet is shown; some files state only when it is decoded."""
+    ticks = packet.dts if packet.pts is None else packet.pts
+    return math.inf if ticks is None else float(ticks * packet.time_base)

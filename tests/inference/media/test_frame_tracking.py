@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from posenet.inference.media.frame_tracking import FrameTracker
-from posenet.inference.media.sources import FileSource, Frame
+from posenet.inference.media.sources import Frame, Source
 from posenet.settings import TrackingConfig
 from tests.helpers.moving_people import person_at
 
@@ -15,7 +15,7 @@ IMAGE = np.zeros((8, 8, 3), np.uint8)
 
 
 def frames_of(name: str, times: list[float]) -> list[Frame]:
-    source = FileSource("video", Path(name))
+    source = Source("video", Path(name))
     return [Frame(source, IMAGE, number, seconds, 25.0) for number, seconds in enumerate(times)]
 
 
@@ -28,7 +28,7 @@ def test_the_ids_of_every_video_start_at_1() -> None:
 
 def test_people_of_images_have_no_id() -> None:
     tracker = FrameTracker(TrackingConfig(confirm_frames=1))
-    frame = Frame(FileSource("image", Path("a.png")), IMAGE)
+    frame = Frame(Source("image", Path("a.png")), IMAGE)
     assert [person.id for person in tracker.update(frame, [person_at(100)])] == [None]
 
 

@@ -1,62 +1,131 @@
-"""Drawn images and videos, and their names."""
+"""Drawn images and videos, their names, and the window."""
 
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import cv2
+import numpy as np
 import pytest
 
-from posenet.inference.media.outputs import DrawingWriter, drawing_suffix, output_paths
-from posenet.inference.media.sources import CameraSource, FileSource, Frame, find_sources
-from tests.helpers.videos import GREY, read_video, write_video
+from posenet.errors import ConfigError
+from posenet.inference.media.outputs import DrawingOutput, Window, drawing_suffixes, output_paths, output_stems
+from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
+from posenet.inference.person import Person
+from tests.helpers.videos import GREY, full_disk, read_video, write_video
 
-CAMERA = CameraSource(2)
+CAMERA = Source("camera", 2)
 
 
-def test_output_names_are_unique_and_have_writable_formats(tmp_path):
-    sources = [*find_sources(["-"], ["a.jpg", "x/A.JPG", "a.mp4", "b.webm", "c.raw", "d.pgm"]), CAMERA]
-    sources += find_sources(["-", "/dev/video0"], ["http://host/clip.mp4?a=b", "rtsp://me:secret@host:554/"])
-    paths = output_paths(sources, tmp_path, drawing_suffix)
-    names = [paths[source].name for source in sources]
-    assert names == [
+def draw_nothing(frame: Frame, people: Sequence[Person]) -> np.ndarray:
+    return frame.image
+
+
+def test_output_names_are_unique_and_have_writable_formats(tmp_path: Path) -> None:
+    listed = parse_standard_input(b"a.jpg\nx/A.JPG\na.mp4\nb.webm\nc.raw\nd.pgm\ne.gif\ne.mp4\n")
+    sources = [*listed, CAMERA]
+    sources += find_sources(["/dev/video0", "http://host/clip.mp4?a=b", "rtsp://me:secret@host:554/"])
+    stems = output_stems(sources, tmp_path, drawing_suffixes)
+    assert [path.name for path in output_paths(stems, drawing_suffixes)] == [
         "a.jpg",
         "A-2.JPG",
         "a.mp4",
         "b.mp4",
         "c.png",
         "d.png",
+        "e.png",  # of one image,
+        "e.mp4",  # or of an animation
+        "e-2.mp4",
         "camera-2.mp4",
+        "camera-video0.mp4",
         "clip.mp4",
         "host.mp4",
-        "camera-video0.mp4",
     ]
-    assert {path.parent for path in paths.values()} == {tmp_path}
+    assert {path.parent for path in stems.values()} == {tmp_path}
 
 
-def test_drawings_of_subfolders_go_into_subfolders(tmp_path):
+def test_drawings_of_subfolders_go_into_subfolders(tmp_path: Path) -> None:
     subfolders = ("cam", "", "Cam")
-    sources = [FileSource("image", Path("in", str(i), "1.png"), Path(name)) for i, name in enumerate(subfolders)]
-    paths = output_paths(sources, tmp_path, drawing_suffix)
-    assert [str(path.relative_to(tmp_path)) for path in paths.values()] == ["cam/1.png", "1.png", "Cam/1-2.png"]
+    sources = [Source("image", Path("in", str(i), "1.png"), Path(name)) for i, name in enumerate(subfolders)]
+    stems = output_stems(sources, tmp_path, drawing_suffixes)
+    assert [str(path.relative_to(tmp_path)) for path in stems.values()] == ["cam/1", "1", "Cam/1-2"]
 
 
-def test_a_drawn_video_is_finished_when_the_next_source_starts(library, tmp_path):
-    video = FileSource("video", tmp_path / "in" / "clip.mp4")
-    write_video(video.path)
-    paths = output_paths([video, CAMERA], tmp_path, drawing_suffix)
-    with DrawingWriter(paths) as writer:
+def test_a_drawn_video_is_finished_when_the_next_source_starts(tmp_path: Path) -> None:
+    video = Source("video", tmp_path / "in" / "clip.mp4")
+    write_video(tmp_path / "in" / "clip.mp4")
+    stems = output_stems([video, CAMERA], tmp_path, drawing_suffixes)
+    with DrawingOutput(stems, draw_nothing) as output:
         for number in range(3):
-            writer.write(Frame(video, GREY, number, number / 10, 10.0), [], GREY)
-        assert not paths[video].exists()
-        writer.write(Frame(CAMERA, GREY, 0, 0.0, 10.0), [], GREY)
-        assert len(read_video(paths[video])) == 3
-        writer.write(Frame(CAMERA, GREY, 1, 0.8, 10.0), [], GREY)
-    assert read_video(paths[CAMERA])[-1].seconds == pytest.approx(0.8, abs=1e-3), "the pace is that of the camera"
+            output.write(Frame(video, GREY, number, number / 10, 10.0), [])
+        assert not (tmp_path / "clip.mp4").exists()
+        output.write(Frame(CAMERA, GREY, 0, 0.0, 10.0), [])
+        assert len(read_video(tmp_path / "clip.mp4")) == 3
+        output.write(Frame(CAMERA, GREY, 1, 0.8, 10.0), [])
+    pace = read_video(tmp_path / "camera-2.mp4")[-1].seconds
+    assert pace == pytest.approx(0.8, abs=1e-3), "the pace is that of the camera"
 
 
-def test_after_an_error_the_earlier_video_stays(library, tmp_path):
-    paths = {CAMERA: tmp_path / "camera-2.mp4"}
-    paths[CAMERA].write_bytes(b"earlier")
-    with pytest.raises(OSError, match="of another output"):
-        with DrawingWriter(paths) as writer:
-            writer.write(Frame(CAMERA, GREY, 0, 0.0, 10.0), [], GREY)
-            raise OSError("of another output")
-    assert paths[CAMERA].read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [paths[CAMERA]]
+@pytest.mark.parametrize("size", [0, 1000, 20_000])
+def test_after_an_error_the_earlier_video_stays(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "camera-2.mp4"
+    path.write_bytes(b"earlier")
+    noise = np.random.default_rng(0).integers(0, 255, (240, 320, 3), dtype=np.uint8)
+    with full_disk(size), pytest.raises(OSError):
+        with DrawingOutput({CAMERA: tmp_path / "camera-2"}, draw_nothing) as output:
+            for number in range(10):
+                output.write(Frame(CAMERA, noise, number, number / 10, 10.0), [])
+    assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_to_a_video_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "target.mp4").write_bytes(b"old")
+    (tmp_path / "camera-2.mp4").symlink_to(tmp_path / "target.mp4")
+    with DrawingOutput({CAMERA: tmp_path / "camera-2"}, draw_nothing) as output:
+        output.write(Frame(CAMERA, GREY, 0, 0.0, 10.0), [])
+    assert (tmp_path / "camera-2.mp4").is_symlink() and len(read_video(tmp_path / "target.mp4")) == 1
+
+
+def test_a_missing_display_is_reported_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
+    monkeypatch.setattr(cv2, "getBuildInformation", lambda: "  GUI:                           QT5\n")
+    with pytest.raises(ConfigError, match="--show needs a display: there is none"):
+        Window.require_display()
+    monkeypatch.setenv("DISPLAY", ":77")
+    monkeypatch.setattr(sys, "executable", shutil.which("false") or pytest.skip("no command that fails"))
+    with pytest.raises(ConfigError, match="DISPLAY=:77 cannot be used"):
+        Window.require_display()
+    monkeypatch.setattr(cv2, "getBuildInformation", lambda: "  GUI:                           NONE\n")
+    with pytest.raises(ConfigError, match="headless"):
+        Window.require_display()
+
+
+@pytest.mark.parametrize(
+    "number, keys, visible, closed",
+    [
+        (0, [ord("q")], 1, True),
+        (0, [27], 1, True),
+        (0, [ord("n")], 1, False),
+        (0, [-1], 0, True),
+        (None, [-1, -1, -1, ord("n")], 1, False),
+    ],
+    ids=["q", "escape", "other key", "closed by hand", "an image stays until a key is pressed"],
+)
+def test_when_a_window_is_closed(
+    monkeypatch: pytest.MonkeyPatch, number: int | None, keys: list[int], visible: int, closed: bool
+) -> None:
+    shown: list[np.ndarray] = []
+    pressed = iter(keys)
+    monkeypatch.setattr(cv2, "namedWindow", lambda *_: None)
+    monkeypatch.setattr(cv2, "imshow", lambda _, image: shown.append(image))
+    monkeypatch.setattr(cv2, "waitKey", lambda _: next(pressed))
+    monkeypatch.setattr(cv2, "getWindowProperty", lambda *_: visible)
+    monkeypatch.setattr(cv2, "destroyAllWindows", lambda: None)
+    with Window(draw_nothing) as window:
+        window.write(Frame(CAMERA, GREY, number), [])
+        assert window.is_closed == closed and len(shown) == 1 and not list(pressed)

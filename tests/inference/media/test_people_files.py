@@ -15,33 +15,39 @@ from posenet.data.build import build_store
 from posenet.data.store import Store
 from posenet.errors import DataError
 from posenet.images import read_image, write_image
-from posenet.inference.coco_evaluation import SplitOptions, evaluate
 from posenet.inference.media.people_files import (
+    CocoOutput,
+    CsvOutput,
     ImageIds,
+    JsonLinesOutput,
+    JsonOutput,
     image_folder,
-    open_coco_file,
-    open_csv_file,
-    open_people_file,
     undo_orientation,
 )
-from posenet.inference.media.sources import CameraSource, FileSource, Frame, find_sources
+from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
 from posenet.inference.person import Person
 from posenet.skeleton import COCO, Skeleton
+from tests.helpers.evaluations import evaluate_people
 from tests.helpers.image_bytes import encode, with_orientation
 from tests.helpers.videos import GREY
 
 PERSON = Person(np.full((18, 3), 0.5, np.float32), 0.75)
-CAMERA = CameraSource(2)
+CAMERA = Source("camera", 2)
+
+
+def open_people_file(path, sources=()):
+    kind = JsonLinesOutput if path.suffix == ".jsonl" else JsonOutput
+    return kind(path, ImageIds(sources))
 
 
 @pytest.mark.parametrize("name", ["people.json", "people.jsonl"])
 def test_people_are_written_with_image_frame_and_time(tmp_path, name):
-    image = FileSource("image", Path("d/000000000139.jpg"))
-    video = FileSource("video", Path("v.mp4"))
+    image = Source("image", Path("d/000000000139.jpg"))
+    video = Source("video", Path("v.mp4"))
     with open_people_file(tmp_path / name, [image, video]) as output:
-        output.write(Frame(image, GREY), [PERSON, PERSON], GREY)
-        output.write(Frame(video, GREY, 3, 0.12, 25.0), [PERSON], GREY)
-        output.write(Frame(video, GREY, 4, 0.16, 25.0), [], GREY)
+        output.write(Frame(image, GREY), [PERSON, PERSON])
+        output.write(Frame(video, GREY, 3, 0.12, 25.0), [PERSON])
+        output.write(Frame(video, GREY, 4, 0.16, 25.0), [])
         if name.endswith("l"):
             assert (tmp_path / name).read_text().count("\n") == 3, "complete at any time"
     text = (tmp_path / name).read_text()
@@ -56,19 +62,19 @@ def test_without_people_the_file_is_an_empty_list_and_an_error_keeps_the_old_fil
         pass
     assert json.loads((tmp_path / "people.json").read_text()) == []
     with pytest.raises(OSError), open_people_file(tmp_path / "people.json") as output:
-        output.write(Frame(CAMERA, GREY, 0), [PERSON], GREY)
+        output.write(Frame(CAMERA, GREY, 0), [PERSON])
         raise OSError("disk full")
     assert json.loads((tmp_path / "people.json").read_text()) == []
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def image_frame(path, image=GREY):
-    return Frame(FileSource("image", Path(path)), image)
+    return Frame(Source("image", Path(path)), image)
 
 
 def test_ids_are_numbers_only_where_no_two_images_have_the_same():
     names = ["camA/000001.png", "camB/000001.png", "42.jpg", "0042.jpg", "000000000139.jpg", "x.png", f"{10**20}.png"]
-    sources = find_sources(["-"], [*names, "7.mp4"])
+    sources = parse_standard_input("\n".join([*names, "7.mp4"]).encode())
     ids = ImageIds(sources)
     images = [Frame(source, GREY) for source in sources[:-1]]
     assert [ids.id_of(frame) for frame in images] == [*names[:4], 139, *names[5:]]
@@ -78,7 +84,7 @@ def test_ids_are_numbers_only_where_no_two_images_have_the_same():
 
 
 def test_a_video_with_a_number_as_its_name_takes_no_image_id():
-    sources = find_sources(["-"], ["1.png", "1.mp4"])
+    sources = parse_standard_input("\n".join(["1.png", "1.mp4"]).encode())
     assert ImageIds(sources).id_of(Frame(sources[0], GREY)) == 1
 
 
@@ -86,7 +92,7 @@ def test_a_lines_file_appears_with_the_first_frame(tmp_path):
     """If no input can be read, the file of an earlier run stays."""
     with open_people_file(tmp_path / "people.jsonl") as output:
         assert not (tmp_path / "people.jsonl").exists()
-        output.write(image_frame("a.png"), [], GREY)
+        output.write(image_frame("a.png"), [])
         assert (tmp_path / "people.jsonl").read_bytes() == b""
 
 
@@ -116,9 +122,9 @@ def photos(tmp_path):
 
 def write_coco(path, frames, people_of, skeleton=COCO, exif_frame="displayed"):
     sources = [frame.source for frame in frames]
-    with open_coco_file(path, sources, skeleton, exif_frame) as output:
+    with CocoOutput(path, sources, skeleton, exif_frame) as output:
         for frame, people in zip(frames, people_of, strict=True):
-            output.write(frame, people, frame.image)
+            output.write(frame, people)
     return json.loads(path.read_text())
 
 
@@ -173,7 +179,7 @@ def test_a_coco_data_set_is_read_by_the_other_tools(photos, tmp_path, exif_frame
                 yield [person_at(*((y, turned.shape[1] - 1 - x) for x, y in FIVE))]
 
     # Images with equal pixels stand for each other, so only one of them has people here.
-    evaluation = evaluate(predict, folder, path, SplitOptions(progress=False), image_ids=[139, 3])
+    evaluation = evaluate_people(predict, folder, path, image_ids=[139, 3])
     assert evaluation.images == 2 and evaluation.metrics["AP"] == pytest.approx(1)
 
 
@@ -195,7 +201,7 @@ def test_a_point_of_a_turned_image_is_found_in_the_frame_that_is_written(tmp_pat
 
 
 def test_frames_are_listed_as_the_files_that_ffmpeg_writes(tmp_path):
-    sources = [FileSource("video", tmp_path / "a" / "clip.mp4"), FileSource("image", tmp_path / "b.png")]
+    sources = [Source("video", tmp_path / "a" / "clip.mp4"), Source("image", tmp_path / "b.png")]
     (tmp_path / "b.png").touch()
     frames = [Frame(sources[0], GREY, 3, 0.12, 25.0), Frame(sources[1], GREY), Frame(CAMERA, GREY, 7, 0.1, 10.0)]
     images = write_coco(tmp_path / "coco.json", frames, [[], [], []])["images"]
@@ -209,17 +215,17 @@ def test_no_two_images_of_a_coco_data_set_have_the_same_file_name(tmp_path):
     (tmp_path / "a").mkdir()
     for path in paths:
         path.touch()
-    videos = [FileSource("video", path) for path in paths[:2]]
+    videos = [Source("video", path) for path in paths[:2]]
     frames = [Frame(video, GREY, 0, 0.0, 25.0) for video in videos]
-    frames.append(Frame(FileSource("image", paths[2]), GREY))
+    frames.append(Frame(Source("image", paths[2]), GREY))
     images = write_coco(tmp_path / "coco.json", frames, [[], [], []])["images"]
     assert [image["file_name"] for image in images] == ["a-2/000000.jpg", "a-3/000000.jpg", "a/000000.jpg"]
 
 
 def test_file_names_are_relative_to_the_folder_of_all_inputs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert image_folder(find_sources(["-"], ["x/a.png", "x/y/b.png"])) == tmp_path / "x"
-    assert image_folder(find_sources(["-"], ["x/a.png", str(tmp_path / "z" / "b.png")])) == tmp_path
+    assert image_folder(parse_standard_input("\n".join(["x/a.png", "x/y/b.png"]).encode())) == tmp_path / "x"
+    assert image_folder(parse_standard_input(f"x/a.png\n{tmp_path}/z/b.png".encode())) == tmp_path
     assert image_folder([CAMERA]) == tmp_path
     monkeypatch.setattr(os.path, "commonpath", lambda folders: int("two drives"))
     with pytest.raises(DataError, match="on one drive"):
@@ -244,18 +250,18 @@ def test_other_skeletons_have_their_own_keypoints_and_lines(tmp_path):
 
 
 def test_all_files_have_the_id_of_a_tracked_person(tmp_path):
-    video = FileSource("video", tmp_path / "v.mp4")
+    video = Source("video", tmp_path / "v.mp4")
     frame = Frame(video, GREY, 3, 0.12, 25.0)
     tracked = dataclasses.replace(PERSON, id=7)
     with open_people_file(tmp_path / "people.json", [video]) as output:
-        output.write(frame, [tracked, PERSON], GREY)
+        output.write(frame, [tracked, PERSON])
     first, second = json.loads((tmp_path / "people.json").read_text())
     assert first["id"] == 7
     assert "id" not in second
     [annotation] = write_coco(tmp_path / "coco.json", [frame], [[tracked]])["annotations"]
     assert annotation["track_id"] == 7
-    with open_csv_file(tmp_path / "people.csv", COCO) as output:
-        output.write(frame, [tracked, PERSON], GREY)
+    with CsvOutput(tmp_path / "people.csv", COCO) as output:
+        output.write(frame, [tracked, PERSON])
     rows = list(csv.DictReader((tmp_path / "people.csv").read_text().splitlines()))
     assert [row["id"] for row in rows] == ["7", ""]
     assert tracked.to_dict() == PERSON.to_dict() | {"id": 7}
@@ -264,10 +270,10 @@ def test_all_files_have_the_id_of_a_tracked_person(tmp_path):
 def test_a_table_has_one_row_per_person(tmp_path):
     path = tmp_path / "people.csv"
     odd = os.fsdecode(b"odd, \xfc.png")
-    with open_csv_file(path, COCO) as output:
-        output.write(image_frame(odd), [person_at((1.25, 2)), PERSON], GREY)
-        output.write(image_frame("b.png"), [], GREY)
-        output.write(Frame(FileSource("video", Path("v.mp4")), GREY, 3, 0.12), [PERSON], GREY)
+    with CsvOutput(path, COCO) as output:
+        output.write(image_frame(odd), [person_at((1.25, 2)), PERSON])
+        output.write(image_frame("b.png"), [])
+        output.write(Frame(Source("video", Path("v.mp4")), GREY, 3, 0.12), [PERSON])
     assert b"odd, \xfc.png" in path.read_bytes()
     first, second, third = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8", errors="surrogateescape")))
     assert first["file_name"] == odd and first["frame"] == first["time"] == ""

@@ -1,4 +1,4 @@
-"""From inputs to frames."""
+"""What inputs name: files, folders, patterns, addresses, cameras and lists."""
 
 from __future__ import annotations
 
@@ -9,54 +9,49 @@ import pytest
 
 from posenet.errors import DataError
 from posenet.images import write_image
+from posenet.inference.batches import share
 from posenet.inference.media.sources import (
-    CameraSource,
-    Frame,
-    UnreadableFrame,
-    count_frames,
+    Source,
     find_sources,
-    read_frames,
+    is_numbered_pattern,
+    parse_standard_input,
+    split_into_blocks,
 )
-from tests.helpers.media_server import media_server
-from tests.helpers.videos import GREY, write_video
+from tests.helpers.image_bytes import encode
+from tests.helpers.videos import GREY
 
 
 @pytest.fixture
-def folder(tmp_path):
+def folder(tmp_path: Path) -> Path:
     write_image(tmp_path / "in" / "000000000139.png", GREY)
     write_image(tmp_path / "in" / "b.png", GREY)
-    write_video(tmp_path / "in" / "clip.mp4", count=5)
+    (tmp_path / "in" / "clip.mp4").write_bytes(b"not read here")
     return tmp_path / "in"
 
 
-def test_every_source_is_found_once_in_the_given_order(folder):
-    found = find_sources(
-        [str(folder), str(folder / "b.png"), "7", "-"],
-        [str(folder / "clip.mp4"), "missing.jpg"],
-        cameras=[7, 8],
-    )
+def test_every_source_is_found_once_in_the_given_order(folder: Path) -> None:
+    listed = parse_standard_input(f"{folder / 'clip.mp4'}\nmissing.jpg\n".encode())
+    found = find_sources([folder, folder / "b.png", "7", "-", "7"], listed=listed)
     assert [(source.kind, source.name) for source in found] == [
         ("image", str(folder / "000000000139.png")),
         ("image", str(folder / "b.png")),
         ("video", str(folder / "clip.mp4")),
         ("camera", "camera 7"),
         ("image", "missing.jpg"),
-        ("camera", "camera 8"),
     ]
+    with pytest.raises(DataError, match="missing"):
+        find_sources([folder / "missing.jpg"])
 
 
-def test_a_number_is_a_camera_unless_a_file_has_that_name(folder, monkeypatch):
+def test_a_number_is_a_camera_unless_a_file_has_that_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     (folder / "b.png").rename(folder / "5")
     assert [source.kind for source in find_sources(["5", "6"])] == ["image", "camera"]
 
 
-def test_addresses_and_device_files_are_sources():
-    found = find_sources(
-        ["https://me:secret@host/a/b.JPG?size=2", "rtsp://host:554/live", "/dev/video3", "-"],
-        ["http://host/clip.mp4", "/dev/video3"],
-    )
-    assert [(source.kind, source.name, source.stem, source.suffix) for source in found[:4]] == [
+def test_addresses_and_device_files_are_sources() -> None:
+    names = ["https://me:secret@host/a/b.JPG?size=2", "rtsp://host:554/live", "/dev/video3", "http://host/clip.mp4"]
+    assert [(source.kind, source.name, source.stem, source.suffix.lower()) for source in find_sources(names)] == [
         ("image", "https://host/a/b.JPG?size=2", "b", ".jpg"),
         ("video", "rtsp://host:554/live", "live", ""),
         ("camera", "camera /dev/video3", "camera-video3", ""),
@@ -64,44 +59,33 @@ def test_addresses_and_device_files_are_sources():
     ]
 
 
-def test_images_and_videos_are_read_from_a_server(library, folder):
-    with media_server(folder) as address:
-        urls = [f"{address}/b.png", f"{address}/clip.mp4", f"{address}/missing.png", f"{address}/missing.mp4"]
-        image, *video, missing_image, missing_video = read_frames(find_sources(urls))
-    assert image.number is None and image.image.shape == GREY.shape
-    assert [frame.number for frame in video] == list(range(5)) and not video[0].is_live
-    assert "missing.png" in str(missing_image.error) and "404" in str(missing_image.error)
-    assert "missing.mp4 cannot be opened" in str(missing_video.error)
+def test_patterns_and_their_stems(tmp_path: Path) -> None:
+    (tmp_path / "100%d.png").write_bytes(b"")
+    names = ["frame_%04d.png", "%d.jpg", "a-%03d-b.png", "100%d.png", "plain.png"]
+    assert [is_numbered_pattern(tmp_path / name) for name in names] == [True, True, True, False, False]
+    assert [Source("video", tmp_path / name).stem for name in names[:3]] == ["frame", "images", "a--b"]
 
 
-def test_a_missing_input_is_refused(folder):
-    with pytest.raises(DataError, match="missing"):
-        find_sources([str(folder / "missing.jpg")])
+@pytest.mark.parametrize("data", ["a.png\nb.mp4\r\n\n", "\ufeffa.png\nb.mp4\n", "a.png\0b.mp4\0"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_a_list_has_lines_or_nuls_in_any_usual_encoding(data: str, encoding: str) -> None:
+    if encoding == "utf-16":
+        data = data.removeprefix("\ufeff")
+    sources = parse_standard_input(data.encode(encoding))
+    assert [(source.kind, source.name) for source in sources] == [("image", "a.png"), ("video", "b.mp4")]
 
 
-def test_frames_come_in_the_order_of_the_sources_with_errors_among_them(folder):
-    sources = find_sources(["-"], map(str, [folder / "b.png", "missing.jpg", "missing.mp4", folder / "clip.mp4"]))
-    image, missing_image, missing_video, *video = read_frames(sources)
-    assert isinstance(image, Frame) and image.number is None
-    assert isinstance(missing_image, UnreadableFrame) and "missing.jpg" in str(missing_image.error)
-    assert isinstance(missing_video, UnreadableFrame) and "missing.mp4" in str(missing_video.error)
-    assert [frame.number for frame in video] == list(range(5))
-    assert video[-1].rate == 10 and video[-1].seconds == pytest.approx(0.4)
-    assert [frame.source for frame in (image, missing_image, missing_video, video[0])] == sources
+def test_an_image_on_standard_input_is_an_input_and_other_bytes_are_refused() -> None:
+    [source] = parse_standard_input(encode(np.zeros((8, 8, 3), np.uint8)))
+    assert source.kind == "image" and source.name == "stdin"
+    with pytest.raises(DataError, match="neither a list of files nor an image"):
+        parse_standard_input(b"\x01\x02" * 100)
 
 
-def test_images_are_read_ahead_in_order_with_errors_among_them(tmp_path: Path) -> None:
-    paths = [tmp_path / f"{number}.png" for number in range(30)]
-    for number, path in enumerate(paths):
-        if number != 7:
-            write_image(path, np.full((2, 2, 3), number, np.uint8))
-    frames = list(read_frames(find_sources(["-"], map(str, paths))))
-    values = [int(frame.image[0, 0, 0]) if isinstance(frame, Frame) else str(frame.error) for frame in frames]
-    assert str(paths[7]) in str(values.pop(7))
-    assert values == [number for number in range(30) if number != 7]
-
-
-def test_frames_are_counted_unless_a_source_does_not_know(folder):
-    sources = find_sources(["-"], map(str, [folder / "b.png", "missing.jpg", "missing.mp4", folder / "clip.mp4"]))
-    assert count_frames(sources) == 8
-    assert count_frames([*sources, CameraSource(2)]) is None
+@pytest.mark.parametrize("world_size", [1, 2, 3, 20])
+def test_blocks_are_batches_or_videos_and_shares_join_to_the_whole(world_size: int) -> None:
+    kinds = ["image"] * 5 + ["video", "animation", "image", "camera"] + ["image"] * 4
+    sources = [Source(kind, Path(str(index))) for index, kind in enumerate(kinds)]  # type: ignore[arg-type]
+    blocks = split_into_blocks(sources, 4)
+    assert [list(block) for block in blocks] == [[0, 1, 2, 3], [4], [5], [6, 7], [8], [9, 10, 11, 12]]
+    assert [block for rank in range(world_size) for block in share(blocks, rank, world_size)] == blocks

@@ -1,84 +1,215 @@
-"""Numbering, selecting and timing frames, without a library."""
+"""Videos through PyAV: times, sound, colours, rotation, damage; and what is written."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+import contextlib
+import struct
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
-from posenet.errors import DataError
-from posenet.inference.media import video
-from posenet.inference.media.video import FrameSelection, VideoFrame, VideoReader
+from posenet.inference.media.outputs import WRITABLE_VIDEO_SUFFIXES
+from posenet.inference.media.sources import VIDEO_SUFFIXES
+from tests.helpers.videos import grey_image, read_video, write_media, write_video
 
-DAMAGED = None
+av = pytest.importorskip("av", reason="needs PyAV (the extra video)")
+video = pytest.importorskip("posenet.inference.media.video")
 
-
-class ListedTimes(VideoReader):
-    """A video of frames at the given times."""
-
-    name = "clip"
-    rate = 10.0
-
-    def __init__(self, times: Sequence[float | None]) -> None:
-        self._times = times
-
-    def _decode(self) -> Iterator[float | None]:
-        yield from self._times
-
-    def _image(self) -> np.ndarray:
-        return np.zeros((2, 2, 3), np.uint8)
-
-    def close(self) -> None: ...
+VARIABLE_TIMES = [0.0, 0.04, 0.1, 0.15, 0.6, 1.2, 1.81, 2.4]
 
 
-def read(times: Sequence[float | None], **selection: Any) -> list[Any]:
-    return list(ListedTimes(times).frames(FrameSelection(**selection)))
+def write_images(path: Path, images: Sequence[np.ndarray], times: Sequence[float], rate: float = 10) -> Path:
+    with contextlib.closing(video.VideoWriter(path, images[0].shape[:2], rate)) as writer:
+        for image, seconds in zip(images, times):
+            writer.write(image, seconds)
+    return path
 
 
-def test_times_that_are_unknown_or_do_not_increase_follow_the_frame_rate() -> None:
-    times = [frame.seconds for frame in read([math.nan, 0.1, 0.05, 0.5, math.nan])]
-    np.testing.assert_allclose(times, [0, 0.1, 0.2, 0.5, 0.6])
+def write_with_sound_of(source: Path, path: Path, **selection: float) -> Path:
+    """Write the images of a video again, with its sound."""
+    with contextlib.closing(video.VideoWriter(path, (48, 64), 10, sound_from=source)) as writer:
+        for frame in read_video(source, **selection):
+            writer.write(frame.image, frame.seconds)
+    return path
 
 
-def test_damaged_frames_keep_their_numbers_and_are_reported_unless_they_are_the_last() -> None:
-    items = read([0.0, DAMAGED, DAMAGED, 0.3, DAMAGED])
-    assert [item.number if isinstance(item, VideoFrame) else str(item) for item in items] == [
-        0,
-        "frame 1 of clip cannot be decoded",
-        "frame 2 of clip cannot be decoded",
-        3,
-    ]
+def sound_packets(path: Path) -> list[tuple[float, bytes]]:
+    """The sound of a file: (seconds after the first image, bytes) of every packet."""
+    with av.open(str(path)) as container:
+        first_image = next(container.decode(video=0)).time
+    with av.open(str(path)) as container:
+        packets = list(container.demux(audio=0))
+        return [(float(p.pts * p.time_base) - first_image, bytes(p)) for p in packets if p.pts is not None]
 
 
-def test_reading_ends_after_too_many_damaged_frames() -> None:
-    items = read([0.0] + [DAMAGED] * video.MAX_UNREADABLE_IN_A_ROW + [20.0])
-    assert len(items) == 1
+@pytest.mark.parametrize("suffix", sorted(WRITABLE_VIDEO_SUFFIXES))
+def test_a_written_video_is_read_back_with_its_rate_size_and_times(tmp_path: Path, suffix: str) -> None:
+    path = write_video(tmp_path / f"bild ü{suffix}")
+    frames = read_video(path)
+    assert [(frame.number, frame.error) for frame in frames] == [(number, None) for number in range(12)]
+    assert frames[0].rate == 10 and frames[0].aspect == 1
+    np.testing.assert_allclose([frame.seconds for frame in frames], np.arange(12) / 10, atol=2e-3)
+    assert all(frame.image.shape == (48, 64, 3) for frame in frames)
+    assert frames[8].image.mean() == pytest.approx(8 * 15 + 15, abs=6)
+    part = read_video(path, start=0.35, duration=0.7, stride=3)
+    assert [frame.number for frame in part] == [4, 7, 10]
+    for frame in part:
+        np.testing.assert_array_equal(frame.image, frames[frame.number or 0].image)
+        assert frame.seconds == pytest.approx(frames[frame.number or 0].seconds)
 
 
-def test_a_video_without_an_intact_frame_is_damaged() -> None:
-    [error] = read([DAMAGED] * 3)
-    assert isinstance(error, DataError) and str(error) == "clip is damaged: no frame can be decoded"
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv", ".mov"])
+def test_every_image_keeps_its_time(tmp_path: Path, suffix: str) -> None:
+    images = [grey_image(number) for number in range(8)]
+    path = write_images(tmp_path / f"x{suffix}", images, VARIABLE_TIMES, 8 / 2.5)
+    np.testing.assert_allclose([frame.seconds for frame in read_video(path)], VARIABLE_TIMES, atol=1e-3)
+    with av.open(str(path)) as container:
+        assert container.duration / 1e6 == pytest.approx(2.4 + 2.5 / 8, abs=0.05)
+
+
+def test_colours_survive(tmp_path: Path) -> None:
+    colours = [(200, 30, 40), (40, 200, 90), (30, 60, 210)]
+    images = [np.full((48, 64, 3), colour, np.uint8) for colour in colours]
+    frames = read_video(write_images(tmp_path / "x.mp4", images, [0, 0.1, 0.2]))
+    np.testing.assert_allclose([frame.image.mean((0, 1)) for frame in frames], colours, atol=8)
+
+
+def test_browsers_can_show_the_video(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "x.mp4", size=(47, 63))
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert (stream.codec_context.name, stream.pix_fmt, stream.width, stream.height) == ("h264", "yuv420p", 64, 48)
+    data = path.read_bytes()
+    assert data.index(b"moov") < data.index(b"mdat"), "the index comes first"
+
+
+def test_frames_of_other_sizes_are_resized(tmp_path: Path) -> None:
+    images = [np.full((47, 63, 3), 90, np.uint8), np.full((20, 30, 3), 90, np.uint8)]
+    frames = read_video(write_images(tmp_path / "x.mp4", images, [0, 0.1]))
+    assert [frame.image.shape for frame in frames] == [(48, 64, 3)] * 2
+    assert all(abs(frame.image.astype(int) - 90).max() < 8 for frame in frames)
+
+
+@pytest.mark.parametrize("name", ["12:30.mp4", "we\\ird.mp4", "100%03d.mp4"])
+def test_names_with_a_meaning_for_ffmpeg_are_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    write_video(tmp_path / name, count=3)
+    monkeypatch.chdir(tmp_path)
+    assert len(read_video(Path(name))) == 3
 
 
 @pytest.mark.parametrize(
-    "selection, numbers",
+    "suffix, codec, pixels",
     [
-        ({}, list(range(20))),
-        ({"stride": 7}, [0, 7, 14]),
-        ({"start": 1.0}, list(range(10, 20))),
-        ({"duration": 0.3}, [0, 1, 2]),
-        ({"start": 0.45, "duration": 1.0, "stride": 4}, [5, 9, 13]),
+        (".ts", "libx264", "yuv420p"),
+        (".3gp", "libx264", "yuv420p"),
+        (".flv", "libx264", "yuv420p"),
+        (".webm", "libvpx-vp9", "yuv420p"),
+        (".mp4", "libsvtav1", "yuv420p10le"),
+        (".mp4", "libx265", "yuv420p10le"),
     ],
 )
-def test_selected_frames(selection: dict[str, Any], numbers: list[int]) -> None:
-    frames = read([number / 10 for number in range(20)], **selection)
-    assert [frame.number for frame in frames] == numbers
-    assert FrameSelection(**selection).count(20, 10.0) == pytest.approx(len(numbers), abs=1)
+def test_other_formats_and_codecs_are_read(tmp_path: Path, suffix: str, codec: str, pixels: str) -> None:
+    assert suffix in VIDEO_SUFFIXES
+    frames = read_video(write_media(tmp_path / f"x{suffix}", codec=codec, pixels=pixels))
+    assert [frame.number for frame in frames] == list(range(20))
+    assert frames[-1].seconds == pytest.approx(1.9, abs=0.01)
+    assert frames[8].image.dtype == np.uint8 and frames[8].image.mean() == pytest.approx(8 * 15 + 15, abs=8)
 
 
-def test_implausible_rates_are_replaced_by_the_default() -> None:
-    rates = [0, -1, float("nan"), 90000, 29.97]
-    assert [video.plausible_rate(rate) for rate in rates] == [25, 25, 25, 25, 29.97]
+@pytest.mark.parametrize("delay", [0, 3])
+def test_sound_that_is_longer_and_images_that_start_late_are_no_damage(tmp_path: Path, delay: int) -> None:
+    frames = read_video(write_media(tmp_path / "x.mkv", delay + np.arange(20) / 10, sound=6))
+    assert len(frames) == 20 and not any(frame.error for frame in frames)
+    assert frames[0].seconds == 0 and frames[-1].seconds == pytest.approx(1.9, abs=0.01)
+
+
+def test_rotation_metadata_is_applied(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "phone.mp4")
+    data = path.read_bytes()
+    rotated, unrotated = (
+        struct.pack(">9i", *(v << 16 for v in m), 1 << 30)
+        for m in ((0, 1, 0, -1, 0, 0, 0, 0), (1, 0, 0, 0, 1, 0, 0, 0))
+    )
+    upright = read_video(path)[3].image
+    track = data.index(b"tkhd")
+    assert unrotated in data[track:]
+    path.write_bytes(data[:track] + data[track:].replace(unrotated, rotated, 1))
+    np.testing.assert_array_equal(read_video(path)[3].image, cv2.rotate(upright, cv2.ROTATE_90_CLOCKWISE))
+
+
+def test_pixels_that_are_not_square_keep_their_aspect(tmp_path: Path) -> None:
+    path = write_media(tmp_path / "x.mp4", aspect=Fraction(16, 11))
+    frames = read_video(path)
+    assert frames[0].aspect == pytest.approx(16 / 11)
+    with contextlib.closing(video.VideoWriter(tmp_path / "y.mp4", (48, 64), 10, aspect=frames[0].aspect)) as writer:
+        writer.write(frames[0].image, 0.0)
+    with av.open(str(tmp_path / "y.mp4")) as container:
+        assert container.streams.video[0].sample_aspect_ratio == Fraction(16, 11)
+
+
+def test_damaged_frames_are_reported_and_skipped(tmp_path: Path) -> None:
+    path = write_media(tmp_path / "clip.avi", np.arange(30) / 10, codec="mpeg4")
+    data = bytearray(path.read_bytes())
+    start = data.index(b"movi") + (len(data) - data.index(b"movi")) // 3
+    data[start : start + len(data) // 6] = bytes(len(data) // 6)
+    path.write_bytes(data)
+    frames = read_video(path)
+    errors = [str(frame.error) for frame in frames if frame.error]
+    assert errors and str(path) in errors[0]
+    numbers = [frame.number for frame in frames if frame.number is not None]
+    assert 5 < len(numbers) < 30 and numbers == sorted(set(numbers))
+
+
+def test_a_video_that_was_cut_off_is_reported(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "clip.avi", count=20)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
+    *frames, last = read_video(path)
+    assert 5 < len(frames) < 15 and f"{path} ends early: it has" in str(last.error)
+
+
+@pytest.mark.parametrize("content, message", [(b"", "is empty (0 bytes)"), (b"no video", "cannot be opened")])
+def test_a_file_that_is_no_video_is_an_error(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "x.mp4"
+    path.write_bytes(content)
+    [frame] = read_video(path)
+    assert "x.mp4" in str(frame.error) and message in str(frame.error)
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".mkv"])
+def test_sound_is_copied_unchanged_up_to_the_last_image(tmp_path: Path, suffix: str) -> None:
+    source = write_media(tmp_path / "in.mp4", sound=3)
+    copied = sound_packets(write_with_sound_of(source, tmp_path / f"out{suffix}"))
+    original = sound_packets(source)
+    assert [data for _, data in copied] == [data for _, data in original][: len(copied)]
+    np.testing.assert_allclose(*zip(*((a[0], b[0]) for a, b in zip(copied, original))), atol=2e-3)
+    assert copied[-1][0] == pytest.approx(2.0, abs=0.05)
+
+
+def test_images_that_start_after_the_sound_still_do(tmp_path: Path) -> None:
+    source = write_media(tmp_path / "in.mkv", 1.5 + np.arange(10) / 10, sound=3)
+    path = write_with_sound_of(source, tmp_path / "out.mkv")
+    assert sound_packets(path)[0][0] == pytest.approx(sound_packets(source)[0][0], abs=1e-3)
+    assert sound_packets(path)[0][0] == pytest.approx(-1.5, abs=0.05)
+
+
+def test_a_part_of_a_video_has_its_part_of_the_sound(tmp_path: Path) -> None:
+    source = write_media(tmp_path / "in.mp4", np.arange(40) / 10, sound=4)
+    path = write_with_sound_of(source, tmp_path / "out.mp4", start=2, duration=1)
+    copied = sound_packets(path)
+    start = next(number for number, (time, _) in enumerate(sound_packets(source)) if time >= 2)
+    assert [data for _, data in copied] == [data for _, data in sound_packets(source)][start : start + len(copied)]
+    assert copied[0][0] == pytest.approx(0, abs=0.03) and copied[-1][0] == pytest.approx(1, abs=0.05)
+    assert read_video(path)[-1].seconds == pytest.approx(0.9)
+
+
+def test_sound_that_the_format_cannot_hold_is_left_out_with_a_message(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source = write_media(tmp_path / "in.mkv", sound=2, sound_codec="tta")
+    path = write_with_sound_of(source, tmp_path / "out.mp4")
+    assert f"The sound of {source} is left out: mp4 does not hold its codec" in caplog.text
+    assert len(read_video(path)) == 20

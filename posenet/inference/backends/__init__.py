@@ -1,1 +1,0 @@
-"""Running the network of a predictor: PyTorch, other runtimes, and exported files."""

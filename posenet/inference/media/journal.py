@@ -1,0 +1,216 @@
+"""The journal of a prediction: what has been found so far, so that a run can continue after a kill.
+
+A journal also carries the people that one of several processes has found to the process that writes the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from filelock import FileLock, Timeout
+
+from posenet.errors import DataError
+from posenet.files import name_file_in_errors, write_atomically
+from posenet.inference.media.frames import FramePeople
+from posenet.inference.media.sources import Frame, Source
+from posenet.inference.person import Person
+from posenet.skeleton import Skeleton
+
+SUFFIX = ".progress"
+END = "end"
+"""Key of the last line."""
+
+
+def journal_paths(file: Path, world_size: int) -> list[Path]:
+    """The journal of each process for a file of people."""
+    path = file.with_name(file.name + SUFFIX)
+    return [path] if world_size == 1 else [Path(f"{path}-{rank}-of-{world_size}") for rank in range(world_size)]
+
+
+def check_resumable(file: Path, world_size: int) -> None:
+    """Check that a file of people was begun by as many processes, if it exists.
+
+    Raises:
+        DataError: it was begun by another number of processes, is complete, or was not written by this tool.
+    """
+    journals = set(file.parent.glob(f"{glob.escape(file.name + SUFFIX)}*"))
+    journals = {path for path in journals if path.suffix != ".lock"}
+    if journals and not journals & set(journal_paths(file, world_size)):
+        raise DataError(
+            f"{file} was begun by another number of processes ({sorted(journals)[0].name}); continue it with as "
+            "many, or start again without --resume"
+        )
+    if file.exists() and not journals:
+        raise DataError(
+            f"{file} cannot be continued, because {file.name + SUFFIX} is missing: the file is complete, or was not "
+            "written by this tool; delete it to start again"
+        )
+
+
+class Journal:
+    """A file with a line that describes the run, a line for each frame in order, and a last line.
+
+    After a kill, the last line may be torn, and the last block (see ``split_into_blocks``) incomplete. Both are cut off
+    when the run continues.
+
+    Attributes:
+        first_block: the index of the block with which the run continues; valid after ``replay``.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        sources: Sequence[Source],
+        blocks: Sequence[range],
+        skeleton: Skeleton,
+        run: Mapping[str, Any],
+        *,
+        resume: bool,
+    ) -> None:
+        """Open a journal, or start one.
+
+        Args:
+            blocks: the sources of each block that this process predicts.
+            run: everything that the people depend on.
+            resume: continue an earlier journal, if there is one.
+
+        Raises:
+            DataError: another process writes it, or it is of a run with other inputs or flags.
+        """
+        self.path = path
+        self.first_block = 0
+        self._sources = sources
+        self._index_of = {source: index for index, source in enumerate(sources)}
+        self._block_of = {index: number for number, block in enumerate(blocks) for index in block}
+        self._num_blocks = len(blocks)
+        self._skeleton = skeleton
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(_locked(path))
+            if resume and path.exists():
+                _read_header(path, run)
+            else:
+                write_atomically(path, _lines({"run": dict(run)}))
+            self._file = stack.enter_context(open(path, "ab", buffering=0))
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.close()
+
+    def replay(self) -> Iterator[FramePeople]:
+        """Yield the frames of the blocks that are complete; cut off what follows. The images have no pixels."""
+        pending: list[FramePeople] = []
+        block = 0
+        with open(self.path, "rb") as file:
+            cut = position = len(file.readline())
+            for line in file:
+                try:
+                    entry = json.loads(line)
+                    number = self._num_blocks if END in entry else self._block_of[entry["source"]]
+                    item = None if END in entry else self._decode(entry)
+                except (ValueError, KeyError, TypeError, IndexError):  # a torn line
+                    break
+                if number > block:
+                    yield from pending
+                    pending = []
+                    block = number
+                    cut = position
+                if item is not None:
+                    pending.append(item)
+                position += len(line)
+        self.first_block = block
+        os.truncate(self.path, cut)
+
+    def write(self, frame: Frame, people: Sequence[Person]) -> None:
+        """Append a frame."""
+        entry: dict[str, Any] = {"source": self._index_of[frame.source]}
+        if frame.error:
+            entry["error"] = str(frame.error)
+        else:
+            found = [[person.keypoints.tolist(), person.score, person.id] for person in people]
+            size = frame.image.shape[:2]
+            entry |= {"number": frame.number, "seconds": frame.seconds, "size": size, "people": found}
+        self._append(entry)
+
+    def finish(self) -> None:
+        """Record that all blocks are complete."""
+        self._append({END: True})
+
+    def _append(self, entry: object) -> None:
+        with name_file_in_errors(self.path):
+            self._file.write(_lines(entry))
+
+    def _decode(self, entry: dict[str, Any]) -> FramePeople:
+        source = self._sources[entry["source"]]
+        if "error" in entry:
+            return FramePeople(Frame(source, error=DataError(entry["error"])), [])
+        without_pixels = np.broadcast_to(np.uint8(0), (*entry["size"], 3))
+        people = [
+            Person(np.array(keypoints, np.float32), score, self._skeleton, person_id)
+            for keypoints, score, person_id in entry["people"]
+        ]
+        return FramePeople(Frame(source, without_pixels, entry["number"], entry["seconds"]), people)
+
+
+def write_complete(path: Path, sources: Sequence[Source], run: Mapping[str, Any], unreadable: Sequence[Frame]) -> None:
+    """Replace a journal by a short one: that the run is complete, and what could not be read."""
+    errors = [[sources.index(frame.source), str(frame.error)] for frame in unreadable]
+    write_atomically(path, _lines({"run": dict(run), "unreadable": errors}))
+
+
+def read_complete(path: Path, sources: Sequence[Source], run: Mapping[str, Any]) -> list[Frame] | None:
+    """What a complete run could not read; None if the run is not complete.
+
+    Raises:
+        DataError: the journal is of a run with other inputs or flags.
+    """
+    errors = _read_header(path, run).get("unreadable") if path.exists() else None
+    return None if errors is None else [Frame(sources[index], error=DataError(text)) for index, text in errors]
+
+
+def _read_header(path: Path, run: Mapping[str, Any]) -> dict[str, Any]:
+    """The first line of a journal; ``DataError`` if it is of another run."""
+    with open(path, "rb") as file:
+        try:
+            header = dict(json.loads(file.readline()))
+            earlier = dict(header["run"])
+        except (ValueError, KeyError, TypeError):
+            raise DataError(f"{path} is damaged; delete it to start again") from None
+    changed = [name for name in run if earlier.get(name) != run[name]]
+    if changed:
+        raise DataError(
+            f"{path.with_suffix('')} was written with other {', '.join(changed)}; continue it with the same ones, or "
+            "start again without --resume"
+        )
+    return header
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Within this context, no other process can open the journal."""
+    lock = FileLock(path.with_name(path.name + ".lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise DataError(
+            f"{path.with_suffix('')} is being written by another process; wait until it has ended, or choose another "
+            "file"
+        ) from error
+    try:
+        yield
+    finally:
+        Path(lock.lock_file).unlink(missing_ok=True)  # while it is locked
+        lock.release()
+
+
+def _lines(*values: object) -> bytes:
+    return b"".join(json.dumps(value).encode() + b"\n" for value in values)

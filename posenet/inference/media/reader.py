@@ -1,0 +1,120 @@
+"""What readers of videos, animations and cameras share: numbering and selecting frames, reporting damage."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from posenet.errors import DataError
+from posenet.inference.media.sources import Frame, Source
+
+DEFAULT_FRAME_RATE = 25.0
+"""Frames per second, where a video or a camera states no plausible rate."""
+MIN_FRAME_RATE = 1.0
+MAX_FRAME_RATE = 480.0
+"""A higher rate is implausible; some files state the ticks of a clock instead."""
+MAX_UNREADABLE_IN_A_ROW = 100
+"""After this many frames in a row that cannot be decoded, a video counts as ended."""
+
+
+@dataclass(frozen=True)
+class FrameSelection:
+    """Which frames of a video are read."""
+
+    start: float = 0.0
+    """Seconds after the first frame; earlier frames are skipped."""
+    duration: float = math.inf
+    """Seconds after ``start``; later frames are not read."""
+    stride: int = 1
+    """Every how many frames one is read."""
+
+
+class VideoReader(ABC):
+    """Reads a video once, frame by frame.
+
+    A subclass decodes; this class numbers the frames, selects among them and reports damage.
+
+    Attributes:
+        source: the video.
+        rate: frames per second; an average where the rate varies.
+        aspect: width of a pixel divided by its height; valid once a frame has been read.
+    """
+
+    source: Source
+    rate: float = DEFAULT_FRAME_RATE
+    aspect: float = 1.0
+
+    @abstractmethod
+    def decode(self) -> Iterator[float | None]:
+        """Decode frame after frame. Yield the time of each in seconds, NaN if unknown; None if it is damaged."""
+
+    @abstractmethod
+    def image(self) -> np.ndarray:
+        """The image of the frame that was decoded last, (H, W, 3) BGR uint8, rotated as the metadata say."""
+
+    def seek(self, seconds: float) -> int:
+        """Skip frames before ``seconds`` if that is possible without decoding them; return their number."""
+        return 0
+
+    def why_incomplete(self, frames_read: int) -> str:
+        """Why the video counts as cut off after all its frames are read; empty if it is complete."""
+        return ""
+
+    def close(self) -> None:  # noqa: B027  # numbered images keep no file open
+        """Release the file or the device."""
+
+    def frames(self, selection: FrameSelection) -> Iterator[Frame]:
+        """Yield the selected frames, and one with an error for each damaged frame that intact frames follow.
+
+        A last error says so if the video was cut off or has no frame after the start of the selection.
+        """
+        number = self.seek(selection.start)
+        unreadable = 0  # frames since the last intact one
+        seconds = -math.inf
+        first_selected: int | None = None
+        name = self.source.name
+        for stated in self.decode():
+            if stated is None:
+                unreadable += 1
+                number += 1
+                if unreadable == MAX_UNREADABLE_IN_A_ROW:
+                    break
+                continue
+            for damaged in range(number - unreadable, number):
+                yield self._error(f"frame {damaged} of {name} cannot be decoded")
+            unreadable = 0
+            seconds = self._increasing(stated, seconds)
+            if seconds >= selection.start + selection.duration:
+                return
+            if seconds >= selection.start:
+                if first_selected is None:
+                    first_selected = number
+                if (number - first_selected) % selection.stride == 0:
+                    image = self.image()
+                    yield Frame(self.source, image, number, seconds, self.rate / selection.stride, self.aspect)
+            number += 1
+        frames_read = number - unreadable
+        if frames_read == 0:
+            yield self._error(f"{name} is damaged: no frame can be decoded")
+        elif reason := self.why_incomplete(frames_read):
+            yield self._error(f"{name} ends early: {reason}")
+        elif first_selected is None:
+            yield self._error(f"{name} has no frame after {selection.start:g} s; the last is at {seconds:.2f} s")
+
+    def _increasing(self, stated: float, previous: float) -> float:
+        """The stated time of a frame if it is later than that of the previous frame, else one by the frame rate."""
+        if stated > previous:
+            return stated
+        return 0.0 if previous == -math.inf else previous + 1 / self.rate
+
+    def _error(self, message: str) -> Frame:
+        return Frame(self.source, error=DataError(message))
+
+
+def plausible_rate(rate: float) -> float:
+    """A stated frame rate, or the default where it is implausible or not a number."""
+    return rate if MIN_FRAME_RATE <= rate <= MAX_FRAME_RATE else DEFAULT_FRAME_RATE

@@ -1,0 +1,291 @@
+"""Networks as functions from images to maps, whatever runs them: PyTorch, OpenVINO or ONNX Runtime."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from posenet.errors import CheckpointError, ConfigError
+from posenet.inference.exported_file import INPUT, OUTPUT, read_settings
+from posenet.messages import truncate_for_message
+from posenet.settings import INPUT_MULTIPLE, Config
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from posenet.devices.precision import Amp
+
+MapFunction = Callable[[np.ndarray], np.ndarray]
+"""Computes the maps of images: (N, H, W, 3) uint8 BGR, H and W multiples of 64, to (N, C, H/4, W/4) float32."""
+
+BackendName = Literal["auto", "torch", "openvino", "onnxruntime"]
+BACKENDS: tuple[BackendName, ...] = ("auto", "torch", "openvino", "onnxruntime")
+"""Software that runs a network; "auto" is the fastest that is installed and as accurate."""
+RUNTIMES = {"openvino": "OpenVINO", "onnxruntime": "ONNX Runtime"}
+"""Packages that run ONNX files, and what they are called; the fastest on a CPU first. Each is an extra of posenet."""
+
+_OPENVINO_PRECISIONS = {"off": "f32", "bf16": "bf16", "fp16": "f16"}
+_OPENVINO_CAPABILITIES = {"bf16": "BF16", "fp16": "FP16"}
+"""What a device lists if it can compute in a precision."""
+_CUDA_PROVIDER = "CUDAExecutionProvider"
+_ORT_ERRORS_ONLY = 3
+"""A logging level of ONNX Runtime."""
+
+
+def is_exported_file(path: str | Path) -> bool:
+    """Whether a path names an exported file, by its suffix."""
+    return Path(path).suffix.lower() == ".onnx"
+
+
+def load_network(
+    path: str | Path, config: Config | None, *, device: str, amp: Amp | Literal["auto"], backend: BackendName | None
+) -> tuple[MapFunction, Config]:
+    """Load a checkpoint or an exported file; see ``Predictor.from_checkpoint``. Return also its configuration."""
+    if backend is not None and backend not in BACKENDS:
+        raise ConfigError(f"backend {truncate_for_message(backend)} is unknown; use {', '.join(BACKENDS)}")
+    if is_exported_file(path):
+        if config is not None:
+            raise ConfigError(
+                f"{path} is an exported file with settings of its own: it cannot have another configuration"
+            )
+        return _load_exported_file(Path(path), device, amp, backend)
+    if importlib.util.find_spec("torch") is None:
+        raise ConfigError(
+            f"{path} needs PyTorch (pip install torch); without it, predict with a file that posenet export-onnx has "
+            "written (.onnx)"
+        )
+    return _load_checkpoint(path, config, device, amp, backend or "torch")
+
+
+class TorchNetwork:
+    """Runs a network in PyTorch.
+
+    Args:
+        network: has a method ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4). Its input has the
+            channels-last memory format if its attribute ``channels_last`` exists and is true.
+        device: where the network runs; None is the device of its weights.
+        amp: precision; "off" for a ``FusedNetwork``, which sets its precision itself.
+    """
+
+    def __init__(self, network: nn.Module, device: torch.device | str | None, amp: Amp) -> None:
+        import torch
+
+        weight = next(network.parameters(), torch.empty(0))
+        self.device = weight.device if device is None else torch.device(device)
+        self.amp = amp
+        self.network: Any = network.to(self.device).eval()
+
+    def __call__(self, images: np.ndarray) -> np.ndarray:
+        """See ``MapFunction``."""
+        import torch
+
+        from posenet.devices.precision import autocast
+        from posenet.model.preprocessing import images_to_input
+
+        with torch.inference_mode(), autocast(self.device, self.amp):
+            inputs = images_to_input(
+                torch.from_numpy(images).to(self.device), getattr(self.network, "channels_last", False)
+            )
+            maps: torch.Tensor = self.network.heatmaps(inputs)
+            return maps.float().cpu().numpy()
+
+
+def _load_checkpoint(
+    path: str | Path, config: Config | None, device: str, amp: Amp | Literal["auto"], backend: BackendName
+) -> tuple[MapFunction, Config]:
+    """A fused copy of the network, in PyTorch or converted to ONNX in memory."""
+    import torch
+
+    from posenet.checkpoints.weights import load_model
+    from posenet.devices.device import select_device
+    from posenet.devices.precision import select_amp
+    from posenet.inference.onnx_export import build_onnx
+    from posenet.model.fused import FusedNetwork
+
+    cpu = torch.device("cpu")
+    # An unknown device is reported before a large file is read.
+    torch_device = select_device(device) if backend in ("auto", "torch") else cpu
+    network, config = load_model(path, config)
+    if backend == "auto":
+        backend = _fastest_backend(torch_device, select_amp(torch_device, amp))
+    if backend == "torch":
+        return TorchNetwork(FusedNetwork(network, select_amp(torch_device, amp)), torch_device, "off"), config
+    if select_amp(cpu, amp) == "off":
+        amp = "off"  # "auto" is no less accurate than with PyTorch
+    model = build_onnx(network, config).SerializeToString()
+    compute_maps, _ = load_onnx(model, backend, str(path), device=device, amp=amp, threads=torch.get_num_threads())
+    return compute_maps, config
+
+
+def _fastest_backend(device: torch.device, amp: Amp) -> BackendName:
+    """The fastest installed backend that computes in a precision on a CPU, or PyTorch on another device.
+
+    Other backends than PyTorch need the package onnx, too, with which the network is converted.
+    OpenVINO is faster than PyTorch in bf16 and in float32. ONNX Runtime is faster than PyTorch in float32, the only
+    precision that it has on a CPU. Only PyTorch emulates a precision that the CPU does not compute in.
+    """
+    from posenet.devices.precision import select_amp
+
+    is_native = amp in ("off", select_amp(device, "auto"))
+    can_convert = device.type == "cpu" and is_native and _is_installed("onnx")
+    if can_convert and _is_installed("openvino"):
+        return "openvino"
+    if can_convert and _is_installed("onnxruntime") and amp == "off":
+        return "onnxruntime"
+    return "torch"
+
+
+def _load_exported_file(
+    path: Path, device: str, amp: Amp | Literal["auto"], backend: BackendName | None
+) -> tuple[MapFunction, Config]:
+    """Load an exported file. This does not import PyTorch."""
+    if backend == "torch":
+        raise ConfigError(f"{path} is an exported file, which PyTorch cannot run; use backend {' or '.join(RUNTIMES)}")
+    installed = [name for name in RUNTIMES if _is_installed(name)]
+    if not installed:
+        extras = " or ".join(f"posenet[{name}]" for name in RUNTIMES)
+        raise ConfigError(f"{path} is an exported file, which needs a package that runs it; install {extras}")
+    runtime = installed[0] if backend in (None, "auto") else str(backend)
+    try:
+        model = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror}") from error
+    text = os.environ.get("OMP_NUM_THREADS", "")  # which PyTorch reads too
+    threads = int(text) if text.isdecimal() and int(text) > 0 else None
+    compute_maps, properties = load_onnx(model, runtime, str(path), device=device, amp=amp, threads=threads)
+    config = read_settings(properties, str(path))
+    num_maps = compute_maps(np.zeros((1, INPUT_MULTIPLE, INPUT_MULTIPLE, 3), np.uint8)).shape[1]
+    if num_maps != config.model.skeleton.num_channels:
+        raise CheckpointError(
+            f"{path} computes {num_maps} maps, but the skeleton in its metadata has "
+            f"{config.model.skeleton.num_channels}: the network and the metadata are of different files; export again"
+        )
+    return compute_maps, config
+
+
+class LoadedGraph(NamedTuple):
+    """An ONNX file that a runtime has loaded."""
+
+    compute_maps: MapFunction
+    properties: Mapping[str, str]
+    """The metadata in the file."""
+
+
+def load_onnx(
+    model: bytes, runtime: str, source: str, *, device: str, amp: Amp | Literal["auto"], threads: int | None
+) -> LoadedGraph:
+    """Load an exported network with a runtime.
+
+    Args:
+        model: the ONNX file.
+        runtime: a name in ``RUNTIMES``.
+        source: the file's name, for messages.
+        device: a name of PyTorch's devices, a name of the runtime's devices, or "auto".
+        threads: threads on a CPU; None for as many as the runtime chooses.
+
+    Raises:
+        CheckpointError: the runtime cannot load the file, or it is not one that ``posenet export-onnx`` has written.
+        ConfigError: the runtime is not installed, or it cannot use the device or the precision.
+    """
+    if not _is_installed(runtime):
+        raise ConfigError(f"backend {runtime} needs the package {runtime}; install posenet[{runtime}]")
+    load = _load_with_openvino if runtime == "openvino" else _load_with_onnxruntime
+    try:
+        return load(model, device, amp, threads)
+    except (ConfigError, CheckpointError) as error:
+        raise type(error)(f"{source}: {error}") from error
+    except Exception as error:  # each runtime raises errors of its own classes
+        reason = truncate_for_message(" ".join(str(error).split()))
+        raise CheckpointError(
+            f"{source} is damaged, not an ONNX file, or not supported: {RUNTIMES[runtime]} cannot load it ({reason})"
+        ) from error
+
+
+def _load_with_openvino(model: bytes, device: str, amp: str, threads: int | None) -> LoadedGraph:
+    """Load and compile a graph for one of OpenVINO's devices."""
+    core = _openvino_core()
+    name = "CPU" if device == "auto" else device.upper()
+    if name not in core.available_devices:
+        raise ConfigError(
+            f"OpenVINO has no device {device!r} here (it has {', '.join(core.available_devices)}); use --device cpu"
+        )
+    properties: dict[str, Any] = {"PERFORMANCE_HINT": "LATENCY"}
+    if amp != "auto":  # OpenVINO itself chooses bf16 where a CPU computes in it natively
+        capability = _OPENVINO_CAPABILITIES.get(amp)
+        if capability and capability not in core.get_property(name, "OPTIMIZATION_CAPABILITIES"):
+            raise ConfigError(f"OpenVINO does not compute in {amp} on {name} here; use --amp auto")
+        properties["INFERENCE_PRECISION_HINT"] = _OPENVINO_PRECISIONS[amp]
+    if threads and name == "CPU":
+        properties["INFERENCE_NUM_THREADS"] = threads
+    graph = core.read_model(model, b"")
+    _check_names([port.get_any_name() for port in graph.inputs], [port.get_any_name() for port in graph.outputs])
+    request = core.compile_model(graph, name, properties).create_infer_request()
+    # OpenVINO keeps the metadata of the ONNX file under the key "framework".
+    metadata = graph.get_rt_info(["framework"]).value if graph.has_rt_info(["framework"]) else {}
+    return LoadedGraph(
+        lambda images: np.asarray(request.infer({INPUT: images})[OUTPUT]),
+        {key: str(value) for key, value in metadata.items()},
+    )
+
+
+@functools.cache
+def _openvino_core() -> Any:
+    """The core of this process, which is never destroyed.
+
+    On CPUs with AMX, a core replaces the stack on which signals are handled, and restores the former one when it is
+    destroyed. If cores were not destroyed in the reverse order of their creation, that stack would no longer exist,
+    and the next signal, such as Ctrl-C, would end the process with a segmentation fault (OpenVINO 2026.4).
+    """
+    import openvino
+
+    return openvino.Core()
+
+
+def _load_with_onnxruntime(model: bytes, device: str, amp: str, threads: int | None) -> LoadedGraph:
+    """Load a graph, for a CPU or with ONNX Runtime's CUDA provider."""
+    import onnxruntime
+
+    if amp not in ("off", "auto"):
+        raise ConfigError(f"ONNX Runtime runs a graph in the precision of its file; leave out amp {amp}")
+    has_cuda = _CUDA_PROVIDER in onnxruntime.get_available_providers()
+    providers: list[str | tuple[str, dict[str, int]]] = ["CPUExecutionProvider"]
+    if device != "cpu" and (device != "auto" or has_cuda):
+        match = re.fullmatch(r"(?:cuda|auto)(?::(\d+))?", device)
+        if match is None or not has_cuda:
+            raise ConfigError(
+                f"ONNX Runtime has no device {device!r} here; use --device cpu, or install onnxruntime-gpu"
+            )
+        providers.insert(0, (_CUDA_PROVIDER, {"device_id": int(match[1] or 0)}))
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or 0
+    options.log_severity_level = _ORT_ERRORS_ONLY
+    session = onnxruntime.InferenceSession(model, options, providers=providers)
+    if device not in ("cpu", "auto") and _CUDA_PROVIDER not in session.get_providers():
+        # ONNX Runtime continues on the CPU if a provider cannot start.
+        raise ConfigError(f"ONNX Runtime cannot use {device} here: its CUDA libraries are missing or do not fit")
+    _check_names([value.name for value in session.get_inputs()], [value.name for value in session.get_outputs()])
+    return LoadedGraph(
+        lambda images: session.run([OUTPUT], {INPUT: images})[0], session.get_modelmeta().custom_metadata_map
+    )
+
+
+def _check_names(inputs: list[str], outputs: list[str]) -> None:
+    """Raise ``CheckpointError`` unless a graph has the input and the output of an exported network."""
+    if (inputs, outputs) != ([INPUT], [OUTPUT]):
+        names = truncate_for_message(", ".join([*inputs, *outputs]))
+        raise CheckpointError(
+            f"this version of posenet export-onnx has not written it: its inputs and outputs are {names}, not "
+            f"{INPUT}, {OUTPUT}; export the network again"
+        )
+
+
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None

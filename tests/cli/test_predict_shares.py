@@ -1,0 +1,241 @@
+"""``evaluate`` and ``predict`` in several processes, in shards, and continued after a kill."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from filelock import FileLock
+
+from posenet.cli.main import run_tool
+from posenet.images import write_image
+from tests.helpers.process_groups import fork_ranks
+from tests.helpers.process_runs import fork_process, wait_for_exit
+from tests.helpers.spot_data import write_spot_split
+from tests.helpers.spot_networks import spot_image, spot_people_image
+from tests.helpers.videos import write_animation
+
+SIZES = ((97, 131), (131, 97), (64, 64), (97, 131), (97, 300))
+"""(height, width) of the images, in turn."""
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of several sizes, some without people; one that cannot be read, two videos and an animation."""
+    from posenet.inference.media.video import VideoWriter
+
+    folder = tmp_path_factory.mktemp("inputs")
+    for number in range(20):
+        height, width = SIZES[number % len(SIZES)]
+        image = spot_image(height, width, (20 + number, 20), (width - 20, 40), 4)
+        write_image(folder / f"{number:03d}.png", image if number % 4 else np.zeros_like(image))
+    (folder / "007b.png").write_bytes(b"no image")
+    write_animation(folder / "009b.gif", 3)
+    for name in ("005c.mp4", "013c.mp4"):
+        with contextlib.closing(VideoWriter(folder / name, (98, 132), 10)) as writer:
+            for number in range(7):
+                writer.write(spot_image(98, 132, (20 + 2 * number, 20), (90, 60), 4), number / 10)
+    return folder
+
+
+Predict = Callable[..., int]
+
+
+@pytest.fixture
+def predict(spot_file: Path) -> Predict:
+    def run(*words: str | Path) -> int:
+        argv = ["--checkpoint", spot_file, "--backend", "onnxruntime", "--min-score", "0", *words]
+        return run_tool("predict", list(map(str, argv)))
+
+    return run
+
+
+def all_outputs(folder: Path) -> list[str | Path]:
+    folder.mkdir(exist_ok=True)
+    files = ["--json", folder / "p.jsonl", "--csv", folder / "p.csv", "--coco", folder / "p.json"]
+    return [*files, "--output", folder / "d", "--track"]
+
+
+def on_ranks(world_size: int, run: Callable[[], int], folder: Path) -> tuple[list[int], str]:
+    """Run a tool in forked processes, as a launcher would start them; return the statuses and all messages."""
+    pids = fork_ranks(world_size, lambda rank: sys.exit(run()), folder)
+    statuses = [wait_for_exit(pid) for pid in pids]
+    return statuses, "".join((folder / f"{rank}.txt").read_text() for rank in range(world_size))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_several_processes_write_the_files_of_one(
+    predict: Predict, inputs: Path, tmp_path: Path, world_size: int
+) -> None:
+    assert predict(inputs, *all_outputs(tmp_path / "one")) == 2
+    many = all_outputs(tmp_path / "many")
+    statuses, messages = on_ranks(world_size, lambda: predict(inputs, *many), tmp_path / "log")
+    assert statuses == [2] * world_size, messages
+    assert messages.count("error:") == 1 and "1 of 24 inputs could not be read completely" in messages
+    one = contents(tmp_path / "one")
+    assert len(one) == 3 + 23 and one["p.jsonl"].count(b"\n") > 20
+    assert contents(tmp_path / "many") == one
+
+
+def test_several_processes_write_the_results_file_of_one(spot_file: Path, tmp_path: Path) -> None:
+    annotations = write_spot_split(tmp_path / "split")
+    argv = ["--checkpoint", spot_file, "--backend", "onnxruntime", "--images", tmp_path / "split"]
+    argv += ["--annotations", annotations, "--output"]
+
+    def run(name: str) -> int:
+        return run_tool("evaluate", [*map(str, argv), str(tmp_path / name)])
+
+    assert run("one.json") == 0
+    statuses, messages = on_ranks(2, lambda: run("two.json"), tmp_path / "log")
+    assert statuses == [0, 0] and messages.count("8 images") == 1, messages
+    assert (tmp_path / "two.json").read_bytes() == (tmp_path / "one.json").read_bytes()
+
+
+def test_shards_in_order_are_the_whole(predict: Predict, inputs: Path, tmp_path: Path) -> None:
+    assert predict(inputs, *all_outputs(tmp_path / "whole")) == 2
+    lines = b""
+    drawings: dict[str, bytes] = {}
+    for index in range(4):
+        folder = tmp_path / str(index)
+        assert predict(inputs, *all_outputs(folder), "--shard", f"{index}/4") in (0, 2)
+        lines += (folder / "p.jsonl").read_bytes()
+        new = contents(folder / "d")
+        assert not drawings.keys() & new.keys()
+        drawings |= new
+    assert lines == (tmp_path / "whole" / "p.jsonl").read_bytes()
+    # The encoder of videos may divide its work among threads in different ways.
+    whole = contents(tmp_path / "whole" / "d")
+    assert drawings.keys() == whole.keys()
+    assert all(drawings[name] == whole[name] for name in whole if name.endswith(".png"))
+
+
+def test_more_shards_than_images_leave_empty_files(predict: Predict, inputs: Path, tmp_path: Path) -> None:
+    sizes = []
+    for index in range(3):
+        path = tmp_path / f"{index}.jsonl"
+        assert predict(inputs / "001.png", "--json", path, "--shard", f"{index}/3") == 0
+        sizes.append(path.stat().st_size)
+    assert sorted(map(bool, sizes)) == [False, False, True]
+
+
+def test_cameras_are_refused_by_several_processes(predict: Predict, inputs: Path, tmp_path: Path) -> None:
+    words = [inputs, "0", "--json", tmp_path / "p.jsonl"]
+    statuses, messages = on_ranks(2, lambda: predict(*words), tmp_path / "log")
+    assert statuses == [2, 2] and messages.count("camera 0 needs a single process") == 1
+
+
+@pytest.mark.parametrize("world_size, shard, suffix", [(1, "0/1", "jsonl"), (1, "1/2", "csv"), (2, "0/1", "jsonl")])
+def test_a_prediction_that_is_killed_again_and_again_writes_every_person_once(
+    predict: Predict, inputs: Path, tmp_path: Path, world_size: int, shard: str, suffix: str
+) -> None:
+    """The processes are killed when their journals have grown by some bytes, and may leave a torn line."""
+    flag = "--json" if suffix == "jsonl" else "--csv"
+    whole, path = tmp_path / f"whole.{suffix}", tmp_path / f"p.{suffix}"
+    expected_status = predict(inputs, flag, whole, "--shard", shard)
+    rng = random.Random(world_size)
+    words = [inputs, flag, path, "--shard", shard, "--resume"]
+
+    def journaled_bytes() -> int:
+        return sum(file.stat().st_size for file in tmp_path.glob(f"p.{suffix}.progress*") if file.suffix != ".lock")
+
+    kills = 0
+    for _ in range(30):
+        limit = journaled_bytes() + rng.randrange(1, 3000)
+        if world_size == 1:
+            pids = [fork_process(lambda: sys.exit(predict(*words)), tmp_path / "log.txt")]
+        else:
+            pids = fork_ranks(world_size, lambda rank: sys.exit(predict(*words)), tmp_path / "log")
+        running = dict.fromkeys(pids)
+        while running and journaled_bytes() < limit:
+            for pid in list(running):
+                if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                    del running[pid]
+            time.sleep(0.002)
+        was_killed = len(running) == world_size and kills < 4
+        if was_killed:
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+        statuses = [wait_for_exit(pid) for pid in pids]
+        if not was_killed:
+            assert statuses == [expected_status] * world_size
+            assert path.read_bytes() == whole.read_bytes()
+            if kills >= 2:
+                break
+            for file in tmp_path.glob("p.*"):  # it ended too early to be killed: start again
+                file.unlink()
+            continue
+        kills += statuses == [-signal.SIGKILL] * world_size
+        if kills % 2:
+            for file in tmp_path.glob(f"p.{suffix}.progress*"):
+                if file.suffix != ".lock":
+                    file.write_bytes(file.read_bytes() + b'{"source": 3, "peo')
+    assert kills >= 2
+    assert path.read_bytes() == whole.read_bytes()
+    assert {file.name for file in tmp_path.glob("p.*")} == {path.name, f"{path.name}.progress"}
+
+
+def test_a_complete_file_is_left_alone_and_other_inputs_are_refused(
+    predict: Predict, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "p.jsonl"
+    words = ["--json", path, "--resume"]
+    assert predict(inputs, *words) == 2
+    before = path.read_bytes()
+    capsys.readouterr()
+    assert predict(inputs, *words) == 2 and path.read_bytes() == before
+    assert "1 of 24 inputs could not be read completely" in capsys.readouterr().err  # as at the end of the first run
+    for others, name in (
+        ([inputs, "--min-score", "0.9"], "--min-score"),
+        ([inputs, "--stride", "2"], "frames of videos"),
+        ([inputs / "001.png"], "inputs"),
+        ([inputs, "--backend", "auto"], "--backend"),
+        ([inputs, "--flip"], "inference settings"),
+    ):
+        assert predict(*words, *others) == 2
+        assert f"was written with other {name}" in capsys.readouterr().err
+    path.with_name("p.jsonl.progress").unlink()
+    assert predict(inputs, *words) == 2
+    assert "cannot be continued" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def test_without_resume_no_journal_stays(predict: Predict, inputs: Path, tmp_path: Path) -> None:
+    assert predict(inputs / "001.png", inputs / "002.png", *all_outputs(tmp_path / "out")) == 0
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["d", "p.csv", "p.json", "p.jsonl"]
+
+
+def test_two_processes_cannot_write_the_same_file(
+    predict: Predict, inputs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "p.jsonl"
+    with FileLock(tmp_path / "p.jsonl.progress.lock"):
+        assert predict(inputs / "001.png", "--json", path, "--resume") == 2
+        assert "p.jsonl is being written by another process" in capfd.readouterr().err
+        assert not path.exists()
+    assert predict(inputs / "001.png", "--json", path, "--resume") == 0
+
+
+def test_nproc_starts_processes(predict: Predict, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for number in range(4):
+        write_image(tmp_path / "in" / f"{number}.png", spot_people_image(200, 300, 2, number))
+    assert predict(tmp_path / "in", "--json", tmp_path / "one.json") == 0
+    assert predict(tmp_path / "in", "--json", tmp_path / "two.json", "--nproc", "2") == 0
+    assert (tmp_path / "two.json").read_bytes() == (tmp_path / "one.json").read_bytes() != b"[]\n"
+    capfd.readouterr()
+    argv = ["--checkpoint", "missing.pth", str(tmp_path / "in"), "--json", str(tmp_path / "p.json"), "--nproc", "2"]
+    assert run_tool("predict", argv) == 2
+    error = capfd.readouterr().err
+    assert error.count("error:") == 1 and "missing.pth" in error
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "one.json", "two.json"]

@@ -1,0 +1,171 @@
+"""Keypoint candidates and limbs with NumPy and OpenCV, compared with the rules that ``candidates`` states."""
+
+import numpy as np
+import pytest
+
+from posenet.inference.decoder.candidates import MAX_LIMBS, KeypointCandidates, find_keypoints, find_limbs
+from posenet.skeleton import COCO
+
+
+def test_a_plateau_is_one_candidate_at_its_centre():
+    maps = np.zeros((2, 20, 20), np.float32)
+    maps[0, 4:6, 10:13] = 0.8
+    maps[1, 0, 0] = maps[1, 19, 19] = 0.5
+    candidates = find_keypoints(maps, 0.1, 10)
+    assert candidates.keypoint.tolist() == [0, 1, 1]
+    np.testing.assert_allclose(candidates.xy, [(11, 4.5), (0, 0), (19, 19)])
+
+
+def test_a_plateau_is_refined_only_along_the_axis_on_which_it_is_one_cell_wide():
+    maps = np.zeros((1, 20, 20), np.float32)
+    maps[0, 5, 8:10] = 0.8
+    maps[0, 4, 8:10] = 0.2
+    maps[0, 6, 8:10] = 0.4
+    maps[0, 5, 7] = 0.7
+    maps[0, 5, 10] = 0.1
+    [(x, y)] = find_keypoints(maps, 0.1, 10).xy
+    assert x == 8.5 and 5.1 < y < 5.5
+
+
+def test_a_peak_inside_a_plateau_is_found_once():
+    maps = np.full((1, 21, 21), 0.3, np.float32)
+    maps[0, 6, 4] = 1
+    candidates = find_keypoints(maps, 0.1, 10)
+    np.testing.assert_allclose(candidates.xy, [(4, 6), (10, 10)])
+
+
+def test_a_ring_with_a_low_centre_has_no_candidate():
+    maps = np.zeros((1, 11, 11), np.float32)
+    maps[0, 3:8, 3:8] = 0.8
+    maps[0, 4:7, 4:7] = 0
+    assert len(find_keypoints(maps, 0.1, 10).score) == 0
+
+
+def test_only_the_strongest_peaks_are_kept():
+    maps = np.zeros((1, 40, 40), np.float32)
+    maps[0, ::4, ::4] = np.linspace(0.2, 1, 100).reshape(10, 10)
+    candidates = find_keypoints(maps, 0.1, 7)
+    np.testing.assert_allclose(candidates.score, np.sort(maps.ravel())[::-1][:7])
+
+
+def test_noise_yields_a_bounded_number_of_limbs():
+    noise = np.random.default_rng(0).random((50, 96, 96)).astype(np.float32)
+    candidates = find_keypoints(noise[COCO.keypoint_channels], 0.1, 20)
+    assert np.bincount(candidates.keypoint).max() <= 20
+    limbs = find_limbs(noise[COCO.part_channels], candidates, 0.1, COCO)
+    assert len(limbs.part) == MAX_LIMBS
+
+
+def clip_value(value):
+    """A map value as the rules read it: NaN counts as 0, and values are clipped to the range from 0 to 2."""
+    return 0.0 if np.isnan(value) else min(max(float(value), 0.0), 2.0)
+
+
+def interpolate(part_map, x, y):
+    """The value of a map at a point between its cells."""
+    height, width = part_map.shape
+    column, row = int(x), int(y)
+    value = 0.0
+    for cell_y, weight_y in ((row, 1 - (y - row)), (row + 1, y - row)):
+        for cell_x, weight_x in ((column, 1 - (x - column)), (column + 1, x - column)):
+            cell = part_map[min(cell_y, height - 1), min(cell_x, width - 1)]
+            value += weight_y * weight_x * clip_value(cell)
+    return value
+
+
+def expected_limbs(maps, candidates, threshold):
+    """The limb score of every pair that passes the prefilter, computed pair by pair."""
+    scores = {}
+    for part, (first_keypoint, second_keypoint) in enumerate(COCO.part_ends):
+        for a in np.flatnonzero(candidates.keypoint == first_keypoint):
+            for b in np.flatnonzero(candidates.keypoint == second_keypoint):
+                start, end = candidates.xy[a].astype(float), candidates.xy[b].astype(float)
+                nearest = [np.rint(start + (end - start) * position).astype(int) for position in (0.25, 0.5, 0.75)]
+                if np.mean([clip_value(maps[part, y, x]) for x, y in nearest]) <= threshold:
+                    continue
+                points = [start + (end - start) * number / 9 for number in range(10)]
+                samples = sorted(interpolate(maps[part], x, y) for x, y in points)
+                support = (np.mean(samples) + samples[1]) / 2
+                confidence = (float(candidates.score[a]) * float(candidates.score[b])) ** 1.5
+                scores[part, a, b] = (support - threshold) * confidence
+    return scores
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_limb_scores_equal_those_computed_pair_by_pair(seed):
+    rng = np.random.default_rng(seed)
+    height, width = 14, 19
+    maps = rng.uniform(-0.5, 2.5, (COCO.num_parts, height, width)).astype(np.float32)
+    maps[rng.random(maps.shape) < 0.05] = np.nan
+    keypoint = np.sort(rng.integers(0, COCO.num_keypoints, 45))
+    xy = rng.uniform(0, (width - 1, height - 1), (45, 2)).astype(np.float32)
+    xy[:3] = (0, 0), (width - 1, height - 1), (width - 1, 0)
+    candidates = KeypointCandidates(keypoint, xy, rng.uniform(0.1, 1, 45).astype(np.float32))
+    limbs = find_limbs(maps, candidates, 0.7, COCO)
+    expected = expected_limbs(maps, candidates, 0.7)
+    found = {(part, *ends): score for part, ends, score in zip(limbs.part, limbs.ends.tolist(), limbs.score)}
+    assert len(found) == len(limbs.part)
+    assert 50 < len(expected) < 0.9 * len(expected_limbs(maps, candidates, -1.0))
+    assert found.keys() == expected.keys()
+    for pair, score in expected.items():
+        assert found[pair] == pytest.approx(score, abs=1e-4)
+
+
+def peak_offset(before, peak, after):
+    """Offset of the top of the parabola through three logarithms, by NumPy's own fit."""
+    before, peak, after = (clip_value(value) for value in (before, peak, after))
+    if before == 0 or after == 0 or before == peak == after:
+        return 0.0
+    square, slope, _ = np.polyfit([-1, 0, 1], np.log([before, peak, after]), 2)
+    return -slope / (2 * square)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_peaks_equal_those_found_cell_by_cell(seed):
+    rng = np.random.default_rng(seed)
+    maps = rng.uniform(-0.3, 1.9, (3, 15, 11))
+    maps[rng.random(maps.shape) < 0.1] = np.nan
+    maps[1, 7, 5] = 2.6
+    maps = maps.astype(np.float32)
+    threshold, max_peaks = 0.9, 9
+    expected = []
+    for keypoint, keypoint_map in enumerate(maps):
+        surrounded = np.pad(np.nan_to_num(keypoint_map, nan=0.0).clip(min=0), 1)
+        peaks = []
+        for y in range(1, 16):
+            for x in range(1, 12):
+                value = surrounded[y, x]
+                if value >= threshold and value == surrounded[y - 1 : y + 2, x - 1 : x + 2].max():
+                    dx = peak_offset(surrounded[y, x - 1], value, surrounded[y, x + 1])
+                    dy = peak_offset(surrounded[y - 1, x], value, surrounded[y + 1, x])
+                    peaks.append((keypoint, x - 1 + dx, y - 1 + dy, clip_value(value)))
+        peaks.sort(key=lambda peak: -peak[3])
+        assert len(peaks) > max_peaks
+        expected += peaks[:max_peaks]
+    candidates = find_keypoints(maps, threshold, max_peaks)
+    assert candidates.keypoint.tolist() == [peak[0] for peak in expected]
+    np.testing.assert_allclose(candidates.xy, [peak[1:3] for peak in expected], atol=1e-3)
+    np.testing.assert_allclose(candidates.score, [peak[3] for peak in expected])
+
+
+def test_a_peak_at_the_threshold_is_a_candidate_and_a_lower_one_is_not():
+    maps = np.zeros((1, 9, 9), np.float32)
+    maps[0, 2, 2] = 0.25
+    maps[0, 6, 6] = 0.2499
+    assert find_keypoints(maps, 0.25, 10).xy.tolist() == [[2, 2]]
+
+
+def test_the_1500_pairs_with_the_best_prefilter_scores_are_kept():
+    """Three keypoints have 40 candidates each. The map of one body part is 1, that of another one 0.3, and others 0."""
+    neck, nose, shoulder = (COCO.index(name) for name in ("neck", "nose", "Rsho"))
+    keypoint = np.repeat(sorted((neck, nose, shoulder)), 40)
+    xy = np.stack([np.tile(np.arange(40), 3), keypoint], axis=1).astype(np.float32)
+    score = np.linspace(1, 0.1, 40).astype(np.float32)
+    maps = np.zeros((COCO.num_parts, 18, 40), np.float32)
+    maps[COCO.parts.index(("neck", "nose"))] = 1
+    maps[COCO.parts.index(("neck", "Rsho"))] = 0.3
+    limbs = find_limbs(maps, KeypointCandidates(keypoint, xy, np.tile(score, 3)), 0.1, COCO)
+    confidence = np.outer(score, score).ravel() ** 1.5
+    expected = np.sort(np.concatenate([0.9 * confidence, 0.2 * confidence]))[::-1][:1500]
+    assert len(limbs.score) == 1500 and len(np.unique(limbs.part)) == 2
+    np.testing.assert_allclose(np.sort(limbs.score)[::-1], expected, rtol=1e-4)

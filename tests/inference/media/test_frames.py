@@ -1,0 +1,205 @@
+"""From inputs to frames, and from frames to people."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from posenet.errors import ConfigError, DataError
+from posenet.images import write_image
+from posenet.inference.media.frames import predict_frames, read_frames
+from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
+from posenet.inference.predictor import Predictor
+from posenet.settings import InferenceConfig
+from tests.helpers.media_server import IMAGES_PER_CONNECTION, media_server
+from tests.helpers.spot_networks import NOSE, SpotNetwork, spot_image
+from tests.helpers.videos import GREY, FakeCapture, grey_image, write_animation, write_video
+
+VIDEO = Source("video", Path("v.mp4"))
+
+
+@pytest.fixture
+def predictor() -> Predictor:
+    return Predictor(SpotNetwork(), InferenceConfig(height=128, batch_size=3))
+
+
+def test_frames_come_in_the_order_of_the_inputs_with_errors_among_them(tmp_path: Path) -> None:
+    for number in range(30):
+        write_image(tmp_path / f"{number}.png", np.full((2, 2, 3), number, np.uint8))
+    (tmp_path / "7.png").write_bytes(b"no image")
+    clip = write_video(tmp_path / "clip.mp4", count=5)
+    names = [*(f"{number}.png" for number in range(30)), "missing.mp4", "clip.mp4", "missing.jpg"]
+    sources = parse_standard_input("\n".join(str(tmp_path / name) for name in names).encode())
+    frames = list(read_frames(sources))
+    assert [frame.source for frame in frames] == [*sources[:31], *[sources[31]] * 5, sources[32]]
+    values = [None if frame.error else int(frame.image[0, 0, 0]) for frame in frames[:30]]
+    assert values == [None if number == 7 else number for number in range(30)]
+    assert [
+        str(frame.error) for frame in frames if frame.error and str(frame.source.path) not in str(frame.error)
+    ] == []
+    video = frames[31:36]
+    assert [frame.number for frame in video] == list(range(5)) and frames[0].number is None
+    assert video[-1].rate == 10 and video[-1].seconds == pytest.approx(0.4)
+    assert [frame.number for frame in read_frames(clip, start=0.15, duration=0.25, stride=2)] == [2]
+
+
+@pytest.mark.parametrize("suffix, rate", [(".gif", 10), (".webp", 10), (".tif", 25)])
+def test_all_images_of_an_animation_or_a_document_are_read(tmp_path: Path, suffix: str, rate: float) -> None:
+    write_animation(tmp_path / f"x{suffix}")
+    frames = list(read_frames(tmp_path))
+    assert [frame.number for frame in frames] == list(range(20))
+    np.testing.assert_allclose([frame.seconds for frame in frames], np.arange(20) / rate, atol=1e-3)
+    for number, frame in enumerate(frames):
+        assert frame.image.shape == (48, 64, 3)
+        assert frame.image.mean() == pytest.approx(grey_image(number % 12).mean(), abs=12)
+    [frame] = read_frames(write_animation(tmp_path / f"one{suffix}", count=1))
+    assert frame.number is None and frame.image.shape == (48, 64, 3)
+
+
+def test_a_damaged_animation_is_reported(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = write_animation(tmp_path / "x.tif")
+    path.write_bytes(path.read_bytes()[:-2000])
+    (tmp_path / "y.webp").write_bytes(b"no image")
+    errors = [str(frame.error) for frame in read_frames([path, tmp_path / "y.webp"]) if frame.error]
+    assert any("x.tif" in error for error in errors) and "y.webp" in errors[-1]
+    assert capfd.readouterr() == ("", ""), "a library printed something"
+
+
+def test_numbered_images_are_a_video_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    for number in (8, 9, 10, 12):
+        write_image(tmp_path / f"frame_{number}.png", np.full((48, 64, 3), number, np.uint8))
+    write_image(tmp_path / "frame_007.png", GREY)  # has the number, but not in this form
+    frames = list(read_frames(tmp_path / "frame_%d.png"))
+    assert [(frame.number, int(frame.image[0, 0, 0])) for frame in frames] == [(0, 8), (1, 9), (2, 10), (3, 12)]
+    assert frames[-1].seconds == pytest.approx(3 / 25)
+    (tmp_path / "frame_9.png").write_bytes(b"no image")
+    _, damaged, *_ = read_frames(tmp_path / "frame_%d.png")
+    assert "frame 1 of" in str(damaged.error)
+    with pytest.raises(DataError, match="%04d for one of four digits"):
+        list(read_frames(tmp_path / "none_%04d.png"))
+
+
+def test_images_and_videos_are_read_from_a_server(tmp_path: Path) -> None:
+    write_image(tmp_path / "b.png", GREY)
+    write_video(tmp_path / "clip.mp4", count=5)
+    with media_server(tmp_path) as address:
+        names = ["b.png", "clip.mp4", "missing.png", "missing.mp4"]
+        image, *video, missing_image, missing_video = read_frames([f"{address}/{name}" for name in names])
+    assert image.number is None and image.image.shape == GREY.shape
+    assert [frame.number for frame in video] == list(range(5)) and not video[0].is_live
+    assert "missing.png" in str(missing_image.error) and "404" in str(missing_image.error)
+    assert "missing.mp4" in str(missing_video.error) and "404" in str(missing_video.error)
+
+
+def test_a_video_on_a_server_without_ranges_is_downloaded(tmp_path: Path) -> None:
+    """The test server serves no ranges. The index of this file is at its end, and an animation is no live stream."""
+    write_video(tmp_path / "clip.avi", count=5)
+    write_animation(tmp_path / "x.gif")
+    with media_server(tmp_path) as address:
+        frames = list(read_frames([f"{address}/clip.avi"]))
+        assert [frame.number for frame in frames] == list(range(5)) and not frames[0].is_live
+        frames = list(read_frames([f"{address}/x.gif"]))
+        assert len(frames) in (1, 20) and not any(frame.is_live for frame in frames)
+
+
+def test_a_live_http_stream_is_connected_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with media_server(tmp_path) as address:
+        frames = []
+        for frame in read_frames(f"{address}/live"):
+            assert frame.is_live and frame.image.shape == (48, 64, 3)
+            frames.append(frame)
+            if frame.number is not None and frame.number > 2 * IMAGES_PER_CONNECTION:
+                break
+    assert "/live is lost; connecting again" in caplog.text
+    assert [frame.number for frame in frames] == sorted({frame.number for frame in frames})
+
+
+def test_a_stream_without_a_server_is_an_error() -> None:
+    [frame] = read_frames("rtsp://me:secret@127.0.0.1:9/live")
+    assert "rtsp://127.0.0.1:9/live cannot be opened" in str(frame.error) and "secret" not in str(frame.error)
+
+
+@pytest.mark.parametrize("device", ["0", "/dev/video0"])
+def test_a_camera_yields_images_until_it_fails(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    request = FakeCapture.install(monkeypatch, count=3)
+    request.release()
+    frames = []
+    for frame in read_frames(device):
+        frames.append(frame)
+        request.release()
+    assert [frame.number for frame in frames[:-1]] == [0, 1, 2] and frames[0].is_live
+    assert [int(frame.image[0, 0, 0]) for frame in frames[:-1]] == [1, 2, 3]
+    assert str(frames[-1].error) == f"camera {device} delivers no more images"
+
+
+def test_a_camera_is_read_for_a_given_time_and_a_missing_one_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = FakeCapture.install(monkeypatch, count=100_000)
+    for _ in range(100_000):
+        request.release()
+    frames = list(read_frames("0", start=0.05, duration=0.1))
+    assert frames and all(0.05 <= frame.seconds < 0.15 and not frame.error for frame in frames)
+    [missing] = read_frames("17")
+    assert "camera 17 cannot be opened" in str(missing.error)
+
+
+def test_videos_need_pyav_and_images_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_image(tmp_path / "b.png", GREY)
+    (tmp_path / "clip.mp4").write_bytes(b"anything")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "av", None)
+    assert len(list(read_frames(tmp_path / "b.png"))) == 1
+    with pytest.raises(ConfigError, match=r"PyAV.*posenet\[video\]"):
+        list(read_frames(tmp_path / "clip.mp4"))
+
+
+def test_only_a_few_frames_are_in_memory_at_a_time(predictor: Predictor) -> None:
+    num_read = 0
+
+    def frames() -> Iterator[Frame]:
+        nonlocal num_read
+        for number in range(60):
+            num_read += 1
+            yield Frame(VIDEO, spot_image(98, 132, (40, 20), (90, 60), 4), number, number / 10, 10.0)
+
+    in_memory = [num_read - num_predicted for num_predicted, _ in enumerate(predict_frames(predictor, frames()))]
+    assert len(in_memory) == 60 and max(in_memory) <= 16
+
+
+@pytest.mark.parametrize("is_live", [False, True])
+def test_people_belong_to_their_frames_among_unreadable_ones(predictor: Predictor, is_live: bool) -> None:
+    """The nose moves by two pixels from frame to frame; some frames are unreadable, some are without people."""
+    unreadable = {0, 1, 5, 6, 7, 8, 15, 23}
+    empty = {12, 13}
+
+    def frames() -> Iterator[Frame]:
+        for number in range(24):
+            image = spot_image(98, 132, (20 + 2 * number, 20), (90, 60), 4)
+            if number in unreadable:
+                yield Frame(VIDEO, error=DataError(f"frame {number}"))
+            else:
+                yield Frame(VIDEO, image * (number not in empty), number, is_live=is_live)
+
+    predictions = list(predict_frames(predictor, frames()))
+    assert len(predictions) == 24
+    for number, (frame, people) in enumerate(predictions):
+        if number in unreadable:
+            assert str(frame.error) == f"frame {number}" and people == []
+        else:
+            assert frame.number == number and len(people) == (number not in empty)
+        for person in people:
+            assert person.keypoints[NOSE, 0] == pytest.approx(20 + 2 * number, abs=0.6)
+
+
+def test_images_run_together_only_within_their_block(tmp_path: Path) -> None:
+    network = SpotNetwork()
+    for number in range(6):
+        write_image(tmp_path / f"{number}.png", np.zeros((64, 64, 3), np.uint8))
+    sources = find_sources([tmp_path])
+    predictor = Predictor(network, InferenceConfig(height=64, batch_size=4))
+    blocks = {source: int(index >= 2) for index, source in enumerate(sources)}
+    assert len(list(predict_frames(predictor, read_frames(sources), blocks))) == 6
+    assert [shape[0] for shape in network.shapes] == [2, 4]
