@@ -26,7 +26,6 @@ SUBPACKAGES = [
     "visualization",  # drawings and charts
     "diagnosis",  # what costs a results file its AP, and its page
     "training",  # a run and its parts
-    "benchmark",  # one module for each measured part
     "cli",  # one module for each tool
     "__main__",  # python -m posenet
 ]

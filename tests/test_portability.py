@@ -46,7 +46,7 @@ POSIX_NAMES = {
 POSIX_MODULES = {"fcntl", "grp", "posix", "pty", "pwd", "resource", "termios"}
 
 SYSTEM_FOLDERS = ("/tmp", "/dev/", "/proc", "/usr", "/home", "C:\\")
-READ_SYSTEM_FILES = ("benchmark.machine", "devices.cpu")
+READ_SYSTEM_FILES = ("devices.cpu",)
 """Modules that read such files where they exist, and work without them."""
 
 

@@ -20,17 +20,16 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import torch
 
 from posenet import PoseNet
 from posenet.cli import main as cli
-from posenet.cli import predict, prediction_drawing
 from posenet.data.build import build_store
 from posenet.errors import ConfigError
 from posenet.images import write_image
-from posenet.inference.media import sources
 from posenet.model.published_names import rename_to_published
 from posenet.settings import config_to_dict, load_config
 from posenet.synthetic.dataset import write_dataset
@@ -45,7 +44,7 @@ from tests.helpers.other_formats import (
 )
 from tests.helpers.run_logs import read_log
 from tests.helpers.source_files import ROOT
-from tests.helpers.videos import FakeCamera, FakeWindow, grey_image, write_animation, write_video
+from tests.helpers.videos import FakeCapture, grey_image, write_animation, write_video
 
 NOT_RUN = {
     r"make ": "installs packages; the other tests run what its targets call",
@@ -295,9 +294,12 @@ def project(project_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """A copy of the folder as the working directory, and a camera and a window that need no hardware."""
     shutil.copytree(project_template, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sources, "open_camera", FakeCamera)
-    monkeypatch.setattr(predict, "Window", FakeWindow)
-    monkeypatch.setattr(prediction_drawing, "Window", FakeWindow)
+    FakeCapture.install(monkeypatch, count=100).release(100)
+    monkeypatch.setattr("posenet.inference.media.outputs.Window.require_display", lambda: None)
+    for name in ("namedWindow", "destroyAllWindows", "imshow"):
+        monkeypatch.setattr(cv2, name, lambda *_: None)
+    monkeypatch.setattr(cv2, "getWindowProperty", lambda *_: 1)
+    monkeypatch.setattr(cv2, "waitKey", lambda _: ord("q"))
     monkeypatch.setitem(sys.modules, "wandb", FakeWandb())
     return tmp_path
 

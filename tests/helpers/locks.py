@@ -7,8 +7,6 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from posenet.locks import lock_file
-
 from posenet.checkpoints.folder import run_lock
 from tests.helpers.process_runs import fork_process, wait_for_exit
 
@@ -16,11 +14,6 @@ from tests.helpers.process_runs import fork_process, wait_for_exit
 def locked_by_another_process(folder: Path) -> contextlib.AbstractContextManager[int]:
     """Within this context another process, whose id is yielded, holds the lock of ``folder``."""
     return hold_elsewhere(lambda: run_lock(folder))
-
-
-def hold_lock_elsewhere(path: Path) -> contextlib.AbstractContextManager[int]:
-    """Within this context another process, whose id is yielded, holds the lock file ``path``."""
-    return hold_elsewhere(lambda: lock_file(path, path, delete=True))
 
 
 @contextlib.contextmanager
