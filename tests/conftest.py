@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
@@ -36,6 +37,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if config.option.markexpr == "torture" and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.torture)
+
+
+@pytest.fixture(autouse=True)
+def without_launcher() -> Iterator[None]:
+    """The tools set the variables of torchrun for a task of SLURM; a later test must not look for its other ranks."""
+    yield
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
 
 
 def _folder_from_environment(variable: str) -> Path:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import torch
-from benchmarks import gpu, network, targets, train
+from benchmarks import data, decode, gpu, network, predict, targets, train
 from benchmarks.measuring import Table, describe_machine, write_json
 
 from posenet.cli.main import ToolParser, normalize_option_names, run_and_report
@@ -15,7 +15,15 @@ from posenet.cli.options import add_config_options, positive_int
 from posenet.devices.device import cudnn_flags, select_device
 from posenet.settings import load_config
 
-PARTS = {"targets": targets, "network": network, "train": train, "gpu": gpu}
+PARTS = {
+    "data": data,
+    "targets": targets,
+    "network": network,
+    "train": train,
+    "decode": decode,
+    "predict": predict,
+    "gpu": gpu,
+}
 
 
 def main() -> int:

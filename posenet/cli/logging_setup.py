@@ -24,11 +24,13 @@ def log_to_stderr(quiet: bool = False, rank: int = 0) -> Iterator[None]:
     root = logging.getLogger()
     handler = AboveBarHandler(sys.stderr)
     handler.setLevel(logging.WARNING if quiet or rank else logging.INFO)
+    levels = {root: root.level}
     if rank:
         handler.setFormatter(logging.Formatter(f"rank {rank}: %(message)s"))
-        logging.getLogger("posenet").setLevel(logging.ERROR)
-        logging.getLogger("posenet.training.input").setLevel(logging.WARNING)
-    previous_level = root.level
+        for name, level in {"posenet": logging.ERROR, "posenet.training.input": logging.WARNING}.items():
+            logger = logging.getLogger(name)
+            levels[logger] = logger.level
+            logger.setLevel(level)
     # A program that calls a tool may show log messages itself.
     is_needed = not any(_writes_to_console(other) for other in root.handlers)
     if is_needed:
@@ -48,7 +50,8 @@ def log_to_stderr(quiet: bool = False, rank: int = 0) -> Iterator[None]:
         warnings.showwarning = show_warning
         if is_needed:
             root.removeHandler(handler)
-            root.setLevel(previous_level)
+        for logger, level in levels.items():
+            logger.setLevel(level)
 
 
 def _writes_to_console(handler: logging.Handler) -> bool:

@@ -14,13 +14,12 @@ import h5py
 import pytest
 
 from posenet.checkpoints.file import read_checkpoint
-from posenet.checkpoints.folder import run_lock
 from posenet.cli.main import run_tool
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import DataError
 from posenet.settings import Config, config_from_dict
 from posenet.training.step import TrainStep
-from tests.helpers.process_runs import fork_process
+from tests.helpers.locks import locked_by_another_process
 from tests.helpers.run_logs import read_log
 from tests.helpers.tiny_training import TINY, Stores, data_settings
 
@@ -161,20 +160,10 @@ def test_a_folder_that_another_process_uses_is_refused(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("posenet.checkpoints.folder.LOCK_SECONDS", 0.1)
-    ready, done = os.pipe(), os.pipe()
-
-    def hold() -> None:
-        with run_lock(tmp_path / "run"):
-            os.write(ready[1], b".")
-            os.read(done[0], 1)
-
-    holder = fork_process(hold)
-    os.read(ready[0], 1)
-    status, error = train("-p", "run", "--max-steps", "1")
+    with locked_by_another_process(tmp_path / "run"):
+        status, error = train("-p", "run", "--max-steps", "1")
     assert status == 2 and "run is in use by another process" in error.splitlines()[-1]
     assert not list(tmp_path.glob("run/*.pth"))
-    os.write(done[1], b".")
-    os.waitpid(holder, 0)
     assert train("-p", "run", "--max-steps", "1")[0] == 0
 
 

@@ -294,7 +294,10 @@ def project(project_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """A copy of the folder as the working directory, and a camera and a window that need no hardware."""
     shutil.copytree(project_template, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
+    open_video = cv2.VideoCapture
     FakeCapture.install(monkeypatch, count=100).release(100)
+    is_file = {True: open_video, False: FakeCapture}
+    monkeypatch.setattr(cv2, "VideoCapture", lambda source: is_file[Path(str(source)).is_file()](source))
     monkeypatch.setattr("posenet.inference.media.outputs.Window.require_display", lambda: None)
     for name in ("namedWindow", "destroyAllWindows", "imshow"):
         monkeypatch.setattr(cv2, name, lambda *_: None)

@@ -120,7 +120,7 @@ def test_the_limit_of_unreadable_samples_is_rounded_up_and_may_be_reached() -> N
 def damaged(stores: Stores, tmp_path: Path) -> Stores:
     path = tmp_path / "damaged.h5"
     shutil.copy(stores["train"], path)
-    flip_bit(path, "jpeg", 0)
+    flip_bit(path, "images", 0)
     return stores | {"train": path}
 
 
