@@ -18,7 +18,7 @@ from posenet.annotations.people import People
 from posenet.annotations.reading import read_annotations, read_split
 from posenet.cli.options import positive_int
 from posenet.data.targets import TargetRenderer
-from posenet.inference.decoder import decode
+from posenet.inference.decoder.decode import decode
 from posenet.inference.evaluation import compute_coco_metrics, to_coco_result
 from posenet.inference.letterbox import Letterbox
 from posenet.inference.predictor import Predictor
