@@ -1,4 +1,4 @@
-"""Measure the speed of one part, such as the training step, and compare it with a limit; see docs/benchmarks.md."""
+"""Measure the speed of one part, such as the training step, and compare it with a limit; see docs/performance.md."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from posenet.settings import load_config
 PARTS = {"targets": targets, "network": network, "train": train, "gpu": gpu}
 
 
-def main() -> int:
-    """Run one benchmark, print its tables and write its numbers; return the exit status."""
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all benchmarks."""
     parser = ToolParser(prog="benchmark.py", description=__doc__)
     parts = parser.add_subparsers(dest="part", required=True, metavar="part", parser_class=ToolParser)
     for name, module in PARTS.items():
@@ -32,7 +32,12 @@ def main() -> int:
         part.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to this file")
         part.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to this file")
         module.add_arguments(part)
-    args = parser.parse_args(normalize_option_names(sys.argv[1:]))
+    return parser
+
+
+def main() -> int:
+    """Run one benchmark, print its tables and write its numbers; return the exit status."""
+    args = make_parser().parse_args(normalize_option_names(sys.argv[1:]))
     return run_and_report(lambda: _run(args), "benchmark.py")
 
 
