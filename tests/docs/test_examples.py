@@ -20,6 +20,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import benchmark
 import numpy as np
 import pytest
 import torch
@@ -192,8 +193,8 @@ def check_arguments(command: Command) -> None:
     if tool in cli.OLD_NAMES:
         tool, action = cli.OLD_NAMES[tool]
         arguments = [action, *arguments]
-    if tool and tool != "benchmark":
-        parser = cli.make_parser(cli.load_tool(tool), tool)
+    if tool:
+        parser = benchmark.make_parser() if tool == "benchmark" else cli.make_parser(cli.load_tool(tool), tool)
         error = io.StringIO()
         try:
             with contextlib.redirect_stderr(error):
