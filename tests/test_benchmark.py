@@ -104,7 +104,7 @@ def test_networks_are_compared_in_the_same_run(
     assert run(monkeypatch, *words, "--repeats", 1, "--json", file) == 0
     numbers = json.loads(file.read_text())
     first, second = (numbers[path.name] for path in (checkpoint, other))
-    assert 0 < first["network_ms_per_image"] and 0 < second["ms_per_image"]
+    assert first["network_ms_per_image"] > 0 and second["ms_per_image"] > 0
     assert first["people"] == second["people"]
 
 

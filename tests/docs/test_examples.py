@@ -338,6 +338,8 @@ def test_every_pattern_of_not_run_matches_a_command() -> None:
         ("srun -n 2 python tools/train.py --set train.speed=9", "train.speed"),
         ("srun python tools/train.py --set train.epochs=many", "train.epochs"),
         ("srun python tools/train.py --config config/missing.toml", "missing.toml"),
+        ("python tools/benchmark.py targets --speed 9", "--speed"),
+        ("python tools/benchmark.py velocity", "velocity"),
     ],
 )
 def test_wrong_arguments_of_commands_that_are_not_run_are_found(line: str, message: str) -> None:
