@@ -30,6 +30,7 @@ NUMBERS = {
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
     """Run the tool in this process; return its exit status."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the tool sets it; this restores it
     monkeypatch.setattr("sys.argv", ["benchmark.py", *map(str, words)])
     return benchmark.main()
 

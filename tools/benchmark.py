@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
+import cv2
 import torch
 from benchmarks import gpu, network, targets, train
 from benchmarks.measuring import Table, describe_machine, write_json
@@ -42,7 +44,9 @@ def main() -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
+    cv2.setNumThreads(0)  # it would start threads besides those of --threads
     torch.set_num_threads(args.threads)
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)  # the threads of exported files
     torch.manual_seed(0)
     config = load_config(args.config, args.overrides)
     device = select_device(args.device)
