@@ -1,11 +1,13 @@
-"""Measure the speed of one part, such as the training step, and compare it with a limit; see docs/benchmarks.md."""
+"""Measure the speed of one part, such as the training step, and compare it with a limit; see docs/performance.md."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
+import cv2
 import torch
 from benchmarks import data, decode, gpu, network, predict, targets, train
 from benchmarks.measuring import Table, describe_machine, write_json
@@ -26,8 +28,8 @@ PARTS = {
 }
 
 
-def main() -> int:
-    """Run one benchmark, print its tables and write its numbers; return the exit status."""
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all benchmarks."""
     parser = ToolParser(prog="benchmark.py", description=__doc__)
     parts = parser.add_subparsers(dest="part", required=True, metavar="part", parser_class=ToolParser)
     for name, module in PARTS.items():
@@ -40,12 +42,19 @@ def main() -> int:
         part.add_argument("--json", type=Path, metavar="FILE", help="write the numbers to this file")
         part.add_argument("--markdown", type=Path, metavar="FILE", help="write the tables to this file")
         module.add_arguments(part)
-    args = parser.parse_args(normalize_option_names(sys.argv[1:]))
+    return parser
+
+
+def main() -> int:
+    """Run one benchmark, print its tables and write its numbers; return the exit status."""
+    args = make_parser().parse_args(normalize_option_names(sys.argv[1:]))
     return run_and_report(lambda: _run(args), "benchmark.py")
 
 
 def _run(args: argparse.Namespace) -> None:
+    cv2.setNumThreads(0)  # it would start threads besides those of --threads
     torch.set_num_threads(args.threads)
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)  # the threads of exported files
     torch.manual_seed(0)
     config = load_config(args.config, args.overrides)
     device = select_device(args.device)

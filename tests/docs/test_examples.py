@@ -20,6 +20,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import benchmark
 import cv2
 import numpy as np
 import pytest
@@ -191,8 +192,8 @@ def check_arguments(command: Command) -> None:
     if tool in cli.OLD_NAMES:
         tool, action = cli.OLD_NAMES[tool]
         arguments = [action, *arguments]
-    if tool and tool != "benchmark":
-        parser = cli.make_parser(cli.load_tool(tool), tool)
+    if tool:
+        parser = benchmark.make_parser() if tool == "benchmark" else cli.make_parser(cli.load_tool(tool), tool)
         error = io.StringIO()
         try:
             with contextlib.redirect_stderr(error):
@@ -342,6 +343,8 @@ def test_every_pattern_of_not_run_matches_a_command() -> None:
         ("srun -n 2 python tools/train.py --set train.speed=9", "train.speed"),
         ("srun python tools/train.py --set train.epochs=many", "train.epochs"),
         ("srun python tools/train.py --config config/missing.toml", "missing.toml"),
+        ("python tools/benchmark.py targets --speed 9", "--speed"),
+        ("python tools/benchmark.py velocity", "velocity"),
     ],
 )
 def test_wrong_arguments_of_commands_that_are_not_run_are_found(line: str, message: str) -> None:

@@ -45,6 +45,8 @@ class Variant:
 
     def is_available(self, device: torch.device) -> bool:
         """Whether a device has the options."""
+        if self.name == "fp16":
+            return device.type != "cpu"  # its matrix products in fp16 take many times as long as in float32
         if self.name == "TF32":
             return has_tf32(device)
         if self.name == "+ channels_last":

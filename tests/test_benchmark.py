@@ -1,0 +1,135 @@
+"""The benchmarks of ``tools/benchmark.py``, each on tiny input: the numbers that it promises, and wrong input."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import benchmark
+import pytest
+import torch
+
+from posenet.checkpoints.file import write_checkpoint
+from posenet.settings import config_to_dict, load_config
+from tests.helpers.networks import random_network
+
+NETWORK = ["model.stacks=1", "model.width=16", "model.growth=2"]
+TINY = ["--set", *NETWORK, "train.input_size=64", "train.batch_size=2", "train.amp=off", "inference.height=128"]
+NUMBERS = {
+    "data": ["samples_per_s", "bound_samples_per_s", "share_of_bound", "bytes_per_sample", "loader_samples_per_s"],
+    "targets": ["1_people_ms_per_image", "4_people_ms_per_image", "filling_the_maps_with_zeros_ms_per_image"],
+    "network": ["gflop_per_image", "off_images_per_s", "off_share_of_matmul"],
+    "train": ["step_ms", "images_per_s", "share_of_matmul"],
+    "decode": ["perfect_ap", "perfect_ms_per_image", "degraded_ap", "degraded_ms_per_image"],
+    "gpu": ["cost_of_one_distributed_process", "weights_copy_s"],
+}
+"""Names of numbers above 0 that each benchmark writes."""
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
+    """Run the tool in this process; return its exit status."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the tool sets it; this restores it
+    monkeypatch.setattr("sys.argv", ["benchmark.py", *map(str, words)])
+    return benchmark.main()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A checkpoint of an untrained network."""
+    path = tmp_path / "one.pth"
+    config = load_config(None, NETWORK)
+    write_checkpoint(path, {"model": random_network(stacks=1).state_dict(), "config": config_to_dict(config)})
+    return path
+
+
+@pytest.fixture
+def inputs(stores: dict[str, Path], tiny_coco: Path) -> dict[str, list[object]]:
+    """The flags of each benchmark that make it short."""
+    return {
+        "data": ["--h5", stores["train"], "--samples", 4, "--workers", 1],
+        "targets": ["--people", 1, 4],
+        "network": ["--amp", "off"],
+        "train": [],
+        "decode": ["--annotations", tiny_coco / "annotations" / "person_keypoints_val2017.json", "--limit", 2],
+        "gpu": ["--device", "cpu", "--batch-sizes", 2],
+    }
+
+
+@pytest.mark.parametrize("part", NUMBERS)
+def test_each_benchmark_writes_its_numbers_and_a_table(
+    part: str,
+    inputs: dict[str, list[object]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file, page = tmp_path / "out.json", tmp_path / "out.md"
+    outputs = ["--json", file, "--markdown", page]
+    assert run(monkeypatch, part, *inputs[part], "--repeats", 1, *outputs, *TINY) == 0
+    numbers: dict[str, Any] = json.loads(file.read_text())
+    for name in NUMBERS[part]:
+        assert math.isfinite(numbers[name]) and (numbers[name] > 0 or name.startswith("cost")), name
+    assert numbers["machine"]["torch"] == torch.__version__
+    assert page.read_text() in capsys.readouterr().out
+    assert page.read_text().startswith("### ") and "failed" not in page.read_text()
+
+
+def test_the_bytes_of_a_sample_are_those_of_its_image_masks_and_joints(
+    stores: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "out.json"
+    assert run(monkeypatch, "data", "--h5", stores["train"], "--samples", 2, "--json", file, "--repeats", 1, *TINY) == 0
+    pixels = 64 * 64 * 3 + 2 * 16 * 16
+    assert pixels < json.loads(file.read_text())["bytes_per_sample"] < pixels + 8 * 18 * 3 * 4 + 100
+
+
+def test_the_decoder_finds_nearly_all_people_in_perfect_maps_and_fewer_in_degraded_ones(
+    tiny_coco: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "out.json"
+    annotations = tiny_coco / "annotations" / "person_keypoints_train2017.json"
+    assert run(monkeypatch, "decode", "--annotations", annotations, "--json", file, "--repeats", 1) == 0
+    numbers = json.loads(file.read_text())
+    assert numbers["perfect_ap"] > 0.9 and numbers["degraded_ap"] < numbers["perfect_ap"]
+
+
+def test_networks_are_compared_in_the_same_run(
+    checkpoint: Path, tiny_coco: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = checkpoint.with_name("other.pth")
+    other.write_bytes(checkpoint.read_bytes())
+    file = tmp_path / "out.json"
+    words = ["predict", tiny_coco / "val2017", "--checkpoint", checkpoint, other, "--backend", "torch", "--limit", 1]
+    assert run(monkeypatch, *words, "--repeats", 1, "--json", file) == 0
+    numbers = json.loads(file.read_text())
+    first, second = (numbers[path.name] for path in (checkpoint, other))
+    assert first["network_ms_per_image"] > 0 and second["ms_per_image"] > 0
+    assert first["people"] == second["people"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["data", "--h5", "missing.h5"],
+        ["decode", "--annotations", "missing.json"],
+        ["predict", "missing.jpg", "--checkpoint", "missing.pth"],
+        ["train", "--config", "missing.toml"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_missing_file_is_one_line_and_status_2(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, *words) == 2
+    message = capsys.readouterr().err
+    assert "missing" in message and message.count("\n") == 1
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="this machine has an accelerator")
+def test_without_an_accelerator_its_benchmark_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "gpu") == 2
+    assert "--device cpu" in capsys.readouterr().err
