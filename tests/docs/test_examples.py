@@ -53,6 +53,7 @@ NOT_RUN = {
     r"pip install ": "downloads packages",
     r"(posenet |python tools/)(predict|evaluate)(\.py)? .*--(nproc|shard) ": "parts; tests/cli/test_ranks.py runs them",
     r"posenet predict .*(rtsp|https)://": "needs a server; tests/inference/media/test_sources.py starts one",
+    r"posenet predict .*/dev/video0 ": "an hour of a camera; tests/cli/test_predict.py has a stand-in for one",
     r"data/download_coco\.sh": "downloads 19 GB",
     r"tensorboard ": "a server that does not end",
     r"python tools/benchmark\.py ": "measures, with tools that are not part of the package",

@@ -103,6 +103,7 @@ def test_a_killed_worker_loses_and_repeats_nothing(caplog: pytest.LogCaptureFixt
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow  # PyTorch notices a death after up to 5 s
 def test_workers_that_die_again_and_again_end_with_one_error(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(DataError, match="died 3 times without a batch in between, the last ended with status 3; "):
         list(make(20, workers=1, status=3))

@@ -38,7 +38,7 @@ def posenet_log(folder: Path) -> dict[str, float]:
 def test_unreadable_samples_are_limited(stores: Stores, tmp_path: Path, share: float, fails: bool) -> None:
     path = tmp_path / "val.h5"
     shutil.copy(stores["val"], path)
-    flip_bit(path, "jpeg", 0)
+    flip_bit(path, "images", 0)
     damaged = stores | {"val": path}
     settings = ("train.epochs=1", f"data.max_unreadable={share}")
     if not fails:
