@@ -1,10 +1,8 @@
-"""One optimizer step: forward, vote, backward, clip, update.
-
-If it has several batches, this is the order of the last one; the others go backward before the vote.
-"""
+"""One optimizer step: forward, backward, clip, look at losses and gradient, update."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,9 +35,9 @@ class TrainStep:
     """One optimizer step on the mean gradient of one or several batches.
 
     A step with a bad loss or gradient is skipped: weights, optimizer state and BatchNorm statistics do not change. Only
-    the loss scale of fp16 may be lowered. The host waits for the device twice in each step, whatever the size of the
-    network: for the vote on the losses, and for the gradient norm. In fp16 an optimizer without fused kernels waits a
-    third time.
+    the loss scale of fp16 may be lowered. The host waits for the device once in each step, whatever the size of the
+    network: to read the losses and the gradient norm together. In fp16 an optimizer without fused kernels waits a
+    second time.
 
     Args:
         model: ``ModelWithLoss``, wrapped by the runtime.
@@ -78,30 +76,33 @@ class TrainStep:
         return result
 
     def _step(self, batches: Sequence[Batch]) -> StepResult:
-        # Forward. Only the last backward pass must average the gradients over the processes.
+        # Forward and backward. Only the last backward pass averages the gradients over the processes.
         losses = []
-        for batch in batches[:-1]:
-            with self.runtime.no_gradient_sync(self.model):
-                losses.append(self._forward(batch))
-                self._backward(losses[-1] / len(batches))
-        losses.append(self._forward(batches[-1]))
+        for number, batch in enumerate(batches, 1):
+            is_last = number == len(batches)
+            with contextlib.nullcontext() if is_last else self.runtime.no_gradient_sync(self.model):
+                loss = self._forward(batch)
+                self._backward(loss / len(batches))
+            losses.append(loss.detach())
 
-        # Vote, so that either all ranks skip the step or none does.
-        own_losses = torch.stack(losses).detach()  # (B,)
-        votes = self.guard.bad_losses(own_losses)  # (B,)
-        loss_sums, bad_votes = self.runtime.all_reduce_sum(torch.stack([own_losses, votes])).tolist()
+        # Vote on the losses, so that either all ranks skip the step or none does. The gradient and its norm are the
+        # same on all ranks. One read gets all numbers: while the host waits, it gives the device nothing to do.
+        own_losses = torch.stack(losses)  # (B,)
+        votes = torch.stack([own_losses, self.guard.bad_losses(own_losses)])  # (2, B)
+        votes = self.runtime.all_reduce_sum(votes)
+        self.scaler.unscale_(self.optimizer)
+        numbers = torch.cat([votes.flatten(), self._clip_gradient()[None]]).tolist()
+        loss_sums = numbers[: len(batches)]
+        bad_votes = numbers[len(batches) : -1]
+        gradient_norm = numbers[-1]
+
+        # Skip or update.
         for number, bad in enumerate(bad_votes):
             if bad:
+                self.scaler.update(self.scaler.get_scale())  # the gradient says nothing about the loss scale
                 return StepResult(bad_value=own_losses[number].item())
-
-        # Backward and clip. The gradient and its norm are the same on all ranks, so no vote is needed.
-        self._backward(losses[-1] / len(batches))
-        self.scaler.unscale_(self.optimizer)
-        gradient_norm = self._clip_gradient().item()
         if not math.isfinite(gradient_norm):
             return StepResult(bad_value=None if self._lower_scale() else gradient_norm)
-
-        # Update.
         self.scaler.step(self.optimizer)
         self.scaler.update()
         return StepResult(loss=sum(loss_sum / self.runtime.world_size for loss_sum in loss_sums) / len(batches))

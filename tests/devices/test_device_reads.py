@@ -13,8 +13,8 @@ from tests.helpers.accelerators import count_host_reads, simulation
 from tests.helpers.device_training import FROZEN_NORM, build_small_step, device_runtime, pin_batch, small_batch
 from tests.helpers.tiny_training import AfterStep, train_tiny
 
-READS = {"off": 2, "bf16": 2, "fp16": 3}
-"""The vote on the loss, the gradient norm, and in fp16 whether the optimizer's gradients are finite."""
+READS = {"off": 1, "bf16": 1, "fp16": 2}
+"""The losses and the gradient norm together, and in fp16 whether the optimizer's gradients are finite."""
 
 
 @pytest.mark.parametrize("amp", READS)

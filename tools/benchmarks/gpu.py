@@ -72,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--batch-sizes", type=int, nargs="+", default=[4, 8, 16, 32], metavar="N", help="batch sizes of the steps"
     )
+    parser.add_argument("--no-compile", action="store_true", help="leave out torch.compile, which takes minutes")
     parser.set_defaults(device="auto")
 
 
@@ -83,13 +84,14 @@ def run(args: argparse.Namespace, config: Config, device: torch.device) -> Itera
         title=f"training steps: {config.model.stacks} stacks of width {config.model.width} at "
         f"{config.train.size[0]} x {config.train.size[1]}; each line adds one option",
         header=("variant", "batch", "ms/step", "images/s", "of a matrix product", "cost of checks", "peak GiB"),
-        notes=["cost of checks: reading the votes on the loss and the gradient norm in each step"],
+        notes=["cost of checks: reading the losses and the gradient norm in each step"],
         numbers={"steps": []},
     )
     fastest: tuple[float, Variant, int] | None = None
     for variant in VARIANTS:
         for batch_size in args.batch_sizes:
-            if not variant.is_available(device):
+            is_left_out = args.no_compile and variant.settings.get("compile")
+            if is_left_out or not variant.is_available(device):
                 continue
             speed = _add_step(steps, config, device, variant, batch_size, args.repeats)
             if speed and (fastest is None or speed > fastest[0]):

@@ -1,4 +1,4 @@
-"""A training step: milliseconds, the share of a matrix product's speed, memory, and what reading two numbers costs."""
+"""A training step: milliseconds, the share of a matrix product's speed, memory, and what its checks cost."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Steps(NamedTuple):
     """A training step, and the same work without its checks."""
 
     checked: Callable[[], object]
-    """``TrainStep``: it votes on the loss and looks at the gradient norm, for which the host waits for the device."""
+    """``TrainStep``: it looks at the loss and the gradient norm, for which the host waits for the device."""
     plain: Callable[[], object]
     """Forward, backward, gradient norm and update; the host waits for nothing."""
     model: ModelWithLoss
