@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from posenet.training.train import train
     from posenet.visualization.people import draw_people
 
-__version__ = "0.3.0"
+__version__ = "0.5.0"
 __all__ = [
     "Augmentation",
     "FocalL2Loss",

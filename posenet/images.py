@@ -394,7 +394,7 @@ def _decode_heif(data: np.ndarray) -> np.ndarray:
     try:
         import pillow_heif
     except ImportError as error:
-        raise ValueError(f"is a HEIC or AVIF image: pip install 'posenet[heif]' to read it, or {_REMEDY}") from error
+        raise ValueError(f"is a HEIC or AVIF image: pip install 'simplepose[heif]' to read it, or {_REMEDY}") from error
     pillow_heif.register_heif_opener()
     try:
         with Image.open(io.BytesIO(data.data)) as image:

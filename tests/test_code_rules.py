@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import configparser
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +12,6 @@ from tests.helpers.source_files import FILES, INITS, MODULES, ROOT, calls, impor
 
 LIBRARY = [name for name in MODULES if name.startswith(("model.", "data.", "inference.", "training.loss"))]
 """Modules that also work without an experiment file and without other processes."""
-
-USES_PRIVATE_NAMES = {"data.loader", "data.shared_buffers"}
-"""Files with private names of libraries that are still to be rewritten."""
 
 DOCUMENTED_NAMES = {"_asdict", "_exit", "_fields", "_make", "_replace"}
 """Public names of named tuples, and of ``os``, that begin with an underscore."""
@@ -134,8 +132,24 @@ def private_names_of_libraries(tree: ast.Module, own: set[str]) -> Iterator[str]
 def test_no_private_names_of_libraries_are_used() -> None:
     own = own_private_names()
     found = {module: list(private_names_of_libraries(syntax_tree(path), own)) for module, path in MODULES.items()}
-    violations = {module: names for module, names in found.items() if names}
-    assert {module: names for module, names in violations.items() if module not in USES_PRIVATE_NAMES} == {}
+    assert {module: names for module, names in found.items() if names} == {}
+
+
+def test_messages_name_extras_of_our_distribution() -> None:
+    """Another package on the index is called posenet, like ours when it is imported."""
+    metadata = configparser.ConfigParser()
+    metadata.read(ROOT / "setup.cfg")
+    name = metadata["metadata"]["name"]
+    installed = {
+        (module, *match)
+        for module, path in MODULES.items()
+        for match in re.findall(r"(\w+)\[(\w+)\]'", path.read_text(encoding="utf-8"))
+        if match[0] in (name, "posenet")
+    }
+    assert len(installed) >= 5
+    assert {
+        extra for extra in installed if extra[1] != name or extra[2] not in metadata["options.extras_require"]
+    } == set()
 
 
 def test_private_names_of_libraries_are_found() -> None:

@@ -177,7 +177,7 @@ def _download_google_drive(entry: NamedWeights, target: Path, progress: bool) ->
         import gdown
     except ImportError as error:
         raise CheckpointError(
-            f"downloads from Google Drive need the package gdown: pip install gdown; or {remedy}"
+            f"downloads from Google Drive need the package gdown: pip install 'simplepose[weights]'; or {remedy}"
         ) from error
     try:
         gdown.download(id=entry.google_drive, output=str(target), quiet=not progress, use_cookies=False)

@@ -151,8 +151,8 @@ def _load_exported_file(
         raise ConfigError(f"{path} is an exported file, which PyTorch cannot run; use backend {' or '.join(RUNTIMES)}")
     installed = [name for name in RUNTIMES if _is_installed(name)]
     if not installed:
-        extras = " or ".join(f"posenet[{name}]" for name in RUNTIMES)
-        raise ConfigError(f"{path} is an exported file, which needs a package that runs it; install {extras}")
+        extras = " or ".join(f"'simplepose[{name}]'" for name in RUNTIMES)
+        raise ConfigError(f"{path} is an exported file, which needs a package that runs it: pip install {extras}")
     runtime = installed[0] if backend in (None, "auto") else str(backend)
     try:
         model = path.read_bytes()
@@ -196,7 +196,7 @@ def load_onnx(
         ConfigError: the runtime is not installed, or it cannot use the device or the precision.
     """
     if not _is_installed(runtime):
-        raise ConfigError(f"backend {runtime} needs the package {runtime}; install posenet[{runtime}]")
+        raise ConfigError(f"backend {runtime} needs the package {runtime}; pip install 'simplepose[{runtime}]'")
     load = _load_with_openvino if runtime == "openvino" else _load_with_onnxruntime
     try:
         return load(model, device, amp, threads)

@@ -187,7 +187,7 @@ def require_packages(*packages: str) -> None:
     """``ConfigError`` if a package that exporting needs is not installed."""
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     if missing:
-        raise ConfigError(f"exporting needs the package {' and '.join(missing)}; install posenet[export]")
+        raise ConfigError(f"exporting needs the package {' and '.join(missing)}; pip install 'simplepose[export]'")
 
 
 def _describe(model: onnx.ModelProto, config: Config, precision: FilePrecision) -> None:

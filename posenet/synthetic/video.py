@@ -134,7 +134,7 @@ def write_video(path: Path, rng: np.random.Generator, width: int, height: int, s
     try:
         import av
     except ImportError as error:
-        raise ConfigError("videos need PyAV; pip install 'posenet[video]'") from error
+        raise ConfigError("videos need PyAV; pip install 'simplepose[video]'") from error
     if _CODEC not in av.codecs_available:
         raise ConfigError(f"PyAV was built without the encoder {_CODEC}; pip install --force-reinstall av")
     frames = []

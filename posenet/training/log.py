@@ -238,7 +238,7 @@ class TensorBoard(MeasurementLog):
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             _log.info(
-                "TensorBoard is not installed, so no events are written; install it with pip install tensorboard, "
+                "TensorBoard is not installed, so no events are written; pip install 'simplepose[tensorboard]', "
                 "or turn this message off with log.tensorboard=false"
             )
         else:

@@ -29,7 +29,7 @@ CURVES_FILE = "curves.png"
 """The log and the drawing in a run's folder."""
 PRECISION_RECALL_FILE = "precision_recall.png"
 KEYPOINTS_FILE = "keypoints.png"
-MATPLOTLIB_MISSING = "matplotlib is not installed; pip install 'posenet[plot]'"
+MATPLOTLIB_MISSING = "matplotlib is not installed; pip install 'simplepose[plot]'"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Palette of Okabe and Ito, which colour-blind people can distinguish."""
 GREY = "#6b6b6b"

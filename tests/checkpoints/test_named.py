@@ -94,7 +94,7 @@ def test_an_exceeded_quota_of_google_drive_names_the_page_to_open(host: WeightsH
 
 def test_without_gdown_the_package_is_named(host: WeightsHost, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gdown", None)
-    with pytest.raises(CheckpointError, match="need the package gdown: pip install gdown; or download https"):
+    with pytest.raises(CheckpointError, match=r"pip install 'simplepose\[weights\]'; or download https"):
         fetch("drive")
 
 

@@ -154,7 +154,7 @@ def test_the_ap_of_a_trained_network_is_that_of_the_cpu(accelerator: torch.devic
 
 
 def test_onnx_runtime_computes_the_maps_of_the_cpu(cuda: torch.device, tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime", reason="install posenet[export] for ONNX Runtime")
+    onnxruntime = pytest.importorskip("onnxruntime", reason="install simplepose[export] for ONNX Runtime")
     if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
         pytest.skip("this ONNX Runtime has no CUDA provider; install onnxruntime-gpu")
     path = tmp_path / "network.onnx"

@@ -7,5 +7,5 @@ import pytest
 
 def require_runtime(name: str) -> str:
     """Skip the test if the package of this runtime is not installed; return the name."""
-    pytest.importorskip(name, reason=f"pip install posenet[{name}]")
+    pytest.importorskip(name, reason=f"pip install simplepose[{name}]")
     return name

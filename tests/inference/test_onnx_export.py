@@ -36,7 +36,7 @@ from tests.helpers.networks import random_network
 from tests.helpers.runtimes import require_runtime
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
 
-onnx = pytest.importorskip("onnx", reason="exporting needs onnx: pip install posenet[export]")
+onnx = pytest.importorskip("onnx", reason="exporting needs onnx: pip install simplepose[export]")
 
 TINY = ["model.stacks=2", "model.width=16", "model.growth=2", "inference.height=128", "inference.batch_size=2"]
 
@@ -122,7 +122,7 @@ def test_auto_chooses_an_installed_backend(checkpoint: Path, monkeypatch: pytest
     assert not isinstance(load_auto(), TorchNetwork)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if name == "torch" else None)
     assert isinstance(load_auto(), TorchNetwork)
-    with pytest.raises(ConfigError, match=r"needs the package onnx; install posenet\[export\]"):
+    with pytest.raises(ConfigError, match=r"needs the package onnx; pip install 'simplepose\[export\]'"):
         Predictor.from_checkpoint(checkpoint, device="cpu", backend="openvino")
 
 
@@ -153,7 +153,7 @@ def test_what_cannot_run_an_exported_file_is_refused(spot_file: Path, monkeypatc
     with pytest.raises(ConfigError, match="no device 'cuda:7'|precision of its file"):
         Predictor.from_checkpoint(spot_file, device="cuda:7", amp="off", backend="onnxruntime")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"install posenet\[openvino\] or posenet\[onnxruntime\]"):
+    with pytest.raises(ConfigError, match=r"pip install 'simplepose\[openvino\]' or 'simplepose\[onnxruntime\]'"):
         Predictor.from_checkpoint(spot_file)
     with pytest.raises(ConfigError, match="tiny.pth needs PyTorch"):
         Predictor.from_checkpoint("tiny.pth")
@@ -239,7 +239,7 @@ def test_calibration_images_are_resized_as_for_prediction_and_come_from_all_part
 
 def test_missing_packages_are_named(model: Any, network: PoseNet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"needs the package onnx; install posenet\[export\]"):
+    with pytest.raises(ConfigError, match=r"needs the package onnx; pip install 'simplepose\[export\]'"):
         build_onnx(network, Config())
     with pytest.raises(ConfigError, match="onnx and onnxruntime"):
         quantize_onnx(model, Config(), calibration_images())

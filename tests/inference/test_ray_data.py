@@ -69,7 +69,7 @@ class PredictAndDieOnce(PredictPeople):
 
 @pytest.fixture(scope="module")
 def ray_cluster() -> Iterator[object]:
-    ray = pytest.importorskip("ray", reason="needs Ray: pip install posenet[ray]")
+    ray = pytest.importorskip("ray", reason="needs Ray: pip install simplepose[ray]")
     pytest.importorskip("ray.data")
     root = str(Path(__file__).parents[2])
     ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": root}})

@@ -18,7 +18,7 @@ from posenet.synthetic.dataset import render_image, write_dataset
 from posenet.synthetic.posture import walk
 from posenet.synthetic.video import RATE, FilmFrame, film
 
-pytest.importorskip("av", reason="PyAV is not installed: pip install 'posenet[video]'")
+pytest.importorskip("av", reason="PyAV is not installed: pip install 'simplepose[video]'")
 
 
 @pytest.fixture(scope="module")

@@ -156,8 +156,8 @@ def test_without_tensorboard_and_matplotlib_one_line_each_names_the_package_to_i
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert train_tiny(stores, tmp_path, "log.tensorboard=true", "log.curves=true").finished
     text = (tmp_path / "log.txt").read_text()
-    assert text.count("pip install tensorboard") == 1
-    assert text.count("pip install 'posenet[plot]'") == 1
+    assert text.count("pip install 'simplepose[tensorboard]'") == 1
+    assert text.count("pip install 'simplepose[plot]'") == 1
     assert not (tmp_path / "curves.png").exists()
 
 

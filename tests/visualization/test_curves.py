@@ -166,7 +166,7 @@ def test_a_missing_matplotlib_is_reported_in_one_line(
     assert not has_matplotlib()
     assert run_tool("plot", [str(run(*full_run()))]) == 2
     error = capsys.readouterr().err
-    assert "pip install 'posenet[plot]'" in error and error.count("\n") == 1
+    assert "pip install 'simplepose[plot]'" in error and error.count("\n") == 1
 
 
 def test_an_evaluation_has_two_charts(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         import yaml
     except ImportError as error:
-        raise ConfigError("PyYAML is not installed; pip install 'posenet[yolo]'") from error
+        raise ConfigError("PyYAML is not installed; pip install 'simplepose[yolo]'") from error
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:

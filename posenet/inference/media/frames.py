@@ -93,7 +93,7 @@ def read_frames(
 def require_pyav() -> None:
     """Raise ``ConfigError`` if PyAV is not installed."""
     if importlib.util.find_spec("av") is None:
-        raise ConfigError("videos need the package PyAV, which brings its own FFmpeg: pip install 'posenet[video]'")
+        raise ConfigError("videos need the package PyAV, which brings its own FFmpeg: pip install 'simplepose[video]'")
 
 
 def _read_image(source: Source) -> Frame | Animation:

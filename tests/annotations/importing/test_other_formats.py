@@ -74,7 +74,7 @@ def build_and_compare(annotations: Path, images: Path, drawn: DrawnSet, toleranc
 
 @pytest.mark.parametrize("dimensions", [3, 2])
 def test_yolo_pose(tmp_path: Path, drawn: DrawnSet, dimensions: int, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'posenet[yolo]'")
+    pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
     data = write_yolo_pose(tmp_path / "set", *drawn, dimensions)
     out = tmp_path / "train.json"
     posenet("annotations", "import", data, "--output", out)

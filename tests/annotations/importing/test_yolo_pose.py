@@ -20,7 +20,7 @@ from tests.helpers.malformed_inputs import mutate_bytes
 from tests.helpers.oriented_images import oriented_image
 from tests.helpers.other_formats import write_yolo_pose
 
-pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'posenet[yolo]'")
+pytest.importorskip("yaml", reason="PyYAML is not installed: pip install 'simplepose[yolo]'")
 
 CONTENT = document([1, 2, 3], [person(1, 1), person(2, 1, (90, 20, 50, 60), labelled=9), person(3, 2)])
 COCO_FLIP = [0, 2, 1, 4, 3, 6, 5, 8, 7, 10, 9, 12, 11, 14, 13, 16, 15]
