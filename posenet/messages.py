@@ -1,7 +1,8 @@
-"""Text of messages: plurals, and text from files, shortened to a single line that is safe to print."""
+"""Text of messages: plurals, marked warnings, and text from files, shortened to a line that is safe to print."""
 
 from __future__ import annotations
 
+import logging
 import reprlib
 
 _short_repr = reprlib.Repr()
@@ -9,6 +10,14 @@ _short_repr.maxlevel = 2
 _short_repr.maxstring = 60
 _short_repr.maxother = 60
 _short_repr.maxlong = 60
+
+
+class MessageFormatter(logging.Formatter):
+    """Marks warnings and errors with their level, at ``%(mark)s`` in the format: ``WARNING: the loss is bad``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.mark = f"{record.levelname}: " if record.levelno >= logging.WARNING else ""
+        return super().format(record)
 
 
 def pluralize(number: int, noun: str, plural: str = "") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import unittest.mock
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -40,11 +41,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(autouse=True)
-def without_launcher() -> Iterator[None]:
-    """The tools set the variables of torchrun for a task of SLURM; a later test must not look for its other ranks."""
-    yield
-    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
-        os.environ.pop(name, None)
+def same_environment() -> Iterator[None]:
+    """Tools set variables for their processes; a later test must not look for these."""
+    with unittest.mock.patch.dict(os.environ):
+        yield
 
 
 def _folder_from_environment(variable: str) -> Path:

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 
 from posenet.annotations.people import Outline, parse_coco_text, validate_run_lengths
-from posenet.devices.background import map_in_background
+from posenet.background import map_in_background
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.images import AnnotatedFrame, ImageHeader, check_image, find_annotated_frame

@@ -165,7 +165,7 @@ def refuse_errors(file: AnnotationFile, codes: Collection[str] | None = None) ->
             raise DataError(
                 f"{file.path}: {finding.summary}; {rule.remedy} (posenet annotations lint lists all problems)"
             )
-        _log.warning("WARNING: %s: %s; %s", file.path, finding.summary, rule.remedy)
+        _log.warning("%s: %s; %s", file.path, finding.summary, rule.remedy)
 
 
 def fix_annotations(

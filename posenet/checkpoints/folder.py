@@ -66,7 +66,7 @@ class CheckpointFolder:
             CheckpointError, OSError: the checkpoint cannot be written; older ones are intact.
         """
         if self._created and not self.path.is_dir():
-            _log.warning("WARNING: %s was removed during the run; creating it again for new checkpoints", self.path)
+            _log.warning("%s was removed during the run; creating it again for new checkpoints", self.path)
         self._created = True
         self._delete_temporary_files()
         numbered = self.path / f"step-{step:08d}.pth"
@@ -107,12 +107,12 @@ class CheckpointFolder:
             try:
                 state = read_checkpoint(path)
             except (CheckpointError, OSError) as error:
-                _log.warning("WARNING: %s", error)
+                _log.warning("%s", error)
                 num_damaged += 1
                 continue
             if accept(state):
                 if num_damaged:
-                    _log.warning("WARNING: using %s instead", path)
+                    _log.warning("using %s instead", path)
                 return path, state
         if paths and num_damaged == len(paths):
             raise CheckpointError(f"every checkpoint in {self.path} is damaged; start a new run in another folder")
@@ -179,7 +179,7 @@ class CheckpointWriter:
         try:
             self.folder.save(state, step, best)
         except Exception as error:  # a thread cannot raise to its caller
-            _log.warning("WARNING: step %d is not saved, training continues: %s", step, error)
+            _log.warning("step %d is not saved, training continues: %s", step, error)
             return error
         return None
 
@@ -242,4 +242,4 @@ class RunStatusFile:
         try:
             write_atomically(self.path, f"{status}\n".encode())
         except OSError as error:
-            _log.warning("WARNING: cannot write %s (%s); its word should be %s", self.path, error.strerror, status)
+            _log.warning("cannot write %s (%s); its word should be %s", self.path, error.strerror, status)

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+from posenet.messages import MessageFormatter
 from posenet.progress import AboveBarHandler, above_bars, close_bars, hide_progress
 
 
@@ -25,8 +26,8 @@ def log_to_stderr(quiet: bool = False, rank: int = 0) -> Iterator[None]:
     handler = AboveBarHandler(sys.stderr)
     handler.setLevel(logging.WARNING if quiet or rank else logging.INFO)
     levels = {root: root.level}
+    handler.setFormatter(MessageFormatter((f"rank {rank}: " if rank else "") + "%(mark)s%(message)s"))
     if rank:
-        handler.setFormatter(logging.Formatter(f"rank {rank}: %(message)s"))
         for name, level in {"posenet": logging.ERROR, "posenet.training.input": logging.WARNING}.items():
             logger = logging.getLogger(name)
             levels[logger] = logger.level

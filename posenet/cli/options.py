@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any, TextIO, get_args
+from typing import Any, TextIO
 
 from posenet.errors import DataError
 from posenet.files import is_standard_output
-from posenet.settings import Config, ExifFrame, load_config
+from posenet.settings import Config
 
 ArgumentContainer = Any
 """A parser, or a group of one; argparse has no public name for groups."""
@@ -74,32 +74,6 @@ def add_config_options(parser: argparse.ArgumentParser) -> None:
         dest="overrides",
         help="override configuration keys, for example model.stacks=2 data.workers=0",
     )
-
-
-def add_exif_frame_option(
-    parser: argparse.ArgumentParser,
-    text: str = "frame of the annotations of images with an EXIF orientation, where their annotated size fits both: "
-    "displayed, as viewers and most labelling tools turn the image, or stored",
-    of_checkpoint: bool = False,
-) -> None:
-    """Declare ``--exif-frame``; ``select_exif_frame`` returns its value. ``text`` is its help; see ``setting_help``."""
-    help_text = setting_help(text, "data.exif_frame", of_checkpoint)
-    parser.add_argument("--exif-frame", choices=get_args(ExifFrame), help=help_text)
-
-
-def select_exif_frame(args: argparse.Namespace, config: Config | None = None) -> ExifFrame:
-    """The value of ``--exif-frame``, or else of ``data.exif_frame``.
-
-    Args:
-        config: the configuration of the network, in which ``--config`` and ``--set`` have overridden the checkpoint;
-            None for a tool without a network: that of ``--config`` and ``--set``.
-    """
-    if args.exif_frame is not None:
-        frame: ExifFrame = args.exif_frame
-        return frame
-    if config is None:
-        config = load_config(getattr(args, "config", None), getattr(args, "overrides", ()))
-    return config.data.exif_frame
 
 
 def add_weights_output(parser: argparse.ArgumentParser) -> None:

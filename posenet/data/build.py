@@ -24,6 +24,7 @@ import numpy as np
 from posenet.annotations.coco import CocoImage
 from posenet.annotations.people import People, encode_mask, person_masks, select_main_persons
 from posenet.annotations.reading import read_annotations
+from posenet.background import map_in_background
 from posenet.data.inspection import StoreSummary, summarize
 from posenet.data.store import (
     FORMAT,
@@ -38,7 +39,6 @@ from posenet.data.store import (
     pack_labels,
     skeleton_to_json,
 )
-from posenet.devices.background import map_in_background
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import flush_to_disk, is_standard_output, resolve_link

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from posenet.background import map_in_background
 from posenet.data.store import NO_PERSON, Store, StoreList
-from posenet.devices.background import map_in_background
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.images import check_image

@@ -146,6 +146,7 @@ def run_processes(count: int, arguments: Sequence[str]) -> int:
             return failure.exitcode
         finally:
             logging.disable(logging.NOTSET)
+            del os.environ[STATUS_FILE_VARIABLE]
     return 0
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from posenet.annotations.coco import CocoImage
 from posenet.annotations.reading import Split, read_split
-from posenet.devices.background import map_in_background
+from posenet.background import map_in_background
 from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, write_atomically

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 import numpy as np
 
-from posenet.devices.background import map_in_background
+from posenet.background import map_in_background
 from posenet.errors import ConfigError
 from posenet.images import ChannelOrder, ImageInput, to_bgr
 from posenet.inference.batches import batched

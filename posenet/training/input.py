@@ -90,7 +90,7 @@ class RestartingLoader:
                             "free some memory, lower data.workers, or provide more shared memory "
                             "(docker run --shm-size=8g)"
                         ) from error
-                    _log.warning("WARNING: a data worker %s; the workers are restarted and nothing is lost", cause)
+                    _log.warning("a data worker %s; the workers are restarted and nothing is lost", cause)
         finally:
             self.sampler.skip = 0
 
@@ -217,9 +217,9 @@ def log_unreadable(batches: list[Batch]) -> int:
     """Log the unreadable samples that were replaced in the batches, and return their number."""
     faults = [fault for batch in batches for fault in batch.faults]
     for fault in faults[:MAX_NAMED_SAMPLES]:
-        _log.warning("WARNING: %s", fault)
+        _log.warning("%s", fault)
     if faults:
-        _log.warning("WARNING: samples replaced by others: %d", len(faults))
+        _log.warning("samples replaced by others: %d", len(faults))
     return len(faults)
 
 

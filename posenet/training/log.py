@@ -15,6 +15,7 @@ import cv2
 import numpy as np
 
 from posenet.files import write_atomically
+from posenet.messages import MessageFormatter
 from posenet.settings import Config, LogConfig
 from posenet.visualization.curves import CURVES_FILE, LOG_FILE, MATPLOTLIB_MISSING, has_matplotlib, write_curves
 
@@ -112,10 +113,10 @@ class CallbackList(TrainingCallback):
         if not isinstance(error, OSError):
             self._started.remove(callback)
             reason = f"{type(error).__name__}: {error}"
-            _log.warning("WARNING: the callback %s failed and is not called any more: %s", name, reason)
+            _log.warning("the callback %s failed and is not called any more: %s", name, reason)
         elif callback not in self._warned:
             self._warned.append(callback)
-            _log.warning("WARNING: %s cannot write (%s); training continues", name, error.strerror or error)
+            _log.warning("%s cannot write (%s); training continues", name, error.strerror or error)
 
 
 def logs_of_run(settings: LogConfig) -> list[TrainingCallback]:
@@ -149,7 +150,7 @@ class TextLog:
         """Write the messages so far and all later ones to ``folder/log.txt``."""
         self._file = logging.FileHandler(folder / TEXT_LOG, encoding="utf-8")
         self._file.setLevel(logging.INFO)
-        self._file.setFormatter(logging.Formatter("%(asctime)s  %(message)s", "%Y-%m-%d %H:%M:%S"))
+        self._file.setFormatter(MessageFormatter("%(asctime)s  %(mark)s%(message)s", "%Y-%m-%d %H:%M:%S"))
         # By default a full disk prints a traceback for every message. The other logs warn of it.
         self._file.handleError = lambda record: None  # type: ignore[method-assign]
         self._early.setTarget(self._file)

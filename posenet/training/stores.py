@@ -95,12 +95,12 @@ def _check_and_describe(stores: StoreList, framing: str, has_teacher: bool) -> N
         _log.info("Data set %s: %d samples, %d of them per epoch%s%s", data_set.name, size, per_epoch, lacks, ignored)
     if unsupervised:
         _log.warning(
-            "WARNING: no data set annotates both ends of %s, so these body parts are not learned",
+            "no data set annotates both ends of %s, so these body parts are not learned",
             ", ".join(unsupervised),
         )
     if not has_teacher and all(data_set.mapping and data_set.mapping.missing for data_set in stores.sets):
         _log.warning(
-            "WARNING: no data set annotates all keypoints of model.skeleton, so the map of the keypoint foreground is "
+            "no data set annotates all keypoints of model.skeleton, so the map of the keypoint foreground is "
             "not learned; predictions do not use it"
         )
 

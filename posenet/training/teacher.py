@@ -168,7 +168,7 @@ def _warn_of_other_widths(teacher: TargetsConfig, student: TargetsConfig, scale:
         wanted = getattr(student, name)
         if max(width / wanted, wanted / width) > MAX_SIGMA_RATIO:
             _log.warning(
-                "WARNING: the teacher's maps have a targets.%s of %.3g pixels of this network's input, and the labels "
+                "the teacher's maps have a targets.%s of %.3g pixels of this network's input, and the labels "
                 "%g; set distill.input_size or targets.%s so that they agree",
                 name,
                 width,

@@ -578,14 +578,14 @@ class Trainer:
             _log.info("Epoch %d  losses of the data sets: %s", epoch, format_losses(values["sets"]))
         if progress.skipped:
             _log.warning(
-                "WARNING: epoch %d: %d of %d steps were skipped: a bad loss or gradient, or a loss scale of fp16 that "
+                "epoch %d: %d of %d steps were skipped: a bad loss or gradient, or a loss scale of fp16 that "
                 "was too large",
                 epoch,
                 progress.skipped,
                 progress.step,
             )
         if values["val_loss"] is not None and not math.isfinite(values["val_loss"]):
-            _log.warning("WARNING: epoch %d: the validation loss is not finite; lower optim.lr", epoch)
+            _log.warning("epoch %d: the validation loss is not finite; lower optim.lr", epoch)
 
     def save(self, best: bool = False) -> None:
         """Save everything that a resumed run needs. This waits for a copy, not for the disk. All ranks call it."""

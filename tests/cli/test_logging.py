@@ -33,11 +33,11 @@ def messages(capsys: pytest.CaptureFixture[str], *, quiet: bool = False, rank: i
 
 
 def test_rank_0_shows_everything_and_other_ranks_what_concerns_them_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    common = ["the loss is bad", "a worker has died", "out of memory"]
+    common = ["WARNING: the loss is bad", "WARNING: a worker has died", "ERROR: out of memory"]
     assert messages(capsys) == ["step 3", *common, "posenet train: error: no data"]
     assert messages(capsys, quiet=True) == [*common, "posenet train: error: no data"]
     assert messages(capsys, rank=2) == [
-        "rank 2: a worker has died",
-        "rank 2: out of memory",
+        "rank 2: WARNING: a worker has died",
+        "rank 2: ERROR: out of memory",
         "posenet train: error: no data",
     ]

@@ -78,11 +78,3 @@ def count_host_reads(device: torch.device) -> Iterator[HostReads]:
 
 def _waits(simulated: ModuleType) -> dict[str, int]:
     return {name: count for name, count in simulated.stats().items() if name.startswith("SYNC")}
-
-
-@contextlib.contextmanager
-def forbid_waiting(device: torch.device) -> Iterator[None]:
-    """Fail if an operation in this context makes the host wait for the device; only CUDA and the simulation tell."""
-    with count_host_reads(device) as reads:
-        yield
-    assert not reads.count, f"the host has waited for the device: {dict(reads.kinds)}"

@@ -112,16 +112,6 @@ class AfterStep(TrainingCallback):
             self.action()
 
 
-class AtDrawing(TrainingCallback):
-    """Calls ``action`` at the end of COCO's evaluation, which needs ``log.pictures=1``."""
-
-    def __init__(self, action: Callable[[], Any]) -> None:
-        self.action = action
-
-    def on_drawing(self, step: int, name: str, image: np.ndarray) -> None:
-        self.action()
-
-
 Change = Callable[[int, Tensor], Tensor]
 """Given the number of a training forward pass, counted from 1, and its loss terms: the terms to use instead."""
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from posenet.devices.background import map_in_background
+from posenet.background import map_in_background
 from posenet.downloading import download_image, fetch_video
 from posenet.errors import ConfigError, DataError
 from posenet.images import decode_image, read_image

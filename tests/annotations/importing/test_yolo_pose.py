@@ -187,7 +187,7 @@ def test_a_set_without_labels_or_with_a_bad_image_is_refused(data_file: Path) ->
 
 def test_without_pyyaml_the_message_names_the_extra(data_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(ConfigError, match=r"pip install 'posenet\[yolo\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'simplepose\[yolo\]'"):
         import_yolo_pose(data_file)
 
 

@@ -152,7 +152,7 @@ def test_videos_need_pyav_and_images_do_not(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.setitem(sys.modules, "av", None)
     assert len(list(read_frames(tmp_path / "b.png"))) == 1
-    with pytest.raises(ConfigError, match=r"PyAV.*posenet\[video\]"):
+    with pytest.raises(ConfigError, match=r"PyAV.*simplepose\[video\]"):
         list(read_frames(tmp_path / "clip.mp4"))
 
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from posenet.devices.background import map_in_background
+from posenet.background import map_in_background
 
 
 def test_results_keep_the_order_of_the_items() -> None:
