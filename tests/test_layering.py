@@ -12,6 +12,7 @@ SUBPACKAGES = [
     "messages",  # texts of messages
     "files",  # writing files atomically
     "progress",  # progress bars
+    "background",  # work on threads
     "skeleton",  # keypoints and body parts
     "settings",  # the settings of an experiment
     "devices",  # devices, precision, processes, signals
