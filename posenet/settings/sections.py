@@ -105,7 +105,7 @@ class DataConfig:
     """What a training sample shows: one main person at a fixed size, or the whole image."""
     exif_frame: ExifFrame = "displayed"
     """Frame of the annotations of images with an EXIF orientation, where their annotated size fits both frames: stored
-    ignores the orientation, displayed follows it. It concerns the AP during training, and the tools' --exif-frame."""
+    ignores the orientation, displayed follows it."""
     allow_overlap: bool = False
     """Allow validation images that are also trained on, to overfit on purpose."""
     max_unreadable: float = 0.01
@@ -331,7 +331,7 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class DistillConfig:
-    """``distill``: how a network learns from its teacher, ``train.teacher`` (docs/distillation.md)."""
+    """``distill``: how a network learns from its teacher, ``train.teacher`` (docs/training.md)."""
 
     weight: float = 0.5
     """Share of the teacher in the target maps where there are labels; 0 leaves them to the labels, 1 ignores the
