@@ -48,7 +48,7 @@ gpu: $(VENV)/ready  ## check everything on a GPU against the CPU, then measure i
 	if $(RUN) -c 'import sys, torch; sys.exit(not torch.accelerator.is_available())'; then \
 		mkdir -p $(GPU_TABLES); \
 		$(RUN) tools/benchmark.py gpu --json $(GPU_TABLES)/gpu.json --markdown $(GPU_TABLES)/gpu.md || exit $$?; \
-		echo "The tables are in $(GPU_TABLES)/gpu.md, the numbers in $(GPU_TABLES)/gpu.json; see docs/gpu.md"; \
+		echo "The tables are in $(GPU_TABLES)/gpu.md, the numbers in $(GPU_TABLES)/gpu.json; see docs/benchmarks.md"; \
 	else \
 		echo "PyTorch finds no accelerator on this machine: the tests were skipped, and nothing was measured"; \
 	fi; exit $$status

@@ -1,4 +1,4 @@
-"""Measure the speed of one part, such as the training step, and compare it with a limit; see docs/performance.md."""
+"""Measure the speed of one part, such as the training step, and compare it with a limit; see docs/benchmarks.md."""
 
 from __future__ import annotations
 

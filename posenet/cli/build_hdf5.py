@@ -1,7 +1,7 @@
 """Build a training store (.h5) from a folder of images and a COCO keypoint file, or inspect one.
 
 Images without a main person are left out. The tool prints counts and names every image that could not be read. With
---unlabelled it stores all images of the folder without annotations, for training with a teacher (docs/distillation.md).
+--unlabelled it stores all images of the folder without annotations, for training with a teacher (docs/training.md).
 Without --images and --annotations, the flags --verify, --stats and --preview inspect the store that --output names, or
 the data sets of data.train in --config or --set.
 """

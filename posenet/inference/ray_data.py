@@ -19,7 +19,7 @@ class PredictPeople:
     A batch is a dictionary of columns. The column ``image``, (H, W, 3) uint8 RGB as ``ray.data.read_images`` makes it,
     or ``bytes``, a file as ``ray.data.read_binary_files`` reads it, is replaced by two columns of texts: ``people``, a
     list of people in JSON (see ``Person.to_dict``), and ``error``, why an image could not be read; empty if it could.
-    Other columns stay. See docs/prediction.md.
+    Other columns stay. See docs/scale.md.
 
     Args:
         checkpoint: a checkpoint, an exported file or the name of registered weights, which every machine can read.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -13,18 +14,39 @@ from tests.helpers.source_files import FILES, ROOT, syntax_tree
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
-def test_every_linked_file_exists(page: Path) -> None:
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if not target.startswith(("http://", "https://", "#", "mailto:")):
-            assert (page.parent / target.partition("#")[0]).exists(), target
+def test_every_linked_file_and_heading_exists(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", text_of(page)):
+        if not target.startswith(("http://", "https://", "mailto:")):
+            path, _, anchor = target.partition("#")
+            file = page.parent / path if path else page
+            assert file.exists(), target
+            assert not anchor or anchor in anchors_of(file), target
+
+
+def text_of(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors_of(page: Path) -> list[str]:
+    """What the headings of a page are called in links."""
+    headings = re.findall(r"^#+ (.+)$", text_of(page), re.MULTILINE)
+    return [re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings]
 
 
 def test_the_index_lists_every_page() -> None:
     index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
-    pages = [page.name for page in (ROOT / "docs").glob("*.md") if page.name != "README.md"]
+    docs = ROOT / "docs"
+    pages = [page.relative_to(docs).as_posix() for page in docs.rglob("*.md") if page.name != "README.md"]
     missing = [name for name in pages if f"]({name})" not in index]
     assert not missing, f"add to docs/README.md: {', '.join(missing)}"
+
+
+def test_the_page_of_settings_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert page == runpy.run_path(str(ROOT / "docs" / "write_settings.py"))["make_page"](), (
+        "run python docs/write_settings.py"
+    )
 
 
 def test_every_message_in_troubleshooting_is_a_message_of_the_program() -> None:

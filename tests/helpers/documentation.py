@@ -13,7 +13,7 @@ from tests.helpers.source_files import ROOT
 PAGES = sorted(
     [
         *ROOT.glob("*.md"),
-        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
         *(ROOT / folder / "README.md" for folder in ("config", "data", "checkpoints")),
     ]
 )
