@@ -11,11 +11,12 @@ SOURCE = DOCS.parent / "posenet" / "settings" / "sections.py"
 
 START = """# Settings
 
-All settings with their defaults. This page is made from `posenet/settings/sections.py` by `python docs/write_settings.py`.
+All settings with their defaults. `python docs/write_settings.py` makes this page from `posenet/settings/sections.py`.
 
-An experiment file (TOML) has a table for each section and states only what differs from the defaults. `--set SECTION.NAME=VALUE`
-overrides any setting on the command line; some settings also have a flag, such as `--epochs` for `train.epochs`.
-[config/README.md](../config/README.md) has examples. An unknown name or a value out of range is an error that names the setting.
+An experiment file (TOML) has a table for each section and states only what differs from the defaults.
+`--set SECTION.NAME=VALUE` overrides any setting on the command line; some settings also have a flag, such as `--epochs`
+for `train.epochs`. [config/README.md](../config/README.md) has examples. An unknown name or a value out of range is an
+error that names the setting.
 """
 
 TYPES = {

@@ -1,0 +1,181 @@
+"""Draw overview.svg: an image, the network, its maps, and the decoder at work on them.
+
+The maps are rendered from two people; candidates, limbs and people are what the decoder finds in them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from posenet import TargetRenderer, decode
+from posenet.inference.decoder.candidates import find_keypoints, find_limbs
+from posenet.settings import TargetsConfig
+from posenet.skeleton import COCO
+
+SIZE = 192
+"""Side of the image and of a panel in pixels."""
+GAP = 48
+"""Between two panels, for an arrow."""
+TOP = 34
+"""Height of the title of a panel."""
+COLOURS = ("#1f6fd0", "#e07a10")
+"""Of the two people."""
+GREY, FAINT, INK = "#c9ced6", "#eef1f5", "#1d2530"
+BODIES = ("#8a94a3", "#5f6a7b")
+STEPS = (
+    ("Image", ["several people,", "seen as a whole"]),
+    ("Network", ["4 hourglasses, each refines", "the maps of the one before"]),
+    ("50 maps", ["18 keypoints (red), 30 body", "parts (green), 2 masks"]),
+    ("Candidates and limbs", ["peaks of the maps, and limbs", "between them (weak ones red)"]),
+    ("People", ["the strongest links join", "candidates into people"]),
+)
+UPRIGHT = {
+    "nose": (0, -78),
+    "Leye": (5, -82),
+    "Reye": (-5, -82),
+    "Lear": (11, -79),
+    "Rear": (-11, -79),
+    "Lsho": (19, -56),
+    "Rsho": (-19, -56),
+    "Lelb": (34, -34),
+    "Relb": (-33, -36),
+    "Lwri": (44, -60),
+    "Rwri": (-40, -12),
+    "Lhip": (12, -4),
+    "Rhip": (-12, -4),
+    "Lkne": (17, 30),
+    "Rkne": (-16, 31),
+    "Lank": (19, 62),
+    "Rank": (-22, 63),
+}
+"""Pixels from the middle of a person who waves."""
+THICKNESS = (("sho", "elb", 11), ("elb", "wri", 10), ("hip", "kne", 13), ("kne", "ank", 11), ("sho", "hip", 16))
+"""Parts of one side of a body, and their widths in pixels."""
+
+
+def make_people() -> np.ndarray:
+    """(2, 18, 3) joints of two people side by side, whose arms cross."""
+    points = np.array([UPRIGHT.get(name, (0, -56)) for name in COCO.keypoints], np.float32)
+    smaller = points[COCO.flip_keypoints] * (-0.85, 0.85)
+    people = np.stack([points + (62, 112), smaller + (128, 118)])
+    return np.concatenate([people, np.full((2, len(points), 1), 2, np.float32)], axis=2)
+
+
+def line(a: np.ndarray, b: np.ndarray, colour: str, width: float, opacity: float = 1.0) -> str:
+    """A line with round ends between two points."""
+    return (
+        f'<path d="M{a[0]:.1f} {a[1]:.1f}L{b[0]:.1f} {b[1]:.1f}" stroke="{colour}" stroke-width="{width:g}" '
+        f'opacity="{opacity:.2f}" stroke-linecap="round"/>'
+    )
+
+
+def dot(xy: np.ndarray, colour: str, radius: float) -> str:
+    """A filled circle."""
+    return f'<circle cx="{xy[0]:.1f}" cy="{xy[1]:.1f}" r="{radius:g}" fill="{colour}"/>'
+
+
+def draw_bodies(people: np.ndarray) -> list[str]:
+    """The people as grey figures."""
+    shapes = []
+    for person, colour in zip(people, BODIES):
+        joint = dict(zip(COCO.keypoints, person))
+        for side in "LR":
+            for a, b, width in THICKNESS:
+                shapes.append(line(joint[side + a], joint[side + b], colour, width))
+        shapes.append(line(joint["neck"], (joint["Lhip"] + joint["Rhip"]) / 2, colour, 26))
+        shapes.append(dot(joint["nose"], colour, 15))
+    return shapes
+
+
+def draw_network() -> list[str]:
+    """Four hourglasses in a row, with the five scales of the maps."""
+    shapes = []
+    width = SIZE / 4
+    for stack in range(4):
+        left, right, middle, centre = stack * width + 5, (stack + 1) * width - 5, (stack + 0.5) * width, SIZE / 2
+        shapes.append(
+            f'<path d="M{left:g} {centre - 52:g}L{middle:g} {centre - 10:g}L{right:g} {centre - 52:g}V{centre + 52:g}'
+            f'L{middle:g} {centre + 10:g}L{left:g} {centre + 52:g}Z" fill="#7d8fb3"/>'
+        )
+        for scale in range(5):
+            half = 52 - 10.5 * scale
+            x = right - (right - middle) * scale / 4
+            shapes.append(line(np.array([x, centre - half]), np.array([x, centre + half]), "#ffffff", 1.4))
+    return shapes
+
+
+def draw_maps(maps: np.ndarray) -> list[str]:
+    """The largest response of all keypoint maps in red and of all body-part maps in green, one square for each cell."""
+    keypoints = maps[COCO.keypoint_channels].max(axis=0)
+    parts = maps[COCO.part_channels].max(axis=0)
+    cell = SIZE / maps.shape[1]
+    shapes = []
+    for colour, values in (("#18a05a", parts), ("#d8263c", keypoints)):
+        for level in range(2, 11):
+            cells = np.argwhere((10 * values).round().clip(max=10) == level)
+            squares = "".join(f"M{x * cell:g} {y * cell:g}h{cell:g}v{cell:g}h-{cell:g}z" for y, x in cells)
+            shapes.append(f'<path d="{squares}" fill="{colour}" opacity="{level / 10}"/>')
+    return shapes
+
+
+def draw_candidates(maps: np.ndarray) -> list[str]:
+    """All candidates, and all limbs: wider with a higher limb score, red with a low one."""
+    candidates = find_keypoints(maps[COCO.keypoint_channels], 0.1, 40)
+    limbs = find_limbs(maps[COCO.part_channels], candidates, 0.1, COCO)
+    points = candidates.xy * 4 + 1.5
+    shapes = []
+    for ends, score in sorted(zip(limbs.ends.tolist(), limbs.score.tolist()), key=lambda limb: limb[1]):
+        colour = "#d8263c" if score < 0.35 else "#3d6fb5"
+        shapes.append(line(points[ends[0]], points[ends[1]], colour, 1 + 2 * score, 0.35 + 0.5 * min(score, 1)))
+    return shapes + [dot(point, INK, 2.4) for point in points]
+
+
+def draw_people(maps: np.ndarray) -> list[str]:
+    """The people that the decoder finds."""
+    shapes = []
+    for person, colour in zip(decode(maps), COLOURS):
+        found = person.keypoints
+        for a, b in ((COCO.index(a), COCO.index(b)) for a, b in COCO.drawn or COCO.parts):
+            if found[a, 2] and found[b, 2]:
+                shapes.append(line(found[a], found[b], colour, 4))
+        shapes += [dot(point, colour, 3.6) for point in found if point[2]]
+    return shapes
+
+
+def make_overview() -> str:
+    """The figure, as SVG."""
+    people = make_people()
+    renderer = TargetRenderer(TargetsConfig(keypoint_sigma=4.0, part_sigma=2.5), COCO)
+    mask = torch.zeros(1, SIZE // 4, SIZE // 4)
+    maps = renderer(torch.from_numpy(people.astype(np.float32))[None], mask)[0].numpy()
+    panels = (draw_bodies(people), draw_network(), draw_maps(maps), draw_candidates(maps), draw_people(maps))
+    width = len(panels) * (SIZE + GAP) - GAP + 24
+    height = SIZE + TOP + 66
+    svg = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"',
+        f' font-family="sans-serif" fill="{INK}">',
+        f'<rect width="{width}" height="{height}" rx="8" fill="#ffffff"/>',
+    ]
+    for number, ((title, caption), shapes) in enumerate(zip(STEPS, panels)):
+        x = 12 + number * (SIZE + GAP)
+        svg.append(f'<g transform="translate({x} {TOP})">')
+        svg.append(
+            f'<text x="{SIZE / 2:g}" y="-12" font-size="17" font-weight="bold" text-anchor="middle">{title}</text>'
+        )
+        svg.append(f'<rect width="{SIZE}" height="{SIZE}" rx="6" fill="{FAINT}" stroke="{GREY}"/>')
+        svg += shapes
+        for row, text in enumerate(caption):
+            svg.append(
+                f'<text x="{SIZE / 2:g}" y="{SIZE + 24 + 19 * row}" font-size="14" text-anchor="middle">{text}</text>'
+            )
+        if number:
+            svg.append(f'<path d="M-{GAP - 10} {SIZE / 2:g}h20v-7l14 11l-14 11v-7h-20z" fill="{GREY}"/>')
+        svg.append("</g>")
+    return "\n".join([*svg, "</svg>", ""])
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("overview.svg").write_text(make_overview(), "utf-8")
