@@ -51,7 +51,7 @@ NOT_RUN = {
     r"make ": "installs packages; the other tests run what its targets call",
     r"source ": "activates the environment that make setup creates",
     r"pip install ": "downloads packages",
-    r"(posenet |python tools/)(predict|evaluate)(\.py)? .*--(nproc|shard) ": "parts; tests/cli/test_ranks.py runs them",
+    r"(posenet |python tools/)(predict|evaluate)(\.py)? .*--(nproc|shard) ": "parts; tests/cli/test_predict_shares.py runs them",
     r"posenet predict .*(rtsp|https)://": "needs a server; tests/inference/media/test_sources.py starts one",
     r"posenet predict .*/dev/video0 ": "an hour of a camera; tests/cli/test_predict.py has a stand-in for one",
     r"data/download_coco\.sh": "downloads 19 GB",
@@ -63,7 +63,7 @@ NOT_RUN = {
     r"torchrun ": "starts processes, also on other machines; tests/cli/test_train_distributed.py runs it",
     r"srun ": "needs SLURM; tests/cluster runs it",
     r"sbatch ": "needs SLURM; tests/cluster runs it",
-    r"python tools/train_distributed\.py --nproc": "starts processes; tests/cli/test_train_distributed.py runs it",
+    r"(posenet train-|python tools/train_)distributed(\.py)? --nproc": "processes; tests/cli/test_train_distributed.py",
 }
 """Commands that are not run, as patterns of their beginning, with the reason."""
 
