@@ -57,7 +57,7 @@ NOT_RUN = {
     r"data/download_coco\.sh": "downloads 19 GB",
     r"tensorboard ": "a server that does not end",
     r"python tools/benchmark\.py ": "measures, with tools that are not part of the package",
-    r"python tools/export_onnx\.py .*--int8": "measures for a minute; tests/cli/test_int8_export.py runs it",
+    r"python tools/export_onnx\.py .*--int8": "measures for a minute; tests/inference/test_onnx_export.py",
     r"posenet (weights (fetch|path)|\w+ --checkpoint) simplepose": "downloads; tests/cli/test_weights.py has a server",
     r"posenet train .*--teacher simplepose": "downloads the teacher; tests/training has one",
     r"torchrun ": "starts processes, also on other machines; tests/cli/test_train_distributed.py runs it",
