@@ -1,4 +1,4 @@
-"""Computing results on background threads before they are needed."""
+"""Computing results on other threads before they are needed."""
 
 from __future__ import annotations
 

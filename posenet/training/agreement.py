@@ -17,7 +17,7 @@ from posenet.messages import truncate_for_message
 from posenet.settings import Config, config_to_dict
 
 HOST_SETTINGS = frozenset({"data.workers", "train.device", "train.threads"})
-"""Settings that depend on the machine. They may differ between hosts."""
+"""Settings that depend on the machine. They may differ between machines."""
 PATH_SETTINGS = frozenset(
     {
         "data.train",
@@ -29,7 +29,7 @@ PATH_SETTINGS = frozenset(
         "checkpoint.path",
     }
 )
-"""Settings that are paths. Hosts may have the same files at different paths, so their contents are compared instead.
+"""Settings that are paths. Machines may have the same files at different paths, so their contents are compared instead.
 
 The initial weights are not compared, because all ranks start from those of rank 0. Images for the AP are not compared.
 """
@@ -41,7 +41,7 @@ def require_same_run(runtime: Runtime, config: Config, contents: Mapping[str, An
     """Compare the settings, the code and the ``contents`` of the data by name over all ranks.
 
     Raises:
-        ConfigError: they differ. Rank 0 raises it, with a message that names the differences, the hosts and the ranks.
+        ConfigError: they differ. Rank 0 raises it, with a message that names the differences, the machines and the ranks.
         OtherRankError: likewise, on the other ranks.
     """
     if runtime.world_size == 1:
@@ -89,7 +89,7 @@ def describe_file(path: str | Path) -> str:
 
 
 Reports = list[tuple[str, Mapping[str, Any]]]
-"""For each rank, its host and its values by name."""
+"""For each rank, its machine and its values by name."""
 
 
 def _differs(name: str, reports: Reports) -> bool:
