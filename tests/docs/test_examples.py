@@ -185,7 +185,7 @@ def outputs_of(command: Command) -> list[Path]:
 def check_arguments(command: Command) -> None:
     """Check a command that is not run: targets of make exist; flags, files and settings of a tool are valid."""
     if command.words[0] == "make":
-        targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
         for word in command.words[1:]:
             assert word in targets or "=" in word, f"make has no target {word}"
         return
