@@ -41,7 +41,7 @@ def require_same_run(runtime: Runtime, config: Config, contents: Mapping[str, An
     """Compare the settings, the code and the ``contents`` of the data by name over all ranks.
 
     Raises:
-        ConfigError: they differ. Rank 0 raises it, with a message that names the differences, the machines and the ranks.
+        ConfigError: they differ. Rank 0 raises it, with a message that names differences, machines and ranks.
         OtherRankError: likewise, on the other ranks.
     """
     if runtime.world_size == 1:
