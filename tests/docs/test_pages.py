@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import runpy
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,14 @@ def test_the_page_of_settings_is_up_to_date() -> None:
     assert page == runpy.run_path(str(ROOT / "docs" / "write_settings.py"))["make_page"](), (
         "run python docs/write_settings.py"
     )
+
+
+def test_the_figure_can_be_drawn() -> None:
+    make_overview = runpy.run_path(str(ROOT / "docs" / "draw_figures.py"))["make_overview"]
+    drawn, stored = ElementTree.fromstring(make_overview()), ElementTree.parse(ROOT / "docs" / "overview.svg").getroot()
+    for tag in ("g", "text"):
+        name = f".//{{http://www.w3.org/2000/svg}}{tag}"
+        assert [item.text for item in drawn.findall(name)] == [item.text for item in stored.findall(name)]
 
 
 def test_every_message_in_troubleshooting_is_a_message_of_the_program() -> None:
