@@ -32,7 +32,7 @@ $(VENV)/ready: setup.cfg pyproject.toml constraints.txt
 	@touch $@
 
 test: $(VENV)/ready  ## run the tests on up to 4 cores
-	$(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile
+	$(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(VENV)/ready  ## run the tests that start processes or compile: takes some minutes
 	$(RUN) -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile
