@@ -36,7 +36,7 @@ RECIPE = (
 """SGD with momentum, warm-up, a falling rate, clipping, the average of the weights and all augmentation."""
 
 TOLERANCES = {"lr": 1e-5, "val_loss": 1e-3, "loss": 1e-2, "distances": 0.12}
-"""Twice or more the differences between instruction sets: BatchNorm of few values enlarges rounding errors."""
+"""More than the differences between instruction sets: BatchNorm of few values enlarges rounding errors."""
 
 
 def run_recipe(stores: Stores, folder: Path) -> dict[str, list[float]]:
