@@ -12,7 +12,7 @@ GPU_TABLES := checkpoints/gpu
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup test test-slow torture cluster gpu lint format demo clean
+.PHONY: help setup test test-slow torture cluster gpu wheel lint format demo clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -32,7 +32,7 @@ $(VENV)/ready: setup.cfg pyproject.toml constraints.txt
 	@touch $@
 
 test: $(VENV)/ready  ## run the tests on up to 4 cores
-	$(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile
+	$(RUN) -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(VENV)/ready  ## run the tests that start processes or compile: takes some minutes
 	$(RUN) -m pytest -m slow -n auto --maxprocesses 4 --dist loadfile
@@ -52,6 +52,9 @@ gpu: $(VENV)/ready  ## check everything on a GPU against the CPU, then measure i
 	else \
 		echo "PyTorch finds no accelerator on this machine: the tests were skipped, and nothing was measured"; \
 	fi; exit $$status
+
+wheel: $(VENV)/ready  ## build a wheel, install it without the checkout, and run posenet from another folder
+	.ci/wheel
 
 lint: $(VENV)/ready  ## check style, format and types
 	$(RUN) -m ruff check

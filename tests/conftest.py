@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import unittest.mock
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,9 @@ os.register_at_fork(after_in_child=gc.freeze)
 settings.register_profile("test", max_examples=30, deadline=None, derandomize=True)
 settings.register_profile("torture", max_examples=2000, deadline=None)
 
+HEAVY = r"test_(benchmark|examples|train|data_sets|teacher|device_processes|browser|golden_curve)\.py"
+"""Modules that take longest; the last of several processes must not begin with one of them."""
+
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("torture" if config.option.markexpr == "torture" else "test")
@@ -34,7 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """``make torture`` runs the properties too, with more examples and others every time."""
+    """Heavy modules start first. ``make torture`` runs the properties too, with more examples and others every time."""
+    items.sort(key=lambda item: not re.search(HEAVY, item.nodeid))
     for item in items:
         if config.option.markexpr == "torture" and getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.torture)

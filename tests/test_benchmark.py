@@ -10,6 +10,7 @@ from typing import Any
 import benchmark
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from posenet.checkpoints.file import write_checkpoint
 from posenet.settings import config_to_dict, load_config
@@ -33,6 +34,18 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the tool sets it; this restores it
     monkeypatch.setattr("sys.argv", ["benchmark.py", *map(str, words)])
     return benchmark.main()
+
+
+def check_relations(part: str, numbers: dict[str, Any]) -> None:
+    """Numbers that follow from others, and those that do not depend on the machine."""
+    if part == "data":
+        assert numbers["share_of_bound"] == pytest.approx(numbers["samples_per_s"] / numbers["bound_samples_per_s"])
+    if part == "train":
+        assert numbers["images_per_s"] == pytest.approx(2 * 1000 / numbers["step_ms"])
+    if part == "network":
+        with FlopCounterMode(display=False) as counter:
+            random_network(stacks=1).eval().heatmaps(torch.zeros(1, 3, 64, 64))
+        assert numbers["gflop_per_image"] == pytest.approx(counter.get_total_flops() / 1e9)
 
 
 @pytest.fixture
@@ -71,6 +84,7 @@ def test_each_benchmark_writes_its_numbers_and_a_table(
     numbers: dict[str, Any] = json.loads(file.read_text())
     for name in NUMBERS[part]:
         assert math.isfinite(numbers[name]) and (numbers[name] > 0 or name.startswith("cost")), name
+    check_relations(part, numbers)
     assert numbers["machine"]["torch"] == torch.__version__
     assert page.read_text() in capsys.readouterr().out
     assert page.read_text().startswith("### ") and "failed" not in page.read_text()

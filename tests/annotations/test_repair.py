@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -327,20 +328,24 @@ def test_the_tool_counts_the_repairs_and_checks_the_result(tmp_path: Path, capsy
 
 @pytest.mark.parametrize("seeds", [range(80), pytest.param(range(80, 3000), marks=pytest.mark.torture)], ids=str)
 def test_any_damage_is_survived_and_a_second_repair_changes_nothing(tmp_path: Path, seeds: range) -> None:
+    outcomes = Counter[str]()
     for seed in seeds:
         content = mutate_tree(np.random.default_rng(seed), valid_document())
         path = write_annotations(tmp_path / "in.json", content)
         folder = tmp_path if seed % 2 else None
         try:
-            fix_annotations(path, tmp_path / "out.json", folder)
+            fixes = fix_annotations(path, tmp_path / "out.json", folder)
         except DataError:
+            outcomes["refused"] += 1
             continue
+        before, after = (json.loads(file.read_text()) for file in (path, tmp_path / "out.json"))
+        assert (json.dumps(before) != json.dumps(after)) == bool(fixes), seed
+        outcomes["repaired" if fixes else "left"] += 1
         assert fix_annotations(tmp_path / "out.json", tmp_path / "again.json", folder) == {}, seed
         assert (tmp_path / "again.json").read_bytes() == (tmp_path / "out.json").read_bytes()
-        check_that_no_keypoint_is_invented(
-            json.loads(path.read_text()), json.loads((tmp_path / "out.json").read_text())
-        )
+        check_that_no_keypoint_is_invented(before, after)
         (tmp_path / "again.json").unlink()
+    assert min(outcomes[kind] for kind in ("refused", "repaired", "left")) >= 0.05 * len(seeds), outcomes
 
 
 def check_that_no_keypoint_is_invented(before: Document, after: Document) -> None:

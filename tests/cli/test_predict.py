@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -225,28 +227,34 @@ def test_impossible_numbers_are_refused(
     assert words[0] in error and error.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "image",
-    [
-        np.full((60, 80), 50, np.uint8),
-        np.full((60, 80, 4), 50, np.uint8),
-        np.full((60, 80), 5000, np.uint16),
-        np.full((1, 1, 3), 50, np.uint8),
-        np.full((2, 30000, 3), 50, np.uint8),
-    ],
-    ids=["grey", "alpha", "16-bit grey", "1x1", "strip"],
-)
-def test_images_of_every_kind_are_drawn(predict: Predict, tmp_path: Path, image: np.ndarray) -> None:
-    (tmp_path / "in.png").write_bytes(cv2.imencode(".png", image, [cv2.IMWRITE_PNG_COMPRESSION, 1])[1].tobytes())
-    assert predict(tmp_path / "in.png", "--output", tmp_path / "out") == 0
-    assert read_image(tmp_path / "out" / "in.png").shape == (*image.shape[:2], 3)
+def test_images_of_every_kind_are_drawn(predict: Predict, tmp_path: Path) -> None:
+    """Where nobody is found, the drawing is the image."""
+    spots = spot_image(97, 131, *SPOTS, 4)
+    kinds = {
+        "grey": (np.full((60, 80), 50, np.uint8), 50, 0),
+        "grey of 16 bits": (np.full((60, 80), 5000, np.uint16), 19, 0),
+        "one pixel": (np.full((1, 1, 3), 50, np.uint8), 50, 0),
+        "strip": (np.full((2, 30000, 3), 50, np.uint8), 50, 0),
+        "alpha": (cv2.cvtColor(spots, cv2.COLOR_BGR2BGRA), spots, 1),
+        "16 bits": (spots.astype(np.uint16) * 257, spots, 1),
+    }
+    for name, (image, *_) in kinds.items():
+        (tmp_path / f"{name}.png").write_bytes(cv2.imencode(".png", image)[1].tobytes())
+    assert predict(tmp_path, "--output", tmp_path / "out", "--csv", tmp_path / "people.csv") == 0
+    people = Counter(Path(row["file_name"]).stem for row in csv.DictReader((tmp_path / "people.csv").open()))
+    for name, (image, expected, count) in kinds.items():
+        drawing = read_image(tmp_path / "out" / f"{name}.png")
+        assert drawing.shape == (*image.shape[:2], 3)
+        assert people[name] == count and np.array_equal(drawing, np.full_like(drawing, expected)) == (not count), name
 
 
 def test_an_image_format_without_colours_is_drawn_in_another(predict: Predict, tmp_path: Path) -> None:
-    grey = cv2.cvtColor(spot_image(97, 131, *SPOTS, 4), cv2.COLOR_BGR2GRAY)
-    (tmp_path / "in.pgm").write_bytes(cv2.imencode(".pgm", grey)[1].tobytes())
+    """The file has colours in spite of its name, so that somebody is found."""
+    (tmp_path / "in.pgm").write_bytes(cv2.imencode(".ppm", spot_image(97, 131, *SPOTS, 4))[1].tobytes())
     assert predict(tmp_path, "--output", tmp_path / "out") == 0
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["in.png"]
+    drawing, image = (read_image(path) for path in (tmp_path / "out" / "in.png", tmp_path / "in.pgm"))
+    assert (drawing != image).any() and (drawing.min(2) < drawing.max(2)).any(), "people are drawn in colours"
 
 
 def test_a_video_is_drawn_and_its_people_written(
@@ -354,7 +362,9 @@ def test_ctrl_c_ends_a_live_stream_with_status_0(predict: Predict, tmp_path: Pat
         timer = threading.Timer(2.5, lambda: os.kill(os.getpid(), signal.SIGINT))
         timer.start()
         assert predict(f"{address}/live", "--output", tmp_path / "out", "--csv", path) == 0
-    assert read_video(tmp_path / "out" / "live.mp4")
+    frames = read_video(tmp_path / "out" / "live.mp4")
+    people = list(csv.DictReader(path.open()))
+    assert frames and {int(person["frame"]) for person in people} <= set(range(2 * len(frames)))
 
 
 def test_quiet_prints_only_warnings_and_errors(

@@ -117,9 +117,10 @@ def test_the_examples_of_a_page_work(page: Path, project: Path, monkeypatch: pyt
                 if reason_not_to_run(command):
                     check_arguments(command)
                 else:
+                    before = {output: state_of(output) for output in outputs_of(command)}
                     assert run_command(command, monkeypatch) == 0, f"{where}: {command}"
-                    for output in outputs_of(command):
-                        assert output.exists(), f"{where}: {command} did not write {output}"
+                    for output, state in before.items():
+                        assert state_of(output) != state, f"{where}: {command} did not write {output}"
         else:
             assert block.language in ("", "text"), f"{where}: use sh, python, toml or text, not {block.language}"
 
@@ -177,9 +178,15 @@ def remove_outputs_of_the_project(tool: str, arguments: list[str]) -> None:
 
 
 def outputs_of(command: Command) -> list[Path]:
-    """The files and folders that the flags of a command name as its output."""
+    """The files and folders that the flags of a command name as its output; with ``--stats``, a store is an input."""
     pairs = zip(command.words, command.words[1:])
-    return [Path(value) for flag, value in pairs if flag in OUTPUT_FLAGS and value != "-"]
+    flags = set(OUTPUT_FLAGS) - ({"--output"} if "--stats" in command.words else set())
+    return [Path(value) for flag, value in pairs if flag in flags and value != "-"]
+
+
+def state_of(output: Path) -> dict[Path, int]:
+    """The files of an output, with the times at which they were written."""
+    return {file: file.stat().st_mtime_ns for file in (output, *output.rglob("*")) if file.is_file()}
 
 
 def check_arguments(command: Command) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -155,9 +156,19 @@ def test_no_image_found_says_why_and_the_tool_needs_the_folder(
 def test_any_damage_is_imported_or_refused_in_one_line(tmp_path: Path) -> None:
     path, images = export(tmp_path)
     tasks = json.loads(path.read_text())
+    expected = [entry["keypoints"] for entry in import_label_studio(path, images).document["annotations"]]
+    outcomes = Counter[str]()
     for seed in range(200):
         path.write_text(json.dumps(mutate_tree(np.random.default_rng(seed), tasks)))
         try:
-            import_label_studio(path, images)
+            found = import_label_studio(path, images).document
         except DataError as error:
             assert "\n" not in str(error) and len(str(error)) < 1000
+            outcomes["refused"] += 1
+            continue
+        for entry in found["annotations"]:
+            points = np.reshape(entry["keypoints"], (-1, 3))
+            assert np.isfinite(points).all() and entry["num_keypoints"] == np.count_nonzero(points[:, 2]), seed
+        is_whole = [entry["keypoints"] for entry in found["annotations"]] == expected
+        outcomes["whole" if is_whole else "in part"] += 1
+    assert min(outcomes[kind] for kind in ("refused", "whole", "in part")) > 20, outcomes
