@@ -70,8 +70,9 @@ def test_flags_of_apex_are_translated_with_a_message(train: Train, caplog: pytes
 def test_the_run_folder_is_named_after_the_experiment_file_and_resumes_with_it(train: Train) -> None:
     Path("mine.toml").write_text("[train]\nseed = 3\n")
     assert train("--config", "mine.toml", "--max-steps", "1")[0] == 0
-    status, error = train("--config", "mine.toml")
-    assert status == 2 and "--resume" in error and error.count("\n") == 1
+    for words in ((), ("--resume", "--no-resume")):
+        status, error = train("--config", "mine.toml", *words)
+        assert status == 2 and "--resume" in error and error.count("\n") == 1
     assert run_tool("train", ["--config", "mine.toml", "--resume", "--max-steps", "2"]) == 0
     config = config_of("checkpoints/mine/last.pth")
     assert (config.train.seed, config.model.width) == (3, 16)

@@ -9,7 +9,7 @@ import pytest
 
 from posenet.annotations.people import encode_mask
 from posenet.data.build import build_store
-from posenet.data.inspection import compute_statistics, find_shared_images, overlapping_image_ids, verify_store
+from posenet.data.inspection import Table, compute_statistics, find_shared_images, overlapping_image_ids, verify_store
 from posenet.data.store import Record, Store, open_data_sets
 from posenet.errors import DataError
 from tests.helpers.drawn_data import flip_bit, make_record, write_coco, write_store
@@ -58,6 +58,9 @@ class TestVerification:
     def test_an_intact_store_is_summarised(self, path: Path) -> None:
         with Store(path) as store:
             summary = verify_store(store)
+            assert str(Table("sizes", ("name", "n", "mean"), [("a", 10, 0.5), ("long", 2, 12.25)])).splitlines() == [
+                "sizes", "name   n  mean", "----  --  ----", "a     10   0.5", "long   2  12.2",
+            ]  # fmt: skip
             assert (summary.num_images, summary.num_people, summary.num_samples) == (3, 3, 3)
             assert summary.num_image_bytes == store.num_image_bytes
             assert summary.num_file_bytes == path.stat().st_size

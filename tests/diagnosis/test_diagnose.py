@@ -239,6 +239,9 @@ def test_of_two_results_for_a_person_the_better_one_has_the_true_oks(drawn: dict
     results = perfect_results(drawn)
     worse = copy.deepcopy(results[0]) | {"score": 1.0}
     worse["keypoints"][::3] = [x + 1 for x in worse["keypoints"][::3]]
+    far = copy.deepcopy(results[0]) | {"score": 1.0}
+    far["keypoints"][::3] = [x + 3 * people_of(drawn)[0]["area"] ** 0.5 for x in far["keypoints"][::3]]
+    assert run(path, [far]).matched.true_oks().tolist() == [0]
     diagnosis = run(path, [worse, *results])
     index = [image.id for image in diagnosis.images].index(worse["image_id"])
     first, *others = diagnosis.matched.true_oks()[diagnosis.matched.results.image == index]

@@ -73,6 +73,7 @@ def test_overrides_replace_values_of_the_file_and_of_earlier_overrides(tmp_path:
         (" model.stacks = 2 ", 2),
         ("optim.lr=1e-3", 1e-3),
         ("optim.lr=1", 1.0),
+        ("loss.gamma=0", 0.0),
         ("optim.scale_lr=false", False),
         ("loss.scale_weights=[1, 1, 1, 1, 0]", (1.0, 1.0, 1.0, 1.0, 0.0)),
         ("augment.scale=[0.5, 2]", (0.5, 2.0)),

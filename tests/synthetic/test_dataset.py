@@ -240,7 +240,10 @@ def test_the_sample_is_what_the_generator_draws(tmp_path: Path) -> None:
         if name.endswith(".json"):
             assert json.loads(drawn[name]) == json.loads(kept[name]), name
         else:
-            assert cv2.imread(str(tmp_path / name)).shape == cv2.imread(str(SAMPLE / name)).shape
+            image, expected = (cv2.imread(str(folder / name)) for folder in (tmp_path, SAMPLE))
+            assert image.shape == expected.shape
+            difference = cv2.blur(cv2.absdiff(image, expected), (5, 5))
+            assert difference.max() < 10, name  # other versions of OpenCV may round and compress differently
 
 
 def test_an_earlier_data_set_is_replaced(tmp_path: Path) -> None:

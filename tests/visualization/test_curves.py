@@ -115,6 +115,13 @@ def test_the_legend_does_not_cover_the_loss(run: Run) -> None:
     assert axes.get_ylim()[1] > max(axes.get_lines()[0].get_ydata()) + 2
 
 
+def test_a_loss_that_falls_far_has_a_logarithmic_axis_with_plain_numbers(run: Run) -> None:
+    lines = [train_entry(step, loss=loss, terms=[[loss]]) for step, loss in ((10, 300.0), (20, 30.0), (30, 2.0))]
+    axes = panels(run(*lines))["Loss"]
+    assert axes.get_yscale() == "log" and axes.get_ylim()[1] == pytest.approx(900)
+    assert axes.yaxis.get_major_formatter()(100.0) == "100"
+
+
 def test_terms_that_are_not_finite_leave_a_gap(run: Run) -> None:
     lines = [train_entry(step, terms=[[None if step == 20 else 3.0]]) for step in (10, 20, 30)]
     assert np.isnan(panels(run(*lines))["Loss"].get_lines()[0].get_ydata()).tolist() == [False, True, False]

@@ -49,6 +49,8 @@ def test_a_tile_shows_the_whole_image_below_its_label_and_note() -> None:
     assert tile.shape == (LABEL_HEIGHT + 150, 200, 3)
     assert (tile[LABEL_HEIGHT:, 75:125] == 200).all()
     assert (tile[LABEL_HEIGHT:, :70] == BACKGROUND).all() and (tile[LABEL_HEIGHT:, 130:] == BACKGROUND).all()
+    wide = label_tile(image.transpose(1, 0, 2), label, (150, 90), "")[LABEL_HEIGHT:]
+    assert (wide[61:89] == 200).all() and (wide[:59] == BACKGROUND).all() and (wide[91:] == BACKGROUND).all()
     assert (tile[:LABEL_HEIGHT] > 150).any(axis=(0, 2)).sum() > 80
     note_only = label_tile(image, "", (150, 200), "0.93")
     columns = (note_only[:LABEL_HEIGHT] > 60).any(axis=(0, 2))

@@ -69,6 +69,11 @@ def test_a_rotated_rectangle_becomes_the_box_around_it(tmp_path: Path) -> None:
     # The box 20, 20, 50, 60 is turned clockwise about its first corner.
     entry = import_label_studio(path, images).document["annotations"][2]
     np.testing.assert_allclose(entry["bbox"], [-40, 20, 60, 50], atol=0.01)
+    change(path, lambda tasks: tasks[1]["annotations"][0]["result"][0]["value"].update(rotation=30))
+    entry = import_label_studio(path, images).document["annotations"][2]
+    cos, sin = 3**0.5 / 2, 0.5
+    expected = [20 - 60 * sin, 20, 50 * cos + 60 * sin, 50 * sin + 60 * cos]
+    np.testing.assert_allclose(entry["bbox"], expected, atol=0.01)
 
 
 @pytest.mark.parametrize(

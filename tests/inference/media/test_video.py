@@ -127,17 +127,21 @@ def test_sound_that_is_longer_and_images_that_start_late_are_no_damage(tmp_path:
     assert frames[0].seconds == 0 and frames[-1].seconds == pytest.approx(1.9, abs=0.01)
 
 
+def with_rotation(data: bytes, degrees: int) -> bytes:
+    """The bytes of an MP4 file whose track is to be turned."""
+    matrices = {0: (1, 0, 0, 0, 1), 90: (0, 1, 0, -1, 0), 180: (-1, 0, 0, 0, -1)}
+    packed = {
+        angle: struct.pack(">9i", *(v << 16 for v in (*matrix, 0, 0, 0)), 1 << 30) for angle, matrix in matrices.items()
+    }
+    track = data.index(b"tkhd")
+    assert packed[0] in data[track:]
+    return data[:track] + data[track:].replace(packed[0], packed[degrees], 1)
+
+
 def test_rotation_metadata_is_applied(tmp_path: Path) -> None:
     path = write_video(tmp_path / "phone.mp4")
-    data = path.read_bytes()
-    rotated, unrotated = (
-        struct.pack(">9i", *(v << 16 for v in m), 1 << 30)
-        for m in ((0, 1, 0, -1, 0, 0, 0, 0), (1, 0, 0, 0, 1, 0, 0, 0))
-    )
     upright = read_video(path)[3].image
-    track = data.index(b"tkhd")
-    assert unrotated in data[track:]
-    path.write_bytes(data[:track] + data[track:].replace(unrotated, rotated, 1))
+    path.write_bytes(with_rotation(path.read_bytes(), 90))
     np.testing.assert_array_equal(read_video(path)[3].image, cv2.rotate(upright, cv2.ROTATE_90_CLOCKWISE))
 
 
@@ -145,6 +149,10 @@ def test_pixels_that_are_not_square_keep_their_aspect(tmp_path: Path) -> None:
     path = write_media(tmp_path / "x.mp4", aspect=Fraction(16, 11))
     frames = read_video(path)
     assert frames[0].aspect == pytest.approx(16 / 11)
+    for degrees, aspect in ((90, 11 / 16), (180, 16 / 11)):
+        turned = tmp_path / f"{degrees}.mp4"
+        turned.write_bytes(with_rotation(path.read_bytes(), degrees))
+        assert read_video(turned)[0].aspect == pytest.approx(aspect)
     with contextlib.closing(video.VideoWriter(tmp_path / "y.mp4", (48, 64), 10, aspect=frames[0].aspect)) as writer:
         writer.write(frames[0].image, 0.0)
     with av.open(str(tmp_path / "y.mp4")) as container:

@@ -64,6 +64,8 @@ def test_scores_and_the_first_frame_stay_as_they_are() -> None:
         person.keypoints[:, 2] = rng.uniform(0.1, 1, 18)
     keypoints = smoothed(people)
     np.testing.assert_array_equal(keypoints[0], people[0].keypoints)
+    still = [person_at(100) for _ in range(5)]
+    np.testing.assert_allclose(smoothed(still), [person.keypoints for person in still], atol=1e-3)
     np.testing.assert_array_equal(keypoints[..., 2], np.stack([person.keypoints for person in people])[..., 2])
 
 
