@@ -37,6 +37,13 @@ def test_without_a_file_and_overrides_all_values_are_defaults() -> None:
     assert load_config() == Config()
 
 
+def test_the_defaults_are_the_published_recipe() -> None:
+    loss, optim, model = Config().loss, Config().optim, Config().model
+    assert (model.stacks, model.width, model.growth) == (4, 256, 128)
+    assert (loss.gamma, loss.positive_threshold, optim.name, optim.lr) == (2.0, 0.01, "sgd", 2.5e-4)
+    assert (optim.momentum, optim.weight_decay, optim.step_epochs, optim.step_factor) == (0.9, 5e-4, 15, 0.2)
+
+
 def test_every_default_is_valid_and_replaces_another_value() -> None:
     config = load_config(EXPERIMENTS[0])
     assert config != Config()
