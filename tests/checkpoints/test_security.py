@@ -111,6 +111,17 @@ def test_programs_and_other_archives_are_no_checkpoints(tmp_path):
 MAX_GROWTH_BYTES = 200 * 2**20
 
 
+def test_a_file_whose_entries_share_their_bytes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.pth"
+    torch.save({"model": {"weight": torch.zeros(20_000)}}, path)
+    with zipfile.ZipFile(path, "a") as archive:
+        (large,) = (entry for entry in archive.infolist() if entry.file_size == 80_000)
+        archive.filelist.append(large)
+        archive.writestr("end", "")
+    with pytest.raises(CheckpointError, match="is compressed"):
+        read_checkpoint(path)
+
+
 def refused(attempt) -> None:
     """``attempt`` ends in a ``PosenetError`` within ``MAX_GROWTH_BYTES`` of memory."""
     findings = try_all(1, lambda _: attempt(), max_growth=MAX_GROWTH_BYTES)

@@ -9,7 +9,7 @@ import pytest
 
 from posenet.inference.person import Person
 from posenet.inference.tracking.motion import person_sizes
-from posenet.inference.tracking.smoothing import Smoother
+from posenet.inference.tracking.smoothing import SPEED_CUTOFF, Smoother
 from posenet.settings import TrackingConfig
 from tests.helpers.moving_people import person_at
 
@@ -67,6 +67,21 @@ def test_scores_and_the_first_frame_stay_as_they_are() -> None:
     still = [person_at(100) for _ in range(5)]
     np.testing.assert_allclose(smoothed(still), [person.keypoints for person in still], atol=1e-3)
     np.testing.assert_array_equal(keypoints[..., 2], np.stack([person.keypoints for person in people])[..., 2])
+
+
+def test_the_second_frame_is_that_of_the_formula() -> None:
+    """At the start nobody moves; the speed is in sizes of the person a second."""
+    first, second = person_at(100), person_at(100)
+    second.keypoints[:, 0] += 3
+    settings, elapsed = TrackingConfig(), 1 / 25
+    speed = weight(SPEED_CUTOFF, elapsed) * 3 / elapsed / size_of(second)
+    moved = 3 * weight(settings.smooth_cutoff + settings.smooth_speed * speed**2, elapsed)
+    keypoints = smoothed([first, second])
+    np.testing.assert_allclose(keypoints[1, :, 0] - keypoints[0, :, 0], moved, atol=1e-4)
+
+
+def weight(cutoff: float, elapsed: float) -> float:
+    return 1 / (1 + 1 / (2 * np.pi * cutoff * elapsed))
 
 
 def test_people_are_smoothed_by_their_id() -> None:
