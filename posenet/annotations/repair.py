@@ -133,7 +133,7 @@ def shorten_paths(file: AnnotationFile, fixes: Counter[str]) -> None:
     for entry, name in zip(file.images, found):
         if name is not None and uses[name] == 1 and name != entry["file_name"]:
             entry["file_name"] = name
-            fixes["file names without folders that the image folder does not have"] += 1
+            fixes["paths shortened to the part that exists in the image folder"] += 1
 
 
 def _longest_end(name: object, folder: Path | None) -> str | None:

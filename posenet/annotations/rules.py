@@ -37,12 +37,12 @@ from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import Skeleton
 
 FEW = 0.01
-"""Share of the annotations that may have a problem that concerns nothing but themselves; more are refused."""
+"""Share of the annotations that may have a problem with which a file is still read."""
 MOST = 0.5
 """Share of the annotations that may have keypoints outside their image, as of people who are cut off by its border; if
 there are more, the coordinates or the sizes of the images are wrong."""
 LINT_ONLY = 1.0
-"""Tolerance of the errors that do not concern reading, or that reading itself finds."""
+"""Tolerance of errors that reading does not look for: they do not matter to it, or it finds them itself."""
 SHOWN_PLACES = 5
 """Number of places in the text of a finding."""
 SHOWN_CHARACTERS = 1000
@@ -55,7 +55,7 @@ OUTSIDE_BOX = 0.1
 """Distance from the box, relative to its longer side, from which a keypoint counts as outside. In COCO's annotations,
 one person in a hundred has half of the keypoints outside."""
 MIN_SIDE = 16
-"""Smaller images, in pixels, are not checked for fractions."""
+"""Images with a shorter side, in pixels, are not checked for keypoints in fractions (the rule ``normalised``)."""
 MIN_PERCENT_SIDE = 200
 """Percentages are reported if the longer side of half of the images is larger than this, in pixels."""
 MIN_EXAMPLES = 20
@@ -412,7 +412,7 @@ def _only_hidden(file: AnnotationFile) -> list[None]:
 
 
 def _normalised(file: AnnotationFile) -> Mask:
-    """Several keypoints of a person are labelled, and all are between 0 and 1."""
+    """Several keypoints are labelled, and all are fractions: between 0 and 1, not all 0, in an image not that small."""
     is_large = file.sizes_of_annotations.min(axis=1) >= MIN_SIDE
     points = file.keypoints.values[..., :2]
     is_fraction = ((points >= 0) & (points <= 1)).all(axis=2) | ~file.is_labelled

@@ -60,7 +60,7 @@ class CheckpointFolder:
         return self.last.stat().st_mtime_ns if self.last.exists() else 0
 
     def save(self, state: Mapping[str, Any], step: int, best: bool = False) -> None:
-        """Write the checkpoint after ``step`` as ``last.pth`` and, if ``best``, as ``best.pth``; delete old ones.
+        """Write the checkpoint after ``step``; link ``last.pth`` and, if ``best``, ``best.pth`` to it; delete old ones.
 
         Raises:
             CheckpointError, OSError: the checkpoint cannot be written; older ones are intact.

@@ -31,7 +31,6 @@ from posenet.devices.ranks import Ranks
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError, DataError
 from posenet.files import is_standard_output, name_file_in_errors, resolve_link
-from posenet.inference.batches import share
 from posenet.inference.media.frame_tracking import FrameTracker
 from posenet.inference.media.frames import predict_frames, read_frames, require_pyav
 from posenet.inference.media.journal import Journal, check_resumable, journal_paths, read_complete, write_complete
@@ -46,6 +45,7 @@ from posenet.inference.media.sources import (
 )
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
+from posenet.inference.shares import share
 from posenet.messages import pluralize
 from posenet.progress import progress_bar
 from posenet.settings import load_config
@@ -328,7 +328,7 @@ def _predict_share(
     summary: PredictionSummary,
     stop_requested: Callable[[], bool],
 ) -> None:
-    """Predict the blocks of this process: draw people, and write them to files, or to the journal for rank 0."""
+    """Predict the blocks of this process. One process alone writes the files; of several, each writes a journal."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(name_file_in_errors(", ".join(people_files(args)) or args.output or args.heatmaps or ""))
         journal = job.open_journal(ranks.rank, ranks.world_size, resume=args.resume)

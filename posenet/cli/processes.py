@@ -1,4 +1,7 @@
-"""Running a tool in several processes: its flags, starting the processes, and how they end."""
+"""Running a tool in several processes: its flags, starting the processes, and how they end.
+
+Which inputs a process gets is decided in ``posenet.inference.shares``.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +44,9 @@ def add_process_options(parser: argparse.ArgumentParser, *, timeout: bool = True
 
 
 def join_ranks() -> Ranks:
-    """Join the processes that a launcher has started with this one, to share inputs; alone, without PyTorch.
+    """Join the processes that a launcher has started with this one. A process that is alone does not import PyTorch.
 
-    A process waits for a day until the others have predicted their shares: a launcher ends all if one fails.
+    A process waits for up to a day for the results of the others: a launcher ends all if one fails.
     """
     if launched_processes(os.environ) == 1:
         return Ranks()

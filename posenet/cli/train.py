@@ -33,7 +33,7 @@ FLAG_SETTINGS = {
     "sync_bn": "parallel.sync_bn",
     "compile": "parallel.compile",
 }
-"""The flags, and the setting that each of them overrides."""
+"""The flags, and the setting that each of them overrides. ``--warmup`` and ``--resume`` need more than that."""
 
 OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
 """Apex's optimization levels and the precision that replaces them."""

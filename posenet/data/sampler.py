@@ -32,8 +32,8 @@ class TrainSampler(Sampler[list[SampleKey]]):
 
     With ``draws``, the data set consists of several sets, and an epoch draws the given number of samples from each. The
     samples of a set are drawn in rounds: a round is a random order of all its samples, and every epoch continues where
-    the last one has stopped. So each sample is drawn equally often, up to one, in any number of epochs. All of this,
-    too, depends only on the seed and the epoch.
+    the last one has stopped. So after any number of epochs, the numbers of draws of two samples of a set differ by one
+    at most. All of this, too, depends only on the seed and the epoch.
 
     Args:
         length: samples in the data set.
@@ -43,7 +43,7 @@ class TrainSampler(Sampler[list[SampleKey]]):
     """
 
     skip = 0
-    """Number of batches that the next iteration leaves out at its start."""
+    """Number of batches that the next iteration leaves out at its start: those before a loader was made again."""
 
     def __init__(
         self,
@@ -107,7 +107,8 @@ class TrainSampler(Sampler[list[SampleKey]]):
     def _draw(self, epoch: int) -> np.ndarray:
         """(epoch_length,) int64: the samples that an epoch draws, set by set.
 
-        A sample that is drawn again in the same epoch is ``length`` higher each time, so that its augmentation differs.
+        Each time that a sample is drawn again in the same epoch, ``length`` is added to its index, so that its
+        augmentation differs.
         """
         drawn = []
         first_of_set = 0
@@ -130,7 +131,7 @@ class ValidationSampler(Sampler[list[SampleKey]]):
     """Every index exactly once over all processes, in order. The last batch may be smaller."""
 
     skip = 0
-    """Number of batches that the next iteration leaves out at its start."""
+    """Number of batches that the next iteration leaves out at its start: those before a loader was made again."""
 
     def __init__(self, length: int, batch_size: int, rank: int = 0, world_size: int = 1) -> None:
         self.indices = range(rank, length, world_size)

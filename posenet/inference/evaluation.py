@@ -21,9 +21,9 @@ from posenet.devices.ranks import Ranks
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, write_atomically
 from posenet.images import AnnotatedFrame, count_frames, read_annotated_image
-from posenet.inference.batches import batched, share
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
+from posenet.inference.shares import batched, share
 from posenet.messages import pluralize
 from posenet.progress import progress_bar
 from posenet.settings import ExifFrame

@@ -24,7 +24,7 @@ FilePrecision = Literal["float32", "int8"]
 """How an exported file stores and computes the convolutions."""
 
 
-def write_settings(config: Config, precision: FilePrecision) -> dict[str, str]:
+def settings_as_properties(config: Config, precision: FilePrecision) -> dict[str, str]:
     """The properties of a file: what prediction needs of the configuration that a network was trained with."""
     tables = config_to_dict(config)
     stored: dict[str, Any] = {

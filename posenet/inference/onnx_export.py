@@ -21,7 +21,7 @@ import posenet
 from posenet.errors import ConfigError, DataError
 from posenet.files import write_atomically
 from posenet.images import read_image
-from posenet.inference.exported_file import INPUT, OUTPUT, FilePrecision, write_settings
+from posenet.inference.exported_file import INPUT, OUTPUT, FilePrecision, settings_as_properties
 from posenet.inference.letterbox import Letterbox
 from posenet.model.fused import FusedNetwork
 from posenet.model.preprocessing import images_to_input
@@ -199,7 +199,7 @@ def _describe(model: onnx.ModelProto, config: Config, precision: FilePrecision) 
     model.doc_string = f"Maps of keypoints and body parts; {precision} convolutions."
     channels = model.graph.output[0].type.tensor_type.shape.dim[1]
     channels.dim_value = config.model.skeleton.num_channels  # replaces a name
-    onnx.helper.set_model_props(model, write_settings(config, precision))
+    onnx.helper.set_model_props(model, settings_as_properties(config, precision))
     onnx.checker.check_model(model)
 
 

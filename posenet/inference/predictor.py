@@ -18,11 +18,11 @@ import numpy as np
 from posenet.background import map_in_background
 from posenet.errors import ConfigError
 from posenet.images import ChannelOrder, ImageInput, to_bgr
-from posenet.inference.batches import batched
 from posenet.inference.decoder.decode import decode
 from posenet.inference.letterbox import Letterbox, resample_maps
 from posenet.inference.networks import BackendName, MapFunction, TorchNetwork, load_network
 from posenet.inference.person import Person
+from posenet.inference.shares import batched
 from posenet.settings import INPUT_MULTIPLE, Config, DataConfig, ExifFrame, InferenceConfig
 from posenet.skeleton import COCO, Skeleton
 

@@ -396,7 +396,7 @@ class GuardConfig:
     """``guard``: protection against exploding losses."""
 
     threshold: float = 2e5
-    """A batch with a larger loss is skipped, and so is one with a loss that is not finite."""
+    """A step is skipped, on all ranks, if one of its batches has a larger loss or one that is not finite."""
     max_skips: int = 10
     """Steps skipped in a row after which the run returns to its last checkpoint."""
 

@@ -37,7 +37,7 @@ class LossGuard:
         self.good_since_roll_back: int | None = None
 
     def is_bad(self, value: float) -> bool:
-        """Whether a loss or a gradient norm is not finite or exceeds the threshold."""
+        """Whether a value that made a step bad, a loss or a gradient norm, is itself bad on this rank."""
         return not math.isfinite(value) or value > self.threshold
 
     def bad_losses(self, losses: Tensor) -> Tensor:

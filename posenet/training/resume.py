@@ -1,4 +1,7 @@
-"""Which run to start or resume with which settings, and the state of a run that a checkpoint restores."""
+"""Which run to start or resume with which settings, and the state of a run that a checkpoint restores.
+
+The teacher of a resumed run is checked in ``teacher.py``.
+"""
 
 from __future__ import annotations
 

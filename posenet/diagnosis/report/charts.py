@@ -1,4 +1,4 @@
-"""Numbers and shapes of the page, as filters of the templates.
+"""Numbers and shapes of the page, as filters of the templates; ``templates/charts.html`` draws the charts with them.
 
 Charts have percentages of their width and height as coordinates, so that they need no script to fit any screen.
 """

@@ -51,7 +51,7 @@ def assemble_people(
     min_score: float,
     skeleton: Skeleton,
 ) -> list[Person]:
-    """Group candidates into people. The arguments and the result are those of ``decode``.
+    """The people that candidates and limbs make. The arguments and the result are those of ``decode``.
 
     A person with n of K keypoints, of scores s_i, has the score
 
@@ -104,7 +104,7 @@ def drop_weak_limbs(limbs: Limbs, num_candidates: int, skeleton: Skeleton) -> Li
 
 
 def group_into_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Skeleton) -> Grouping:
-    """Group candidates so that each group is one person.
+    """The group of every candidate: each group is one person.
 
     First, the candidates are grouped by their limbs. Second, the pose model estimates the sizes of these people; the
     scores of limbs that are too long for their person are lowered, and the candidates are grouped again. Third,

@@ -19,13 +19,13 @@ from posenet.background import map_in_background
 from posenet.downloading import download_image, fetch_video
 from posenet.errors import ConfigError, DataError
 from posenet.images import decode_image, read_image
-from posenet.inference.batches import batched
 from posenet.inference.media.live import Camera, LiveReader
 from posenet.inference.media.reader import FrameSelection, VideoReader
 from posenet.inference.media.series import Animation, NumberedImages
 from posenet.inference.media.sources import Frame, Source, find_sources, is_numbered_pattern
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
+from posenet.inference.shares import batched
 
 READ_AHEAD = 32
 """Number of image files that are read before they are requested."""

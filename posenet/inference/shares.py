@@ -1,4 +1,4 @@
-"""Cutting sequences: into batches, and into the shares of several processes."""
+"""Cutting sequences: into the shares of several processes, and into batches."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 
 def share(items: Sequence[Item], index: int, count: int) -> Sequence[Item]:
-    """Part ``index`` of ``count`` parts of about equal size, from 0. The parts in order are the whole."""
+    """Part ``index``, which counts from 0, of ``count`` parts of about equal size. The parts in order are the whole."""
     return items[len(items) * index // count : len(items) * (index + 1) // count]
