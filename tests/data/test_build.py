@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
 import shutil
 import signal
@@ -42,6 +41,7 @@ from tests.helpers.drawn_data import (
 )  # fmt: skip
 from tests.helpers.image_bytes import with_orientation
 from tests.helpers.oriented_images import oriented_image
+from tests.helpers.process_runs import fork_process, wait_for_exit
 
 
 @pytest.fixture
@@ -381,13 +381,10 @@ def test_builds_killed_at_any_moment_leave_nothing_or_the_old_store(
         if overwrite:
             build(coco, output, limit=3, overwrite=True)
         old = output.read_bytes() if overwrite else b""
-        options = {"workers": 1, "overwrite": overwrite}
-        child = multiprocessing.get_context("fork").Process(target=build, args=(coco, output), kwargs=options)
-        child.start()
+        pid = fork_process(lambda: build(coco, output, workers=1, overwrite=overwrite))
         time.sleep(rng.uniform(0, 1.2 * seconds))
-        child.kill()
-        child.join()
-        killed += child.exitcode == -signal.SIGKILL
+        os.kill(pid, signal.SIGKILL)
+        killed += wait_for_exit(pid) == -signal.SIGKILL
         left = output.read_bytes() if output.exists() else b""
         assert left in (old, whole)
         build(coco, output, overwrite=True)
