@@ -76,7 +76,7 @@ def test_in_a_pipe_there_are_a_few_plain_lines_and_no_bar() -> None:
     assert 1 <= len(plain) <= 4
     pattern = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  work: image \d+/100 \(\d+%\), \d+\.\d/s, 0\d:\d\d left"
     assert re.fullmatch(pattern, plain[0])
-    assert "a message" in lines and "a problem" in lines and lines[-1] == "tool: error: it broke"
+    assert "a message" in lines and "WARNING: a problem" in lines and lines[-1] == "tool: error: it broke"
 
 
 @needs_terminal
@@ -85,7 +85,7 @@ def test_on_a_terminal_messages_never_share_a_line_with_the_bar() -> None:
     assert "\rwork: " in screen and "100%" in screen
     # What a terminal shows in the end: a carriage return starts the line again, ESC [ K clears it.
     lines = [re.split(r"\r|\x1b\[K", line)[-1].strip() for line in screen.replace("\r\n", "\n").split("\n")]
-    for message in ("a message", "a problem", "tool: error: it broke"):
+    for message in ("a message", "WARNING: a problem", "tool: error: it broke"):
         assert message in lines
     assert any(line.endswith("UserWarning: odd") and "work" not in line for line in lines)
 
