@@ -65,8 +65,9 @@ def choose_outputs(args: argparse.Namespace, sources: Sequence[Source]) -> Outpu
     originals = [source.path for source in sources if source.path is not None]
     check_outputs(paths, [*originals, Path(args.checkpoint)])
     if not (args.overwrite or args.resume):
-        for path in paths:
-            if path.is_file() and not is_standard_output(path):
+        for path in [*paths, *output_paths(stems.sheets, sheet_suffixes)]:
+            is_taken = any(path.iterdir()) if path.is_dir() else path.is_file()
+            if is_taken and not is_standard_output(path):
                 raise DataError(f"{path} exists; choose another name or folder, or replace it with --overwrite")
     return stems
 

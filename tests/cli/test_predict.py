@@ -167,6 +167,20 @@ def test_files_that_the_tool_did_not_write_are_kept_without_overwrite(
     assert predict(photos, "--output", tmp_path / "link", "--overwrite") == 2
 
 
+def test_sheets_of_the_maps_of_a_video_are_kept_without_overwrite(
+    predict: Predict, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clip = write_clip(tmp_path / "clip.mp4", 2)
+    words = [clip, "--heatmaps", tmp_path / "maps"]
+    assert predict(*words) == 0
+    sheet = tmp_path / "maps" / "clip" / "000001.jpg"
+    sheet.write_bytes(b"mine")
+    assert predict(*words) == 2 and sheet.read_bytes() == b"mine"
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert str(sheet.parent) in error and "exists" in error and "--overwrite" in error
+    assert predict(*words, "--overwrite") == 0 and sheet.read_bytes() != b"mine"
+
+
 @pytest.mark.parametrize(
     "words, message",
     [
