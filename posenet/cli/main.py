@@ -28,7 +28,7 @@ import posenet
 from posenet.cli.logging_setup import log_to_stderr, report_error
 from posenet.cli.options import add_quiet_option, describe_default
 from posenet.devices.launch import record_status
-from posenet.devices.signals import STOPPED_STATUS
+from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
 from posenet.messages import to_single_line, without_worker_traceback
 
@@ -156,7 +156,8 @@ def run_and_report(task: Callable[[], int | None], prog: str) -> int:
     """
     status = 1
     try:
-        status = task() or 0
+        with repeat_lost_interrupts():
+            status = task() or 0
     except OtherRankError:
         status = 2  # the rank that has failed reports the error
     except ConnectError as error:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
+import weakref
+from typing import NoReturn
 
 import pytest
 
-from posenet.devices.signals import STOP_SIGNALS, catch_stop_signals
+from posenet.devices.signals import STOP_SIGNALS, catch_stop_signals, repeat_lost_interrupts
 
 
 def current_handlers() -> list[object]:
@@ -51,3 +54,19 @@ def test_outside_the_main_thread_handlers_stay_as_they_are() -> None:
     thread.start()
     thread.join()
     assert found == [False, before]
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+def test_ctrl_c_in_a_callback_of_a_weak_reference_is_not_lost() -> None:
+    class Temporary:
+        pass
+
+    def interrupt(reference: weakref.ref[Temporary]) -> NoReturn:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), repeat_lost_interrupts():
+        temporary = Temporary()
+        reference = weakref.ref(temporary, interrupt)
+        del temporary
+        assert reference() is None  # Python has dropped the exception of the callback
+        time.sleep(30)
