@@ -227,6 +227,7 @@ def test_two_processes_cannot_write_the_same_file(
     assert predict(inputs / "001.png", "--json", path, "--resume") == 0
 
 
+@pytest.mark.slow
 def test_nproc_starts_processes(predict: Predict, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for number in range(4):
         write_image(tmp_path / "in" / f"{number}.png", spot_people_image(200, 300, 2, number))

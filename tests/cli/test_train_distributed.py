@@ -126,7 +126,8 @@ FAULTS = [
 ]
 
 
-@pytest.mark.parametrize("world_size", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [2, 4])
 @pytest.mark.parametrize("fault, message, status", FAULTS, ids=[fault.__name__ for fault, _, _ in FAULTS])
 def test_an_error_of_one_rank_is_printed_by_it_and_ends_all(
     stores: Stores, tmp_path: Path, fault: Fault, message: str, status: int, world_size: int
@@ -228,6 +229,7 @@ def wait_for_checkpoint(folder: Path, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_nproc_trains_in_processes_that_a_signal_stops_with_status_75(start: Start, tmp_path: Path) -> None:
     launcher = start("output", [sys.executable, SCRIPT, "--nproc", "2"], "--epochs", "9999")
     wait_for_checkpoint(tmp_path / "run", launcher)

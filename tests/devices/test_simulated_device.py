@@ -16,6 +16,8 @@ import pytest
 from tests.helpers.simulated_device import simulated_environment
 from tests.helpers.source_files import ROOT
 
+pytestmark = pytest.mark.slow
+
 SUITE = sorted(Path(__file__).parent.glob("test_device_*.py"))
 SHOWN_CHARACTERS = 6000
 """The end of a module's output that is shown if it fails."""

@@ -102,6 +102,7 @@ def has_examples(page: Path) -> bool:
     return any(block.language in ("sh", "python", "toml") for block in read_blocks(page))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", [page for page in PAGES if has_examples(page)], ids=page_name)
 def test_the_examples_of_a_page_work(page: Path, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for block in read_blocks(page):

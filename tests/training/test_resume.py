@@ -130,6 +130,7 @@ def train_two(interruption: Interruption | None, stores: Stores, folder: Path, *
     return [wait_for_exit(pid) for pid in fork_ranks(2, train, folder.with_name(f"{folder.name}-outputs"))]
 
 
+@pytest.mark.slow
 def test_a_run_of_two_processes_of_which_one_is_killed_ends_like_an_uninterrupted_one(
     stores: Stores, tmp_path: Path
 ) -> None:
@@ -206,6 +207,7 @@ def kill_at_random_moments(
     raise AssertionError("a run that nobody has killed has not ended")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_at_random_moments_ends_like_an_undisturbed_one(stores: Stores, tmp_path: Path) -> None:
     settings = ("checkpoint.every_steps=1",)
     started = time.monotonic()
