@@ -1,11 +1,13 @@
-"""Draw overview.svg: an image, the network, its maps, and the decoder at work on them.
+"""Draw overview.svg, how an image becomes people, and training.svg, how an annotated image becomes a loss.
 
 The maps are rendered from two people; candidates, limbs and people are what the decoder finds in them.
 """
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,13 +27,8 @@ COLOURS = ("#1f6fd0", "#e07a10")
 """Of the two people."""
 GREY, FAINT, INK = "#c9ced6", "#eef1f5", "#1d2530"
 BODIES = ("#8a94a3", "#5f6a7b")
-STEPS = (
-    ("Image", ["several people,", "seen as a whole"]),
-    ("Network", ["4 hourglasses, each refines", "the maps of the one before"]),
-    ("50 maps", ["18 keypoints (red), 30 body", "parts (green), 2 masks"]),
-    ("Candidates and limbs", ["peaks of the maps, and limbs", "between them (weak ones red)"]),
-    ("People", ["the strongest links join", "candidates into people"]),
-)
+TURN_DEGREES = -20.0
+"""Of the sample in training.svg, which is mirrored, too."""
 UPRIGHT = {
     "nose": (0, -78),
     "Leye": (5, -82),
@@ -54,6 +51,16 @@ UPRIGHT = {
 """Pixels from the middle of a person who waves."""
 THICKNESS = (("sho", "elb", 11), ("elb", "wri", 10), ("hip", "kne", 13), ("kne", "ank", 11), ("sho", "hip", 16))
 """Parts of one side of a body, and their widths in pixels."""
+
+
+class Panel(NamedTuple):
+    """One square of a figure."""
+
+    title: str
+    caption: list[str]
+    """Lines below the panel."""
+    shapes: list[str]
+    """SVG elements, in pixels of the panel."""
 
 
 def make_people() -> np.ndarray:
@@ -145,13 +152,79 @@ def draw_people(maps: np.ndarray) -> list[str]:
     return shapes
 
 
-def make_overview() -> str:
-    """The figure, as SVG."""
-    people = make_people()
+def draw_joints(people: np.ndarray) -> list[str]:
+    """The annotated joints of the people."""
+    return [dot(joint, colour, 3.2) for person, colour in zip(people, COLOURS) for joint in person]
+
+
+def draw_losses() -> list[str]:
+    """The network, with one loss for each scale of each hourglass."""
+    shapes = draw_network()
+    for stack in range(4):
+        for scale in range(5):
+            shapes.append(dot(np.array([(stack + 0.5) * SIZE / 4 + 4 * (4 - scale), 168 - 6 * scale]), "#d8263c", 2.2))
+    return shapes
+
+
+def mirror_and_turn(people: np.ndarray) -> np.ndarray:
+    """The joints in a training sample: mirrored, with left and right exchanged, and turned about the middle."""
+    mirrored = people[:, COCO.flip_keypoints] * (-1, 1, 1) + (SIZE, 0, 0)
+    angle = math.radians(TURN_DEGREES)
+    rotation = np.array([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]])
+    mirrored[..., :2] = (mirrored[..., :2] - SIZE / 2) @ rotation.T + SIZE / 2
+    return mirrored
+
+
+def render_maps(people: np.ndarray) -> np.ndarray:
+    """(C, SIZE / 4, SIZE / 4) target maps of the joints."""
     renderer = TargetRenderer(TargetsConfig(keypoint_sigma=4.0, part_sigma=2.5), COCO)
     mask = torch.zeros(1, SIZE // 4, SIZE // 4)
-    maps = renderer(torch.from_numpy(people.astype(np.float32))[None], mask)[0].numpy()
-    panels = (draw_bodies(people), draw_network(), draw_maps(maps), draw_candidates(maps), draw_people(maps))
+    return renderer(torch.from_numpy(people.astype(np.float32))[None], mask)[0].numpy()
+
+
+def make_overview() -> str:
+    """From an image to people, as SVG."""
+    people = make_people()
+    maps = render_maps(people)
+    return make_figure(
+        [
+            Panel("Image", ["several people,", "seen as a whole"], draw_bodies(people)),
+            Panel("Network", ["4 hourglasses, each refines", "the maps of the one before"], draw_network()),
+            Panel("50 maps", ["18 keypoints (red), 30 body", "parts (green), 2 masks"], draw_maps(maps)),
+            Panel(
+                "Candidates and limbs",
+                ["peaks of the maps, and limbs", "between them (weak ones red)"],
+                draw_candidates(maps),
+            ),
+            Panel("People", ["the strongest links join", "candidates into people"], draw_people(maps)),
+        ]
+    )
+
+
+def make_training() -> str:
+    """From an annotated image to the loss, as SVG."""
+    people = make_people()
+    sample = mirror_and_turn(people)
+    return make_figure(
+        [
+            Panel(
+                "Annotated image",
+                ["an image and its joints,", "from the store"],
+                draw_bodies(people) + draw_joints(people),
+            ),
+            Panel(
+                "Sample",
+                ["both warped together,", "here mirrored and turned"],
+                draw_bodies(sample) + draw_joints(sample),
+            ),
+            Panel("Target maps", ["rendered from the joints,", "on the device"], draw_maps(render_maps(sample))),
+            Panel("Loss", ["20 losses (red): 5 scales of", "each of the 4 hourglasses"], draw_losses()),
+        ]
+    )
+
+
+def make_figure(panels: list[Panel]) -> str:
+    """Panels in a row, with an arrow between two."""
     width = len(panels) * (SIZE + GAP) - GAP + 24
     height = SIZE + TOP + 66
     svg = [
@@ -159,7 +232,7 @@ def make_overview() -> str:
         f' font-family="sans-serif" fill="{INK}">',
         f'<rect width="{width}" height="{height}" rx="8" fill="#ffffff"/>',
     ]
-    for number, ((title, caption), shapes) in enumerate(zip(STEPS, panels)):
+    for number, (title, caption, shapes) in enumerate(panels):
         x = 12 + number * (SIZE + GAP)
         svg.append(f'<g transform="translate({x} {TOP})">')
         svg.append(
@@ -179,3 +252,4 @@ def make_overview() -> str:
 
 if __name__ == "__main__":
     Path(__file__).with_name("overview.svg").write_text(make_overview(), "utf-8")
+    Path(__file__).with_name("training.svg").write_text(make_training(), "utf-8")

@@ -50,9 +50,11 @@ def test_the_page_of_settings_is_up_to_date() -> None:
     )
 
 
-def test_the_figure_can_be_drawn() -> None:
-    make_overview = runpy.run_path(str(ROOT / "docs" / "draw_figures.py"))["make_overview"]
-    drawn, stored = ElementTree.fromstring(make_overview()), ElementTree.parse(ROOT / "docs" / "overview.svg").getroot()
+@pytest.mark.parametrize("figure", ["overview", "training"])
+def test_a_figure_can_be_drawn(figure: str) -> None:
+    make_figure = runpy.run_path(str(ROOT / "docs" / "draw_figures.py"))[f"make_{figure}"]
+    drawn = ElementTree.fromstring(make_figure())
+    stored = ElementTree.parse(ROOT / "docs" / f"{figure}.svg").getroot()
     for tag in ("g", "text"):
         name = f".//{{http://www.w3.org/2000/svg}}{tag}"
         assert [item.text for item in drawn.findall(name)] == [item.text for item in stored.findall(name)]
