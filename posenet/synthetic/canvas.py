@@ -26,24 +26,14 @@ _CAP = _CIRCLE[np.arange(5, -6, -1)]
 
 
 class Canvas:
-    """An image and, for every pixel, the code of the part that was painted there last.
-
-    Attributes:
-        image: (H, W, 3) uint8, BGR.
-        owner: (H, W) int32; 0 is the background.
-    """
+    """A BGR image and, for every pixel, its ``owner``: the code of the part painted there last; 0 is the background."""
 
     def __init__(self, image: np.ndarray) -> None:
         self.image = image
         self.owner = np.zeros(image.shape[:2], np.int32)
 
     def fill(self, polygon: np.ndarray, colour: Colour, code: int | None = None, outline: float = 0.0) -> None:
-        """Fill an (N, 2) polygon.
-
-        Args:
-            code: the new owner of the pixels; None keeps their owners.
-            outline: width of a darker edge around the polygon, in pixels.
-        """
+        """Fill an (N, 2) polygon, with a darker edge of ``outline`` pixels; ``code`` None keeps the pixels' owners."""
         points = [np.rint(polygon * (1 << _SHIFT)).astype(np.int32)]
         if outline:
             thickness = max(1, round(2 * outline))
@@ -65,19 +55,13 @@ def hsv(hue: float, saturation: float, value: float) -> Colour:
     return 255 * blue, 255 * green, 255 * red
 
 
-def ellipse(centre: Numbers, radii: Numbers, up: Numbers = (0.0, -1.0)) -> np.ndarray:
-    """(20, 2) polygon of an ellipse; ``up`` is the unit vector along the second radius."""
-    axes = np.array([[-up[1], up[0]], up])
-    return np.asarray(centre + _CIRCLE * np.asarray(radii) @ axes)
+def ellipse(centre: Numbers, radii: Numbers) -> np.ndarray:
+    """(20, 2) polygon of an upright ellipse."""
+    return np.asarray(centre + _CIRCLE * np.asarray(radii) * (1, -1))
 
 
 def limb(start: np.ndarray, end: np.ndarray, widths: tuple[float, float]) -> np.ndarray:
-    """(22, 2) polygon of a straight band with rounded ends.
-
-    Args:
-        start, end: (2,) centres of the ends.
-        widths: half-widths at the start and at the end.
-    """
+    """(22, 2) polygon of a straight band with rounded ends, given their centres and half-widths."""
     along = end - start
     length = max(float(np.hypot(*along)), 1e-6)
     frame = np.array([along, (-along[1], along[0])]) / length

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import cv2
 import numpy as np
@@ -45,14 +45,9 @@ _JPEG_QUALITY = 90
 
 Size = int | tuple[int, int]
 """(width, height) of every image and video, or the longest side of images with different sizes."""
-Annotation = dict[str, Any]
-ImageJob = tuple[str, int]
-"""Split and index of an image to render."""
-_Job = TypeVar("_Job")
-_Result = TypeVar("_Result")
 
 
-def render_image(seed: int, split: str, index: int, size: Size = DEFAULT_SIZE) -> tuple[np.ndarray, list[Annotation]]:
+def render_image(seed: int, split: str, index: int, size: Size = DEFAULT_SIZE) -> tuple[np.ndarray, list[Any]]:
     """Render one image of a split: the (H, W, 3) uint8 BGR image and its COCO annotations (see ``labels.annotate``)."""
     rng = np.random.default_rng((seed, list(SPLITS).index(split), index))
     width, height = size if isinstance(size, tuple) else random_size(rng, size)
@@ -81,10 +76,8 @@ def write_dataset(
     annotations are written last. An earlier data set of this tool is replaced.
 
     Args:
-        output: folder, which is created if necessary.
-        train, val: number of images.
+        train, val, videos: their numbers.
         workers: number of processes; None starts one per core.
-        videos: number of videos.
         seconds: length of every video.
 
     Raises:
@@ -92,9 +85,8 @@ def write_dataset(
         DataError: a number is out of range, or the folder contains files that this tool did not write; they are kept.
     """
     counts = {"train": train, "val": val, _VIDEOS: videos}
-    for name, count in counts.items():
+    for what, count in {"train images": train, "val images": val, "videos": videos}.items():
         if not 0 <= count <= MAX_IMAGES:
-            what = _VIDEOS if name == _VIDEOS else f"{name} images"
             raise DataError(f"cannot write {count} {what}: give a number from 0 to {MAX_IMAGES}")
     if seed < 0:
         raise DataError(f"seed {seed} is negative: give 0 or more")
@@ -104,13 +96,13 @@ def write_dataset(
         raise DataError(f"images cannot have the size {size}: give sides from {_MIN_SIDE} to {_MAX_SIDE} pixels")
     if not 0 < seconds <= MAX_SECONDS:
         raise DataError(f"cannot write videos of {seconds} seconds: give a number above 0, up to {MAX_SECONDS}")
-    _remove_earlier(output, counts)
-    for folder in ("annotations", *(f"{split}2017" for split in SPLITS)):
+    _remove_earlier(output)
+    for folder in ("annotations", "train2017", "val2017", *([_VIDEOS] if videos else [])):
         (output / folder).mkdir(parents=True, exist_ok=True)
     _write_json(output / MARKER, {"tool": _TOOL, "seed": seed, **counts, "size": size})
     for split in SPLITS:
-        jobs = [(split, index) for index in range(counts[split])]
-        results = _run_jobs(partial(_write_image, output, seed, size), jobs, workers)
+        jobs = range(counts[split])
+        results = _run_jobs(partial(_write_image, output, seed, size, split), jobs, workers)
         content: dict[str, Any] = {
             "info": {"description": f"Drawn by {_TOOL}"},
             "licenses": [],
@@ -123,7 +115,6 @@ def write_dataset(
             content["annotations"] += people
         _write_json(output / _annotation_file(split), content)
     if videos:
-        (output / _VIDEOS).mkdir(exist_ok=True)
         truths = _run_jobs(partial(_write_video, output, seed, size, seconds), range(videos), workers)
         for index, truth in enumerate(progress_bar(truths, "videos", videos, unit="video")):
             _write_json(output / _video_name(index, ".json"), truth)
@@ -141,8 +132,8 @@ def _annotation_file(split: str) -> str:
     return f"annotations/person_keypoints_{split}2017.json"
 
 
-def _remove_earlier(output: Path, counts: dict[str, int]) -> None:
-    """Remove the files of an earlier data set, but for images that the new one replaces."""
+def _remove_earlier(output: Path) -> None:
+    """Remove the files of an earlier data set, except for the marker."""
     paths = {path.relative_to(output).as_posix(): path for path in output.rglob("*")}
     links = {name for name, path in paths.items() if path.is_symlink()}  # writing to a link would write to its target
     files = {name for name, path in paths.items() if not path.is_dir()} - links
@@ -152,8 +143,7 @@ def _remove_earlier(output: Path, counts: dict[str, int]) -> None:
     left_over = {name for name in files if paths[name].name.startswith(".") and paths[name].suffix == ".tmp"}
     if foreign := sorted(links | (files - ours - (left_over if ours else set()))):
         raise DataError(f"{output} contains {foreign[0]}, which {_TOOL} did not write: choose another folder")
-    replaced = {name for name in _file_names(counts) if name.endswith(".jpg")}
-    for name in sorted(files - replaced - {MARKER}):
+    for name in sorted(files - {MARKER}):
         paths[name].unlink()
 
 
@@ -176,7 +166,7 @@ def _file_names(counts: dict[str, int]) -> set[str]:
     return {MARKER, *map(_annotation_file, SPLITS)} | images | videos
 
 
-def _run_jobs(write: Callable[[_Job], _Result], jobs: Sequence[_Job], workers: int | None) -> Iterator[_Result]:
+def _run_jobs(write: Callable[[Any], Any], jobs: Sequence[Any], workers: int | None) -> Iterator[Any]:
     """The results of ``write`` in the order of the jobs, from ``workers`` processes."""
     workers = min(workers or usable_cores(), max(len(jobs), 1))
     if workers == 1:
@@ -192,9 +182,8 @@ def _start_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _write_image(output: Path, seed: int, size: Size, job: ImageJob) -> tuple[dict[str, Any], list[Annotation]]:
+def _write_image(output: Path, seed: int, size: Size, split: str, index: int) -> tuple[dict[str, Any], list[Any]]:
     """Render one image and write its file; return its entry under ``images``, and its annotations."""
-    split, index = job
     image, annotations = render_image(seed, split, index, size)
     _, encoded = cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, _JPEG_QUALITY])
     path = output / _image_name(split, index)

@@ -170,14 +170,14 @@ class Figure:
             if share:
                 end = points[k] + share * (points[k + 1] - points[k])
                 end_radius = radii[k] + share * (radii[k + 1] - radii[k])
-                segments.append((points[k], end, self._thickness * radii[k], self._thickness * end_radius))
-        for start, end, *widths in segments:
-            self._fill(canvas, limb(start, end, (widths[0], widths[1])), colour, part)
-        for start, end, *widths in segments:
-            canvas.fill(limb(start, end, (widths[0], widths[1])), colour)
+                segments.append((points[k], end, (self._thickness * radii[k], self._thickness * end_radius)))
+        for segment in segments:
+            self._fill(canvas, limb(*segment), colour, part)
+        for start, end, (start_width, end_width) in segments:
+            canvas.fill(limb(start, end, (start_width, end_width)), colour)
             # A lighter stripe, because the light comes from the left.
-            left = np.array([-0.3 * widths[0], 0])
-            canvas.fill(limb(start + left, end + left, (0.5 * widths[0], 0.5 * widths[1])), shade(colour, 1.1))
+            left = np.array([-0.3 * start_width, 0])
+            canvas.fill(limb(start + left, end + left, (0.5 * start_width, 0.5 * end_width)), shade(colour, 1.1))
 
     def _paint_arm(self, canvas: Canvas, side: str) -> None:
         points = [self.at[side + name] for name in ("sho", "elb", "wri")]

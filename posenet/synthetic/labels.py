@@ -50,22 +50,19 @@ def _annotation(rng: np.random.Generator, scene: Scene, actor: Actor, mask: np.n
         if seen < _HEAVILY_HIDDEN:
             hidden = keypoints[:, 2] == 1
             keypoints[hidden & (rng.random(len(keypoints)) < _UNLABELLED_SHARE)] = 0
-    values: list[float] = []
-    for x, y, visibility in keypoints.tolist():
-        values += [round(x, 1), round(y, 1), int(visibility)]
     return {
         "segmentation": segmentation,
         "num_keypoints": int(np.count_nonzero(keypoints[:, 2])),
         "area": int(coco_mask.area(rle)),
         "iscrowd": int(crowd),
-        "keypoints": values,
+        "keypoints": flatten_keypoints(keypoints),
         "bbox": coco_mask.toBbox(rle).tolist(),
         "category_id": 1,
     }
 
 
 def figure_keypoints(figure: Figure, owner: np.ndarray) -> np.ndarray:
-    """(17, 3) x, y and visibility, in COCO's order."""
+    """(17, 3) x, y and visibility in COCO's order: 2 visible, 1 hidden, 0 outside or on the averted side of a face."""
     height, width = owner.shape
     keypoints = np.zeros((len(COCO.file_keypoints), 3))
     for keypoint, name in zip(keypoints, COCO.file_keypoints):
@@ -80,16 +77,19 @@ def figure_keypoints(figure: Figure, owner: np.ndarray) -> np.ndarray:
     return keypoints
 
 
+def flatten_keypoints(keypoints: np.ndarray) -> list[float]:
+    """(17, 3) keypoints as in an annotation file: x, y with one decimal, and visibility."""
+    values: list[float] = []
+    for x, y, visibility in keypoints.tolist():
+        values += [round(x, 1), round(y, 1), int(visibility)]
+    return values
+
+
 def write_segmentation(mask: np.ndarray, form: str) -> tuple[list[list[float]] | dict[str, Any], dict[str, Any]]:
-    """Convert a mask to one of COCO's forms.
+    """Convert an (H, W) uint8 mask to a ``segmentation``, and return it with its mask as compressed run lengths.
 
-    Args:
-        mask: (H, W) uint8, 0 or 1, not all 0.
-        form: ``polygons``, ``counts`` (plain run lengths) or ``compressed``. A mask too thin for polygons becomes
-            ``counts``.
-
-    Returns:
-        The ``segmentation``, and its mask as compressed run lengths.
+    The form is ``polygons``, ``counts`` (plain run lengths) or ``compressed``. A mask too thin for polygons becomes
+    ``counts``.
     """
     height, width = mask.shape
     if form == "polygons" and (polygons := _polygons(mask)):

@@ -87,16 +87,16 @@ _STANCES = (
 class Body:
     """The proportions of a person, as shares of the standing height."""
 
-    thigh: float = 0.243
-    shin: float = 0.235
-    trunk: float = 0.285
-    upper_arm: float = 0.165
-    forearm: float = 0.140
-    shoulder: float = 0.105
-    hip: float = 0.062
-    neck: float = 0.112
-    head: tuple[float, float] = (0.066, 0.080)  # half-width and half-height
-    girth: float = 1.0  # factor of all thicknesses
+    thigh: float
+    shin: float
+    trunk: float
+    upper_arm: float
+    forearm: float
+    shoulder: float
+    hip: float
+    neck: float
+    head: tuple[float, float]  # half-width and half-height
+    girth: float  # factor of all thicknesses
 
 
 @dataclass(frozen=True)
@@ -174,13 +174,9 @@ def rotation(pitch: float, roll: float, yaw: float) -> np.ndarray:
 def _posed(
     body: Body, limbs: dict[str, np.ndarray], chest: np.ndarray, head: np.ndarray, heading: float, tilt: float
 ) -> Posture:
-    """Compute the joints of a body.
+    """Compute the joints of a body from the directions of ``_random_limbs`` and rotations in the body's frame.
 
-    Args:
-        limbs: for each side, the (4, 3) directions of upper arm, forearm, thigh and shin: outward, up, forward.
-        chest, head: (3, 3) rotations in the body's frame.
-        heading: in degrees; 0 faces the camera, 90 the right of the image.
-        tilt: how far the camera looks down, in degrees.
+    A ``heading`` of 0 degrees faces the camera, 90 the right of the image; the camera looks down by ``tilt`` degrees.
     """
     joints = {"pelvis": np.zeros(3), "chest": chest @ (0, body.trunk, 0)}
     joints["head"] = joints["chest"] + chest @ (0, body.neck, 0.012)
@@ -276,8 +272,7 @@ def walk(rng: np.random.Generator, depth: float, half_width: float, interval: fl
 def walking_posture(body: Body, step: Step, tilt: float) -> Posture:
     """The posture of a walking person: the legs swing against each other, and each arm against its leg.
 
-    Args:
-        tilt: how far the camera looks down, degrees.
+    The camera looks down by ``tilt`` degrees.
     """
     limbs = {}
     for side, sign in SIDES.items():

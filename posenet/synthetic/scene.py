@@ -81,7 +81,7 @@ def paint_backdrop(rng: np.random.Generator, width: int, height: int) -> tuple[n
         paint(canvas, rng, x * width, horizon, above)
     for _ in range(rng.integers(0, 5)):
         base = (rng.uniform(0, width), horizon + rng.uniform(0, 0.12) * height)
-        _paint_thing(canvas, rng, base, height * rng.uniform(0.3, 0.7), None)
+        paint_obstacle(canvas, rng, base, height * rng.uniform(0.3, 0.7), None)
     large = rng.standard_normal((8, 8), dtype=np.float32) * rng.uniform(3, 12)
     small = rng.standard_normal((64, 64), dtype=np.float32) * rng.uniform(1, 6)
     blotches = cv2.resize(cv2.resize(large, (64, 64)) + small, (width, height), interpolation=cv2.INTER_CUBIC)
@@ -114,16 +114,12 @@ def _paint_picture(canvas: Canvas, rng: np.random.Generator, left: float, bottom
 
 
 def paint_obstacle(
-    canvas: Canvas, rng: np.random.Generator, base: tuple[float, float], size: float, code: int = OBSTACLE_CODE
-) -> None:
-    """Paint something that hides people: it stands on ``base``; ``size`` is the height of a person there."""
-    _paint_thing(canvas, rng, base, size, code)
-
-
-def _paint_thing(
     canvas: Canvas, rng: np.random.Generator, base: tuple[float, float], size: float, code: int | None
 ) -> None:
-    """Paint a bush or tree, a post, or a piece of furniture."""
+    """Paint a bush or tree, a post, or a piece of furniture.
+
+    It stands on ``base``; ``size`` is the height of a person there, and ``code`` the new owner of the pixels.
+    """
     x, y = base
     colour = hsv(rng.random(), rng.uniform(0.1, 0.6), rng.uniform(0.3, 0.85))
     kind = rng.integers(3)
@@ -197,7 +193,8 @@ class _Painter:
             for _ in range(rng.integers(1, 3)):
                 row = rng.uniform(floor, max(floor, self.height) * 1.06)
                 size = min(row - self.horizon, 0.7 * self.height) / self.eye
-                queue.append((row, partial(paint_obstacle, self.canvas, rng, (rng.uniform(0, self.width), row), size)))
+                base = (rng.uniform(0, self.width), row)
+                queue.append((row, partial(paint_obstacle, self.canvas, rng, base, size, OBSTACLE_CODE)))
         for _, paint in sorted(queue, key=lambda item: item[0]):
             paint()
 

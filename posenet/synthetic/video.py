@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import cv2
 import numpy as np
@@ -15,9 +14,9 @@ from posenet.errors import ConfigError, DataError
 from posenet.skeleton import COCO
 from posenet.synthetic.canvas import Canvas
 from posenet.synthetic.figure import Figure, Part, random_look
-from posenet.synthetic.labels import figure_keypoints
+from posenet.synthetic.labels import figure_keypoints, flatten_keypoints
 from posenet.synthetic.posture import random_body, walk, walking_posture
-from posenet.synthetic.scene import paint_backdrop, paint_obstacle
+from posenet.synthetic.scene import OBSTACLE_CODE, paint_backdrop, paint_obstacle
 
 if TYPE_CHECKING:
     from av.video.stream import VideoStream
@@ -39,38 +38,16 @@ _BIT_RATE = 3.0
 """Bits of a second of video per pixel of a frame."""
 
 
-class FilmedPerson(NamedTuple):
-    """Annotation of a person in one frame."""
+def film(
+    rng: np.random.Generator, width: int, height: int, num_frames: int
+) -> Iterator[tuple[np.ndarray, list[dict[str, Any]]]]:
+    """Render the frames of one video: three to seven people and an obstacle, before a camera that stands still.
 
-    id: int
-    """The person's number in this video, from 1; a person who comes back keeps it."""
-    box: np.ndarray
-    """(4,) left, top, width and height of the pixels that show the person."""
-    keypoints: np.ndarray
-    """(17, 3) x, y in pixels and visibility: 2 visible, 1 hidden, 0 outside or on the averted side of a face."""
-    visible: float
-    """Share of the person's pixels inside the image that nothing hides."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The person as an entry of the JSON file."""
-        keypoints: list[float] = []
-        for x, y, visibility in self.keypoints.tolist():
-            keypoints += [round(x, 1), round(y, 1), int(visibility)]
-        box = self.box.tolist()
-        return {"id": self.id, "bbox": box, "keypoints": keypoints, "visible": round(self.visible, 3)}
-
-
-class FilmFrame(NamedTuple):
-    """A frame of a video."""
-
-    image: np.ndarray
-    """(H, W, 3) BGR uint8."""
-    people: list[FilmedPerson]
-    """All people of whom at least one pixel is visible."""
-
-
-def film(rng: np.random.Generator, width: int, height: int, num_frames: int) -> Iterator[FilmFrame]:
-    """Render the frames of one video: three to seven people and an obstacle, before a camera that stands still."""
+    Yields:
+        The (H, W, 3) uint8 BGR image, and all people of whom a pixel is visible: ``id`` (from 1; a person who comes
+        back keeps it), ``bbox`` around the visible pixels, ``keypoints`` (see ``labels.figure_keypoints``) and
+        ``visible``, the share of the person's pixels inside the image that nothing hides.
+    """
     backdrop, horizon = paint_backdrop(rng, width, height)
     eye = rng.uniform(0.75, 1.0)
     tilt = rng.uniform(2, 8)
@@ -88,36 +65,41 @@ def film(rng: np.random.Generator, width: int, height: int, num_frames: int) -> 
     obstacle_size = rng.uniform(0.6, 1.0) * border_size
     obstacle_base = (rng.uniform(0.15, 0.85) * width, horizon + eye * obstacle_size)
     for _ in range(num_frames):
-        canvas = Canvas(backdrop.copy())
-        obstacle_rng = np.random.default_rng(obstacle_seed)
-        paint = partial(paint_obstacle, canvas, obstacle_rng, obstacle_base, obstacle_size)
-        queue: list[tuple[float, Callable[[], object]]] = [(obstacle_base[1], paint)]
-        painted: dict[int, tuple[Figure, int]] = {}
+        queue: list[tuple[float, Figure | None]] = [(obstacle_base[1], None)]  # None stands for the obstacle
         for number, (body, look, steps) in enumerate(zip(bodies, looks, walks), 1):
             step = next(steps)
             x, depth = step.position
             size = focal_length / depth
             ground = np.array([width / 2 + x * size, horizon + eye * size])
             figure = Figure(body, walking_posture(body, step, tilt), look, size, ground, number * len(Part))
-            queue.append((ground[1], partial(_paint_person, canvas, figure, number, painted)))
-        for _, paint_item in sorted(queue, key=lambda item: item[0]):  # from far to near
-            paint_item()
-        yield FilmFrame(canvas.image, list(_annotate(canvas, painted)))
+            queue.append((ground[1], figure))
+        canvas = Canvas(backdrop.copy())
+        painted = []
+        for _, item in sorted(queue, key=lambda entry: entry[0]):  # from far to near
+            if item is None:
+                obstacle_rng = np.random.default_rng(obstacle_seed)
+                paint_obstacle(canvas, obstacle_rng, obstacle_base, obstacle_size, OBSTACLE_CODE)
+            else:
+                item.paint(canvas)
+                painted.append((item, int(_mask(canvas, item).sum())))
+        painted.sort(key=lambda entry: entry[0].code)
+        yield canvas.image, [_annotate(canvas, *entry) for entry in painted if _mask(canvas, entry[0]).any()]
 
 
-def _paint_person(canvas: Canvas, figure: Figure, number: int, painted: dict[int, tuple[Figure, int]]) -> None:
-    """Paint a person; record the figure in ``painted`` with the number of its pixels."""
-    figure.paint(canvas)
-    painted[number] = figure, int(np.count_nonzero(canvas.owner // len(Part) == number))
+def _mask(canvas: Canvas, figure: Figure) -> np.ndarray:
+    """(H, W) bool: the visible pixels of a person."""
+    return np.asarray(canvas.owner // len(Part) == figure.code // len(Part))
 
 
-def _annotate(canvas: Canvas, painted: dict[int, tuple[Figure, int]]) -> Iterator[FilmedPerson]:
-    for number, (figure, num_pixels) in sorted(painted.items()):
-        mask = canvas.owner // len(Part) == number
-        if mask.any():
-            box = np.array(cv2.boundingRect(mask.astype(np.uint8)))
-            keypoints = figure_keypoints(figure, canvas.owner)
-            yield FilmedPerson(number, box, keypoints, np.count_nonzero(mask) / num_pixels)
+def _annotate(canvas: Canvas, figure: Figure, num_painted: int) -> dict[str, Any]:
+    """The annotation of a person who had ``num_painted`` pixels before others were painted."""
+    mask = _mask(canvas, figure)
+    return {
+        "id": figure.code // len(Part),
+        "bbox": list(cv2.boundingRect(mask.astype(np.uint8))),
+        "keypoints": flatten_keypoints(figure_keypoints(figure, canvas.owner)),
+        "visible": round(int(mask.sum()) / num_painted, 3),
+    }
 
 
 def write_video(path: Path, rng: np.random.Generator, width: int, height: int, seconds: float) -> dict[str, Any]:
@@ -125,7 +107,7 @@ def write_video(path: Path, rng: np.random.Generator, width: int, height: int, s
 
     Returns:
         ``file_name``, ``width``, ``height``, ``rate`` (frames per second), ``keypoints`` (their names) and ``frames``.
-        Each frame has ``frame`` (counts from 0), ``time`` in seconds, and ``people``: ``FilmedPerson.to_dict``.
+        Each frame has ``frame`` (counts from 0), ``time`` in seconds, and ``people`` (see ``film``).
 
     Raises:
         ConfigError: PyAV is not installed, or lacks the encoder.
@@ -144,9 +126,8 @@ def write_video(path: Path, rng: np.random.Generator, width: int, height: int, s
             stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
             stream.bit_rate = int(_BIT_RATE * width * height)
             stream.thread_count = 1  # so that the same frames give the same bytes
-            for number, frame in enumerate(film(rng, width, height, max(1, round(seconds * RATE)))):
-                container.mux(stream.encode(av.VideoFrame.from_ndarray(frame.image, "bgr24")))
-                people = [person.to_dict() for person in frame.people]
+            for number, (image, people) in enumerate(film(rng, width, height, max(1, round(seconds * RATE)))):
+                container.mux(stream.encode(av.VideoFrame.from_ndarray(image, "bgr24")))
                 frames.append({"frame": number, "time": round(number / RATE, 4), "people": people})
             container.mux(stream.encode(None))
     except OSError as error:  # PyAV's errors are of this kind
