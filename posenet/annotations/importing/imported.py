@@ -1,11 +1,11 @@
-"""A data set in COCO's format while it is imported."""
+"""A data set of another format as COCO annotations."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,16 @@ DECIMALS = 3
 """Decimals of coordinates and areas."""
 
 
+class ImportedPerson(NamedTuple):
+    """A person in shares of the displayed image, in which the other formats annotate."""
+
+    category_id: int
+    keypoints: np.ndarray
+    """(K, 3) x, y and visibility."""
+    box: Sequence[float] | None
+    """x, y, width, height; None for that around the labelled keypoints."""
+
+
 class ImportedAnnotations(NamedTuple):
     """The result of an import."""
 
@@ -29,65 +39,65 @@ class ImportedAnnotations(NamedTuple):
     """What was left out, and other remarks: one line each."""
 
 
-class ImportedDataset:
-    """Collects images and annotations, and numbers them.
+def to_coco(
+    people_of: Mapping[Path, Sequence[ImportedPerson]],
+    categories: Mapping[int, str],
+    keypoints: Sequence[str],
+    whole: float,
+    notes: Sequence[str],
+) -> ImportedAnnotations:
+    """Convert the people of all images to COCO annotations in pixels.
 
     Args:
-        paths: the images; the innermost folder that holds all of them becomes that of the data set.
-        categories: names of the categories by id.
+        people_of: by image; the innermost folder that holds all images becomes that of the data set.
+        categories: their names by id.
         keypoints: names of the keypoints of all categories; COCO's names get COCO's connections.
+        whole: the share that is the whole image: 1 for fractions, 100 for percentages.
+
+    Raises:
+        DataError: an image cannot be read, or its name cannot be written to JSON and read again.
     """
-
-    def __init__(self, paths: Sequence[Path], categories: dict[int, str], keypoints: Sequence[str]) -> None:
-        self.folder = Path(os.path.commonpath([path.parent for path in paths]))
-        edges = COCO_CATEGORY["skeleton"] if tuple(keypoints) == COCO.file_names else []
-        shape = {"keypoints": list(keypoints), "skeleton": edges}
-        self.document: dict[str, list[Entry]] = {
-            "images": [],
-            "annotations": [],
-            "categories": [{"id": number, "name": name} | shape for number, name in categories.items()],
-        }
-
-    def add_image(self, path: Path) -> tuple[int, int]:
-        """Add an image, to which the annotations that follow belong.
-
-        Returns:
-            (height, width) of the displayed image, in which the other formats annotate.
-
-        Raises:
-            DataError: the file cannot be read, or its name cannot be written to JSON and read again.
-        """
-        name = path.relative_to(self.folder).as_posix()
+    folder = Path(os.path.commonpath([path.parent for path in people_of]))
+    edges = COCO_CATEGORY["skeleton"] if tuple(keypoints) == COCO.file_names else []
+    shape = {"keypoints": list(keypoints), "skeleton": edges}
+    images: list[Entry] = []
+    annotations: list[Entry] = []
+    for image_id, (path, people) in enumerate(people_of.items(), start=1):
+        name = path.relative_to(folder).as_posix()
         if not name.isprintable():
             raise DataError(f"the name of {to_single_line(str(path))} is not UTF-8 or not printable; rename the file")
         height, width = read_header(path).displayed_size
-        images = self.document["images"]
-        images.append({"id": len(images) + 1, "file_name": name, "height": height, "width": width})
-        return height, width
+        images.append({"id": image_id, "file_name": name, "height": height, "width": width})
+        for person in people:
+            ids = {"id": len(annotations) + 1, "image_id": image_id, "category_id": person.category_id}
+            annotations.append(ids | _annotation(person, np.array([width, height]) / whole))
+    document = {
+        "images": images,
+        "annotations": annotations,
+        "categories": [{"id": number, "name": name} | shape for number, name in categories.items()],
+    }
+    return ImportedAnnotations(document, folder, tuple(notes))
 
-    def add_annotation(self, category_id: int, keypoints: np.ndarray, box: Sequence[float]) -> None:
-        """Add an annotation of the last image.
 
-        Args:
-            keypoints: (K, 3) x, y in pixels and visibility. Those that are not labelled are written as zeros.
-            box: x, y, width, height in pixels. Its area becomes that of the annotation, as there is no outline.
-        """
-        labelled = keypoints[:, 2] > 0
-        values: list[float] = []
-        for x, y, visibility in np.where(labelled[:, None], keypoints, 0).tolist():
-            whole = int(visibility) if visibility.is_integer() else visibility
-            values += [round(x, DECIMALS), round(y, DECIMALS), whole]
-        annotations = self.document["annotations"]
-        annotations.append(
-            {
-                "id": len(annotations) + 1,
-                "image_id": len(self.document["images"]),
-                "category_id": category_id,
-                "keypoints": values,
-                "num_keypoints": int(labelled.sum()),
-                "bbox": [round(float(value), DECIMALS) for value in box],
-                "area": round(float(box[2] * box[3]), DECIMALS),
-                "iscrowd": 0,
-                "segmentation": [],
-            }
-        )
+def _annotation(person: ImportedPerson, scale: np.ndarray) -> dict[str, Any]:
+    """The annotation without ids; ``scale`` is (2,) pixels for one unit of x and y. The area is that of the box."""
+    labelled = person.keypoints[:, 2] > 0
+    points = person.keypoints[:, :2] * scale
+    box = [0.0, 0.0, 0.0, 0.0]
+    if person.box is not None:
+        box = (np.array(person.box) * np.tile(scale, 2)).tolist()
+    elif labelled.any():
+        low = points[labelled].min(axis=0)
+        box = [*low.tolist(), *(points[labelled].max(axis=0) - low).tolist()]
+    keypoints = np.where(labelled[:, None], np.column_stack([points, person.keypoints[:, 2]]), 0)
+    values: list[float] = []
+    for x, y, visibility in keypoints.tolist():
+        values += [round(x, DECIMALS), round(y, DECIMALS), int(visibility) if visibility.is_integer() else visibility]
+    return {
+        "keypoints": values,
+        "num_keypoints": int(labelled.sum()),
+        "bbox": [round(value, DECIMALS) for value in box],
+        "area": round(box[2] * box[3], DECIMALS),
+        "iscrowd": 0,
+        "segmentation": [],
+    }

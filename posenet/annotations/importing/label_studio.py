@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import numpy as np
 
 from posenet.annotations.coco import read_document
-from posenet.annotations.importing.imported import ImportedAnnotations, ImportedDataset
+from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, to_coco
 from posenet.errors import DataError
 from posenet.images import find_images
 from posenet.messages import to_single_line, truncate_for_message
@@ -59,6 +59,14 @@ class _Person:
     def add_point(self, region: _Region) -> None:
         value = region["value"]
         self.points[str(value["keypointlabels"][0])] = float(value["x"]), float(value["y"])
+
+    def convert(self, category_id: int, names: Sequence[str]) -> ImportedPerson:
+        """The person with the keypoints of these names, in their order."""
+        keypoints = np.zeros((len(names), 3))
+        for index, name in enumerate(names):
+            if name in self.points:
+                keypoints[index] = *self.points[name], 2
+        return ImportedPerson(category_id, keypoints, self.box)
 
 
 def import_label_studio(
@@ -100,10 +108,13 @@ def import_label_studio(
     names = _keypoint_names(everybody, keypoints)
     if unknown := sum(name not in names for person in everybody for name in person.points):
         left_out[_OTHER_NAMES] = unknown
-    dataset = _convert(people_of, names)
-    return ImportedAnnotations(
-        dataset.document, dataset.folder, tuple(f"{kind}: {count}" for kind, count in left_out.items())
-    )
+    categories = {name: number for number, name in enumerate(dict.fromkeys(person.category for person in everybody), 1)}
+    converted = {
+        path: [person.convert(categories[person.category], names) for person in people]
+        for path, people in people_of.items()
+    }
+    notes = [f"{kind}: {count}" for kind, count in left_out.items()]
+    return to_coco(converted, {number: name for name, number in categories.items()}, names, 100, notes)
 
 
 def _index_files(folder: Path) -> dict[str, Path]:
@@ -202,31 +213,3 @@ def _keypoint_names(people: Sequence[_Person], keypoints: Sequence[str] | None) 
     if len(set(names)) < len(names):
         raise DataError(f"--keypoints names a keypoint twice: {truncate_for_message(names)}")
     return names
-
-
-def _convert(people_of: Mapping[Path, Sequence[_Person]], names: tuple[str, ...]) -> ImportedDataset:
-    """The people of all images as COCO annotations in pixels."""
-    categories = list(dict.fromkeys(person.category for people in people_of.values() for person in people))
-    dataset = ImportedDataset(list(people_of), dict(enumerate(categories, start=1)), names)
-    for path, people in people_of.items():
-        height, width = dataset.add_image(path)
-        scale = np.array([width, height]) / 100
-        for person in people:
-            keypoints = np.zeros((len(names), 3))
-            for index, name in enumerate(names):
-                if name in person.points:
-                    keypoints[index] = *(person.points[name] * scale), 2
-            box = _box_of_points(keypoints)
-            if person.box is not None:
-                box = (np.array(person.box) * np.tile(scale, 2)).tolist()
-            dataset.add_annotation(categories.index(person.category) + 1, keypoints, box)
-    return dataset
-
-
-def _box_of_points(keypoints: np.ndarray) -> list[float]:
-    """x, y, width, height around the labelled keypoints of (K, 3)."""
-    points = keypoints[keypoints[:, 2] > 0, :2]
-    if not len(points):
-        return [0.0, 0.0, 0.0, 0.0]
-    low = points.min(axis=0)
-    return [*low.tolist(), *(points.max(axis=0) - low).tolist()]

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from posenet.annotations.importing.imported import ImportedAnnotations, ImportedDataset
+from posenet.annotations.importing.imported import ImportedAnnotations, ImportedPerson, to_coco
 from posenet.annotations.left_right import pair_left_right
 from posenet.errors import ConfigError, DataError
 from posenet.images import find_images
@@ -56,12 +56,7 @@ def import_yolo_pose(
     num_without = sum(not path.is_file() for path in label_paths)
     if num_without == len(paths):
         raise DataError(f"no image of {data_file} has labels, for example {label_paths[0]}; restore the label files")
-    categories = {index + 1: name for index, name in sorted(layout.classes.items())}
-    dataset = ImportedDataset(paths, categories, layout.keypoints)
-    for path, label_path in zip(paths, label_paths):
-        height, width = dataset.add_image(path)
-        for row in _read_labels(label_path, layout):
-            _add_row(dataset, row, layout, height, width)
+    people_of = {path: _read_labels(label_path, layout) for path, label_path in zip(paths, label_paths)}
     notes = []
     if num_without:
         notes.append(f"{pluralize(num_without, 'image')} without a label file: kept, with nobody in them")
@@ -72,7 +67,8 @@ def import_yolo_pose(
             "flip_idx pairs other keypoints than the names of left and right do; check the order of the names, "
             "and left_right in the skeleton"
         )
-    return ImportedAnnotations(dataset.document, dataset.folder, tuple(notes))
+    categories = {index + 1: name for index, name in sorted(layout.classes.items())}
+    return to_coco(people_of, categories, layout.keypoints, 1, notes)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -174,12 +170,12 @@ def _label_path(image: Path) -> Path:
     return Path(*parts).with_suffix(".txt")
 
 
-def _read_labels(path: Path, layout: YoloFormat) -> list[list[float]]:
-    """The rows of numbers of a label file; none if it does not exist."""
+def _read_labels(path: Path, layout: YoloFormat) -> list[ImportedPerson]:
+    """The people in a label file; none if it does not exist."""
     if not path.is_file():
         return []
     columns = BOX_COLUMNS + len(layout.keypoints) * (3 if layout.has_visibility else 2)
-    rows = []
+    people = []
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
         words = line.split()
         if not words:
@@ -197,20 +193,11 @@ def _read_labels(path: Path, layout: YoloFormat) -> list[list[float]]:
             raise DataError(
                 f"{path}, line {number}: class {words[0]} has no name in the data.yaml; correct one of them"
             )
-        rows.append(row)
-    return rows
-
-
-def _add_row(dataset: ImportedDataset, row: Sequence[float], layout: YoloFormat, height: int, width: int) -> None:
-    """Convert a line of a label file to an annotation of the last image."""
-    centre_x, centre_y, box_width, box_height = row[1:BOX_COLUMNS]
-    left = (centre_x - box_width / 2) * width
-    top = (centre_y - box_height / 2) * height
-    values = np.reshape(row[BOX_COLUMNS:], (len(layout.keypoints), -1))  # (K, 3) or (K, 2)
-    if layout.has_visibility:
-        visibilities = values[:, 2]
-    else:  # a keypoint that is not labelled is at (0, 0), or negative
-        is_labelled = (values >= 0).all(axis=1) & values.any(axis=1)
-        visibilities = np.where(is_labelled, 2.0, 0.0)
-    keypoints = np.column_stack([values[:, 0] * width, values[:, 1] * height, visibilities])
-    dataset.add_annotation(int(row[0]) + 1, keypoints, [left, top, box_width * width, box_height * height])
+        keypoints = np.reshape(row[BOX_COLUMNS:], (len(layout.keypoints), -1))  # (K, 3) or (K, 2)
+        if not layout.has_visibility:  # a keypoint that is not labelled is at (0, 0), or negative
+            is_labelled = (keypoints >= 0).all(axis=1) & keypoints.any(axis=1)
+            keypoints = np.column_stack([keypoints, np.where(is_labelled, 2.0, 0.0)])
+        centre_x, centre_y, box_width, box_height = row[1:BOX_COLUMNS]
+        box = (centre_x - box_width / 2, centre_y - box_height / 2, box_width, box_height)
+        people.append(ImportedPerson(int(row[0]) + 1, keypoints, box))
+    return people
