@@ -143,7 +143,8 @@ class FileCheck(NamedTuple):
 
 
 class AnnotationFile:
-    """The content of a COCO keypoint file as columns. Each column is computed when it is first used.
+    """The content of a COCO keypoint file: the entries of its sections, and columns of N images, C categories and A
+    annotations.
 
     Args:
         path: of the file, for messages.
@@ -151,6 +152,26 @@ class AnnotationFile:
         skeleton: the expected keypoints; None expects those of the categories in the file.
         folder: folder of the image files; None if it is not known.
         exif_frame: see ``posenet.images.find_annotated_frame``.
+
+    Attributes:
+        image_ids, category_ids, annotation_ids: the ids.
+        file_names: printable paths that stay inside the image folder on any system; "" for others.
+        image_sizes: (N, 2) int64 height, width; zeros for a size that is impossible or not a whole number.
+        has_size, image_is_usable: (N,) bool: the size, or the id, the file name and the size can be used.
+        parsed_categories: the categories.
+        category_has_keypoints: (C,) bool: the id and the names of the keypoints can be used, and there are any.
+        category_is_used: (C,) bool: has keypoints, and exactly those of the skeleton if there is one. Several
+            categories with the same keypoints, such as kinds of animals, are treated as one.
+        image_rows, category_rows: (A,) int64: what every annotation refers to, ``UNLISTED`` or ``UNUSABLE``.
+        has_image, is_used: (A,) bool: the image is usable; the category is one of those that are used.
+        sizes_of_annotations: (A, 2) int64 height, width of the images; zeros without a usable one.
+        is_crowd: (A,) bool: ``iscrowd`` marks a region of several people.
+        has_keypoints: (A,) bool: the annotation is used and has ``keypoints``, of any kind.
+        keypoints: (A, K, 3) x, y, visibility. Rows of categories with fewer than K keypoints end in zeros.
+        is_labelled, num_labelled: (A, K) bool: the visibility is above 0; and (A,) int64, how many are.
+        is_labelled_person: (A,) bool: used, not a crowd, with labelled keypoints.
+        boxes, has_box: (A, 4) x, y, width, height; and (A,) bool: it can be used, with width and height above 0.
+        areas: (A,) square pixels.
     """
 
     def __init__(
@@ -158,7 +179,7 @@ class AnnotationFile:
         path: str | Path,
         sections: Mapping[str, list[Entry]],
         skeleton: Skeleton | None = None,
-        folder: Path | None = None,
+        folder: str | Path | None = None,
         exif_frame: ExifFrame = DataConfig.exif_frame,
     ) -> None:
         self.path = path
@@ -167,8 +188,11 @@ class AnnotationFile:
         self.annotations = sections["annotations"]
         self.categories = sections["categories"]
         self.skeleton = skeleton
-        self.folder = folder
+        self.folder = None if folder is None else Path(folder)
         self.exif_frame = exif_frame
+        self._parse_images()
+        self._parse_categories()
+        self._parse_annotations()
 
     @classmethod
     def read(
@@ -177,35 +201,63 @@ class AnnotationFile:
         """Read a file; ``DataError`` if it is not a COCO file. See ``select_sections`` for ``required``."""
         return cls(path, select_sections(read_document(path), path, required), skeleton)
 
-    # Columns of ``images``
-
-    @cached_property
-    def image_ids(self) -> IdColumn:
-        return _parse_ids(self.images)
-
-    @cached_property
-    def file_names(self) -> list[str]:
-        """Printable paths that stay inside the image folder on any system; "" for others."""
-        return [_parse_file_name(entry.get("file_name")) for entry in self.images]
-
-    @cached_property
-    def image_sizes(self) -> np.ndarray:
-        """(N, 2) int64 height, width; zeros for a size that is impossible or not a whole number."""
-        sizes = np.zeros((len(self.images), 2), np.int64)
+    def _parse_images(self) -> None:
+        self.image_ids = _parse_ids(self.images)
+        self.file_names = [_parse_file_name(entry.get("file_name")) for entry in self.images]
+        self.image_sizes = np.zeros((len(self.images), 2), np.int64)
         for row, entry in enumerate(self.images):
             if is_side(entry.get("height")) and is_side(entry.get("width")):
-                sizes[row] = entry["height"], entry["width"]
-        return sizes
+                self.image_sizes[row] = entry["height"], entry["width"]
+        self.has_size: Mask = self.image_sizes.all(axis=1)
+        has_name = np.array([bool(name) for name in self.file_names], bool)
+        self.image_is_usable: Mask = self.image_ids.is_usable & has_name & self.has_size
 
-    @cached_property
-    def image_is_usable(self) -> Mask:
-        """(N,) bool: the id, the file name and the size can be used."""
-        return self.image_ids.is_usable & np.array([bool(name) for name in self.file_names], bool) & self.has_size
+    def _parse_categories(self) -> None:
+        self.category_ids = _parse_ids(self.categories)
+        self.parsed_categories = [_parse_category(entry) for entry in self.categories]
+        names = [category.keypoints for category in self.parsed_categories]
+        is_usable = self.category_ids.is_usable
+        self.category_has_keypoints: Mask = is_usable & np.array([bool(group) for group in names], bool)
+        self.category_is_used = self.category_has_keypoints
+        if self.skeleton is not None:
+            fits = [group == self.skeleton.file_names for group in names]
+            self.category_is_used = self.category_has_keypoints & np.array(fits, bool)
 
-    @property
-    def has_size(self) -> Mask:
-        """(N,) bool."""
-        return self.image_sizes.all(axis=1)
+    def _parse_annotations(self) -> None:
+        entries = self.annotations
+        self.annotation_ids = _parse_ids(entries)
+        self.image_rows = self._find_rows("image_id", self.image_ids, self.image_is_usable)
+        has_names = np.array([category.keypoints is not None for category in self.parsed_categories], bool)
+        self.category_rows = self._find_rows("category_id", self.category_ids, self.category_ids.is_usable & has_names)
+        self.has_image: Mask = self.image_rows >= 0
+        self.sizes_of_annotations: np.ndarray = select_rows(self.image_sizes, self.image_rows, 0)
+        self.is_used: Mask = select_rows(self.category_is_used, self.category_rows, False)
+        self.is_crowd: Mask = np.array([entry.get("iscrowd", 0) in (1, True) for entry in entries], bool)
+        self.has_keypoints: Mask = self.is_used & np.array(["keypoints" in entry for entry in entries], bool)
+        self.keypoints = self._parse_keypoints()
+        self.is_labelled: Mask = self.keypoints.values[..., 2] > 0
+        self.num_labelled: np.ndarray = self.is_labelled.sum(axis=1)
+        self.is_labelled_person: Mask = self.is_used & ~self.is_crowd & (self.num_labelled > 0)
+        self.boxes = NumberColumn(*_parse_numbers([entry.get("bbox") for entry in entries], 4))
+        self.has_box: Mask = (self.boxes.problems == Problem.NONE) & (self.boxes.values[:, 2:] > 0).all(axis=1)
+        areas, problems = _parse_numbers([[entry.get("area")] for entry in entries], 1)
+        self.areas = NumberColumn(areas[:, 0], problems)
+
+    def _parse_keypoints(self) -> NumberColumn:
+        counts = [len(category.keypoints or ()) for category in self.parsed_categories]
+        count_of_row = select_rows(np.array(counts, np.int64), self.category_rows, 0)
+        most = max((counts[row] for row in np.flatnonzero(self.category_is_used).tolist()), default=1)
+        values = np.zeros((len(self.annotations), most, 3))
+        problems = np.zeros(len(self.annotations), np.int64)
+        for count in np.unique(count_of_row[self.has_keypoints]).tolist():
+            rows = np.flatnonzero(self.has_keypoints & (count_of_row == count))
+            lists = [self.annotations[row]["keypoints"] for row in rows]
+            flat, problems[rows] = _parse_numbers(lists, 3 * count)
+            values[rows, :count] = flat.reshape(len(rows), count, 3)
+        for row in np.flatnonzero(problems == Problem.NOT_A_NUMBER).tolist():
+            if bool in map(type, self.annotations[row]["keypoints"][2::3]):
+                problems[row] = Problem.BOOLEAN
+        return NumberColumn(values, problems)
 
     @cached_property
     def file_checks(self) -> list[FileCheck | None]:
@@ -229,137 +281,14 @@ class AnnotationFile:
         height, width = self.image_sizes[row].tolist()
         return FileCheck(True, header, find_annotated_frame(header, height, width, self.exif_frame))
 
-    # Columns of ``categories``
-
-    @cached_property
-    def category_ids(self) -> IdColumn:
-        return _parse_ids(self.categories)
-
-    @cached_property
-    def parsed_categories(self) -> list[Category]:
-        return [_parse_category(entry) for entry in self.categories]
-
-    @cached_property
-    def category_is_usable(self) -> Mask:
-        """(C,) bool: the id and the names of the keypoints can be used."""
-        has_names = [category.keypoints is not None for category in self.parsed_categories]
-        return self.category_ids.is_usable & np.array(has_names, bool)
-
-    @cached_property
-    def category_has_keypoints(self) -> Mask:
-        """(C,) bool: usable, with names of keypoints."""
-        has_names = [bool(category.keypoints) for category in self.parsed_categories]
-        return self.category_is_usable & np.array(has_names, bool)
-
-    @cached_property
-    def category_is_used(self) -> Mask:
-        """(C,) bool: has keypoints, and exactly those of the skeleton if there is one.
-
-        Several categories with the same keypoints, such as kinds of animals, are treated as one.
-        """
-        if self.skeleton is None:
-            return self.category_has_keypoints
-        fits = [category.keypoints == self.skeleton.file_names for category in self.parsed_categories]
-        return self.category_has_keypoints & np.array(fits, bool)
-
-    # Columns of ``annotations``
-
-    @cached_property
-    def annotation_ids(self) -> IdColumn:
-        return _parse_ids(self.annotations)
-
-    @cached_property
-    def image_rows(self) -> np.ndarray:
-        """(A,) int64: the image of every annotation, ``UNLISTED`` or ``UNUSABLE``."""
-        return self._find_rows("image_id", self.image_ids, self.image_is_usable)
-
-    @cached_property
-    def category_rows(self) -> np.ndarray:
-        """(A,) int64: the category of every annotation, ``UNLISTED`` or ``UNUSABLE``."""
-        return self._find_rows("category_id", self.category_ids, self.category_is_usable)
-
-    @cached_property
-    def has_image(self) -> Mask:
-        """(A,) bool: the annotation is in a usable image."""
-        return self.image_rows >= 0
-
-    @cached_property
-    def sizes_of_annotations(self) -> np.ndarray:
-        """(A, 2) int64 height, width of the image of every annotation; zeros without a usable one."""
-        return np.asarray(select_rows(self.image_sizes, self.image_rows, 0))
-
-    @cached_property
-    def is_used(self) -> Mask:
-        """(A,) bool: the category is one of those that are used."""
-        return select_rows(self.category_is_used, self.category_rows, False)
-
-    @cached_property
-    def is_crowd(self) -> Mask:
-        """(A,) bool: ``iscrowd`` marks a region of several people."""
-        return np.array([entry.get("iscrowd", 0) in (1, True) for entry in self.annotations], bool)
-
-    @cached_property
-    def has_keypoints(self) -> Mask:
-        """(A,) bool: the annotation is used and has ``keypoints``, of any kind."""
-        return self.is_used & np.array(["keypoints" in entry for entry in self.annotations], bool)
-
-    @cached_property
-    def keypoints(self) -> NumberColumn:
-        """(A, K, 3) x, y, visibility. Rows of categories with fewer than K keypoints end in zeros."""
-        counts = [len(category.keypoints or ()) for category in self.parsed_categories]
-        count_of_row = select_rows(np.array(counts, np.int64), self.category_rows, 0)
-        most = max((counts[row] for row in np.flatnonzero(self.category_is_used).tolist()), default=1)
-        values = np.zeros((len(self.annotations), most, 3))
-        problems = np.zeros(len(self.annotations), np.int64)
-        for count in np.unique(count_of_row[self.has_keypoints]).tolist():
-            rows = np.flatnonzero(self.has_keypoints & (count_of_row == count))
-            lists = [self.annotations[row]["keypoints"] for row in rows]
-            flat, problems[rows] = _parse_numbers(lists, 3 * count)
-            values[rows, :count] = flat.reshape(len(rows), count, 3)
-        for row in np.flatnonzero(problems == Problem.NOT_A_NUMBER).tolist():
-            if bool in map(type, self.annotations[row]["keypoints"][2::3]):
-                problems[row] = Problem.BOOLEAN
-        return NumberColumn(values, problems)
-
-    @cached_property
-    def is_labelled(self) -> Mask:
-        """(A, K) bool: the keypoint has a visibility above 0."""
-        return self.keypoints.values[..., 2] > 0
-
-    @cached_property
-    def num_labelled(self) -> np.ndarray:
-        """(A,) int64: labelled keypoints."""
-        return np.asarray(self.is_labelled.sum(axis=1))
-
-    @cached_property
-    def is_labelled_person(self) -> Mask:
-        """(A,) bool: used, not a crowd, with labelled keypoints."""
-        return self.is_used & ~self.is_crowd & (self.num_labelled > 0)
-
-    @cached_property
-    def boxes(self) -> NumberColumn:
-        """(A, 4) x, y, width, height."""
-        return NumberColumn(*_parse_numbers([entry.get("bbox") for entry in self.annotations], 4))
-
-    @cached_property
-    def has_box(self) -> Mask:
-        """(A,) bool: the box can be used; its width and height are above 0."""
-        return (self.boxes.problems == Problem.NONE) & (self.boxes.values[:, 2:] > 0).all(axis=1)
-
-    @cached_property
-    def areas(self) -> NumberColumn:
-        """(A,) square pixels."""
-        values, problems = _parse_numbers([[entry.get("area")] for entry in self.annotations], 1)
-        return NumberColumn(values[:, 0], problems)
-
     @cached_property
     def outlines(self) -> OutlineColumn:
-        """The outlines of the annotations that are used."""
+        """The outlines of the annotations in usable images."""
         values: list[Outline] = [None] * len(self.annotations)
         is_infinite = np.zeros(len(self.annotations), bool)
         is_damaged = np.zeros(len(self.annotations), bool)
         sizes = self.sizes_of_annotations.tolist()
-        for row in np.flatnonzero(self.is_used & self.has_image).tolist():
+        for row in np.flatnonzero(self.has_image).tolist():
             outline = self.annotations[row].get("segmentation")
             try:
                 values[row], is_damaged[row] = parse_outline(outline, *sizes[row])
@@ -413,14 +342,9 @@ def read_document(path: str | Path) -> Any:
 
 
 def select_sections(document: Any, path: str | Path, required: Collection[str] = SECTIONS) -> dict[str, list[Entry]]:
-    """Return the three sections of a COCO file's content; their entries are not checked.
+    """Return the three sections of a COCO file's content, whose entries are not checked; ``DataError`` if it is none.
 
-    Args:
-        path: of the file, for messages.
-        required: the sections that must be present. Others are empty if they are missing or null.
-
-    Raises:
-        DataError: it is not the content of a COCO file.
+    Sections that are not ``required`` are empty if they are missing or null. ``path`` is for messages.
     """
     if not isinstance(document, dict):
         kind = type(document).__name__
@@ -437,14 +361,11 @@ def select_sections(document: Any, path: str | Path, required: Collection[str] =
 
 
 def parse_outline(outline: Any, height: int, width: int) -> tuple[Outline, bool]:
-    """Parse a ``segmentation``.
+    """Parse a ``segmentation``; ``OverflowError`` if a number is not finite.
 
     Returns:
-        Polygons, flat lists x, y, x, y, ...; or (runs,) int64 run lengths; or None if there is nothing that can be
-        used. And whether there is something that cannot be used: it is damaged, or that of an image of another size.
-
-    Raises:
-        OverflowError: a number is not finite.
+        The outline, and whether there is something that cannot be used: it is damaged, or that of an image of another
+        size.
     """
     if not outline:
         return None, False
@@ -573,11 +494,7 @@ def _text(value: Any) -> str:
 
 
 def _parse_numbers(lists: Sequence[Any], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Convert lists of ``count`` finite numbers.
-
-    Returns:
-        (N, count) float64, zeros for lists that are not, and the (N,) ``Problem`` of each.
-    """
+    """Convert lists of ``count`` numbers to (N, count) float64, zeros for other lists; and find the (N,) problems."""
     problems = np.array([_find_problem(numbers, count) for numbers in lists], np.int64).reshape(len(lists))
     values = np.zeros((len(lists), count))
     rows = np.flatnonzero(problems == Problem.NONE)

@@ -63,33 +63,22 @@ def lacks_sides(file: AnnotationFile) -> list[None]:
 
 def contradicting_pairs(file: AnnotationFile) -> list[str]:
     """The pairs of the skeleton that pair other keypoints than the names do."""
-    return [
-        f"{left} and {right}"
-        for left, right, twin_of in _pairs_of_skeleton(file)
-        if twin_of.get(left, right) != right or twin_of.get(right, left) != left
-    ]
+    pairs, guessed = _pairs_to_compare(file)
+    twin_of = twins(guessed)
+    return [f"{a} and {b}" for a, b in pairs if twin_of.get(a, b) != b or twin_of.get(b, a) != a]
 
 
 def reversed_pairs(file: AnnotationFile) -> list[str]:
     """The pairs of the skeleton with the right keypoint first."""
-    return [
-        f"{left} and {right}"
-        for left, right, _ in _pairs_of_skeleton(file)
-        for names in file.groups_of_names()
-        if (right, left) in pair_left_right(names)
-    ]
+    pairs, guessed = _pairs_to_compare(file)
+    return [f"{left} and {right}" for left, right in pairs if (right, left) in guessed]
 
 
 def missing_pairs(file: AnnotationFile) -> list[str]:
     """The left and right names that the skeleton does not pair."""
-    if file.skeleton is None:
-        return []
-    missing = []
-    for names in file.groups_of_names():
-        paired = twins(_pairs_of(file, names))
-        guessed = pair_left_right(names)
-        missing += [f"{left} and {right}" for left, right in guessed if left not in paired and right not in paired]
-    return missing
+    pairs, guessed = _pairs_to_compare(file)
+    paired = twins(pairs)
+    return [f"{left} and {right}" for left, right in guessed if left not in paired and right not in paired]
 
 
 def swapped_pairs(file: AnnotationFile) -> list[str]:
@@ -129,8 +118,7 @@ def exchanged_faces(file: AnnotationFile) -> list[str]:
 def _turn_of_faces(left_eye: np.ndarray, right_eye: np.ndarray, nose: np.ndarray) -> np.ndarray:
     """(P,): 1 for a face as it looks from the front, -1 if left and right are exchanged, 0 if it does not tell.
 
-    Args:
-        left_eye, right_eye, nose: (P, 3) x, y, visibility.
+    The arguments are (P, 3) x, y, visibility.
     """
     is_shown = (left_eye[:, 2] > 0) & (right_eye[:, 2] > 0) & (nose[:, 2] > 0)
     across = left_eye[:, :2] - right_eye[:, :2]
@@ -148,13 +136,12 @@ def _pairs_of(file: AnnotationFile, names: Names) -> tuple[Pair, ...]:
     return tuple((spelled[a], spelled[b]) for a, b in file.skeleton.left_right if a in spelled and b in spelled)
 
 
-def _pairs_of_skeleton(file: AnnotationFile) -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Every pair of the skeleton, and the twin of every name that the names themselves suggest."""
-    if file.skeleton is not None:
-        for names in file.groups_of_names():
-            twin_of = twins(pair_left_right(names))
-            for left, right in _pairs_of(file, names):
-                yield left, right, twin_of
+def _pairs_to_compare(file: AnnotationFile) -> tuple[tuple[Pair, ...], tuple[Pair, ...]]:
+    """The pairs of the skeleton and those of the names; none without a skeleton, or if no category has its names."""
+    if file.skeleton is None or not file.category_is_used.any():
+        return (), ()
+    names = file.skeleton.file_names
+    return _pairs_of(file, names), pair_left_right(names)
 
 
 def _compare_pairs(file: AnnotationFile) -> Iterator[tuple[Pair, np.ndarray, float, int]]:
@@ -189,9 +176,7 @@ def _compare_pairs(file: AnnotationFile) -> Iterator[tuple[Pair, np.ndarray, flo
 def _pair_directions(keypoints: np.ndarray, pairs: Sequence[tuple[int, int]]) -> np.ndarray:
     """(P, pairs): 1 if left is to the right of its twin in the image, -1 if it is to the left, 0 if unclear.
 
-    Args:
-        keypoints: (P, K, 3) x, y, visibility.
-        pairs: indices of left and right keypoints.
+    The keypoints are (P, K, 3) x, y, visibility; the pairs are indices of left and right ones.
     """
     is_labelled = keypoints[..., 2] > 0  # (P, K)
     points = keypoints[..., :2]

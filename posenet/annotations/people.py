@@ -87,17 +87,13 @@ def select_main_persons(people: People, min_labelled: int = COCO.min_labelled_ke
     """
     is_large = (people.areas >= MIN_AREA) & (people.boxes[:, 2:] >= 1).all(axis=1)
     candidates = np.flatnonzero(~people.is_crowd & (people.num_labelled >= min_labelled) & is_large)
+    centres = (people.boxes[:, :2] + people.boxes[:, 2:] / 2).tolist()
+    distances = [MIN_DISTANCE * longer_side for longer_side in people.boxes[:, 2:].max(axis=1).tolist()]
     selected: list[int] = []
     for row in candidates.tolist():
-        if all(_is_apart(people.boxes[earlier], people.boxes[row]) for earlier in selected):
+        if all(math.dist(centres[earlier], centres[row]) > distances[earlier] for earlier in selected):
             selected.append(row)
     return selected
-
-
-def _is_apart(earlier: np.ndarray, later: np.ndarray) -> bool:
-    """Whether the centres of two boxes are farther apart than 0.3 times the longer side of the earlier one."""
-    distance = math.dist(earlier[:2] + earlier[2:] / 2, later[:2] + later[2:] / 2)
-    return distance > MIN_DISTANCE * float(max(earlier[2:]))
 
 
 def person_masks(people: People, height: int, width: int) -> tuple[np.ndarray, np.ndarray]:

@@ -32,13 +32,10 @@ class CocoDataset:
 
 
 def read_annotations(path: str | Path, skeleton: Skeleton = COCO) -> CocoDataset:
-    """Read a COCO keypoint file.
+    """Read a COCO keypoint file; ``DataError`` if it cannot be read or has an error (see ``rules.RULES``).
 
     Annotations of categories with other keypoints than the skeleton's are left out. A person without ``keypoints`` has
     no labelled ones.
-
-    Raises:
-        DataError: the file cannot be read or has an error; see ``posenet.annotations.rules.RULES``.
     """
     file = AnnotationFile.read(path, skeleton)
     refuse_errors(file)

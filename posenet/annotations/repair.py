@@ -3,7 +3,7 @@
 A value that nothing determines stays as it is, and the linter reports it. No keypoint is ever added.
 
 A repair changes the entries of an ``AnnotationFile`` in place, and counts its changes in ``fixes`` by what was done.
-Columns that were computed before a repair are outdated after it.
+After a change, the columns of the file are outdated.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from posenet.annotations.coco import (
     is_side,
     is_text_of_numbers,
     number_from_text,
-    parse_outline,
     whole_number,
 )
 from posenet.annotations.people import Outline, decode_columns, polygons_to_mask
@@ -39,29 +38,28 @@ EDGE_MARGIN = 1.0
 
 _REFERENCES = {"images": "image_id", "categories": "category_id"}
 """The keys by which annotations refer to the entries of a section."""
-_Key = tuple[type, object]
-"""An id as in the file, with its type, because "7", 7 and 7.0 are different ids."""
 
 
 def make_ids_whole(file: AnnotationFile, fixes: Counter[str]) -> None:
     """Turn the ids "7" and 7.0 into 7, and other text into the next free number, in references too.
 
-    An id stays as it is if another entry has its number. Missing ids of annotations become free numbers.
+    An id stays as it is if another entry has its number. Missing ids of annotations become free numbers. Ids are
+    compared by their ``repr``, because "7", 7 and 7.0 are different ids.
     """
     done = "ids and references turned into whole numbers"
     for section, entries in file.sections.items():
         numbers = _number_ids([entry.get("id") for entry in entries])
         for entry in entries:
-            if isinstance(entry.get("id"), (str, float)) and _key(entry["id"]) in numbers:
-                entry["id"] = numbers[_key(entry["id"])]
+            if isinstance(entry.get("id"), (str, float)) and repr(entry["id"]) in numbers:
+                entry["id"] = numbers[repr(entry["id"])]
                 fixes[done] += 1
-        present = {_key(entry["id"]) for entry in entries if isinstance(entry.get("id"), (str, int, float))}
+        present = {repr(entry["id"]) for entry in entries if isinstance(entry.get("id"), (str, int, float))}
         reference = _REFERENCES.get(section, "")
         for entry in file.annotations if reference else ():
             value = entry.get(reference)
-            if isinstance(value, (str, float)) and _key(value) not in present:
-                number = numbers.get(_key(value), whole_number(value))
-                if number is not None and _key(number) in present:
+            if isinstance(value, (str, float)) and repr(value) not in present:
+                number = numbers.get(repr(value), whole_number(value))
+                if number is not None and repr(number) in present:
                     entry[reference] = number
                     fixes[done] += 1
     free = _free_numbers(file.annotations)
@@ -71,25 +69,21 @@ def make_ids_whole(file: AnnotationFile, fixes: Counter[str]) -> None:
             fixes["annotations without an id numbered"] += 1
 
 
-def _number_ids(ids: list[Any]) -> dict[_Key, int]:
+def _number_ids(ids: list[Any]) -> dict[str, int]:
     """The new number of every id that is text or a fractional number, unless another id is that number."""
     taken = {value for value in ids if is_integer(value)}
-    others = list(dict.fromkeys(_key(value) for value in ids if isinstance(value, (str, float))))
-    numbers: dict[_Key, int] = {}
-    for key in others:
-        number = whole_number(key[1])
+    others = {repr(value): value for value in ids if isinstance(value, (str, float))}
+    numbers: dict[str, int] = {}
+    for key, value in others.items():
+        number = whole_number(value)
         if number is not None and number not in taken:
             numbers[key] = number
             taken.add(number)
     free = itertools.count(max(taken, default=0) + 1)
-    for key in others:
-        if isinstance(key[1], str) and whole_number(key[1]) is None:
+    for key, value in others.items():
+        if isinstance(value, str) and whole_number(value) is None:
             numbers[key] = next(free)
     return numbers
-
-
-def _key(value: object) -> _Key:
-    return type(value), value
 
 
 def renumber_repeated_ids(file: AnnotationFile, fixes: Counter[str]) -> None:
@@ -315,13 +309,7 @@ def compute_areas(file: AnnotationFile, fixes: Counter[str]) -> None:
 
 def _outline_to_draw(file: AnnotationFile, row: int) -> Outline:
     """The outline of an annotation; None if it cannot be used, or the image is too large to draw it."""
-    height, width = file.sizes_of_annotations[row].tolist()
-    if not 0 < height * width <= MAX_PIXELS:
-        return None
-    try:
-        return parse_outline(file.annotations[row].get("segmentation"), height, width)[0]
-    except OverflowError:
-        return None
+    return file.outlines.values[row] if file.sizes_of_annotations[row].prod() <= MAX_PIXELS else None
 
 
 def _box_of_outline(file: AnnotationFile, row: int) -> list[float] | None:

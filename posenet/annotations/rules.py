@@ -10,7 +10,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -88,13 +88,14 @@ class Rule:
     tolerance: float = 0.0
     """Largest number of places, relative to the number of annotations, with which a file is still read."""
 
-    def places(self, file: AnnotationFile) -> list[object]:
-        """The places of the problem: ids, file names or other texts; None for the whole file."""
+    def check(self, file: AnnotationFile) -> Finding | None:
+        """The problem with its places in the file; None if the file does not have it."""
         found = self.find(file)
-        if not isinstance(found, np.ndarray):
-            return list(found)
-        entries = file.sections[self.section]
-        return [entries[row].get("id") for row in np.flatnonzero(found).tolist()]
+        if isinstance(found, np.ndarray):
+            entries = file.sections[self.section]
+            found = [entries[row].get("id") for row in np.flatnonzero(found).tolist()]
+        places = [str(place) for place in found if place is not None]
+        return Finding(self.severity, self.code, self.message, self.remedy, places) if found else None
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class Finding:
     code: str
     message: str
     remedy: str
-    places: list[str] = field(default_factory=list)
+    places: list[str]
 
     @property
     def summary(self) -> str:
@@ -135,14 +136,13 @@ def lint_annotations(
         exif_frame: see ``posenet.images.find_annotated_frame``.
     """
     sections = select_sections(read_document(path), path)
-    file = AnnotationFile(path, sections, skeleton, None if images is None else Path(images), exif_frame)
+    file = AnnotationFile(path, sections, skeleton, images, exif_frame)
     findings: dict[str, Finding] = {}
-    for rule in RULES:
-        places = rule.places(file)
-        if places:
-            finding = Finding(rule.severity, rule.code, rule.message, rule.remedy)
-            finding = findings.setdefault(rule.code, finding)
-            finding.places.extend(str(place) for place in places if place is not None)
+    for finding in filter(None, (rule.check(file) for rule in RULES)):
+        if finding.code in findings:
+            findings[finding.code].places.extend(finding.places)
+        else:
+            findings[finding.code] = finding
     return sorted(findings.values(), key=lambda finding: finding.severity)
 
 
@@ -156,12 +156,10 @@ def refuse_errors(file: AnnotationFile, codes: Collection[str] | None = None) ->
     """
     for rule in RULES:
         is_wanted = rule.tolerance < LINT_ONLY if codes is None else rule.code in codes
-        places = rule.places(file) if rule.severity == "error" and is_wanted else []
-        if not places:
+        finding = rule.check(file) if rule.severity == "error" and is_wanted else None
+        if finding is None:
             continue
-        texts = [str(place) for place in places if place is not None]
-        finding = Finding(rule.severity, rule.code, rule.message, rule.remedy, texts)
-        if len(places) > rule.tolerance * len(file.annotations):
+        if max(len(finding.places), 1) > rule.tolerance * len(file.annotations):
             raise DataError(
                 f"{file.path}: {finding.summary}; {rule.remedy} (posenet annotations lint lists all problems)"
             )
@@ -194,11 +192,13 @@ def fix_annotations(
         raise DataError(f"{output} is the file to repair, which is never changed; choose another output")
     document = read_document(path)
     sections = select_sections(document, path)
-    folder = None if images is None else Path(images)
     fixes: Counter[str] = Counter()
-    for rule in RULES:
-        if rule.repair is not None:
-            rule.repair(AnnotationFile(path, sections, None, folder, exif_frame), fixes)
+    file = AnnotationFile(path, sections, None, images, exif_frame)
+    for repair_one in (rule.repair for rule in RULES if rule.repair is not None):
+        num_done = fixes.total()
+        repair_one(file, fixes)
+        if fixes.total() > num_done:
+            file = AnnotationFile(path, sections, None, images, exif_frame)
     try:
         write_atomically(output, json.dumps(document).encode())
     except OSError as error:
@@ -301,10 +301,6 @@ def _has_text(file: AnnotationFile) -> Mask:
     return file.is_used & np.any([column.problems == Problem.TEXT for column in columns], axis=0)
 
 
-def _wrong_visibility(file: AnnotationFile) -> Mask:
-    return (~np.isin(file.keypoints.values[..., 2], (0, 1, 2))).any(axis=1)
-
-
 def _no_area(file: AnnotationFile) -> Mask:
     is_missing = ~np.isin(file.areas.problems, (Problem.NONE, Problem.TEXT))
     return file.is_used & (is_missing | (file.areas.values < 0))
@@ -324,13 +320,8 @@ def _no_box(file: AnnotationFile) -> Mask:
     return file.is_used & ~np.isin(file.boxes.problems, (Problem.NONE, Problem.TEXT))
 
 
-def _negative_box(file: AnnotationFile) -> Mask:
-    return file.is_used & (file.boxes.values[:, 2:] < 0).any(axis=1)
-
-
 def _empty_box(file: AnnotationFile) -> Mask:
-    sides = file.boxes.values[:, 2:]
-    return file.is_used & (file.boxes.problems == Problem.NONE) & (sides.min(axis=1) == 0)
+    return file.is_used & (file.boxes.problems == Problem.NONE) & (file.boxes.values[:, 2:].min(axis=1) == 0)
 
 
 def _box_outside(file: AnnotationFile) -> Mask:
@@ -344,15 +335,7 @@ def _flat_outline(file: AnnotationFile) -> Mask:
 
 
 def _damaged_outline(file: AnnotationFile) -> Mask:
-    return file.outlines.is_damaged & ~_flat_outline(file)
-
-
-def _unlabelled_place(file: AnnotationFile) -> Mask:
-    return (~file.is_labelled & (file.keypoints.values[..., :2] != 0).any(axis=2)).any(axis=1)
-
-
-def _labelled_at_zero(file: AnnotationFile) -> Mask:
-    return (file.is_labelled & (file.keypoints.values[..., :2] == 0).all(axis=2)).any(axis=1)
+    return file.is_used & file.outlines.is_damaged & ~_flat_outline(file)
 
 
 def _wrong_count(file: AnnotationFile) -> Mask:
@@ -552,7 +535,7 @@ RULES: tuple[Rule, ...] = (
          lambda file: file.keypoints.problems == Problem.NOT_A_NUMBER),
     Rule("error", "visibility", "annotations with a visibility other than 0, 1 and 2",
          "write 0 for not labelled, 1 for hidden, 2 for visible; a confidence is not a visibility",
-         _wrong_visibility),
+         lambda file: (~np.isin(file.keypoints.values[..., 2], (0, 1, 2))).any(axis=1)),
     Rule("error", "nothing-labelled", "no annotation has a labelled keypoint",
          "check that keypoints are x, y, visibility, with visibility 1 or 2 where labelled",
          _nothing_labelled, tolerance=LINT_ONLY),
@@ -572,9 +555,11 @@ RULES: tuple[Rule, ...] = (
          _outside, repair=repair.move_keypoints_to_edge, tolerance=MOST),
     Rule("warning", "unlabelled-place", "annotations that have keypoints with coordinates but visibility 0, which are "
          "not used",
-         "write visibility 1 or 2 if the coordinates are right, else 0, 0, 0", _unlabelled_place),
+         "write visibility 1 or 2 if the coordinates are right, else 0, 0, 0",
+         lambda file: (~file.is_labelled & (file.keypoints.values[..., :2] != 0).any(axis=2)).any(axis=1)),
     Rule("warning", "labelled-at-zero", "annotations with labelled keypoints at (0, 0)",
-         "write visibility 0 where the position is not known", _labelled_at_zero),
+         "write visibility 0 where the position is not known",
+         lambda file: (file.is_labelled & (file.keypoints.values[..., :2] == 0).all(axis=2)).any(axis=1)),
     Rule("warning", "same-keypoints", "annotations with exactly the keypoints of another one in the same image",
          "delete the copy", _same_keypoints),
 
@@ -582,14 +567,16 @@ RULES: tuple[Rule, ...] = (
     Rule("error", "crowd-flag", "annotations with an iscrowd other than 0 and 1", "write 0 or 1",
          _wrong_crowd_flag, repair=repair.fill_crowd_flags),
     Rule("error", "outline-number", "outlines with a non-finite number",
-         "correct the segmentation, or delete it and use the box", lambda file: file.outlines.is_infinite),
+         "correct the segmentation, or delete it and use the box",
+         lambda file: file.is_used & file.outlines.is_infinite),
     Rule("warning", "damaged-outline", "outlines that are damaged, or of an image of another size: the box replaces "
          "what cannot be used",
          "write polygons of three or more points, or run lengths of the image's size", _damaged_outline),
     Rule("error", "no-box", "annotations without a box", "write bbox as x, y, width, height",
          _no_box, repair=repair.compute_boxes),
     Rule("error", "empty-box", "boxes without a width or a height",
-         "write bbox as x, y, width, height, not as two corners", _negative_box),
+         "write bbox as x, y, width, height, not as two corners",
+         lambda file: file.is_used & (file.boxes.values[:, 2:] < 0).any(axis=1)),
     Rule("error", "empty-box", "boxes without a width or a height",
          "write bbox as x, y, width, height, not as two corners", _empty_box, tolerance=FEW),
     Rule("warning", "box-outside", "boxes that reach far beyond their image",
