@@ -1,8 +1,6 @@
 """Augmentation of a sample: its random numbers, the warp that they define, and applying it.
 
-``Augmentation`` only holds parameters. The functions apply the same parameters and the same warp to the image, the
-masks and the keypoints, so that these always agree. Sizes are (width, height), as in OpenCV. A matrix is (2, 3) and
-maps (x, y, 1) in image pixels to network-input pixels.
+Sizes are (width, height), as in OpenCV. A matrix is (2, 3) and maps (x, y, 1) in image pixels to network-input pixels.
 """
 
 from __future__ import annotations
@@ -10,8 +8,8 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import cv2
 import numpy as np
@@ -24,35 +22,18 @@ BORDER_COLOUR = (124, 127, 127)
 """BGR colour of the network input outside the image."""
 NUM_HUES = 180
 """OpenCV stores the hue, 0 to 360 degrees, as a byte from 0 to 179."""
+NUM_RANDOM_NUMBERS = 10
+"""Random numbers of one augmentation."""
 
 
-class RandomNumbers(NamedTuple):
-    """The random numbers of one augmentation, uniform in [0, 1)."""
-
-    jitter: float
-    """Decides whether the colours are shifted."""
-    hue: float
-    saturation: float
-    value: float
-    rescale: float
-    """Decides whether the sample is rescaled."""
-    scale: float
-    degrees: float
-    shift_x: float
-    shift_y: float
-    flip: float
-    """Decides whether the sample is mirrored."""
-
-
-def random_numbers(seed: int, epoch: int, index: int) -> RandomNumbers:
-    """The random numbers of a sample, each with 32 random bits: a hash of the arguments.
+def random_numbers(seed: int, epoch: int, index: int) -> list[float]:
+    """The random numbers of a sample, uniform in [0, 1), each with 32 random bits: a hash of the arguments.
 
     Seeding a generator of NumPy for ten numbers would take longer than warping the masks.
     """
     key = repr((int(seed), int(epoch), int(index)))  # int, because the repr of NumPy's integers differs
-    count = len(RandomNumbers._fields)
-    digest = hashlib.blake2b(key.encode(), digest_size=4 * count).digest()
-    return RandomNumbers(*(number / 2**32 for number in struct.unpack(f"<{count}I", digest)))
+    digest = hashlib.blake2b(key.encode(), digest_size=4 * NUM_RANDOM_NUMBERS).digest()
+    return [number / 2**32 for number in struct.unpack(f"<{NUM_RANDOM_NUMBERS}I", digest)]
 
 
 @dataclass(frozen=True)
@@ -73,23 +54,21 @@ class Augmentation:
     """Share of the input height that the framed person fills at scale 1."""
 
     @classmethod
-    def from_random_numbers(cls, numbers: RandomNumbers, config: AugmentConfig) -> Augmentation:
-        """Map random numbers to the configured ranges and probabilities."""
-        jitter = None
-        if numbers.jitter < config.jitter_probability:
-            jitter = (
-                _interpolate(config.jitter_hue, numbers.hue),
-                _interpolate(config.jitter_saturation, numbers.saturation),
-                _interpolate(config.jitter_value, numbers.value),
-            )
-        is_rescaled = numbers.rescale < config.scale_probability
+    def from_random_numbers(cls, numbers: Sequence[float], config: AugmentConfig) -> Augmentation:
+        """Map ``NUM_RANDOM_NUMBERS`` random numbers in [0, 1) to the configured ranges and probabilities."""
+        jitter, hue, saturation, value, rescale, scale, degrees, shift_x, shift_y, flip = numbers
+        shifts = (
+            _interpolate(config.jitter_hue, hue),
+            _interpolate(config.jitter_saturation, saturation),
+            _interpolate(config.jitter_value, value),
+        )
         shift_range = (-config.shift, config.shift)
         return cls(
-            flip=numbers.flip < config.flip_probability,
-            degrees=_interpolate((-config.degrees, config.degrees), numbers.degrees),
-            shift=(_interpolate(shift_range, numbers.shift_x), _interpolate(shift_range, numbers.shift_y)),
-            scale=_interpolate(config.scale, numbers.scale) if is_rescaled else 1.0,
-            jitter=jitter,
+            flip=flip < config.flip_probability,
+            degrees=_interpolate((-config.degrees, config.degrees), degrees),
+            shift=(_interpolate(shift_range, shift_x), _interpolate(shift_range, shift_y)),
+            scale=_interpolate(config.scale, scale) if rescale < config.scale_probability else 1.0,
+            jitter=shifts if jitter < config.jitter_probability else None,
             person_height=config.person_height,
         )
 
@@ -111,9 +90,6 @@ class Augmentation:
             center: x, y of the centre of the person's box, in image pixels.
             person_scale: height of the person's box divided by H.
             size: (W, H).
-
-        Returns:
-            (2, 3) float64: maps (x, y, 1) in image pixels to network-input pixels.
         """
         height = size[1]
         return self._matrix(center, self.person_height / (person_scale * height / (height - 1)), size)
@@ -153,44 +129,27 @@ def warp_image(
     size: tuple[int, int],
     out: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Shift the colours of an image and warp it.
+    """Shift the colours of an (H, W, 3) BGR uint8 image and warp it to ``size``.
 
-    Args:
-        image: (H, W, 3) BGR uint8.
-        size: (width, height) of the network input.
-        out: (height, width, 3) uint8, C-contiguous, to write to; None allocates it.
+    It is written to ``out``, (height, width, 3) uint8 and C-contiguous, if that is given.
     """
     if out is None:
         out = np.empty((size[1], size[0], 3), np.uint8)
     visible, visible_matrix = crop_visible(image, matrix, size)
-    return warp_bgra(jitter_to_bgra(visible, augmentation.jitter), visible_matrix, size, out)
-
-
-def jitter_to_bgra(image: np.ndarray, jitter: tuple[float, float, float] | None) -> np.ndarray:
-    """Shift hue, saturation and value of a BGR image unless ``jitter`` is None, and convert it to BGRA.
-
-    An empty image is returned unchanged.
-    """
-    if not image.size:
-        return image
-    return cv2.cvtColor(image, cv2.COLOR_BGR2BGRA) if jitter is None else _jitter(image, jitter)
-
-
-def warp_bgra(image: np.ndarray, matrix: np.ndarray, size: tuple[int, int], out: np.ndarray) -> np.ndarray:
-    """Warp a BGRA image to BGR in ``out``. OpenCV warps four channels in half the time of three."""
-    if not image.size:
+    if not visible.size:
         out[:] = BORDER_COLOUR
         return out
+    # OpenCV warps four channels in half the time of three.
+    bgra = jitter_to_bgra(visible, augmentation.jitter)
+    border = (*BORDER_COLOUR, 255)
     warped = cv2.warpAffine(
-        image, matrix, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=(*BORDER_COLOUR, 255)
+        bgra, visible_matrix, size, flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=border
     )
     return cv2.cvtColor(warped, cv2.COLOR_BGRA2BGR, dst=out)
 
 
 def crop_visible(image: np.ndarray, matrix: np.ndarray, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Crop an image to the pixels that a warp reads.
-
-    Most people fill a small part of their image; the rest need not be converted or copied.
+    """Crop an image to the pixels that a warp reads: most people fill a small part of their image.
 
     Returns the crop, which is a view and is empty if the warp reads no pixel, and the matrix that warps it.
     """
@@ -207,10 +166,9 @@ def crop_visible(image: np.ndarray, matrix: np.ndarray, size: tuple[int, int]) -
 
 
 def _pixels_read(positions: list[float], length: int) -> tuple[int, int]:
-    """The range of pixels that a warp reads along one axis of an image of ``length`` pixels.
+    """The pixels that a warp reads along an axis of ``length`` pixels, on which the input's corners have ``positions``.
 
-    ``positions`` are those of the corners of the network input on this axis. Interpolation also reads the next pixel;
-    another one allows for rounding.
+    Interpolation also reads the next pixel; another one allows for rounding.
     """
     low = min(max(min(positions), -2.0), length + 2.0)
     high = min(max(max(positions), -2.0), length + 2.0)
@@ -230,7 +188,7 @@ def warp_mask(
     """Warp a mask from its run lengths directly to map cells, sampled at the cell centres.
 
     Args:
-        runs: run lengths of the mask, column by column, starting with a run of 0; see ``posenet.annotations.people``.
+        runs: run lengths of the mask; see ``posenet.annotations.people``.
         shape: (height, width) of the mask.
         size: (width, height) of the network input.
         border: value outside the image, 0 or 1.
@@ -293,8 +251,10 @@ def matrix_for_reduced_image(matrix: np.ndarray, reduction: int) -> np.ndarray:
     return np.column_stack([matrix[:, :2] * reduction, matrix @ (offset, offset, 1)])
 
 
-def _jitter(image: np.ndarray, jitter: tuple[float, float, float]) -> np.ndarray:
-    """Shift hue, saturation and value of a BGR image; returns (H, W, 4) BGRA."""
+def jitter_to_bgra(image: np.ndarray, jitter: tuple[float, float, float] | None) -> np.ndarray:
+    """Shift hue, saturation and value of a BGR image unless ``jitter`` is None; returns (H, W, 4) BGRA."""
+    if jitter is None:
+        return cv2.cvtColor(image, cv2.COLOR_BGR2BGRA)
     hue_shift, saturation_shift, value_shift = (round(shift) for shift in jitter)
     # One plane at a time: a lookup table with three columns takes OpenCV more than twice as long.
     hue, saturation, value = cv2.split(cv2.cvtColor(image, cv2.COLOR_BGR2HSV))

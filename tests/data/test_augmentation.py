@@ -11,19 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from posenet.data.augment import Augmentation, RandomNumbers, random_numbers
+from posenet.data.augment import NUM_RANDOM_NUMBERS, Augmentation, random_numbers
 from posenet.settings import AugmentConfig
 
 MEASURED = json.loads((Path(__file__).parents[1] / "fixtures" / "affine.json").read_text())
 SIZE = (256, 192)
 """Network input, (width, height)."""
-NUM_NUMBERS = len(RandomNumbers._fields)
 
 
 def augmentations(count: int, config: AugmentConfig = AugmentConfig()) -> list[Augmentation]:
     """Random augmentations, always the same ones."""
     rng = np.random.default_rng(0)
-    return [Augmentation.from_random_numbers(RandomNumbers(*rng.random(NUM_NUMBERS)), config) for _ in range(count)]
+    return [Augmentation.from_random_numbers(rng.random(NUM_RANDOM_NUMBERS), config) for _ in range(count)]
 
 
 @pytest.mark.parametrize("case", MEASURED["cases"], ids=lambda case: f"{case['degree']:.1f}")
@@ -130,9 +129,9 @@ def test_random_numbers_are_uniform_and_depend_on_seed_epoch_and_index_alone() -
     numbers = np.array([random_numbers(*key) for key in keys])
     np.testing.assert_array_equal(numbers, [random_numbers(*key) for key in keys])
     assert random_numbers(1, 2, 3) == random_numbers(*np.array([1, 2, 3]))
-    assert numbers.shape == (len(keys), NUM_NUMBERS) and len(np.unique(numbers)) > 0.999 * numbers.size
+    assert numbers.shape == (len(keys), NUM_RANDOM_NUMBERS) and len(np.unique(numbers)) > 0.999 * numbers.size
     assert numbers.min() >= 0 and numbers.max() < 1
     for column in numbers.T:
         counts = np.histogram(column, 10, (0, 1))[0]
         assert abs(counts - 300).max() < 5 * math.sqrt(270)
-    assert abs(np.corrcoef(numbers.T) - np.eye(NUM_NUMBERS)).max() < 5 / math.sqrt(len(keys))
+    assert abs(np.corrcoef(numbers.T) - np.eye(NUM_RANDOM_NUMBERS)).max() < 5 / math.sqrt(len(keys))

@@ -11,8 +11,8 @@ import pytest
 from posenet.annotations.people import encode_mask
 from posenet.data.augment import (
     BORDER_COLOUR,
+    NUM_RANDOM_NUMBERS,
     Augmentation,
-    RandomNumbers,
     crop_visible,
     jitter_to_bgra,
     largest_reduction,
@@ -31,7 +31,7 @@ IDENTITY = np.eye(2, 3)
 
 
 def random_augmentation(rng: np.random.Generator, config: AugmentConfig = AugmentConfig()) -> Augmentation:
-    return Augmentation.from_random_numbers(RandomNumbers(*rng.random(len(RandomNumbers._fields))), config)
+    return Augmentation.from_random_numbers(rng.random(NUM_RANDOM_NUMBERS), config)
 
 
 def plain(colour: tuple[int, int, int], width: int = 90, height: int = 60) -> np.ndarray:
