@@ -1,20 +1,18 @@
-"""Builds a store from a folder of images, with a COCO keypoint file or without annotations.
-
-Reading and decoding release Python's global lock, so threads can use all cores.
-"""
+"""Builds a store from a folder of images, with a COCO keypoint file or without annotations."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+import zlib
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,33 +24,15 @@ from posenet.annotations.people import People, encode_mask, person_masks, select
 from posenet.annotations.reading import read_annotations
 from posenet.background import map_in_background
 from posenet.data.inspection import StoreSummary, summarize
-from posenet.data.store import (
-    FORMAT,
-    NO_PERSON,
-    PERSON,
-    RECORD,
-    SCHEMA,
-    Record,
-    Store,
-    checksum,
-    compute_fingerprint,
-    pack_labels,
-    skeleton_to_json,
-)
+from posenet.data.store import FORMAT, NO_PERSON, PERSON, RECORD, SCHEMA, Record, Store, compute_fingerprint
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
 from posenet.files import flush_to_disk, is_standard_output, resolve_link
-from posenet.images import (
-    AnnotatedFrame,
-    check_image,
-    count_frames,
-    find_annotated_frame,
-    find_images,
-    oriented_size,
-)
+from posenet.images import AnnotatedFrame, check_image, count_frames, find_annotated_frame, find_images, oriented_size
 from posenet.progress import progress_bar
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import COCO, Skeleton
+from posenet.skeleton.skeleton_file import skeleton_to_table
 
 MAX_ID_DIGITS = 18
 """Most digits of a file name that is an image id: all such numbers have 64 bits."""
@@ -86,10 +66,6 @@ class _PreparedImage(NamedTuple):
     record: Record
     main_rows: list[int]
     frame: AnnotatedFrame
-
-
-Prepare = Callable[[CocoImage], _PreparedImage]
-"""Reads and checks an image and makes its record; ``OSError`` or ``ValueError`` if it cannot be used."""
 
 
 def build_store(
@@ -131,29 +107,32 @@ def build_store(
     folder = Path(images)
     if not folder.is_dir():
         raise DataError(f"image folder {images} does not exist; give the folder that contains the images")
+    people_of: dict[int, People] = {}
     if annotations is None:
-        dataset = None
-        requested = _list_unlabelled(folder)
+        requested = suitable = _select_images(_list_unlabelled(folder), image_ids, folder)
     else:
         dataset = read_annotations(annotations, skeleton)
-        requested = list(dataset.images)
-    if image_ids is not None:
-        requested = _select_images(requested, image_ids, annotations or folder)
-    people_of: dict[int, People] = {}
-    suitable = requested
-    prepare: Prepare = partial(_prepare_unlabelled, folder, skeleton.num_keypoints)
-    if dataset is not None:
         people_of = dataset.people
+        requested = _select_images(list(dataset.images), image_ids, annotations)
         minimum = skeleton.min_labelled_keypoints
         suitable = [image for image in requested if select_main_persons(people_of[image.id], minimum)]
-        prepare = partial(_prepare_image, folder, people_of, minimum, exif_frame)
     chosen = suitable[:limit]
     skipped: dict[int, str] = {}
     frames = []
+
+    def prepare(image: CocoImage) -> _PreparedImage | str:
+        """The image, or the reason why it cannot be used."""
+        try:
+            return _prepare_image(folder, image, people_of.get(image.id), skeleton, exif_frame)
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            return f"{folder / image.file_name} (image {image.id}): {reason}"
+
     sizes = [_file_size(folder / image.file_name) for image in chosen]
+    workers = workers or usable_cores()  # threads, because reading and decoding release Python's global lock
     with (
         StoreWriter(output, sum(sizes), skeleton, annotations or folder, overwrite) as writer,
-        closing(_prepare_all(prepare, chosen, folder, workers)) as results,
+        closing(map_in_background(prepare, chosen, workers=workers, ahead=4 * workers)) as results,
     ):
         for image, result in zip(chosen, progress_bar(results, "build", len(chosen), disable=not progress)):
             if isinstance(result, str):
@@ -164,7 +143,7 @@ def build_store(
                 frames.append(result.frame)
     stored = [people_of[image.id] for image in chosen if people_of and image.id not in skipped]
     with Store(output, skeleton) as store:
-        summary = summarize([store])
+        summary = summarize(store)
     return BuildReport(
         summary=summary,
         num_crowds=sum(int(people.is_crowd.sum()) for people in stored),
@@ -176,8 +155,10 @@ def build_store(
     )
 
 
-def _select_images(images: list[CocoImage], ids: Collection[int], source: str | Path) -> list[CocoImage]:
-    """The images with these ids, in their order; ``DataError`` if one of them is missing."""
+def _select_images(images: list[CocoImage], ids: Collection[int] | None, source: str | Path) -> list[CocoImage]:
+    """The images with these ids, or all, in their order; ``DataError`` if one of them is missing."""
+    if ids is None:
+        return images
     wanted = set(ids)
     selected = [image for image in images if image.id in wanted]
     unknown = wanted - {image.id for image in selected}
@@ -207,22 +188,6 @@ def _file_size(path: Path) -> int:
         return 0
 
 
-def _prepare_all(
-    prepare: Prepare, images: Sequence[CocoImage], folder: Path, workers: int | None
-) -> Generator[_PreparedImage | str, None, None]:
-    """Prepare the images on threads; yield each, in order, or the reason why it cannot be used."""
-
-    def try_to_prepare(image: CocoImage) -> _PreparedImage | str:
-        try:
-            return prepare(image)
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            return f"{folder / image.file_name} (image {image.id}): {reason}"
-
-    workers = workers or usable_cores()
-    return map_in_background(try_to_prepare, images, workers=workers, ahead=4 * workers)
-
-
 def _check_number_of_unreadable(skipped: dict[int, str], allowed: int, num_images: int) -> None:
     if len(skipped) > allowed:
         first = "; ".join(list(skipped.values())[:3])
@@ -232,46 +197,38 @@ def _check_number_of_unreadable(skipped: dict[int, str], allowed: int, num_image
         )
 
 
-def _prepare_unlabelled(folder: Path, num_keypoints: int, image: CocoImage) -> _PreparedImage:
-    """Make the record of an image without annotations, in which the loss of labels counts nowhere."""
-    image_bytes = np.fromfile(folder / image.file_name, np.uint8)
-    header = check_image(image_bytes)
-    height, width = header.displayed_size
-    frame = find_annotated_frame(header, height, width, "displayed")
-    nowhere = encode_mask(np.zeros((height, width), np.uint8))
-    record = Record(
-        source=folder / image.file_name,
-        image_id=image.id,
-        file_name=image.file_name,
-        height=height,
-        width=width,
-        orientation=frame.orientation,
-        image_bytes=image_bytes,
-        joints=np.zeros((0, num_keypoints, 3), np.float32),
-        mask_all=nowhere,
-        mask_miss=nowhere,
-        people=np.zeros(0, PERSON),
-    )
-    return _PreparedImage(record, [NO_PERSON], frame)
-
-
 def _prepare_image(
-    folder: Path, people_of: dict[int, People], min_labelled: int, exif_frame: ExifFrame, image: CocoImage
+    folder: Path, image: CocoImage, people: People | None, skeleton: Skeleton, exif_frame: ExifFrame
 ) -> _PreparedImage:
-    """Make the record of an image and its labelled people."""
+    """Read and check an image and make the record of it and its labelled people.
+
+    Without annotations (None), the image is stored as displayed, and the loss of labels counts nowhere.
+
+    Raises:
+        OSError, ValueError: the image cannot be used.
+    """
     image_bytes = np.fromfile(folder / image.file_name, np.uint8)
     header = check_image(image_bytes)
-    frame = find_annotated_frame(header, image.height, image.width, exif_frame)
-    height, width = oriented_size(*header.stored_size, frame.orientation)
-    if (height, width) != (image.height, image.width):
-        raise ValueError(f"is {width} x {height} pixels, annotated as {image.width} x {image.height}")
-    people = people_of[image.id]
-    mask_all, mask_miss = person_masks(people, height, width)
-    rows = np.flatnonzero(people.is_labelled)
-    table = np.zeros(len(rows), PERSON)
-    table["annotation_id"] = people.ids[rows]
-    table["box"] = people.boxes[rows]
-    table["area"] = people.areas[rows]
+    if people is None:
+        height, width = header.displayed_size
+        frame = find_annotated_frame(header, height, width, "displayed")
+        joints = np.zeros((0, skeleton.num_keypoints, 3), np.float32)
+        table = np.zeros(0, PERSON)
+        mask_all = mask_miss = np.zeros((height, width), np.uint8)
+        main_rows = [NO_PERSON]
+    else:
+        frame = find_annotated_frame(header, image.height, image.width, exif_frame)
+        height, width = oriented_size(*header.stored_size, frame.orientation)
+        if (height, width) != (image.height, image.width):
+            raise ValueError(f"is {width} x {height} pixels, annotated as {image.width} x {image.height}")
+        rows = np.flatnonzero(people.is_labelled)
+        joints = people.keypoints[rows]
+        table = np.zeros(len(rows), PERSON)
+        table["annotation_id"] = people.ids[rows]
+        table["box"] = people.boxes[rows]
+        table["area"] = people.areas[rows]
+        mask_all, mask_miss = person_masks(people, height, width)
+        main_rows = np.searchsorted(rows, select_main_persons(people, skeleton.min_labelled_keypoints)).tolist()
     record = Record(
         source=folder / image.file_name,
         image_id=image.id,
@@ -280,12 +237,11 @@ def _prepare_image(
         width=width,
         orientation=frame.orientation,
         image_bytes=image_bytes,
-        joints=people.keypoints[rows],
+        joints=joints,
         mask_all=encode_mask(mask_all),
         mask_miss=encode_mask(mask_miss),
         people=table,
     )
-    main_rows = np.searchsorted(rows, select_main_persons(people, min_labelled)).tolist()
     return _PreparedImage(record, main_rows, frame)
 
 
@@ -363,12 +319,13 @@ class StoreWriter:
             raise DataError(f"{record.source} has grown while the store was built; build it again")
         self._require_disk_space(size)
         self._images[self._image_end : self._image_end + size] = record.image_bytes
-        labels = pack_labels(record)
+        arrays = (record.joints.astype("<f4"), record.mask_all.astype("<u2"), record.mask_miss.astype("<u2"))
+        labels = b"".join(array.tobytes() for array in arrays)
         self._samples += [(len(self._records), row) for row in main_rows]
         self._records.append(
             (
                 record.image_id, record.height, record.width, record.orientation, len(record.people),
-                self._num_people, self._image_end, size, checksum(record.image_bytes.data), checksum(labels),
+                self._num_people, self._image_end, size, zlib.crc32(record.image_bytes.data), zlib.crc32(labels),
                 self._label_end, record.mask_all.nbytes, record.mask_miss.nbytes,
             )
         )  # fmt: skip
@@ -396,7 +353,7 @@ class StoreWriter:
         self._file.create_dataset("labels", data=np.frombuffer(b"".join(self._labels), np.uint8))
         for name, table in tables.items():
             self._file.create_dataset(name, data=table)
-        skeleton = skeleton_to_json(self._skeleton)
+        skeleton = json.dumps(skeleton_to_table(self._skeleton))
         texts = {
             "format": FORMAT,
             "skeleton": skeleton,

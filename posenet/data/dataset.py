@@ -26,14 +26,11 @@ from posenet.settings import AugmentConfig, DataConfig, TrainConfig
 
 
 class SampleBuffers(NamedTuple):
-    """Arrays of a batch that the image and the masks of one sample are written to."""
+    """Arrays of a batch that the image and the masks of one sample are written to; see ``Batch``."""
 
     image: np.ndarray
-    """(H, W, 3) uint8."""
     person_mask: np.ndarray
-    """(H/4, W/4) uint8."""
     mask_miss: np.ndarray
-    """(H/4, W/4) uint8."""
 
 
 class PartialSample(NamedTuple):
@@ -88,10 +85,8 @@ class PoseDataset(Dataset[Batch]):
         """Load a batch. PyTorch's loader calls a method of this name if there is one.
 
         The masks and joints of all samples are read before the first image is decoded, because decoding an image evicts
-        all smaller code and data from the processor's caches. An unreadable sample is replaced by another one.
-
-        Raises:
-            DataError: a sample cannot be read, and none that could replace it.
+        all smaller code and data from the processor's caches. An unreadable sample is replaced by another one;
+        ``DataError`` if no other can be read either.
         """
         images, person_mask, mask_miss = self.memory.allocate_pixels(len(keys), *self.size)
         buffers = [SampleBuffers(*arrays) for arrays in zip(images.numpy(), person_mask.numpy(), mask_miss.numpy())]
@@ -115,16 +110,11 @@ class PoseDataset(Dataset[Batch]):
         return Batch(images, joints, person_mask, mask_miss, *_describe(samples))
 
     def substitute_unreadable(self, key: SampleKey, buffers: SampleBuffers, error: DataError) -> PartialSample:
-        """Load another sample in place of one that raised ``error``.
+        """Load another sample in place of one that raised ``error``; ``DataError`` if none can be read.
 
         This tries the samples at distances 1, 2, 4, 8 ... after it, because damage often affects many samples in a row.
-        The choice depends on the key alone, so it is the same in every run.
-
-        Returns:
-            The first readable one; its ``faults`` are the messages of all errors so far.
-
-        Raises:
-            DataError: none of them can be read.
+        The choice depends on the key alone, so it is the same in every run. The ``faults`` of the sample are the
+        messages of all errors.
         """
         epoch, index = key
         faults = [str(error)]

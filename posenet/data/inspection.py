@@ -16,21 +16,13 @@ from posenet.errors import DataError
 from posenet.images import check_image
 from posenet.progress import progress_bar
 
-PEOPLE_GROUPS = {
-    "1": (1, 1),
-    "2": (2, 2),
-    "3": (3, 3),
-    "4-5": (4, 5),
-    "6-10": (6, 10),
-    "11-20": (11, 20),
-    "more": (21, np.inf),
-}
-"""Groups of images by number of people: the smallest and the largest number of each group."""
+PEOPLE_GROUPS = {"1": 1, "2": 2, "3": 3, "4-5": 4, "6-10": 6, "11-20": 11, "more": 21}
+"""Groups of images by number of people: the smallest number of each group."""
 
 
 @dataclass(frozen=True)
 class StoreSummary:
-    """Counts and sizes of one or several stores. There is one sample per main person."""
+    """Counts and sizes of a store. There is one sample per main person."""
 
     num_images: int
     num_people: int
@@ -40,14 +32,13 @@ class StoreSummary:
 
 
 class Table(NamedTuple):
-    """A table to print."""
+    """A table to print: the first column is aligned left, the others right."""
 
     title: str
     header: tuple[str, ...]
     rows: Sequence[tuple[str | float, ...]]
 
     def __str__(self) -> str:
-        """The first column is aligned left, the others right."""
         lines = [list(self.header), *([_format_cell(value) for value in row] for row in self.rows)]
         widths = [max(map(len, column)) for column in zip(*lines)]
         lines.insert(1, ["-" * width for width in widths])
@@ -70,21 +61,14 @@ class SharedImages(NamedTuple):
     """(L, 2) int64: ids in the first and in the second store of images with the same bytes; the ids may differ."""
 
 
-def summarize(stores: Sequence[Store]) -> StoreSummary:
-    """Count the content of one or several stores."""
-    return StoreSummary(
-        num_images=sum(store.num_images for store in stores),
-        num_people=sum(store.num_people for store in stores),
-        num_samples=sum(len(store) for store in stores),
-        num_image_bytes=sum(store.num_image_bytes for store in stores),
-        num_file_bytes=sum(store.path.stat().st_size for store in stores),
-    )
+def summarize(store: Store) -> StoreSummary:
+    """Count the content of a store."""
+    num_file_bytes = store.path.stat().st_size
+    return StoreSummary(store.num_images, store.num_people, len(store), store.num_image_bytes, num_file_bytes)
 
 
 def verify_store(store: Store, *, workers: int | None = None, progress: bool = False) -> StoreSummary:
-    """Read a whole store: compare all checksums and decode every image and mask.
-
-    ``workers`` are threads; None means one per usable core.
+    """Read a whole store on ``workers`` threads (None: one per usable core); decode every image and mask.
 
     Raises:
         DataError: the store is damaged. The message counts the damaged images and names the first.
@@ -106,7 +90,7 @@ def verify_store(store: Store, *, workers: int | None = None, progress: bool = F
         damages = [damage for damage in results_with_bar if damage is not None]
     if damages:
         raise DataError(f"{len(damages)} of {store.num_images} images are damaged; first: {damages[0]}")
-    return summarize([store])
+    return summarize(store)
 
 
 def find_shared_images(first: Store | StoreList, second: Store | StoreList) -> SharedImages:
@@ -178,14 +162,8 @@ def compute_statistics(store: Store) -> list[Table]:
 
 def _people_table(num_people: np.ndarray, num_main: np.ndarray) -> Table:
     """Count the images by their (N,) numbers of people and of main persons."""
-
-    def count_within(counts: np.ndarray, low: float, high: float) -> int:
-        return int(((counts >= low) & (counts <= high)).sum())
-
-    rows = [
-        (name, count_within(num_people, *group), count_within(num_main, *group))
-        for name, group in PEOPLE_GROUPS.items()
-    ]
+    counts = [np.histogram(numbers, [*PEOPLE_GROUPS.values(), np.inf])[0] for numbers in (num_people, num_main)]
+    rows = list(zip(PEOPLE_GROUPS, *(column.tolist() for column in counts)))
     return Table("People per image", ("number", "images with that many people", "with that many main persons"), rows)
 
 

@@ -14,12 +14,10 @@ SampleKey = tuple[int, int]
 
 
 class Draws(NamedTuple):
-    """How many samples of a data set an epoch draws."""
+    """The number of samples of a data set, and how many of them an epoch draws."""
 
     size: int
-    """Samples in the set."""
     per_epoch: int
-    """Samples that an epoch draws from it."""
 
 
 class TrainSampler(Sampler[list[SampleKey]]):

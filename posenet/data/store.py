@@ -43,7 +43,7 @@ from posenet.images import decode_checked_image, is_jpeg
 from posenet.settings import DataSets
 from posenet.skeleton import Skeleton
 from posenet.skeleton.keypoint_mapping import KeypointMapping
-from posenet.skeleton.skeleton_file import skeleton_from_table, skeleton_to_table
+from posenet.skeleton.skeleton_file import skeleton_from_table
 
 FORMAT = "posenet store"
 """Value of the attribute ``format`` of every store."""
@@ -73,13 +73,11 @@ _H5PY_ERRORS = (
 
 
 class Supervision(NamedTuple):
-    """The part of a network's output that the annotations of a data set supervise."""
+    """The number of a data set among those of a run, and the output channels that its annotations supervise."""
 
     set_index: int
-    """Number of the data set among those of a training run."""
     channels: np.ndarray | None
-    """(2, C) uint8: 1 for the output channels that are supervised, as annotated and for a mirrored image; None if all
-    data sets of the run supervise all channels."""
+    """(2, C) uint8: 1 where supervised, as annotated and for a mirrored image; None if all sets supervise all."""
 
 
 class Record(NamedTuple):
@@ -115,10 +113,7 @@ class Record(NamedTuple):
         return is_jpeg(self.image_bytes) and (self.orientation == 1 or is_exact)
 
     def decode_image(self, reduction: int = 1) -> np.ndarray:
-        """Decode the image to (H, W, 3) BGR uint8; ``DataError`` if it cannot be decoded.
-
-        A reduction of 2, 4 or 8 decodes a JPEG at that fraction of its size, rounded up, in less time.
-        """
+        """Decode the image to (H, W, 3) BGR uint8; see ``decode_checked_image``. ``DataError`` if that fails."""
         try:
             return decode_checked_image(self.image_bytes, self.height, self.width, reduction, self.orientation)
         except ValueError as error:
@@ -136,28 +131,12 @@ class Record(NamedTuple):
         )
 
 
-def pack_labels(record: Record) -> bytes:
-    """The bytes of an image in ``labels``."""
-    arrays = (record.joints.astype("<f4"), record.mask_all.astype("<u2"), record.mask_miss.astype("<u2"))
-    return b"".join(array.tobytes() for array in arrays)
-
-
-def checksum(data: bytes | memoryview) -> int:
-    """CRC-32. It detects every single flipped bit, and misses one in 2^32 cases of larger damage."""
-    return zlib.crc32(data)
-
-
 def compute_fingerprint(skeleton: str, tables: Mapping[str, np.ndarray]) -> str:
     """SHA-256, in hexadecimal, of the attribute ``skeleton`` and of all ``TABLES``."""
     digest = hashlib.sha256(skeleton.encode())
     for name in TABLES:
         digest.update(np.ascontiguousarray(tables[name]).tobytes())
     return digest.hexdigest()
-
-
-def skeleton_to_json(skeleton: Skeleton) -> str:
-    """The value of the attribute ``skeleton``."""
-    return json.dumps(skeleton_to_table(skeleton))
 
 
 class Store:
@@ -170,6 +149,8 @@ class Store:
 
     Attributes:
         path, skeleton, fingerprint: of the store.
+        num_images, num_people: their numbers; ``len`` is that of the samples.
+        num_image_bytes: size of all image files together.
         image_ids: (N,) int64.
         image_keys: (N,) uint64, different for images with different bytes: the size and the CRC-32 of the file.
         samples: (S, 2) int64: row of the image, and row of the main person within that image.
@@ -188,8 +169,11 @@ class Store:
                     raise ValueError("not an HDF5 file of the layout with checksums")
             with h5py.File(self.path, "r") as file:
                 self._read_tables(file, skeleton)
+        self.num_images = len(self._records)
+        self.num_people = len(self._people)
         self.image_ids = np.ascontiguousarray(self._records["image_id"])
         sizes = self._records["image_bytes"].astype(np.uint64)
+        self.num_image_bytes = int(sizes.sum())
         self.image_keys = sizes << np.uint64(32) | self._records["image_crc"]
 
     def _read_tables(self, file: h5py.File, skeleton: Skeleton | None) -> None:
@@ -230,19 +214,6 @@ class Store:
         """Number of samples: one for every main person, or image without annotations."""
         return len(self.samples)
 
-    @property
-    def num_images(self) -> int:
-        return len(self._records)
-
-    @property
-    def num_people(self) -> int:
-        return len(self._people)
-
-    @property
-    def num_image_bytes(self) -> int:
-        """Size of all image files together."""
-        return int(self._records["image_bytes"].sum())
-
     def read_sample(self, index: int) -> tuple[Record, int]:
         """Read the record of a sample, and return it with the row of the main person among its people."""
         if not 0 <= index < len(self):
@@ -276,7 +247,7 @@ class Store:
             mask_miss=np.frombuffer(labels, "<u2", mask_miss_bytes // 2, 4 * joint_values + mask_all_bytes),
             people=self._people[first_person : first_person + num_people],
         )
-        if checksum(image) != image_crc or checksum(labels) != label_crc:
+        if zlib.crc32(image) != image_crc or zlib.crc32(labels) != label_crc:
             raise record.damage_error("is damaged: its image, masks or joints do not match the checksum")
         return record
 
@@ -392,13 +363,24 @@ class StoreList:
     Attributes:
         sets: the data sets.
         skeleton: that of the network.
+        fingerprint: that of the only store, or a SHA-256 of those of all, in hexadecimal.
+        image_ids, image_keys: (N,) int64 and uint64; see ``Store``.
+        num_images, num_unlabelled: number of all images, and of those without annotations.
     """
 
     def __init__(self, sets: Sequence[DataSet], skeleton: Skeleton) -> None:
         self.sets = list(sets)
         self.skeleton = skeleton
-        self._image_ends = list(accumulate(data_set.store.num_images for data_set in sets))
-        self._sample_ends = list(accumulate(len(data_set.store) for data_set in sets))
+        stores = [data_set.store for data_set in sets]
+        self.fingerprint = stores[0].fingerprint
+        if len(stores) > 1:
+            self.fingerprint = hashlib.sha256("".join(store.fingerprint for store in stores).encode()).hexdigest()
+        self.image_ids = np.concatenate([store.image_ids for store in stores])
+        self.image_keys = np.concatenate([store.image_keys for store in stores])
+        self.num_images = len(self.image_ids)
+        self.num_unlabelled = sum(int((store.samples[:, 1] == NO_PERSON).sum()) for store in stores)
+        self._image_ends = list(accumulate(store.num_images for store in stores))
+        self._sample_ends = list(accumulate(map(len, stores)))
         masks = self._supervised_channels()
         flipped = masks[:, skeleton.flip_channels]
         self._supervisions: list[Supervision | None] = [None]
@@ -411,51 +393,21 @@ class StoreList:
         return self._sample_ends[-1]
 
     @property
-    def num_images(self) -> int:
-        return self._image_ends[-1]
-
-    @property
-    def num_people(self) -> int:
-        return sum(data_set.store.num_people for data_set in self.sets)
-
-    @property
     def names(self) -> list[str]:
         return [data_set.name for data_set in self.sets]
 
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint of the only store, or a SHA-256 of those of all, in hexadecimal."""
-        fingerprints = [data_set.store.fingerprint for data_set in self.sets]
-        return hashlib.sha256("".join(fingerprints).encode()).hexdigest() if len(fingerprints) > 1 else fingerprints[0]
-
-    @property
-    def image_ids(self) -> np.ndarray:
-        """(N,) int64."""
-        return np.concatenate([data_set.store.image_ids for data_set in self.sets])
-
-    @property
-    def image_keys(self) -> np.ndarray:
-        """(N,) uint64; see ``Store``."""
-        return np.concatenate([data_set.store.image_keys for data_set in self.sets])
-
-    @property
-    def num_unlabelled(self) -> int:
-        """Number of images without annotations."""
-        return sum(int((data_set.store.samples[:, 1] == NO_PERSON).sum()) for data_set in self.sets)
-
     def read_sample(self, index: int) -> tuple[Record, int]:
-        """Read the record of a sample, and return it with the row of the main person among its people."""
+        """As ``Store.read_sample``, with the joints of the network's skeleton."""
         number, start = _find_set(self._sample_ends, index)
         record, person_row = self.sets[number].store.read_sample(index - start)
         return self._convert(number, record), person_row
 
     def read_record(self, index: int) -> Record:
-        """Read the image in row ``index`` with all its people; ``DataError`` if the file is damaged."""
+        """As ``Store.read_record``, with the joints of the network's skeleton."""
         number, start = _find_set(self._image_ends, index)
         return self._convert(number, self.sets[number].store.read_record(index - start))
 
     def _convert(self, number: int, record: Record) -> Record:
-        """The record with the joints of the network's skeleton."""
         mapping = self.sets[number].mapping
         if mapping is not None:
             record = record._replace(joints=mapping.map_joints(record.joints))
@@ -503,13 +455,10 @@ def _find_set(ends: Sequence[int], index: int) -> tuple[int, int]:
 
 
 def open_data_sets(setting: DataSets, skeleton: Skeleton | None) -> StoreList:
-    """Open ``data.train`` or ``data.val``.
+    """Open ``data.train`` or ``data.val`` for the skeleton of a network; None takes that of the first store.
 
     A path is a store for exactly this skeleton. Stores that are given as tables may have other skeletons, which are
     mapped to it.
-
-    Args:
-        skeleton: that of the network; None takes that of the first store.
 
     Raises:
         DataError: a store cannot be used, has no keypoint of the network or is given twice, or two stores that are
