@@ -10,6 +10,7 @@ image use. Building, linting, evaluation and validation all call it, so that the
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import io
 import logging
@@ -163,20 +164,10 @@ def _separator_hint(path: str | Path) -> str:
     return f"; folders are separated by /: {corrected}" if corrected != str(path) and glob.glob(corrected) else ""
 
 
-def read_image(path: str | Path, *, upright: bool = True) -> np.ndarray:
-    """Read an image file, grey, transparent and 16-bit ones too, as (H, W, 3) uint8 BGR.
-
-    Args:
-        upright: rotate the image by its EXIF orientation.
-
-    Raises:
-        DataError: the file cannot be read or decoded.
-    """
-    data = _read_bytes(path)
-    try:
-        return decode_image(data, upright=upright)
-    except ValueError as error:
-        raise DataError(f"{path} {error}") from error
+def read_image(path: str | Path) -> np.ndarray:
+    """Read an image file as ``decode_image`` does; ``DataError`` if it cannot be read or decoded."""
+    with _data_errors(path):
+        return decode_image(np.fromfile(path, np.uint8))
 
 
 def read_annotated_image(
@@ -184,42 +175,33 @@ def read_annotated_image(
 ) -> tuple[np.ndarray, AnnotatedFrame]:
     """Read an image file as (H, W, 3) uint8 BGR in the frame of its annotations; see ``find_annotated_frame``.
 
-    Args:
-        height, width: the annotated size. An image may have another one.
-
-    Raises:
-        DataError: the file cannot be read or decoded.
+    The image may have another size than the annotated one. ``DataError`` if it cannot be read or decoded.
     """
-    data = _read_bytes(path)
-    try:
+    with _data_errors(path):
+        data = np.fromfile(path, np.uint8)
         frame = find_annotated_frame(parse_header(data), height, width, exif_frame)
         return apply_orientation(_decode(data), frame.orientation), frame
-    except ValueError as error:
-        raise DataError(f"{path} {error}") from error
 
 
 def read_header(path: str | Path) -> ImageHeader:
     """Read the size and the orientation of an image file; ``DataError`` if it cannot be read or is no image."""
+    with _data_errors(path):
+        return parse_header(np.fromfile(path, np.uint8))
+
+
+@contextlib.contextmanager
+def _data_errors(path: str | Path) -> Iterator[None]:
+    """Turn the errors of reading and decoding a file into ``DataError``."""
     try:
-        return parse_header(_read_bytes(path))
+        yield
+    except OSError as error:
+        raise DataError(f"cannot read {path}: {error.strerror or error}{_separator_hint(path)}") from error
     except ValueError as error:
         raise DataError(f"{path} {error}") from error
 
 
-def _read_bytes(path: str | Path) -> np.ndarray:
-    """(N,) uint8 content of a file. Unlike ``cv2.imread``, this accepts any file name on any system."""
-    try:
-        return np.fromfile(path, np.uint8)
-    except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}{_separator_hint(path)}") from error
-
-
 def parse_header(data: np.ndarray) -> ImageHeader:
-    """Read the size and the orientation from the (N,) uint8 bytes of an image file.
-
-    Raises:
-        ValueError: the bytes are no image, or declare more pixels than any image has.
-    """
+    """Read the size and the orientation from the (N,) uint8 bytes of an image file; ``ValueError`` if it is none."""
     try:
         with Image.open(io.BytesIO(data.data)) as image:
             if image.format in ORIENTED_FORMATS:
@@ -247,14 +229,9 @@ def _exif_orientation(image: Image.Image) -> int:
 def find_annotated_frame(header: ImageHeader, height: int, width: int, exif_frame: ExifFrame) -> AnnotatedFrame:
     """Decide in which frame an image is annotated.
 
-    Orientations 5 to 8 swap height and width. If the image is not square, the annotated size is then that of one frame
-    only, and decides. For orientations 2 to 4, square images and other sizes, ``exif_frame`` decides.
-
-    Args:
-        height, width: the size in the annotation file.
-
-    Raises:
-        ConfigError: ``exif_frame`` is unknown.
+    Orientations 5 to 8 swap height and width. If the image is not square, the annotated ``height`` and ``width`` are
+    then those of one frame only, and decide. For orientations 2 to 4, square images and other sizes, ``exif_frame``
+    decides; ``ConfigError`` if it is unknown.
     """
     if exif_frame not in get_args(ExifFrame):
         raise ConfigError(f"exif_frame {truncate_for_message(exif_frame)} is unknown; use displayed or stored")
@@ -293,18 +270,13 @@ def apply_orientation(image: np.ndarray, orientation: int) -> np.ndarray:
     return cv2.flip(image, 0) if upside_down else image
 
 
-def decode_image(data: np.ndarray, *, upright: bool = True) -> np.ndarray:
+def decode_image(data: np.ndarray) -> np.ndarray:
     """Decode the (N,) uint8 bytes of an image file, grey, transparent and 16-bit ones too, to (H, W, 3) uint8 BGR.
 
-    Args:
-        upright: rotate the image by its EXIF orientation.
-
-    Raises:
-        ValueError: the bytes cannot be decoded, or declare more pixels than any image has.
+    The image is rotated by its EXIF orientation. A ``ValueError`` says why bytes cannot be decoded.
     """
     header = parse_header(data)
-    image = _decode(data)
-    return apply_orientation(image, header.orientation) if upright else image
+    return apply_orientation(_decode(data), header.orientation)
 
 
 def decode_checked_image(
@@ -329,12 +301,10 @@ def decode_checked_image(
 
 
 def check_image(data: np.ndarray) -> ImageHeader:
-    """Check, as cheaply as possible, that the (N,) uint8 bytes of an image file decode; return its header.
+    """Check that the (N,) uint8 bytes of an image file decode to the declared size; return its header.
 
-    Decoding a JPEG at an eighth of its size also reads all of its data, in three quarters of the time.
-
-    Raises:
-        ValueError: the bytes cannot be decoded, or declare another size than they have.
+    Decoding a JPEG at an eighth of its size also reads all of its data, in three quarters of the time. A
+    ``ValueError`` says why bytes cannot be decoded.
     """
     header = parse_header(data)
     content = data.tobytes()
@@ -372,11 +342,7 @@ def _decode_with_opencv(data: np.ndarray, reduction: int) -> np.ndarray | None:
 
 
 def add_jpeg_end(data: np.ndarray) -> np.ndarray:
-    """Add the end marker to a JPEG file without one.
-
-    Raises:
-        ValueError: more than the end marker is missing, or the file is damaged.
-    """
+    """Add the end marker to a JPEG file without one; ``ValueError`` if more is missing, or the file is damaged."""
     start = data.tobytes().rstrip(b"\xff")  # a lone 0xff is the first half of the marker
     # A decoder computes missing pixels from whatever follows. If two continuations decode to the same image, none is
     # missing.
