@@ -100,16 +100,10 @@ class AnnotatedFrame(NamedTuple):
 def find_images(
     inputs: Sequence[str | Path], suffixes: Collection[str] = IMAGE_SUFFIXES, *, recursive: bool = False
 ) -> list[Path]:
-    """Expand files, folders and glob patterns, each image once, in the order given.
+    """Expand files, folders and glob patterns, each image once, in the order given; ``DataError`` if one has no image.
 
-    A file that is named is included whatever its suffix. A folder is searched for ``suffixes``; a log message counts
-    the other files in it.
-
-    Args:
-        recursive: search subfolders too, except hidden ones and links.
-
-    Raises:
-        DataError: an input that does not exist, a folder without images, or a pattern that matches no file.
+    A file that is named is included whatever its suffix. A folder, with ``recursive`` also its subfolders except hidden
+    ones and links, is searched for ``suffixes``; a log message counts the other files in it.
     """
     found: dict[Path, Path] = {}
     for item in inputs:
@@ -285,12 +279,9 @@ def decode_checked_image(
     """Decode the (N,) uint8 bytes of an image whose header has been checked, to (H, W, 3) uint8 BGR.
 
     Args:
-        height, width: the size in the frame of the annotations.
+        height, width: the size in the frame of the annotations; ``ValueError`` if the image has another one.
         reduction: 2, 4 or 8 decodes a JPEG at that fraction of its size, rounded up, in less time.
         orientation: the EXIF orientation by which to turn the stored pixels.
-
-    Raises:
-        ValueError: the bytes cannot be decoded, or the image has another size.
     """
     image = apply_orientation(_decode(data, reduction), orientation)
     found_height, found_width = image.shape[:2]

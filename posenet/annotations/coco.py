@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, NamedTuple, TypeGuard
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -25,7 +25,8 @@ from posenet.annotations.people import Outline, parse_coco_text, validate_run_le
 from posenet.background import map_in_background
 from posenet.devices.cpu import usable_cores
 from posenet.errors import DataError
-from posenet.images import AnnotatedFrame, ImageHeader, check_image, find_annotated_frame
+from posenet.files import write_atomically
+from posenet.images import AnnotatedFrame, check_image, find_annotated_frame, oriented_size
 from posenet.messages import truncate_for_message
 from posenet.progress import progress_bar
 from posenet.settings import DataConfig, ExifFrame
@@ -87,59 +88,49 @@ class Problem(IntEnum):
 
 
 class IdColumn(NamedTuple):
-    """The ids of the N entries of a section."""
+    """The ids of N entries, and where they are whole numbers of 64 bits, and repeat that of an earlier entry."""
 
     values: list[Any]
-    """As in the file."""
     is_whole: Mask
-    """(N,) bool: a whole number that fits into 64 bits."""
     is_repeated: Mask
-    """(N,) bool: a whole number that an earlier entry has."""
 
     @property
     def is_usable(self) -> Mask:
-        """(N,) bool."""
         return self.is_whole & ~self.is_repeated
 
 
 class NumberColumn(NamedTuple):
-    """Numbers of the N annotations."""
+    """(A, ...) float64 numbers of the annotations, 0 where they cannot be used; and the (A,) ``Problem`` of each."""
 
     values: np.ndarray
-    """(N, ...) float64; 0 where they cannot be used."""
     problems: np.ndarray
-    """(N,) of ``Problem``."""
 
 
 class OutlineColumn(NamedTuple):
-    """The outlines of the N annotations."""
+    """The outlines of the annotations, None where none can be used; and where a number of them is not finite, or the
+    outline or a part of it cannot be used for another reason."""
 
     values: list[Outline]
-    """None where there is none, or none that can be used."""
     is_infinite: Mask
-    """(N,) bool: a number of the outline is not finite."""
     is_damaged: Mask
-    """(N,) bool: the outline, or a part of it, cannot be used for another reason."""
 
 
 class Category(NamedTuple):
-    """One entry of ``categories``."""
+    """One entry of ``categories``; ``keypoints`` is empty if it has none, None if they are not a list."""
 
     name: str
     keypoints: Names | None
-    """Empty if the category has none; None if they are not a list."""
     edges: Any
-    """The ``skeleton`` of the category, not checked."""
+    """Its ``skeleton``, not checked."""
 
 
 class FileCheck(NamedTuple):
-    """What the file of an image shows."""
+    """What the file of an image shows: why it cannot be used, if so, its EXIF orientation and the annotated frame."""
 
-    is_present: bool
-    header: ImageHeader | None = None
-    """None if the file cannot be decoded."""
+    name: str
+    problem: Literal["missing", "unreadable", "size", ""]
+    orientation: int = 1
     frame: AnnotatedFrame = AnnotatedFrame(1, "no tag")
-    """The frame of the annotations."""
 
 
 class AnnotationFile:
@@ -260,26 +251,26 @@ class AnnotationFile:
         return NumberColumn(values, problems)
 
     @cached_property
-    def file_checks(self) -> list[FileCheck | None]:
-        """What the files of the usable images show, if there is a folder; every file is opened once."""
-        checks: list[FileCheck | None] = [None] * len(self.images)
+    def file_checks(self) -> dict[int, FileCheck]:
+        """What the files of the usable images show, by row; empty without a folder. Every file is opened once."""
         if self.folder is None:
-            return checks
+            return {}
         rows = np.flatnonzero(self.image_is_usable).tolist()
         workers = usable_cores()
         results = map_in_background(self._check_file, rows, workers=workers, ahead=2 * workers)
-        for row, check in progress_bar(zip(rows, results), "images", len(rows)):
-            checks[row] = check
-        return checks
+        return dict(progress_bar(zip(rows, results), "images", len(rows)))
 
     def _check_file(self, row: int) -> FileCheck:
-        path = (self.folder or Path()) / self.file_names[row]
+        name = self.file_names[row]
+        path = (self.folder or Path()) / name
         try:
             header = check_image(np.fromfile(path, np.uint8))
         except (OSError, ValueError):
-            return FileCheck(path.is_file())
+            return FileCheck(name, "unreadable" if path.is_file() else "missing")
         height, width = self.image_sizes[row].tolist()
-        return FileCheck(True, header, find_annotated_frame(header, height, width, self.exif_frame))
+        frame = find_annotated_frame(header, height, width, self.exif_frame)
+        has_size = oriented_size(*header.stored_size, frame.orientation) == (height, width)
+        return FileCheck(name, "" if has_size else "size", header.orientation, frame)
 
     @cached_property
     def outlines(self) -> OutlineColumn:
@@ -339,6 +330,14 @@ def read_document(path: str | Path) -> Any:
         raise DataError(f"cannot read annotations {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path} is not valid JSON ({error}); give a COCO keypoint file") from error
+
+
+def write_output(path: Path, text: str) -> None:
+    """Write a file completely or not at all; ``DataError`` if that fails."""
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise DataError(f"cannot write {path}: {error.strerror or error}; choose another output") from error
 
 
 def select_sections(document: Any, path: str | Path, required: Collection[str] = SECTIONS) -> dict[str, list[Entry]]:

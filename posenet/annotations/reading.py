@@ -26,8 +26,7 @@ _RULES_OF_TEST_SETS = (
 class CocoDataset:
     """The images of an annotation file, and the people of every image id, both in file order."""
 
-    path: Path
-    images: tuple[CocoImage, ...]
+    images: list[CocoImage]
     people: dict[int, People]
 
 
@@ -54,9 +53,7 @@ def read_annotations(path: str | Path, skeleton: Skeleton = COCO) -> CocoDataset
     images = _list_images(file)
     ends = np.bincount(image_rows, minlength=len(images)).cumsum().tolist()
     slices = map(slice, [0, *ends], ends)
-    return CocoDataset(
-        Path(path), tuple(images), {image.id: people.select(part) for image, part in zip(images, slices)}
-    )
+    return CocoDataset(images, {image.id: people.select(part) for image, part in zip(images, slices)})
 
 
 @dataclass(frozen=True)
@@ -81,9 +78,7 @@ class Split:
 def read_split(path: str | Path, image_ids: Collection[int] | None = None, skeleton: Skeleton = COCO) -> Split:
     """Read the annotation file of a split, or an image-info file without annotations; only ``image_ids`` if given.
 
-    Raises:
-        DataError: the file cannot be read or has an error, has no images, has only people without keypoints, or lacks
-            an image.
+    ``DataError`` if it cannot be read or has an error, has no images, only people without keypoints, or lacks an image.
     """
     file = AnnotationFile.read(path, skeleton, required=["images"])
     names_keypoints = any(category.keypoints != () for category in file.parsed_categories)

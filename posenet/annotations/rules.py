@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,13 +25,13 @@ from posenet.annotations.coco import (
     is_file,
     is_flat_outline,
     read_document,
-    select_rows,
     select_sections,
+    write_output,
 )
 from posenet.annotations.people import MIN_AREA
 from posenet.errors import DataError
-from posenet.files import is_standard_output, write_atomically
-from posenet.images import AnnotatedFrame, ImageHeader, oriented_size
+from posenet.files import is_standard_output
+from posenet.images import AnnotatedFrame
 from posenet.messages import to_single_line
 from posenet.settings import DataConfig, ExifFrame
 from posenet.skeleton import Skeleton
@@ -79,7 +79,6 @@ class Rule:
     message: str
     """The entries with the problem, in the plural: "images without a file"."""
     remedy: str
-    """How to fix it."""
     find: Callable[[AnnotationFile], Places]
     section: str = "annotations"
     """The section of a mask, whose places are the ids of its entries."""
@@ -130,10 +129,7 @@ def lint_annotations(
 ) -> list[Finding]:
     """Find all problems of a COCO keypoint file, errors first; ``DataError`` if it is not a COCO file at all.
 
-    Args:
-        images: folder of the image files, which are then checked too.
-        skeleton: the expected keypoints; None expects those of the categories in the file.
-        exif_frame: see ``posenet.images.find_annotated_frame``.
+    With the folder of the ``images``, their files are checked too. See ``AnnotationFile`` for the other arguments.
     """
     sections = select_sections(read_document(path), path)
     file = AnnotationFile(path, sections, skeleton, images, exif_frame)
@@ -150,9 +146,7 @@ def refuse_errors(file: AnnotationFile, codes: Collection[str] | None = None) ->
     """Raise ``DataError`` for the first error of a file, with its first places and the remedy.
 
     Errors that concern only some annotations, such as a keypoint outside its image, are logged unless there are many.
-
-    Args:
-        codes: the rules that matter; None for all that do not need the image files.
+    The ``codes`` are those of the rules that matter; None for all that do not need the image files.
     """
     for rule in RULES:
         is_wanted = rule.tolerance < LINT_ONLY if codes is None else rule.code in codes
@@ -172,14 +166,11 @@ def fix_annotations(
     images: str | Path | None = None,
     exif_frame: ExifFrame = DataConfig.exif_frame,
 ) -> dict[str, int]:
-    """Write a repaired copy of a COCO keypoint file to ``output``, completely or not at all.
+    """Write a repaired copy of a COCO keypoint file, completely or not at all; return the number of repairs by kind.
 
     Args:
         images: folder of the image files, which determine sizes and file names; None leaves both as they are.
         exif_frame: frame of missing sizes of images with an EXIF orientation.
-
-    Returns:
-        The number of repairs of every kind.
 
     Raises:
         DataError: ``path`` cannot be read or is not a COCO file, or ``output`` is the same file or cannot be written.
@@ -199,18 +190,11 @@ def fix_annotations(
         repair_one(file, fixes)
         if fixes.total() > num_done:
             file = AnnotationFile(path, sections, None, images, exif_frame)
-    try:
-        write_atomically(output, json.dumps(document).encode())
-    except OSError as error:
-        raise DataError(f"cannot write {output}: {error.strerror or error}; choose another output") from error
+    write_output(output, json.dumps(document))
     return dict(fixes)
 
 
 # Images and their files
-
-
-def _backslashes(file: AnnotationFile) -> list[str]:
-    return [name for name in file.file_names if "\\" in name and not is_file(file.folder, name)]
 
 
 def _repeated_files(file: AnnotationFile) -> list[str]:
@@ -218,49 +202,28 @@ def _repeated_files(file: AnnotationFile) -> list[str]:
     return [name for name, count in names.items() if count > 1]
 
 
+def _files_with(file: AnnotationFile, problem: str) -> list[str]:
+    return [check.name for check in file.file_checks.values() if check.problem == problem]
+
+
 def _missing_files(file: AnnotationFile) -> list[str]:
-    # A backslash is a finding already.
-    return [
-        name
-        for name, check in zip(file.file_names, file.file_checks)
-        if check is not None and not check.is_present and "\\" not in name
-    ]
-
-
-def _unreadable_files(file: AnnotationFile) -> list[str]:
-    checks = zip(file.file_names, file.file_checks)
-    return [name for name, check in checks if check is not None and check.is_present and check.header is None]
-
-
-def _files_of_another_size(file: AnnotationFile) -> list[str]:
-    return [name for name, _, _, has_size in _decoded_files(file) if not has_size]
+    return [name for name in _files_with(file, "missing") if "\\" not in name]  # a backslash is a finding already
 
 
 def _files_with_orientation(file: AnnotationFile, reason: str) -> list[str]:
     return [
-        f"{name} (orientation {header.orientation}, {frame})"
-        for name, header, frame, has_size in _decoded_files(file)
-        if has_size and frame.reason == reason
+        f"{check.name} (orientation {check.orientation}, {check.frame})"
+        for check in file.file_checks.values()
+        if not check.problem and check.frame.reason == reason
     ]
-
-
-def _decoded_files(file: AnnotationFile) -> Iterator[tuple[str, ImageHeader, AnnotatedFrame, bool]]:
-    """Name, header and annotated frame of every file that can be decoded, and whether it has the annotated size."""
-    for name, check, size in zip(file.file_names, file.file_checks, file.image_sizes.tolist()):
-        if check is not None and check.header is not None:
-            oriented = oriented_size(*check.header.stored_size, check.frame.orientation)
-            yield name, check.header, check.frame, list(oriented) == size
 
 
 # Categories
 
 
 def _no_keypoints(file: AnnotationFile) -> list[object]:
-    bad = [
-        file.category_ids.values[row]
-        for row, category in enumerate(file.parsed_categories)
-        if category.keypoints is None and file.category_ids.is_usable[row]
-    ]
+    rows = zip(file.category_ids.values, file.category_ids.is_usable, file.parsed_categories)
+    bad = [number for number, is_usable, category in rows if is_usable and category.keypoints is None]
     return bad or ([] if file.category_has_keypoints.any() else [None])
 
 
@@ -306,18 +269,10 @@ def _no_area(file: AnnotationFile) -> Mask:
     return file.is_used & (is_missing | (file.areas.values < 0))
 
 
-def _zero_area(file: AnnotationFile) -> Mask:
-    return file.is_used & ~file.is_crowd & (file.areas.problems == Problem.NONE) & (file.areas.values == 0)
-
-
 def _small_area(file: AnnotationFile) -> Mask:
     claims_keypoints = np.array([bool(entry.get("num_keypoints")) for entry in file.annotations], bool)
     areas = file.areas.values
     return file.is_used & ~file.is_crowd & claims_keypoints & (areas > 0) & (areas < MIN_AREA)
-
-
-def _no_box(file: AnnotationFile) -> Mask:
-    return file.is_used & ~np.isin(file.boxes.problems, (Problem.NONE, Problem.TEXT))
 
 
 def _empty_box(file: AnnotationFile) -> Mask:
@@ -332,10 +287,6 @@ def _box_outside(file: AnnotationFile) -> Mask:
 
 def _flat_outline(file: AnnotationFile) -> Mask:
     return file.is_used & np.array([is_flat_outline(entry.get("segmentation")) for entry in file.annotations], bool)
-
-
-def _damaged_outline(file: AnnotationFile) -> Mask:
-    return file.is_used & file.outlines.is_damaged & ~_flat_outline(file)
 
 
 def _wrong_count(file: AnnotationFile) -> Mask:
@@ -358,12 +309,9 @@ def _exif_swapped(file: AnnotationFile) -> list[str]:
 
 def _fits_only_displayed(file: AnnotationFile) -> Mask:
     """(A,) bool: the image has the size of its stored pixels, but the keypoints fit only the displayed image."""
-    is_sideways = [check is not None and check.frame == AnnotatedFrame(1, "size") for check in file.file_checks]
-    if not any(is_sideways):
-        return np.zeros(len(file.annotations), bool)
-    in_sideways = select_rows(np.array(is_sideways), file.image_rows, False)
+    sideways = [row for row, check in file.file_checks.items() if check.frame == AnnotatedFrame(1, "size")]
     sizes = file.sizes_of_annotations
-    return in_sideways & ~_inside(file, sizes) & _inside(file, sizes[:, ::-1])
+    return np.isin(file.image_rows, sideways) & ~_inside(file, sizes) & _inside(file, sizes[:, ::-1])
 
 
 def _inside(file: AnnotationFile, sizes: np.ndarray) -> Mask:
@@ -471,18 +419,20 @@ RULES: tuple[Rule, ...] = (
          lambda file: np.array([not name for name in file.file_names], bool), "images"),
     Rule("error", "backslash", "file names with backslashes, which only Windows reads",
          "separate folders by /, on any system",
-         _backslashes, repair=repair.separate_folders_by_slashes, tolerance=LINT_ONLY),
+         lambda file: [name for name in file.file_names if "\\" in name and not is_file(file.folder, name)],
+         repair=repair.separate_folders_by_slashes, tolerance=LINT_ONLY),
     Rule("error", "missing-file", "images without a file in the image folder",
          "restore the files, or delete the images and annotations",
          _missing_files, repair=repair.shorten_paths, tolerance=LINT_ONLY),
     Rule("error", "unreadable-file", "files that cannot be decoded",
-         "save them again as JPEG or PNG, or delete the images", _unreadable_files, tolerance=LINT_ONLY),
+         "save them again as JPEG or PNG, or delete the images",
+         lambda file: _files_with(file, "unreadable"), tolerance=LINT_ONLY),
     Rule("error", "image-size", "images without a width and a height in whole pixels",
          "write the size of the image in which the keypoints were placed",
          lambda file: ~file.has_size, "images", repair.complete_sizes),
     Rule("error", "wrong-size", "images of another size than annotated",
          "correct width and height to those of the file; if the image was resized, scale the annotations too",
-         _files_of_another_size, tolerance=LINT_ONLY),
+         lambda file: _files_with(file, "size"), tolerance=LINT_ONLY),
     Rule("error", "exif-swapped", "images with an EXIF orientation whose keypoints are outside the stored pixels, but "
          "inside the displayed image",
          "swap width and height of these images, so that they are those of the displayed image; keep the keypoints",
@@ -571,9 +521,11 @@ RULES: tuple[Rule, ...] = (
          lambda file: file.is_used & file.outlines.is_infinite),
     Rule("warning", "damaged-outline", "outlines that are damaged, or of an image of another size: the box replaces "
          "what cannot be used",
-         "write polygons of three or more points, or run lengths of the image's size", _damaged_outline),
+         "write polygons of three or more points, or run lengths of the image's size",
+         lambda file: file.is_used & file.outlines.is_damaged & ~_flat_outline(file)),
     Rule("error", "no-box", "annotations without a box", "write bbox as x, y, width, height",
-         _no_box, repair=repair.compute_boxes),
+         lambda file: file.is_used & ~np.isin(file.boxes.problems, (Problem.NONE, Problem.TEXT)),
+         repair=repair.compute_boxes),
     Rule("error", "empty-box", "boxes without a width or a height",
          "write bbox as x, y, width, height, not as two corners",
          lambda file: file.is_used & (file.boxes.values[:, 2:] < 0).any(axis=1)),
@@ -589,7 +541,8 @@ RULES: tuple[Rule, ...] = (
          _no_area, repair=repair.compute_areas),
     Rule("error", "zero-area", "annotations with area 0, which no evaluation can match",
          "write the area of the outline in square pixels, or of the box where there is no outline",
-         _zero_area, tolerance=FEW),
+         lambda file: file.is_used & ~file.is_crowd & (file.areas.problems == Problem.NONE) & (file.areas.values == 0),
+         tolerance=FEW),
     Rule("warning", "small", f"annotated objects smaller than {MIN_AREA} square pixels, too small to train on",
          "nothing if they are that small; else correct area", _small_area),
     Rule("warning", "num-keypoints", "annotations with a num_keypoints other than the number of labelled ones",

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
+from posenet.annotations.coco import write_output
 from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose
@@ -20,7 +21,7 @@ from posenet.annotations.rules import fix_annotations, lint_annotations
 from posenet.annotations.skeleton_draft import draft_skeleton
 from posenet.cli.options import SWITCH, add_config_options, check_output_file, message_stream
 from posenet.errors import DataError
-from posenet.files import is_standard_output, write_atomically
+from posenet.files import is_standard_output
 from posenet.messages import pluralize, to_single_line
 from posenet.settings import load_config
 from posenet.skeleton import Skeleton, load_skeleton
@@ -135,7 +136,7 @@ def _print_findings(args: argparse.Namespace, path: Path, remedy: str) -> None:
 def _import(args: argparse.Namespace) -> None:
     check_output_file(args.output, args.source, args.overwrite)
     imported = _read_other_format(args)
-    _write(args.output, json.dumps(imported.document))
+    write_output(args.output, json.dumps(imported.document))
     messages = message_stream(args.output)
     document = imported.document
     people = pluralize(len(document["annotations"]), "person", "people")
@@ -172,7 +173,7 @@ def _skeleton(args: argparse.Namespace) -> None:
     if args.output is None:
         return
     check_output_file(args.output, Path(args.source), args.overwrite)
-    _write(args.output, skeleton_to_toml(skeleton, comments))
+    write_output(args.output, skeleton_to_toml(skeleton, comments))
     if is_standard_output(args.output):
         return
     print(
@@ -193,10 +194,3 @@ def _print_skeleton(skeleton: Skeleton, messages: TextIO) -> None:
     }
     for name, text in lines.items():
         print(f"{name:<12}{to_single_line(text)}", file=messages)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise DataError(f"cannot write {path}: {error.strerror or error}; choose another output") from error

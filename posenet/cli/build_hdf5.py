@@ -17,13 +17,7 @@ import numpy as np
 from posenet.cli.options import SWITCH, add_config_options, fraction, positive_int, read_image_ids
 from posenet.data.build import MAX_UNREADABLE, BuildReport, build_store
 from posenet.data.dataset import PoseDataset
-from posenet.data.inspection import (
-    StoreSummary,
-    compute_statistics,
-    describe_sets,
-    find_shared_images,
-    verify_store,
-)
+from posenet.data.inspection import StoreSummary, compute_statistics, describe_sets, find_shared_images, verify_store
 from posenet.data.store import Store, open_data_sets
 from posenet.data.targets import TargetRenderer
 from posenet.devices.cpu import usable_cores
@@ -111,24 +105,21 @@ def run(args: argparse.Namespace) -> None:
             "or --preview"
         )
     if is_built:
-        _print_report(_build(args, config))
+        report = build_store(
+            args.images,
+            args.annotations,
+            args.output,
+            image_ids=None if args.image_ids is None else read_image_ids(args.image_ids),
+            limit=args.limit,
+            workers=args.workers,
+            max_unreadable=args.max_unreadable,
+            overwrite=args.overwrite,
+            skeleton=load_skeleton(args.skeleton),
+            exif_frame=config.data.exif_frame,
+        )
+        _print_report(report)
     if is_inspected:
         _inspect(args, config, is_built)
-
-
-def _build(args: argparse.Namespace, config: Config) -> BuildReport:
-    return build_store(
-        args.images,
-        args.annotations,
-        args.output,
-        image_ids=None if args.image_ids is None else read_image_ids(args.image_ids),
-        limit=args.limit,
-        workers=args.workers,
-        max_unreadable=args.max_unreadable,
-        overwrite=args.overwrite,
-        skeleton=load_skeleton(args.skeleton),
-        exif_frame=config.data.exif_frame,
-    )
 
 
 def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:

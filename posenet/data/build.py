@@ -47,16 +47,13 @@ class BuildReport:
     """The result of a build."""
 
     summary: StoreSummary
-    num_crowds: int
-    """Crowd regions in the stored images."""
-    num_without_outline: int
-    """People and crowds in the stored images without a usable outline; their box is the mask."""
-    num_without_main_person: int
-    """Requested images without a main person."""
-    skipped: tuple[str, ...]
-    """One line for every unreadable image."""
-    frames: dict[str, int]
-    """Number of stored images with an EXIF orientation, by the frame of their annotations and what decided it."""
+    num_crowds: int  # in the stored images
+    num_without_outline: int  # people and crowds in the stored images whose mask is their box
+    num_without_main_person: int  # requested images without a main person
+    skipped: tuple[str, ...]  # one line for every unreadable image
+    frames: dict[
+        str, int
+    ]  # stored images with an EXIF orientation, by the frame of the annotations and what decided it
     seconds: float
 
 
@@ -102,8 +99,8 @@ def build_store(
         DataError: the input or the output cannot be used, or too many images are unreadable. No store is written.
     """
     start = time.perf_counter()
-    output = resolve_link(Path(output))
-    _check_output(output, overwrite)
+    output = Path(output)
+    _check_output(resolve_link(output), overwrite)
     folder = Path(images)
     if not folder.is_dir():
         raise DataError(f"image folder {images} does not exist; give the folder that contains the images")
@@ -113,7 +110,7 @@ def build_store(
     else:
         dataset = read_annotations(annotations, skeleton)
         people_of = dataset.people
-        requested = _select_images(list(dataset.images), image_ids, annotations)
+        requested = _select_images(dataset.images, image_ids, annotations)
         minimum = skeleton.min_labelled_keypoints
         suitable = [image for image in requested if select_main_persons(people_of[image.id], minimum)]
     chosen = suitable[:limit]
@@ -131,7 +128,7 @@ def build_store(
     sizes = [_file_size(folder / image.file_name) for image in chosen]
     workers = workers or usable_cores()  # threads, because reading and decoding release Python's global lock
     with (
-        StoreWriter(output, sum(sizes), skeleton, annotations or folder, overwrite) as writer,
+        open_store_writer(output, sum(sizes), skeleton, annotations or folder, overwrite) as writer,
         closing(map_in_background(prepare, chosen, workers=workers, ahead=4 * workers)) as results,
     ):
         for image, result in zip(chosen, progress_bar(results, "build", len(chosen), disable=not progress)):
@@ -245,35 +242,58 @@ def _prepare_image(
     return _PreparedImage(record, main_rows, frame)
 
 
-class StoreWriter:
-    """Context manager that writes a store under a temporary name and renames it at the end of the block.
+@contextlib.contextmanager
+def open_store_writer(
+    path: str | Path,
+    num_image_bytes: int,
+    skeleton: Skeleton = COCO,
+    source: str | Path = "",
+    overwrite: bool = False,
+) -> Iterator[StoreWriter]:
+    """Write a store under a temporary name, and rename it at the end of the block.
 
     On any exception, Ctrl-C included, the unfinished file is removed and an existing store stays unchanged. Unfinished
     files of builds that were killed are removed by the next build of the same store.
 
     Args:
-        path: file of the store; its folder is created if it is missing.
         num_image_bytes: total size of the image files that will be added, or more.
         source: path of the annotation file. Its name is stored, but not used.
         overwrite: replace an existing store. A file that is not HDF5 is never replaced.
     """
+    path = resolve_link(Path(path))
+    _check_output(path, overwrite)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_stale_files(path)
+        _require_disk_space(path, num_image_bytes)
+        # From layout v110 on, all structures have checksums. Damage to older layouts can crash the library.
+        file = h5py.File(unfinished, "w", libver=("v110", "v110"))
+        try:
+            writer = StoreWriter(path, file, num_image_bytes)
+            yield writer
+            writer.write_tables(skeleton, Path(source).name)
+            file.close()
+            flush_to_disk(unfinished)
+            _check_output(path, overwrite)
+            os.replace(unfinished, path)
+            flush_to_disk(path.parent)
+        finally:
+            with contextlib.suppress(Exception):  # after a failed write HDF5 may also fail to close
+                file.close()
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
+        raise DataError(f"cannot write {path}: {reason}") from error
 
-    _file: h5py.File
 
-    def __init__(
-        self,
-        path: str | Path,
-        num_image_bytes: int,
-        skeleton: Skeleton = COCO,
-        source: str | Path = "",
-        overwrite: bool = False,
-    ) -> None:
-        self.path = resolve_link(Path(path))
-        self._num_image_bytes = num_image_bytes
-        self._skeleton = skeleton
-        self._source = Path(source).name
-        self._overwrite = overwrite
-        self._unfinished = self.path.with_name(f"{self.path.name}.{os.getpid()}.partial")
+class StoreWriter:
+    """Appends images to the unfinished store ``file``, which will be called ``path``."""
+
+    def __init__(self, path: Path, file: h5py.File, num_image_bytes: int) -> None:
+        self.path = path
+        self._file = file
+        self._images = file.create_dataset("images", num_image_bytes, np.uint8)
         self._records: list[tuple[int, ...]] = []
         self._file_names: list[bytes] = []
         self._people: list[np.ndarray] = []
@@ -283,41 +303,12 @@ class StoreWriter:
         self._label_end = 0
         self._num_people = 0
 
-    def __enter__(self) -> StoreWriter:
-        _check_output(self.path, self._overwrite)
-        with self._data_errors():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._remove_stale_files()
-            self._require_disk_space(self._num_image_bytes)
-            # From layout v110 on, all structures have checksums. Damage to older layouts can crash the library.
-            self._file = h5py.File(self._unfinished, "w", libver=("v110", "v110"))
-            self._images = self._file.create_dataset("images", self._num_image_bytes, np.uint8)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        try:
-            with self._data_errors():
-                if error is None:
-                    self._complete()
-                    _check_output(self.path, self._overwrite)
-                    os.replace(self._unfinished, self.path)
-                    flush_to_disk(self.path.parent)
-                elif isinstance(error, OSError):
-                    raise error
-        finally:
-            with contextlib.suppress(Exception):  # after a failed write HDF5 may also fail to close
-                self._file.close()
-            self._unfinished.unlink(missing_ok=True)
-
     def add(self, record: Record, main_rows: Sequence[int]) -> None:
-        """Append one image with its people.
-
-        ``main_rows`` are the rows of its main persons, or ``NO_PERSON`` for an image without annotations.
-        """
+        """Append an image with its people; ``main_rows`` are those of its main persons, or ``NO_PERSON``."""
         size = len(record.image_bytes)
-        if self._image_end + size > self._num_image_bytes:
+        if self._image_end + size > len(self._images):
             raise DataError(f"{record.source} has grown while the store was built; build it again")
-        self._require_disk_space(size)
+        _require_disk_space(self.path, size)
         self._images[self._image_end : self._image_end + size] = record.image_bytes
         arrays = (record.joints.astype("<f4"), record.mask_all.astype("<u2"), record.mask_miss.astype("<u2"))
         labels = b"".join(array.tobytes() for array in arrays)
@@ -336,8 +327,8 @@ class StoreWriter:
         self._label_end += len(labels)
         self._num_people += len(record.people)
 
-    def _complete(self) -> None:
-        """Write all arrays except the images, and the attributes, and close the file."""
+    def write_tables(self, skeleton: Skeleton, source: str) -> None:
+        """Write all arrays except the images, and the attributes."""
         if not self._samples:
             raise DataError(
                 f"nothing to write to {self.path}: no readable image with a main person; "
@@ -349,16 +340,16 @@ class StoreWriter:
             "person": np.concatenate(self._people),
             "sample": np.array(self._samples, "<i8"),
         }
-        self._require_disk_space(self._label_end + sum(table.nbytes for table in tables.values()))
+        _require_disk_space(self.path, self._label_end + sum(table.nbytes for table in tables.values()))
         self._file.create_dataset("labels", data=np.frombuffer(b"".join(self._labels), np.uint8))
         for name, table in tables.items():
             self._file.create_dataset(name, data=table)
-        skeleton = json.dumps(skeleton_to_table(self._skeleton))
+        skeleton_text = json.dumps(skeleton_to_table(skeleton))
         texts = {
             "format": FORMAT,
-            "skeleton": skeleton,
-            "source": self._source or "unknown",
-            "fingerprint": compute_fingerprint(skeleton, tables),
+            "skeleton": skeleton_text,
+            "source": source or "unknown",
+            "fingerprint": compute_fingerprint(skeleton_text, tables),
         }
         for name, text in texts.items():
             # HDF5's checksums protect text of fixed length only.
@@ -367,37 +358,28 @@ class StoreWriter:
         self._file.attrs["images"] = len(self._records)
         self._file.attrs["people"] = self._num_people
         self._file.attrs["samples"] = len(self._samples)
-        self._file.close()
-        flush_to_disk(self._unfinished)
 
-    @contextlib.contextmanager
-    def _data_errors(self) -> Iterator[None]:
-        """Turn errors of the file system into ``DataError``."""
+
+def _require_disk_space(path: Path, size: int) -> None:
+    """Raise ``DataError`` unless ``size`` more bytes fit on the disk. HDF5 itself may crash on a full disk."""
+    free = shutil.disk_usage(path.parent).free
+    if free < size + SPARE_BYTES:
+        raise DataError(f"cannot write {path}: the disk has {free / 1e6:.0f} MB left; free some space")
+
+
+def _remove_stale_files(store: Path) -> None:
+    """Remove unfinished files of killed builds of a store. The file of a running build is locked by HDF5."""
+    pattern = re.compile(rf"{re.escape(store.name)}\.\d+\.partial")
+    for path in store.parent.iterdir():
+        if not pattern.fullmatch(path.name):
+            continue
         try:
-            yield
-        except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else " ".join(str(error).split())
-            raise DataError(f"cannot write {self.path}: {reason}") from error
-
-    def _require_disk_space(self, size: int) -> None:
-        """Raise ``DataError`` unless ``size`` more bytes fit on the disk. HDF5 itself may crash on a full disk."""
-        free = shutil.disk_usage(self.path.parent).free
-        if free < size + SPARE_BYTES:
-            raise DataError(f"cannot write {self.path}: the disk has {free / 1e6:.0f} MB left; free some space")
-
-    def _remove_stale_files(self) -> None:
-        """Remove unfinished files of killed builds of this store. The file of a running build is locked by HDF5."""
-        pattern = re.compile(rf"{re.escape(self.path.name)}\.\d+\.partial")
-        for path in self.path.parent.iterdir():
-            if not pattern.fullmatch(path.name):
-                continue
-            try:
-                h5py.File(path, "r+").close()
-            except BlockingIOError:
-                continue
-            except OSError:
-                pass
-            path.unlink()
+            h5py.File(path, "r+").close()
+        except BlockingIOError:
+            continue
+        except OSError:
+            pass
+        path.unlink()
 
 
 def _check_output(path: Path, overwrite: bool) -> None:

@@ -38,12 +38,9 @@ class PartialSample(NamedTuple):
 
     record: Record
     augmentation: Augmentation
-    matrix: np.ndarray
-    """(2, 3) float64: maps (x, y, 1) in image pixels to network-input pixels."""
-    joints: np.ndarray
-    """(P, K, 3) float32: x, y, visibility, in network-input pixels."""
-    faults: tuple[str, ...] = ()
-    """Error messages of the unreadable samples that this one replaces."""
+    matrix: np.ndarray  # (2, 3) float64: maps (x, y, 1) in image pixels to network-input pixels
+    joints: np.ndarray  # (P, K, 3) float32: x, y, visibility, in network-input pixels
+    faults: tuple[str, ...] = ()  # error messages of the unreadable samples that this one replaces
 
 
 class PoseDataset(Dataset[Batch]):

@@ -55,10 +55,8 @@ def _format_cell(value: str | float) -> str:
 class SharedImages(NamedTuple):
     """The images that two stores share."""
 
-    ids: np.ndarray
-    """(M,) int64: ids that both stores have; the bytes of these images may differ."""
-    contents: np.ndarray
-    """(L, 2) int64: ids in the first and in the second store of images with the same bytes; the ids may differ."""
+    ids: np.ndarray  # (M,) int64: ids that both stores have; the bytes of these images may differ
+    contents: np.ndarray  # (L, 2) int64: ids in both stores of images with the same bytes; the ids may differ
 
 
 def summarize(store: Store) -> StoreSummary:

@@ -96,16 +96,12 @@ def _receive_batch(
     """Unpickle a batch in the main process: copy it out of the blocks, which the worker will use again."""
     _received_blocks.extend((pixels, joints))
     images, person_mask, mask_miss = _split_pixels(pixels.clone(), *sizes)
-    return Batch(
-        images,
-        joints.clone(),
-        person_mask,
-        mask_miss,
-        torch.from_numpy(image_ids),
-        faults,
-        None if set_indices is None else torch.from_numpy(set_indices),
-        None if supervised is None else torch.from_numpy(np.unpackbits(supervised, axis=1, count=num_channels)),
-    )
+    indices = None if set_indices is None else torch.from_numpy(set_indices)
+    channels = None
+    if supervised is not None:
+        channels = torch.from_numpy(np.unpackbits(supervised, axis=1, count=num_channels))
+    ids = torch.from_numpy(image_ids)
+    return Batch(images, joints.clone(), person_mask, mask_miss, ids, faults, indices, channels)
 
 
 class BatchMemory:

@@ -264,7 +264,7 @@ class Store:
 
     def _read_once(self, offset: int, size: int) -> bytes:
         file = self._file or self._open()
-        data = _pread(file.descriptor, size, offset)
+        data = b""
         while len(data) < size:
             more = _pread(file.descriptor, size - len(data), offset + len(data))
             if not more:
@@ -348,10 +348,8 @@ class DataSet(NamedTuple):
 
     store: Store
     name: str
-    weight: float = 1.0
-    """An epoch draws this number times the set's number of samples from it."""
-    mapping: KeypointMapping | None = None
-    """From the skeleton of the store to that of the network; None if they are the same."""
+    weight: float = 1.0  # an epoch draws this number times the set's number of samples from it
+    mapping: KeypointMapping | None = None  # from the store's skeleton to the network's; None if they are the same
 
 
 class StoreList:

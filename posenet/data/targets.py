@@ -46,7 +46,6 @@ class TargetRenderer(nn.Module):
         self.skeleton = skeleton
         self.cell_lists: CellLists | WholeMaps = CellLists(settings, skeleton)
         self.whole_maps = WholeMaps(settings, skeleton)
-        self.reach = self.cell_lists.reach
 
     @classmethod
     def from_config(cls, config: Config) -> TargetRenderer:
@@ -82,7 +81,7 @@ class TargetRenderer(nn.Module):
 
 
 class _MapRendering(nn.Module):
-    """The settings and constants of both implementations of keypoint maps and body-part maps."""
+    """The settings and constants of both implementations."""
 
     part_ends: Tensor
 
@@ -95,10 +94,9 @@ class _MapRendering(nn.Module):
 
 
 class CellLists(_MapRendering):
-    """Maps from lists of all cells that the keypoints and parts cover, computed one cell at a time.
+    """Maps from lists of the cells that the keypoints and parts cover, whose lengths depend on the joints.
 
-    Time and memory depend on the number of people and not on people times channels times cells. The lengths of the
-    lists depend on the values of the joints.
+    Time and memory depend on the number of people and not on people times channels times cells.
     """
 
     def render_keypoints(self, joints: Tensor, height: int, width: int) -> Tensor:
@@ -165,12 +163,9 @@ class CellLists(_MapRendering):
 class WholeMaps(_MapRendering):
     """Maps from all cells of every person, with shapes that depend only on those of the joints.
 
-    So a device works without the host, the operations can be recorded once and replayed (CUDA graphs), and
-    ``torch.compile`` makes one graph of them. On a CPU, for 4 to 8 people, this takes 7 to 35 times as long as
-    ``CellLists``.
-
-    ``torch.compile`` fuses the loop over the people into one kernel that stores nothing. Without it, people are
-    rendered in groups, so that the memory has a bound for any number of people.
+    So a device works without the host, and ``torch.compile`` makes one graph of the operations, with one kernel that
+    stores nothing for the loop over the people. Without it, people are rendered in groups, so that the memory has a
+    bound for any number of people. On a CPU, for 4 to 8 people, this takes 7 to 35 times as long as ``CellLists``.
     """
 
     MAX_CELLS = 2**26

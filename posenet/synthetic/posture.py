@@ -54,16 +54,11 @@ _LEG_POSES: dict[str, tuple[Vector, Vector]] = {
 class _Stance(NamedTuple):
     """One kind of posture."""
 
-    weight: float
-    """Relative frequency."""
-    legs: tuple[str, str]
-    """Poses of the two legs; which one is the left one is random."""
-    arms: tuple[Sequence[str], Sequence[str]]
-    """Possible poses of the arms on the same sides."""
-    pitch: float = 1.0
-    """Forward bend of the trunk, degrees; it varies by a third."""
-    roll: float = 2.5
-    """Standard deviation of the sideways bend, degrees."""
+    weight: float  # relative frequency
+    legs: tuple[str, str]  # poses of the two legs; which one is the left one is random
+    arms: tuple[Sequence[str], Sequence[str]]  # possible poses of the arms on the same sides
+    pitch: float = 1.0  # forward bend of the trunk, degrees; it varies by a third
+    roll: float = 2.5  # standard deviation of the sideways bend, degrees
 
 
 _ANY_ARM = ("hanging", "hanging", "hanging", "away", "akimbo", "akimbo", "raised", "waving", "waving", "out", "crossed",
@@ -221,24 +216,17 @@ _LEG_SWING, _ARM_SWING, _KNEE_BEND = 27.0, 24.0, 50.0
 class Step(NamedTuple):
     """A walking person at one time."""
 
-    position: np.ndarray
-    """(x, depth) on the ground."""
-    heading: float
-    """In degrees; 0 faces the camera, 90 the right of the image."""
-    phase: float
-    """Of the gait, in radians; a stride is 2 pi."""
-    effort: float
-    """0 for standing, 1 for walking fast."""
+    position: np.ndarray  # (x, depth) on the ground
+    heading: float  # in degrees; 0 faces the camera, 90 the right of the image
+    phase: float  # of the gait, in radians; a stride is 2 pi
+    effort: float  # 0 for standing, 1 for walking fast
 
 
 def walk(rng: np.random.Generator, depth: float, half_width: float, interval: float) -> Iterator[Step]:
     """Walk from goal to goal without end; yield a step every ``interval`` seconds.
 
-    Most goals are beyond the sides of the image, so that people leave and come back; the others are inside.
-
-    Args:
-        depth: of the way, in heights.
-        half_width: from the camera's axis to the side of the image at this depth, in heights.
+    Most goals are beyond the sides of the image, so that people leave and come back; the others are inside. The
+    ``depth`` of the way, and the ``half_width`` from the camera's axis to the side of the image there, are in heights.
     """
     speed = rng.uniform(0.6, 1.1)
     position = goal = np.array([rng.uniform(-1.3, 1.3) * half_width, depth])

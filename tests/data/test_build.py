@@ -22,7 +22,7 @@ import torch
 
 from posenet.annotations.people import person_masks, select_main_persons
 from posenet.annotations.reading import read_annotations
-from posenet.data.build import BuildReport, StoreWriter, build_store
+from posenet.data.build import BuildReport, build_store, open_store_writer
 from posenet.data.dataset import PoseDataset
 from posenet.data.inspection import verify_store
 from posenet.data.store import NO_PERSON, Record, Store
@@ -278,14 +278,14 @@ class TestOutput:
     def test_an_interrupted_build_leaves_nothing(
         self, tmp_path: Path, records: list[Record], error: type[BaseException]
     ) -> None:
-        with pytest.raises(error), StoreWriter(tmp_path / "new" / "a.h5", 10**6) as writer:
+        with pytest.raises(error), open_store_writer(tmp_path / "new" / "a.h5", 10**6) as writer:
             writer.add(records[0], [0])
             raise error
         assert list((tmp_path / "new").iterdir()) == []
 
     def test_an_interrupted_rebuild_keeps_the_old_store(self, path: Path, records: list[Record]) -> None:
         before = path.read_bytes()
-        with pytest.raises(KeyboardInterrupt), StoreWriter(path, 10**6, overwrite=True) as writer:
+        with pytest.raises(KeyboardInterrupt), open_store_writer(path, 10**6, overwrite=True) as writer:
             writer.add(records[1], [0])
             assert path.read_bytes() == before
             raise KeyboardInterrupt
@@ -302,7 +302,7 @@ class TestOutput:
         assert link.is_symlink() and Store(path).num_images == 1
 
     def test_a_file_that_appears_during_the_build_is_kept(self, tmp_path: Path, records: list[Record]) -> None:
-        with pytest.raises(DataError, match="a.h5 exists"), StoreWriter(tmp_path / "a.h5", 10**6) as writer:
+        with pytest.raises(DataError, match="a.h5 exists"), open_store_writer(tmp_path / "a.h5", 10**6) as writer:
             writer.add(records[0], [0])
             (tmp_path / "a.h5").write_text("another program's")
         assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("a.h5", "another program's")]
@@ -326,7 +326,7 @@ class TestOutput:
 
     def test_images_that_grow_during_the_build_are_an_error(self, tmp_path: Path, records: list[Record]) -> None:
         with pytest.raises(DataError, match="has grown while the store was built"):
-            with StoreWriter(tmp_path / "a.h5", len(records[0].image_bytes)) as writer:
+            with open_store_writer(tmp_path / "a.h5", len(records[0].image_bytes)) as writer:
                 writer.add(records[0], [0])
                 writer.add(records[1], [0])
         assert list(tmp_path.iterdir()) == []
@@ -340,7 +340,10 @@ class TestOutput:
         assert list(tmp_path.iterdir()) == []
 
     def test_a_failing_write_is_an_error(self, tmp_path: Path, records: list[Record]) -> None:
-        with pytest.raises(DataError, match="a.h5: File too large"), StoreWriter(tmp_path / "a.h5", 10**6) as writer:
+        with (
+            pytest.raises(DataError, match="a.h5: File too large"),
+            open_store_writer(tmp_path / "a.h5", 10**6) as writer,
+        ):
             writer.add(records[0], [0])
             raise OSError(errno.EFBIG, "unable to write")
         assert list(tmp_path.iterdir()) == []

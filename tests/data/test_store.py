@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 from posenet.annotations.people import encode_mask
-from posenet.data.build import StoreWriter
+from posenet.data.build import open_store_writer
 from posenet.data.inspection import verify_store
 from posenet.data.store import NO_PERSON, Record, Store
 from posenet.errors import DataError
@@ -102,7 +102,7 @@ class TestRoundTrip:
         small = make_record(1, 1, 16, 16)
         images = 20_000
         path = tmp_path / "many.h5"
-        with StoreWriter(path, images * len(small.image_bytes)) as writer:
+        with open_store_writer(path, images * len(small.image_bytes)) as writer:
             for number in range(images):
                 writer.add(small._replace(image_id=number), [0])
         tracemalloc.start()
@@ -372,7 +372,7 @@ class TestFailingFileSystem:
 def test_an_image_without_annotations_is_a_sample_without_a_person(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     record = make_record(1, 0)
-    with StoreWriter(path, len(record.image_bytes)) as writer:
+    with open_store_writer(path, len(record.image_bytes)) as writer:
         writer.add(record, [NO_PERSON])
     with Store(path) as store:
         found, row = store.read_sample(0)

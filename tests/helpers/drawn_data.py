@@ -13,7 +13,7 @@ import numpy as np
 
 from posenet.annotations.people import People, encode_mask
 from posenet.annotations.reading import read_annotations
-from posenet.data.build import StoreWriter, build_store
+from posenet.data.build import build_store, open_store_writer
 from posenet.data.store import PERSON, Record, Store
 from posenet.skeleton import COCO
 
@@ -120,7 +120,7 @@ def make_record(image_id: int, people: int = 2, height: int = 96, width: int = 1
 
 def write_store(path: Path, records: list[Record], **options: Any) -> Path:
     """A store in which the first two people of every record are main persons."""
-    with StoreWriter(path, sum(len(record.image_bytes) for record in records), **options) as writer:
+    with open_store_writer(path, sum(len(record.image_bytes) for record in records), **options) as writer:
         for record in records:
             writer.add(record, range(len(record.joints))[:2])
     return path
@@ -132,7 +132,7 @@ def split_store(source: Path, folder: Path, count: int, shift: float = 0) -> lis
     paths = [folder / f"part{number}.h5" for number in range(count)]
     with Store(source) as store:
         for number, path in enumerate(paths):
-            with StoreWriter(path, store.num_image_bytes) as writer:
+            with open_store_writer(path, store.num_image_bytes) as writer:
                 for row in range(store.num_images * number // count, store.num_images * (number + 1) // count):
                     record = store.read_record(row)
                     if row == store.num_images - 1:

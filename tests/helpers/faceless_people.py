@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from posenet.data.build import StoreWriter
+from posenet.data.build import open_store_writer
 from posenet.data.store import Store
 from posenet.skeleton import Skeleton
 from posenet.skeleton.keypoint_mapping import KeypointMapping
@@ -30,7 +30,7 @@ FACELESS: Skeleton = skeleton_from_table(
 
 def write_store_with_skeleton(source: Path, path: Path, skeleton: Skeleton) -> Path:
     """Write a copy of a store with the keypoints of another skeleton."""
-    with Store(source) as store, StoreWriter(path, store.num_image_bytes, skeleton) as writer:
+    with Store(source) as store, open_store_writer(path, store.num_image_bytes, skeleton) as writer:
         mapping = KeypointMapping(store.skeleton, skeleton)
         for row in range(store.num_images):
             record = store.read_record(row)

@@ -23,20 +23,16 @@ class ImportedPerson(NamedTuple):
     """A person in shares of the displayed image, in which the other formats annotate."""
 
     category_id: int
-    keypoints: np.ndarray
-    """(K, 3) x, y and visibility."""
-    box: Sequence[float] | None
-    """x, y, width, height; None for that around the labelled keypoints."""
+    keypoints: np.ndarray  # (K, 3) x, y and visibility
+    box: Sequence[float] | None  # x, y, width, height; None for that around the labelled keypoints
 
 
 class ImportedAnnotations(NamedTuple):
     """The result of an import."""
 
     document: dict[str, list[Entry]]
-    folder: Path
-    """The file names of the images are relative to this folder."""
-    notes: tuple[str, ...]
-    """What was left out, and other remarks: one line each."""
+    folder: Path  # the file names of the images are relative to it
+    notes: tuple[str, ...]  # what was left out, and other remarks: one line each
 
 
 def to_coco(

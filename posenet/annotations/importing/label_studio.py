@@ -45,8 +45,7 @@ class _Person:
     """One person of a task; coordinates are percentages."""
 
     category: str
-    box: tuple[float, float, float, float] | None
-    """x, y, width, height."""
+    box: tuple[float, float, float, float] | None  # x, y, width, height
     points: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def contains(self, value: Mapping[str, Any]) -> bool:
@@ -72,15 +71,12 @@ class _Person:
 def import_label_studio(
     path: str | Path, images: str | Path, keypoints: Sequence[str] | None = None
 ) -> ImportedAnnotations:
-    """Read a JSON export of Label Studio.
+    """Read a JSON export of Label Studio; ``DataError`` if the file is none, or has no image of the folder.
 
     Args:
         images: folder of the images, which are found by their names at any depth.
         keypoints: names of the keypoints in order; None takes COCO's if it has all names, or else the order in which
             they first appear.
-
-    Raises:
-        DataError: the file is not such an export, or has no image of the folder.
     """
     tasks = read_document(path)
     if not isinstance(tasks, list) or not all(isinstance(task, dict) and "data" in task for task in tasks):

@@ -28,8 +28,7 @@ BOX_COLUMNS = 5
 class YoloFormat(NamedTuple):
     """What ``data.yaml`` says about the labels."""
 
-    classes: dict[int, str]
-    """Names of the classes by index."""
+    classes: dict[int, str]  # names by index
     keypoints: tuple[str, ...]
     has_visibility: bool
 
@@ -37,12 +36,9 @@ class YoloFormat(NamedTuple):
 def import_yolo_pose(
     data_file: str | Path, split: str = "train", keypoints: Sequence[str] | None = None
 ) -> ImportedAnnotations:
-    """Read one split of a YOLO-pose data set.
+    """Read one split, such as train or val, of the YOLO-pose data set of a ``data.yaml``.
 
-    Args:
-        data_file: the ``data.yaml``.
-        split: its key, such as train or val.
-        keypoints: names of the keypoints in order; None takes them from ``kpt_names``, or COCO's if there are 17.
+    The names of the keypoints are given in order; None takes them from ``kpt_names``, or COCO's if there are 17.
 
     Raises:
         ConfigError: PyYAML is not installed.
