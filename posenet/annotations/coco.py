@@ -77,14 +77,10 @@ class Problem(IntEnum):
     """Why numbers of an annotation cannot be used."""
 
     NONE = 0
-    WRONG_COUNT = 1
-    """They are missing, or not a list of the expected length."""
-    NOT_A_NUMBER = 2
-    """A value is not a number, not finite or larger than ``MAX_NUMBER``."""
-    TEXT = 3
-    """Numbers are written as text."""
-    BOOLEAN = 4
-    """A visibility is true or false."""
+    WRONG_COUNT = 1  # they are missing, or not a list of the expected length
+    NOT_A_NUMBER = 2  # a value is not a number, not finite or larger than ``MAX_NUMBER``
+    TEXT = 3  # numbers are written as text
+    BOOLEAN = 4  # a visibility is true or false
 
 
 class IdColumn(NamedTuple):
@@ -120,8 +116,7 @@ class Category(NamedTuple):
 
     name: str
     keypoints: Names | None
-    edges: Any
-    """Its ``skeleton``, not checked."""
+    edges: Any  # its ``skeleton``, not checked
 
 
 class FileCheck(NamedTuple):

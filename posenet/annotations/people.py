@@ -39,18 +39,12 @@ MAX_STORED_RUN = 2**16 - 1
 class People:
     """P people and crowd regions, in the order of the annotation file."""
 
-    ids: np.ndarray
-    """(P,) int64."""
-    keypoints: np.ndarray
-    """(P, K, 3) float32: x, y, visibility in channel order, derived keypoints included."""
-    num_labelled: np.ndarray
-    """(P,) int64: labelled keypoints in the file, without derived ones."""
-    boxes: np.ndarray
-    """(P, 4) float32: x, y, width, height."""
-    areas: np.ndarray
-    """(P,) float32: square pixels."""
-    is_crowd: np.ndarray
-    """(P,) bool: the region covers several people."""
+    ids: np.ndarray  # (P,) int64
+    keypoints: np.ndarray  # (P, K, 3) float32: x, y, visibility in channel order, derived keypoints included
+    num_labelled: np.ndarray  # (P,) int64: labelled keypoints in the file, without derived ones
+    boxes: np.ndarray  # (P, 4) float32: x, y, width, height
+    areas: np.ndarray  # (P,) float32: square pixels
+    is_crowd: np.ndarray  # (P,) bool: the region covers several people
     outlines: list[Outline]
 
     def __len__(self) -> int:
@@ -61,8 +55,8 @@ class People:
         """(P,) bool: a single person with at least one labelled keypoint."""
         return np.asarray((self.num_labelled > 0) & ~self.is_crowd)
 
-    def select(self, rows: slice | np.ndarray) -> People:
-        """The people in some rows, given by a slice, by indices or by a mask."""
+    def select(self, rows: slice) -> People:
+        """The people in some rows."""
         return People(
             self.ids[rows],
             self.keypoints[rows],
@@ -70,7 +64,7 @@ class People:
             self.boxes[rows],
             self.areas[rows],
             self.is_crowd[rows],
-            [self.outlines[row] for row in np.arange(len(self))[rows].tolist()],
+            self.outlines[rows],
         )
 
 
@@ -142,9 +136,7 @@ def _box_polygon(box: np.ndarray, height: int, width: int) -> list[float]:
 
 def polygons_to_mask(polygons: Sequence[Sequence[float]], height: int, width: int) -> np.ndarray:
     """Rasterise flat lists x, y, x, y, ... as COCO does, to (H, W) uint8, Fortran-contiguous: 1 in any polygon."""
-    merged = coco_mask.merge(coco_mask.frPyObjects(list(polygons), height, width))
-    runs = validate_run_lengths(parse_coco_text(merged["counts"]), height * width)
-    return decode_columns(runs, height, width).T
+    return np.asarray(coco_mask.decode(coco_mask.merge(coco_mask.frPyObjects(list(polygons), height, width))))
 
 
 def encode_mask(mask: np.ndarray) -> np.ndarray:

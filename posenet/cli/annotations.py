@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TextIO
 
 from posenet.annotations.coco import write_output
-from posenet.annotations.importing.imported import ImportedAnnotations
 from posenet.annotations.importing.label_studio import import_label_studio
 from posenet.annotations.importing.yolo_pose import import_yolo_pose
 from posenet.annotations.rules import fix_annotations, lint_annotations
@@ -135,7 +134,17 @@ def _print_findings(args: argparse.Namespace, path: Path, remedy: str) -> None:
 
 def _import(args: argparse.Namespace) -> None:
     check_output_file(args.output, args.source, args.overwrite)
-    imported = _read_other_format(args)
+    suffix = args.source.suffix.lower()
+    if suffix in (".yaml", ".yml"):
+        imported = import_yolo_pose(args.source, args.split, args.keypoints)
+    elif suffix != ".json":
+        raise DataError(
+            f"{args.source} is neither a data.yaml (YOLO-pose) nor a .json (Label Studio); give one of them"
+        )
+    elif args.images is None:
+        raise DataError("name the folder of the images with --images")
+    else:
+        imported = import_label_studio(args.source, args.images, args.keypoints)
     write_output(args.output, json.dumps(imported.document))
     messages = message_stream(args.output)
     document = imported.document
@@ -145,18 +154,6 @@ def _import(args: argparse.Namespace) -> None:
         print(note, file=messages)
     print(f"wrote {args.output}; its images are in {imported.folder}", file=messages)
     print(f"next: posenet annotations lint {args.output} --images {imported.folder}", file=messages)
-
-
-def _read_other_format(args: argparse.Namespace) -> ImportedAnnotations:
-    if args.source.suffix.lower() in (".yaml", ".yml"):
-        return import_yolo_pose(args.source, args.split, args.keypoints)
-    if args.source.suffix.lower() != ".json":
-        raise DataError(
-            f"{args.source} is neither a data.yaml (YOLO-pose) nor a .json (Label Studio); give one of them"
-        )
-    if args.images is None:
-        raise DataError("name the folder of the images with --images")
-    return import_label_studio(args.source, args.images, args.keypoints)
 
 
 def _skeleton(args: argparse.Namespace) -> None:

@@ -131,7 +131,7 @@ def _inspect(args: argparse.Namespace, config: Config, is_built: bool) -> None:
         for data_set in stores.sets:
             name = data_set.name if args.output is None else args.output
             if args.verify:
-                summary = verify_store(data_set.store, workers=args.workers, progress=True)
+                summary = verify_store(data_set.store, workers=args.workers)
                 if not is_built:
                     _print_summary(summary)
                 print(f"{name} is intact")

@@ -85,15 +85,12 @@ def build_store(
         images: folder of the images.
         annotations: COCO keypoint JSON for ``skeleton``. None stores all images of the folder without annotations, in
             the order of their names and as viewers display them, for training with a teacher.
-        image_ids: store only these images; None stores all.
-        limit: store only the first ``limit`` of these images.
+        image_ids, limit: store only these images, and only the first ``limit`` of them; None stores all.
         workers: threads; None means one per usable core. The bytes of the store do not depend on it.
         max_unreadable: share of the images, rounded up to whole images, that may be missing, damaged or of another size
             than annotated. They are skipped and reported.
         overwrite: replace an existing store when the new one is complete.
-        exif_frame: frame of the annotations where an image's EXIF orientation and size leave it open; see
-            ``posenet.images.find_annotated_frame``.
-        progress: whether to show a progress bar.
+        exif_frame: see ``posenet.images.find_annotated_frame``.
 
     Raises:
         DataError: the input or the output cannot be used, or too many images are unreadable. No store is written.

@@ -65,7 +65,7 @@ def summarize(store: Store) -> StoreSummary:
     return StoreSummary(store.num_images, store.num_people, len(store), store.num_image_bytes, num_file_bytes)
 
 
-def verify_store(store: Store, *, workers: int | None = None, progress: bool = False) -> StoreSummary:
+def verify_store(store: Store, *, workers: int | None = None) -> StoreSummary:
     """Read a whole store on ``workers`` threads (None: one per usable core); decode every image and mask.
 
     Raises:
@@ -84,8 +84,7 @@ def verify_store(store: Store, *, workers: int | None = None, progress: bool = F
     workers = workers or usable_cores()
     rows = range(store.num_images)
     with closing(map_in_background(find_damage, rows, workers=workers, ahead=4 * workers)) as results:
-        results_with_bar = progress_bar(results, "verify", len(rows), disable=not progress)
-        damages = [damage for damage in results_with_bar if damage is not None]
+        damages = [damage for damage in progress_bar(results, "verify", len(rows)) if damage is not None]
     if damages:
         raise DataError(f"{len(damages)} of {store.num_images} images are damaged; first: {damages[0]}")
     return summarize(store)

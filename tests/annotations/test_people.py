@@ -148,7 +148,7 @@ class TestMasks:
                 encoded = coco_mask.frPyObjects(region, *size)
                 if isinstance(encoded, list):
                     encoded = coco_mask.merge(encoded)
-                found = person_masks(people.select(np.array([row])), *size)[0]
+                found = person_masks(people.select(slice(row, row + 1)), *size)[0]
                 np.testing.assert_array_equal(found, coco_mask.decode(encoded))
 
 

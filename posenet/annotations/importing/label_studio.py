@@ -29,14 +29,7 @@ from posenet.skeleton import COCO
 NO_RECTANGLE = "person"
 """Category of people without a rectangle."""
 
-_NOT_ANNOTATED = "tasks without an annotation, left out"
-_SEVERAL_ANNOTATIONS = "tasks with several annotations, of which the first is used"
-_NO_FILE = "tasks whose image is not in the folder, left out"
-_SAME_IMAGE = "tasks with the image of an earlier task, left out"
-_ROTATED = "tasks with an image that was rotated in Label Studio, left out: rotate the file instead"
 _NO_PERSON = "keypoints that belong to no rectangle, left out: move them into their rectangle in the list of regions"
-_OTHER_NAMES = "keypoints with other names than --keypoints, left out"
-
 _Region = Mapping[str, Any]
 
 
@@ -93,17 +86,19 @@ def import_label_studio(
             raise DataError(f"{path}: task {number} cannot be read ({reason}); export the project again") from error
         if people is None:
             continue
-        if file is None or file in people_of:
-            left_out[_NO_FILE if file is None else _SAME_IMAGE] += 1
-            continue
-        people_of[file] = people
+        if file is None:
+            left_out["tasks whose image is not in the folder, left out"] += 1
+        elif file in people_of:
+            left_out["tasks with the image of an earlier task, left out"] += 1
+        else:
+            people_of[file] = people
     if not people_of:
         reasons = "; ".join(f"{kind}: {count}" for kind, count in left_out.items()) or "it has no tasks"
         raise DataError(f"{path} has no annotated image of {images} ({reasons}); check --images")
     everybody = [person for people in people_of.values() for person in people]
     names = _keypoint_names(everybody, keypoints)
     if unknown := sum(name not in names for person in everybody for name in person.points):
-        left_out[_OTHER_NAMES] = unknown
+        left_out["keypoints with other names than --keypoints, left out"] = unknown
     categories = {name: number for number, name in enumerate(dict.fromkeys(person.category for person in everybody), 1)}
     converted = {
         path: [person.convert(categories[person.category], names) for person in people]
@@ -157,13 +152,13 @@ def _read_people(task: Mapping[str, Any], left_out: Counter[str]) -> list[_Perso
     """The people of a task; None if it cannot be used. Regions of other kinds are ignored."""
     annotations = [entry for entry in task.get("annotations") or [] if not entry.get("was_cancelled")]
     if not annotations:
-        left_out[_NOT_ANNOTATED] += 1
+        left_out["tasks without an annotation, left out"] += 1
         return None
     if len(annotations) > 1:
-        left_out[_SEVERAL_ANNOTATIONS] += 1
+        left_out["tasks with several annotations, of which the first is used"] += 1
     regions = annotations[0]["result"]
     if any(region.get("image_rotation") for region in regions):
-        left_out[_ROTATED] += 1
+        left_out["tasks with an image that was rotated in Label Studio, left out: rotate the file instead"] += 1
         return None
     people: dict[object, _Person] = {}
     for region in regions:
