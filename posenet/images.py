@@ -366,11 +366,9 @@ def to_bgr(image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
 
     Args:
         image: the path of an image file, which is read upright; a PIL image; or an array: (H, W) or (H, W, 1) grey,
-            (H, W, 3) colours or (H, W, 4) colours and alpha, which is dropped; uint8 or uint16.
+            (H, W, 3) colours or (H, W, 4) colours and alpha, which is dropped; uint8 or uint16. ``DataError`` if it is
+            something else, or its file cannot be read.
         channels: order of the colours of an array.
-
-    Raises:
-        DataError: ``image`` is None or empty, has another shape or type, or its file cannot be read.
     """
     if channels not in ("bgr", "rgb"):
         raise DataError(f"channels must be 'bgr' or 'rgb', not {channels!r}")

@@ -45,12 +45,9 @@ def draft_skeleton(annotations: str | Path, category: str | None = None, bridges
     ``DEFAULT_SIGMA``.
 
     Args:
-        category: name of the category; optional if all categories with keypoints have the same ones.
+        category: its name, optional if all with keypoints have the same ones; ``DataError`` if it cannot be used.
         bridges: add parts between keypoints that are two parts apart, such as shoulder and wrist. They connect a person
             when the keypoint between them is hidden. Drawings leave them out.
-
-    Raises:
-        DataError: the file is not a COCO keypoint file, or the category is missing or cannot be used.
     """
     file = AnnotationFile.read(annotations, required=["categories"])
     refuse_errors(file, _RULES)

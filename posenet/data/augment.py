@@ -188,14 +188,10 @@ def warp_mask(
     """Warp a mask from its run lengths directly to map cells, sampled at the cell centres.
 
     Args:
-        runs: run lengths of the mask; see ``posenet.annotations.people``.
         shape: (height, width) of the mask.
         size: (width, height) of the network input.
         border: value outside the image, 0 or 1.
-        out: C-contiguous array to write to; None allocates it.
-
-    Returns:
-        (size[1] / 4, size[0] / 4) uint8: 0-255 for 0-1.
+        out: C-contiguous array to write to; None allocates it: (height / 4, width / 4) uint8, 0-255 for 0-1.
     """
     if out is None:
         out = np.empty((size[1] // MAP_STRIDE, size[0] // MAP_STRIDE), np.uint8)

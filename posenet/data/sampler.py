@@ -38,6 +38,9 @@ class TrainSampler(Sampler[list[SampleKey]]):
         batch_size: samples per process and batch.
         batches_per_step: batches per optimizer step; an epoch consists of whole steps.
         draws: sizes, which add up to ``length``, and numbers of draws of several sets; empty draws each sample once.
+
+    Attributes:
+        steps, batches_per_epoch: optimizer steps and batches per epoch.
     """
 
     skip = 0
@@ -63,16 +66,9 @@ class TrainSampler(Sampler[list[SampleKey]]):
         self.batches_per_step = batches_per_step
         self.rank = rank
         self.global_batch_size = batch_size * world_size
+        self.steps = max(1, self.epoch_length // (self.global_batch_size * batches_per_step))
+        self.batches_per_epoch = self.steps * batches_per_step
         self.start(0)
-
-    @property
-    def steps(self) -> int:
-        """Optimizer steps per epoch."""
-        return max(1, self.epoch_length // (self.global_batch_size * self.batches_per_step))
-
-    @property
-    def batches_per_epoch(self) -> int:
-        return self.steps * self.batches_per_step
 
     def start(self, epoch: int, step: int = 0, epochs: int | None = None) -> None:
         """Set where the next iteration starts and ends.

@@ -15,6 +15,7 @@ class KeypointMapping:
     the neck, is computed if the source has both of the keypoints that it lies between.
 
     Attributes:
+        has_common_keypoints: whether the target has a keypoint of the source.
         missing: keypoints of the target that the source lacks, in channel order.
         ignored: keypoints of the source that the target lacks.
     """
@@ -31,16 +32,13 @@ class KeypointMapping:
             row = row_of_name.get(keypoint, row_of_name.get(file_names.get(keypoint, "")))
             if row is not None:
                 self._rows[keypoint] = row
+        self.has_common_keypoints = bool(self._rows)
         self._derived = [name for name, pair in target.derived.items() if set(pair) <= self._rows.keys()]
         self._target_rows = [target.index(name) for name in self._rows]
         self._source_rows = list(self._rows.values())
         known = self._rows.keys() | set(self._derived)
         self.missing = tuple(name for name in target.keypoints if name not in known)
         self.ignored = tuple(name for row, name in enumerate(source.keypoints) if row not in self._source_rows)
-
-    @property
-    def has_common_keypoints(self) -> bool:
-        return bool(self._rows)
 
     def map_joints(self, joints: np.ndarray) -> np.ndarray:
         """Convert (P, K_source, 3) joints to (P, K_target, 3) float32; missing keypoints are zeros: not labelled."""

@@ -11,12 +11,9 @@ import numpy as np
 
 
 def keypoint_similarity(squares: np.ndarray, areas: np.ndarray, sigmas: np.ndarray) -> np.ndarray:
-    """Similarity of keypoints, 0-1; the arguments are broadcast.
+    """Similarity, 0-1, of keypoints at (..., F) squared distances from the true ones.
 
-    Args:
-        squares: (..., F) squared distances from the true keypoints, in square pixels.
-        areas: (..., 1) or (...) areas of the people, in square pixels.
-        sigmas: (F,) OKS constants.
+    The (..., 1) or (...) areas of the people are in square pixels, too; all arguments are broadcast.
     """
     # In the order of pycocotools, so that the last bit is the same; the tiny addition is for areas of 0.
     return np.asarray(np.exp(-(squares / (2 * sigmas) ** 2 / (areas + np.spacing(1)) / 2)))

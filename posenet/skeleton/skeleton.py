@@ -171,14 +171,10 @@ class Skeleton:
         return [self.index(name) for name in self.file_keypoints]
 
     def to_network_order(self, keypoints: np.ndarray) -> np.ndarray:
-        """Convert keypoints in the order of annotation files to channel order, and add the derived ones.
+        """Convert (P, F, 3) keypoints in the order of annotation files to (P, K, 3) float32 in channel order.
 
-        Args:
-            keypoints: (P, F, 3) x, y in pixels and COCO visibility (0 not labelled, 1 hidden, 2 visible).
-
-        Returns:
-            (P, K, 3) float32. A derived keypoint is labelled if both of its sources are, and as visible as the less
-            visible one. Coordinates of unlabelled keypoints are 0.
+        They are x, y in pixels and COCO visibility (0 not labelled, 1 hidden, 2 visible). A derived keypoint is
+        labelled if both of its sources are, and as visible as the less visible one. Unlabelled ones are at (0, 0).
         """
         joints = np.zeros((len(keypoints), self.num_keypoints, 3), np.float32)
         joints[:, self._file_indices] = keypoints

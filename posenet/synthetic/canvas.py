@@ -17,8 +17,7 @@ Numbers = Sequence[float] | np.ndarray
 OUTLINE_SHADE = 0.5
 """Brightness of a shape's outline, relative to the shape."""
 
-_SHIFT = 4
-"""OpenCV accepts coordinates in units of 1 / 2^4 pixel."""
+_SHIFT = 4  # OpenCV accepts coordinates in units of 1 / 2^4 pixel
 _ANGLES = np.linspace(0, 2 * np.pi, 20, endpoint=False)
 _CIRCLE = np.stack([np.cos(_ANGLES), np.sin(_ANGLES)], axis=1)
 _CAP = _CIRCLE[np.arange(5, -6, -1)]

@@ -28,10 +28,8 @@ from posenet.synthetic.video import ASPECT, DEFAULT_SECONDS, write_video
 
 SPLITS = {"train": 1, "val": 10_000_001}
 """The id of the first image of each split."""
-MAX_IMAGES = 10_000_000
-"""Largest number of images in a split, and of videos."""
-MAX_SECONDS = 3600
-"""Longest video."""
+MAX_IMAGES = 10_000_000  # in a split; and largest number of videos
+MAX_SECONDS = 3600  # longest video
 MARKER = "synthetic.json"
 """The file with the name of this tool and the settings of a data set."""
 DEFAULT_SEED = 0
@@ -73,12 +71,8 @@ def write_dataset(
     """Write ``train2017/``, ``val2017/``, ``annotations/person_keypoints_*2017.json`` and ``synthetic.json``.
 
     With videos, also ``videos/000001.mp4`` and so on, and for each a JSON file (see ``video.write_video``). The
-    annotations are written last. An earlier data set of this tool is replaced.
-
-    Args:
-        train, val, videos: their numbers.
-        workers: number of processes; None starts one per core.
-        seconds: length of every video.
+    annotations are written last. An earlier data set of this tool is replaced. The ``workers`` are processes; None
+    starts one per core.
 
     Raises:
         ConfigError: there are videos, but PyAV is missing.

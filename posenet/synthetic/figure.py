@@ -202,9 +202,8 @@ class Figure:
         """Paint the seat of the trousers, or the skirt."""
         radius = 0.052 * self._thickness
         shapes = [ellipse(self.at[side + "hip"], (radius, radius)) for side in SIDES]
-        part = Part.TRUNK
-        if self.look.bottoms == "skirt":
-            part = Part.SKIRT
+        part = Part.SKIRT if self.look.bottoms == "skirt" else Part.TRUNK
+        if part == Part.SKIRT:
             for side in SIDES:
                 hem = self.at[side + "hip"] + 0.72 * (self.at[side + "kne"] - self.at[side + "hip"])
                 shapes.append(ellipse(hem, (0.085 * self._thickness, 0.030 * self._thickness)))

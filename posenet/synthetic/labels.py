@@ -19,12 +19,9 @@ from posenet.synthetic.scene import Actor, Scene
 
 _FORMS = ("polygons", "counts", "compressed")
 _FORM_SHARES = (0.70, 0.15, 0.15)
-_BARELY_SEEN = 0.1
-"""Nothing is labelled in a person of whom at most this share is visible."""
-_HEAVILY_HIDDEN = 0.4
-"""Most hidden keypoints are not labelled in a person of whom less than this share is visible."""
-_UNLABELLED_SHARE = 0.7
-"""Share of those hidden keypoints that are not labelled."""
+_BARELY_SEEN = 0.1  # nothing is labelled in a person of whom at most this share is visible
+_HEAVILY_HIDDEN = 0.4  # most hidden keypoints are not labelled in a person of whom less than this share is visible
+_UNLABELLED_SHARE = 0.7  # of those hidden keypoints
 
 
 def annotate(rng: np.random.Generator, scene: Scene) -> list[dict[str, Any]]:

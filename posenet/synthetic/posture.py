@@ -201,16 +201,11 @@ def _posed(
 
 # Walking. Positions on the ground are (x, depth) in standing heights: x to the right of the camera's axis.
 
-STRIDE = 0.85
-"""Length of two steps, in standing heights."""
-_ACCELERATION = 1.5
-"""Heights per second squared."""
-_TURN = 300.0
-"""Degrees per second."""
-_ARRIVED = 0.25
-"""A goal is reached at this distance, in heights."""
-_LEG_SWING, _ARM_SWING, _KNEE_BEND = 27.0, 24.0, 50.0
-"""Largest angles of a fast walk, in degrees."""
+_STRIDE = 0.85  # length of two steps, in heights
+_ACCELERATION = 1.5  # heights per second squared
+_TURN = 300.0  # degrees per second
+_ARRIVED = 0.25  # a goal is reached at this distance, in heights
+_LEG_SWING, _ARM_SWING, _KNEE_BEND = 27.0, 24.0, 50.0  # largest angles of a fast walk, in degrees
 
 
 class Step(NamedTuple):
@@ -248,7 +243,7 @@ def walk(rng: np.random.Generator, depth: float, half_width: float, interval: fl
         velocity = velocity + change * min(1.0, _ACCELERATION * interval / max(np.hypot(*change), 1e-9))
         position = position + velocity * interval
         moved = float(np.hypot(*velocity))
-        phase += 2 * np.pi * moved * interval / STRIDE
+        phase += 2 * np.pi * moved * interval / _STRIDE
         if moved > 0.1:
             turn = (np.degrees(np.arctan2(velocity[0], -velocity[1])) - heading + 180) % 360 - 180
             heading += float(np.clip(turn, -_TURN * interval, _TURN * interval))

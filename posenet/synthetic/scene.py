@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import cv2
 import numpy as np
@@ -21,8 +21,7 @@ OBSTACLE_CODE = 1
 _NUM_PEOPLE = (1, 2, 3, 4, 5, 6)
 _NUM_PEOPLE_SHARES = (0.12, 0.26, 0.26, 0.19, 0.11, 0.06)
 _ASPECTS = (4 / 3, 4 / 3, 3 / 2, 1.25, 1.6, 1.0)
-_MARGIN = 1.01
-"""A person's feet are at least this many person heights below the upper border, so that the head is in the image."""
+_MARGIN = 1.01  # feet are at least this many person heights below the upper border, so that the head is in the image
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,8 @@ class Scene:
         return np.asarray(self.owner // len(Part) == actor.slot, np.uint8)
 
 
-class _Spot(NamedTuple):
-    """Standing height of a person in pixels, and the (2,) pixel of the ground below the pelvis."""
-
-    size: float
-    ground: np.ndarray
+_Spot = tuple[float, np.ndarray]
+"""Standing height of a person in pixels, and the (2,) pixel of the ground below the pelvis."""
 
 
 def random_size(rng: np.random.Generator, longest: int) -> tuple[int, int]:
@@ -174,22 +170,22 @@ class _Painter:
             spread = (rng.uniform(0.05, 0.22) * self.width, 0.12 * size)
             points = rng.normal((centre, self.horizon + self.eye * size), spread, (rng.integers(9, 18), 2))
             from_far_to_near = points[points[:, 1].argsort()]
-            self._add("crowd", [_Spot(size * rng.uniform(0.9, 1.1), point) for point in from_far_to_near])
+            self._add("crowd", [(size * rng.uniform(0.9, 1.1), point) for point in from_far_to_near])
         for _ in range(rng.choice(3, p=(0.76, 0.2, 0.04))):
             size = rng.uniform(0.13, 0.25) * self.height
             ground = np.array([rng.uniform(0, self.width), self.horizon + self.eye * size])
-            self._add("distant", [_Spot(size, ground)])
+            self._add("distant", [(size, ground)])
         self.canvas.image = cv2.GaussianBlur(self.canvas.image, (0, 0), rng.uniform(0.3, 1.1) * self.height / 360)
 
     def paint_people(self) -> None:
         """Paint the people to label and the obstacles among them, from far to near."""
         rng = self.rng
         spots = self._choose_spots()
-        queue: list[tuple[float, Callable[[], None]]] = [
-            (spot.ground[1], partial(self._add, "person", [spot])) for spot in spots
-        ]
+        queue: list[tuple[float, Callable[[], None]]] = []
+        for size, ground in spots:
+            queue.append((ground[1], partial(self._add, "person", [(size, ground)])))
         if rng.random() < 0.35:
-            floor = spots[rng.integers(len(spots))].ground[1]
+            _, (_, floor) = spots[rng.integers(len(spots))]
             for _ in range(rng.integers(1, 3)):
                 row = rng.uniform(floor, max(floor, self.height) * 1.06)
                 size = min(row - self.horizon, 0.7 * self.height) / self.eye
@@ -215,7 +211,7 @@ class _Painter:
                 row += rng.uniform(0.05, 0.4) * size
             if rng.random() < 0.05:  # the left or right border hides a side
                 column = rng.choice((0, 1)) + rng.normal(0, 0.03)
-            spots.append(_Spot(size, np.array([column * self.width, row])))
+            spots.append((size, np.array([column * self.width, row])))
         return spots
 
     def _add(self, kind: ActorKind, spots: list[_Spot]) -> None:

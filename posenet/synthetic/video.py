@@ -29,13 +29,10 @@ ASPECT = 16 / 9
 """Width by height of a video, if only the width is given."""
 
 _NUM_PEOPLE = (3, 4, 5, 6, 7)
-_FOCAL_LENGTH = 0.9
-"""Focal length of the camera, in image widths."""
-_NEAR, _FAR = 0.8, 1.9
-"""Depths of the nearest and the farthest person. At depth 1, feet stand on the lower border of the image."""
+_FOCAL_LENGTH = 0.9  # of the camera, in image widths
+_NEAR, _FAR = 0.8, 1.9  # depths of people; at depth 1, feet stand on the lower border of the image
 _CODEC = "mpeg4"
-_BIT_RATE = 3.0
-"""Bits of a second of video per pixel of a frame."""
+_BIT_RATE = 3.0  # bits of a second of video per pixel of a frame
 
 
 def film(
