@@ -40,18 +40,12 @@ def random_numbers(seed: int, epoch: int, index: int) -> list[float]:
 class Augmentation:
     """The parameters of one augmentation. The default changes nothing."""
 
-    flip: bool = False
-    """Mirror the image and swap left and right keypoints."""
-    degrees: float = 0.0
-    """Rotation; positive turns the x axis towards negative y."""
-    shift: tuple[float, float] = (0.0, 0.0)
-    """x, y in network-input pixels, applied last."""
-    scale: float = 1.0
-    """Factor on top of the scale of the framing."""
-    jitter: tuple[float, float, float] | None = None
-    """Shifts of hue (OpenCV's 0-180), saturation and value (0-255); None leaves the colours unchanged."""
-    person_height: float = AugmentConfig.person_height
-    """Share of the input height that the framed person fills at scale 1."""
+    flip: bool = False  # mirror the image and swap left and right keypoints
+    degrees: float = 0.0  # rotation; positive turns the x axis towards negative y
+    shift: tuple[float, float] = (0.0, 0.0)  # x, y in network-input pixels, applied last
+    scale: float = 1.0  # factor on top of the scale of the framing
+    jitter: tuple[float, float, float] | None = None  # shifts of hue (OpenCV's 0-180), saturation and value (0-255)
+    person_height: float = AugmentConfig.person_height  # share of the input height that the person fills at scale 1
 
     @classmethod
     def from_random_numbers(cls, numbers: Sequence[float], config: AugmentConfig) -> Augmentation:

@@ -34,25 +34,19 @@ M_MMAP_THRESHOLD = -3
 
 
 class Batch(NamedTuple):
-    """Stacked samples, about 0.8 MB each at 512 x 512. Target maps are rendered from them on the device."""
+    """Stacked samples, about 0.8 MB each at 512 x 512. Target maps are rendered from them on the device.
 
-    images: Tensor
-    """(N, H, W, 3) BGR uint8."""
-    joints: Tensor
-    """(N, P, K, 3) float32: x, y in network-input pixels, visibility. Samples with fewer people are padded with zeros;
-    P is a multiple of ``PEOPLE_MULTIPLE``."""
-    person_mask: Tensor
-    """(N, H/4, W/4) uint8, 255 on people."""
-    mask_miss: Tensor
-    """(N, H/4, W/4) uint8, 255 where the loss supervises."""
-    image_ids: Tensor
-    """(N,) int64."""
-    faults: tuple[str, ...] = ()
-    """Error messages of the unreadable samples that were replaced by others."""
-    set_indices: Tensor | None = None
-    """(N,) int16, the data sets of the samples, if there are several."""
-    supervised: Tensor | None = None
-    """(N, C) uint8, 1 for the output channels that each sample supervises; None means all."""
+    Samples with fewer than P people are padded with zeros; P is a multiple of ``PEOPLE_MULTIPLE``.
+    """
+
+    images: Tensor  # (N, H, W, 3) BGR uint8
+    joints: Tensor  # (N, P, K, 3) float32: x, y in network-input pixels, visibility
+    person_mask: Tensor  # (N, H/4, W/4) uint8, 255 on people
+    mask_miss: Tensor  # (N, H/4, W/4) uint8, 255 where the loss supervises
+    image_ids: Tensor  # (N,) int64
+    faults: tuple[str, ...] = ()  # error messages of the unreadable samples that were replaced by others
+    set_indices: Tensor | None = None  # (N,) int16, the data sets of the samples, if there are several
+    supervised: Tensor | None = None  # (N, C) uint8, 1 for the channels that each sample supervises; None means all
 
     def to(self, device: torch.device) -> Batch:
         """Copy the batch to a device. The copying may still be in progress on return."""

@@ -83,26 +83,18 @@ class Supervision(NamedTuple):
 class Record(NamedTuple):
     """One image and its P people. Sizes and coordinates are pixels in the frame of the annotations."""
 
-    source: Path
-    """Path of the store, for error messages."""
+    source: Path  # of the store, for error messages
     image_id: int
     file_name: str
     height: int
     width: int
-    orientation: int
-    """The EXIF orientation, 1-8, by which the decoded pixels are turned; see ``posenet.images.AnnotatedFrame``."""
-    image_bytes: np.ndarray
-    """(bytes,) uint8, the original bytes of the image file."""
-    joints: np.ndarray
-    """(P, K, 3) float32: x, y, visibility of every keypoint."""
-    mask_all: np.ndarray
-    """(runs,) uint16: run lengths of the mask that is 1 on people."""
-    mask_miss: np.ndarray
-    """(runs,) uint16: run lengths of the mask that is 1 where the loss supervises."""
-    people: np.ndarray
-    """(P,) of ``PERSON``."""
-    supervision: Supervision | None = None
-    """None if the record supervises everything and is not one of several data sets."""
+    orientation: int  # the EXIF orientation, 1-8, by which the decoded pixels are turned; see ``AnnotatedFrame``
+    image_bytes: np.ndarray  # (bytes,) uint8, the original bytes of the image file
+    joints: np.ndarray  # (P, K, 3) float32: x, y, visibility of every keypoint
+    mask_all: np.ndarray  # (runs,) uint16: run lengths of the mask that is 1 on people
+    mask_miss: np.ndarray  # (runs,) uint16: run lengths of the mask that is 1 where the loss supervises
+    people: np.ndarray  # (P,) of ``PERSON``
+    supervision: Supervision | None = None  # None if it supervises everything and is not one of several data sets
 
     def allows_reduction(self, reduction: int) -> bool:
         """Whether decoding at a reduced size is faster, and pixel (0, 0) of the result starts at that of the image.
