@@ -299,7 +299,7 @@ def check_image(data: np.ndarray) -> ImageHeader:
     """
     header = parse_header(data)
     content = data.tobytes()
-    if is_jpeg(data) and content.rfind(_JPEG_END) < content.rfind(_JPEG_SCAN):
+    if is_jpeg(data) and _JPEG_SCAN in content[max(content.rfind(_JPEG_END), 0) :]:
         # Some releases of OpenCV fill the missing rows with grey and report no error.
         add_jpeg_end(data)
     decode_checked_image(data, header.height, header.width, 8 if is_jpeg(data) else 1)
