@@ -8,7 +8,7 @@ from pathlib import Path
 from posenet.cli.diagnosis_outputs import diagnosis_paths, write_diagnosis
 from posenet.cli.options import message_stream, read_image_ids
 from posenet.cli.predictor_options import add_checkpoint_option, add_network_options, make_predictor
-from posenet.cli.processes import add_process_options, join_ranks, run_on_ranks
+from posenet.cli.processes import add_process_options, run_on_ranks
 from posenet.devices.ranks import Ranks
 from posenet.diagnosis.diagnose import diagnose
 from posenet.errors import ConfigError
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict the split in one process or several, print the metrics, and write what the flags ask for."""
-    return run_on_ranks(args, join=join_ranks, task=lambda ranks: _evaluate(args, ranks))
+    return run_on_ranks(args, lambda ranks: _evaluate(args, ranks))
 
 
 def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:

@@ -9,18 +9,10 @@ from posenet.checkpoints.weights import load_model
 from posenet.cli.options import CHECKPOINT_HELP, add_config_options, add_switch, message_stream
 from posenet.cli.predictor_options import requested_config
 from posenet.errors import ConfigError
-from posenet.files import check_outputs
+from posenet.files import check_outputs, write_atomically
 from posenet.images import find_images
-from posenet.inference.exported_file import INPUT, OUTPUT
-from posenet.inference.networks import is_exported_file
-from posenet.inference.onnx_export import (
-    build_onnx,
-    choose_calibration_files,
-    quantize_onnx,
-    read_calibration_images,
-    require_packages,
-    write_onnx,
-)
+from posenet.inference.networks import INPUT, OUTPUT, is_exported_file
+from posenet.inference.onnx_export import build_onnx, quantize_onnx, read_calibration_images, require_packages
 from posenet.inference.predictor import Predictor
 
 
@@ -53,23 +45,17 @@ def run(args: argparse.Namespace) -> None:
         raise ConfigError("--int8 and --calibrate IMAGES need each other: images like those that the network will see")
     check_outputs([Path(args.output)], [Path(args.checkpoint)])
     require_packages("onnx", *(["onnxruntime"] if args.int8 else []))
-    files = choose_calibration_files(find_images(args.calibrate)) if args.int8 else []
+    files = find_images(args.calibrate) if args.int8 else []
     network, config = load_model(args.checkpoint, requested_config(args))
     model = build_onnx(network, config)
     if args.int8:
         letterbox = Predictor(network, config.inference).letterbox
         model = quantize_onnx(model, config, read_calibration_images(files, letterbox))
-    write_onnx(model, args.output)
-    _report(args, model.ByteSize())
+    write_atomically(args.output, model.SerializeToString())
 
-
-def _report(args: argparse.Namespace, size: int) -> None:
-    """Print what was written, and how to compare it with the checkpoint."""
     messages = message_stream(args.output)
-    print(
-        f"wrote {args.output}: {size / 1e6:.1f} MB, input {INPUT}, output {OUTPUT}; see docs/deployment.md",
-        file=messages,
-    )
+    size = f"{model.ByteSize() / 1e6:.1f} MB"
+    print(f"wrote {args.output}: {size}, input {INPUT}, output {OUTPUT}; see docs/deployment.md", file=messages)
     if args.int8:
         print(
             "compare its AP with that of the checkpoint on images that were not used for calibration: run\n"

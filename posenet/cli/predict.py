@@ -11,44 +11,36 @@ import math
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from posenet.cli.options import add_switch, fraction, message_stream, positive_int, seconds
 from posenet.cli.prediction_outputs import (
-    OutputStems,
+    ImagePaths,
+    PredictionSummary,
     choose_outputs,
     is_lines_file,
     open_drawing_outputs,
     open_people_files,
     people_files,
 )
-from posenet.cli.prediction_summary import PredictionSummary
 from posenet.cli.predictor_options import add_checkpoint_option, add_network_options, make_predictor
-from posenet.cli.processes import add_process_options, join_ranks, run_on_ranks
+from posenet.cli.processes import add_process_options, run_on_ranks
 from posenet.devices.ranks import Ranks
 from posenet.devices.signals import catch_stop_signals
 from posenet.errors import ConfigError, DataError
 from posenet.files import is_standard_output, name_file_in_errors, resolve_link
-from posenet.inference.media.frame_tracking import FrameTracker
-from posenet.inference.media.frames import predict_frames, read_frames, require_pyav
+from posenet.inference.media.frames import predict_frames, read_frames, require_pyav, track_people
 from posenet.inference.media.journal import Journal, check_resumable, journal_paths, read_complete, write_complete
-from posenet.inference.media.outputs import Output, Window
-from posenet.inference.media.sources import (
-    Frame,
-    Source,
-    find_sources,
-    is_numbered_pattern,
-    parse_standard_input,
-    split_into_blocks,
-)
+from posenet.inference.media.outputs import Output, require_display
+from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input, split_into_blocks
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.inference.shares import share
 from posenet.messages import pluralize
 from posenet.progress import progress_bar
-from posenet.settings import load_config
+from posenet.settings import TrackingConfig, load_config
 from posenet.visualization.people import MIN_SCORE
 
 _log = logging.getLogger(__name__)
@@ -141,36 +133,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Predict all frames that can be read, in one process or several; return the exit status."""
-    return run_on_ranks(args, join=join_ranks, task=lambda ranks: _predict(args, ranks))
+    return run_on_ranks(args, lambda ranks: _predict(args, ranks))
 
 
 @dataclass(frozen=True)
 class _Job:
     """What all processes together predict, by which network, and where a kill leaves it."""
 
+    args: argparse.Namespace
+    ranks: Ranks
     sources: list[Source]
-    stems: OutputStems
+    image_paths: ImagePaths
     predictor: Predictor
-    tracker: FrameTracker | None
-    blocks: Sequence[range]
-    """The sources of each block."""
+    tracking: TrackingConfig | None
+    blocks: Sequence[list[Source]]
+    """The sources, or those of a shard, in numbered blocks."""
     journaled: Path | None
     """The file of people that has journals; None without."""
-    description: dict[str, Any]
+    description: dict[str, Any] = field(default_factory=dict)
     """Everything that the people depend on, for the journals; the names are those of their messages."""
 
-    @property
-    def block_of(self) -> dict[Source, int]:
-        """The number of the block that each source belongs to."""
-        return {self.sources[index]: number for number, block in enumerate(self.blocks) for index in block}
-
-    def open_journal(self, rank: int, world_size: int, *, resume: bool) -> Journal | None:
+    def journal_of(self, rank: int) -> Journal | None:
         """The journal of one of the processes."""
         if self.journaled is None:
             return None
-        path = journal_paths(self.journaled, world_size)[rank]
-        blocks = share(self.blocks, rank, world_size)
-        return Journal(path, self.sources, blocks, self.predictor.skeleton, self.description, resume=resume)
+        path = journal_paths(self.journaled, self.ranks.world_size)[rank]
+        return Journal(path, self.sources, self.predictor.skeleton)
 
 
 def _predict(args: argparse.Namespace, ranks: Ranks) -> int:
@@ -183,16 +171,18 @@ def _predict(args: argparse.Namespace, ranks: Ranks) -> int:
     with catch_stop_signals() as stop_requested:
         job = _prepare(args, ranks)
         summary = PredictionSummary(job.sources)
-        is_complete = ranks.run_on_all(lambda: _is_complete(args, job, ranks.world_size, summary))
-        if not is_complete:
-            ranks.run_on_all(lambda: _predict_share(args, job, ranks, summary, stop_requested))
+        if not ranks.run_on_all(lambda: _is_complete(job, summary)):
+            ranks.run_on_all(lambda: _predict_share(job, summary, stop_requested))
             summary = summary.merge(ranks.gather_objects(summary))
-            ranks.run_on_all(lambda: _complete(args, job, ranks, summary))
+            ranks.run_on_main(lambda: _complete(job, summary))
             if ranks.is_main and not args.quiet:
-                written = [path for path in (args.output, *people_files(args), args.heatmaps) if path]
-                summary.report(written, message_stream(*people_files(args)))
+                messages = message_stream(*people_files(args))
+                print(summary, file=messages)
+                written = [path for path in (args.output, *people_files(args), args.heatmaps) if path and path != "-"]
+                if written and summary.has_frames:
+                    print("wrote " + ", ".join(written), file=messages)
     # Ctrl-C is the ordinary way to end a camera or a live stream.
-    if summary.is_interrupted and not summary.has_live_frames:
+    if summary.is_interrupted and not summary.counts["live frames"]:
         if ranks.is_main:
             raise KeyboardInterrupt
         return INTERRUPTED
@@ -203,20 +193,23 @@ def _predict(args: argparse.Namespace, ranks: Ranks) -> int:
 def _prepare(args: argparse.Namespace, ranks: Ranks) -> _Job:
     """Check the flags, find the inputs and load the network."""
     shard, num_shards = _parse_shard(args.shard)
-    sources: list[Source] = ranks.broadcast_object(
-        ranks.run_on_all(lambda: _find_inputs(args, ranks.world_size) if ranks.is_main else [])
-    )
-    stems = ranks.run_on_all(lambda: choose_outputs(args, sources))
+    sources: list[Source] = ranks.broadcast_object(ranks.run_on_main(lambda: _find_inputs(args, ranks.world_size)))
+    image_paths = ranks.run_on_all(lambda: choose_outputs(args, sources))
     if args.show:
-        Window.require_display()
-    tracker = _make_tracker(args)
-    if tracker and all(source.kind == "image" for source in sources):
-        _log.warning("--track, --smooth and --trails have no effect on images, only on videos and cameras")
+        require_display()
+    tracking = None
+    if args.track or args.smooth or args.trails:
+        smoothing = ["tracking.smooth=true"] if args.smooth else []
+        tracking = load_config(args.config, [*args.overrides, *smoothing]).tracking
+        if all(source.kind == "image" for source in sources):
+            _log.warning("--track, --smooth and --trails have no effect on images, only on videos and cameras")
     predictor = ranks.run_on_all(lambda: make_predictor(args, ranks, args.min_score))
-    blocks = share(split_into_blocks(sources, predictor.settings.batch_size), shard, num_shards)
+    all_blocks = split_into_blocks(sources, predictor.settings.batch_size)
+    sources = [source for block in all_blocks for source in block]
+    blocks = share(all_blocks, shard, num_shards)
     journaled = _choose_journaled_file(args, sources, len(blocks), ranks.world_size)
-    description = {} if journaled is None else _describe_run(args, sources, predictor, tracker)
-    return _Job(sources, stems, predictor, tracker, blocks, journaled, description)
+    job = _Job(args, ranks, sources, image_paths, predictor, tracking, blocks, journaled)
+    return job if journaled is None else dataclasses.replace(job, description=_describe(job))
 
 
 def _find_inputs(args: argparse.Namespace, world_size: int) -> list[Source]:
@@ -231,9 +224,8 @@ def _find_inputs(args: argparse.Namespace, world_size: int) -> list[Source]:
         raise ConfigError(f"{reason} needs a single process; leave out --nproc and the launcher")
     if (args.shard or args.resume) and live:
         raise ConfigError(f"--shard and --resume need inputs that can be read again, unlike {live[0]}")
-    is_video = any(source.kind == "video" and not is_numbered_pattern(Path(str(source.location))) for source in sources)
-    draws_video = args.output and any(source.kind in ("video", "camera") for source in sources)
-    if is_video or draws_video:
+    kinds = {source.kind for source in sources}
+    if "video" in kinds or (args.output and kinds & {"numbered", "camera"}):
         require_pyav()
     return sources
 
@@ -251,14 +243,6 @@ def _parse_shard(text: str | None) -> tuple[int, int]:
     return index, count
 
 
-def _make_tracker(args: argparse.Namespace) -> FrameTracker | None:
-    """The tracker that the flags ask for, with the settings of ``--config`` and ``--set``; None without tracking."""
-    if not (args.track or args.smooth or args.trails):
-        return None
-    overrides = [*args.overrides, "tracking.smooth=true"] if args.smooth else args.overrides
-    return FrameTracker(load_config(args.config, overrides).tracking)
-
-
 def _choose_journaled_file(
     args: argparse.Namespace, sources: Sequence[Source], num_blocks: int, world_size: int
 ) -> Path | None:
@@ -274,90 +258,82 @@ def _choose_journaled_file(
             flag = "--resume" if args.resume else "a prediction by several processes"
             raise ConfigError(f"{flag} needs a file of people: give --json, --coco or --csv a name")
         return files[0]
-    can_continue = files and is_lines_file(str(files[0])) and not any(source.may_be_live for source in sources)
+    can_continue = files and is_lines_file(files[0]) and not any(source.may_be_live for source in sources)
     return files[0] if can_continue and num_blocks > 1 else None
 
 
-def _describe_run(
-    args: argparse.Namespace, sources: Sequence[Source], predictor: Predictor, tracker: FrameTracker | None
-) -> dict[str, Any]:
+def _describe(job: _Job) -> dict[str, Any]:
     """See ``_Job.description``."""
+    args = job.args
     names = hashlib.sha256()
-    for source in sources:
+    for source in job.sources:
         names.update(f"{source.kind}:{source.name}\n".encode(errors="surrogateescape"))
     weights = args.checkpoint
     if Path(weights).is_file():
         with open(weights, "rb") as file:
             weights = hashlib.file_digest(file, "sha256").hexdigest()
-    settings = dataclasses.asdict(predictor.settings)
+    settings = dataclasses.asdict(job.predictor.settings)
     return {
         "inputs": names.hexdigest(),
         "weights": weights,
-        "inference settings": settings | {"scales": list(predictor.settings.scales)},
+        "inference settings": settings | {"scales": list(job.predictor.settings.scales)},
         "--amp": args.amp,
         "--backend": args.backend,
         "--shard": args.shard,
         "--min-score": args.min_score,
         "frames of videos (--start, --duration, --stride)": [args.start, str(args.duration), args.stride],
-        "tracking settings": dataclasses.asdict(tracker.settings) if tracker else None,
+        "tracking settings": dataclasses.asdict(job.tracking) if job.tracking else None,
     }
 
 
-def _is_complete(args: argparse.Namespace, job: _Job, world_size: int, summary: PredictionSummary) -> bool:
+def _is_complete(job: _Job, summary: PredictionSummary) -> bool:
     """Whether an earlier run with ``--resume`` is complete; then the summary gets what it could not read."""
-    if not args.resume or job.journaled is None:
+    if not job.args.resume or job.journaled is None:
         return False
-    [path] = journal_paths(job.journaled, 1)
-    unreadable = read_complete(path, job.sources, job.description)
+    [note] = journal_paths(job.journaled, 1)
+    unreadable = read_complete(note, job.description)
     if unreadable is None:
-        check_resumable(job.journaled, world_size)
+        check_resumable(job.journaled, job.ranks.world_size)
         return False
     _log.info("%s is complete", job.journaled)
-    for journal in journal_paths(job.journaled, world_size):
-        if journal != path:
+    for journal in journal_paths(job.journaled, job.ranks.world_size):
+        if journal != note:
             journal.unlink(missing_ok=True)  # the earlier run may have been killed just before this
-    for frame in unreadable:
-        summary.add(frame, [])
+    for index, text in unreadable.items():
+        summary.add(Frame(job.sources[index], error=DataError(text)), [])
     return True
 
 
-def _predict_share(
-    args: argparse.Namespace,
-    job: _Job,
-    ranks: Ranks,
-    summary: PredictionSummary,
-    stop_requested: Callable[[], bool],
-) -> None:
+def _predict_share(job: _Job, summary: PredictionSummary, stop_requested: Callable[[], bool]) -> None:
     """Predict the blocks of this process. One process alone writes the files; of several, each writes a journal."""
+    args, ranks = job.args, job.ranks
+    is_alone = ranks.world_size == 1
     with contextlib.ExitStack() as stack:
         stack.enter_context(name_file_in_errors(", ".join(people_files(args)) or args.output or args.heatmaps or ""))
-        journal = job.open_journal(ranks.rank, ranks.world_size, resume=args.resume)
+        journal = job.journal_of(ranks.rank)
         if journal:
-            stack.enter_context(journal)
-        files = open_people_files(args, job.sources, job.predictor) if ranks.world_size == 1 else []
-        drawings = open_drawing_outputs(args, job.stems, job.predictor, stop_requested)
+            stack.enter_context(journal.open(job.description, resume=args.resume))
+        files = open_people_files(args, job.sources, job.predictor) if is_alone else []
+        drawings = open_drawing_outputs(args, job.image_paths, job.predictor, stop_requested)
         for output in (*files, *drawings):
             stack.enter_context(output)
 
         for frame, people in journal.replay() if journal else ():
             summary.add(frame, people)
             _write(files, frame, people)
-        blocks = share(job.blocks, ranks.rank, ranks.world_size)[journal.first_block if journal else 0 :]
-        if journal and journal.first_block:
-            _log.info("%s of this process are already done", pluralize(journal.first_block, "block"))
+        blocks = share(job.blocks, ranks.rank, ranks.world_size)
+        remaining = [block for block in blocks if not journal or block[0].block >= journal.next_block]
+        if len(remaining) < len(blocks):
+            _log.info("%s of this process are already done", pluralize(len(blocks) - len(remaining), "block"))
+        sources = [source for block in remaining for source in block]
         frames = read_frames(
-            [job.sources[index] for block in blocks for index in block],
-            start=args.start,
-            duration=args.duration,
-            stride=args.stride,
-            stop_requested=stop_requested,
+            sources, start=args.start, duration=args.duration, stride=args.stride, stop_requested=stop_requested
         )
-        total = _count_images(job, blocks)
+        predictions = stack.enter_context(contextlib.closing(predict_frames(job.predictor, frames)))
+        # How many frames a video has is not known.
+        total = len(sources) if all(source.kind == "image" for source in sources) else None
         bar = stack.enter_context(progress_bar(title="predict", total=total, disable=args.quiet or not ranks.is_main))
-        predictions = predict_frames(job.predictor, frames, job.block_of)
-        for frame, people in stack.enter_context(contextlib.closing(predictions)):
-            if job.tracker:
-                people = job.tracker.update(frame, people)
+        for frame, people in track_people(predictions, job.tracking) if job.tracking else predictions:
             summary.add(frame, people)
             if journal:
                 journal.write(frame, people)
@@ -370,7 +346,7 @@ def _predict_share(
                 journal.finish()
         summary.is_interrupted = stop_requested()
         error = summary.unreadable_error()
-        if error and not summary.is_interrupted and not summary.has_frames and ranks.world_size == 1:
+        if error and not summary.is_interrupted and not summary.has_frames and is_alone:
             raise error  # before the files of people replace earlier ones
 
 
@@ -381,34 +357,28 @@ def _write(outputs: Sequence[Output], frame: Frame, people: Sequence[Person]) ->
             output.write(frame, people)
 
 
-def _count_images(job: _Job, blocks: Sequence[range]) -> int | None:
-    """The number of images in some blocks; None if a block is a video, whose length is not known."""
-    sources = [job.sources[index] for block in blocks for index in block]
-    return len(sources) if all(source.kind == "image" for source in sources) else None
-
-
-def _complete(args: argparse.Namespace, job: _Job, ranks: Ranks, summary: PredictionSummary) -> None:
-    """On rank 0, join the journals of several processes to the files of people, and leave a note for ``--resume``."""
-    if not ranks.is_main or summary.is_interrupted or job.journaled is None:
+def _complete(job: _Job, summary: PredictionSummary) -> None:
+    """Join the journals of several processes to the files of people, and leave a note for ``--resume``."""
+    if summary.is_interrupted or job.journaled is None:
         return
     [note] = journal_paths(job.journaled, 1)
-    journals = [path for path in journal_paths(job.journaled, ranks.world_size) if path != note]
+    journals = [path for path in journal_paths(job.journaled, job.ranks.world_size) if path != note]
     if journals:
         error = summary.unreadable_error()
         if error and not summary.has_frames:
             raise error
         with contextlib.ExitStack() as stack:
-            stack.enter_context(name_file_in_errors(", ".join(people_files(args))))
-            files = [stack.enter_context(output) for output in open_people_files(args, job.sources, job.predictor)]
-            for rank in range(ranks.world_size):
-                journal = job.open_journal(rank, ranks.world_size, resume=True)
+            stack.enter_context(name_file_in_errors(", ".join(people_files(job.args))))
+            files = [stack.enter_context(file) for file in open_people_files(job.args, job.sources, job.predictor)]
+            for rank in range(job.ranks.world_size):
+                journal = job.journal_of(rank)
                 assert journal is not None
-                with journal:
+                with journal.open(job.description, resume=True):
                     for frame, people in journal.replay():
                         _write(files, frame, people)
-    if args.resume:
-        unreadable = [Frame(source, error=error) for source, error in summary.unreadable.items()]
-        write_complete(note, job.sources, job.description, unreadable)
+    if job.args.resume:
+        unreadable = {job.sources.index(source): str(error) for source, error in summary.unreadable.items()}
+        write_complete(note, job.description, unreadable)
     else:
         note.unlink(missing_ok=True)
     for path in journals:

@@ -1,9 +1,13 @@
-"""The outputs of ``predict``, as its flags ask for them."""
+"""What ``predict`` writes, as its flags ask for it, and what it reports at its end."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,28 +16,26 @@ import numpy as np
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, is_standard_output
 from posenet.images import write_image
-from posenet.inference.media.outputs import (
-    DrawingOutput,
-    Output,
-    Window,
-    drawing_suffixes,
-    output_paths,
-    output_stems,
-    with_suffix,
-)
-from posenet.inference.media.people_files import CocoOutput, CsvOutput, ImageIds, JsonLinesOutput, JsonOutput
+from posenet.inference.media.outputs import Draw, DrawingOutput, Output, Window, drawing_suffixes, output_paths
+from posenet.inference.media.people_files import CocoOutput, CsvOutput, JsonLinesOutput, JsonOutput
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
-from posenet.visualization.people import KEYPOINT_MIN_SCORE, ColourScheme, Trails, draw_people
+from posenet.messages import pluralize
+from posenet.visualization.people import KEYPOINT_MIN_SCORE, Trails, draw_people
 from posenet.visualization.sheets import draw_heatmap_sheet
 
+MAX_NAMED_FAILURES = 5
+"""Number of unreadable sources that the last message names."""
 
-class OutputStems(NamedTuple):
-    """Where the drawings and the sheets of maps of each source go; see ``output_stems``."""
+_log = logging.getLogger(__name__)
 
-    drawings: dict[Source, Path]
-    sheets: dict[Source, Path]
+
+class ImagePaths(NamedTuple):
+    """Where the drawings and the sheets of maps of each source go; see ``output_paths``."""
+
+    drawings: dict[Source, list[Path]]
+    sheets: dict[Source, list[Path]]
 
 
 def people_files(args: argparse.Namespace) -> list[str]:
@@ -41,7 +43,7 @@ def people_files(args: argparse.Namespace) -> list[str]:
     return [path for path in (args.json, args.coco, args.csv) if path]
 
 
-def choose_outputs(args: argparse.Namespace, sources: Sequence[Source]) -> OutputStems:
+def choose_outputs(args: argparse.Namespace, sources: Sequence[Source]) -> ImagePaths:
     """Choose the names of drawings and sheets, and check all paths that will be written.
 
     Raises:
@@ -56,20 +58,18 @@ def choose_outputs(args: argparse.Namespace, sources: Sequence[Source]) -> Outpu
         raise ConfigError(f"--json {args.json} writes JSON; end the name with .json, or .jsonl for one person per line")
     if args.output and args.heatmaps and Path(args.output).resolve() == Path(args.heatmaps).resolve():
         raise ConfigError("--heatmaps and --output give their files the same names; choose two folders")
-    stems = OutputStems(
-        output_stems(sources, Path(args.output), drawing_suffixes) if args.output else {},
-        output_stems(sources, Path(args.heatmaps), sheet_suffixes) if args.heatmaps else {},
-    )
-    sheets = [with_suffix(stem, ".jpg") for source, stem in stems.sheets.items() if source.kind == "image"]
-    paths = [*output_paths(stems.drawings, drawing_suffixes), *sheets, *map(Path, people_files(args))]
+    drawings = output_paths(sources, Path(args.output), drawing_suffixes) if args.output else {}
+    sheets = output_paths(sources, Path(args.heatmaps), sheet_suffixes) if args.heatmaps else {}
+    sheets_of_images = [paths[0] for source, paths in sheets.items() if source.kind == "image"]
+    files = [*chain(*drawings.values()), *sheets_of_images, *map(Path, people_files(args))]
     originals = [source.path for source in sources if source.path is not None]
-    check_outputs(paths, [*originals, Path(args.checkpoint)])
+    check_outputs(files, [*originals, Path(args.checkpoint)])
     if not (args.overwrite or args.resume):
-        for path in [*paths, *output_paths(stems.sheets, sheet_suffixes)]:
+        for path in chain(files, *sheets.values()):
             is_taken = any(path.iterdir()) if path.is_dir() else path.is_file()
             if is_taken and not is_standard_output(path):
                 raise DataError(f"{path} exists; choose another name or folder, or replace it with --overwrite")
-    return stems
+    return ImagePaths(drawings, sheets)
 
 
 def open_people_files(args: argparse.Namespace, sources: Sequence[Source], predictor: Predictor) -> list[Output]:
@@ -77,7 +77,7 @@ def open_people_files(args: argparse.Namespace, sources: Sequence[Source], predi
     outputs: list[Output] = []
     if args.json:
         kind = JsonLinesOutput if is_lines_file(args.json) else JsonOutput
-        outputs.append(kind(Path(args.json), ImageIds(sources)))
+        outputs.append(kind(Path(args.json), sources))
     if args.coco:
         outputs.append(CocoOutput(Path(args.coco), sources, predictor.skeleton, predictor.exif_frame))
     if args.csv:
@@ -85,28 +85,28 @@ def open_people_files(args: argparse.Namespace, sources: Sequence[Source], predi
     return outputs
 
 
-def is_lines_file(path: str) -> bool:
+def is_lines_file(path: str | Path) -> bool:
     """Whether a file of people has one person per line."""
     return Path(path).suffix.lower() == ".jsonl"
 
 
 def open_drawing_outputs(
-    args: argparse.Namespace, stems: OutputStems, predictor: Predictor, stop_requested: Callable[[], bool]
+    args: argparse.Namespace, paths: ImagePaths, predictor: Predictor, stop_requested: Callable[[], bool]
 ) -> list[Output]:
     """Open the outputs that show people in their images."""
     draw = Drawer(with_trails=args.trails)
     outputs: list[Output] = []
     if args.output:
-        outputs.append(DrawingOutput(stems.drawings, draw))
+        outputs.append(DrawingOutput(paths.drawings, draw))
     if args.heatmaps:
-        outputs.append(HeatmapOutput(stems.sheets, predictor, draw))
+        outputs.append(HeatmapOutput(paths.sheets, predictor, draw))
     if args.show:
         outputs.append(Window(draw, stop_requested))
     return outputs
 
 
 class Drawer:
-    """Draws people, once for all outputs."""
+    """Draws people, once for all outputs; see ``Draw``."""
 
     def __init__(self, *, with_trails: bool) -> None:
         self._trails = Trails() if with_trails else None
@@ -114,14 +114,16 @@ class Drawer:
         self._drawing: np.ndarray
 
     def __call__(self, frame: Frame, people: Sequence[Person]) -> np.ndarray:
-        """See ``Draw``."""
         if frame is not self._frame:
-            is_tracked = any(person.id is not None for person in people)
-            colours: ColourScheme = "person" if is_tracked else "side"
-            self._drawing = draw_people(frame.image, people, keypoint_min_score=KEYPOINT_MIN_SCORE, colours=colours)
+            self._frame = frame
+            self._drawing = draw_people(
+                frame.image,
+                people,
+                keypoint_min_score=KEYPOINT_MIN_SCORE,
+                colours="person" if any(person.id is not None for person in people) else "side",
+            )
             if self._trails:
                 self._trails.draw(self._drawing, frame, people)
-            self._frame = frame
         return self._drawing
 
 
@@ -129,19 +131,20 @@ class HeatmapOutput(Output):
     """Writes one sheet with all maps for every image or frame.
 
     The sheet of an image is a file. A video or a camera has a folder, with sheets named by frame number.
+
+    Args:
+        paths: see ``output_paths`` and ``sheet_suffixes``.
     """
 
-    def __init__(
-        self, stems: Mapping[Source, Path], predictor: Predictor, draw: Callable[[Frame, Sequence[Person]], np.ndarray]
-    ) -> None:
+    def __init__(self, paths: Mapping[Source, Sequence[Path]], predictor: Predictor, draw: Draw) -> None:
         super().__init__()
-        self._stems = stems
+        self._paths = paths
         self._predictor = predictor
         self._draw = draw
 
     def write(self, frame: Frame, people: Sequence[Person]) -> None:
-        stem = self._stems[frame.source]
-        path = with_suffix(stem, ".jpg") if frame.number is None else stem / f"{frame.number:06d}.jpg"
+        paths = self._paths[frame.source]
+        path = paths[0] if frame.number is None else paths[-1] / f"{frame.number:06d}.jpg"
         maps = self._predictor.compute_maps(frame.image)
         write_image(path, draw_heatmap_sheet(frame.image, maps, self._predictor.skeleton, self._draw(frame, people)))
 
@@ -149,3 +152,71 @@ class HeatmapOutput(Output):
 def sheet_suffixes(source: Source) -> list[str]:
     """Suffixes of what ``HeatmapOutput`` makes for a source; that of a folder is empty."""
     return {"image": [".jpg"], "animation": [".jpg", ""]}.get(source.kind, [""])
+
+
+@dataclass
+class PredictionSummary:
+    """What has been found in some sources, and which of them could not be read completely."""
+
+    sources: Sequence[Source]
+    counts: Counter[str] = field(default_factory=Counter)
+    """Numbers of images, video frames, live frames, and detections: people without an id."""
+    tracks: set[tuple[Source, int]] = field(default_factory=set)
+    """The people with an id."""
+    unreadable: dict[Source, DataError] = field(default_factory=dict)
+    """The first error of every source."""
+    is_interrupted: bool = False
+
+    def add(self, frame: Frame, people: Sequence[Person]) -> None:
+        """Count a frame; log the first error of each source."""
+        if frame.error:
+            if frame.source not in self.unreadable:
+                self.unreadable[frame.source] = frame.error
+                _log.warning("%s", frame.error)
+            return
+        self.tracks.update((frame.source, person.id) for person in people if person.id is not None)
+        self.counts["detections"] += sum(person.id is None for person in people)
+        self.counts["images" if frame.number is None else "video frames"] += 1
+        self.counts["live frames"] += frame.is_live
+
+    def merge(self, others: Iterable[PredictionSummary]) -> PredictionSummary:
+        """The sum of the summaries of all processes."""
+        total = PredictionSummary(self.sources)
+        for other in others:
+            total.counts.update(other.counts)
+            total.tracks |= other.tracks
+            total.unreadable |= other.unreadable
+            total.is_interrupted |= other.is_interrupted
+        return total
+
+    @property
+    def has_frames(self) -> bool:
+        """Whether any frame could be read."""
+        return self.counts["images"] + self.counts["video frames"] > 0
+
+    def __str__(self) -> str:
+        images, frames, detections = (self.counts[name] for name in ("images", "video frames", "detections"))
+        counts = []
+        if images or not frames:
+            counts.append(pluralize(images, "image"))
+        if frames:
+            counts.append(pluralize(frames, "video frame"))
+        if self.tracks:
+            people = pluralize(len(self.tracks), "tracked person", "tracked people")
+            people += f" and {pluralize(detections, 'detection')}" if detections else ""
+        elif frames:
+            people = pluralize(detections, "detection")
+        else:
+            people = pluralize(detections, "person", "people")
+        return f"{people} in {' and '.join(counts)}"
+
+    def unreadable_error(self) -> DataError | None:
+        """An error that names the unreadable sources; None if all could be read."""
+        if not self.unreadable:
+            return None
+        only_images = all(source.kind == "image" for source in self.sources)
+        inputs = pluralize(len(self.sources), "image" if only_images else "input")
+        problem = "could not be read" if only_images else "could not be read completely"
+        names = [source.name for source in self.unreadable]
+        shown = ", ".join(names[:MAX_NAMED_FAILURES]) + (" ..." if len(names) > MAX_NAMED_FAILURES else "")
+        return DataError(f"{len(names)} of {inputs} {problem}: {shown}")

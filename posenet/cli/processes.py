@@ -19,7 +19,7 @@ from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
 
 SHARE_TIMEOUT_MINUTES = 24 * 60.0
-"""Time for which a process that has predicted its share waits for the others."""
+"""Time for which a process that has predicted its share waits for the others: a launcher ends all if one fails."""
 
 
 def add_process_options(parser: argparse.ArgumentParser, *, timeout: bool = True) -> None:
@@ -44,10 +44,7 @@ def add_process_options(parser: argparse.ArgumentParser, *, timeout: bool = True
 
 
 def join_ranks() -> Ranks:
-    """Join the processes that a launcher has started with this one. A process that is alone does not import PyTorch.
-
-    A process waits for up to a day for the results of the others: a launcher ends all if one fails.
-    """
+    """Join the processes that a launcher has started with this one. A process that is alone does not import PyTorch."""
     if launched_processes(os.environ) == 1:
         return Ranks()
     from posenet.devices.runtime import DistributedRuntime
@@ -55,12 +52,14 @@ def join_ranks() -> Ranks:
     return DistributedRuntime(SHARE_TIMEOUT_MINUTES)
 
 
-def run_on_ranks(args: argparse.Namespace, join: Callable[[], Ranks], task: Callable[[Ranks], int | None]) -> int:
+def run_on_ranks(
+    args: argparse.Namespace, task: Callable[[Ranks], int | None], join: Callable[[], Ranks] = join_ranks
+) -> int:
     """Run a tool as one of several processes, or start the ``--nproc`` processes that do.
 
     Args:
-        join: joins the processes that a launcher has started with this one.
         task: does the part of one process, and returns its exit status.
+        join: joins the processes that a launcher has started with this one.
 
     Returns:
         The exit status. If a process fails, it reports its error and ends, whatever the others do.

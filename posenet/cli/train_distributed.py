@@ -23,6 +23,6 @@ def run(args: argparse.Namespace) -> int:
     """Train as one process of a launcher, or start --nproc processes that train; return the exit status."""
     return run_on_ranks(
         args,
-        join=lambda: DistributedRuntime(args.timeout),
         task=lambda runtime: train.train_with_flags(args, cast(DistributedRuntime, runtime)),
+        join=lambda: DistributedRuntime(args.timeout),
     )

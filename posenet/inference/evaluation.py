@@ -215,9 +215,8 @@ def find_image_files(images_dir: str | Path, images: Sequence[CocoImage]) -> dic
 def to_coco_result(person: Person, image_id: int | str, category: int = 1, *, fill_missing: bool = False) -> Result:
     """Convert a person to an entry of a COCO results file. Keypoints that were not found have score 0.
 
-    They are at (0, 0), or with ``fill_missing`` at ``Person.estimates``: COCO ignores scores when it compares
-    keypoints, and it measures the size of a person over all keypoints. A person without estimates has missing keypoints
-    at the mean of those found.
+    They are at (0, 0), or with ``fill_missing`` at ``Person.estimates``, or at the mean of those found without them:
+    COCO compares the positions of all keypoints, and ignores their scores.
     """
     keypoints = person.to_coco().astype(float)
     if fill_missing and person.found.any():
@@ -272,8 +271,7 @@ def compute_coco_metrics(results: Sequence[Mapping[str, Any]], split: Split, ske
 def _keypoint_similarities(evaluation: COCOeval) -> np.ndarray:
     """(K,) mean similarity of every keypoint over people of any size, as matched at OKS 0.5; see ``Evaluation``.
 
-    The similarity of keypoint k is exp(-d^2 / (2 (2 sigma_k)^2 A)), with d the distance from the annotated keypoint and
-    A the person's area. The OKS of a person is its mean over the labelled keypoints.
+    With d the distance from the annotated keypoint and A the person's area, it is exp(-d^2 / (2 (2 sigma_k)^2 A)).
     """
     variances = (2 * evaluation.params.kpt_oks_sigmas) ** 2
     total = np.zeros(len(variances))

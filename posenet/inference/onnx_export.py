@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib.util
 import io
 import logging
@@ -19,15 +18,13 @@ from torch import Tensor, nn
 
 import posenet
 from posenet.errors import ConfigError, DataError
-from posenet.files import write_atomically
 from posenet.images import read_image
-from posenet.inference.exported_file import INPUT, OUTPUT, FilePrecision, settings_as_properties
 from posenet.inference.letterbox import Letterbox
+from posenet.inference.networks import INPUT, OUTPUT, describe_config
 from posenet.model.fused import FusedNetwork
 from posenet.model.preprocessing import images_to_input
 from posenet.progress import progress_bar
-from posenet.settings import INPUT_MULTIPLE, Config, InferenceConfig
-from posenet.skeleton import COCO, Skeleton
+from posenet.settings import INPUT_MULTIPLE, Config
 
 if TYPE_CHECKING:
     import onnx
@@ -51,22 +48,12 @@ class ImagesToMaps(nn.Module):
         return self.network.heatmaps(images_to_input(images))
 
 
-def export_onnx(network: nn.Module, path: str | Path, settings: InferenceConfig, skeleton: Skeleton = COCO) -> None:
-    """Write an ONNX file for any batch size, height and width, in float32.
+def build_onnx(network: nn.Module, config: Config) -> onnx.ModelProto:
+    """An ONNX model for any batch size, height and width, in float32.
 
     Args:
         network: has a method ``heatmaps``. It is copied, not changed.
-        settings: stored in the file, with the skeleton; they are how ``Predictor.from_checkpoint`` runs the file.
-    """
-    defaults = Config()
-    config = dataclasses.replace(
-        defaults, inference=settings, model=dataclasses.replace(defaults.model, skeleton=skeleton)
-    )
-    write_onnx(build_onnx(network, config), path)
-
-
-def build_onnx(network: nn.Module, config: Config) -> onnx.ModelProto:
-    """The ONNX model that ``export_onnx`` writes. The configuration is that of the network.
+        config: that of the network; what prediction needs of it is stored in the model.
 
     Raises:
         ConfigError: the package onnx is not installed.
@@ -98,18 +85,10 @@ def build_onnx(network: nn.Module, config: Config) -> onnx.ModelProto:
     return model
 
 
-def choose_calibration_files(files: Sequence[Path]) -> list[Path]:
-    """At most ``CALIBRATION_IMAGES`` files, at equal distances in the list, so that they come from all of its parts."""
-    if len(files) <= CALIBRATION_IMAGES:
-        return list(files)
-    positions = np.linspace(0, len(files) - 1, CALIBRATION_IMAGES).round().astype(int)
-    return [files[position] for position in positions]
-
-
 def read_calibration_images(
     files: Sequence[Path], letterbox: Callable[[tuple[int, int]], Letterbox]
 ) -> list[np.ndarray]:
-    """Read images, and resize and pad them as for prediction.
+    """Read at most ``CALIBRATION_IMAGES`` images from all parts of a list, and resize and pad them as for prediction.
 
     Args:
         letterbox: how an image of (height, width) is resized and padded; see ``Predictor.letterbox``.
@@ -120,7 +99,9 @@ def read_calibration_images(
     Raises:
         DataError: a file cannot be read.
     """
-    images = (read_image(file) for file in files)
+    count = min(len(files), CALIBRATION_IMAGES)
+    positions = np.linspace(0, len(files) - 1, count).round().astype(int)
+    images = (read_image(files[position]) for position in positions)
     return [letterbox(image.shape[:2]).apply(image) for image in images]
 
 
@@ -131,8 +112,7 @@ def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.nd
     the calibration images. ONNX Runtime's quantizer writes QuantizeLinear and DequantizeLinear before the convolutions.
 
     Args:
-        images: for calibration: network inputs, (H, W, 3) BGR uint8 with H and W multiples of 64, resized and padded as
-            in prediction.
+        images: for calibration; see ``read_calibration_images``.
 
     Raises:
         ConfigError: a package is missing.
@@ -178,11 +158,6 @@ def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.nd
     return quantized
 
 
-def write_onnx(model: onnx.ModelProto, path: str | Path) -> None:
-    """Write a model to a file, completely or not at all; or to standard output."""
-    write_atomically(path, model.SerializeToString())
-
-
 def require_packages(*packages: str) -> None:
     """``ConfigError`` if a package that exporting needs is not installed."""
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
@@ -190,7 +165,7 @@ def require_packages(*packages: str) -> None:
         raise ConfigError(f"exporting needs the package {' and '.join(missing)}; pip install 'simplepose[export]'")
 
 
-def _describe(model: onnx.ModelProto, config: Config, precision: FilePrecision) -> None:
+def _describe(model: onnx.ModelProto, config: Config, precision: str) -> None:
     """State who has written a model, what it computes, and the settings that are needed to use it."""
     import onnx
 
@@ -199,7 +174,7 @@ def _describe(model: onnx.ModelProto, config: Config, precision: FilePrecision) 
     model.doc_string = f"Maps of keypoints and body parts; {precision} convolutions."
     channels = model.graph.output[0].type.tensor_type.shape.dim[1]
     channels.dim_value = config.model.skeleton.num_channels  # replaces a name
-    onnx.helper.set_model_props(model, settings_as_properties(config, precision))
+    onnx.helper.set_model_props(model, describe_config(config, precision))
     onnx.checker.check_model(model)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from posenet.cli.main import run_tool
-from posenet.cli.prediction_summary import PredictionSummary
+from posenet.cli.prediction_outputs import PredictionSummary
 from posenet.errors import DataError
 from posenet.images import read_image, write_image
 from posenet.inference.media.sources import Frame, Source
@@ -334,7 +334,7 @@ def test_a_camera_is_shown_until_the_window_is_closed(
         shown.append(image)
         request.release()
 
-    monkeypatch.setattr("posenet.inference.media.outputs.Window.require_display", lambda: None)
+    monkeypatch.setattr("posenet.cli.predict.require_display", lambda: None)
     for name in ("namedWindow", "destroyAllWindows"):
         monkeypatch.setattr(cv2, name, lambda *_: None)
     monkeypatch.setattr(cv2, "getWindowProperty", lambda *_: 1)

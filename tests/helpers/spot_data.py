@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
 from posenet.images import read_image, write_image
 from posenet.inference.predictor import Predictor
-from posenet.settings import InferenceConfig
+from posenet.settings import Config, InferenceConfig
 from posenet.skeleton import COCO
 from tests.helpers.spot_networks import LinearSpotNetwork, spot_people_image
 
@@ -45,7 +46,8 @@ def write_spot_split(folder: Path) -> Path:
 
 def export_spot_network(path: Path, height: int = 192) -> Path:
     """Export ``LinearSpotNetwork`` for images of a height; returns the path."""
-    from posenet.inference.onnx_export import export_onnx
+    from posenet.inference.onnx_export import build_onnx
 
-    export_onnx(LinearSpotNetwork(), path, InferenceConfig(height=height, batch_size=3))
+    config = dataclasses.replace(Config(), inference=InferenceConfig(height=height, batch_size=3))
+    path.write_bytes(build_onnx(LinearSpotNetwork(), config).SerializeToString())
     return path

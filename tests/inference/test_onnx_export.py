@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import itertools
 import json
@@ -17,20 +18,16 @@ from torch import nn
 from posenet.checkpoints.file import FORMAT
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.images import write_image
-from posenet.inference.exported_file import PROPERTY
-from posenet.inference.networks import RUNTIMES, TorchNetwork, load_onnx
+from posenet.inference.networks import PROPERTY, RUNTIMES, TorchNetwork, load_onnx
 from posenet.inference.onnx_export import (
     CALIBRATION_IMAGES,
     build_onnx,
-    choose_calibration_files,
-    export_onnx,
     quantize_onnx,
     read_calibration_images,
-    write_onnx,
 )
 from posenet.inference.predictor import Predictor
 from posenet.model.posenet import PoseNet
-from posenet.settings import Config, InferenceConfig, config_to_dict, load_config
+from posenet.settings import Config, InferenceConfig, ModelConfig, config_to_dict, load_config
 from posenet.skeleton import Skeleton
 from tests.helpers.networks import random_network
 from tests.helpers.runtimes import require_runtime
@@ -68,16 +65,17 @@ def images(batch: int, height: int, width: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (batch, height, width, 3), dtype=np.uint8)
 
 
-def load(model: Any, runtime: str, **options: Any) -> Any:
+def load(model: Any, runtime: str, **options: Any) -> Callable[[np.ndarray], np.ndarray]:
     options = {"device": "cpu", "amp": "off", "threads": 1} | options
-    return load_onnx(model.SerializeToString(), runtime, "a.onnx", **options)
+    compute_maps, _ = load_onnx(model.SerializeToString(), runtime, "a.onnx", **options)
+    return compute_maps
 
 
 @pytest.mark.parametrize("shape", [(1, 64, 64), (3, 128, 192)])
 def test_a_file_computes_the_maps_of_pytorch_for_any_shape(
     network: PoseNet, model: Any, runtime: str, shape: tuple[int, int, int]
 ) -> None:
-    maps = load(model, runtime).compute_maps(images(*shape))
+    maps = load(model, runtime)(images(*shape))
     expected = TorchNetwork(network, "cpu", "off")(images(*shape))
     assert maps.dtype == np.float32 and maps.shape == (shape[0], 50, shape[1] // 4, shape[2] // 4)
     np.testing.assert_allclose(maps, expected, atol=2e-3 * np.abs(expected).max())
@@ -137,7 +135,10 @@ def test_another_skeleton_and_its_settings_are_in_the_file(tmp_path: Path, runti
         file_names=names,
         sigmas=(0.05,) * 3,
     )
-    export_onnx(random_network(1, skeleton), tmp_path / "a.onnx", InferenceConfig(height=64, flip=True), skeleton)
+    config = dataclasses.replace(
+        Config(), inference=InferenceConfig(height=64, flip=True), model=ModelConfig(skeleton=skeleton)
+    )
+    (tmp_path / "a.onnx").write_bytes(build_onnx(random_network(1, skeleton), config).SerializeToString())
     predictor = Predictor.from_checkpoint(tmp_path / "a.onnx", device="cpu", backend=runtime)  # type: ignore[arg-type]
     assert predictor.skeleton == skeleton and predictor.settings == InferenceConfig(height=64, flip=True)
     assert predictor.compute_maps(images(1, 64, 64)[0]).shape[0] == skeleton.num_channels
@@ -203,8 +204,8 @@ def test_an_8_bit_file_computes_nearly_the_same_maps(model: Any, runtime: str) -
     weight = stored[convolutions[1].input[1]]
     assert weights[weight.input[0]].dtype == np.int8 and weights[weight.input[1]].ndim == 1
     inputs = images(1, 64, 128)
-    expected = load(model, runtime).compute_maps(inputs)
-    maps = load(quantized, runtime, amp="auto").compute_maps(inputs)
+    expected = load(model, runtime)(inputs)
+    maps = load(quantized, runtime, amp="auto")(inputs)
     assert np.abs(maps - expected).mean() < 0.1 * np.abs(expected).mean()
 
 
@@ -219,20 +220,23 @@ def test_a_network_without_biases_is_quantized_and_runs(runtime: str, side: int)
             nn.init.zeros_(module.running_mean)
     float_model = build_onnx(network, Config())
     quantized = quantize_onnx(float_model, Config(), calibration_images())
-    maps = load(quantized, runtime, amp="auto").compute_maps(images(2, side, side))
-    expected = load(float_model, runtime).compute_maps(images(2, side, side))
+    maps = load(quantized, runtime, amp="auto")(images(2, side, side))
+    expected = load(float_model, runtime)(images(2, side, side))
     assert np.isfinite(maps).all() and np.abs(maps - expected).mean() < 0.15 * np.abs(expected).mean()
 
 
 def test_calibration_images_are_resized_as_for_prediction_and_come_from_all_parts(tmp_path: Path, model: Any) -> None:
-    write_image(tmp_path / "a.png", np.zeros((100, 200, 3), np.uint8))
     letterbox = Predictor(LinearSpotNetwork(), InferenceConfig(height=64)).letterbox
-    [image] = read_calibration_images([tmp_path / "a.png"], letterbox)
-    assert image.shape == (64, 128, 3)
-    files = [Path(str(number)) for number in range(1000)]
-    chosen = choose_calibration_files(files)
-    assert len(chosen) == CALIBRATION_IMAGES and chosen[0] == files[0] and chosen[-1] == files[-1]
-    assert choose_calibration_files(files[:5]) == files[:5]
+    files = []
+    for value in range(CALIBRATION_IMAGES + 10):
+        files.append(tmp_path / f"{value:03d}.png")
+        write_image(files[-1], np.full((100, 200, 3), value, np.uint8))
+    chosen = read_calibration_images(files, letterbox)
+    values = [int(image[0, 0, 0]) for image in chosen]
+    assert values == sorted(set(values)) and len(values) == CALIBRATION_IMAGES
+    assert values[0] == 0 and values[-1] == len(files) - 1
+    assert {image.shape for image in chosen} == {(64, 128, 3)}
+    assert [int(image[0, 0, 0]) for image in read_calibration_images(files[:5], letterbox)] == [0, 1, 2, 3, 4]
     with pytest.raises(DataError, match="no images for calibration"):
         quantize_onnx(model, Config(), [])
 
@@ -243,11 +247,3 @@ def test_missing_packages_are_named(model: Any, network: PoseNet, monkeypatch: p
         build_onnx(network, Config())
     with pytest.raises(ConfigError, match="onnx and onnxruntime"):
         quantize_onnx(model, Config(), calibration_images())
-
-
-def test_a_file_is_written_completely_or_not_at_all(model: Any, tmp_path: Path) -> None:
-    write_onnx(model, tmp_path / "new" / "a.onnx")
-    assert (tmp_path / "new" / "a.onnx").stat().st_size == model.ByteSize()
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError):
-        write_onnx(model, tmp_path / "file" / "a.onnx")

@@ -15,7 +15,7 @@ from posenet.data.loader import Batch
 from posenet.data.store import Store
 from posenet.data.targets import TargetRenderer
 from posenet.images import read_image
-from posenet.inference.media.outputs import output_stems
+from posenet.inference.media.outputs import output_paths
 from posenet.inference.media.sources import Frame, Source, parse_standard_input
 from posenet.inference.predictor import Predictor
 from posenet.settings import Config, InferenceConfig
@@ -99,9 +99,9 @@ def test_a_map_covers_the_background_where_it_is_high() -> None:
 
 def test_sheets_of_images_are_files_and_those_of_videos_are_folders(predictor: Predictor, tmp_path: Path) -> None:
     sources = [*parse_standard_input(b"a.png\nx/A.jpg\na.mp4"), CAMERA]
-    stems = output_stems(sources, tmp_path, sheet_suffixes)
-    assert [path.name for path in stems.values()] == ["a", "A-2", "a", "camera-2"]
-    with HeatmapOutput(stems, predictor, lambda frame, people: frame.image) as output:
+    paths = output_paths(sources, tmp_path, sheet_suffixes)
+    assert [path.name for [path] in paths.values()] == ["a.jpg", "A-2.jpg", "a", "camera-2"]
+    with HeatmapOutput(paths, predictor, lambda frame, people: frame.image) as output:
         output.write(Frame(sources[0], IMAGE), [])
         output.write(Frame(CAMERA, IMAGE, 12, 1.0, 5.0), [])
     expected = draw_heatmap_sheet(IMAGE, predictor.compute_maps(IMAGE), COCO)

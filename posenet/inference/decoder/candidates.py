@@ -5,16 +5,15 @@ eight neighbours. A plateau of several adjacent equal cells is one candidate, in
 is refined to the top of the parabola through the logarithms of three adjacent cells; this is exact for a Gaussian. The
 ``MAX_PEAKS`` strongest candidates of each keypoint are kept.
 
-A limb is a pair of candidates for the two ends of a body part. Let a and b be the scores of the candidates, m the map
-of the body part and t the part threshold. The pair has
+A limb is a pair of candidates for the two ends of a body part. With a and b the scores of the candidates, m the map of
+the body part and t the part threshold, the pair has
 
     confidence       c = (a b)^CONFIDENCE_POWER
     prefilter score  (mean of m at PREFILTER_POSITIONS - t) c               m in the nearest cell
     limb score       ((mean of m + second lowest m) / 2 - t) c              m at SAMPLE_POSITIONS, interpolated
 
-The limb score is computed for the ``MAX_LIMBS`` pairs with the best prefilter scores above 0. It contains the second
-lowest sample because a wrong limb crosses the responses of other limbs near its ends, but rarely over its whole length.
-It contains the confidence because a network has weak responses at many wrong positions.
+The limb score is computed for the ``MAX_LIMBS`` pairs with the best prefilter scores above 0. docs/decoder.md says why
+it is made so.
 
 In all maps NaN counts as 0, and values are clipped to the range from 0 to ``MAX_VALUE``.
 """

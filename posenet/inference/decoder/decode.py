@@ -1,19 +1,35 @@
-"""``decode``: from the maps of one image to its people."""
+"""``decode``: from the maps of one image to its people, by candidates, limbs, groups and the pose model."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from posenet.inference.decoder.candidates import MAX_PEAKS, find_keypoints, find_limbs
-from posenet.inference.decoder.people import MIN_KEYPOINTS, MIN_SCORE, assemble_people
+from posenet.inference.decoder.candidates import MAX_PEAKS, KeypointCandidates, Limbs, find_keypoints, find_limbs
+from posenet.inference.decoder.grouping import group_candidates
+from posenet.inference.decoder.pose_model import MIN_FOR_ESTIMATE, pose_model_of, refine_keypoints
 from posenet.inference.person import Person
 from posenet.settings import MAP_STRIDE, InferenceConfig
 from posenet.skeleton import COCO, Skeleton
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+MIN_KEYPOINTS = 1
+"""People with fewer keypoints are dropped."""
+MIN_SCORE = 0.05
+"""People with a lower score are dropped."""
+MIN_LIMB_SCORE = 0.001
+"""Limbs with a lower limb score are dropped."""
+MIN_SHARE_OF_BEST = 0.35
+"""Limbs with less than this share of the score of the best limb of the same body part at either end are dropped."""
+MAX_MISSING_LIMBS = 0.01
+"""If fewer of the body parts inside people lack a limb, the maps are taken to show all limbs."""
+LIMB_SCORE_FLOOR = 0.05
+"""Added to sums of limb scores in the score of a person, so that weak limbs hardly matter."""
+MAX_ESTIMATE_DISTANCE = 2.0
+"""A candidate is the estimate of a missing keypoint only within this distance of the expected position, in sigmas."""
 
 
 def decode(
@@ -40,10 +56,9 @@ def decode(
         skeleton: meaning of the channels.
 
     Returns:
-        People, highest score first, with keypoints in pixels of the network input. The score of a person is the mean
-        score of the keypoints found times the square root of the share of keypoints found, and less if limbs lead from
-        them to other people. If the skeleton has a layout, keypoints with low scores are moved from their peak towards
-        where the rest of their person suggests.
+        People, highest score first, with keypoints in pixels of the network input. ``assemble_people`` states their
+        score. If the skeleton has a layout, keypoints with low scores are moved from their peak towards where the rest
+        of their person suggests.
 
     Raises:
         ValueError: the shape of the maps does not fit the skeleton.
@@ -58,3 +73,187 @@ def decode(
     return assemble_people(
         candidates, limbs, stride=stride, min_keypoints=min_keypoints, min_score=min_score, skeleton=skeleton
     )
+
+
+class Grouping(NamedTuple):
+    """How N candidates form G groups."""
+
+    label: np.ndarray
+    """(N,) group of each candidate, from 0; every group has a member."""
+    limbs_are_complete: bool
+    """Whether the maps are so clear that they show the limbs of all body parts."""
+
+
+def assemble_people(
+    candidates: KeypointCandidates,
+    limbs: Limbs,
+    *,
+    stride: int,
+    min_keypoints: int,
+    min_score: float,
+    skeleton: Skeleton,
+) -> list[Person]:
+    """The people that candidates and limbs make. The arguments and the result are those of ``decode``.
+
+    A person with n of K keypoints, of scores s_i, has the score
+
+        mean(s) sqrt(n / K) (within + LIMB_SCORE_FLOOR) / (within + across + LIMB_SCORE_FLOOR),
+
+    where "within" is the sum of the limb scores inside the person, and "across" that of the limbs to other people.
+    ``min_score`` applies to the product without this last factor.
+    """
+    limbs = drop_weak_limbs(limbs, len(candidates.score), skeleton)
+    label, limbs_are_complete = group_into_people(candidates, limbs, skeleton)
+    count = np.bincount(label)
+    score = np.bincount(label, candidates.score) / np.sqrt(count * skeleton.num_keypoints)
+    is_kept = (count >= max(min_keypoints, 1)) & (score >= min_score)
+    score *= _share_of_limbs_within(limbs, label, len(count))
+    kept = np.flatnonzero(is_kept)
+    kept = kept[np.argsort(-score[kept], kind="stable")]  # labels, highest score first
+
+    row = np.full(len(count), -1)  # label to row of the result; -1 where the person is dropped
+    row[kept] = np.arange(len(kept))
+    owner = row[label]
+    people = np.full((len(kept), skeleton.num_keypoints), -1)  # the candidate of each keypoint, or -1
+    owned = np.flatnonzero(owner >= 0)
+    people[owner[owned], candidates.keypoint[owned]] = owned
+    found = people >= 0
+    keypoints = np.zeros((*people.shape, 3), np.float32)
+    keypoints[found, :2] = candidates.xy[people[found]]
+    keypoints[found, 2] = candidates.score[people[found]]
+    keypoints = refine_keypoints(keypoints, skeleton)
+    linked = _linked_candidates(limbs, owner, len(kept)) if limbs_are_complete else None
+    estimates = estimate_missing_keypoints(keypoints, candidates, linked, skeleton)
+    cell = np.float32(stride)
+    centre = np.float32((stride - 1) / 2)
+    keypoints[..., :2] = np.where(found[..., None], keypoints[..., :2] * cell + centre, 0)
+    estimates = np.where(found[..., None], 0, estimates * cell + centre)
+    people_of_rows = zip(keypoints, score[kept].tolist(), estimates)
+    return [Person(rows, value, skeleton, estimates=estimate) for rows, value, estimate in people_of_rows]
+
+
+def drop_weak_limbs(limbs: Limbs, num_candidates: int, skeleton: Skeleton) -> Limbs:
+    """The limbs that are neither weak nor much weaker than another limb of the same part at one of their ends."""
+    best = np.zeros((skeleton.num_parts, num_candidates), np.float32)  # best limb score of a part at a candidate
+    for end in limbs.ends.T:
+        np.maximum.at(best, (limbs.part, end), limbs.score)
+    best_rival = best[limbs.part[:, None], limbs.ends].max(axis=1)
+    kept = limbs.score > np.maximum(MIN_LIMB_SCORE, MIN_SHARE_OF_BEST * best_rival)
+    return Limbs(limbs.part[kept], limbs.ends[kept], limbs.score[kept])
+
+
+def group_into_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Skeleton) -> Grouping:
+    """The group of every candidate: each group is one person.
+
+    The candidates are grouped by their limbs, and again after the scores of limbs that are too long for the size of
+    their person were lowered. Then fragments that no limb connects are assigned to people, unless the maps are so clear
+    that the limb would be there. A skeleton without a layout has no pose model and skips the last two steps.
+    """
+    label = _consecutive(group_candidates(candidates.keypoint, limbs.ends, limbs.score))
+    if not skeleton.layout or not len(label):
+        return Grouping(label, False)
+    pose_model = pose_model_of(skeleton)
+    position = _complex_positions(candidates)
+    z, score = _group_arrays(label, candidates, position, skeleton.num_keypoints)
+    end_labels = label[limbs.ends]
+    scale = pose_model.estimate_poses(z, score > 0).scale[end_labels, 0].max(axis=1)
+    length = np.abs(position[limbs.ends[:, 1]] - position[limbs.ends[:, 0]])
+    factor = pose_model.length_factor(length, limbs.part, scale)
+    is_within = end_labels[:, 0] == end_labels[:, 1]
+    if (factor[is_within] < 1).any():
+        label = _consecutive(group_candidates(candidates.keypoint, limbs.ends, limbs.score * factor))
+        z, score = _group_arrays(label, candidates, position, skeleton.num_keypoints)
+    limbs_are_complete = _missing_limb_share(limbs, label, score > 0, pose_model.is_part) < MAX_MISSING_LIMBS
+    target = pose_model.assign_fragments(z, score, limbs_are_complete)
+    return Grouping(_consecutive(target[label]), limbs_are_complete)
+
+
+def estimate_missing_keypoints(
+    keypoints: np.ndarray, candidates: KeypointCandidates, allowed: np.ndarray | None, skeleton: Skeleton
+) -> np.ndarray:
+    """Estimate where the keypoints of people are that were not found.
+
+    From ``MIN_FOR_ESTIMATE`` keypoints on, it is the candidate nearest to where the pose model expects the keypoint, up
+    to ``MAX_ESTIMATE_DISTANCE``: too weak to be linked to its person, or another person's whose keypoint coincides.
+    Without such a candidate, it is the expected position. For people with fewer keypoints, and for a skeleton without a
+    layout, it is the mean position of the keypoints found.
+
+    Args:
+        keypoints: (P, K, 3) x and y in cells and score; all 0 where a keypoint was not found.
+        allowed: (P, N) which candidates may be estimates for each person; None for all.
+
+    Returns:
+        (P, K, 2) float32 x and y in cells; those of keypoints that were found have no meaning.
+    """
+    found = keypoints[..., 2] > 0
+    count = found.sum(axis=1)
+    position = keypoints[..., 0] + 1j * keypoints[..., 1].astype(np.float64)
+    mean = position.sum(axis=1) / np.maximum(count, 1)
+    estimate = np.repeat(mean[:, None], keypoints.shape[1], axis=1)
+    rows = np.flatnonzero(count >= MIN_FOR_ESTIMATE)
+    if skeleton.layout and len(rows):
+        expected = pose_model_of(skeleton).expect_keypoints(position[rows], found[rows])
+        estimate[rows] = expected.position
+        keypoint = candidates.keypoint
+        candidate_position = _complex_positions(candidates)
+        offset = candidate_position - expected.position[:, keypoint]  # (rows, N)
+        distance = np.abs(offset) / expected.sigma[:, keypoint]
+        if allowed is not None:
+            distance[~allowed[rows]] = np.inf
+        row, candidate = np.nonzero(distance < MAX_ESTIMATE_DISTANCE)
+        nearest_last = np.argsort(-distance[row, candidate], kind="stable")
+        row, candidate = row[nearest_last], candidate[nearest_last]
+        estimate[rows[row], keypoint[candidate]] = candidate_position[candidate]  # of several, the last one stays
+    return np.stack([estimate.real, estimate.imag], axis=2).astype(np.float32)
+
+
+def _complex_positions(candidates: KeypointCandidates) -> np.ndarray:
+    """(N,) complex, x + iy in cells."""
+    return np.asarray(candidates.xy[:, 0] + 1j * candidates.xy[:, 1].astype(np.float64))
+
+
+def _consecutive(label: np.ndarray) -> np.ndarray:
+    """Labels renumbered from 0, in the same order."""
+    return np.unique(label, return_inverse=True)[1]
+
+
+def _group_arrays(
+    label: np.ndarray, candidates: KeypointCandidates, position: np.ndarray, num_keypoints: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The positions and the scores of G groups, (G, K) each; see ``pose_model``."""
+    shape = label.max(initial=-1) + 1, num_keypoints
+    z = np.zeros(shape, np.complex128)
+    score = np.zeros(shape)
+    z[label, candidates.keypoint] = position
+    score[label, candidates.keypoint] = candidates.score
+    return z, score
+
+
+def _share_of_limbs_within(limbs: Limbs, label: np.ndarray, num_groups: int) -> np.ndarray:
+    """(G,) last factor of the scores of all groups; see ``assemble_people``."""
+    first, second = label[limbs.ends].T
+    is_within = first == second
+    within = np.bincount(first[is_within], limbs.score[is_within], num_groups)
+    across = np.bincount(first[~is_within], limbs.score[~is_within], num_groups)
+    across += np.bincount(second[~is_within], limbs.score[~is_within], num_groups)
+    return np.asarray((within + LIMB_SCORE_FLOOR) / (within + across + LIMB_SCORE_FLOOR))
+
+
+def _linked_candidates(limbs: Limbs, owner: np.ndarray, num_people: int) -> np.ndarray:
+    """(P, N) whether a limb leads from a person to a candidate. ``owner`` is the person of each candidate, or -1."""
+    linked = np.zeros((num_people + 1, len(owner)), bool)  # the last row is for the owner -1
+    first, second = limbs.ends.T
+    linked[owner[first], second] = True
+    linked[owner[second], first] = True
+    return linked[:-1]
+
+
+def _missing_limb_share(limbs: Limbs, label: np.ndarray, found: np.ndarray, is_part: np.ndarray) -> float:
+    """(m + 1/2) / (n + 1), where m of the n body parts inside people have no limb.
+
+    ``found``, (G, K), are the keypoints of each group; ``is_part``, (K, K), is whether a body part connects two.
+    """
+    num_parts = float((found @ is_part.astype(np.float32) * found).sum()) / 2
+    first, second = label[limbs.ends].T
+    num_limbs = np.count_nonzero(first == second)
+    return (num_parts - num_limbs + 0.5) / (num_parts + 1)

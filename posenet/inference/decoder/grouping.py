@@ -10,11 +10,9 @@ import numpy as np
 def group_candidates(keypoint: np.ndarray, ends: np.ndarray, score: np.ndarray) -> np.ndarray:
     """Group candidates so that limbs with high scores join members of one group, and no group has a keypoint twice.
 
-    This is agglomerative clustering. At first, every candidate is a separate group. The link between two groups is the
-    sum of the scores of all limbs between them; groups that have a keypoint in common have no link. In each step, the
-    two groups with the strongest link are merged.
-
-    Because links are sums, a wrong limb to another person is outvoted once several parts of the body have been merged.
+    At first, every candidate is a separate group. The link between two groups is the sum of the scores of all limbs
+    between them; groups that have a keypoint in common have no link. In each step, the two groups with the strongest
+    link are merged.
 
     Args:
         keypoint: (N,) keypoint of each candidate.

@@ -1,9 +1,7 @@
 """The pose model: where the keypoints of one person are relative to each other.
 
-It answers four questions about groups of keypoints: whether a limb is too long for its person, to which person a
-fragment belongs, where a keypoint that was not found is expected, and where a keypoint with a low score most likely is.
-G groups are two arrays: the positions of their K keypoints, (G, K) complex, and their scores, (G, K); both are 0 for
-keypoints that were not found.
+G groups of keypoints are two arrays: the positions of their K keypoints, (G, K) complex, and their scores, (G, K); both
+are 0 for keypoints that were not found.
 
 Coordinates are map cells, x right and y down, as complex numbers x + iy. For each keypoint k of an upright person,
 ``Skeleton.layout`` states an expected height h_k, its distance below the hips, and a spread s_k, its root-mean-square
@@ -106,8 +104,11 @@ class PoseModel:
     def __init__(self, skeleton: Skeleton) -> None:
         self.height, self.spread = np.array([skeleton.layout[name] for name in skeleton.keypoints]).T  # (K,) each
         a, b = skeleton.part_ends.T
-        self.covariance = _deviation_covariance(skeleton, _deviation_correlation(skeleton), self.spread)
+        self.covariance = _deviation_covariance(skeleton, self.spread)
         """(K, K) C of the module's docstring."""
+        self.is_part = np.zeros((skeleton.num_keypoints, skeleton.num_keypoints), bool)
+        """(K, K) whether a body part connects two keypoints."""
+        self.is_part[a, b] = self.is_part[b, a] = True
         self.part_length = np.sqrt(  # (B,), root mean square
             (self.height[a] - self.height[b]) ** 2 + self.spread[a] ** 2 + self.spread[b] ** 2 + LENGTH_SLACK**2
         )
@@ -115,26 +116,16 @@ class PoseModel:
     def estimate_poses(self, position: np.ndarray, found: np.ndarray) -> Poses:
         """Estimate origin and axis of groups of keypoints, in closed form.
 
-        For one group, let z_i, h_i and s_i be the positions, expected heights and spreads of its n keypoints, and let
-        sums run over these.
+        Let z_i, h_i and s_i be the positions, expected heights and spreads of the n keypoints of one group.
 
-        Scale. If deviations are independent, the squared distances between all pairs have the expected sum
+        Scale. |a| is chosen so that the squared distances between all pairs have the expected sum, that of independent
+        deviations (for n = 1 it is 0):
 
-            sum_{i<j} |a|^2 ((h_i - h_j)^2 + s_i^2 + s_j^2) = |a|^2 (n sum h^2 - (sum h)^2 + (n - 1) sum s^2)
+            n sum |z|^2 - |sum z|^2 = |a|^2 (n sum h^2 - (sum h)^2 + (n - 1) sum s^2)
 
-        and the observed sum
-
-            sum_{i<j} |z_i - z_j|^2 = n sum |z|^2 - |sum z|^2.
-
-        |a| is chosen so that both are equal. For n = 1 it is 0.
-
-        Direction. The weighted least-squares regression of z on h, with weights w_i = 1 / (s_i^2 + SPREAD_FLOOR), has
-        the slope cov(h, z) / var(h), where the weighted mean is M(v) = sum(w v) / sum(w) and
-
-            cov(h, z) = M(h z) - M(h) M(z).
-
-        The variance is real and positive, so the direction of the slope is that of the covariance. UPRIGHT_WEIGHT |a| i
-        is added to it. This turns the axis towards upright, most of all if the heights of the keypoints hardly differ.
+        Direction. The slope of the weighted regression of z on h, with weights w_i = 1 / (s_i^2 + SPREAD_FLOOR) and
+        weighted means M(v) = sum(w v) / sum(w), has the direction of the covariance M(h z) - M(h) M(z). To this,
+        UPRIGHT_WEIGHT |a| i is added, which turns the axis towards upright.
 
         Origin. The regression line passes through the means: o = M(z) - a M(h).
 
@@ -160,19 +151,13 @@ class PoseModel:
         return Poses(origin[:, None], axis[:, None])
 
     def expect_keypoints(self, position: np.ndarray, found: np.ndarray) -> ExpectedKeypoints:
-        """Estimate where all keypoints of some groups are, from those that were found.
+        """Estimate where all keypoints of some groups are, from those that were found; see ``estimate_poses``.
 
-        Let u_j = (z_j - o - a h_j) / |a| be the deviations of the n keypoints found, as a vector u, and C the
-        covariance of the deviations (see the module). Then keypoint k is expected at
+        Let u_j = (z_j - o - a h_j) / |a| be the deviations of the n keypoints found, C the covariance of the deviations
+        (see the module), C_found its rows and columns for the keypoints found, and c those for keypoint k. The mean and
+        the variance of a Gaussian distribution, with the error of the pose itself, are
 
-            o + a h_k + |a| c^T C_found^-1 u,
-
-        where C_found and c are the rows and columns of C for the found keypoints, and for k. This is the conditional
-        mean of a Gaussian distribution. The conditional variance, with the error of the pose itself, is
-
-            |a|^2 (C_kk - c^T C_found^-1 c + POSE_UNCERTAINTY^2 / n).
-
-        The arguments are those of ``estimate_poses``.
+            o + a h_k + |a| c^T C_found^-1 u    and    |a|^2 (C_kk - c^T C_found^-1 c + POSE_UNCERTAINTY^2 / n).
         """
         poses = self.estimate_poses(position, found)
         scale = np.maximum(poses.scale, 1e-3)
@@ -190,14 +175,12 @@ class PoseModel:
     def refine_keypoints(self, position: np.ndarray, score: np.ndarray) -> np.ndarray:
         """Move keypoints with low scores towards where the rest of their group suggests they are; (G, K) complex.
 
-        A map of a network is low where the network is uncertain about the position. With the score c of a keypoint, the
-        mean square error of its position, in squared torso lengths, is taken to be
+        With the score c of a keypoint, the mean square error of its position, in squared torso lengths, is taken to be
 
             t = POSITION_VARIANCE (1 / c - 1)^POSITION_EXPONENT,    0 for c >= 1.
 
-        Let u be the deviations of the keypoints found, C_found their covariance (see ``expect_keypoints``), and T the
-        diagonal matrix of the errors t. Given these inexact positions, the mean of the Gaussian distribution of the
-        true deviations is
+        With u and C_found of ``expect_keypoints`` and T the diagonal matrix of the errors t, the mean of the true
+        deviations is
 
             C_found (C_found + T)^-1 u = u - T (C_found + T)^-1 u.
 
@@ -234,15 +217,15 @@ class PoseModel:
         ratio = length / np.maximum(scale * self.part_length[part], 1e-6)
         return np.asarray(1 - MAX_LENGTH_PENALTY * np.clip(ratio - LENGTH_TOLERANCE, 0, 1))
 
-    def assign_fragments(self, position: np.ndarray, score: np.ndarray, is_part: np.ndarray | None) -> np.ndarray:
+    def assign_fragments(self, position: np.ndarray, score: np.ndarray, limbs_are_complete: bool) -> np.ndarray:
         """Assign every fragment to the person with the pose that fits it best.
 
         A fragment is a group that no limb connects to its person, such as an arm without its shoulder. It is assigned
         to a person that lacks its keypoints; see ``_assignment_costs`` for the other conditions.
 
         Args:
-            is_part: (K, K) whether a body part connects two keypoints, if the maps show all limbs: then a fragment that
-                a body part should connect to a person, but no limb does, belongs to someone else. Else None.
+            limbs_are_complete: whether the maps show all limbs. Then a fragment that a body part should connect to a
+                person, but no limb does, belongs to someone else.
 
         Returns:
             (G,) the group that each group becomes a part of; itself if it is not assigned.
@@ -260,8 +243,8 @@ class PoseModel:
             & (mean[fragments, None] >= MIN_SCORE_RATIO * mean[people])
             & (fragments[:, None] != people)
         )
-        if is_part is not None:
-            is_possible &= ~_have_common(found[fragments] @ is_part > 0, found[people])
+        if limbs_are_complete:
+            is_possible &= ~_have_common(found[fragments] @ self.is_part > 0, found[people])
         fragments = fragments[is_possible.any(axis=1)]
         people = people[is_possible.any(axis=0)]
         target = np.arange(len(position))
@@ -285,19 +268,15 @@ class PoseModel:
     def _assignment_costs(
         self, position: np.ndarray, found: np.ndarray, fragments: np.ndarray, people: np.ndarray
     ) -> np.ndarray:
-        """(F, P) cost of the assignment of every fragment to every person, infinite where it is impossible.
+        """(F, P) cost of the assignment of F ``fragments`` to P ``people``, infinite where it is impossible.
 
-        For a keypoint of a fragment, let d be its distance from where the person's keypoint is expected, and sigma the
-        root-mean-square distance (see ``expect_keypoints``). With g the logarithm of the fragment's scale divided by
-        the person's (0 for a single keypoint), the cost is
+        With d and sigma the distances of the fragment's keypoints from where they are expected in the person (see
+        ``expect_keypoints``) and their errors, and g the logarithm of the fragment's scale divided by the person's (0
+        for a single keypoint), it is a negative log likelihood up to a constant:
 
-            mean(d^2 / sigma^2) + mean(log sigma^2) + g^2 / (2 LOG_SCALE_SIGMA^2),
+            mean(d^2 / sigma^2) + mean(log sigma^2) + g^2 / (2 LOG_SCALE_SIGMA^2)
 
-        with means over the fragment's keypoints. Up to a constant it is a negative log likelihood. An assignment is
-        impossible beyond MAX_SQUARE_DEVIATION or MAX_SCALE_RATIO.
-
-        Args:
-            fragments, people: (F,) and (P,) groups.
+        An assignment is impossible beyond MAX_SQUARE_DEVIATION or MAX_SCALE_RATIO.
         """
         expected = self.expect_keypoints(position[people], found[people])
         share = found[fragments] / found[fragments].sum(axis=1, keepdims=True)  # (F, K)
@@ -318,16 +297,7 @@ def pose_model_of(skeleton: Skeleton) -> PoseModel:
 
 
 def refine_keypoints(keypoints: np.ndarray, skeleton: Skeleton) -> np.ndarray:
-    """Move keypoints with low scores towards where the rest of their person suggests they are.
-
-    See ``PoseModel.refine_keypoints``. Without a layout, they stay as they are.
-
-    Args:
-        keypoints: (P, K, 3) x, y and score of P people; all 0 where a keypoint was not found.
-
-    Returns:
-        (P, K, 3) float32 keypoints with new positions and the same scores.
-    """
+    """``PoseModel.refine_keypoints`` of (P, K, 3) float32 x, y and score; without a layout, they stay as they are."""
     refined = keypoints.astype(np.float32)
     if skeleton.layout:
         x, y, score = np.moveaxis(keypoints.astype(np.float64), 2, 0)
@@ -337,16 +307,8 @@ def refine_keypoints(keypoints: np.ndarray, skeleton: Skeleton) -> np.ndarray:
     return refined
 
 
-def connected_keypoints(skeleton: Skeleton) -> np.ndarray:
-    """(K, K) bool: whether a body part connects two keypoints."""
-    is_part = np.zeros((skeleton.num_keypoints, skeleton.num_keypoints), bool)
-    a, b = skeleton.part_ends.T
-    is_part[a, b] = is_part[b, a] = True
-    return is_part
-
-
-def _deviation_correlation(skeleton: Skeleton) -> np.ndarray:
-    """(K, K) correlations of the deviations; see the module."""
+def _deviation_covariance(skeleton: Skeleton, spread: np.ndarray) -> np.ndarray:
+    """(K, K) covariance of the deviations; see the module."""
     side = np.zeros(skeleton.num_keypoints)
     for left, right in skeleton.left_right:
         side[skeleton.index(left)] = 1
@@ -364,16 +326,13 @@ def _deviation_correlation(skeleton: Skeleton) -> np.ndarray:
     values, vectors = np.linalg.eigh(correlation)
     correlation = (vectors * np.maximum(values, 0)) @ vectors.T
     scale = np.sqrt(correlation.diagonal())
-    return np.asarray(correlation / np.outer(scale, scale))
+    correlation = correlation / np.outer(scale, scale)
 
-
-def _deviation_covariance(skeleton: Skeleton, correlation: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """(K, K) covariance of the deviations; see the module."""
     covariance = (correlation + INDEPENDENT_VARIANCE * np.eye(len(spread))) * np.outer(spread, spread)
     mean_of_sources = np.eye(len(spread))
-    for name, (a, b) in skeleton.derived.items():
+    for name, (source, other) in skeleton.derived.items():
         mean_of_sources[skeleton.index(name)] = 0
-        mean_of_sources[skeleton.index(name), [skeleton.index(a), skeleton.index(b)]] = 0.5
+        mean_of_sources[skeleton.index(name), [skeleton.index(source), skeleton.index(other)]] = 0.5
     covariance = mean_of_sources @ covariance @ mean_of_sources.T
     for name in skeleton.derived:
         covariance[skeleton.index(name), skeleton.index(name)] += DERIVED_VARIANCE

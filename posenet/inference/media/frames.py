@@ -1,4 +1,4 @@
-"""From sources to frames, and from frames to people: ``read_frames`` and ``predict_frames``."""
+"""From sources to frames, and from frames to people: ``read_frames``, ``predict_frames`` and ``track_people``."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ import itertools
 import math
 import tempfile
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -20,12 +19,13 @@ from posenet.downloading import download_image, fetch_video
 from posenet.errors import ConfigError, DataError
 from posenet.images import decode_image, read_image
 from posenet.inference.media.live import Camera, LiveReader
-from posenet.inference.media.reader import FrameSelection, VideoReader
-from posenet.inference.media.series import Animation, NumberedImages
-from posenet.inference.media.sources import Frame, Source, find_sources, is_numbered_pattern
+from posenet.inference.media.reader import Animation, FrameSelection, NumberedImages, VideoReader
+from posenet.inference.media.sources import Frame, Source, find_sources
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.inference.shares import batched
+from posenet.inference.tracking.tracker import Tracker
+from posenet.settings import TrackingConfig
 
 READ_AHEAD = 32
 """Number of image files that are read before they are requested."""
@@ -34,11 +34,10 @@ READ_THREADS = 4
 
 
 class FramePeople(NamedTuple):
-    """A frame and its people."""
+    """A frame and its people; nobody in a frame that could not be read."""
 
     frame: Frame
     people: list[Person]
-    """Empty for a frame that could not be read."""
 
 
 def read_frames(
@@ -74,7 +73,7 @@ def read_frames(
         for source in ([item] if isinstance(item, Source) else find_sources([item], recursive=recursive))
     ]
     selection = FrameSelection(start, duration, stride)
-    for may_be_image, group in itertools.groupby(sources, lambda source: source.kind in ("image", "animation")):
+    for may_be_image, group in itertools.groupby(sources, lambda source: source.may_be_image):
         if not may_be_image:
             for source in group:
                 yield from _read_video(source, selection, stop_requested)
@@ -114,23 +113,21 @@ def _read_video(source: Source, selection: FrameSelection, stop_requested: Calla
     """The frames of a video, a stream or a camera."""
     with contextlib.ExitStack() as stack:
         try:
-            reader = _open_video(source, stack)
+            reader = stack.enter_context(contextlib.closing(_open_video(source, stop_requested, stack)))
         except DataError as error:
             yield Frame(source, error=error)
             return
-        stack.enter_context(contextlib.closing(reader))
-        if isinstance(reader, LiveReader):
-            yield from reader.frames(selection, stop_requested)
-        else:
-            yield from reader.frames(selection)
+        yield from reader.frames(selection)
 
 
-def _open_video(source: Source, stack: contextlib.ExitStack) -> VideoReader | LiveReader:
+def _open_video(
+    source: Source, stop_requested: Callable[[], bool], stack: contextlib.ExitStack
+) -> VideoReader | LiveReader:
     """Open a video, a stream or a camera. ``stack`` closes what the reader needs besides."""
     if source.kind == "camera":
-        return LiveReader(Camera(source))
-    if source.path is not None and is_numbered_pattern(source.path):
-        return NumberedImages(source, source.path)
+        return LiveReader(Camera(source), stop_requested)
+    if source.kind == "numbered":
+        return NumberedImages(source)
     require_pyav()
     from posenet.inference.media.video import PyAVReader
 
@@ -143,19 +140,14 @@ def _open_video(source: Source, stack: contextlib.ExitStack) -> VideoReader | Li
     reader = PyAVReader(source, video.copy or url)
     if video.is_file or reader.length:
         return reader
-    return LiveReader(reader, reopen=lambda: PyAVReader(source, url))
+    return LiveReader(reader, stop_requested, reopen=lambda: PyAVReader(source, url))
 
 
-def predict_frames(
-    predictor: Predictor, frames: Iterable[Frame], block_of: Mapping[Source, int] = MappingProxyType({})
-) -> Generator[FramePeople, None, None]:
+def predict_frames(predictor: Predictor, frames: Iterable[Frame]) -> Generator[FramePeople, None, None]:
     """Find the people in frames, in order; only a few frames are in memory at a time.
 
     Images that follow each other run together in batches, and so do frames of one video. Frames of live sources run one
     by one: a frame that waits for the next one would be out of date.
-
-    Args:
-        block_of: the block of each source; only images of the same block run together. See ``split_into_blocks``.
     """
     with contextlib.closing(_as_generator(frames)) as stream:
         for is_live, group in itertools.groupby(stream, lambda frame: frame.is_live):
@@ -163,12 +155,10 @@ def predict_frames(
                 for frame in group:
                     yield FramePeople(frame, [] if frame.error else predictor(frame.image))
             else:
-                yield from _predict_in_batches(predictor, group, block_of)
+                yield from _predict_in_batches(predictor, group)
 
 
-def _predict_in_batches(
-    predictor: Predictor, frames: Iterable[Frame], block_of: Mapping[Source, int]
-) -> Iterator[FramePeople]:
+def _predict_in_batches(predictor: Predictor, frames: Iterable[Frame]) -> Iterator[FramePeople]:
     """Predict frames in batches. While the network runs, other frames are read, prepared and decoded."""
     pending: deque[Frame] = deque()
 
@@ -180,7 +170,7 @@ def _predict_in_batches(
 
     batches = (
         readable_images(batch)
-        for _, run in itertools.groupby(frames, lambda frame: (block_of.get(frame.source), _video_of(frame)))
+        for _, run in itertools.groupby(frames, _belongs_to)
         for batch in batched(run, predictor.settings.batch_size)
     )
     with contextlib.closing(predictor.stream_groups(batches)) as results:
@@ -193,11 +183,23 @@ def _predict_in_batches(
         yield FramePeople(frame, [])
 
 
-def _video_of(frame: Frame) -> Source | None:
-    """The video that a frame belongs to; None for an image."""
-    is_image = frame.number is None and frame.source.kind in ("image", "animation")
-    return None if is_image else frame.source
+def _belongs_to(frame: Frame) -> tuple[int, Source | None]:
+    """The block of a frame, and the video; None for an image."""
+    is_image = frame.number is None and frame.source.may_be_image
+    return frame.source.block, None if is_image else frame.source
 
 
 def _as_generator(frames: Iterable[Frame]) -> Generator[Frame, None, None]:
     yield from frames
+
+
+def track_people(predictions: Iterable[FramePeople], settings: TrackingConfig) -> Iterator[FramePeople]:
+    """Give the people who are recognised in each video an ``id``, which counts from 1; people of images have none."""
+    for _, predictions_of_source in itertools.groupby(predictions, lambda prediction: prediction.frame.source):
+        tracker = Tracker(settings)
+        seconds = -math.inf
+        for frame, people in predictions_of_source:
+            if frame.number is not None:
+                seconds = max(seconds, frame.seconds)  # the clock of a damaged stream may jump back
+                people = tracker.update(people, seconds)
+            yield FramePeople(frame, people)

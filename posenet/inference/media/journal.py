@@ -11,7 +11,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -61,73 +61,65 @@ class Journal:
     when the run continues.
 
     Attributes:
-        first_block: the index of the block with which the run continues; valid after ``replay``.
+        next_block: the number of the block with which the run continues; valid after ``replay``.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        sources: Sequence[Source],
-        blocks: Sequence[range],
-        skeleton: Skeleton,
-        run: Mapping[str, Any],
-        *,
-        resume: bool,
-    ) -> None:
-        """Open a journal, or start one.
+    def __init__(self, path: Path, sources: Sequence[Source], skeleton: Skeleton) -> None:
+        self.path = path
+        self.next_block = 0
+        self._sources = sources
+        self._index_of = {source: index for index, source in enumerate(sources)}
+        self._skeleton = skeleton
+
+    @contextlib.contextmanager
+    def open(self, run: Mapping[str, Any], *, resume: bool) -> Iterator[None]:
+        """Start the journal, or ``resume`` an earlier one, if there is one. Others cannot write it in this context.
 
         Args:
-            blocks: the sources of each block that this process predicts.
             run: everything that the people depend on.
-            resume: continue an earlier journal, if there is one.
 
         Raises:
             DataError: another process writes it, or it is of a run with other inputs or flags.
         """
-        self.path = path
-        self.first_block = 0
-        self._sources = sources
-        self._index_of = {source: index for index, source in enumerate(sources)}
-        self._block_of = {index: number for number, block in enumerate(blocks) for index in block}
-        self._num_blocks = len(blocks)
-        self._skeleton = skeleton
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(_locked(path))
-            if resume and path.exists():
-                _read_header(path, run)
+        lock = FileLock(self.path.with_name(self.path.name + ".lock"))
+        try:
+            lock.acquire(timeout=0)
+        except Timeout as error:
+            raise DataError(
+                f"{self.path.with_suffix('')} is being written by another process; wait until it has ended, or choose "
+                "another file"
+            ) from error
+        try:
+            if resume and self.path.exists():
+                _read_header(self.path, run)
             else:
-                write_atomically(path, _lines({"run": dict(run)}))
-            self._file = stack.enter_context(open(path, "ab", buffering=0))
-            self._stack = stack.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.close()
+                write_atomically(self.path, _line({"run": dict(run)}))
+            with open(self.path, "ab", buffering=0) as self._file:
+                yield
+        finally:
+            Path(lock.lock_file).unlink(missing_ok=True)  # while it is locked
+            lock.release()
 
     def replay(self) -> Iterator[FramePeople]:
         """Yield the frames of the blocks that are complete; cut off what follows. The images have no pixels."""
         pending: list[FramePeople] = []
-        block = 0
         with open(self.path, "rb") as file:
             cut = position = len(file.readline())
             for line in file:
                 try:
                     entry = json.loads(line)
-                    number = self._num_blocks if END in entry else self._block_of[entry["source"]]
                     item = None if END in entry else self._decode(entry)
                 except (ValueError, KeyError, TypeError, IndexError):  # a torn line
                     break
-                if number > block:
+                block = len(self._sources) if item is None else item.frame.source.block
+                if block > self.next_block:
                     yield from pending
                     pending = []
-                    block = number
+                    self.next_block = block
                     cut = position
                 if item is not None:
                     pending.append(item)
                 position += len(line)
-        self.first_block = block
         os.truncate(self.path, cut)
 
     def write(self, frame: Frame, people: Sequence[Person]) -> None:
@@ -147,7 +139,7 @@ class Journal:
 
     def _append(self, entry: object) -> None:
         with name_file_in_errors(self.path):
-            self._file.write(_lines(entry))
+            self._file.write(_line(entry))
 
     def _decode(self, entry: dict[str, Any]) -> FramePeople:
         source = self._sources[entry["source"]]
@@ -161,20 +153,19 @@ class Journal:
         return FramePeople(Frame(source, without_pixels, entry["number"], entry["seconds"]), people)
 
 
-def write_complete(path: Path, sources: Sequence[Source], run: Mapping[str, Any], unreadable: Sequence[Frame]) -> None:
-    """Replace a journal by a short one: that the run is complete, and what could not be read."""
-    errors = [[sources.index(frame.source), str(frame.error)] for frame in unreadable]
-    write_atomically(path, _lines({"run": dict(run), "unreadable": errors}))
+def write_complete(path: Path, run: Mapping[str, Any], unreadable: Mapping[int, str]) -> None:
+    """Replace a journal by a short one: that the run is complete, and why which sources could not be read."""
+    write_atomically(path, _line({"run": dict(run), "unreadable": list(unreadable.items())}))
 
 
-def read_complete(path: Path, sources: Sequence[Source], run: Mapping[str, Any]) -> list[Frame] | None:
-    """What a complete run could not read; None if the run is not complete.
+def read_complete(path: Path, run: Mapping[str, Any]) -> dict[int, str] | None:
+    """Why a complete run could not read which sources; None if the run is not complete.
 
     Raises:
         DataError: the journal is of a run with other inputs or flags.
     """
     errors = _read_header(path, run).get("unreadable") if path.exists() else None
-    return None if errors is None else [Frame(sources[index], error=DataError(text)) for index, text in errors]
+    return None if errors is None else dict(errors)
 
 
 def _read_header(path: Path, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,23 +185,5 @@ def _read_header(path: Path, run: Mapping[str, Any]) -> dict[str, Any]:
     return header
 
 
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Within this context, no other process can open the journal."""
-    lock = FileLock(path.with_name(path.name + ".lock"))
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise DataError(
-            f"{path.with_suffix('')} is being written by another process; wait until it has ended, or choose another "
-            "file"
-        ) from error
-    try:
-        yield
-    finally:
-        Path(lock.lock_file).unlink(missing_ok=True)  # while it is locked
-        lock.release()
-
-
-def _lines(*values: object) -> bytes:
-    return b"".join(json.dumps(value).encode() + b"\n" for value in values)
+def _line(value: object) -> bytes:
+    return json.dumps(value).encode() + b"\n"

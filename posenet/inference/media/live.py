@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -57,16 +59,21 @@ class LiveReader:
 
     Args:
         reader: the open camera or stream.
+        stop_requested: checked while no image arrives; true ends the frames.
         reopen: opens a stream that was lost; None for a camera, which is not opened again.
     """
 
-    def __init__(self, reader: VideoReader, reopen: Callable[[], VideoReader] | None = None) -> None:
+    def __init__(
+        self,
+        reader: VideoReader,
+        stop_requested: Callable[[], bool] = lambda: False,
+        reopen: Callable[[], VideoReader] | None = None,
+    ) -> None:
         self.source = reader.source
         self._reader = reader
+        self._stop_requested = stop_requested
         self._reopen = reopen
-        self._newest: Frame | None = None
-        self._changed = threading.Condition()  # guards _newest and _ended
-        self._ended = False
+        self._newest: queue.Queue[Frame] = queue.Queue(1)
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._read_images, daemon=True)
         self._thread.start()
@@ -74,26 +81,20 @@ class LiveReader:
     def _read_images(self) -> None:
         """Keep ``_newest`` up to date until the source is closed or lost; runs on its own thread."""
         started = time.monotonic()
-        number = 0
-        try:
-            is_open = True
-            while is_open:
-                for _ in filter(lambda seconds: seconds is not None, self._reader.decode()):
-                    if self._closing.is_set():
-                        return
-                    image = self._reader.image()
-                    seconds = time.monotonic() - started
-                    with self._changed:
-                        self._newest = Frame(
-                            self.source, image, number, seconds, self._reader.rate, self._reader.aspect, is_live=True
-                        )
-                        self._changed.notify()
-                    number += 1
-                is_open = self._reconnect()
-        finally:
-            with self._changed:
-                self._ended = True
-                self._changed.notify()
+        numbers = itertools.count()
+        is_open = True
+        while is_open:
+            for _ in filter(lambda seconds: seconds is not None, self._reader.decode()):
+                if self._closing.is_set():
+                    return
+                reader = self._reader
+                image = reader.image()
+                seconds = time.monotonic() - started
+                frame = Frame(self.source, image, next(numbers), seconds, reader.rate, reader.aspect, is_live=True)
+                with contextlib.suppress(queue.Empty):
+                    self._newest.get_nowait()
+                self._newest.put(frame)
+            is_open = self._reconnect()
 
     def _reconnect(self) -> bool:
         """Open a lost stream again; return whether that succeeded."""
@@ -117,21 +118,16 @@ class LiveReader:
         self._thread.join()
         self._reader.close()
 
-    def frames(self, selection: FrameSelection, stop_requested: Callable[[], bool] = lambda: False) -> Iterator[Frame]:
+    def frames(self, selection: FrameSelection) -> Iterator[Frame]:
         """Yield the newest image each time, until the selection ends, or the source is closed or lost; then an error.
 
         The stride does not apply: which images are dropped depends on the speed of the reader.
-
-        Args:
-            stop_requested: checked while no image arrives; true ends the frames.
         """
-        while not stop_requested():
-            with self._changed:
-                self._changed.wait_for(lambda: self._newest is not None or self._ended, STOP_CHECK_SECONDS)
-                frame = self._newest
-                self._newest = None
-                has_ended = self._ended
-            if frame is None:
+        while not self._stop_requested():
+            has_ended = not self._thread.is_alive()
+            try:
+                frame = self._newest.get(timeout=STOP_CHECK_SECONDS)
+            except queue.Empty:
                 if has_ended:
                     yield Frame(self.source, error=DataError(f"{self.source.name} delivers no more images"))
                     return

@@ -69,39 +69,26 @@ class Output(ABC):
             self._stack.__exit__(kind, error, traceback)
 
 
-def output_stems(
+def output_paths(
     sources: Sequence[Source], folder: Path, suffixes_of: Callable[[Source], Sequence[str]]
-) -> dict[Source, Path]:
-    """Choose an output path in ``folder`` for every source, without its suffix.
+) -> dict[Source, list[Path]]:
+    """Choose the paths in ``folder`` that the output of each source may have: one for each of its suffixes.
 
     An output has the name and the subfolder of its source. It is numbered if an earlier output has the same name.
-
-    Args:
-        suffixes_of: the suffixes that the output may have.
     """
-    stems: dict[Source, Path] = {}
+    paths: dict[Source, list[Path]] = {}
     taken: set[str] = set()
     for source in sources:
         for name in itertools.chain([source.stem], (f"{source.stem}-{number}" for number in itertools.count(2))):
+            paths[source] = [folder / source.subfolder / (name + suffix) for suffix in suffixes_of(source)]
             # Photo.jpg and photo.jpg are the same file on some file systems.
-            files = {str(source.subfolder / (name + suffix)).lower() for suffix in suffixes_of(source)}
+            files = {str(path).lower() for path in paths[source]}
             if not files & taken:
                 break
         taken |= files
-        stems[source] = folder / source.subfolder / name
         if source.kind != "camera" and name != source.stem:
             _log.info("The output of %s is named %s", source.name, name)
-    return stems
-
-
-def output_paths(stems: Mapping[Source, Path], suffixes_of: Callable[[Source], Sequence[str]]) -> list[Path]:
-    """All paths that outputs may be written to."""
-    return [with_suffix(stem, suffix) for source, stem in stems.items() for suffix in suffixes_of(source)]
-
-
-def with_suffix(stem: Path, suffix: str) -> Path:
-    """A path with a suffix appended; ``Path.with_suffix`` would replace the end of a name with a dot."""
-    return stem.with_name(stem.name + suffix)
+    return paths
 
 
 def drawing_suffixes(source: Source) -> list[str]:
@@ -117,12 +104,12 @@ class DrawingOutput(Output):
     A video is completed when frames of another source arrive, or at the end.
 
     Args:
-        stems: see ``output_stems``.
+        paths: see ``output_paths`` and ``drawing_suffixes``.
     """
 
-    def __init__(self, stems: Mapping[Source, Path], draw: Draw) -> None:
+    def __init__(self, paths: Mapping[Source, Sequence[Path]], draw: Draw) -> None:
         super().__init__()
-        self._stems = stems
+        self._paths = paths
         self._draw = draw
         self._video_source: Source | None = None
 
@@ -131,14 +118,13 @@ class DrawingOutput(Output):
             self._stack.close()  # completes the video of the last source
             self._video_source = None
         drawing = self._draw(frame, people)
-        suffixes = drawing_suffixes(frame.source)
+        paths = self._paths[frame.source]
         if frame.number is None:
-            path = with_suffix(self._stems[frame.source], suffixes[0])
-            with name_file_in_errors(path):
-                write_image(path, drawing)
+            with name_file_in_errors(paths[0]):
+                write_image(paths[0], drawing)
             return
         if self._video_source is None:
-            self._open_video(with_suffix(self._stems[frame.source], suffixes[-1]), frame, drawing)
+            self._open_video(paths[-1], frame, drawing)
         self._video.write(drawing, frame.seconds)
 
     def _open_video(self, path: Path, frame: Frame, drawing: np.ndarray) -> None:
@@ -148,13 +134,8 @@ class DrawingOutput(Output):
         has_sound = source_path is not None and source_path.suffix.lower() in VIDEO_SUFFIXES
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self._stack.enter_context(atomic_replacement(resolve_link(path), path.suffix))
-        self._video = VideoWriter(
-            temporary,
-            drawing.shape[:2],
-            frame.rate,
-            aspect=frame.aspect,
-            sound_from=source_path if has_sound else None,
-        )
+        sound_from = source_path if has_sound else None
+        self._video = VideoWriter(temporary, drawing.shape[:2], frame.rate, aspect=frame.aspect, sound_from=sound_from)
         self._stack.callback(self._video.close)
         self._video_source = frame.source
 
@@ -168,13 +149,6 @@ class Window(Output):
         self._stop_requested = stop_requested
         self._stack.callback(cv2.destroyAllWindows)
 
-    @staticmethod
-    def require_display() -> None:
-        """Raise ``ConfigError`` unless OpenCV can open a window here."""
-        reason = _why_no_window()
-        if reason:
-            raise ConfigError(f"--show needs a display: {reason}; leave out --show and use --output DIR")
-
     def write(self, frame: Frame, people: Sequence[Person]) -> None:
         cv2.namedWindow(WINDOW_TITLE, cv2.WINDOW_NORMAL | cv2.WINDOW_KEEPRATIO)
         cv2.imshow(WINDOW_TITLE, self._draw(frame, people))
@@ -185,6 +159,13 @@ class Window(Output):
 
     def _is_visible(self) -> bool:
         return cv2.getWindowProperty(WINDOW_TITLE, cv2.WND_PROP_VISIBLE) >= 1
+
+
+def require_display() -> None:
+    """Raise ``ConfigError`` unless OpenCV can open a window here."""
+    reason = _why_no_window()
+    if reason:
+        raise ConfigError(f"--show needs a display: {reason}; leave out --show and use --output DIR")
 
 
 def _why_no_window() -> str:

@@ -11,7 +11,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -60,17 +60,17 @@ class ImageIds:
 
 def _number_in_name(source: Source) -> int | None:
     stem = source.stem
-    is_number = source.kind in ("image", "animation") and stem.isascii() and stem.isdecimal()
+    is_number = source.may_be_image and stem.isascii() and stem.isdecimal()
     return int(stem) if is_number and int(stem) < MAX_IMAGE_NUMBER else None
 
 
 class JsonLinesOutput(Output):
     """COCO results, one person per line. The file is complete up to the last frame at any time; the first makes it."""
 
-    def __init__(self, path: Path, ids: ImageIds) -> None:
+    def __init__(self, path: Path, sources: Iterable[Source]) -> None:
         super().__init__()
         self._path = path
-        self._ids = ids
+        self._ids = ImageIds(sources)
         self._file: TextIO | None = None
 
     def write(self, frame: Frame, people: Sequence[Person]) -> None:
@@ -91,10 +91,10 @@ class JsonLinesOutput(Output):
 class JsonOutput(Output):
     """COCO results as one JSON list, one line for each person. Nothing is held in memory."""
 
-    def __init__(self, path: Path, ids: ImageIds) -> None:
+    def __init__(self, path: Path, sources: Iterable[Source]) -> None:
         super().__init__()
         self._list = _JsonList(self._stack.enter_context(open_text_output(path)))
-        self._ids = ids
+        self._ids = ImageIds(sources)
 
     def write(self, frame: Frame, people: Sequence[Person]) -> None:
         for person in people:
@@ -122,10 +122,7 @@ class _JsonList:
 
 
 def people_entry(frame: Frame, person: Person, image_id: int | str) -> dict[str, Any]:
-    """A person in COCO's results format, with ``file_name`` and, in a video, ``frame``, ``time`` in seconds and ``id``.
-
-    Only a tracked person has an ``id``.
-    """
+    """A person in COCO's results format, with the file name and, in a video, frame and time; with an id if tracked."""
     entry = to_coco_result(person, image_id) | {"file_name": frame.source.name}
     if frame.number is not None:
         entry |= {"frame": frame.number, "time": round(frame.seconds, 4)}
@@ -145,57 +142,51 @@ def image_folder(sources: Iterable[Source]) -> Path:
         raise DataError("the images of a COCO data set must lie on one drive; write one data set for each") from error
 
 
-class ListedNames(NamedTuple):
-    """How the images of a COCO data set are named; all names are different."""
+class ListedNames:
+    """The names of images in a COCO data set, relative to ``image_folder``; all are different.
 
-    file_of: dict[Source, str]
-    """The name of each image file."""
-    folder_of: dict[Source, str]
-    """The folder of the frames of each video, camera and animation."""
+    Frame 3 of clip.mp4 is listed as clip/000003.jpg.
+    """
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        folder = image_folder(sources)
+        self._file_of: dict[Source, str] = {}
+        self._folder_of: dict[Source, str] = {}
+        for source in sources:
+            if source.path is not None and source.may_be_image:
+                self._file_of[source] = Path(os.path.relpath(source.path, folder)).as_posix()
+        taken = {*self._file_of.values(), *(Path(name).parent.as_posix() for name in self._file_of.values())}
+        for source in sources:
+            is_image = source.kind == "image"
+            if is_image and source.path is not None:
+                continue
+            parent = Path() if source.path is None else Path(os.path.relpath(source.path.parent, folder))
+            suffix = source.suffix if is_image else ""
+            numbered = (f"{source.stem}-{number}{suffix}" for number in itertools.count(2))
+            paths = ((parent / name).as_posix() for name in itertools.chain([source.stem + suffix], numbered))
+            name = next(path for path in paths if path not in taken)
+            taken.add(name)
+            if is_image:
+                self._file_of[source] = name
+            else:
+                self._folder_of[source] = name
 
     def name_of(self, frame: Frame) -> str:
-        """Frame 3 of clip.mp4 is listed as clip/000003.jpg."""
-        return (
-            self.file_of[frame.source]
-            if frame.number is None
-            else f"{self.folder_of[frame.source]}/{frame.number:06d}.jpg"
-        )
-
-
-def list_names(sources: Sequence[Source], folder: Path) -> ListedNames:
-    """Choose names. An image file has its path relative to ``folder``."""
-    names = ListedNames({}, {})
-    for source in sources:
-        if source.path is not None and source.kind in ("image", "animation"):
-            names.file_of[source] = Path(os.path.relpath(source.path, folder)).as_posix()
-    taken = {*names.file_of.values(), *(Path(name).parent.as_posix() for name in names.file_of.values())}
-    for source in sources:
-        if source.kind == "image" and source.path is not None:
-            continue
-        parent = Path() if source.path is None else Path(os.path.relpath(source.path.parent, folder))
-        suffix = source.suffix if source.kind == "image" else ""
-        numbered = (f"{source.stem}-{number}{suffix}" for number in itertools.count(2))
-        paths = ((parent / name).as_posix() for name in itertools.chain([source.stem + suffix], numbered))
-        name = next(path for path in paths if path not in taken)
-        (names.file_of if source.kind == "image" else names.folder_of)[source] = name
-        taken.add(name)
-    return names
+        """The name of an image or a frame."""
+        if frame.number is None:
+            return self._file_of[frame.source]
+        return f"{self._folder_of[frame.source]}/{frame.number:06d}.jpg"
 
 
 class CocoOutput(Output):
-    """Images and people as a COCO data set, without holding them in memory.
+    """Images and people as a COCO data set, without holding them in memory; see docs/predicting.md.
 
-    Every image that was read has an entry, also one without people. A keypoint that was found has visibility 2, a
-    ``score`` of a person and ``keypoint_scores`` come on top of COCO's format. The box is that around the keypoints,
-    and the area is the area of the box, as pycocotools computes both for results. A person of whom only derived
-    keypoints were found, such as the neck, has no keypoint that COCO knows and is left out.
-
-    Sizes and coordinates are those of the displayed image, as in labelling tools. With the frame "stored", an EXIF
-    rotation is undone. ``build_hdf5`` and ``evaluate`` read both; see ``find_annotated_frame``.
+    A person of whom only derived keypoints were found, such as the neck, has no keypoint that COCO knows and is left
+    out.
 
     Args:
-        sources: all sources, of which the names and ids of images depend.
-        exif_frame: frame of the sizes and coordinates.
+        sources: all sources, on which the names and ids of images depend.
+        exif_frame: frame of the sizes and coordinates; with "stored", an EXIF rotation is undone.
     """
 
     def __init__(
@@ -207,14 +198,14 @@ class CocoOutput(Output):
     ) -> None:
         super().__init__()
         self._exif_frame = exif_frame
-        self._names = list_names(sources, image_folder(sources))
+        self._names = ListedNames(sources)
         self._ids = ImageIds(sources)
         file = self._stack.enter_context(open_text_output(path))
         images = self._stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))  # noqa: SIM115
         self._images = _JsonList(images)
         self._annotations = _JsonList(file)
         self._annotation_ids = itertools.count(1)
-        category = json.dumps([coco_category(skeleton)])
+        category = json.dumps([_category(skeleton)])
         file.write(f'{{"info": {{"description": "People found by posenet"}}, "licenses": [], "categories": {category}')
         file.write(',\n"annotations": ')
 
@@ -237,7 +228,7 @@ class CocoOutput(Output):
             keypoints = undo_orientation(person.to_coco().astype(float), (height, width), orientation)
             if not keypoints[:, 2].any():
                 continue
-            entry = {"id": next(self._annotation_ids), "image_id": image["id"]} | coco_annotation(keypoints)
+            entry = {"id": next(self._annotation_ids), "image_id": image["id"]} | _annotation(keypoints)
             entry["score"] = person.score
             if person.id is not None:
                 entry["track_id"] = person.id
@@ -253,7 +244,7 @@ class CocoOutput(Output):
         file.write("}\n")
 
 
-def coco_category(skeleton: Skeleton) -> dict[str, Any]:
+def _category(skeleton: Skeleton) -> dict[str, Any]:
     """The entry of ``categories`` for a skeleton: COCO's own, or one with the lines that drawings have."""
     if skeleton.file_names == COCO.file_names:
         return COCO_CATEGORY
@@ -262,12 +253,8 @@ def coco_category(skeleton: Skeleton) -> dict[str, Any]:
     return COCO_CATEGORY | {"keypoints": list(skeleton.file_names), "skeleton": lines}
 
 
-def coco_annotation(keypoints: np.ndarray) -> dict[str, Any]:
-    """An entry of ``annotations`` without its ids.
-
-    Args:
-        keypoints: (F, 3) x, y and score in the order of the annotation file, at least one of them found.
-    """
+def _annotation(keypoints: np.ndarray) -> dict[str, Any]:
+    """An entry of ``annotations`` without its ids, for (F, 3) x, y and score in file order, at least one found."""
     found = keypoints[:, 2] > 0
     left, top = keypoints[found, :2].min(axis=0)
     width, height = np.maximum(np.ptp(keypoints[found, :2], axis=0), 1)  # many tools refuse empty boxes
@@ -285,13 +272,7 @@ def coco_annotation(keypoints: np.ndarray) -> dict[str, Any]:
 
 
 def undo_orientation(keypoints: np.ndarray, image_size: tuple[int, int], orientation: int) -> np.ndarray:
-    """Keypoints in the image as stored.
-
-    Args:
-        keypoints: (F, 3) x, y and score in the upright image.
-        image_size: (height, width) of the upright image.
-        orientation: EXIF orientation, 1-8.
-    """
+    """(F, 3) keypoints in the stored image, from those in the upright image of (height, width) ``image_size``."""
     height, width = image_size
     keypoints = keypoints.copy()
     if orientation in (2, 3, 6, 7):
@@ -302,11 +283,7 @@ def undo_orientation(keypoints: np.ndarray, image_size: tuple[int, int], orienta
 
 
 class CsvOutput(Output):
-    """A table with one person per row: file, frame, time, id, score, box, and x, y and score of every keypoint.
-
-    Cells that do not apply are empty: frame and time of an image, the id of a person who is not tracked, and a keypoint
-    that was not found.
-    """
+    """A table with one person per row; cells that do not apply are empty."""
 
     def __init__(self, path: Path, skeleton: Skeleton) -> None:
         super().__init__()

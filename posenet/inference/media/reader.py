@@ -1,4 +1,4 @@
-"""What readers of videos, animations and cameras share: numbering and selecting frames, reporting damage."""
+"""Reading videos frame by frame: what all readers share, and videos that are made of still images."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from posenet.errors import DataError
-from posenet.inference.media.sources import Frame, Source
+from posenet.images import read_image, to_bgr
+from posenet.inference.media.sources import Frame, Source, numbered_files
 
 DEFAULT_FRAME_RATE = 25.0
 """Frames per second, where a video or a camera states no plausible rate."""
@@ -19,6 +22,7 @@ MAX_FRAME_RATE = 480.0
 """A higher rate is implausible; some files state the ticks of a clock instead."""
 MAX_UNREADABLE_IN_A_ROW = 100
 """After this many frames in a row that cannot be decoded, a video counts as ended."""
+_PILLOW_ERRORS = (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError, TypeError)
 
 
 @dataclass(frozen=True)
@@ -34,9 +38,7 @@ class FrameSelection:
 
 
 class VideoReader(ABC):
-    """Reads a video once, frame by frame.
-
-    A subclass decodes; this class numbers the frames, selects among them and reports damage.
+    """Reads a video once: a subclass decodes; this class numbers and selects the frames, and reports damage.
 
     Attributes:
         source: the video.
@@ -118,3 +120,80 @@ class VideoReader(ABC):
 def plausible_rate(rate: float) -> float:
     """A stated frame rate, or the default where it is implausible or not a number."""
     return rate if MIN_FRAME_RATE <= rate <= MAX_FRAME_RATE else DEFAULT_FRAME_RATE
+
+
+class NumberedImages(VideoReader):
+    """Image files such as ``frame_%04d.png``, as a video; ``DataError`` if there are none."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._files = numbered_files(Path(str(source.location)))
+        self._current: np.ndarray
+
+    def decode(self) -> Iterator[float | None]:
+        for number, path in enumerate(self._files):
+            try:
+                self._current = read_image(path)
+            except DataError:
+                yield None
+            else:
+                yield number / DEFAULT_FRAME_RATE
+
+    def image(self) -> np.ndarray:
+        return self._current
+
+
+class Animation(VideoReader):
+    """An animated GIF or WebP file, or a TIFF file with several pages."""
+
+    def __init__(self, source: Source, image: Image.Image) -> None:
+        self.source = source
+        self._image = image
+        self._count: int = getattr(image, "n_frames", 1)
+        self.rate = plausible_rate(1 / self._seconds_shown())
+
+    @classmethod
+    def open(cls, source: Source, path: Path) -> Animation | None:
+        """Open a file; None if it has one image, or none that can be read.
+
+        Raises:
+            DataError: the first image can be read, but the list of the others is damaged.
+        """
+        try:
+            image = Image.open(path)
+        except _PILLOW_ERRORS:
+            return None
+        try:
+            if getattr(image, "is_animated", False):
+                return cls(source, image)
+        except _PILLOW_ERRORS as error:
+            image.close()
+            raise DataError(f"{source.name} is damaged: {error}") from error
+        image.close()
+        return None
+
+    def decode(self) -> Iterator[float | None]:
+        seconds = 0.0
+        for number in range(self._count):
+            try:
+                self._image.seek(number)
+                self._image.load()
+            except _PILLOW_ERRORS:
+                yield None
+                continue
+            yield seconds
+            seconds += self._seconds_shown()
+
+    def _seconds_shown(self) -> float:
+        """For how long the current image is shown; pages of a document follow each other at the default rate."""
+        milliseconds = float(self._image.info.get("duration") or 0)
+        return milliseconds / 1000 if milliseconds > 0 else 1 / DEFAULT_FRAME_RATE
+
+    def image(self) -> np.ndarray:
+        return to_bgr(self._image)
+
+    def why_incomplete(self, frames_read: int) -> str:
+        return f"it has {frames_read} of {self._count} images" if frames_read < self._count else ""
+
+    def close(self) -> None:
+        self._image.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import dataclasses
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,29 +27,28 @@ ANIMATION_SUFFIXES = frozenset([".gif", ".tif", ".tiff", ".webp"])
 
 _NUMBER_FIELD = re.compile(r"%(?:0(\d+))?d")
 
-Kind = Literal["image", "animation", "video", "camera"]
+Kind = Literal["image", "animation", "numbered", "video", "camera"]
+"""An animation is a file whose suffix leaves open whether it holds one image or several. A pattern of numbered images,
+such as ``frame_%04d.png``, is a video."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Something that frames are read from.
-
-    An animation is a file whose suffix leaves open whether it holds one image or several. A pattern of numbered images
-    such as ``frame_%04d.png`` is a video.
-    """
+    """Something that frames are read from."""
 
     kind: Kind
     location: Path | str | int
-    """The path of a file, the address of an image, a video or a live stream; of a camera, its number or its device file
-    such as ``/dev/video0``."""
+    """The path of a file or a pattern; an address; of a camera, its number or its device file ``/dev/video0``."""
     subfolder: Path = Path()
     """Where a recursive search found it, relative to the folder that was searched."""
     data: bytes = b""
     """The content of an image that is not in a file."""
+    block: int = field(default=0, compare=False)
+    """Only images of the same block are predicted together; see ``split_into_blocks``."""
 
     @property
     def path(self) -> Path | None:
-        """The path of a file; None for other sources."""
+        """The path of a file or a pattern; None for other sources."""
         return self.location if isinstance(self.location, Path) else None
 
     @property
@@ -72,17 +72,18 @@ class Source:
         if self.url is not None:
             address = urlsplit(self.url)
             return Path(address.path).stem or address.hostname or "stream"
-        path = Path(str(self.location))
-        if is_numbered_pattern(path):
-            return _NUMBER_FIELD.sub("", path.stem).strip("-_. ") or "images"
-        return path.stem
+        stem = Path(str(self.location)).stem
+        return (_NUMBER_FIELD.sub("", stem).strip("-_. ") or "images") if self.kind == "numbered" else stem
 
     @property
     def suffix(self) -> str:
         """The suffix of a file or of an address; empty for other sources."""
-        if self.path is not None:
-            return self.path.suffix
-        return "" if self.url is None else Path(urlsplit(self.url).path).suffix
+        return Path(urlsplit(self.url).path if self.url is not None else self.path or "").suffix
+
+    @property
+    def may_be_image(self) -> bool:
+        """Whether it holds one image, or may do so."""
+        return self.kind in ("image", "animation")
 
     @property
     def may_be_live(self) -> bool:
@@ -139,9 +140,9 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
         yield Source("camera", item)  # also one that is not connected
     elif _is_url(item):
         yield _named_source(item)
-    elif is_numbered_pattern(path):
+    elif len(_NUMBER_FIELD.findall(path.name)) == 1 and not path.exists():
         numbered_files(path)  # raises an error if there are none
-        yield Source("video", path)
+        yield Source("numbered", path)
     else:
         for file in find_images([item], IMAGE_SUFFIXES | VIDEO_SUFFIXES | ANIMATION_SUFFIXES, recursive=recursive):
             subfolder = file.parent.relative_to(path) if path.is_dir() else Path()
@@ -190,11 +191,6 @@ def _is_url(item: str) -> bool:
     return re.match(r"[a-z][a-z0-9+.-]+://", item, re.IGNORECASE) is not None
 
 
-def is_numbered_pattern(path: Path) -> bool:
-    """Whether a path such as ``frame_%04d.png`` stands for numbered files."""
-    return len(_NUMBER_FIELD.findall(path.name)) == 1 and not path.exists()
-
-
 def numbered_files(pattern: Path) -> list[Path]:
     """The files that a pattern such as ``frame_%04d.png`` stands for, in the order of their numbers.
 
@@ -216,20 +212,16 @@ def numbered_files(pattern: Path) -> list[Path]:
     return [path for _, path in sorted(files.items())]
 
 
-def split_into_blocks(sources: Sequence[Source], batch_size: int) -> list[range]:
-    """Split sources into blocks that are predicted together: up to ``batch_size`` images, or one video.
+def split_into_blocks(sources: Sequence[Source], batch_size: int) -> list[list[Source]]:
+    """Split sources into numbered blocks that are predicted together: up to ``batch_size`` images, or one video.
 
     If every process predicts whole blocks, no batch contains images of two processes, so that the people do not depend
     on their number.
-
-    Returns:
-        The indices of the sources of each block.
     """
-    blocks: list[range] = []
-    start = 0
-    for index in range(len(sources)):
-        kinds = {other.kind for other in sources[index : index + 2]}
-        if index + 1 in (len(sources), start + batch_size) or kinds & {"video", "camera"}:
-            blocks.append(range(start, index + 1))
-            start = index + 1
+    blocks: list[list[Source]] = []
+    for source in sources:
+        last = blocks[-1] if blocks else []
+        if not (0 < len(last) < batch_size and last[0].may_be_image and source.may_be_image):
+            blocks.append([])
+        blocks[-1].append(dataclasses.replace(source, block=len(blocks) - 1))
     return blocks

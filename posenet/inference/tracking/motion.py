@@ -1,9 +1,7 @@
 """Predict where tracked people are in the next frame, and compare the people found there with the predictions.
 
 A track has a pose: its keypoints as last seen. The pose moves as a whole with one velocity, which a Kalman filter
-estimates. Keypoints have no velocities of their own, because limbs swing back and forth. Noise and tolerances are in
-units of the person's size: half the diagonal of the box around the keypoints. It takes the place of the square root of
-the area in COCO's OKS.
+estimates: limbs swing back and forth. Noise and tolerances are in units of the person's size (``person_sizes``).
 """
 
 from __future__ import annotations
@@ -71,10 +69,9 @@ class Motion:
             shape = mean_k exp(-|d_k - m|^2 / (2 s^2 v_k)) * n / (n + 1)
             motion = exp(-|m|^2 / (2 s^2 (V + p)))
 
-        ``shape`` is the OKS after the prediction has moved onto the person. The factor n / (n + 1) is low for few
-        keypoints, which prove little. The agreement is ``shape * motion``. Of two tracks with the same agreement, the
-        one with the more certain position is more likely, so the likelihood is the agreement times V / (V + p), the
-        peak of the Gaussian in ``motion``.
+        ``shape`` is the OKS after the prediction has moved onto the person; few keypoints prove little. The agreement
+        is ``shape * motion``, and the likelihood is the agreement times V / (V + p): of two tracks with the same
+        agreement, the one with the more certain position is more likely.
 
         Args:
             points: (P, F, 2) in pixels.

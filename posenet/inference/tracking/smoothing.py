@@ -19,8 +19,7 @@ class Smoother:
     """One Euro filters of all keypoints of people with an ``id`` (Casiez, Roussel, Vogel: "1€ Filter", CHI 2012).
 
     A low-pass filter whose cutoff frequency rises with the speed: it smooths what is still and follows what moves. With
-    x the position of a keypoint, dt the time since it was last found, and s the person's size (half the diagonal of the
-    box around the keypoints):
+    x the position of a keypoint, dt the time since it was last found, and s the size (``person_sizes``):
 
         a(f) = 1 / (1 + 1 / (2 pi f dt))                        weight of the newest value at cutoff frequency f
         v <- v + a(SPEED_CUTOFF) ((x - x_smooth) / (s dt) - v)  in sizes per second
@@ -28,9 +27,6 @@ class Smoother:
 
     Casiez et al. have |v| in place of |v|^2. The square keeps low speeds, which are only jitter, from opening the
     filter: where as much jitter is left, it halves the lag.
-
-    Args:
-        settings: ``tracking`` section of the configuration.
     """
 
     def __init__(self, settings: TrackingConfig) -> None:
@@ -39,12 +35,7 @@ class Smoother:
         """For each id (K, 5): x and y smoothed, v, and when the keypoint was last found, -inf before that."""
 
     def update(self, people: Sequence[Person], time: float) -> list[Person]:
-        """The same people with smoothed positions; keypoints that were not found stay as they are.
-
-        Args:
-            people: each has an ``id``.
-            time: of the frame, seconds.
-        """
+        """The same people, who have an ``id``, with smoothed positions of the keypoints found at ``time``, in seconds."""
         if not people:
             return []
         keypoints = np.stack([person.keypoints for person in people])  # (P, K, 3)

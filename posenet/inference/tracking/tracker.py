@@ -6,10 +6,10 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
+import cv2
 import numpy as np
 
 from posenet.inference.person import Person
-from posenet.inference.tracking.assignment import assign
 from posenet.inference.tracking.motion import Motion
 from posenet.inference.tracking.smoothing import Smoother
 from posenet.settings import TrackingConfig
@@ -24,12 +24,10 @@ false people, who are seen for a moment, would attract other people."""
 
 @dataclasses.dataclass
 class _Track:
-    """The history of a track; its motion is the row of the same number in ``Motion``."""
+    """The history of a track; its motion is the row of the same number in ``Motion``. Times are in seconds."""
 
     first_seen: float
-    """Time of the first frame with the person, in seconds."""
     last_seen: float
-    """Time of the last frame with the person."""
     id: int = 0
     """0 until the track is confirmed."""
     sightings: int = 0
@@ -100,10 +98,7 @@ class Tracker:
         points = keypoints[..., :2].astype(float)
         found = keypoints[..., 2] > 0
         tracks = self._match(self._motion, points, found)
-        identified = []
-        for person, track in zip(people, tracks):
-            if track.id:
-                identified.append(dataclasses.replace(person, id=track.id))
+        identified = [dataclasses.replace(person, id=track.id) for person, track in zip(people, tracks) if track.id]
         return self._smoother.update(identified, time) if self._smoother else identified
 
     def _match(self, motion: Motion, points: np.ndarray, found: np.ndarray) -> list[_Track]:
@@ -121,17 +116,13 @@ class Tracker:
             tracks[column] = _Track(self._time, self._time)
             self._tracks.append(tracks[column])
         for track in tracks.values():
-            self._see(track)
+            track.sightings += 1
+            track.misses = 0
+            track.last_seen = self._time
+            if not track.id and track.sightings >= self.settings.confirm_frames:
+                self._last_id += 1
+                track.id = self._last_id
         return [tracks[column] for column in range(len(points))]
-
-    def _see(self, track: _Track) -> None:
-        """Record that a track was seen now, and confirm it when it has been seen often enough."""
-        track.sightings += 1
-        track.misses = 0
-        track.last_seen = self._time
-        if not track.id and track.sightings >= self.settings.confirm_frames:
-            self._last_id += 1
-            track.id = self._last_id
 
     def _forget(self, motion: Motion) -> None:
         """Forget the tracks whose person has not been seen for too long."""
@@ -152,3 +143,21 @@ def _without_invalid_keypoints(person: Person) -> Person:
     if valid.all():
         return person
     return dataclasses.replace(person, keypoints=np.where(valid[:, None], person.keypoints, 0))
+
+
+def assign(gains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and columns of pairs, each row and column at most once, so that the sum of their gains is largest.
+
+    OpenCV's earth mover's distance solves the transport problem exactly. Where every row and every column holds one
+    unit, its solution is an assignment.
+
+    Args:
+        gains: (N, M), 0-1; a pair without a gain is never made.
+    """
+    if not gains.any():
+        return np.zeros(0, int), np.zeros(0, int)
+    units = np.ones((max(gains.shape), 1), np.float32)
+    costs = (1 - gains).astype(np.float32)
+    _, _, flow = cv2.EMD(units[: len(gains)], units[: gains.shape[1]], cv2.DIST_USER, cost=costs)
+    rows, columns = np.nonzero((flow > 0.5) & (gains > 0))
+    return rows, columns

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from posenet.inference.decoder.candidates import KeypointCandidates, Limbs
-from posenet.inference.decoder.people import assemble_people, drop_weak_limbs
+from posenet.inference.decoder.decode import assemble_people, drop_weak_limbs
 from posenet.skeleton import COCO
 from tests.helpers.rendered_maps import standing_person
 

@@ -16,14 +16,13 @@ from posenet.inference.decoder.pose_model import (
     SPREAD_FLOOR,
     UPRIGHT_WEIGHT,
     PoseModel,
-    connected_keypoints,
     refine_keypoints,
 )
 from posenet.skeleton import COCO, Skeleton
 
 MODEL = PoseModel(COCO)
 ALL = np.arange(COCO.num_keypoints)
-IS_PART = connected_keypoints(COCO)
+
 FOREARM = [COCO.index("Lelb"), COCO.index("Lwri")]
 
 
@@ -51,7 +50,7 @@ def assign(position, keypoint, score, label, limbs_are_complete=False):
     """The group that each keypoint belongs to after the assignment; groups need not be consecutive."""
     names, label = np.unique(label, return_inverse=True)
     z, scores = groups(position, keypoint, label, score)
-    return names[MODEL.assign_fragments(z, scores, IS_PART if limbs_are_complete else None)[label]]
+    return names[MODEL.assign_fragments(z, scores, limbs_are_complete)[label]]
 
 
 def test_poses_of_two_people_are_estimated():

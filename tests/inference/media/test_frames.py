@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -200,6 +201,6 @@ def test_images_run_together_only_within_their_block(tmp_path: Path) -> None:
         write_image(tmp_path / f"{number}.png", np.zeros((64, 64, 3), np.uint8))
     sources = find_sources([tmp_path])
     predictor = Predictor(network, InferenceConfig(height=64, batch_size=4))
-    blocks = {source: int(index >= 2) for index, source in enumerate(sources)}
-    assert len(list(predict_frames(predictor, read_frames(sources), blocks))) == 6
+    sources = [dataclasses.replace(source, block=int(index >= 2)) for index, source in enumerate(sources)]
+    assert len(list(predict_frames(predictor, read_frames(sources)))) == 6
     assert [shape[0] for shape in network.shapes] == [2, 4]

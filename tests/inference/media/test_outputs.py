@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from posenet.errors import ConfigError
-from posenet.inference.media.outputs import DrawingOutput, Window, drawing_suffixes, output_paths, output_stems
+from posenet.inference.media.outputs import DrawingOutput, Window, drawing_suffixes, output_paths, require_display
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
 from posenet.inference.person import Person
 from tests.helpers.videos import GREY, full_disk, read_video, write_video
@@ -28,8 +28,8 @@ def test_output_names_are_unique_and_have_writable_formats(tmp_path: Path) -> No
     listed = parse_standard_input(b"a.jpg\nx/A.JPG\na.mp4\nb.webm\nc.raw\nd.pgm\ne.gif\ne.mp4\n")
     sources = [*listed, CAMERA]
     sources += find_sources(["/dev/video0", "http://host/clip.mp4?a=b", "rtsp://me:secret@host:554/"])
-    stems = output_stems(sources, tmp_path, drawing_suffixes)
-    assert [path.name for path in output_paths(stems, drawing_suffixes)] == [
+    paths = output_paths(sources, tmp_path, drawing_suffixes)
+    assert [path.name for paths_of_source in paths.values() for path in paths_of_source] == [
         "a.jpg",
         "A-2.JPG",
         "a.mp4",
@@ -44,21 +44,21 @@ def test_output_names_are_unique_and_have_writable_formats(tmp_path: Path) -> No
         "clip.mp4",
         "host.mp4",
     ]
-    assert {path.parent for path in stems.values()} == {tmp_path}
+    assert {path.parent for paths_of_source in paths.values() for path in paths_of_source} == {tmp_path}
 
 
 def test_drawings_of_subfolders_go_into_subfolders(tmp_path: Path) -> None:
     subfolders = ("cam", "", "Cam")
     sources = [Source("image", Path("in", str(i), "1.png"), Path(name)) for i, name in enumerate(subfolders)]
-    stems = output_stems(sources, tmp_path, drawing_suffixes)
-    assert [str(path.relative_to(tmp_path)) for path in stems.values()] == ["cam/1", "1", "Cam/1-2"]
+    paths = output_paths(sources, tmp_path, drawing_suffixes)
+    assert [str(path.relative_to(tmp_path)) for [path] in paths.values()] == ["cam/1.png", "1.png", "Cam/1-2.png"]
 
 
 def test_a_drawn_video_is_finished_when_the_next_source_starts(tmp_path: Path) -> None:
     video = Source("video", tmp_path / "in" / "clip.mp4")
     write_video(tmp_path / "in" / "clip.mp4")
-    stems = output_stems([video, CAMERA], tmp_path, drawing_suffixes)
-    with DrawingOutput(stems, draw_nothing) as output:
+    paths = output_paths([video, CAMERA], tmp_path, drawing_suffixes)
+    with DrawingOutput(paths, draw_nothing) as output:
         for number in range(3):
             output.write(Frame(video, GREY, number, number / 10, 10.0), [])
         assert not (tmp_path / "clip.mp4").exists()
@@ -75,7 +75,7 @@ def test_after_an_error_the_earlier_video_stays(tmp_path: Path, size: int) -> No
     path.write_bytes(b"earlier")
     noise = np.random.default_rng(0).integers(0, 255, (240, 320, 3), dtype=np.uint8)
     with full_disk(size), pytest.raises(OSError):
-        with DrawingOutput({CAMERA: tmp_path / "camera-2"}, draw_nothing) as output:
+        with DrawingOutput({CAMERA: [tmp_path / "camera-2.mp4"]}, draw_nothing) as output:
             for number in range(10):
                 output.write(Frame(CAMERA, noise, number, number / 10, 10.0), [])
     assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]
@@ -84,7 +84,7 @@ def test_after_an_error_the_earlier_video_stays(tmp_path: Path, size: int) -> No
 def test_a_link_to_a_video_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "target.mp4").write_bytes(b"old")
     (tmp_path / "camera-2.mp4").symlink_to(tmp_path / "target.mp4")
-    with DrawingOutput({CAMERA: tmp_path / "camera-2"}, draw_nothing) as output:
+    with DrawingOutput({CAMERA: [tmp_path / "camera-2.mp4"]}, draw_nothing) as output:
         output.write(Frame(CAMERA, GREY, 0, 0.0, 10.0), [])
     assert (tmp_path / "camera-2.mp4").is_symlink() and len(read_video(tmp_path / "target.mp4")) == 1
 
@@ -95,14 +95,14 @@ def test_a_missing_display_is_reported_in_one_line(monkeypatch: pytest.MonkeyPat
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
     monkeypatch.setattr(cv2, "getBuildInformation", lambda: "  GUI:                           QT5\n")
     with pytest.raises(ConfigError, match="--show needs a display: there is none"):
-        Window.require_display()
+        require_display()
     monkeypatch.setenv("DISPLAY", ":77")
     monkeypatch.setattr(sys, "executable", shutil.which("false") or pytest.skip("no command that fails"))
     with pytest.raises(ConfigError, match="DISPLAY=:77 cannot be used"):
-        Window.require_display()
+        require_display()
     monkeypatch.setattr(cv2, "getBuildInformation", lambda: "  GUI:                           NONE\n")
     with pytest.raises(ConfigError, match="headless"):
-        Window.require_display()
+        require_display()
 
 
 @pytest.mark.parametrize(

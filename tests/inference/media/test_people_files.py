@@ -37,7 +37,7 @@ CAMERA = Source("camera", 2)
 
 def open_people_file(path, sources=()):
     kind = JsonLinesOutput if path.suffix == ".jsonl" else JsonOutput
-    return kind(path, ImageIds(sources))
+    return kind(path, sources)
 
 
 @pytest.mark.parametrize("name", ["people.json", "people.jsonl"])

@@ -12,7 +12,6 @@ from posenet.images import write_image
 from posenet.inference.media.sources import (
     Source,
     find_sources,
-    is_numbered_pattern,
     parse_standard_input,
     split_into_blocks,
 )
@@ -60,10 +59,12 @@ def test_addresses_and_device_files_are_sources() -> None:
 
 
 def test_patterns_and_their_stems(tmp_path: Path) -> None:
-    (tmp_path / "100%d.png").write_bytes(b"")
+    for name in ("frame_0001.png", "7.jpg", "a-012-b.png", "100%d.png", "plain.png"):
+        (tmp_path / name).write_bytes(b"")
     names = ["frame_%04d.png", "%d.jpg", "a-%03d-b.png", "100%d.png", "plain.png"]
-    assert [is_numbered_pattern(tmp_path / name) for name in names] == [True, True, True, False, False]
-    assert [Source("video", tmp_path / name).stem for name in names[:3]] == ["frame", "images", "a--b"]
+    sources = find_sources([tmp_path / name for name in names])
+    assert [source.kind for source in sources] == ["numbered"] * 3 + ["image"] * 2
+    assert [source.stem for source in sources[:3]] == ["frame", "images", "a--b"]
 
 
 @pytest.mark.parametrize("data", ["a.png\nb.mp4\r\n\n", "\ufeffa.png\nb.mp4\n", "a.png\0b.mp4\0"])
@@ -87,5 +88,7 @@ def test_blocks_are_batches_or_videos_and_shares_join_to_the_whole(world_size: i
     kinds = ["image"] * 5 + ["video", "animation", "image", "camera"] + ["image"] * 4
     sources = [Source(kind, Path(str(index))) for index, kind in enumerate(kinds)]  # type: ignore[arg-type]
     blocks = split_into_blocks(sources, 4)
-    assert [list(block) for block in blocks] == [[0, 1, 2, 3], [4], [5], [6, 7], [8], [9, 10, 11, 12]]
+    names = [[int(source.name.removeprefix("camera ")) for source in block] for block in blocks]
+    assert names == [[0, 1, 2, 3], [4], [5], [6, 7], [8], [9, 10, 11, 12]]
+    assert [source.block for block in blocks for source in block] == [0] * 4 + [1, 2, 3, 3, 4] + [5] * 4
     assert [block for rank in range(world_size) for block in share(blocks, rank, world_size)] == blocks

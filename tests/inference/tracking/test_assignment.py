@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from posenet.inference.tracking.assignment import assign
+from posenet.inference.tracking.tracker import assign
 
 
 @pytest.mark.parametrize("density", [1.0, 0.5, 0.2])
