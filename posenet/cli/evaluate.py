@@ -16,12 +16,7 @@ from posenet.files import check_outputs
 from posenet.inference.evaluation import Evaluation, evaluate
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
-from posenet.visualization.curves import (
-    MATPLOTLIB_MISSING,
-    evaluation_paths,
-    has_matplotlib,
-    write_evaluation_curves,
-)
+from posenet.visualization.curves import MATPLOTLIB_MISSING, evaluation_paths, has_matplotlib, write_evaluation_curves
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -63,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _evaluate(args: argparse.Namespace, ranks: Ranks) -> int:
     """Evaluate as one of the processes; rank 0 prints and writes."""
-    ranks.run_on_all(lambda: _check_flags(args) if ranks.is_main else None)
+    ranks.run_on_main(lambda: _check_flags(args))
     image_ids = ranks.run_on_all(lambda: None if args.image_ids is None else read_image_ids(args.image_ids))
     predictor = ranks.run_on_all(lambda: make_predictor(args, ranks))
     evaluation = evaluate(
@@ -84,18 +79,13 @@ def _check_flags(args: argparse.Namespace) -> None:
     if args.plots and not has_matplotlib():
         raise ConfigError(f"--plots: {MATPLOTLIB_MISSING}")
     outputs = evaluation_paths(Path(args.plots)) if args.plots else []
-    if args.output:
-        outputs.append(Path(args.output))
-    if args.report:
-        outputs += diagnosis_paths(args.report)
+    outputs += [Path(args.output)] if args.output else []
+    outputs += diagnosis_paths(args.report) if args.report else []
     check_outputs(outputs, [Path(args.annotations), Path(args.checkpoint)])
 
 
 def _report(
-    args: argparse.Namespace,
-    evaluation: Evaluation | None,
-    predictor: Predictor,
-    image_ids: set[int] | None,
+    args: argparse.Namespace, evaluation: Evaluation | None, predictor: Predictor, image_ids: set[int] | None
 ) -> None:
     """Print the metrics, and write the charts and the report."""
     messages = message_stream(args.output)
@@ -110,14 +100,10 @@ def _report(
     print("\nmean OKS of each keypoint, 0 in people not found:", file=messages)
     print(evaluation.keypoint_table(), file=messages)
     if args.report:
+        name = Path(args.checkpoint).name
         diagnosis = diagnose(
-            args.annotations,
-            evaluation.results,
-            skeleton=predictor.skeleton,
-            image_ids=image_ids,
-            name=Path(args.checkpoint).name,
+            args.annotations, evaluation.results, skeleton=predictor.skeleton, image_ids=image_ids, name=name
         )
-        print(file=messages)
         provenance = {
             "Checkpoint": args.checkpoint,
             "Annotations": args.annotations,
@@ -125,13 +111,8 @@ def _report(
             "Flip": "yes" if predictor.settings.flip else "no",
             "Scales": ", ".join(f"{scale:g}" for scale in predictor.settings.scales),
         }
-        write_diagnosis(
-            [diagnosis],
-            Path(args.images),
-            args.report,
-            messages,
-            provenance=provenance,
-            exif_frame=predictor.exif_frame,
-        )
+        print(file=messages)
+        images, exif_frame = Path(args.images), predictor.exif_frame
+        write_diagnosis([diagnosis], images, args.report, messages, provenance=provenance, exif_frame=exif_frame)
     if args.plots:
         print("\nwrote " + ", ".join(map(str, write_evaluation_curves(evaluation, Path(args.plots)))), file=messages)

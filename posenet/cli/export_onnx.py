@@ -11,7 +11,8 @@ from posenet.cli.predictor_options import requested_config
 from posenet.errors import ConfigError
 from posenet.files import check_outputs, write_atomically
 from posenet.images import find_images
-from posenet.inference.networks import INPUT, OUTPUT, is_exported_file
+from posenet.inference.exported_file import INPUT, OUTPUT
+from posenet.inference.networks import is_exported_file
 from posenet.inference.onnx_export import build_onnx, quantize_onnx, read_calibration_images, require_packages
 from posenet.inference.predictor import Predictor
 

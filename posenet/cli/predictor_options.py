@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any
 
 from posenet.cli.options import CHECKPOINT_HELP, ArgumentContainer, add_config_options, add_switch, setting_help
 from posenet.devices.ranks import Ranks
@@ -13,7 +12,6 @@ from posenet.inference.networks import BACKENDS, is_exported_file
 from posenet.inference.predictor import Predictor
 from posenet.settings import Config, load_config
 
-EXIF_FRAME_KEY = "data.exif_frame"
 _SETTINGS = ("height", "scales", "flip", "batch_size")
 """Options that override keys of the configuration's ``inference`` section."""
 
@@ -85,8 +83,18 @@ def make_predictor(args: argparse.Namespace, ranks: Ranks, min_score: float = 0.
 
         device = str(device_of_rank(device, int(os.environ.get("LOCAL_RANK", 0))))
     overrides = {name: getattr(args, name) for name in _SETTINGS if name in args}
+    exif_frame = None
     if is_exported_file(args.checkpoint):
-        overrides = _overrides_of_exported_file(args) | overrides
+        keys = [pair.partition("=")[0].strip() for pair in args.overrides]
+        if args.config or any(key.startswith("model.") for key in keys):
+            raise ConfigError(
+                f"{args.checkpoint} is an exported file with a network and settings of its own; leave out "
+                "--config, and model.* in --set"
+            )
+        config = load_config(None, args.overrides)
+        names = [key.removeprefix("inference.") for key in keys if key.startswith("inference.")]
+        overrides = {name: getattr(config.inference, name) for name in names} | overrides
+        exif_frame = config.data.exif_frame if "data.exif_frame" in keys else None
     predictor = Predictor.from_checkpoint(
         args.checkpoint,
         config=requested_config(args),
@@ -96,14 +104,8 @@ def make_predictor(args: argparse.Namespace, ranks: Ranks, min_score: float = 0.
         min_score=min_score,
         **overrides,
     )
-    if _sets(args, EXIF_FRAME_KEY):
-        predictor.exif_frame = load_config(None, args.overrides).data.exif_frame
+    predictor.exif_frame = exif_frame or predictor.exif_frame
     return predictor
-
-
-def _sets(args: argparse.Namespace, key: str) -> bool:
-    """Whether ``--set`` changes a key."""
-    return any(pair.partition("=")[0].strip() == key for pair in args.overrides)
 
 
 def requested_config(args: argparse.Namespace) -> Config | None:
@@ -115,16 +117,3 @@ def requested_config(args: argparse.Namespace) -> Config | None:
     from posenet.checkpoints.weights import stored_config
 
     return load_config(None, args.overrides, base=stored_config(args.checkpoint))
-
-
-def _overrides_of_exported_file(args: argparse.Namespace) -> dict[str, Any]:
-    """The keys of the ``inference`` section in ``--set``."""
-    keys = [pair.partition("=")[0].strip() for pair in args.overrides]
-    if args.config or any(key.startswith("model.") for key in keys):
-        raise ConfigError(
-            f"{args.checkpoint} is an exported file with a network and settings of its own; leave out "
-            "--config, and model.* in --set"
-        )
-    inference = load_config(None, args.overrides).inference
-    names = [key.removeprefix("inference.") for key in keys if key.startswith("inference.")]
-    return {name: getattr(inference, name) for name in names}

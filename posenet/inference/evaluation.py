@@ -67,14 +67,11 @@ class Evaluation:
 
     def table(self) -> str:
         """The metrics as two lines, names above values."""
-        return _two_line_table(self.metrics, 7)
+        return _format_table(self.metrics, 7)
 
     def keypoint_table(self) -> str:
         """The similarities of the keypoints as two lines, or as one line each if two lines would be too wide."""
-        width = max(map(len, self.keypoints), default=0) + 2
-        if len(self.keypoints) * width <= MAX_TABLE_WIDTH:
-            return _two_line_table(self.keypoints, width)
-        return "\n".join(f"{name:>{width}}  {_format(value)}" for name, value in self.keypoints.items())
+        return _format_table(self.keypoints, max(map(len, self.keypoints), default=0) + 2)
 
 
 def evaluate(
@@ -115,36 +112,32 @@ def evaluate(
     if output is not None:
         inputs = [annotations] if isinstance(checkpoint, Predictor) else [annotations, checkpoint]
         check_outputs([Path(output)], map(Path, inputs))
-    if not isinstance(checkpoint, Predictor):
-        predictor = Predictor.from_checkpoint(checkpoint, **{"amp": "off"} | options)
-    elif options:
-        raise ConfigError(f"{', '.join(options)} cannot be changed for a predictor; evaluate its checkpoint instead")
-    else:
+    if isinstance(checkpoint, Predictor):
         predictor = checkpoint
+        if options:
+            raise ConfigError(
+                f"{', '.join(options)} cannot be changed for a predictor; evaluate its checkpoint instead"
+            )
+    else:
+        predictor = Predictor.from_checkpoint(checkpoint, **{"amp": "off"} | options)
     ranks = ranks or Ranks()
     split = read_split(annotations, image_ids, predictor.skeleton)
     batches = list(batched(sort_by_shape(split.images), predictor.settings.batch_size))
-    mine = list(itertools.chain.from_iterable(share(batches, ranks.rank, ranks.world_size)))
+    mine = list(itertools.chain(*share(batches, ranks.rank, ranks.world_size)))
+    exif_frame = exif_frame or predictor.exif_frame
     frames: dict[int, AnnotatedFrame] = {}
     results = ranks.run_on_all(
         lambda: predict_split(
-            predictor.stream,
-            images,
-            mine,
-            split.category,
-            exif_frame=exif_frame or predictor.exif_frame,
-            frames=frames,
-            progress=progress,
+            predictor.stream, images, mine, split.category, exif_frame=exif_frame, frames=frames, progress=progress
         )
     )
     shares = ranks.gather_objects((results, list(frames.values())))
     if not ranks.is_main:
         return None
-    log_annotated_frames(itertools.chain.from_iterable(frames_of_rank for _, frames_of_rank in shares))
-    results_of: dict[int, list[Result]] = {image.id: [] for image in split.images}
-    for result in itertools.chain.from_iterable(results_of_rank for results_of_rank, _ in shares):
-        results_of[result["image_id"]].append(result)
-    results = list(itertools.chain.from_iterable(results_of.values()))
+    log_annotated_frames(itertools.chain(*(frames_of_rank for _, frames_of_rank in shares)))
+    position = {image.id: index for index, image in enumerate(split.images)}
+    results = list(itertools.chain(*(results_of_rank for results_of_rank, _ in shares)))
+    results.sort(key=lambda result: position[result["image_id"]])
     if output is not None:
         write_atomically(output, json.dumps(results).encode())
     if not split.annotated:
@@ -295,11 +288,10 @@ def _keypoint_similarities(evaluation: COCOeval) -> np.ndarray:
     return np.where(count > 0, total / np.maximum(count, 1), -1)
 
 
-def _two_line_table(values: Mapping[str, float], width: int) -> str:
-    names = "".join(f"{name:>{width}}" for name in values)
-    numbers = "".join(f"{_format(value):>{width}}" for value in values.values())
-    return f"{names}\n{numbers}"
-
-
-def _format(value: float) -> str:
-    return "-" if value < 0 else f"{value:.3f}"
+def _format_table(values: Mapping[str, float], width: int) -> str:
+    """A line of names above one of values, in columns of a width; or a line for each, if those would be too wide."""
+    texts = {name: "-" if value < 0 else f"{value:.3f}" for name, value in values.items()}
+    if len(texts) * width > MAX_TABLE_WIDTH:
+        return "\n".join(f"{name:>{width}}  {text}" for name, text in texts.items())
+    lines = [texts.keys(), texts.values()]
+    return "\n".join("".join(f"{cell:>{width}}" for cell in line) for line in lines)

@@ -1,7 +1,4 @@
-"""How an image is resized and padded for the network, and how maps and people are mapped back.
-
-This module needs only NumPy and OpenCV.
-"""
+"""How an image is resized and padded for the network, and how maps and people are mapped back."""
 
 from __future__ import annotations
 
@@ -70,11 +67,9 @@ def resize_image(image: np.ndarray, out: np.ndarray) -> None:
     """Resize a (H, W, 3) uint8 image to the size of ``out``, (h, w, 3) uint8, and write the result there.
 
     While the image is more than ``MAX_CUBIC_FACTOR`` times as large, it is halved to the means of 2 x 2 pixels. The
-    rest is cubic interpolation between four pixels on each axis. If a side is odd before that, so that the image
-    cannot be halved, the rest is averaged over areas instead. This takes several times as long.
+    rest is cubic interpolation, or averaging over areas where an odd side prevents halving.
     """
     height, width = out.shape[:2]
-
     source_height, source_width = image.shape[:2]
     factor = max(source_height / height, source_width / width)
     while factor > MAX_CUBIC_FACTOR and source_height % 2 == 0 and source_width % 2 == 0:
@@ -89,11 +84,12 @@ def resize_image(image: np.ndarray, out: np.ndarray) -> None:
 def resample_maps(maps: np.ndarray, letterboxes: Sequence[Letterbox], target: Sequence[Letterbox]) -> np.ndarray:
     """Resample (N, C, h, w) maps of one inference scale to the cells of another, (N, C, h', w'), by cubic convolution.
 
-    Resizing by s maps x to (x + 0.5) s - 0.5, for pixels and also for cells, because the stride is the same. The two
-    scales are padded differently, so s is the ratio of the sizes of the resized images, not of the maps.
+    Resizing by s maps x to (x + 0.5) s - 0.5, for pixels and for cells. The two scales are padded differently, so s is
+    the ratio of the sizes of the resized images, not of the maps.
 
-    ``letterboxes`` describe how the images were resized for ``maps``, ``target`` how for the result. If ``target`` is
-    ``letterboxes`` itself, the maps are returned unchanged.
+    Args:
+        letterboxes: how the images were resized for ``maps``.
+        target: how for the result; if it is ``letterboxes`` itself, the maps are returned unchanged.
     """
     if letterboxes is target:
         return maps

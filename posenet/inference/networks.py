@@ -1,13 +1,9 @@
-"""Networks as functions from images to maps, whatever runs them: PyTorch, OpenVINO or ONNX Runtime.
-
-An exported ONNX file has one property with the settings of its network, as JSON.
-"""
+"""Networks as functions from images to maps, whatever runs them: PyTorch, OpenVINO or ONNX Runtime."""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
-import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -17,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from posenet.errors import CheckpointError, ConfigError
+from posenet.inference.exported_file import INPUT, OUTPUT, read_config
 from posenet.messages import truncate_for_message
-from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, config_from_dict, config_to_dict
-from posenet.skeleton.skeleton_file import skeleton_to_table
+from posenet.settings import INPUT_MULTIPLE, Config
 
 if TYPE_CHECKING:
     import torch
@@ -29,13 +25,6 @@ if TYPE_CHECKING:
 
 MapFunction = Callable[[np.ndarray], np.ndarray]
 """Computes the maps of images: (N, H, W, 3) uint8 BGR, H and W multiples of 64, to (N, C, H/4, W/4) float32."""
-
-INPUT = "images"
-"""Name of the input of an exported file; see ``MapFunction``."""
-OUTPUT = "maps"
-"""Name of the output."""
-PROPERTY = "posenet"
-"""Key of the property in the file."""
 
 BackendName = Literal["auto", "torch", "openvino", "onnxruntime"]
 BACKENDS: tuple[BackendName, ...] = ("auto", "torch", "openvino", "onnxruntime")
@@ -49,8 +38,6 @@ _OPENVINO_CAPABILITIES = {"bf16": "BF16", "fp16": "FP16"}
 _CUDA_PROVIDER = "CUDAExecutionProvider"
 _ORT_ERRORS_ONLY = 3
 """A logging level of ONNX Runtime."""
-_CONSTANTS = {"format": 2, "multiple": INPUT_MULTIPLE, "stride": MAP_STRIDE}
-"""Entries that are the same in all files of this version. Files of format 1 computed candidates instead of maps."""
 
 
 def is_exported_file(path: str | Path) -> bool:
@@ -155,39 +142,6 @@ def _fastest_backend(device: torch.device, amp: Amp) -> BackendName:
     return "torch"
 
 
-def describe_config(config: Config, precision: str) -> dict[str, str]:
-    """The properties of a file with float32 or int8 convolutions: what prediction needs of the configuration."""
-    tables = config_to_dict(config)
-    stored: dict[str, Any] = {
-        "precision": precision,
-        "inference": tables["inference"],
-        "model": {"skeleton": skeleton_to_table(config.model.skeleton)},
-        "data": {"exif_frame": tables["data"]["exif_frame"]},
-    }
-    return {PROPERTY: json.dumps(_CONSTANTS | stored)}
-
-
-def _read_config(properties: Mapping[str, str], source: str) -> Config:
-    """The configuration of a file, with defaults for what prediction does not need.
-
-    Raises:
-        CheckpointError: this version of posenet has not written the properties.
-    """
-    try:
-        stored = json.loads(properties[PROPERTY])
-        constants = {name: stored[name] for name in _CONSTANTS}
-        stored["model"]["skeleton"]["keypoints"]  # it is a table: a text would be the name of any file
-        config = config_from_dict({name: stored[name] for name in ("inference", "model", "data")}, source)
-    except (KeyError, TypeError, AttributeError, ValueError, ConfigError) as error:
-        raise CheckpointError(
-            f"{source} is not a file that this version of posenet export-onnx has written: its metadata lack the "
-            "settings, or have one that is not valid; export the network again"
-        ) from error
-    if constants != _CONSTANTS:
-        raise CheckpointError(f"{source} is from another version of posenet; export the network again")
-    return config
-
-
 def _load_exported_file(
     path: Path, device: str, amp: Amp | Literal["auto"], backend: BackendName | None
 ) -> tuple[MapFunction, Config]:
@@ -206,7 +160,7 @@ def _load_exported_file(
     text = os.environ.get("OMP_NUM_THREADS", "")  # which PyTorch reads too
     threads = int(text) if text.isdecimal() and int(text) > 0 else None
     compute_maps, properties = load_onnx(model, runtime, str(path), device=device, amp=amp, threads=threads)
-    config = _read_config(properties, str(path))
+    config = read_config(properties, str(path))
     num_maps = compute_maps(np.zeros((1, INPUT_MULTIPLE, INPUT_MULTIPLE, 3), np.uint8)).shape[1]
     if num_maps != config.model.skeleton.num_channels:
         raise CheckpointError(
@@ -267,7 +221,6 @@ def _load_with_openvino(model: bytes, device: str, amp: str, threads: int | None
     if threads and name == "CPU":
         properties["INFERENCE_NUM_THREADS"] = threads
     graph = core.read_model(model, b"")
-    _check_names([port.get_any_name() for port in graph.inputs], [port.get_any_name() for port in graph.outputs])
     request = core.compile_model(graph, name, properties).create_infer_request()
     # OpenVINO keeps the metadata of the ONNX file under the key "framework".
     metadata = graph.get_rt_info(["framework"]).value if graph.has_rt_info(["framework"]) else {}
@@ -310,18 +263,7 @@ def _load_with_onnxruntime(model: bytes, device: str, amp: str, threads: int | N
     if device not in ("cpu", "auto") and _CUDA_PROVIDER not in session.get_providers():
         # ONNX Runtime continues on the CPU if a provider cannot start.
         raise ConfigError(f"ONNX Runtime cannot use {device} here: its CUDA libraries are missing or do not fit")
-    _check_names([value.name for value in session.get_inputs()], [value.name for value in session.get_outputs()])
     return lambda images: session.run([OUTPUT], {INPUT: images})[0], session.get_modelmeta().custom_metadata_map
-
-
-def _check_names(inputs: list[str], outputs: list[str]) -> None:
-    """Raise ``CheckpointError`` unless a graph has the input and the output of an exported network."""
-    if (inputs, outputs) != ([INPUT], [OUTPUT]):
-        names = truncate_for_message(", ".join([*inputs, *outputs]))
-        raise CheckpointError(
-            f"this version of posenet export-onnx has not written it: its inputs and outputs are {names}, not "
-            f"{INPUT}, {OUTPUT}; export the network again"
-        )
 
 
 def _is_installed(package: str) -> bool:

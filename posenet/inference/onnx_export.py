@@ -19,8 +19,8 @@ from torch import Tensor, nn
 import posenet
 from posenet.errors import ConfigError, DataError
 from posenet.images import read_image
+from posenet.inference.exported_file import INPUT, OUTPUT, describe_config
 from posenet.inference.letterbox import Letterbox
-from posenet.inference.networks import INPUT, OUTPUT, describe_config
 from posenet.model.fused import FusedNetwork
 from posenet.model.preprocessing import images_to_input
 from posenet.progress import progress_bar

@@ -1,7 +1,4 @@
-"""From images to people: letterbox, network, average over scales and flip, decoder.
-
-``Predictor.stream_groups`` and the methods that follow it are the steps of one prediction, in order.
-"""
+"""From images to people: letterbox, network, average over scales and flip, decoder."""
 
 from __future__ import annotations
 
@@ -40,24 +37,10 @@ class InputBatch(NamedTuple):
     """(height, width) of each image."""
     letterboxes: list[list[Letterbox]]
     """``letterboxes[scale][image]``."""
+    map_letterboxes: list[Letterbox]
+    """Those of the largest scale, whose cells the maps of all scales get."""
     inputs: list[np.ndarray]
     """For each scale (N, H, W, 3) BGR uint8."""
-
-
-class OutputBatch(NamedTuple):
-    """The maps of N images."""
-
-    image_sizes: list[tuple[int, int]]
-    """(height, width) of each image."""
-    letterboxes: list[Letterbox]
-    """How each image was resized and padded for its maps."""
-    maps: np.ndarray
-    """(N, C, h, w) float32, with the cells of the padding."""
-
-    def maps_of(self, index: int) -> np.ndarray:
-        """(C, h, w) maps of one image: the cells that show it."""
-        rows, columns = self.letterboxes[index].image_cells
-        return self.maps[index, :, :rows, :columns]
 
 
 class Predictor:
@@ -148,10 +131,7 @@ class Predictor:
         return self.batch([image], channels)[0]
 
     def batch(self, images: Sequence[ImageInput], channels: ChannelOrder = "bgr") -> list[list[Person]]:
-        """The people in each of several images of any sizes. Images with network inputs of equal size run together.
-
-        The images are those that a call accepts.
-        """
+        """The people in each of several images of any sizes. Images with network inputs of equal size run together."""
         return list(self.stream_groups([images], channels))
 
     def stream(
@@ -159,8 +139,8 @@ class Predictor:
     ) -> Generator[list[Person], None, None]:
         """The people in each of any number of images, in order. Only a few images are in memory at a time.
 
-        The images are those that a call accepts. Among ``batch_size`` images that follow each other, those with network
-        inputs of equal size run together, so images sorted by shape make full batches.
+        Among ``batch_size`` images that follow each other, those with network inputs of equal size run together, so
+        images sorted by shape make full batches.
         """
         return self.stream_groups(batched(images, self.settings.batch_size), channels)
 
@@ -169,8 +149,8 @@ class Predictor:
     ) -> Generator[list[Person], None, None]:
         """Like ``stream``, but only images of the same group run together.
 
-        The last bits of the result for an image may depend on the images that it runs together with. Processes that
-        predict some groups each therefore find exactly the same people as one process that predicts all groups.
+        The last bits of the result for an image may depend on the images that it runs together with. So processes that
+        share the groups find exactly the people that one process finds.
         """
         orders: deque[list[int]] = deque()  # of each group, the order in which its images run
 
@@ -179,7 +159,7 @@ class Predictor:
                 arrays = [to_bgr(image, channels) for image in group]
                 batches = self._batch_by_input_size(arrays)
                 if batches:
-                    orders.append(list(itertools.chain.from_iterable(batches)))
+                    orders.append(list(itertools.chain(*batches)))
                 for batch in batches:
                     yield [arrays[index] for index in batch]
 
@@ -187,7 +167,9 @@ class Predictor:
         # runs on the caller's thread.
         with (
             contextlib.closing(map_in_background(self.prepare_inputs, split_into_batches())) as inputs,
-            contextlib.closing(map_in_background(self.decode_output, map(self.run_network, inputs))) as outputs,
+            contextlib.closing(
+                map_in_background(self._decode_batch, ((batch, self.run_network(batch)) for batch in inputs))
+            ) as outputs,
         ):
             people: list[list[Person]] = []
             for people_of_batch in outputs:
@@ -207,20 +189,22 @@ class Predictor:
             for letterbox, image, out in zip(letterboxes_of_scale, images, batch):
                 letterbox.apply(image, out)
             inputs.append(batch)
-        return InputBatch(image_sizes, letterboxes, inputs)
+        largest = letterboxes[self.settings.scales.index(max(self.settings.scales))]
+        return InputBatch(image_sizes, letterboxes, largest, inputs)
 
-    def run_network(self, batch: InputBatch) -> OutputBatch:
-        """Compute the maps of a batch, averaged over the scales in the cells of the largest one."""
-        scales = self.settings.scales
-        letterboxes = batch.letterboxes[scales.index(max(scales))]
+    def run_network(self, batch: InputBatch) -> list[np.ndarray]:
+        """(C, h, w) float32 maps of each image, averaged over the scales in the cells of the largest one."""
         maps_of_scales = (
-            resample_maps(self._average_over_flip(images), own, letterboxes)
-            for images, own in zip(batch.inputs, batch.letterboxes)
+            resample_maps(self._average_over_flip(images), letterboxes, batch.map_letterboxes)
+            for images, letterboxes in zip(batch.inputs, batch.letterboxes)
         )
         total = next(maps_of_scales)
         for maps in maps_of_scales:
             total += maps
-        return OutputBatch(batch.image_sizes, letterboxes, total / len(scales) if len(scales) > 1 else total)
+        if len(batch.inputs) > 1:
+            total /= len(batch.inputs)
+        cells = [letterbox.image_cells for letterbox in batch.map_letterboxes]  # the others are padding
+        return [maps[:, :rows, :columns] for maps, (rows, columns) in zip(total, cells)]
 
     def _average_over_flip(self, images: np.ndarray) -> np.ndarray:
         """Maps of (N, H, W, 3) images, averaged with those of the mirrored images if the settings say so."""
@@ -231,12 +215,13 @@ class Predictor:
             maps = (maps + mirrored[:, self.skeleton.flip_channels, :, ::-1]) / 2
         return maps
 
-    def decode_output(self, output: OutputBatch) -> list[list[Person]]:
+    def _decode_batch(self, batch_and_maps: tuple[InputBatch, list[np.ndarray]]) -> list[list[Person]]:
         """The people of each image, with keypoints in pixels of the image."""
+        batch, maps_of_images = batch_and_maps
         people_of_images = []
-        for index, (image_size, letterbox) in enumerate(zip(output.image_sizes, output.letterboxes)):
+        for image_size, letterbox, maps in zip(batch.image_sizes, batch.map_letterboxes, maps_of_images):
             people = decode(
-                output.maps_of(index),
+                maps,
                 keypoint_threshold=self.settings.keypoint_threshold,
                 part_threshold=self.settings.part_threshold,
                 skeleton=self.skeleton,
@@ -247,7 +232,7 @@ class Predictor:
 
     def compute_maps(self, image: ImageInput, channels: ChannelOrder = "bgr") -> np.ndarray:
         """(C, h, w) float32 maps of an image, averaged over scales and flip as the decoder receives them."""
-        return self.run_network(self.prepare_inputs([to_bgr(image, channels)])).maps_of(0)
+        return self.run_network(self.prepare_inputs([to_bgr(image, channels)]))[0]
 
     def letterbox(self, image_size: tuple[int, int], scale: float = 1.0) -> Letterbox:
         """How an image of (height, width) ``image_size`` is resized and padded.

@@ -18,7 +18,8 @@ from torch import nn
 from posenet.checkpoints.file import FORMAT
 from posenet.errors import CheckpointError, ConfigError, DataError
 from posenet.images import write_image
-from posenet.inference.networks import PROPERTY, RUNTIMES, TorchNetwork, load_onnx
+from posenet.inference.exported_file import PROPERTY
+from posenet.inference.networks import RUNTIMES, TorchNetwork, load_onnx
 from posenet.inference.onnx_export import (
     CALIBRATION_IMAGES,
     build_onnx,

@@ -35,7 +35,7 @@ class Smoother:
         """For each id (K, 5): x and y smoothed, v, and when the keypoint was last found, -inf before that."""
 
     def update(self, people: Sequence[Person], time: float) -> list[Person]:
-        """The same people, who have an ``id``, with smoothed positions of the keypoints found at ``time``, in seconds."""
+        """The people, who have an ``id``, with smoothed positions of the keypoints found at ``time``, in seconds."""
         if not people:
             return []
         keypoints = np.stack([person.keypoints for person in people])  # (P, K, 3)

@@ -1,0 +1,54 @@
+"""What an exported ONNX file says about its network: one property with the settings as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from posenet.errors import CheckpointError, ConfigError
+from posenet.settings import INPUT_MULTIPLE, MAP_STRIDE, Config, config_from_dict, config_to_dict
+from posenet.skeleton.skeleton_file import skeleton_to_table
+
+INPUT = "images"
+"""Name of the input of a file: (N, H, W, 3) uint8 BGR, H and W multiples of ``INPUT_MULTIPLE``."""
+OUTPUT = "maps"
+"""Name of the output: (N, C, H/4, W/4) float32."""
+PROPERTY = "posenet"
+"""Key of the property in the file."""
+
+_CONSTANTS = {"format": 2, "multiple": INPUT_MULTIPLE, "stride": MAP_STRIDE}
+"""Entries that are the same in all files of this version. Files of format 1 computed candidates instead of maps."""
+
+
+def describe_config(config: Config, precision: str) -> dict[str, str]:
+    """The properties of a file with float32 or int8 convolutions: what prediction needs of the configuration."""
+    tables = config_to_dict(config)
+    stored: dict[str, Any] = {
+        "precision": precision,
+        "inference": tables["inference"],
+        "model": {"skeleton": skeleton_to_table(config.model.skeleton)},
+        "data": {"exif_frame": tables["data"]["exif_frame"]},
+    }
+    return {PROPERTY: json.dumps(_CONSTANTS | stored)}
+
+
+def read_config(properties: Mapping[str, str], source: str) -> Config:
+    """The configuration of a file, with defaults for what prediction does not need.
+
+    Raises:
+        CheckpointError: this version of posenet has not written the properties.
+    """
+    try:
+        stored = json.loads(properties[PROPERTY])
+        constants = {name: stored[name] for name in _CONSTANTS}
+        stored["model"]["skeleton"]["keypoints"]  # it is a table: a text would be the name of any file
+        config = config_from_dict({name: stored[name] for name in ("inference", "model", "data")}, source)
+    except (KeyError, TypeError, AttributeError, ValueError, ConfigError) as error:
+        raise CheckpointError(
+            f"{source} is not a file that this version of posenet export-onnx has written: its metadata lack the "
+            "settings, or have one that is not valid; export the network again"
+        ) from error
+    if constants != _CONSTANTS:
+        raise CheckpointError(f"{source} is from another version of posenet; export the network again")
+    return config
