@@ -10,6 +10,7 @@ import logging
 import math
 import re
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +34,7 @@ from posenet.errors import ConfigError, DataError
 from posenet.files import is_standard_output, name_file_in_errors, resolve_link
 from posenet.inference.media.frames import predict_frames, read_frames, require_pyav, track_people
 from posenet.inference.media.journal import Journal, check_resumable, journal_paths, read_complete, write_complete
-from posenet.inference.media.outputs import Output, require_display
+from posenet.inference.media.outputs import Write, require_display
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input, split_into_blocks
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
@@ -313,10 +314,9 @@ def _predict_share(job: _Job, summary: PredictionSummary, stop_requested: Callab
         journal = job.journal_of(ranks.rank)
         if journal:
             stack.enter_context(journal.open(job.description, resume=args.resume))
-        files = open_people_files(args, job.sources, job.predictor) if is_alone else []
-        drawings = open_drawing_outputs(args, job.image_paths, job.predictor, stop_requested)
-        for output in (*files, *drawings):
-            stack.enter_context(output)
+        files = open_people_files(args, job.sources, job.predictor, stack) if is_alone else []
+        closed = threading.Event()
+        drawings = open_drawing_outputs(args, job.image_paths, job.predictor, stack, stop_requested, closed.set)
 
         for frame, people in journal.replay() if journal else ():
             summary.add(frame, people)
@@ -339,7 +339,7 @@ def _predict_share(job: _Job, summary: PredictionSummary, stop_requested: Callab
                 journal.write(frame, people)
             _write([*files, *drawings], frame, people)
             bar.update()
-            if stop_requested() or any(output.is_closed for output in drawings):
+            if stop_requested() or closed.is_set():
                 break
         else:
             if journal:
@@ -350,11 +350,11 @@ def _predict_share(job: _Job, summary: PredictionSummary, stop_requested: Callab
             raise error  # before the files of people replace earlier ones
 
 
-def _write(outputs: Sequence[Output], frame: Frame, people: Sequence[Person]) -> None:
+def _write(outputs: Sequence[Write], frame: Frame, people: Sequence[Person]) -> None:
     """Write a frame to outputs, if it could be read."""
     if not frame.error:
-        for output in outputs:
-            output.write(frame, people)
+        for write in outputs:
+            write(frame, people)
 
 
 def _complete(job: _Job, summary: PredictionSummary) -> None:
@@ -369,7 +369,7 @@ def _complete(job: _Job, summary: PredictionSummary) -> None:
             raise error
         with contextlib.ExitStack() as stack:
             stack.enter_context(name_file_in_errors(", ".join(people_files(job.args))))
-            files = [stack.enter_context(file) for file in open_people_files(job.args, job.sources, job.predictor)]
+            files = open_people_files(job.args, job.sources, job.predictor, stack)
             for rank in range(job.ranks.world_size):
                 journal = job.journal_of(rank)
                 assert journal is not None

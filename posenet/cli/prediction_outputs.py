@@ -6,6 +6,7 @@ import argparse
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -16,8 +17,8 @@ import numpy as np
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, is_standard_output
 from posenet.images import write_image
-from posenet.inference.media.outputs import Draw, DrawingOutput, Output, Window, drawing_suffixes, output_paths
-from posenet.inference.media.people_files import CocoOutput, CsvOutput, JsonLinesOutput, JsonOutput
+from posenet.inference.media.outputs import Draw, Write, drawing_suffixes, output_paths, show_in_window, write_drawings
+from posenet.inference.media.people_files import write_coco, write_csv, write_json, write_json_lines
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
@@ -72,17 +73,19 @@ def choose_outputs(args: argparse.Namespace, sources: Sequence[Source]) -> Image
     return ImagePaths(drawings, sheets)
 
 
-def open_people_files(args: argparse.Namespace, sources: Sequence[Source], predictor: Predictor) -> list[Output]:
-    """Open the files of people."""
-    outputs: list[Output] = []
+def open_people_files(
+    args: argparse.Namespace, sources: Sequence[Source], predictor: Predictor, stack: ExitStack
+) -> list[Write]:
+    """Open the files of people, which ``stack`` completes."""
+    outputs = []
     if args.json:
-        kind = JsonLinesOutput if is_lines_file(args.json) else JsonOutput
-        outputs.append(kind(Path(args.json), sources))
+        write_people = write_json_lines if is_lines_file(args.json) else write_json
+        outputs.append(write_people(Path(args.json), sources))
     if args.coco:
-        outputs.append(CocoOutput(Path(args.coco), sources, predictor.skeleton, predictor.exif_frame))
+        outputs.append(write_coco(Path(args.coco), sources, predictor.skeleton, predictor.exif_frame))
     if args.csv:
-        outputs.append(CsvOutput(Path(args.csv), predictor.skeleton))
-    return outputs
+        outputs.append(write_csv(Path(args.csv), predictor.skeleton))
+    return list(map(stack.enter_context, outputs))
 
 
 def is_lines_file(path: str | Path) -> bool:
@@ -91,17 +94,22 @@ def is_lines_file(path: str | Path) -> bool:
 
 
 def open_drawing_outputs(
-    args: argparse.Namespace, paths: ImagePaths, predictor: Predictor, stop_requested: Callable[[], bool]
-) -> list[Output]:
-    """Open the outputs that show people in their images."""
+    args: argparse.Namespace,
+    paths: ImagePaths,
+    predictor: Predictor,
+    stack: ExitStack,
+    stop_requested: Callable[[], bool],
+    on_close: Callable[[], None],
+) -> list[Write]:
+    """Open the outputs that show people in their images, which ``stack`` completes; see ``show_in_window``."""
     draw = Drawer(with_trails=args.trails)
-    outputs: list[Output] = []
+    outputs = []
     if args.output:
-        outputs.append(DrawingOutput(paths.drawings, draw))
+        outputs.append(stack.enter_context(write_drawings(paths.drawings, draw)))
     if args.heatmaps:
-        outputs.append(HeatmapOutput(paths.sheets, predictor, draw))
+        outputs.append(sheet_writer(paths.sheets, predictor, draw))
     if args.show:
-        outputs.append(Window(draw, stop_requested))
+        outputs.append(stack.enter_context(show_in_window(draw, stop_requested, on_close)))
     return outputs
 
 
@@ -127,30 +135,23 @@ class Drawer:
         return self._drawing
 
 
-class HeatmapOutput(Output):
-    """Writes one sheet with all maps for every image or frame.
+def sheet_writer(paths: Mapping[Source, Sequence[Path]], predictor: Predictor, draw: Draw) -> Write:
+    """Writes one sheet with all maps for every image or frame, to ``output_paths`` with ``sheet_suffixes``.
 
     The sheet of an image is a file. A video or a camera has a folder, with sheets named by frame number.
-
-    Args:
-        paths: see ``output_paths`` and ``sheet_suffixes``.
     """
 
-    def __init__(self, paths: Mapping[Source, Sequence[Path]], predictor: Predictor, draw: Draw) -> None:
-        super().__init__()
-        self._paths = paths
-        self._predictor = predictor
-        self._draw = draw
+    def write(frame: Frame, people: Sequence[Person]) -> None:
+        paths_of_source = paths[frame.source]
+        path = paths_of_source[0] if frame.number is None else paths_of_source[-1] / f"{frame.number:06d}.jpg"
+        maps = predictor.compute_maps(frame.image)
+        write_image(path, draw_heatmap_sheet(frame.image, maps, predictor.skeleton, draw(frame, people)))
 
-    def write(self, frame: Frame, people: Sequence[Person]) -> None:
-        paths = self._paths[frame.source]
-        path = paths[0] if frame.number is None else paths[-1] / f"{frame.number:06d}.jpg"
-        maps = self._predictor.compute_maps(frame.image)
-        write_image(path, draw_heatmap_sheet(frame.image, maps, self._predictor.skeleton, self._draw(frame, people)))
+    return write
 
 
 def sheet_suffixes(source: Source) -> list[str]:
-    """Suffixes of what ``HeatmapOutput`` makes for a source; that of a folder is empty."""
+    """Suffixes of what ``sheet_writer`` makes for a source; that of a folder is empty."""
     return {"image": [".jpg"], "animation": [".jpg", ""]}.get(source.kind, [""])
 
 

@@ -124,11 +124,11 @@ def evaluate(
     split = read_split(annotations, image_ids, predictor.skeleton)
     batches = list(batched(sort_by_shape(split.images), predictor.settings.batch_size))
     mine = list(itertools.chain(*share(batches, ranks.rank, ranks.world_size)))
-    exif_frame = exif_frame or predictor.exif_frame
+    frame = exif_frame or predictor.exif_frame
     frames: dict[int, AnnotatedFrame] = {}
     results = ranks.run_on_all(
         lambda: predict_split(
-            predictor.stream, images, mine, split.category, exif_frame=exif_frame, frames=frames, progress=progress
+            predictor.stream, images, mine, split.category, exif_frame=frame, frames=frames, progress=progress
         )
     )
     shares = ranks.gather_objects((results, list(frames.values())))
@@ -293,5 +293,5 @@ def _format_table(values: Mapping[str, float], width: int) -> str:
     texts = {name: "-" if value < 0 else f"{value:.3f}" for name, value in values.items()}
     if len(texts) * width > MAX_TABLE_WIDTH:
         return "\n".join(f"{name:>{width}}  {text}" for name, text in texts.items())
-    lines = [texts.keys(), texts.values()]
+    lines = [list(texts), list(texts.values())]
     return "\n".join("".join(f"{cell:>{width}}" for cell in line) for line in lines)

@@ -15,7 +15,7 @@ import numpy as np
 from posenet.errors import CheckpointError, ConfigError
 from posenet.inference.exported_file import INPUT, OUTPUT, read_config
 from posenet.messages import truncate_for_message
-from posenet.settings import INPUT_MULTIPLE, Config
+from posenet.settings import Config
 
 if TYPE_CHECKING:
     import torch
@@ -91,9 +91,8 @@ class TorchNetwork:
         from posenet.model.preprocessing import images_to_input
 
         with torch.inference_mode(), autocast(self.device, self.amp):
-            inputs = images_to_input(
-                torch.from_numpy(images).to(self.device), getattr(self.network, "channels_last", False)
-            )
+            channels_last = getattr(self.network, "channels_last", False)
+            inputs = images_to_input(torch.from_numpy(images).to(self.device), channels_last)
             maps: torch.Tensor = self.network.heatmaps(inputs)
             return maps.float().cpu().numpy()
 
@@ -160,14 +159,7 @@ def _load_exported_file(
     text = os.environ.get("OMP_NUM_THREADS", "")  # which PyTorch reads too
     threads = int(text) if text.isdecimal() and int(text) > 0 else None
     compute_maps, properties = load_onnx(model, runtime, str(path), device=device, amp=amp, threads=threads)
-    config = read_config(properties, str(path))
-    num_maps = compute_maps(np.zeros((1, INPUT_MULTIPLE, INPUT_MULTIPLE, 3), np.uint8)).shape[1]
-    if num_maps != config.model.skeleton.num_channels:
-        raise CheckpointError(
-            f"{path} computes {num_maps} maps, but the skeleton in its metadata has "
-            f"{config.model.skeleton.num_channels}: the network and the metadata are of different files; export again"
-        )
-    return compute_maps, config
+    return compute_maps, read_config(properties, str(path))
 
 
 LoadedGraph = tuple[MapFunction, Mapping[str, str]]
@@ -177,17 +169,14 @@ LoadedGraph = tuple[MapFunction, Mapping[str, str]]
 def load_onnx(
     model: bytes, runtime: str, source: str, *, device: str, amp: Amp | Literal["auto"], threads: int | None
 ) -> LoadedGraph:
-    """Load an exported network with a runtime.
+    """Load an ONNX file, which messages call ``source``, with one of ``RUNTIMES``.
 
     Args:
-        model: the ONNX file.
-        runtime: a name in ``RUNTIMES``.
-        source: the file's name, for messages.
         device: a name of PyTorch's devices, a name of the runtime's devices, or "auto".
         threads: threads on a CPU; None for as many as the runtime chooses.
 
     Raises:
-        CheckpointError: the runtime cannot load the file, or it is not one that ``posenet export-onnx`` has written.
+        CheckpointError: the runtime cannot load the file.
         ConfigError: the runtime is not installed, or it cannot use the device or the precision.
     """
     if not _is_installed(runtime):
@@ -195,8 +184,8 @@ def load_onnx(
     load = _load_with_openvino if runtime == "openvino" else _load_with_onnxruntime
     try:
         return load(model, device, amp, threads)
-    except (ConfigError, CheckpointError) as error:
-        raise type(error)(f"{source}: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{source}: {error}") from error
     except Exception as error:  # each runtime raises errors of its own classes
         reason = truncate_for_message(" ".join(str(error).split()))
         raise CheckpointError(

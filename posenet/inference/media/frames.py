@@ -18,7 +18,7 @@ from posenet.background import map_in_background
 from posenet.downloading import download_image, fetch_video
 from posenet.errors import ConfigError, DataError
 from posenet.images import decode_image, read_image
-from posenet.inference.media.live import Camera, LiveReader
+from posenet.inference.media.live import Camera, read_live
 from posenet.inference.media.reader import Animation, FrameSelection, NumberedImages, VideoReader
 from posenet.inference.media.sources import Frame, Source, find_sources
 from posenet.inference.person import Person
@@ -113,34 +113,37 @@ def _read_video(source: Source, selection: FrameSelection, stop_requested: Calla
     """The frames of a video, a stream or a camera."""
     with contextlib.ExitStack() as stack:
         try:
-            reader = stack.enter_context(contextlib.closing(_open_video(source, stop_requested, stack)))
+            frames = _open_video(source, selection, stop_requested, stack)
         except DataError as error:
             yield Frame(source, error=error)
             return
-        yield from reader.frames(selection)
+        yield from frames
 
 
 def _open_video(
-    source: Source, stop_requested: Callable[[], bool], stack: contextlib.ExitStack
-) -> VideoReader | LiveReader:
-    """Open a video, a stream or a camera. ``stack`` closes what the reader needs besides."""
+    source: Source, selection: FrameSelection, stop_requested: Callable[[], bool], stack: contextlib.ExitStack
+) -> Iterator[Frame]:
+    """Open a video, a stream or a camera, which ``stack`` closes; return its frames."""
     if source.kind == "camera":
-        return LiveReader(Camera(source), stop_requested)
+        return read_live(Camera(source), selection, stop_requested)
+    reader: VideoReader
     if source.kind == "numbered":
-        return NumberedImages(source)
-    require_pyav()
-    from posenet.inference.media.video import PyAVReader
+        reader = NumberedImages(source)
+    else:
+        require_pyav()
+        from posenet.inference.media.video import PyAVReader
 
-    if source.path is not None:
-        return PyAVReader(source, source.path)
-    assert source.url is not None
-    url = source.url
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="posenet-")))
-    video = fetch_video(url, folder)
-    reader = PyAVReader(source, video.copy or url)
-    if video.is_file or reader.length:
-        return reader
-    return LiveReader(reader, stop_requested, reopen=lambda: PyAVReader(source, url))
+        location: str | Path
+        if source.url is None:
+            is_file, location = True, Path(str(source.location))
+        else:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="posenet-")))
+            is_file, copy = fetch_video(source.url, folder)
+            location = copy or source.url
+        reader = PyAVReader(source, location)
+        if not is_file and not reader.length:
+            return read_live(reader, selection, stop_requested, reopen=lambda: PyAVReader(source, location))
+    return stack.enter_context(contextlib.closing(reader)).frames(selection)
 
 
 def predict_frames(predictor: Predictor, frames: Iterable[Frame]) -> Generator[FramePeople, None, None]:

@@ -29,11 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Camera(VideoReader):
-    """A camera, through OpenCV.
-
-    Raises:
-        DataError: there is none, or another program uses it.
-    """
+    """A camera, through OpenCV; ``DataError`` if there is none, or another program uses it."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -54,88 +50,76 @@ class Camera(VideoReader):
         self._capture.release()
 
 
-class LiveReader:
-    """Reads a camera or a stream on its own thread; images that arrive before the last was taken are dropped.
+def read_live(
+    reader: VideoReader,
+    selection: FrameSelection,
+    stop_requested: Callable[[], bool],
+    reopen: Callable[[], VideoReader] | None = None,
+) -> Iterator[Frame]:
+    """Yield the newest image of a camera or a stream each time, until the selection ends, or it is lost; then an error.
+
+    Images that arrive before the last was taken are dropped: the stride of the selection does not apply.
 
     Args:
-        reader: the open camera or stream.
+        reader: the open camera or stream, which is closed at the end.
         stop_requested: checked while no image arrives; true ends the frames.
         reopen: opens a stream that was lost; None for a camera, which is not opened again.
     """
-
-    def __init__(
-        self,
-        reader: VideoReader,
-        stop_requested: Callable[[], bool] = lambda: False,
-        reopen: Callable[[], VideoReader] | None = None,
-    ) -> None:
-        self.source = reader.source
-        self._reader = reader
-        self._stop_requested = stop_requested
-        self._reopen = reopen
-        self._newest: queue.Queue[Frame] = queue.Queue(1)
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._read_images, daemon=True)
-        self._thread.start()
-
-    def _read_images(self) -> None:
-        """Keep ``_newest`` up to date until the source is closed or lost; runs on its own thread."""
-        started = time.monotonic()
-        numbers = itertools.count()
-        is_open = True
-        while is_open:
-            for _ in filter(lambda seconds: seconds is not None, self._reader.decode()):
-                if self._closing.is_set():
-                    return
-                reader = self._reader
-                image = reader.image()
-                seconds = time.monotonic() - started
-                frame = Frame(self.source, image, next(numbers), seconds, reader.rate, reader.aspect, is_live=True)
-                with contextlib.suppress(queue.Empty):
-                    self._newest.get_nowait()
-                self._newest.put(frame)
-            is_open = self._reconnect()
-
-    def _reconnect(self) -> bool:
-        """Open a lost stream again; return whether that succeeded."""
-        if self._reopen is None or self._closing.is_set():
-            return False
-        _log.warning("%s is lost; connecting again", self.source.name)
-        deadline = time.monotonic() + RECONNECT_SECONDS
-        while time.monotonic() < deadline and not self._closing.wait(RETRY_SECONDS):
+    newest: queue.Queue[Frame] = queue.Queue(1)
+    closing = threading.Event()
+    thread = threading.Thread(target=_keep_newest, args=(reader, reopen, newest, closing), daemon=True)
+    thread.start()
+    try:
+        while not stop_requested():
+            has_ended = not thread.is_alive()
             try:
-                reader = self._reopen()
-            except DataError:
-                continue
-            self._reader.close()
-            self._reader = reader
-            return True
-        return False
-
-    def close(self) -> None:
-        """End the thread, and release the camera or the stream."""
-        self._closing.set()
-        self._thread.join()
-        self._reader.close()
-
-    def frames(self, selection: FrameSelection) -> Iterator[Frame]:
-        """Yield the newest image each time, until the selection ends, or the source is closed or lost; then an error.
-
-        The stride does not apply: which images are dropped depends on the speed of the reader.
-        """
-        while not self._stop_requested():
-            has_ended = not self._thread.is_alive()
-            try:
-                frame = self._newest.get(timeout=STOP_CHECK_SECONDS)
+                frame = newest.get(timeout=STOP_CHECK_SECONDS)
             except queue.Empty:
                 if has_ended:
-                    yield Frame(self.source, error=DataError(f"{self.source.name} delivers no more images"))
+                    yield Frame(reader.source, error=DataError(f"{reader.source.name} delivers no more images"))
                     return
                 continue
             if frame.seconds >= selection.start + selection.duration:
                 return
             if frame.seconds >= selection.start:
                 yield frame
+    finally:
+        closing.set()
+        thread.join()
+
+
+def _keep_newest(
+    reader: VideoReader | None,
+    reopen: Callable[[], VideoReader] | None,
+    newest: queue.Queue[Frame],
+    closing: threading.Event,
+) -> None:
+    """Keep the newest image in a queue until ``closing`` is set or the source is lost; then close the reader."""
+    started = time.monotonic()
+    numbers = itertools.count()
+    while reader is not None:
+        with contextlib.closing(reader):
+            for _ in filter(lambda seconds: seconds is not None, reader.decode()):
+                if closing.is_set():
+                    return
+                image = reader.image()
+                seconds = time.monotonic() - started
+                frame = Frame(reader.source, image, next(numbers), seconds, reader.rate, reader.aspect, is_live=True)
+                with contextlib.suppress(queue.Empty):
+                    newest.get_nowait()
+                newest.put(frame)
+        reader = None if reopen is None else _reconnect(reader.source, reopen, closing)
+
+
+def _reconnect(source: Source, reopen: Callable[[], VideoReader], closing: threading.Event) -> VideoReader | None:
+    """Open a lost stream again; None if that did not succeed."""
+    if not closing.is_set():
+        _log.warning("%s is lost; connecting again", source.name)
+    deadline = time.monotonic() + RECONNECT_SECONDS
+    while time.monotonic() < deadline and not closing.wait(RETRY_SECONDS):
+        with contextlib.suppress(DataError):
+            return reopen()
+    return None
 
 
 @contextlib.contextmanager

@@ -1,4 +1,8 @@
-"""Outputs of prediction: what every output does, and drawings as images, as videos or in a window."""
+"""Outputs of prediction: drawings as images, as videos or in a window.
+
+An output is a context, which yields a function that writes. At the end it is completed; after an error, what it has
+begun is discarded, and earlier files stay.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,9 @@ import os
 import re
 import subprocess
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
@@ -24,49 +26,21 @@ from posenet.images import WRITABLE_SUFFIXES, write_image
 from posenet.inference.media.sources import VIDEO_SUFFIXES, Frame, Source
 from posenet.inference.person import Person
 
+if TYPE_CHECKING:
+    from posenet.inference.media.video import VideoWriter
+
 WRITABLE_VIDEO_SUFFIXES = frozenset(".avi .m4v .mkv .mov .mp4".split())
 """Formats of videos that are written."""
 WINDOW_TITLE = "posenet"
 _ESCAPE = 27
 _CLOSE_KEYS = frozenset([ord("q"), ord("Q"), _ESCAPE])
 
+Write = Callable[[Frame, Sequence[Person]], None]
+"""Writes a frame that could be read, with its people. Frames come in order."""
 Draw = Callable[[Frame, Sequence[Person]], np.ndarray]
 """Draws people on a copy of their frame, (H, W, 3) uint8 BGR."""
 
 _log = logging.getLogger(__name__)
-
-
-class Output(ABC):
-    """Receives every frame that could be read, in order, with its people.
-
-    At the end of its context the output is completed; after an error, files that it has begun are discarded, and
-    earlier files of their names stay.
-    """
-
-    is_closed = False
-    """Whether the user has closed it, so that nothing more is to be written."""
-
-    def __init__(self) -> None:
-        self._stack = contextlib.ExitStack()
-
-    @abstractmethod
-    def write(self, frame: Frame, people: Sequence[Person]) -> None:
-        """Receive a frame."""
-
-    def finish(self) -> None:  # noqa: B027  # many have nothing to write at the end
-        """Write what comes after the last frame."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if error is None:
-            with self._stack:
-                self.finish()
-        else:
-            self._stack.__exit__(kind, error, traceback)
 
 
 def output_paths(
@@ -98,67 +72,74 @@ def drawing_suffixes(source: Source) -> list[str]:
     return {"image": [as_image], "animation": [as_image, as_video]}.get(source.kind, [as_video])
 
 
-class DrawingOutput(Output):
-    """Writes the drawing of each source as an image or as a video.
+@contextlib.contextmanager
+def write_drawings(paths: Mapping[Source, Sequence[Path]], draw: Draw) -> Iterator[Write]:
+    """Write the drawing of each source as an image or as a video, to ``output_paths`` with ``drawing_suffixes``.
 
     A video is completed when frames of another source arrive, or at the end.
+    """
+    video_source: Source | None = None
+    video: VideoWriter
+    with contextlib.ExitStack() as stack:
+
+        def write(frame: Frame, people: Sequence[Person]) -> None:
+            nonlocal video, video_source
+            if frame.source != video_source:
+                stack.close()  # completes the video of the last source
+                video_source = None
+            drawing = draw(frame, people)
+            if frame.number is None:
+                path = paths[frame.source][0]
+                with name_file_in_errors(path):
+                    write_image(path, drawing)
+                return
+            if video_source is None:
+                video = stack.enter_context(_open_video(paths[frame.source][-1], frame, drawing))
+                video_source = frame.source
+            video.write(drawing, frame.seconds)
+
+        yield write
+
+
+@contextlib.contextmanager
+def _open_video(path: Path, frame: Frame, drawing: np.ndarray) -> Iterator[VideoWriter]:
+    """Open the drawn video of a source; ``frame`` and ``drawing`` are its first."""
+    from posenet.inference.media.video import VideoWriter  # needs PyAV
+
+    source_path = frame.source.path
+    has_sound = source_path is not None and source_path.suffix.lower() in VIDEO_SUFFIXES
+    sound_from = source_path if has_sound else None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_replacement(resolve_link(path), path.suffix) as temporary:
+        video = VideoWriter(temporary, drawing.shape[:2], frame.rate, aspect=frame.aspect, sound_from=sound_from)
+        with contextlib.closing(video):
+            yield video
+
+
+@contextlib.contextmanager
+def show_in_window(draw: Draw, stop_requested: Callable[[], bool], on_close: Callable[[], None]) -> Iterator[Write]:
+    """Show the drawings. An image stays until a key is pressed or ``stop_requested`` returns true.
 
     Args:
-        paths: see ``output_paths`` and ``drawing_suffixes``.
+        on_close: called when the user closes the window.
     """
 
-    def __init__(self, paths: Mapping[Source, Sequence[Path]], draw: Draw) -> None:
-        super().__init__()
-        self._paths = paths
-        self._draw = draw
-        self._video_source: Source | None = None
-
-    def write(self, frame: Frame, people: Sequence[Person]) -> None:
-        if frame.source != self._video_source:
-            self._stack.close()  # completes the video of the last source
-            self._video_source = None
-        drawing = self._draw(frame, people)
-        paths = self._paths[frame.source]
-        if frame.number is None:
-            with name_file_in_errors(paths[0]):
-                write_image(paths[0], drawing)
-            return
-        if self._video_source is None:
-            self._open_video(paths[-1], frame, drawing)
-        self._video.write(drawing, frame.seconds)
-
-    def _open_video(self, path: Path, frame: Frame, drawing: np.ndarray) -> None:
-        from posenet.inference.media.video import VideoWriter  # needs PyAV
-
-        source_path = frame.source.path
-        has_sound = source_path is not None and source_path.suffix.lower() in VIDEO_SUFFIXES
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._stack.enter_context(atomic_replacement(resolve_link(path), path.suffix))
-        sound_from = source_path if has_sound else None
-        self._video = VideoWriter(temporary, drawing.shape[:2], frame.rate, aspect=frame.aspect, sound_from=sound_from)
-        self._stack.callback(self._video.close)
-        self._video_source = frame.source
-
-
-class Window(Output):
-    """Shows the drawings. An image stays until a key is pressed or ``stop_requested`` returns true."""
-
-    def __init__(self, draw: Draw, stop_requested: Callable[[], bool] = lambda: False) -> None:
-        super().__init__()
-        self._draw = draw
-        self._stop_requested = stop_requested
-        self._stack.callback(cv2.destroyAllWindows)
-
-    def write(self, frame: Frame, people: Sequence[Person]) -> None:
-        cv2.namedWindow(WINDOW_TITLE, cv2.WINDOW_NORMAL | cv2.WINDOW_KEEPRATIO)
-        cv2.imshow(WINDOW_TITLE, self._draw(frame, people))
-        key = cv2.waitKey(1)
-        while frame.number is None and key < 0 and self._is_visible() and not self._stop_requested():
-            key = cv2.waitKey(50)
-        self.is_closed = (key & 0xFF) in _CLOSE_KEYS or not self._is_visible()
-
-    def _is_visible(self) -> bool:
+    def is_visible() -> bool:
         return cv2.getWindowProperty(WINDOW_TITLE, cv2.WND_PROP_VISIBLE) >= 1
+
+    def write(frame: Frame, people: Sequence[Person]) -> None:
+        cv2.namedWindow(WINDOW_TITLE, cv2.WINDOW_NORMAL | cv2.WINDOW_KEEPRATIO)
+        cv2.imshow(WINDOW_TITLE, draw(frame, people))
+        key = cv2.waitKey(1)
+        while frame.number is None and key < 0 and is_visible() and not stop_requested():
+            key = cv2.waitKey(50)
+        if (key & 0xFF) in _CLOSE_KEYS or not is_visible():
+            on_close()
+
+    try:
+        yield write
+    finally:
+        cv2.destroyAllWindows()
 
 
 def require_display() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import json
@@ -9,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -20,7 +21,7 @@ from posenet.errors import DataError
 from posenet.files import open_text_output
 from posenet.images import oriented_size, read_header
 from posenet.inference.evaluation import to_coco_result
-from posenet.inference.media.outputs import Output
+from posenet.inference.media.outputs import Write
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.person import Person
 from posenet.settings import DataConfig, ExifFrame
@@ -64,61 +65,55 @@ def _number_in_name(source: Source) -> int | None:
     return int(stem) if is_number and int(stem) < MAX_IMAGE_NUMBER else None
 
 
-class JsonLinesOutput(Output):
+@contextlib.contextmanager
+def write_json_lines(path: Path, sources: Iterable[Source]) -> Iterator[Write]:
     """COCO results, one person per line. The file is complete up to the last frame at any time; the first makes it."""
+    ids = ImageIds(sources)
+    with contextlib.ExitStack() as stack:
+        file: TextIO | None = None
 
-    def __init__(self, path: Path, sources: Iterable[Source]) -> None:
-        super().__init__()
-        self._path = path
-        self._ids = ImageIds(sources)
-        self._file: TextIO | None = None
+        def open_file() -> TextIO:
+            nonlocal file
+            file = file or stack.enter_context(path.open("w", encoding="utf-8"))
+            return file
 
-    def write(self, frame: Frame, people: Sequence[Person]) -> None:
-        file = self._open()
-        for person in people:
-            file.write(json.dumps(people_entry(frame, person, self._ids.id_of(frame))) + "\n")
-        file.flush()
+        def write(frame: Frame, people: Sequence[Person]) -> None:
+            lines = [json.dumps(people_entry(frame, person, ids.id_of(frame))) + "\n" for person in people]
+            open_file().writelines(lines)
+            open_file().flush()
 
-    def finish(self) -> None:
-        self._open()  # a share without images has an empty file
-
-    def _open(self) -> TextIO:
-        if self._file is None:
-            self._file = self._stack.enter_context(self._path.open("w", encoding="utf-8"))
-        return self._file
+        yield write
+        open_file()  # a share without images has an empty file
 
 
-class JsonOutput(Output):
+@contextlib.contextmanager
+def write_json(path: Path, sources: Iterable[Source]) -> Iterator[Write]:
     """COCO results as one JSON list, one line for each person. Nothing is held in memory."""
+    ids = ImageIds(sources)
+    with open_text_output(path) as file:
+        with _json_list(file) as append:
 
-    def __init__(self, path: Path, sources: Iterable[Source]) -> None:
-        super().__init__()
-        self._list = _JsonList(self._stack.enter_context(open_text_output(path)))
-        self._ids = ImageIds(sources)
+            def write(frame: Frame, people: Sequence[Person]) -> None:
+                for person in people:
+                    append(people_entry(frame, person, ids.id_of(frame)))
+                file.flush()
 
-    def write(self, frame: Frame, people: Sequence[Person]) -> None:
-        for person in people:
-            self._list.append(people_entry(frame, person, self._ids.id_of(frame)))
-        self._list.file.flush()
-
-    def finish(self) -> None:
-        self._list.finish()
-        self._list.file.write("\n")
+            yield write
+        file.write("\n")
 
 
-class _JsonList:
-    """A JSON list in a file, one line for each item."""
+@contextlib.contextmanager
+def _json_list(file: TextIO) -> Iterator[Callable[[object], None]]:
+    """Write a JSON list to a file, one line for each item; the function that this yields appends one."""
+    is_empty = True
 
-    def __init__(self, file: TextIO) -> None:
-        self.file = file
-        self._is_empty = True
+    def append(item: object) -> None:
+        nonlocal is_empty
+        file.write(("[\n" if is_empty else ",\n") + json.dumps(item))
+        is_empty = False
 
-    def append(self, item: object) -> None:
-        self.file.write(("[\n" if self._is_empty else ",\n") + json.dumps(item))
-        self._is_empty = False
-
-    def finish(self) -> None:
-        self.file.write("[]" if self._is_empty else "\n]")
+    yield append
+    file.write("[]" if is_empty else "\n]")
 
 
 def people_entry(frame: Frame, person: Person, image_id: int | str) -> dict[str, Any]:
@@ -178,7 +173,10 @@ class ListedNames:
         return f"{self._folder_of[frame.source]}/{frame.number:06d}.jpg"
 
 
-class CocoOutput(Output):
+@contextlib.contextmanager
+def write_coco(
+    path: Path, sources: Sequence[Source], skeleton: Skeleton, exif_frame: ExifFrame = DataConfig.exif_frame
+) -> Iterator[Write]:
     """Images and people as a COCO data set, without holding them in memory; see docs/predicting.md.
 
     A person of whom only derived keypoints were found, such as the neck, has no keypoint that COCO knows and is left
@@ -188,59 +186,42 @@ class CocoOutput(Output):
         sources: all sources, on which the names and ids of images depend.
         exif_frame: frame of the sizes and coordinates; with "stored", an EXIF rotation is undone.
     """
-
-    def __init__(
-        self,
-        path: Path,
-        sources: Sequence[Source],
-        skeleton: Skeleton,
-        exif_frame: ExifFrame = DataConfig.exif_frame,
-    ) -> None:
-        super().__init__()
-        self._exif_frame = exif_frame
-        self._names = ListedNames(sources)
-        self._ids = ImageIds(sources)
-        file = self._stack.enter_context(open_text_output(path))
-        images = self._stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8"))  # noqa: SIM115
-        self._images = _JsonList(images)
-        self._annotations = _JsonList(file)
-        self._annotation_ids = itertools.count(1)
+    names = ListedNames(sources)
+    ids = ImageIds(sources)
+    annotation_ids = itertools.count(1)
+    with open_text_output(path) as file, tempfile.TemporaryFile("w+", encoding="utf-8") as images:
         category = json.dumps([_category(skeleton)])
         file.write(f'{{"info": {{"description": "People found by posenet"}}, "licenses": [], "categories": {category}')
         file.write(',\n"annotations": ')
+        with _json_list(file) as append_annotation, _json_list(images) as append_image:
 
-    def write(self, frame: Frame, people: Sequence[Person]) -> None:
-        orientation = 1
-        if self._exif_frame == "stored" and frame.number is None and frame.source.path is not None:
-            orientation = read_header(frame.source.path).orientation
-        height, width = frame.image.shape[:2]
-        stored_height, stored_width = oriented_size(height, width, orientation)
-        image: dict[str, Any] = {
-            "id": self._ids.next_number(frame),
-            "file_name": self._names.name_of(frame),
-            "height": stored_height,
-            "width": stored_width,
-        }
-        if frame.number is not None:
-            image |= {"video": frame.source.name, "frame": frame.number, "time": round(frame.seconds, 4)}
-        self._images.append(image)
-        for person in people:
-            keypoints = undo_orientation(person.to_coco().astype(float), (height, width), orientation)
-            if not keypoints[:, 2].any():
-                continue
-            entry = {"id": next(self._annotation_ids), "image_id": image["id"]} | _annotation(keypoints)
-            entry["score"] = person.score
-            if person.id is not None:
-                entry["track_id"] = person.id
-            self._annotations.append(entry)
+            def write(frame: Frame, people: Sequence[Person]) -> None:
+                orientation = 1
+                if exif_frame == "stored" and frame.number is None and frame.source.path is not None:
+                    orientation = read_header(frame.source.path).orientation
+                height, width = frame.image.shape[:2]
+                stored_height, stored_width = oriented_size(height, width, orientation)
+                image: dict[str, Any] = {
+                    "id": ids.next_number(frame),
+                    "file_name": names.name_of(frame),
+                    "height": stored_height,
+                    "width": stored_width,
+                }
+                if frame.number is not None:
+                    image |= {"video": frame.source.name, "frame": frame.number, "time": round(frame.seconds, 4)}
+                append_image(image)
+                for person in people:
+                    keypoints = undo_orientation(person.to_coco().astype(float), (height, width), orientation)
+                    if not keypoints[:, 2].any():
+                        continue
+                    entry = {"id": next(annotation_ids), "image_id": image["id"]} | _annotation(keypoints)
+                    entry["score"] = person.score
+                    append_annotation(entry if person.id is None else entry | {"track_id": person.id})
 
-    def finish(self) -> None:
-        file = self._annotations.file
-        self._annotations.finish()
-        self._images.finish()
+            yield write
         file.write(',\n"images": ')
-        self._images.file.seek(0)
-        shutil.copyfileobj(self._images.file, file)
+        images.seek(0)
+        shutil.copyfileobj(images, file)
         file.write("}\n")
 
 
@@ -282,26 +263,26 @@ def undo_orientation(keypoints: np.ndarray, image_size: tuple[int, int], orienta
     return keypoints[:, [1, 0, 2]] if orientation >= 5 else keypoints
 
 
-class CsvOutput(Output):
+@contextlib.contextmanager
+def write_csv(path: Path, skeleton: Skeleton) -> Iterator[Write]:
     """A table with one person per row; cells that do not apply are empty."""
+    columns = ["file_name", "frame", "time", "id", "score", "left", "top", "right", "bottom"]
+    for name in skeleton.file_names:
+        columns += [f"{name}_x", f"{name}_y", f"{name}_score"]
+    with open_text_output(path) as file:
+        rows = csv.writer(file)
+        rows.writerow(columns)
 
-    def __init__(self, path: Path, skeleton: Skeleton) -> None:
-        super().__init__()
-        self._file = self._stack.enter_context(open_text_output(path))
-        self._rows = csv.writer(self._file)
-        columns = ["file_name", "frame", "time", "id", "score", "left", "top", "right", "bottom"]
-        for name in skeleton.file_names:
-            columns += [f"{name}_x", f"{name}_y", f"{name}_score"]
-        self._rows.writerow(columns)
+        def write(frame: Frame, people: Sequence[Person]) -> None:
+            time = "" if frame.number is None else round(frame.seconds, 4)
+            number = "" if frame.number is None else frame.number
+            for person in people:
+                person_id = "" if person.id is None else person.id
+                row: list[Any] = [frame.source.name, number, time, person_id, round(person.score, 4)]
+                row += person.box().astype(float).round(3).tolist()
+                for x, y, score in person.to_coco().astype(float).round(3).tolist():
+                    row += [x, y, score] if score > 0 else ["", "", ""]
+                rows.writerow(row)
+            file.flush()
 
-    def write(self, frame: Frame, people: Sequence[Person]) -> None:
-        time = "" if frame.number is None else round(frame.seconds, 4)
-        number = "" if frame.number is None else frame.number
-        for person in people:
-            person_id = "" if person.id is None else person.id
-            row: list[Any] = [frame.source.name, number, time, person_id, round(person.score, 4)]
-            row += person.box().astype(float).round(3).tolist()
-            for x, y, score in person.to_coco().astype(float).round(3).tolist():
-                row += [x, y, score] if score > 0 else ["", "", ""]
-            self._rows.writerow(row)
-        self._file.flush()
+        yield write

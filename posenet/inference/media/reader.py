@@ -38,17 +38,13 @@ class FrameSelection:
 
 
 class VideoReader(ABC):
-    """Reads a video once: a subclass decodes; this class numbers and selects the frames, and reports damage.
-
-    Attributes:
-        source: the video.
-        rate: frames per second; an average where the rate varies.
-        aspect: width of a pixel divided by its height; valid once a frame has been read.
-    """
+    """Reads a video once: a subclass decodes; this class numbers and selects the frames, and reports damage."""
 
     source: Source
     rate: float = DEFAULT_FRAME_RATE
+    """Frames per second; an average where the rate varies."""
     aspect: float = 1.0
+    """Width of a pixel divided by its height; valid once a frame has been read."""
 
     @abstractmethod
     def decode(self) -> Iterator[float | None]:
@@ -154,11 +150,7 @@ class Animation(VideoReader):
 
     @classmethod
     def open(cls, source: Source, path: Path) -> Animation | None:
-        """Open a file; None if it has one image, or none that can be read.
-
-        Raises:
-            DataError: the first image can be read, but the list of the others is damaged.
-        """
+        """Open a file; None if it has one image, or none; ``DataError`` if only the list of further ones is damaged."""
         try:
             image = Image.open(path)
         except _PILLOW_ERRORS:

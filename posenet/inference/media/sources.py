@@ -150,10 +150,10 @@ def _expand_input(item: str, recursive: bool) -> Iterator[Source]:
 
 
 def parse_standard_input(data: bytes) -> list[Source]:
-    """The sources in what a program has written to our standard input: a list of files, or one image.
+    """The sources in the content of standard input: one image, or a list of files, which are not checked here.
 
     The list has one path or address per line, or a NUL after each, as ``find -print0`` writes it. Windows tools may
-    write it as UTF-16, or with a byte order mark. Its entries are not checked before they are read.
+    write it as UTF-16, or with a byte order mark.
 
     Raises:
         DataError: it is neither a list nor an image.
@@ -192,11 +192,7 @@ def _is_url(item: str) -> bool:
 
 
 def numbered_files(pattern: Path) -> list[Path]:
-    """The files that a pattern such as ``frame_%04d.png`` stands for, in the order of their numbers.
-
-    Raises:
-        DataError: there are none.
-    """
+    """The files that ``frame_%04d.png`` stands for, in the order of their numbers; ``DataError`` if there are none."""
     field = _NUMBER_FIELD.search(pattern.name)
     assert field is not None
     before, after = pattern.name[: field.start()], pattern.name[field.end() :]

@@ -1,8 +1,4 @@
-"""Videos through PyAV (the extra ``video``), which brings its own FFmpeg: reading frames, and writing drawings.
-
-Times are exact, also where the frame rate varies; the sound and the shape of the pixels are kept; videos are written
-as H.264, which players and browsers show.
-"""
+"""Videos through PyAV (the extra ``video``), which brings its own FFmpeg: reading frames, and writing drawings."""
 
 from __future__ import annotations
 
@@ -52,11 +48,7 @@ STREAM_OPTIONS = {
 
 
 class PyAVReader(VideoReader):
-    """A video file or a stream.
-
-    Args:
-        source: for messages and frames.
-        location: where it is read: the path or the address of the source, or the path of a copy.
+    """A video file or a stream, read from ``location``: the path or the address of the source, or the path of a copy.
 
     Raises:
         DataError: there is no such file, FFmpeg cannot open it, or it has no images.
@@ -199,10 +191,7 @@ class VideoWriter:
         self._container.start_encoding()
 
     def write(self, image: np.ndarray, seconds: float) -> None:
-        """Append a (H, W, 3) BGR uint8 image that is shown from ``seconds`` on; times increase.
-
-        The first image may have a time after 0, because only a part of a video is written.
-        """
+        """Append a (H, W, 3) BGR uint8 image that is shown from ``seconds`` on; times increase, from any first one."""
         if self._start is None:
             self._start = seconds
             if self._sound:

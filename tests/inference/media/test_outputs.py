@@ -12,7 +12,13 @@ import numpy as np
 import pytest
 
 from posenet.errors import ConfigError
-from posenet.inference.media.outputs import DrawingOutput, Window, drawing_suffixes, output_paths, require_display
+from posenet.inference.media.outputs import (
+    drawing_suffixes,
+    output_paths,
+    require_display,
+    show_in_window,
+    write_drawings,
+)
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
 from posenet.inference.person import Person
 from tests.helpers.videos import GREY, full_disk, read_video, write_video
@@ -58,13 +64,13 @@ def test_a_drawn_video_is_finished_when_the_next_source_starts(tmp_path: Path) -
     video = Source("video", tmp_path / "in" / "clip.mp4")
     write_video(tmp_path / "in" / "clip.mp4")
     paths = output_paths([video, CAMERA], tmp_path, drawing_suffixes)
-    with DrawingOutput(paths, draw_nothing) as output:
+    with write_drawings(paths, draw_nothing) as write:
         for number in range(3):
-            output.write(Frame(video, GREY, number, number / 10, 10.0), [])
+            write(Frame(video, GREY, number, number / 10, 10.0), [])
         assert not (tmp_path / "clip.mp4").exists()
-        output.write(Frame(CAMERA, GREY, 0, 0.0, 10.0), [])
+        write(Frame(CAMERA, GREY, 0, 0.0, 10.0), [])
         assert len(read_video(tmp_path / "clip.mp4")) == 3
-        output.write(Frame(CAMERA, GREY, 1, 0.8, 10.0), [])
+        write(Frame(CAMERA, GREY, 1, 0.8, 10.0), [])
     pace = read_video(tmp_path / "camera-2.mp4")[-1].seconds
     assert pace == pytest.approx(0.8, abs=1e-3), "the pace is that of the camera"
 
@@ -75,17 +81,17 @@ def test_after_an_error_the_earlier_video_stays(tmp_path: Path, size: int) -> No
     path.write_bytes(b"earlier")
     noise = np.random.default_rng(0).integers(0, 255, (240, 320, 3), dtype=np.uint8)
     with full_disk(size), pytest.raises(OSError):
-        with DrawingOutput({CAMERA: [tmp_path / "camera-2.mp4"]}, draw_nothing) as output:
+        with write_drawings({CAMERA: [tmp_path / "camera-2.mp4"]}, draw_nothing) as write:
             for number in range(10):
-                output.write(Frame(CAMERA, noise, number, number / 10, 10.0), [])
+                write(Frame(CAMERA, noise, number, number / 10, 10.0), [])
     assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_link_to_a_video_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "target.mp4").write_bytes(b"old")
     (tmp_path / "camera-2.mp4").symlink_to(tmp_path / "target.mp4")
-    with DrawingOutput({CAMERA: [tmp_path / "camera-2.mp4"]}, draw_nothing) as output:
-        output.write(Frame(CAMERA, GREY, 0, 0.0, 10.0), [])
+    with write_drawings({CAMERA: [tmp_path / "camera-2.mp4"]}, draw_nothing) as write:
+        write(Frame(CAMERA, GREY, 0, 0.0, 10.0), [])
     assert (tmp_path / "camera-2.mp4").is_symlink() and len(read_video(tmp_path / "target.mp4")) == 1
 
 
@@ -126,6 +132,7 @@ def test_when_a_window_is_closed(
     monkeypatch.setattr(cv2, "waitKey", lambda _: next(pressed))
     monkeypatch.setattr(cv2, "getWindowProperty", lambda *_: visible)
     monkeypatch.setattr(cv2, "destroyAllWindows", lambda: None)
-    with Window(draw_nothing) as window:
-        window.write(Frame(CAMERA, GREY, number), [])
-        assert window.is_closed == closed and len(shown) == 1 and not list(pressed)
+    closings: list[bool] = []
+    with show_in_window(draw_nothing, lambda: False, lambda: closings.append(True)) as write:
+        write(Frame(CAMERA, GREY, number), [])
+        assert bool(closings) == closed and len(shown) == 1 and not list(pressed)

@@ -16,13 +16,13 @@ from posenet.data.store import Store
 from posenet.errors import DataError
 from posenet.images import read_image, write_image
 from posenet.inference.media.people_files import (
-    CocoOutput,
-    CsvOutput,
     ImageIds,
-    JsonLinesOutput,
-    JsonOutput,
     image_folder,
     undo_orientation,
+    write_coco,
+    write_csv,
+    write_json,
+    write_json_lines,
 )
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
 from posenet.inference.person import Person
@@ -36,18 +36,18 @@ CAMERA = Source("camera", 2)
 
 
 def open_people_file(path, sources=()):
-    kind = JsonLinesOutput if path.suffix == ".jsonl" else JsonOutput
-    return kind(path, sources)
+    write_people = write_json_lines if path.suffix == ".jsonl" else write_json
+    return write_people(path, sources)
 
 
 @pytest.mark.parametrize("name", ["people.json", "people.jsonl"])
 def test_people_are_written_with_image_frame_and_time(tmp_path, name):
     image = Source("image", Path("d/000000000139.jpg"))
     video = Source("video", Path("v.mp4"))
-    with open_people_file(tmp_path / name, [image, video]) as output:
-        output.write(Frame(image, GREY), [PERSON, PERSON])
-        output.write(Frame(video, GREY, 3, 0.12, 25.0), [PERSON])
-        output.write(Frame(video, GREY, 4, 0.16, 25.0), [])
+    with open_people_file(tmp_path / name, [image, video]) as write:
+        write(Frame(image, GREY), [PERSON, PERSON])
+        write(Frame(video, GREY, 3, 0.12, 25.0), [PERSON])
+        write(Frame(video, GREY, 4, 0.16, 25.0), [])
         if name.endswith("l"):
             assert (tmp_path / name).read_text().count("\n") == 3, "complete at any time"
     text = (tmp_path / name).read_text()
@@ -61,8 +61,8 @@ def test_without_people_the_file_is_an_empty_list_and_an_error_keeps_the_old_fil
     with open_people_file(tmp_path / "people.json"):
         pass
     assert json.loads((tmp_path / "people.json").read_text()) == []
-    with pytest.raises(OSError), open_people_file(tmp_path / "people.json") as output:
-        output.write(Frame(CAMERA, GREY, 0), [PERSON])
+    with pytest.raises(OSError), open_people_file(tmp_path / "people.json") as write:
+        write(Frame(CAMERA, GREY, 0), [PERSON])
         raise OSError("disk full")
     assert json.loads((tmp_path / "people.json").read_text()) == []
     assert len(list(tmp_path.iterdir())) == 1
@@ -90,9 +90,9 @@ def test_a_video_with_a_number_as_its_name_takes_no_image_id():
 
 def test_a_lines_file_appears_with_the_first_frame(tmp_path):
     """If no input can be read, the file of an earlier run stays."""
-    with open_people_file(tmp_path / "people.jsonl") as output:
+    with open_people_file(tmp_path / "people.jsonl") as write:
         assert not (tmp_path / "people.jsonl").exists()
-        output.write(image_frame("a.png"), [])
+        write(image_frame("a.png"), [])
         assert (tmp_path / "people.jsonl").read_bytes() == b""
 
 
@@ -120,18 +120,18 @@ def photos(tmp_path):
     return folder, [Frame(source, read_image(source.path)) for source in sources]
 
 
-def write_coco(path, frames, people_of, skeleton=COCO, exif_frame="displayed"):
+def write_coco_file(path, frames, people_of, skeleton=COCO, exif_frame="displayed"):
     sources = [frame.source for frame in frames]
-    with CocoOutput(path, sources, skeleton, exif_frame) as output:
+    with write_coco(path, sources, skeleton, exif_frame) as write:
         for frame, people in zip(frames, people_of, strict=True):
-            output.write(frame, people)
+            write(frame, people)
     return json.loads(path.read_text())
 
 
 def test_a_coco_data_set_is_complete(photos, tmp_path):
     _, frames = photos
     person = person_at(*FIVE)
-    content = write_coco(tmp_path / "coco.json", frames, [[person], [], [person, person], [person]])
+    content = write_coco_file(tmp_path / "coco.json", frames, [[person], [], [person, person], [person]])
     assert [(image["id"], image["file_name"]) for image in content["images"]] == [
         (139, "139.png"),
         (1, "a/000001.jpg"),
@@ -148,7 +148,7 @@ def test_a_coco_data_set_is_complete(photos, tmp_path):
     keypoints = np.reshape(entry["keypoints"], (17, 3))
     assert keypoints[0].tolist() == [20, 10, 2] and sorted(keypoints[:, 2]) == [0] * 12 + [2] * 5
     assert not keypoints[keypoints[:, 2] == 0].any()
-    [single] = write_coco(tmp_path / "coco.json", frames[:1], [[person_at((20, 10))]])["annotations"]
+    [single] = write_coco_file(tmp_path / "coco.json", frames[:1], [[person_at((20, 10))]])["annotations"]
     assert single["bbox"] == [20, 10, 1, 1] and single["area"] == 1
     assert entry["keypoint_scores"][0] == 0.5 and len(entry["keypoint_scores"]) == 17
 
@@ -159,7 +159,7 @@ def test_a_coco_data_set_is_read_by_the_other_tools(photos, tmp_path, exif_frame
     folder, frames = photos
     people_of = [[person_at(*FIVE)], [], [person_at(*FIVE), person_at(*np.add(FIVE, 25))], [person_at(*FIVE)]]
     path = tmp_path / "coco.json"
-    write_coco(path, frames, people_of, exif_frame=exif_frame)
+    write_coco_file(path, frames, people_of, exif_frame=exif_frame)
     assert [finding.code for finding in lint_annotations(path, folder)] == ["exif-by-size"]
     build_store(folder, path, tmp_path / "a.h5", workers=1)
     with Store(tmp_path / "a.h5") as store:
@@ -193,7 +193,7 @@ def test_a_point_of_a_turned_image_is_found_in_the_frame_that_is_written(tmp_pat
     y, x = np.argwhere(image[..., 0] > 200).mean(axis=0)
     for exif_frame, point, shape in (("stored", (35.5, 7.5), (40, 64)), ("displayed", (x, y), image.shape[:2])):
         frames = [image_frame(path, image)]
-        content = write_coco(tmp_path / "coco.json", frames, [[person_at((x, y))]], exif_frame=exif_frame)
+        content = write_coco_file(tmp_path / "coco.json", frames, [[person_at((x, y))]], exif_frame=exif_frame)
         np.testing.assert_allclose(content["annotations"][0]["keypoints"][:2], point, atol=1)
         assert (content["images"][0]["height"], content["images"][0]["width"]) == shape
     undone = undo_orientation(np.array([[x, y, 0.5]]), image.shape[:2], orientation)
@@ -204,7 +204,7 @@ def test_frames_are_listed_as_the_files_that_ffmpeg_writes(tmp_path):
     sources = [Source("video", tmp_path / "a" / "clip.mp4"), Source("image", tmp_path / "b.png")]
     (tmp_path / "b.png").touch()
     frames = [Frame(sources[0], GREY, 3, 0.12, 25.0), Frame(sources[1], GREY), Frame(CAMERA, GREY, 7, 0.1, 10.0)]
-    images = write_coco(tmp_path / "coco.json", frames, [[], [], []])["images"]
+    images = write_coco_file(tmp_path / "coco.json", frames, [[], [], []])["images"]
     assert [image["file_name"] for image in images] == ["a/clip/000003.jpg", "b.png", "camera-2/000007.jpg"]
     assert (images[0]["frame"], images[0]["time"], images[0]["video"]) == (3, 0.12, sources[0].name)
     assert len({image["id"] for image in images}) == 3
@@ -218,7 +218,7 @@ def test_no_two_images_of_a_coco_data_set_have_the_same_file_name(tmp_path):
     videos = [Source("video", path) for path in paths[:2]]
     frames = [Frame(video, GREY, 0, 0.0, 25.0) for video in videos]
     frames.append(Frame(Source("image", paths[2]), GREY))
-    images = write_coco(tmp_path / "coco.json", frames, [[], [], []])["images"]
+    images = write_coco_file(tmp_path / "coco.json", frames, [[], [], []])["images"]
     assert [image["file_name"] for image in images] == ["a-2/000000.jpg", "a-3/000000.jpg", "a/000000.jpg"]
 
 
@@ -243,7 +243,7 @@ def test_other_skeletons_have_their_own_keypoints_and_lines(tmp_path):
         sigmas=(0.1, 0.1, 0.1),
     )
     person = Person(np.array([[1, 2, 0.5], [3, 4, 0.5], [0, 0, 0], [2, 3, 0.5]], np.float32), 0.5, skeleton)
-    content = write_coco(tmp_path / "coco.json", [image_frame(__file__)], [[person]], skeleton)
+    content = write_coco_file(tmp_path / "coco.json", [image_frame(__file__)], [[person]], skeleton)
     [category] = content["categories"]
     assert category["keypoints"] == ["l", "r", "t"] and category["skeleton"] == [[3, 1], [3, 2]]
     assert content["annotations"][0]["keypoints"] == [3, 4, 2, 0, 0, 0, 1, 2, 2]
@@ -253,15 +253,15 @@ def test_all_files_have_the_id_of_a_tracked_person(tmp_path):
     video = Source("video", tmp_path / "v.mp4")
     frame = Frame(video, GREY, 3, 0.12, 25.0)
     tracked = dataclasses.replace(PERSON, id=7)
-    with open_people_file(tmp_path / "people.json", [video]) as output:
-        output.write(frame, [tracked, PERSON])
+    with open_people_file(tmp_path / "people.json", [video]) as write:
+        write(frame, [tracked, PERSON])
     first, second = json.loads((tmp_path / "people.json").read_text())
     assert first["id"] == 7
     assert "id" not in second
-    [annotation] = write_coco(tmp_path / "coco.json", [frame], [[tracked]])["annotations"]
+    [annotation] = write_coco_file(tmp_path / "coco.json", [frame], [[tracked]])["annotations"]
     assert annotation["track_id"] == 7
-    with CsvOutput(tmp_path / "people.csv", COCO) as output:
-        output.write(frame, [tracked, PERSON])
+    with write_csv(tmp_path / "people.csv", COCO) as write:
+        write(frame, [tracked, PERSON])
     rows = list(csv.DictReader((tmp_path / "people.csv").read_text().splitlines()))
     assert [row["id"] for row in rows] == ["7", ""]
     assert tracked.to_dict() == PERSON.to_dict() | {"id": 7}
@@ -270,10 +270,10 @@ def test_all_files_have_the_id_of_a_tracked_person(tmp_path):
 def test_a_table_has_one_row_per_person(tmp_path):
     path = tmp_path / "people.csv"
     odd = os.fsdecode(b"odd, \xfc.png")
-    with CsvOutput(path, COCO) as output:
-        output.write(image_frame(odd), [person_at((1.25, 2)), PERSON])
-        output.write(image_frame("b.png"), [])
-        output.write(Frame(Source("video", Path("v.mp4")), GREY, 3, 0.12), [PERSON])
+    with write_csv(path, COCO) as write:
+        write(image_frame(odd), [person_at((1.25, 2)), PERSON])
+        write(image_frame("b.png"), [])
+        write(Frame(Source("video", Path("v.mp4")), GREY, 3, 0.12), [PERSON])
     assert b"odd, \xfc.png" in path.read_bytes()
     first, second, third = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8", errors="surrogateescape")))
     assert first["file_name"] == odd and first["frame"] == first["time"] == ""
