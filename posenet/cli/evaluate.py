@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write the report of posenet diagnose into this folder: what costs the AP (default: none)",
     )
     add_network_options(parser, amp="off")  # full precision, so that the AP is the same on every machine
-    add_process_options(parser, timeout=False)
+    add_process_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:

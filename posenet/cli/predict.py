@@ -129,7 +129,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_switch(group, "--trails", help="draw where every person of a video was in the last seconds; implies --track")
 
     add_network_options(parser, amp="auto")
-    add_process_options(parser, timeout=False)
+    add_process_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -12,9 +12,9 @@ import traceback
 from collections.abc import Callable
 
 from posenet.cli.main import run_and_report
-from posenet.cli.options import minutes, non_negative_int, positive_int
+from posenet.cli.options import ArgumentContainer, non_negative_int, positive_int
 from posenet.devices.launch import launched_processes, restarts_after_failure, run_processes, was_started_by_us
-from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES, Ranks
+from posenet.devices.ranks import Ranks
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
 
@@ -22,8 +22,8 @@ SHARE_TIMEOUT_MINUTES = 24 * 60.0
 """Time for which a process that has predicted its share waits for the others: a launcher ends all if one fails."""
 
 
-def add_process_options(parser: argparse.ArgumentParser, *, timeout: bool = True) -> None:
-    """Declare the flags of a tool that can run in several processes; ``timeout`` adds that flag too."""
+def add_process_options(parser: argparse.ArgumentParser) -> ArgumentContainer:
+    """Declare the flags of a tool that can run in several processes; return their group."""
     group = parser.add_argument_group("processes")
     group.add_argument(
         "--nproc",
@@ -33,14 +33,7 @@ def add_process_options(parser: argparse.ArgumentParser, *, timeout: bool = True
         help="start N processes on this machine; 1 runs in this process, or in those that torchrun or srun has started",
     )
     group.add_argument("--local-rank", type=non_negative_int, help=argparse.SUPPRESS)  # of torch.distributed.launch
-    if timeout:
-        group.add_argument(
-            "--timeout",
-            type=minutes,
-            default=DEFAULT_TIMEOUT_MINUTES,
-            metavar="MIN",
-            help="minutes that a process waits for the others before it fails",
-        )
+    return group
 
 
 def join_ranks() -> Ranks:

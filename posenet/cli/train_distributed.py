@@ -9,14 +9,22 @@ import argparse
 from typing import cast
 
 from posenet.cli import train
+from posenet.cli.options import minutes
 from posenet.cli.processes import add_process_options, run_on_ranks
+from posenet.devices.ranks import DEFAULT_TIMEOUT_MINUTES
 from posenet.devices.runtime import DistributedRuntime
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the flags of ``train-distributed``."""
     train.add_arguments(parser)
-    add_process_options(parser)
+    add_process_options(parser).add_argument(
+        "--timeout",
+        type=minutes,
+        default=DEFAULT_TIMEOUT_MINUTES,
+        metavar="MIN",
+        help="minutes that a process waits for the others before it fails",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from posenet.inference.decoder.grouping import group_candidates
+from posenet.inference.decoder.decode import group_candidates
 
 
 def groups(keypoint, ends, score):
