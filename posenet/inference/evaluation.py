@@ -227,11 +227,7 @@ def to_coco_result(person: Person, image_id: int | str, category: int = 1, *, fi
 
 
 def compute_coco_metrics(results: Sequence[Mapping[str, Any]], split: Split, skeleton: Skeleton = COCO) -> Evaluation:
-    """Compare predictions in COCO's results format with all people of an annotated split.
-
-    Raises:
-        ConfigError: the package pycocotools is not installed.
-    """
+    """Compare predictions in COCO's results format with all people of an annotated split, by pycocotools."""
     try:
         from pycocotools.coco import COCO as CocoApi
         from pycocotools.cocoeval import COCOeval

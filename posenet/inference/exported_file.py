@@ -34,11 +34,7 @@ def describe_config(config: Config, precision: str) -> dict[str, str]:
 
 
 def read_config(properties: Mapping[str, str], source: str) -> Config:
-    """The configuration of a file, with defaults for what prediction does not need.
-
-    Raises:
-        CheckpointError: this version of posenet has not written the properties.
-    """
+    """The configuration of a file that this version of posenet has written, or ``CheckpointError``."""
     try:
         stored = json.loads(properties[PROPERTY])
         constants = {name: stored[name] for name in _CONSTANTS}

@@ -106,10 +106,8 @@ def resample_maps(maps: np.ndarray, letterboxes: Sequence[Letterbox], target: Se
 def _cubic_weights(size: int, new_size: int, step: float) -> np.ndarray:
     """(new_size, size) float32 weights of cubic convolution with a = -0.75, as in OpenCV; cells repeat at the border.
 
-    Keys: "Cubic Convolution Interpolation for Digital Image Processing", IEEE Trans. ASSP 1981.
-
-    Args:
-        step: distance of two new cells, in old cells.
+    ``step`` is the distance of two new cells, in old cells. Keys: "Cubic Convolution Interpolation for Digital Image
+    Processing", IEEE Trans. ASSP 1981.
     """
     a = -0.75
     position = (np.arange(new_size) + 0.5) * step - 0.5

@@ -66,14 +66,7 @@ def load_network(
 
 
 class TorchNetwork:
-    """Runs a network in PyTorch.
-
-    Args:
-        network: has a method ``heatmaps``: (N, 3, H, W) float32 BGR 0-1 to (N, C, H/4, W/4). Its input has the
-            channels-last memory format if its attribute ``channels_last`` exists and is true.
-        device: where the network runs; None is the device of its weights.
-        amp: precision; "off" for a ``FusedNetwork``, which sets its precision itself.
-    """
+    """Runs a network in PyTorch; the arguments are those of ``Predictor``."""
 
     def __init__(self, network: nn.Module, device: torch.device | str | None, amp: Amp) -> None:
         import torch

@@ -49,14 +49,9 @@ class ImagesToMaps(nn.Module):
 
 
 def build_onnx(network: nn.Module, config: Config) -> onnx.ModelProto:
-    """An ONNX model for any batch size, height and width, in float32.
+    """An ONNX model of a copy of a network for any batch size, height and width, in float32.
 
-    Args:
-        network: has a method ``heatmaps``. It is copied, not changed.
-        config: that of the network; what prediction needs of it is stored in the model.
-
-    Raises:
-        ConfigError: the package onnx is not installed.
+    What prediction needs of the configuration, which is that of the network, is stored in the model.
     """
     require_packages("onnx")
     import onnx
@@ -88,16 +83,9 @@ def build_onnx(network: nn.Module, config: Config) -> onnx.ModelProto:
 def read_calibration_images(
     files: Sequence[Path], letterbox: Callable[[tuple[int, int]], Letterbox]
 ) -> list[np.ndarray]:
-    """Read at most ``CALIBRATION_IMAGES`` images from all parts of a list, and resize and pad them as for prediction.
+    """Read at most ``CALIBRATION_IMAGES`` images from all parts of a list, as network inputs (H, W, 3) uint8 BGR.
 
-    Args:
-        letterbox: how an image of (height, width) is resized and padded; see ``Predictor.letterbox``.
-
-    Returns:
-        (H, W, 3) uint8 BGR each, H and W multiples of 64.
-
-    Raises:
-        DataError: a file cannot be read.
+    ``letterbox`` says how an image of (height, width) is resized and padded; see ``Predictor.letterbox``.
     """
     count = min(len(files), CALIBRATION_IMAGES)
     positions = np.linspace(0, len(files) - 1, count).round().astype(int)
@@ -112,11 +100,7 @@ def quantize_onnx(model: onnx.ModelProto, config: Config, images: Sequence[np.nd
     the calibration images. ONNX Runtime's quantizer writes QuantizeLinear and DequantizeLinear before the convolutions.
 
     Args:
-        images: for calibration; see ``read_calibration_images``.
-
-    Raises:
-        ConfigError: a package is missing.
-        DataError: there are no images.
+        images: for calibration, at least one; see ``read_calibration_images``.
     """
     require_packages("onnx", "onnxruntime")
     import onnx

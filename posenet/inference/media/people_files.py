@@ -125,11 +125,7 @@ def people_entry(frame: Frame, person: Person, image_id: int | str) -> dict[str,
 
 
 def image_folder(sources: Iterable[Source]) -> Path:
-    """The innermost folder that holds all files of the sources; the file names of a COCO data set are relative to it.
-
-    Raises:
-        DataError: there is none, as on two drives of Windows.
-    """
+    """The innermost folder that holds all files of the sources; ``DataError`` if they lie on two drives of Windows."""
     folders = [os.path.abspath(source.path.parent) for source in sources if source.path is not None]
     try:
         return Path(os.path.commonpath(folders or [os.getcwd()]))
