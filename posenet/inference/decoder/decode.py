@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -75,15 +75,6 @@ def decode(
     )
 
 
-class Grouping(NamedTuple):
-    """How N candidates form G groups."""
-
-    label: np.ndarray
-    """(N,) group of each candidate, from 0; every group has a member."""
-    limbs_are_complete: bool
-    """Whether the maps are so clear that they show the limbs of all body parts."""
-
-
 def assemble_people(
     candidates: KeypointCandidates,
     limbs: Limbs,
@@ -142,16 +133,16 @@ def drop_weak_limbs(limbs: Limbs, num_candidates: int, skeleton: Skeleton) -> Li
     return Limbs(limbs.part[kept], limbs.ends[kept], limbs.score[kept])
 
 
-def group_into_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Skeleton) -> Grouping:
-    """The group of every candidate: each group is one person.
+def group_into_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Skeleton) -> tuple[np.ndarray, bool]:
+    """The person of every candidate, (N,) from 0, and whether the maps are so clear that they show all limbs.
 
     The candidates are grouped by their limbs, and again after the scores of limbs that are too long for the size of
-    their person were lowered. Then fragments that no limb connects are assigned to people, unless the maps are so clear
-    that the limb would be there. A skeleton without a layout has no pose model and skips the last two steps.
+    their person were lowered. Then fragments that no limb connects are assigned to people, unless the maps show all
+    limbs. A skeleton without a layout has no pose model and skips the last two steps.
     """
     label = _consecutive(group_candidates(candidates.keypoint, limbs.ends, limbs.score))
     if not skeleton.layout or not len(label):
-        return Grouping(label, False)
+        return label, False
     pose_model = pose_model_of(skeleton)
     position = _complex_positions(candidates)
     z, score = _group_arrays(label, candidates, position, skeleton.num_keypoints)
@@ -165,7 +156,7 @@ def group_into_people(candidates: KeypointCandidates, limbs: Limbs, skeleton: Sk
         z, score = _group_arrays(label, candidates, position, skeleton.num_keypoints)
     limbs_are_complete = _missing_limb_share(limbs, label, score > 0, pose_model.is_part) < MAX_MISSING_LIMBS
     target = pose_model.assign_fragments(z, score, limbs_are_complete)
-    return Grouping(_consecutive(target[label]), limbs_are_complete)
+    return _consecutive(target[label]), limbs_are_complete
 
 
 def group_candidates(keypoint: np.ndarray, ends: np.ndarray, score: np.ndarray) -> np.ndarray:
@@ -251,12 +242,11 @@ def estimate_missing_keypoints(
     estimate = np.repeat(mean[:, None], keypoints.shape[1], axis=1)
     rows = np.flatnonzero(count >= MIN_FOR_ESTIMATE)
     if skeleton.layout and len(rows):
-        expected = pose_model_of(skeleton).expect_keypoints(position[rows], found[rows])
-        estimate[rows] = expected.position
+        expected, sigma = pose_model_of(skeleton).expect_keypoints(position[rows], found[rows])
+        estimate[rows] = expected
         keypoint = candidates.keypoint
         candidate_position = _complex_positions(candidates)
-        offset = candidate_position - expected.position[:, keypoint]  # (rows, N)
-        distance = np.abs(offset) / expected.sigma[:, keypoint]
+        distance = np.abs(candidate_position - expected[:, keypoint]) / sigma[:, keypoint]  # (rows, N)
         if allowed is not None:
             distance[~allowed[rows]] = np.inf
         row, candidate = np.nonzero(distance < MAX_ESTIMATE_DISTANCE)

@@ -89,15 +89,6 @@ class Poses(NamedTuple):
         return np.asarray(np.abs(self.axis))
 
 
-class ExpectedKeypoints(NamedTuple):
-    """Where the K keypoints of G groups are expected."""
-
-    position: np.ndarray
-    """(G, K) complex, in cells."""
-    sigma: np.ndarray
-    """(G, K) root-mean-square distance from that position, in cells."""
-
-
 class PoseModel:
     """The layout of a skeleton as arrays in torso lengths, and estimates from it."""
 
@@ -150,7 +141,7 @@ class PoseModel:
         origin = mean_position - axis * mean_height
         return Poses(origin[:, None], axis[:, None])
 
-    def expect_keypoints(self, position: np.ndarray, found: np.ndarray) -> ExpectedKeypoints:
+    def expect_keypoints(self, position: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Estimate where all keypoints of some groups are, from those that were found; see ``estimate_poses``.
 
         Let u_j = (z_j - o - a h_j) / |a| be the deviations of the n keypoints found, C the covariance of the deviations
@@ -158,6 +149,9 @@ class PoseModel:
         the variance of a Gaussian distribution, with the error of the pose itself, are
 
             o + a h_k + |a| c^T C_found^-1 u    and    |a|^2 (C_kk - c^T C_found^-1 c + POSE_UNCERTAINTY^2 / n).
+
+        Returns:
+            (G, K) complex means, and (G, K) roots of the variances, in cells.
         """
         poses = self.estimate_poses(position, found)
         scale = np.maximum(poses.scale, 1e-3)
@@ -167,10 +161,7 @@ class PoseModel:
         gain = c @ np.linalg.inv(self._covariance_of_found(found, np.zeros(1)))
         variance = np.maximum(self.covariance.diagonal() - (gain * c).sum(axis=2), 0)
         pose_variance = POSE_UNCERTAINTY**2 / found.sum(axis=1, keepdims=True)
-        return ExpectedKeypoints(
-            position=on_axis + scale * (gain @ u[:, :, None])[:, :, 0],
-            sigma=scale * np.sqrt(variance + pose_variance),
-        )
+        return on_axis + scale * (gain @ u[:, :, None])[:, :, 0], scale * np.sqrt(variance + pose_variance)
 
     def refine_keypoints(self, position: np.ndarray, score: np.ndarray) -> np.ndarray:
         """Move keypoints with low scores towards where the rest of their group suggests they are; (G, K) complex.
@@ -278,14 +269,14 @@ class PoseModel:
 
         An assignment is impossible beyond MAX_SQUARE_DEVIATION or MAX_SCALE_RATIO.
         """
-        expected = self.expect_keypoints(position[people], found[people])
+        expected, sigma = self.expect_keypoints(position[people], found[people])
         share = found[fragments] / found[fragments].sum(axis=1, keepdims=True)  # (F, K)
-        distance = np.abs(position[fragments, None] - expected.position)  # (F, P, K)
-        square_deviation = np.einsum("fk,fpk->fp", share, (distance / expected.sigma) ** 2)
+        distance = np.abs(position[fragments, None] - expected)  # (F, P, K)
+        square_deviation = np.einsum("fk,fpk->fp", share, (distance / sigma) ** 2)
         scale = np.maximum(self.estimate_poses(position, found).scale[:, 0], 1e-3)
         is_single = found[fragments].sum(axis=1, keepdims=True) == 1
         log_scale_ratio = np.where(is_single, 0, np.log(scale[fragments, None] / scale[people]))
-        cost = square_deviation + share @ np.log(expected.sigma**2).T + log_scale_ratio**2 / (2 * LOG_SCALE_SIGMA**2)
+        cost = square_deviation + share @ np.log(sigma**2).T + log_scale_ratio**2 / (2 * LOG_SCALE_SIGMA**2)
         is_impossible = (square_deviation > MAX_SQUARE_DEVIATION) | (log_scale_ratio > np.log(MAX_SCALE_RATIO))
         return np.where(is_impossible, np.inf, cost)
 
