@@ -21,6 +21,7 @@ from posenet.cli.prediction_outputs import (
     ImagePaths,
     PredictionSummary,
     choose_outputs,
+    draw_frame,
     is_lines_file,
     open_drawing_outputs,
     open_people_files,
@@ -42,7 +43,7 @@ from posenet.inference.shares import share
 from posenet.messages import pluralize
 from posenet.progress import progress_bar
 from posenet.settings import TrackingConfig, load_config
-from posenet.visualization.people import MIN_SCORE
+from posenet.visualization.people import MIN_SCORE, Trails
 
 _log = logging.getLogger(__name__)
 
@@ -316,6 +317,7 @@ def _predict_share(job: _Job, summary: PredictionSummary, stop_requested: Callab
             stack.enter_context(journal.open(job.description, resume=args.resume))
         files = open_people_files(args, job.sources, job.predictor, stack) if is_alone else []
         closed = threading.Event()
+        trails = Trails() if args.trails else None
         drawings = open_drawing_outputs(args, job.image_paths, job.predictor, stack, stop_requested, closed.set)
 
         for frame, people in journal.replay() if journal else ():
@@ -337,7 +339,11 @@ def _predict_share(job: _Job, summary: PredictionSummary, stop_requested: Callab
             summary.add(frame, people)
             if journal:
                 journal.write(frame, people)
-            _write([*files, *drawings], frame, people)
+            _write(files, frame, people)
+            if drawings and not frame.error:
+                drawing = draw_frame(frame, people, trails)
+                for show in drawings:
+                    show(frame, drawing)
             bar.update()
             if stop_requested() or closed.is_set():
                 break

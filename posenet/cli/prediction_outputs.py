@@ -17,13 +17,13 @@ import numpy as np
 from posenet.errors import ConfigError, DataError
 from posenet.files import check_outputs, is_standard_output
 from posenet.images import write_image
-from posenet.inference.media.outputs import Draw, Write, drawing_suffixes, output_paths, show_in_window, write_drawings
+from posenet.inference.media.outputs import Show, Write, drawing_suffixes, output_paths, show_in_window, write_drawings
 from posenet.inference.media.people_files import write_coco, write_csv, write_json, write_json_lines
 from posenet.inference.media.sources import Frame, Source
 from posenet.inference.person import Person
 from posenet.inference.predictor import Predictor
 from posenet.messages import pluralize
-from posenet.visualization.people import KEYPOINT_MIN_SCORE, Trails, draw_people
+from posenet.visualization.people import KEYPOINT_MIN_SCORE, ColourScheme, Trails, draw_people
 from posenet.visualization.sheets import draw_heatmap_sheet
 
 MAX_NAMED_FAILURES = 5
@@ -100,52 +100,39 @@ def open_drawing_outputs(
     stack: ExitStack,
     stop_requested: Callable[[], bool],
     on_close: Callable[[], None],
-) -> list[Write]:
+) -> list[Show]:
     """Open the outputs that show people in their images, which ``stack`` completes; see ``show_in_window``."""
-    draw = Drawer(with_trails=args.trails)
     outputs = []
     if args.output:
-        outputs.append(stack.enter_context(write_drawings(paths.drawings, draw)))
+        outputs.append(stack.enter_context(write_drawings(paths.drawings)))
     if args.heatmaps:
-        outputs.append(sheet_writer(paths.sheets, predictor, draw))
+        outputs.append(sheet_writer(paths.sheets, predictor))
     if args.show:
-        outputs.append(stack.enter_context(show_in_window(draw, stop_requested, on_close)))
+        outputs.append(stack.enter_context(show_in_window(stop_requested, on_close)))
     return outputs
 
 
-class Drawer:
-    """Draws people, once for all outputs; see ``Draw``."""
-
-    def __init__(self, *, with_trails: bool) -> None:
-        self._trails = Trails() if with_trails else None
-        self._frame: Frame | None = None
-        self._drawing: np.ndarray
-
-    def __call__(self, frame: Frame, people: Sequence[Person]) -> np.ndarray:
-        if frame is not self._frame:
-            self._frame = frame
-            self._drawing = draw_people(
-                frame.image,
-                people,
-                keypoint_min_score=KEYPOINT_MIN_SCORE,
-                colours="person" if any(person.id is not None for person in people) else "side",
-            )
-            if self._trails:
-                self._trails.draw(self._drawing, frame, people)
-        return self._drawing
+def draw_frame(frame: Frame, people: Sequence[Person], trails: Trails | None) -> np.ndarray:
+    """The drawing of a frame, (H, W, 3) uint8 BGR; tracked people have a colour each."""
+    is_tracked = any(person.id is not None for person in people)
+    colours: ColourScheme = "person" if is_tracked else "side"
+    drawing = draw_people(frame.image, people, keypoint_min_score=KEYPOINT_MIN_SCORE, colours=colours)
+    if trails:
+        trails.draw(drawing, frame, people)
+    return drawing
 
 
-def sheet_writer(paths: Mapping[Source, Sequence[Path]], predictor: Predictor, draw: Draw) -> Write:
+def sheet_writer(paths: Mapping[Source, Sequence[Path]], predictor: Predictor) -> Show:
     """Writes one sheet with all maps for every image or frame, to ``output_paths`` with ``sheet_suffixes``.
 
     The sheet of an image is a file. A video or a camera has a folder, with sheets named by frame number.
     """
 
-    def write(frame: Frame, people: Sequence[Person]) -> None:
+    def write(frame: Frame, drawing: np.ndarray) -> None:
         paths_of_source = paths[frame.source]
         path = paths_of_source[0] if frame.number is None else paths_of_source[-1] / f"{frame.number:06d}.jpg"
         maps = predictor.compute_maps(frame.image)
-        write_image(path, draw_heatmap_sheet(frame.image, maps, predictor.skeleton, draw(frame, people)))
+        write_image(path, draw_heatmap_sheet(frame.image, maps, predictor.skeleton, drawing))
 
     return write
 

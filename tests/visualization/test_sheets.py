@@ -101,9 +101,9 @@ def test_sheets_of_images_are_files_and_those_of_videos_are_folders(predictor: P
     sources = [*parse_standard_input(b"a.png\nx/A.jpg\na.mp4"), CAMERA]
     paths = output_paths(sources, tmp_path, sheet_suffixes)
     assert [path.name for [path] in paths.values()] == ["a.jpg", "A-2.jpg", "a", "camera-2"]
-    write = sheet_writer(paths, predictor, lambda frame, people: frame.image)
-    write(Frame(sources[0], IMAGE), [])
-    write(Frame(CAMERA, IMAGE, 12, 1.0, 5.0), [])
+    write = sheet_writer(paths, predictor)
+    write(Frame(sources[0], IMAGE), IMAGE)
+    write(Frame(CAMERA, IMAGE, 12, 1.0, 5.0), IMAGE)
     expected = draw_heatmap_sheet(IMAGE, predictor.compute_maps(IMAGE), COCO)
     assert 1200 < expected.shape[1] < 2400 and expected.dtype == np.uint8
     for path in (tmp_path / "a.jpg", tmp_path / "camera-2" / "000012.jpg"):

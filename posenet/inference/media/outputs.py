@@ -37,8 +37,8 @@ _CLOSE_KEYS = frozenset([ord("q"), ord("Q"), _ESCAPE])
 
 Write = Callable[[Frame, Sequence[Person]], None]
 """Writes a frame that could be read, with its people. Frames come in order."""
-Draw = Callable[[Frame, Sequence[Person]], np.ndarray]
-"""Draws people on a copy of their frame, (H, W, 3) uint8 BGR."""
+Show = Callable[[Frame, np.ndarray], None]
+"""Writes or shows the drawing of a frame, (H, W, 3) uint8 BGR."""
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def drawing_suffixes(source: Source) -> list[str]:
 
 
 @contextlib.contextmanager
-def write_drawings(paths: Mapping[Source, Sequence[Path]], draw: Draw) -> Iterator[Write]:
+def write_drawings(paths: Mapping[Source, Sequence[Path]]) -> Iterator[Show]:
     """Write the drawing of each source as an image or as a video, to ``output_paths`` with ``drawing_suffixes``.
 
     A video is completed when frames of another source arrive, or at the end.
@@ -82,12 +82,11 @@ def write_drawings(paths: Mapping[Source, Sequence[Path]], draw: Draw) -> Iterat
     video: VideoWriter
     with contextlib.ExitStack() as stack:
 
-        def write(frame: Frame, people: Sequence[Person]) -> None:
+        def write(frame: Frame, drawing: np.ndarray) -> None:
             nonlocal video, video_source
             if frame.source != video_source:
                 stack.close()  # completes the video of the last source
                 video_source = None
-            drawing = draw(frame, people)
             if frame.number is None:
                 path = paths[frame.source][0]
                 with name_file_in_errors(path):
@@ -117,7 +116,7 @@ def _open_video(path: Path, frame: Frame, drawing: np.ndarray) -> Iterator[Video
 
 
 @contextlib.contextmanager
-def show_in_window(draw: Draw, stop_requested: Callable[[], bool], on_close: Callable[[], None]) -> Iterator[Write]:
+def show_in_window(stop_requested: Callable[[], bool], on_close: Callable[[], None]) -> Iterator[Show]:
     """Show the drawings. An image stays until a key is pressed or ``stop_requested`` returns true.
 
     Args:
@@ -127,9 +126,9 @@ def show_in_window(draw: Draw, stop_requested: Callable[[], bool], on_close: Cal
     def is_visible() -> bool:
         return cv2.getWindowProperty(WINDOW_TITLE, cv2.WND_PROP_VISIBLE) >= 1
 
-    def write(frame: Frame, people: Sequence[Person]) -> None:
+    def show(frame: Frame, drawing: np.ndarray) -> None:
         cv2.namedWindow(WINDOW_TITLE, cv2.WINDOW_NORMAL | cv2.WINDOW_KEEPRATIO)
-        cv2.imshow(WINDOW_TITLE, draw(frame, people))
+        cv2.imshow(WINDOW_TITLE, drawing)
         key = cv2.waitKey(1)
         while frame.number is None and key < 0 and is_visible() and not stop_requested():
             key = cv2.waitKey(50)
@@ -137,7 +136,7 @@ def show_in_window(draw: Draw, stop_requested: Callable[[], bool], on_close: Cal
             on_close()
 
     try:
-        yield write
+        yield show
     finally:
         cv2.destroyAllWindows()
 

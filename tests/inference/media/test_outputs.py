@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import cv2
@@ -20,14 +19,9 @@ from posenet.inference.media.outputs import (
     write_drawings,
 )
 from posenet.inference.media.sources import Frame, Source, find_sources, parse_standard_input
-from posenet.inference.person import Person
 from tests.helpers.videos import GREY, full_disk, read_video, write_video
 
 CAMERA = Source("camera", 2)
-
-
-def draw_nothing(frame: Frame, people: Sequence[Person]) -> np.ndarray:
-    return frame.image
 
 
 def test_output_names_are_unique_and_have_writable_formats(tmp_path: Path) -> None:
@@ -64,13 +58,13 @@ def test_a_drawn_video_is_finished_when_the_next_source_starts(tmp_path: Path) -
     video = Source("video", tmp_path / "in" / "clip.mp4")
     write_video(tmp_path / "in" / "clip.mp4")
     paths = output_paths([video, CAMERA], tmp_path, drawing_suffixes)
-    with write_drawings(paths, draw_nothing) as write:
+    with write_drawings(paths) as write:
         for number in range(3):
-            write(Frame(video, GREY, number, number / 10, 10.0), [])
+            write(Frame(video, GREY, number, number / 10, 10.0), GREY)
         assert not (tmp_path / "clip.mp4").exists()
-        write(Frame(CAMERA, GREY, 0, 0.0, 10.0), [])
+        write(Frame(CAMERA, GREY, 0, 0.0, 10.0), GREY)
         assert len(read_video(tmp_path / "clip.mp4")) == 3
-        write(Frame(CAMERA, GREY, 1, 0.8, 10.0), [])
+        write(Frame(CAMERA, GREY, 1, 0.8, 10.0), GREY)
     pace = read_video(tmp_path / "camera-2.mp4")[-1].seconds
     assert pace == pytest.approx(0.8, abs=1e-3), "the pace is that of the camera"
 
@@ -81,17 +75,17 @@ def test_after_an_error_the_earlier_video_stays(tmp_path: Path, size: int) -> No
     path.write_bytes(b"earlier")
     noise = np.random.default_rng(0).integers(0, 255, (240, 320, 3), dtype=np.uint8)
     with full_disk(size), pytest.raises(OSError):
-        with write_drawings({CAMERA: [tmp_path / "camera-2.mp4"]}, draw_nothing) as write:
+        with write_drawings({CAMERA: [tmp_path / "camera-2.mp4"]}) as write:
             for number in range(10):
-                write(Frame(CAMERA, noise, number, number / 10, 10.0), [])
+                write(Frame(CAMERA, noise, number, number / 10, 10.0), noise)
     assert path.read_bytes() == b"earlier" and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_link_to_a_video_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "target.mp4").write_bytes(b"old")
     (tmp_path / "camera-2.mp4").symlink_to(tmp_path / "target.mp4")
-    with write_drawings({CAMERA: [tmp_path / "camera-2.mp4"]}, draw_nothing) as write:
-        write(Frame(CAMERA, GREY, 0, 0.0, 10.0), [])
+    with write_drawings({CAMERA: [tmp_path / "camera-2.mp4"]}) as write:
+        write(Frame(CAMERA, GREY, 0, 0.0, 10.0), GREY)
     assert (tmp_path / "camera-2.mp4").is_symlink() and len(read_video(tmp_path / "target.mp4")) == 1
 
 
@@ -133,6 +127,6 @@ def test_when_a_window_is_closed(
     monkeypatch.setattr(cv2, "getWindowProperty", lambda *_: visible)
     monkeypatch.setattr(cv2, "destroyAllWindows", lambda: None)
     closings: list[bool] = []
-    with show_in_window(draw_nothing, lambda: False, lambda: closings.append(True)) as write:
-        write(Frame(CAMERA, GREY, number), [])
+    with show_in_window(lambda: False, lambda: closings.append(True)) as show:
+        show(Frame(CAMERA, GREY, number), GREY)
         assert bool(closings) == closed and len(shown) == 1 and not list(pressed)
