@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import functools
 import itertools
 import json
 import os
@@ -70,12 +71,10 @@ def write_json_lines(path: Path, sources: Iterable[Source]) -> Iterator[Write]:
     """COCO results, one person per line. The file is complete up to the last frame at any time; the first makes it."""
     ids = ImageIds(sources)
     with contextlib.ExitStack() as stack:
-        file: TextIO | None = None
 
+        @functools.cache
         def open_file() -> TextIO:
-            nonlocal file
-            file = file or stack.enter_context(path.open("w", encoding="utf-8"))
-            return file
+            return stack.enter_context(path.open("w", encoding="utf-8"))
 
         def write(frame: Frame, people: Sequence[Person]) -> None:
             lines = [json.dumps(people_entry(frame, person, ids.id_of(frame))) + "\n" for person in people]
