@@ -21,7 +21,7 @@ from tests.helpers.process_groups import fork_ranks
 from tests.helpers.process_runs import fork_process, wait_for_exit
 from tests.helpers.spot_data import write_spot_split
 from tests.helpers.spot_networks import spot_image, spot_people_image
-from tests.helpers.videos import write_animation
+from tests.helpers.videos import read_video, write_animation
 
 SIZES = ((97, 131), (131, 97), (64, 64), (97, 131), (97, 300))
 """(height, width) of the images, in turn."""
@@ -86,7 +86,15 @@ def test_several_processes_write_the_files_of_one(
     assert messages.count("error:") == 1 and "1 of 24 inputs could not be read completely" in messages
     one = contents(tmp_path / "one")
     assert len(one) == 3 + 23 and one["p.jsonl"].count(b"\n") > 20
-    assert contents(tmp_path / "many") == one
+    many_files = contents(tmp_path / "many")
+    assert many_files.keys() == one.keys()
+    # The encoder of videos may divide its work among threads in different ways.
+    assert [name for name in one if many_files[name] != one[name] and not name.endswith(".mp4")] == []
+    for name in ("005c.mp4", "013c.mp4"):
+        videos = [read_video(tmp_path / folder / "d" / name) for folder in ("one", "many")]
+        assert len(videos[0]) == 7
+        for frame, other in zip(*videos, strict=True):
+            assert frame.seconds == other.seconds and np.array_equal(frame.image, other.image)
 
 
 def test_several_processes_write_the_results_file_of_one(spot_file: Path, tmp_path: Path) -> None:
