@@ -1,7 +1,7 @@
 """The ``posenet`` command: argument parsing, logging, error messages and exit status of all tools.
 
-A tool is a module of this package. The first line of its docstring is its help text. ``add_arguments(parser)`` declares
-its flags; ``run(args)`` runs it and returns the exit status, or None for success.
+A tool is a module of this package. ``add_arguments(parser)`` declares its flags; ``run(args)`` runs it and returns the
+exit status, or None for success.
 
 Exit status: 0 success; 75 a training run that a signal has stopped and that is saved, or whose processes did not reach
 each other: start it again; 2 bad input or another fault that the user can fix; 130 interrupted; 1 a fault of the
@@ -11,11 +11,9 @@ program.
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
 import difflib
 import importlib
-import importlib.util
 import os
 import re
 import sys
@@ -32,21 +30,21 @@ from posenet.devices.signals import STOPPED_STATUS, repeat_lost_interrupts
 from posenet.errors import ConnectError, OtherRankError, PosenetError
 from posenet.messages import to_single_line, without_worker_traceback
 
-TOOLS = (
-    "make-synthetic",
-    "build-hdf5",
-    "train",
-    "train-parallel",
-    "train-distributed",
-    "evaluate",
-    "diagnose",
-    "predict",
-    "plot",
-    "annotations",
-    "export-onnx",
-    "weights",
-)
-"""Subcommands; the module of ``make-synthetic`` is ``posenet.cli.make_synthetic``."""
+TOOLS = {
+    "make-synthetic": "Generate a synthetic data set of people in COCO's layout, for tests and first experiments.",
+    "build-hdf5": "Build a training store (.h5) from a folder of images and a COCO keypoint file, or inspect one.",
+    "train": "Train a PoseNet on one device; Ctrl-C finishes the step and saves, --resume continues.",
+    "train-parallel": "Train a PoseNet on several devices of one machine, in one process (DataParallel).",
+    "train-distributed": "Train a PoseNet in several processes, on one machine or several (DistributedDataParallel).",
+    "evaluate": "Evaluate a checkpoint on a COCO keypoint split: AP and AR, and the results file.",
+    "diagnose": "Diagnose COCO results: which errors cost how much AP, as a report; and compare several results.",
+    "predict": "Find people in images, videos, streams and cameras; draw them, and write their keypoints.",
+    "plot": "Draw the curves of a training run from its log: losses, scores, learning rate and speed.",
+    "annotations": "Annotation files: find their problems, repair them, import other formats, draft a skeleton.",
+    "export-onnx": "Export a network as an ONNX file, which computes the maps of images without PyTorch.",
+    "weights": "List published weights and download them by name; convert weights from and to the published format.",
+}
+"""Subcommands and their help texts; the module of ``make-synthetic`` is ``posenet.cli.make_synthetic``."""
 
 OLD_NAMES = {
     "lint-annotations": ["annotations", "lint"],
@@ -94,16 +92,16 @@ class _HelpFormatter(argparse.HelpFormatter):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``posenet TOOL ...`` and return the exit status."""
-    words = normalize_option_names(sys.argv[1:] if argv is None else argv)
+    words = list(sys.argv[1:] if argv is None else argv)
     parser = ToolParser(
-        prog="posenet", description=_first_line(posenet.__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="posenet",
+        description=(posenet.__doc__ or "").partition("\n")[0],
+        epilog="\n".join(["tools (posenet TOOL --help):", *(f"  {name:<19}{text}" for name, text in TOOLS.items())]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"posenet {posenet.__version__}")
     parser.add_argument("tool", choices=[*TOOLS, *OLD_NAMES], metavar="tool", help="one of the tools below")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    if not words or words[0] not in TOOLS:
-        tools = "\n".join(f"  {name:<19}{_tool_summary(name)}" for name in TOOLS)
-        parser.epilog = f"tools (posenet TOOL --help):\n{tools}"
     if not words:
         parser.print_help(sys.stderr)
         return 2
@@ -117,15 +115,14 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
     Option names may be written with ``-`` or ``_``. ``prog`` is the name in messages; by default, that of the script.
     """
     program = Path(sys.argv[0]).name if prog is None else prog
-    arguments = normalize_option_names(sys.argv[1:] if argv is None else argv)
     name, *first_arguments = OLD_NAMES.get(name, [name])
-    arguments = first_arguments + arguments
+    arguments = first_arguments + normalize_option_names(sys.argv[1:] if argv is None else argv)
     with contextlib.ExitStack() as stack:
 
         def parse_and_run() -> int | None:
             # Importing PyTorch takes seconds, so Ctrl-C must be handled during the import, too.
             module = load_tool(name)
-            args = make_parser(module, program).parse_args(arguments)
+            args = make_parser(name, program).parse_args(arguments)
             args.command = [name, *arguments]
             args.prog = program
             # Logging must stay active until an error has been reported.
@@ -138,13 +135,13 @@ def run_tool(name: str, argv: Sequence[str] | None = None, prog: str | None = No
 
 def load_tool(name: str) -> ModuleType:
     """Import the module of a tool."""
-    return importlib.import_module(_module_name(name))
+    return importlib.import_module(f"posenet.cli.{name.replace('-', '_')}")
 
 
-def make_parser(module: ModuleType, prog: str) -> argparse.ArgumentParser:
+def make_parser(name: str, prog: str) -> argparse.ArgumentParser:
     """Build the parser of a tool."""
-    parser = ToolParser(prog=prog, description=_first_line(module.__doc__))
-    module.add_arguments(parser)
+    parser = ToolParser(prog=prog, description=TOOLS[name])
+    load_tool(name).add_arguments(parser)
     add_quiet_option(parser)
     return parser
 
@@ -189,26 +186,6 @@ def _report_failure(prog: str, message: str) -> int:
 def _rank() -> int:
     """The number of this process in a run of several, which launchers state in the environment."""
     return int(os.environ.get("RANK") or os.environ.get("SLURM_PROCID") or 0)
-
-
-def _module_name(tool: str) -> str:
-    return f"posenet.cli.{tool.replace('-', '_')}"
-
-
-def _tool_summary(tool: str) -> str:
-    """First line of a tool's docstring, read without importing the module, which would import PyTorch."""
-    name = _module_name(tool)
-    if name in sys.modules:
-        return _first_line(sys.modules[name].__doc__)
-    spec = importlib.util.find_spec(name)
-    if spec is None or spec.origin is None:
-        return ""
-    source = Path(spec.origin).read_text(encoding="utf-8")
-    return _first_line(ast.get_docstring(ast.parse(source)))
-
-
-def _first_line(docstring: str | None) -> str:
-    return (docstring or "").partition("\n")[0]
 
 
 def normalize_option_names(argv: Sequence[str]) -> list[str]:

@@ -21,12 +21,14 @@ SWITCH: dict[str, Any] = {"action": argparse.BooleanOptionalAction, "default": F
 """Arguments of ``add_argument`` for a flag that is off by default and has a negative form, ``--no-...``."""
 
 
-def add_switch(container: ArgumentContainer, name: str, *, help: str, default: Any = False) -> None:
+def add_switch(
+    container: ArgumentContainer, name: str, *, help: str, default: Any = False, dest: str | None = None
+) -> None:
     """Declare a flag that is on or off. Its negative form, ``--no-...``, works too and is not shown in the help."""
-    container.add_argument(name, action="store_true", default=default, help=help)
-    destination = name.lstrip("-").replace("-", "_")
+    dest = dest or name.lstrip("-").replace("-", "_")
+    container.add_argument(name, dest=dest, action="store_true", default=default, help=help)
     negative = name.replace("--", "--no-", 1)
-    container.add_argument(negative, dest=destination, action="store_false", default=default, help=argparse.SUPPRESS)
+    container.add_argument(negative, dest=dest, action="store_false", default=default, help=argparse.SUPPRESS)
 
 
 def add_quiet_option(parser: argparse.ArgumentParser, default: Any = False) -> None:

@@ -6,34 +6,21 @@ import argparse
 import json
 import logging
 import os
+from typing import Any
 
-from posenet.cli.options import CHECKPOINT_HELP, add_config_options, add_switch, non_negative_int, setting_help
+from posenet.cli.options import (
+    CHECKPOINT_HELP,
+    ArgumentContainer,
+    add_config_options,
+    add_switch,
+    non_negative_int,
+    setting_help,
+)
 from posenet.devices.launch import is_restarted, launched_processes
 from posenet.devices.runtime import Runtime
 from posenet.devices.signals import STOPPED_STATUS
 from posenet.errors import ConfigError
 from posenet.training.train import train
-
-FLAG_SETTINGS = {
-    "checkpoint_path": "checkpoint.path",
-    "weights": "train.weights",
-    "teacher": "train.teacher",
-    "freeze": "train.freeze",
-    "amp": "train.amp",
-    "loss_scale": "train.loss_scale",
-    "epochs": "train.epochs",
-    "batch_size": "train.batch_size",
-    "lr": "optim.lr",
-    "max_grad_norm": "optim.max_grad_norm",
-    "print_freq": "log.every_steps",
-    "device": "train.device",
-    "patience": "train.patience",
-    "scale_lr": "optim.scale_lr",
-    "channels_last": "train.channels_last",
-    "sync_bn": "parallel.sync_bn",
-    "compile": "parallel.compile",
-}
-"""The flags, and the setting that each of them overrides. ``--warmup`` and ``--resume`` need more than that."""
 
 OPT_LEVELS = {"O0": "off", "O1": "fp16", "O2": "fp16", "O3": "fp16"}
 """Apex's optimization levels and the precision that replaces them."""
@@ -42,10 +29,14 @@ _log = logging.getLogger(__name__)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags of every training tool. The help of a flag names the setting that it overrides."""
+    """Declare the flags of every training tool.
+
+    A flag that overrides a setting has the key of the setting as its name among the parsed arguments.
+    """
     add_config_options(parser)
-    run = parser.add_argument_group("run")
-    run.add_argument(
+
+    group = parser.add_argument_group("run")
+    group.add_argument(
         "-r",
         "--resume",
         nargs="?",
@@ -54,113 +45,63 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="continue from this checkpoint or run folder; without PATH, from the newest intact checkpoint of the "
         "run's folder, or start a new run if it contains none (default: start a new run)",
     )
-    run.add_argument("--no-resume", dest="resume", action="store_const", const=None, help=argparse.SUPPRESS)
-    run.add_argument(
+    group.add_argument("--no-resume", dest="resume", action="store_const", const=None, help=argparse.SUPPRESS)
+    group.add_argument(
         "-p",
         "--checkpoint-path",
+        dest="checkpoint.path",
         metavar="DIR",
         help="folder of the run (checkpoint.path; default: checkpoints/NAME of the experiment file)",
     )
-    run.add_argument("--epochs", type=int, metavar="N", help=setting_help("passes over the data", "train.epochs"))
-    run.add_argument(
+    _add_setting(group, "--epochs", "train.epochs", "passes over the data", type=int, metavar="N")
+    group.add_argument(
         "--max-steps",
         type=non_negative_int,
         default=0,
         metavar="N",
         help="stop after the run's N-th optimizer step, counted from its start; 0 does not stop",
     )
-    run.add_argument(
-        "--patience",
-        type=non_negative_int,
-        metavar="N",
-        help=setting_help("stop after N epochs without a better score; 0 does not stop", "train.patience"),
-    )
-    run.add_argument(
-        "--print-freq", type=int, metavar="N", help=setting_help("steps between log lines", "log.every_steps")
-    )
+    text = "stop after N epochs without a better score; 0 does not stop"
+    _add_setting(group, "--patience", "train.patience", text, type=non_negative_int, metavar="N")
+    _add_setting(group, "--print-freq", "log.every_steps", "steps between log lines", type=int, metavar="N")
 
-    network = parser.add_argument_group("network")
-    network.add_argument(
-        "--weights",
-        metavar="FILE",
-        help=setting_help(f"fine-tune from weights: {CHECKPOINT_HELP}", "train.weights"),
-    )
-    network.add_argument(
-        "--teacher",
-        metavar="FILE",
-        help=setting_help(f"learn the maps of a stronger network: {CHECKPOINT_HELP}", "train.teacher"),
-    )
-    network.add_argument(
-        "--freeze",
-        nargs="+",
-        metavar="PATTERN",
-        help=setting_help(
-            "freeze the parameters with names that match a glob pattern, or all-but-heads", "train.freeze"
-        ),
-    )
-    network.add_argument("--no-freeze", dest="freeze", action="store_const", const=[], help=argparse.SUPPRESS)
+    group = parser.add_argument_group("network")
+    _add_setting(group, "--weights", "train.weights", f"fine-tune from weights: {CHECKPOINT_HELP}", metavar="FILE")
+    text = f"learn the maps of a stronger network: {CHECKPOINT_HELP}"
+    _add_setting(group, "--teacher", "train.teacher", text, metavar="FILE")
+    text = "freeze the parameters with names that match a glob pattern, or all-but-heads"
+    _add_setting(group, "--freeze", "train.freeze", text, nargs="+", metavar="PATTERN")
+    group.add_argument("--no-freeze", dest="train.freeze", action="store_const", const=[], help=argparse.SUPPRESS)
 
-    steps = parser.add_argument_group("optimization")
-    steps.add_argument(
-        "--batch-size", type=int, metavar="N", help=setting_help("samples per process and batch", "train.batch_size")
-    )
-    steps.add_argument("--lr", type=float, metavar="X", help=setting_help("learning rate", "optim.lr"))
-    add_switch(
-        steps,
-        "--scale-lr",
-        default=None,
-        help=setting_help("multiply the learning rate by the number of processes", "optim.scale_lr"),
-    )
-    add_switch(
-        steps,
-        "--warmup",
-        default=None,
-        help=setting_help(
-            "raise the learning rate over the first epochs; over the default number if the configuration has 0",
-            "optim.warmup_epochs",
-        ),
-    )
-    steps.add_argument(
-        "--max-grad-norm",
-        type=float,
-        metavar="X",
-        help=setting_help("clip the norm of the gradient to this; 0 does not clip", "optim.max_grad_norm"),
-    )
+    group = parser.add_argument_group("optimization")
+    _add_setting(group, "--batch-size", "train.batch_size", "samples per process and batch", type=int, metavar="N")
+    _add_setting(group, "--lr", "optim.lr", "learning rate", type=float, metavar="X")
+    _add_setting_switch(group, "--scale-lr", "optim.scale_lr", "multiply the learning rate by the number of processes")
+    text = "raise the learning rate over the first epochs; over the default number if the configuration has 0"
+    add_switch(group, "--warmup", default=None, help=setting_help(text, "optim.warmup_epochs"))
+    text = "clip the norm of the gradient to this; 0 does not clip"
+    _add_setting(group, "--max-grad-norm", "optim.max_grad_norm", text, type=float, metavar="X")
 
-    devices = parser.add_argument_group("device and precision")
-    devices.add_argument("--device", metavar="D", help=setting_help("auto, cpu, cuda, cuda:1, mps ...", "train.device"))
-    devices.add_argument(
-        "--amp",
-        choices=["auto", "off", "bf16", "fp16"],
-        help=setting_help("precision of the network; off is float32, auto depends on the device", "train.amp"),
-    )
-    devices.add_argument(
-        "--opt-level", choices=OPT_LEVELS, help="Apex's name for --amp: O0 is off, the others are fp16"
-    )
-    devices.add_argument(
-        "--loss-scale",
-        type=_loss_scale,
-        metavar="X",
-        help=setting_help("fixed loss scale for fp16; 0 and dynamic adapt it", "train.loss_scale"),
-    )
-    add_switch(
-        devices,
-        "--channels-last",
-        default=None,
-        help=setting_help("channels-last weights, faster in half precision; auto uses it there", "train.channels_last"),
-    )
-    add_switch(
-        devices,
-        "--sync-bn",
-        default=None,
-        help=setting_help("BatchNorm statistics over all processes", "parallel.sync_bn"),
-    )
-    add_switch(
-        devices,
-        "--compile",
-        default=None,
-        help=setting_help("compile targets, network and loss with torch.compile", "parallel.compile"),
-    )
+    group = parser.add_argument_group("device and precision")
+    _add_setting(group, "--device", "train.device", "auto, cpu, cuda, cuda:1, mps ...", metavar="D")
+    text = "precision of the network; off is float32, auto depends on the device"
+    _add_setting(group, "--amp", "train.amp", text, choices=["auto", "off", "bf16", "fp16"])
+    group.add_argument("--opt-level", choices=OPT_LEVELS, help="Apex's name for --amp: O0 is off, the others are fp16")
+    text = "fixed loss scale for fp16; 0 and dynamic adapt it"
+    _add_setting(group, "--loss-scale", "train.loss_scale", text, type=_loss_scale, metavar="X")
+    text = "channels-last weights, faster in half precision; auto uses it there"
+    _add_setting_switch(group, "--channels-last", "train.channels_last", text)
+    _add_setting_switch(group, "--sync-bn", "parallel.sync_bn", "BatchNorm statistics over all processes")
+    text = "compile targets, network and loss with torch.compile"
+    _add_setting_switch(group, "--compile", "parallel.compile", text)
+
+
+def _add_setting(container: ArgumentContainer, flag: str, key: str, text: str, **options: Any) -> None:
+    container.add_argument(flag, dest=key, help=setting_help(text, key), **options)
+
+
+def _add_setting_switch(container: ArgumentContainer, flag: str, key: str, text: str) -> None:
+    add_switch(container, flag, dest=key, default=None, help=setting_help(text, key))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -170,11 +111,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def train_with_flags(args: argparse.Namespace, runtime: Runtime) -> int:
-    """Run the training that the flags define.
-
-    Returns:
-        The exit status: 0, or ``STOPPED_STATUS`` if a signal has stopped the run and ``--resume`` continues it.
-    """
+    """Train as the flags say; return the exit status, ``STOPPED_STATUS`` if a signal has stopped the run."""
     if args.opt_level:
         _log.info("--opt-level %s is an option of Apex; using --amp %s", args.opt_level, OPT_LEVELS[args.opt_level])
     result = train(
@@ -200,7 +137,7 @@ def refuse_launcher() -> None:
 
 def flag_overrides(args: argparse.Namespace) -> list[str]:
     """The flags as overrides of settings."""
-    values = {key: getattr(args, flag) for flag, key in FLAG_SETTINGS.items() if getattr(args, flag) is not None}
+    values = {key: value for key, value in vars(args).items() if "." in key and value is not None}
     if args.opt_level:
         values["train.amp"] = OPT_LEVELS[args.opt_level]
     if args.warmup is False:
@@ -218,7 +155,7 @@ def _resume(args: argparse.Namespace) -> bool | str:
     resume: str | None = args.resume
     if is_restarted(os.environ):
         _log.info("The launcher has started the run again: resuming from its newest checkpoint")
-        if not resume or args.checkpoint_path:
+        if not resume or getattr(args, "checkpoint.path"):
             return True
         return os.path.dirname(resume) if os.path.isfile(resume) else resume
     return False if resume is None else resume or True

@@ -202,7 +202,7 @@ def check_arguments(command: Command) -> None:
         tool, action = cli.OLD_NAMES[tool]
         arguments = [action, *arguments]
     if tool:
-        parser = benchmark.make_parser() if tool == "benchmark" else cli.make_parser(cli.load_tool(tool), tool)
+        parser = benchmark.make_parser() if tool == "benchmark" else cli.make_parser(tool, tool)
         error = io.StringIO()
         try:
             with contextlib.redirect_stderr(error):
