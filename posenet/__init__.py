@@ -29,50 +29,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from posenet.checkpoints.weights import load_weights
-    from posenet.data.augment import Augmentation
-    from posenet.data.build import build_store
-    from posenet.data.targets import TargetRenderer
-    from posenet.diagnosis.compare import compare
-    from posenet.diagnosis.diagnose import diagnose
-    from posenet.errors import PosenetError
-    from posenet.inference.decoder.decode import decode
-    from posenet.inference.evaluation import evaluate
-    from posenet.inference.person import Person
-    from posenet.inference.predictor import Predictor
-    from posenet.inference.tracking.tracker import Tracker
-    from posenet.model.posenet import PoseNet
-    from posenet.settings import load_config
-    from posenet.skeleton import Skeleton, load_skeleton
-    from posenet.training.log import TrainingCallback
-    from posenet.training.loss import FocalL2Loss
-    from posenet.training.train import train
-    from posenet.visualization.people import draw_people
+    from posenet.checkpoints.weights import load_weights as load_weights
+    from posenet.data.augment import Augmentation as Augmentation
+    from posenet.data.build import build_store as build_store
+    from posenet.data.targets import TargetRenderer as TargetRenderer
+    from posenet.diagnosis.compare import compare as compare
+    from posenet.diagnosis.diagnose import diagnose as diagnose
+    from posenet.errors import PosenetError as PosenetError
+    from posenet.inference.decoder.decode import decode as decode
+    from posenet.inference.evaluation import evaluate as evaluate
+    from posenet.inference.person import Person as Person
+    from posenet.inference.predictor import Predictor as Predictor
+    from posenet.inference.tracking.tracker import Tracker as Tracker
+    from posenet.model.posenet import PoseNet as PoseNet
+    from posenet.settings import load_config as load_config
+    from posenet.skeleton import Skeleton as Skeleton
+    from posenet.skeleton import load_skeleton as load_skeleton
+    from posenet.training.log import TrainingCallback as TrainingCallback
+    from posenet.training.loss import FocalL2Loss as FocalL2Loss
+    from posenet.training.train import train as train
+    from posenet.visualization.people import draw_people as draw_people
 
 __version__ = "0.5.0"
-__all__ = [
-    "Augmentation",
-    "FocalL2Loss",
-    "Person",
-    "PoseNet",
-    "PosenetError",
-    "Predictor",
-    "Skeleton",
-    "TargetRenderer",
-    "Tracker",
-    "TrainingCallback",
-    "build_store",
-    "compare",
-    "decode",
-    "diagnose",
-    "draw_people",
-    "evaluate",
-    "load_config",
-    "load_skeleton",
-    "load_weights",
-    "train",
-]
-
 _MODULES = {
     "Augmentation": "posenet.data.augment",
     "FocalL2Loss": "posenet.training.loss",
@@ -95,6 +73,7 @@ _MODULES = {
     "load_weights": "posenet.checkpoints.weights",
     "train": "posenet.training.train",
 }
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> object:
@@ -106,4 +85,4 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     """The public names, and nothing else."""
-    return sorted(__all__)
+    return sorted(_MODULES)
